@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topowise.pods import Amounts, Kind, Needs
-from topowise_scheduler.engine.counts import CACHES, CPU, DISTANCES, NEARNESS, Key
 from topowise_scheduler.engine.node_groups import NodeGroup
+from topowise_scheduler.engine.node_vector import CACHES, CPU, DISTANCES, NEARNESS, Key
 from topowise_scheduler.shape import Shape
 
 

@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topowise.pods import Kind
-from topowise_scheduler.engine.counts import CPU, Traits
-from topowise_scheduler.engine.masks import (
+from topowise_scheduler.engine.mask_arrays import (
     LOWEST_ZONE,
     Flags,
     Masks,
@@ -29,7 +28,8 @@ from topowise_scheduler.engine.masks import (
     to_masks,
     zones_in,
 )
-from topowise_scheduler.engine.node_groups import CountsView
+from topowise_scheduler.engine.node_groups import NodesView
+from topowise_scheduler.engine.node_vector import CPU, Traits
 from topowise_scheduler.engine.topology_manager import CountHints, ResourceHints
 from topowise_scheduler.engine.verdicts import FAILED, NOT_WHOLE_CORES, Decisions
 
@@ -57,7 +57,7 @@ class _Reusable:
 class CpuManager:
     """`pool` (zones, nodes) is what the next container may take: free CPUs and reusable ones."""
 
-    def __init__(self, counts: CountsView, traits: Traits, decisions: Decisions) -> None:
+    def __init__(self, counts: NodesView, traits: Traits, decisions: Decisions) -> None:
         self.counts = counts
         self.traits = traits
         self.decisions = decisions
@@ -268,7 +268,7 @@ class CpuLayout:
     socket: Numbers
 
     @classmethod
-    def of(cls, counts: CountsView) -> CpuLayout:
+    def of(cls, counts: NodesView) -> CpuLayout:
         """Of all nodes of a view."""
         section, zones = counts.cores(), counts.zones
         per_core, _, known, numa_first, per_socket = section[zones : zones + 5]

@@ -13,8 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topowise.pods import Kind
-from topowise_scheduler.engine.masks import LOWEST_ZONE, Flags, Masks, Subset, at_zone, popcounts, to_masks, zones_in
-from topowise_scheduler.engine.node_groups import CountsView
+from topowise_scheduler.engine.mask_arrays import (
+    LOWEST_ZONE,
+    Flags,
+    Masks,
+    Subset,
+    at_zone,
+    popcounts,
+    to_masks,
+    zones_in,
+)
+from topowise_scheduler.engine.node_groups import NodesView
 from topowise_scheduler.engine.topology_manager import CountHints, ResourceHints
 from topowise_scheduler.engine.verdicts import FAILED, Decisions
 
@@ -49,7 +58,7 @@ class _Resource:
 class DeviceManager:
     """The state of all resources the pod asks for."""
 
-    def __init__(self, counts: CountsView, decisions: Decisions) -> None:
+    def __init__(self, counts: NodesView, decisions: Decisions) -> None:
         self.counts = counts
         self.decisions = decisions
         self._resources: dict[str, _Resource | None] = {}

@@ -19,11 +19,18 @@ import numpy.ma
 from numpy.typing import NDArray
 
 from topowise.attributes import POLICIES
-from topowise_scheduler.engine import admission
-from topowise_scheduler.engine.cache import ANY_DEVICES, BY_CPUS, EXACT, NOT_LOOKED_FOR, CachedVerdicts, VerdictCache
+from topowise_scheduler.engine import batch_admission
 from topowise_scheduler.engine.candidates import Candidates, candidates_of
-from topowise_scheduler.engine.counts import Counts, Key, Traits, hardware_of, read
 from topowise_scheduler.engine.node_groups import Columns, NodeGroup
+from topowise_scheduler.engine.node_vector import Key, NodeVector, Traits, hardware_of, vector_of
+from topowise_scheduler.engine.verdict_cache import (
+    ANY_DEVICES,
+    BY_CPUS,
+    EXACT,
+    NOT_LOOKED_FOR,
+    CachedVerdicts,
+    VerdictCache,
+)
 from topowise_scheduler.engine.verdicts import CAUSES, NUMBER_OF, OUT_OF, REASONS, SHORT, Judgement, Outcome
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.allocated_nodes import allocated_nodes
@@ -139,7 +146,7 @@ class Engine:
 
     def put(self, name: str, kubelet: Kubelet) -> None:
         """A node, new or changed. The kubelet is kept: it must not change until the next put of the node."""
-        now, its_sources = read(kubelet), constant_parts(kubelet)
+        now, its_sources = vector_of(kubelet), sources(kubelet)
         row = self._row_of.get(name, -1)
         node = self._nodes[row] if row >= 0 else None
         if node is not None and are_identical(node.sources, its_sources):
@@ -300,7 +307,7 @@ class Engine:
             found = candidates_of(group, shape, pod.needs, columns, mine, cached.zones[:, at], cached.aligned[:, at])
             yield indices, found
 
-    def _enter(self, name: str, row: int, kubelet: Kubelet, now: Counts, its_sources: tuple[object, ...]) -> int:
+    def _enter(self, name: str, row: int, kubelet: Kubelet, now: NodeVector, its_sources: tuple[object, ...]) -> int:
         """Write a node that is new or has other hardware or settings; its row."""
         node = self._nodes[row] if row >= 0 else None
         owner = None if node is not None else self._owner(name, its_sources)
@@ -421,7 +428,7 @@ class Engine:
         refused, possible = np.zeros(0, dtype=np.intp), np.zeros(0, dtype=np.int8)
         decisions = None
         if not cause.all():
-            decisions, placements = yield from admission.admitting(form.shape, group.view(columns), group.traits)
+            decisions, placements = yield from batch_admission.admitting(form.shape, group.view(columns), group.traits)
             cause = np.where(cause > 0, cause, decisions.cause)
             refused = np.flatnonzero(~decisions.undecided & (cause == 0))
         if self._moves != moves:
@@ -460,7 +467,7 @@ class Engine:
         stale = stale[versions[stale] != group.kinds.versions[stale]]
         if len(stale):
             moves = self._moves
-            decisions, _ = yield from admission.admitting(form.shape, group.empty_view(stale), group.traits)
+            decisions, _ = yield from batch_admission.admitting(form.shape, group.empty_view(stale), group.traits)
             if self._moves == moves:
                 # They may have grown meanwhile.
                 versions, verdicts = cached.of_kinds(number, group.kinds.count)
@@ -485,7 +492,7 @@ class Engine:
             group, mine = self._groups[number], rows[numbers == number]
             columns, shape = self._where[1, mine].astype(np.intp), pod.form(group.traits).shape
             moves, versions = self._moves, self._versions[mine]
-            _, placements = yield from admission.admitting(shape, group.view(columns), group.traits, locate=True)
+            _, placements = yield from batch_admission.admitting(shape, group.view(columns), group.traits, locate=True)
             if self._moves != moves or (self._versions[mine] != versions).any():
                 # It is looked for once more when it is asked for.
                 return

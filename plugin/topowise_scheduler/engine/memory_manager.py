@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topowise.pods import Kind
-from topowise_scheduler.engine.counts import ABSENT, GROUPS
-from topowise_scheduler.engine.masks import (
+from topowise_scheduler.engine.mask_arrays import (
     LOWEST_ZONE,
     Flags,
     Masks,
@@ -29,7 +28,8 @@ from topowise_scheduler.engine.masks import (
     to_masks,
     zones_in,
 )
-from topowise_scheduler.engine.node_groups import CountsView
+from topowise_scheduler.engine.node_groups import NodesView
+from topowise_scheduler.engine.node_vector import ABSENT, GROUPS
 from topowise_scheduler.engine.verdicts import FAILED, PANICS, Decisions
 from topowise_scheduler.shape import Amounts
 
@@ -75,7 +75,7 @@ class MemoryHints:
 class MemoryManager:
     """The tables of all nodes. `used` has the bits of the NUMA nodes in use, `alone` of those in no group."""
 
-    def __init__(self, counts: CountsView, decisions: Decisions) -> None:
+    def __init__(self, counts: NodesView, decisions: Decisions) -> None:
         self.counts = counts
         self.decisions = decisions
         zones = counts.zones

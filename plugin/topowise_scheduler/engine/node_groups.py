@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topowise.bounded import Bounded
-from topowise_scheduler.engine import masks
-from topowise_scheduler.engine.counts import CORES, Hardware, Key, Traits
-from topowise_scheduler.engine.counts_array import FIRST_COLUMNS, Counts, CountsArray, Numbers
-from topowise_scheduler.engine.masks import Masks
+from topowise_scheduler.engine import mask_arrays
+from topowise_scheduler.engine.node_vector import CORES, Hardware, Key, Traits
+from topowise_scheduler.engine.node_arrays import FIRST_COLUMNS, NodeVector, NodeArrays, Numbers
+from topowise_scheduler.engine.mask_arrays import Masks
 from topowise_scheduler.engine.verdicts import CAUSE
 from topowise_scheduler.shape import Amounts
 
@@ -44,8 +44,8 @@ class HardwareKinds:
 
     def __init__(self, zones: int) -> None:
         self.zones = zones
-        self.empty = CountsArray(zones)
-        self.fixed = CountsArray(zones)
+        self.empty = NodeArrays(zones)
+        self.fixed = NodeArrays(zones)
         self.versions: Numbers = np.zeros(FIRST_COLUMNS, dtype=np.int64)
         self.count = 0
         self._known: dict[_HardwareKey, int] = {}
@@ -105,8 +105,8 @@ class HardwareKinds:
         if len(several):
             fits = np.ones((1 << self.zones, len(several)), dtype=np.bool_)
             for amounts, (_, size) in zip(free, requested, strict=True):
-                fits &= masks.masks_reaching(amounts[:, several], size)
-            least = masks.where_fits(fits, masks.popcounts(self.zones)[:, None]).min(axis=0)
+                fits &= mask_arrays.masks_reaching(amounts[:, several], size)
+            least = mask_arrays.where_fits(fits, mask_arrays.popcounts(self.zones)[:, None]).min(axis=0)
             sizes[several] = np.minimum(least, self.zones)
         return sizes
 
@@ -129,7 +129,7 @@ class HardwareKinds:
         return kind
 
 
-class CountsView:
+class NodesView:
     """The nodes one decision is about: some `columns` of an array; `hardware` (nodes,) is the kind of each.
 
     Nobody writes to what it gives.
@@ -137,7 +137,7 @@ class CountsView:
 
     __slots__ = ("_array", "_columns", "_kinds", "_sections", "hardware", "zones")
 
-    def __init__(self, array: CountsArray, columns: Columns, kinds: HardwareKinds, hardware: NDArray[np.int32]) -> None:
+    def __init__(self, array: NodeArrays, columns: Columns, kinds: HardwareKinds, hardware: NDArray[np.int32]) -> None:
         self._array = array
         self._columns = columns
         self._kinds = kinds
@@ -194,7 +194,7 @@ class NodeGroup:
         self.traits = traits
         self.sections = sections
         self.kinds = HardwareKinds(traits.zones)
-        self.counts = CountsArray(traits.zones)
+        self.counts = NodeArrays(traits.zones)
         self.count = 0
         self.rows: NDArray[np.int32] = np.zeros(FIRST_COLUMNS, dtype=np.int32)
         self.hardware: NDArray[np.int32] = np.zeros(FIRST_COLUMNS, dtype=np.int32)
@@ -205,20 +205,20 @@ class NodeGroup:
         added = self.counts.height_with(sections)
         return not added or (added <= _MOST_ADDED and self.counts.height + added <= _MOST_SHARED)
 
-    def append(self, row: int, hardware: Hardware, now: Counts) -> int:
+    def append(self, row: int, hardware: Hardware, now: NodeVector) -> int:
         """A new node; its column."""
         column = self._new_column(row, now)
         self._enter(column, hardware)
         return column
 
-    def append_like(self, other: int, row: int, now: Counts) -> int:
+    def append_like(self, other: int, row: int, now: NodeVector) -> int:
         """A new node with the hardware of one in another column; its own column."""
         column = self._new_column(row, now)
         self.hardware[column], self.cause[column] = self.hardware[other], self.cause[other]
         self.kinds.join(int(self.hardware[column]))
         return column
 
-    def _new_column(self, row: int, now: Counts) -> int:
+    def _new_column(self, row: int, now: NodeVector) -> int:
         column = self.count
         self.count += 1
         if column >= len(self.rows):
@@ -229,7 +229,7 @@ class NodeGroup:
         self.counts.write(column, now)
         return column
 
-    def replace(self, column: int, hardware: Hardware | None, now: Counts) -> None:
+    def replace(self, column: int, hardware: Hardware | None, now: NodeVector) -> None:
         """The node has other counts; None: its hardware is as it was."""
         if hardware is not None:
             before = int(self.hardware[column])
@@ -250,20 +250,20 @@ class NodeGroup:
             one[column] = one[last]
         return int(self.rows[column])
 
-    def view(self, columns: Columns) -> CountsView:
+    def view(self, columns: Columns) -> NodesView:
         """Some columns as they are now."""
-        return CountsView(self.counts, columns, self.kinds, self.hardware[columns])
+        return NodesView(self.counts, columns, self.kinds, self.hardware[columns])
 
-    def empty_view(self, kinds: NDArray[np.int32]) -> CountsView:
+    def empty_view(self, kinds: NDArray[np.int32]) -> NodesView:
         """Nodes of these kinds with nothing held."""
-        return CountsView(self.kinds.empty, kinds.astype(np.intp), self.kinds, kinds)
+        return NodesView(self.kinds.empty, kinds.astype(np.intp), self.kinds, kinds)
 
     def _enter(self, column: int, hardware: Hardware) -> None:
         self.hardware[column] = self.kinds.enter(hardware)
         self.cause[column] = CAUSE[hardware.cause]
 
 
-def _frozen(counts: Counts) -> list[tuple[object, ...]]:
+def _frozen(counts: NodeVector) -> list[tuple[object, ...]]:
     return [(key, *numbers) for key, numbers in counts.items()]
 
 

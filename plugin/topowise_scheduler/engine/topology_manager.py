@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from topowise_scheduler.engine.masks import (
+from topowise_scheduler.engine.mask_arrays import (
     UNRANKED,
     Flags,
     MaskOrder,

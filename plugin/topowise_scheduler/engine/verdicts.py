@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from topowise_scheduler.engine.masks import Flags
+from topowise_scheduler.engine.mask_arrays import Flags
 from topowise_scheduler.kubelet.hints import (
     EMPTY_POOL,
     NEVER_ENDS,
@@ -63,7 +63,7 @@ CAUSE: Final = {cause: number for number, cause in enumerate(CAUSES)}
 class Decisions:
     """`undecided` (nodes,), and of the others `reason` why they refuse, or `cause` why counts do not tell.
 
-    `short` is the number of the missing resource among those the predicates check (admission.checked).
+    `short` is the number of the missing resource among those the predicates check (batch_admission.checked).
     """
 
     __slots__ = ("cause", "reason", "short", "undecided")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from topowise import pods
-from topowise_scheduler.engine import Candidates, Engine, Outcome, cache
+from topowise_scheduler.engine import Candidates, Engine, Outcome, verdict_cache
 from topowise_scheduler.kubelet import Device, Kubelet
 from topowise_scheduler.shape import PodRequests
 
@@ -84,12 +84,12 @@ def test_only_nodes_that_changed_are_judged_again(engine: Engine, server_of: Ser
 
 
 def test_the_cache_is_bounded(engine: Engine, requests_of: RequestsOf, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "_MAX_SHAPES", 5)
-    engine.cache = cache.VerdictCache()
+    monkeypatch.setattr(verdict_cache, "_MAX_SHAPES", 5)
+    engine.cache = verdict_cache.VerdictCache()
     for amount in range(1, 9):
         engine.judge(requests_of({"cpu": "1", "memory": amount * GI}))
     assert len(engine.cache) == 5
-    monkeypatch.setattr(cache, "_MAX_BYTES", 1)
+    monkeypatch.setattr(verdict_cache, "_MAX_BYTES", 1)
     engine.judge(requests_of({"cpu": "2", "memory": GI}))
     assert len(engine.cache) == 1
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from topowise import pods
-from topowise_scheduler.engine import Candidates, Engine, Outcome, counts_array
-from topowise_scheduler.engine.counts_array import CountsArray
+from topowise_scheduler.engine import Candidates, Engine, Outcome, node_arrays
+from topowise_scheduler.engine.node_arrays import NodeArrays
 from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, KubeletConfiguration, Machine, NumaNode
 from topowise_scheduler.shape import PodRequests
 from topowise_scheduler.strategies import ranks
@@ -43,7 +43,7 @@ def asking(**amounts: str) -> PodRequests:
     )
 
 
-def arrays(engine: Engine) -> list[CountsArray]:
+def arrays(engine: Engine) -> list[NodeArrays]:
     return [
         array for group in engine._groups.values() for array in (group.counts, group.kinds.empty, group.kinds.fixed)
     ]
@@ -83,7 +83,7 @@ def test_a_node_that_renames_its_resources_at_each_report_grows_nothing() -> Non
     assert len(engine._groups) <= 2
     engine.drop("hostile")
     # Rows of sections that no node has are given back when they are the greater part.
-    assert all(array._unused <= max(counts_array._FEW_ROWS, array._height // 2) for array in arrays(engine))
+    assert all(array._unused <= max(node_arrays._FEW_ROWS, array._height // 2) for array in arrays(engine))
 
 
 def test_a_node_that_changes_its_settings_at_each_report_leaves_no_group_behind() -> None:

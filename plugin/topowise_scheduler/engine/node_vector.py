@@ -36,7 +36,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from topowise.pods import HUGEPAGES
-from topowise_scheduler.engine.masks import Distances
+from topowise_scheduler.engine.mask_arrays import Distances
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.behaviour import Behaviour
 from topowise_scheduler.kubelet.cpu_manager import CpuManager, CpuPolicy
@@ -65,7 +65,7 @@ PODS: Final[Key] = ("slack", "pods")
 
 _LOCAL, _REMOTE = 10, 20
 
-Counts = dict[Key, Sequence[int]]
+NodeVector = dict[Key, Sequence[int]]
 
 
 class Hardware(NamedTuple):
@@ -74,8 +74,8 @@ class Hardware(NamedTuple):
     `cause` says why the node cannot be judged by counts at all, "" if it can (verdicts.CAUSES).
     """
 
-    empty: Counts
-    fixed: Counts
+    empty: NodeVector
+    fixed: NodeVector
     cause: str
 
 
@@ -177,8 +177,8 @@ def hardware_of(kubelet: Kubelet) -> Hardware:
     if kubelet.topology_manager.unmeasured or kubelet.all_node_ids[-1] >= KUBELET_BITS:
         # Whether a kubelet panics depends on the order in which it looks at hints.
         cause = "numa-ids"
-    empty: Counts = {}
-    fixed: Counts = {DISTANCES: _distances(kubelet, zones)}
+    empty: NodeVector = {}
+    fixed: NodeVector = {DISTANCES: _distances(kubelet, zones)}
     if kubelet.topology_manager.nearness is not None:
         fixed[NEARNESS] = [distance for row in kubelet.topology_manager.nearness for distance in row]
     if kubelet.cpu is not None:
@@ -203,9 +203,9 @@ def hardware_of(kubelet: Kubelet) -> Hardware:
     return Hardware(empty, fixed, cause)
 
 
-def read(kubelet: Kubelet) -> Counts:
+def vector_of(kubelet: Kubelet) -> NodeVector:
     """What a node has now."""
-    now: Counts = {}
+    now: NodeVector = {}
     if kubelet.cpu is not None:
         _read_cpu(kubelet.cpu, now)
     if kubelet.memory is not None:
@@ -228,7 +228,7 @@ def read(kubelet: Kubelet) -> Counts:
     return now
 
 
-def _read_cpu_policy(policy: CpuPolicy, empty: Counts, fixed: Counts) -> None:
+def _read_cpu_policy(policy: CpuPolicy, empty: NodeVector, fixed: NodeVector) -> None:
     topology, options = policy.topology, policy.options
     allocatable = topology.cpus & ~policy.reserved
     shared = allocatable if options.strict_reservation else topology.cpus
@@ -252,7 +252,7 @@ def _read_cpu_policy(policy: CpuPolicy, empty: Counts, fixed: Counts) -> None:
     ]
 
 
-def _read_cpu(manager: CpuManager, now: Counts) -> None:
+def _read_cpu(manager: CpuManager, now: NodeVector) -> None:
     policy, topology, available = manager.policy, manager.policy.topology, manager.available
     if policy.options.align_by_uncore and topology.tells_caches:
         now[CACHES] = _most_in_a_cache(topology, available)
@@ -274,7 +274,7 @@ def _most_in_a_cache(topology: CpuTopology, available: CpuSet) -> list[int]:
     return most
 
 
-def _read_memory(tables: MemoryTables, now: Counts) -> None:
+def _read_memory(tables: MemoryTables, now: NodeVector) -> None:
     zones = tables.policy.count
     used = alone = 0
     for position in range(zones):
@@ -303,7 +303,7 @@ def _flags(table: DeviceTable) -> tuple[int, int, int]:
     return 1, table.has_topology, not table.of_one_node
 
 
-def _read_slack(kubelet: Kubelet, requested: Mapping[str, int], now: Counts) -> None:
+def _read_slack(kubelet: Kubelet, requested: Mapping[str, int], now: NodeVector) -> None:
     capacity = kubelet.capacity
     for name, amount in capacity.items():
         now["slack", name] = [amount - requested.get(name, 0)]

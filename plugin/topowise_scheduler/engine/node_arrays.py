@@ -1,6 +1,6 @@
 """Numbers of many nodes as one array: sections of rows, and a column for each node.
 
-Invariant: a section exists while a column has it, and a column without the section holds what `counts.absent` says.
+Invariant: a section exists while a column has it. A column without the section holds `node_vector.absent` of it.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from topowise_scheduler.engine.counts import Key, absent
+from topowise_scheduler.engine.node_vector import Key, absent
 
 Numbers = NDArray[np.int64]
-Counts = Mapping[Key, Sequence[int]]
+NodeVector = Mapping[Key, Sequence[int]]
 
 # A node with resources of its own is a group of its own, and its arrays are to be small.
 FIRST_COLUMNS: Final = 2
@@ -37,11 +37,11 @@ class _Set:
 _NONE: Final = _Set(())
 
 
-class CountsArray:
+class NodeArrays:
     """int64 (entries, columns): a section has its entries one after another, and each entry all nodes in one stretch.
 
     So a comparison over all nodes reads memory in order, and a node is written by one assignment. A section exists
-    while a column has it; the other columns hold what `counts.absent` says. Rows grow by doubling. The rows of a
+    while a column has it; the other columns hold what `node_vector.absent` says. Rows grow by doubling. The rows of a
     section that no column has any more stay until such rows are the greater part: then they are given back.
     """
 
@@ -83,7 +83,7 @@ class CountsArray:
             return np.repeat(np.array(absent(key, self._zones), dtype=np.int64)[:, None], self._data.shape[1], axis=1)
         return self._data[rows]
 
-    def write(self, column: int, values: Counts) -> None:
+    def write(self, column: int, values: NodeVector) -> None:
         """Fill a column."""
         keys = tuple(values)
         while column >= len(self._set_of):

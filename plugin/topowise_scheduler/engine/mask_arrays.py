@@ -82,7 +82,7 @@ def sums(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def masks_reaching(values: NDArray[np.int64], wanted: int) -> Flags:
-    """The masks whose nodes have `wanted` together; none with an ABSENT node (counts.py), and never the empty one."""
+    """The masks whose nodes have `wanted` together: never the empty mask, nor a mask with an ABSENT node ."""
     if wanted <= _SMALL:
         wanted = max(0, wanted)
         # What exceeds the request is cut off, and a node that is ABSENT outweighs all others.

@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topowise_scheduler.engine import topology_manager
-from topowise_scheduler.engine.counts import CPU, ENDLESS, Traits
 from topowise_scheduler.engine.cpu_manager import CpuManager
 from topowise_scheduler.engine.device_manager import DeviceManager
-from topowise_scheduler.engine.masks import Flags, Masks, Subset, order_of, popcounts
+from topowise_scheduler.engine.mask_arrays import Flags, Masks, Subset, order_of, popcounts
 from topowise_scheduler.engine.memory_manager import MemoryManager
-from topowise_scheduler.engine.node_groups import CountsView
+from topowise_scheduler.engine.node_groups import NodesView
+from topowise_scheduler.engine.node_vector import CPU, ENDLESS, Traits
 from topowise_scheduler.engine.topology_manager import ResourceHints
 from topowise_scheduler.engine.verdicts import AFFINITY, FAILED, SHORT, SIDECARS, Decisions
 from topowise_scheduler.shape import AlignedRequest, Shape
@@ -60,7 +60,7 @@ class Placements:
         self.known_devices: Flags = np.ones(nodes, dtype=np.bool_)
 
 
-def admit(shape: Shape, counts: CountsView, traits: Traits, *, locate: bool = False) -> tuple[Decisions, Placements]:
+def admit(shape: Shape, counts: NodesView, traits: Traits, *, locate: bool = False) -> tuple[Decisions, Placements]:
     """What is decided about some nodes with these traits.
 
     A node that is still undecided at the end admits the pod, and places it so. Where that is not simply the hint, it is
@@ -70,7 +70,7 @@ def admit(shape: Shape, counts: CountsView, traits: Traits, *, locate: bool = Fa
 
 
 def admitting(
-    shape: Shape, counts: CountsView, traits: Traits, *, locate: bool = False
+    shape: Shape, counts: NodesView, traits: Traits, *, locate: bool = False
 ) -> Generator[None, None, tuple[Decisions, Placements]]:
     """The same with a step for each container, of a millisecond or two."""
     admission = _Admission(shape, counts, traits, locate=locate)
@@ -88,7 +88,7 @@ def finished(steps: Generator[None, None, Result]) -> Result:
 
 
 class _Admission:
-    def __init__(self, shape: Shape, counts: CountsView, traits: Traits, *, locate: bool) -> None:
+    def __init__(self, shape: Shape, counts: NodesView, traits: Traits, *, locate: bool) -> None:
         self.shape = shape
         self.counts = counts
         self.traits = traits

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topowise.bounded import ENTRY_BYTES, Bounded
-from topowise_scheduler.engine.admission import checked
+from topowise_scheduler.engine.batch_admission import checked
 from topowise_scheduler.shape import PodRequests, Shape
 
 # What is known of the zones on which a pod would lie. In between they are all that may be: the model knows better by
@@ -27,7 +27,7 @@ _MIN_BYTES, _MAX_BYTES = 8 << 20, 32 << 20
 class CachedVerdicts:
     """The verdicts on one pod, by row; `versions` are those of the rows they were made of, 0 for none.
 
-    `zones` and `aligned` (containers, rows) are those of admission.Placements, `located` (rows,) is one of
+    `zones` and `aligned` (containers, rows) are those of batch_admission.Placements, `located` (rows,) is one of
     NOT_LOOKED_FOR to EXACT.
     `short` is a number of `resources`: what the predicates check of any of its shapes, that of the first shape first.
     `kinds` has per group of nodes the version of each kind of hardware, and whether its nodes fit with nothing held.
