@@ -1,19 +1,18 @@
-"""What known device plug-ins answer to GetPreferredAllocation: which of the devices that are free they would take.
+"""What known device plug-ins answer to GetPreferredAllocation: which of the free devices they prefer.
 
-No report tells which plug-in serves a resource, nor how it is set, so a rule is only taken from the service's
-configuration. A rule that does not decide (equal candidates, or something it goes by is not known) leaves more than one
-answer, or any; what it answers is never less than what the plug-in may.
+No report names the plug-in of a resource or its settings, so a rule comes only from the service's configuration. If a
+rule does not decide (equal candidates, or unknown input) it gives several answers, or any set. The answers always
+include the answer of the plug-in.
 
 - `lowest-ids`: sriov-network-device-plugin with `allocationPolicy: packed` (pkg/resources/allocator.go), the first
   addresses as texts.
-- `nvidia`: k8s-device-plugin as it comes (internal/rm/nvml_manager.go). Whole GPUs by go-gpuallocator's best effort
-  (gpuallocator/besteffort_policy.go): all that are free are divided into sets of the size asked for so that the sum of
-  scores of pairs is the greatest, and of these sets the one with the greatest sum is taken. A pair has 10 to 50 points
-  by its PCI distance, and a hundred for each NVLink between the two. Of NVLink nothing is known here, so the rule is
-  right where no GPUs have any, or all pairs have as many (NVSwitch); and for boards of one GPU each, as those on one
-  board have 60. GPUs that are shared (`::` in the id) and MIG devices are taken one by one from the GPU of which the
-  least is given out (`distributed`).
-- `nvidia-packed`: the same with `sharedDevicesAllocationPolicy: packed`, from the GPU of which the most is given out.
+- `nvidia`: k8s-device-plugin by default (internal/rm/nvml_manager.go). Whole GPUs by the best-effort policy of
+  go-gpuallocator (gpuallocator/besteffort_policy.go): it divides the free GPUs into sets of the requested size so that
+  the sum of the pairs' scores is greatest, and takes the set with the greatest sum. A pair scores 10 to 50 points by
+  PCI distance, and 100 for each NVLink. NVLinks are unknown here, so the rule is right where no GPUs have any, or all
+  pairs have as many (NVSwitch); and for single-GPU boards, as GPUs on a common board score 60. Shared GPUs (`::` in ids)
+  and MIG devices are taken singly from the GPU with the fewest allocated replicas (`distributed`).
+- `nvidia-packed`: the same with `sharedDevicesAllocationPolicy: packed`, from the GPU with the most allocated replicas.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations
+from math import comb
 from typing import Final, Literal
 
 from topowise import pci
@@ -33,7 +33,7 @@ Ids = frozenset[str]
 _POINTS: Final[Mapping[pci.Distance, int]] = {"PIX": 50, "PXB": 40, "PHB": 30, "NODE": 20, "SYS": 10}
 _SHARED: Final = "::"
 _MIG: Final = "MIG-"
-# Divisions of the free GPUs that are looked at: eight in pairs are 105, twelve in threes 15,400.
+# Divisions of the free GPUs that are examined: eight in pairs are 105, twelve in threes 15,400.
 _MOST_DIVISIONS: Final = 20_000
 _MOST_STEPS: Final = 2_000
 
@@ -41,92 +41,92 @@ _MOST_STEPS: Final = 2_000
 def answers(
     rule: Rule, among: Sequence[str], count: int, known: Sequence[str], places: Mapping[str, Located]
 ) -> frozenset[Ids] | None:
-    """What the plug-in may answer for `count` of the devices `among`, of all that it has (`known`); None for any."""
+    """The sets of `count` free devices (`among`) that the plug-in may prefer, None for any set.
+
+    `known` are all devices of the plug-in.
+    """
     if rule == "any" or not 0 < count < len(among):
         return None
     if rule == "lowest-ids":
         return frozenset((frozenset(sorted(among)[:count]),))
-    if any(_SHARED in one for one in among) or any(one.startswith(_MIG) for one in known):
-        return _one_by_one(among, count, known, packs=rule == "nvidia-packed")
-    located = [places.get(one) for one in among]
-    points = tuple(tuple(_points(one, other) for other in located) for one in located)
-    # Of single ones all are equal.
+    if any(_SHARED in device for device in among) or any(device.startswith(_MIG) for device in known):
+        return _shared_sets(among, count, known, packs=rule == "nvidia-packed")
+    located = [places.get(device) for device in among]
+    points = tuple(tuple(_points(first, second) for second in located) for first in located)
+    # All single GPUs score equally.
     if count == 1 or any(0 in row[:at] + row[at + 1 :] for at, row in enumerate(points)):
         return None
     best = _best_sets(points, count)
-    return None if best is None else frozenset(frozenset(among[at] for at in one) for one in best)
+    return None if best is None else frozenset(frozenset(among[at] for at in members) for members in best)
 
 
-def _points(one: Located | None, other: Located | None) -> int:
-    """0 if it is not known how far they are apart."""
-    apart = None if one is None or other is None else pci.distance(one.place, other.place)
-    return 0 if apart is None else _POINTS[apart]
+def _points(first: Located | None, second: Located | None) -> int:
+    """The score of a pair, 0 for an unknown distance."""
+    distance = None if first is None or second is None else pci.distance(first.place, second.place)
+    return 0 if distance is None else _POINTS[distance]
 
 
 @lru_cache(maxsize=1024)
 def _best_sets(points: tuple[tuple[int, ...], ...], count: int) -> frozenset[tuple[int, ...]] | None:
-    """The sets that best effort may take, by their places in `points`; None where there are too many divisions."""
+    """The sets that the best-effort policy may take, as indices of `points`; None with too many divisions."""
     if _divisions(len(points), count) > _MOST_DIVISIONS:
         return None
-    best, most = set[tuple[int, ...]](), -1
+    best, greatest = set[tuple[int, ...]](), -1
     for division in _divided(tuple(range(len(points))), count):
-        worth = {one: sum(points[a][b] for a, b in combinations(one, 2)) for one in division}
-        total, full = sum(worth.values()), [one for one in division if len(one) == count]
-        if total > most:
-            best, most = set(), total
-        if total == most:
-            high = max(map(worth.__getitem__, full))
-            best.update(one for one in full if worth[one] == high)
+        scores = {members: sum(points[a][b] for a, b in combinations(members, 2)) for members in division}
+        total, full = sum(scores.values()), [members for members in division if len(members) == count]
+        if total > greatest:
+            best, greatest = set(), total
+        if total == greatest:
+            high = max(map(scores.__getitem__, full))
+            best.update(members for members in full if scores[members] == high)
     return frozenset(best)
 
 
 def _divided(left: tuple[int, ...], count: int) -> Iterator[list[tuple[int, ...]]]:
-    """All divisions into sets of this size, with what is over in one set of its own."""
+    """All divisions into sets of this size, with the remainder in a smaller set."""
     if not left:
         yield []
         return
     first, rest = left[0], left[1:]
-    # The set that the first is in may be the one of what is over.
+    # The first device may be in the smaller set.
     for size in {count, len(left) % count} - {0}:
         if size > len(left):
             continue
-        for others in combinations(rest, size - 1):
-            gone = {first, *others}
-            remaining = tuple(one for one in left if one not in gone)
-            yield from ([(first, *others), *more] for more in _divided(remaining, count))
+        for members in combinations(rest, size - 1):
+            remaining = tuple(at for at in rest if at not in members)
+            yield from ([(first, *members), *sets] for sets in _divided(remaining, count))
 
 
 def _divisions(devices: int, count: int) -> int:
-    """About how many there are: never fewer are told than that."""
-    found, left = 1, devices
-    while left > count and found <= _MOST_DIVISIONS:
-        ways = 1
-        for at in range(count - 1):
-            ways = ways * (left - 1 - at) // (at + 1)
-        found, left = found * ways, left - count
-    return found * (devices if devices % count else 1)
+    """An upper bound of the number of divisions."""
+    bound, left = 1, devices
+    while left > count and bound <= _MOST_DIVISIONS:
+        bound, left = bound * comb(left - 1, count - 1), left - count
+    return bound * (devices if devices % count else 1)
 
 
-def _one_by_one(among: Sequence[str], count: int, known: Sequence[str], *, packs: bool) -> frozenset[Ids] | None:
-    """Each time from a GPU of which the least, or the most, is given out; of equal ones from any."""
+def _shared_sets(among: Sequence[str], count: int, known: Sequence[str], *, packs: bool) -> frozenset[Ids] | None:
+    """Takes replica by replica from a GPU with the fewest allocated replicas, or with the most; any of equal GPUs."""
     free: dict[str, list[str]] = {}
-    for one in sorted(among):
-        free.setdefault(one.partition(_SHARED)[0], []).append(one)
-    total = Counter(one.partition(_SHARED)[0] for one in known)
+    for replica in sorted(among):
+        free.setdefault(replica.partition(_SHARED)[0], []).append(replica)
+    total = Counter(replica.partition(_SHARED)[0] for replica in known)
     gpus = sorted(free)
-    given = [total[gpu] - len(free[gpu]) for gpu in gpus]
+    allocated = [total[gpu] - len(free[gpu]) for gpu in gpus]
+    # By GPU, the number of replicas taken so far.
     states: set[tuple[int, ...]] = {(0,) * len(gpus)}
     for _ in range(count):
-        after = set[tuple[int, ...]]()
-        for picked in states:
-            left = [at for at, gpu in enumerate(gpus) if picked[at] < len(free[gpu])]
-            out = {at: given[at] + picked[at] for at in left}
-            wanted = max(out.values()) if packs else min(out.values())
-            after.update((*picked[:at], picked[at] + 1, *picked[at + 1 :]) for at in left if out[at] == wanted)
-        states = after
+        following = set[tuple[int, ...]]()
+        for taken in states:
+            loads = {at: allocated[at] + taken[at] for at, gpu in enumerate(gpus) if taken[at] < len(free[gpu])}
+            load = max(loads.values()) if packs else min(loads.values())
+            following.update((*taken[:at], taken[at] + 1, *taken[at + 1 :]) for at in loads if loads[at] == load)
+        states = following
         if len(states) > _MOST_STEPS:
             return None
-    # Which replica of a GPU it is makes no difference.
+    # Replicas of a GPU are equal, so the first represent all.
     return frozenset(
-        frozenset(one for at, gpu in enumerate(gpus) for one in free[gpu][: picked[at]]) for picked in states
+        frozenset(replica for gpu, number in zip(gpus, taken, strict=True) for replica in free[gpu][:number])
+        for taken in states
     )

@@ -1,12 +1,13 @@
-"""Whether a kubelet with room for a pod may refuse it all the same, by its own choice of devices.
+"""Whether a kubelet with free resources for a pod may refuse the pod all the same, because of its choice of devices.
 
-Of devices that will all do the kubelet takes any, in the order of a hash table. Where some of them are near more NUMA
-nodes than others, or lie on several that are taken together, one container of a pod may so be given what the next one
-would need. Under the policies that refuse, with hints for each container, that is a TopologyAffinityError which nothing
-foretells. The node still fits, for where no other does the pod would wait for ever; sure ones only come first.
+Among devices that satisfy the hint the kubelet takes any, in the order of a Go map. If some of them are near more NUMA
+nodes than the rest, or a hint has several NUMA nodes, a container may get the devices that the next container
+needs. Under the policies that refuse, with hints per container, the next container then fails with
+TopologyAffinityError. The node still fits, because a pod without another node would wait for ever; nodes without this
+risk only rank first.
 
-Invariant: True is said only of a choice with which the model refuses the pod. What it costs is bounded by a few
-admissions, so with very many choices one may be overlooked.
+Invariant: True only if the model refuses the pod under a possible choice. A few admissions are tried, so with
+many choices a refusal can be overlooked.
 """
 
 from __future__ import annotations
@@ -14,25 +15,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from topowise_scheduler.device_affinity.choices import Choices, Seen
+from topowise_scheduler.device_affinity.choices import Choices, KnownDevices
 from topowise_scheduler.device_affinity.preferred_allocation import Rule
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
 
-# Admissions that are tried for one answer, about a tenth of a millisecond each on two NUMA nodes.
+# Admissions per answer. Each takes about 0.1 ms on two NUMA nodes.
 _MOST_RUNS: Final = 8
 
 
 def may_refuse(node: Kubelet, pod: PodView, shared: frozenset[str], rules: Mapping[str, Rule]) -> bool:
-    """`node` is a state in which the pod fits, and is left as it is; `shared` the resources that more than one
-    container of the pod asks for (PodRequests.shared_devices)."""
-    if not _may_matter(node, pod, shared):
+    """Whether `node`, a state in which the pod fits, may refuse the pod. The state does not change.
+
+    `shared` are the resources that several containers of the pod request (PodRequests.shared_devices).
+    """
+    if not _choice_matters(node, pod, shared):
         return False
-    return any(way is None for way in Choices(node, pod, frozenset(), Seen({}, {}, rules), most_runs=_MOST_RUNS))
+    choices = Choices(node, pod, frozenset(), KnownDevices({}, {}, rules), most_runs=_MOST_RUNS)
+    return any(allocation is None for allocation in choices)
 
 
-def _may_matter(node: Kubelet, pod: PodView, shared: frozenset[str]) -> bool:
-    """Whether the devices that a hint allows need not all be near the same NUMA nodes."""
+def _choice_matters(node: Kubelet, pod: PodView, shared: frozenset[str]) -> bool:
+    """Whether the devices that a hint allows can be near different NUMA nodes."""
     settings = node.settings.topology
     if settings.policy not in ("restricted", "single-numa-node") or settings.scope != "container":
         return False
@@ -40,11 +44,11 @@ def _may_matter(node: Kubelet, pod: PodView, shared: frozenset[str]) -> bool:
         table = node.devices.tables[resource]
         if not table.has_topology:
             continue
-        counts = [one.limits.get(resource, 0) for one in pod.containers]
-        # A hint of `restricted` has several nodes only where a request is larger than what is near any one.
-        several = settings.policy == "restricted" and any(count and table.smallest_mask(count) > 1 for count in counts)
-        # The only NUMA node is no affinity at all, under which devices without one are taken too.
-        without = settings.policy == "single-numa-node" and len(node.node_ids) == 1
-        if several or not table.of_one_node or (without and table.healthy & ~table.with_nodes):
+        counts = [container.limits.get(resource, 0) for container in pod.containers]
+        # A hint of `restricted` has several nodes only if a request exceeds the devices of every single node.
+        is_wide = settings.policy == "restricted" and any(count and table.smallest_mask(count) > 1 for count in counts)
+        # On a single NUMA node there is no affinity, so devices without a NUMA node are taken too.
+        is_mixed = settings.policy == "single-numa-node" and len(node.node_ids) == 1
+        if is_wide or not table.of_one_node or (is_mixed and table.healthy & ~table.with_nodes):
             return True
     return False

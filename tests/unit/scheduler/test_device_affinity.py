@@ -333,7 +333,7 @@ def test_explain_says_what_it_is_and_why() -> None:
         "it depends on what the kubelet takes: nvidia.com/gpu g0 and rdma/hca n1 are PHB apart"
     )
     assert found["apart"].why == "whatever the kubelet takes: nvidia.com/gpu g0 and rdma/hca n0 are PHB apart"
-    assert found["silent"].why == "no report tells where the node's devices are on the PCI buses"
+    assert found["silent"].why == "no report has the PCI paths of the node's devices"
 
 
 def test_nobody_is_evicted_where_the_devices_would_not_be_near() -> None:

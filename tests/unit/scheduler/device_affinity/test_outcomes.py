@@ -17,7 +17,7 @@ from topowise import pci, pods
 from topowise.attributes.places import Located
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.pci import Place
-from topowise_scheduler.device_affinity import Devices, Settings, Wish, judge, read
+from topowise_scheduler.device_affinity import AffinityTerm, Devices, Settings, judge, read
 from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, Machine, NumaNode
 
 GPU, NIC = "nvidia.com/gpu", "rdma/hca"
@@ -42,7 +42,7 @@ class Scene(NamedTuple):
     held: Mapping[str, tuple[str, ...]]
     places: Mapping[str, Located]
     pod: pods.Pod
-    wishes: tuple[Wish, ...]
+    wishes: tuple[AffinityTerm, ...]
 
 
 def scene(seed: int) -> Scene:
@@ -73,7 +73,7 @@ def scene(seed: int) -> Scene:
     before = [container(rng, "i", rng.choice(["", "Always"]))] if rng.random() < 0.3 else []
     spec = pods.Spec(containers=tuple(made), initContainers=tuple(before))
     wishes = tuple(
-        Wish(
+        AffinityTerm(
             rng.choice(["require", "prefer"]),
             rng.choice([(GPU,), (GPU, NIC), (GPU, NIC)]),
             rng.choice(["pcie-switch", "pcie-root-port", "pcie-root"]),
@@ -134,7 +134,7 @@ def outcomes_by_trial(one: Scene, *holders: pods.Pod) -> list[set[bool | None]]:
     return found
 
 
-def is_met(wish: Wish, got: Sequence[Sequence[str]], places: Mapping[str, Located]) -> bool | None:
+def is_met(wish: AffinityTerm, got: Sequence[Sequence[str]], places: Mapping[str, Located]) -> bool | None:
     pairs = [pair for mine in got for pair in combinations(mine, 2)]
     known = [(places[a], places[b]) for a, b in pairs if a in places and b in places]
     if any(a.address != b.address and pci.distance(a.place, b.place) not in NEAR[wish.level] for a, b in known):
