@@ -10,8 +10,8 @@ include the answer of the plug-in.
   go-gpuallocator (gpuallocator/besteffort_policy.go): it divides the free GPUs into sets of the requested size so that
   the sum of the pairs' scores is greatest, and takes the set with the greatest sum. A pair scores 10 to 50 points by
   PCI distance, and 100 for each NVLink. NVLinks are unknown here, so the rule is right where no GPUs have any, or all
-  pairs have as many (NVSwitch); and for single-GPU boards, as GPUs on a common board score 60. Shared GPUs (`::` in ids)
-  and MIG devices are taken singly from the GPU with the fewest allocated replicas (`distributed`).
+  pairs have as many (NVSwitch); and for single-GPU boards, as GPUs on a common board score 60. GPUs that are shared
+  (`::` in ids) and MIG devices are taken singly from the GPU with the fewest allocated replicas (`distributed`).
 - `nvidia-packed`: the same with `sharedDevicesAllocationPolicy: packed`, from the GPU with the most allocated replicas.
 """
 

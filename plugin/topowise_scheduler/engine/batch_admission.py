@@ -1,13 +1,12 @@
-"""One shape of pod against many nodes at once: what `Kubelet.admit_view` does, in its order (kubelet/node.py).
+"""The admission of a pod shape on many nodes at once, in the order of `Kubelet.admit_view` (kubelet/node.py).
 
-Invariant: the result for a node is the model's wherever the counts tell it; where it depends on which CPUs or devices a
-container gets, the node is deferred to the model, with the cause (verdicts.CAUSES).
+Invariant: the result for a node equals the model's result wherever amounts decide. Where it depends on which CPUs or
+devices a container gets, the node is deferred to the model, with the cause (verdicts.CAUSES).
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from typing import TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,25 +28,23 @@ _EVERYWHERE: Flags = np.ones(1, dtype=np.bool_)
 _NOWHERE: Flags = np.zeros(1, dtype=np.bool_)
 _NONE: Subset = np.zeros(0, dtype=np.intp)
 
-# What the kubelet looks at first, in its order; the others follow by name (predicates.py).
-Result = TypeVar("Result")
-
+# The resources that the kubelet checks first, in its order; the rest follows by name (predicates.py).
 _FIRST = ("cpu", "memory", "ephemeral-storage")
 
 
 def checked(shape: Shape) -> tuple[str, ...]:
-    """The resources the predicates check, in their order."""
+    """The resources that the predicates check, in their order (generalFilter)."""
     amounts = dict(shape.requests)
     return ("pods", *[name for name in _FIRST if name in amounts], *sorted(amounts.keys() - set(_FIRST)))
 
 
 class Placements:
-    """Where each container of a pod will lie, if a node admits it.
+    """The NUMA nodes of each container of a pod, if a node admits the pod.
 
     `zones` (containers, nodes) are the NUMA nodes of its CPUs, memory and devices together, bit z for position z, and 0
-    for none of these; `aligned` (containers, nodes) whether its hint was preferred, or it asks for nothing that could
-    be aligned. `looked_for`, `known_cpus` and `known_devices` (nodes,) are False where zones are not right: they were
-    not looked for, or are all that may be, as ids of CPUs or devices decide.
+    for a container without them. `aligned` (containers, nodes) is whether its hint was preferred, or no request could
+    be aligned. `looked_for` (nodes,) is False where zones were not computed. `known_cpus` and `known_devices` (nodes,)
+    are False where ids of CPUs or devices decide: zones are an upper bound there.
     """
 
     __slots__ = ("aligned", "known_cpus", "known_devices", "looked_for", "zones")
@@ -60,51 +57,37 @@ class Placements:
         self.known_devices: Flags = np.ones(nodes, dtype=np.bool_)
 
 
-def admit(shape: Shape, counts: NodesView, traits: Traits, *, locate: bool = False) -> tuple[Decisions, Placements]:
-    """What is decided about some nodes with these traits.
-
-    A node that is still undecided at the end admits the pod, and places it so. Where that is not simply the hint, it is
-    worked out only to `locate` the pod: a verdict does not depend on it.
-    """
-    return finished(admitting(shape, counts, traits, locate=locate))
-
-
 def admitting(
-    shape: Shape, counts: NodesView, traits: Traits, *, locate: bool = False
+    shape: Shape, nodes: NodesView, traits: Traits, *, locate: bool = False
 ) -> Generator[None, None, tuple[Decisions, Placements]]:
-    """The same with a step for each container, of a millisecond or two."""
-    admission = _Admission(shape, counts, traits, locate=locate)
+    """The decisions for nodes with these traits, with a step of a millisecond or two for each container.
+
+    A node that is undecided at the end admits the pod with this placement. A placement that differs from the hint is
+    computed only with `locate`, because a verdict does not depend on it.
+    """
+    admission = _Admission(shape, nodes, traits, locate=locate)
     yield from admission.steps()
     return admission.decisions, admission.placements
 
 
-def finished(steps: Generator[None, None, Result]) -> Result:
-    """What all steps come to."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as stop:
-            return cast(Result, stop.value)
-
-
 class _Admission:
-    def __init__(self, shape: Shape, counts: NodesView, traits: Traits, *, locate: bool) -> None:
+    def __init__(self, shape: Shape, nodes: NodesView, traits: Traits, *, locate: bool) -> None:
         self.shape = shape
-        self.counts = counts
+        self.nodes = nodes
         self.traits = traits
-        self.decisions = Decisions(len(counts))
-        self.cpus = CpuManager(counts, traits, self.decisions) if traits.cpu else None
-        self.memory = MemoryManager(counts, self.decisions) if traits.memory and shape.pinned else None
-        self.devices = DeviceManager(counts, self.decisions)
+        self.decisions = Decisions(len(nodes))
+        self.cpus = CpuManager(nodes, traits, self.decisions) if traits.cpu else None
+        self.memory = MemoryManager(nodes, self.decisions) if traits.memory and shape.pinned else None
+        self.devices = DeviceManager(nodes, self.decisions)
         self.order = order_of(traits.zones, traits.distances)
-        self.placements = Placements(len(shape.containers), len(counts))
+        self.placements = Placements(len(shape.containers), len(nodes))
         self._locate = locate
         self._init_requests = frozenset(name for name, _ in shape.init_requests)
         self._for_many = traits.policy != "none" and traits.scope == "pod" and len(shape.containers) > 1
 
     def steps(self) -> Iterator[None]:
-        """Decide every node."""
-        shape, traits, count = self.shape, self.traits, len(self.counts)
+        """Decides every node."""
+        shape, traits, count = self.shape, self.traits, len(self.nodes)
         everything = np.ones(count, dtype=np.bool_)
         if shape.by_pod_level:
             self.decisions.defer(everything, "pod-level-managers")
@@ -118,21 +101,24 @@ class _Admission:
         preferred = np.zeros(count, dtype=np.bool_)
         by_pod = traits.policy != "none" and traits.scope == "pod" and bool(shape.containers)
         if by_pod:
+            # podScope.Admit
             hint, preferred = self._decide(shape.total, shape.containers[0])
         for number, request in enumerate(shape.containers):
             if traits.policy != "none" and not by_pod:
+                # containerScope.Admit
                 hint, preferred = self._decide(request, request)
             self._allocate(number, hint, preferred)
             yield
             if not self.decisions.undecided.any():
                 return
+        # predicateAdmitHandler runs after the resource managers, on the devices that they allocated.
         if traits.predicates:
             self._check_predicates()
 
     def _decide(self, request: AlignedRequest, first: AlignedRequest) -> tuple[Masks, Flags]:
-        """The merged hints, 0 for no affinity, and whether they are preferred. Refuses and defers.
+        """The merged hints, 0 for no affinity, and whether they are preferred. Refuses and defers nodes.
 
-        `first` is the container that is allocated with the hint first.
+        `first` is the container that is allocated first with this hint.
         """
         resources: list[ResourceHints | None] = [self.devices.hints(name, count) for name, count in request.devices]
         cpus = self.cpus if request.cpus else None
@@ -140,19 +126,22 @@ class _Admission:
             resources.append(cpus.hints(request.cpus))
         if self.memory is not None and request.memory:
             resources.append(self.memory.hints(request.memory))
-        found = [hints for hints in resources if hints is not None]
+        with_hints = [hints for hints in resources if hints is not None]
         policy, undecided = self.traits.policy, self.decisions.undecided
         if policy == "single-numa-node":
             hint, preferred = topology_manager.merge_single(
-                found, self.traits.zones, len(undecided), lambda fits: self._pick(fits, asks_for_cpus=cpus is not None)
+                with_hints,
+                self.traits.zones,
+                len(undecided),
+                lambda fits: self._pick(fits, asks_for_cpus=cpus is not None),
             )
         else:
             if policy == "best-effort":
-                # Every hint is admitted, so what no hint helps need not wait for one.
+                # Every hint is admitted, so refusals that no hint prevents come first and save the merge.
                 self._check(first)
                 if self.memory is not None and first.memory:
                     self.memory.check(first.memory)
-            hint, preferred = topology_manager.merge(found, self.order, undecided, policy == "best-effort")
+            hint, preferred = topology_manager.merge(with_hints, self.order, undecided, policy == "best-effort")
         if policy != "best-effort":
             self.decisions.refuse(~preferred, AFFINITY)
         if cpus is not None:
@@ -160,38 +149,38 @@ class _Admission:
         return hint, preferred
 
     def _pick(self, fits: Masks, *, asks_for_cpus: bool) -> Masks:
-        """Policy single-numa-node: of the NUMA nodes that fit the lowest, or the one the vote leaves."""
+        """Policy single-numa-node: the lowest NUMA node that fits, or the winner of the vote (KEP-6007)."""
         if not self.traits.most_allocated:
             return topology_manager.lowest(fits)
         fits = fits & np.uint8((1 << self.traits.zones) - 1)
         votes = []
         if self.cpus is not None:
             free = self.cpus.free(fits != topology_manager.lowest(fits), asks_for_cpus=asks_for_cpus)
-            allocatable = self.counts.allocatable(CPU)
+            allocatable = self.nodes.allocatable(CPU)
             votes.append(topology_manager.most_allocated(allocatable - free, allocatable))
         if self.traits.memory:
-            memory = self.memory or MemoryManager(self.counts, self.decisions)
+            memory = self.memory or MemoryManager(self.nodes, self.decisions)
             votes.append(topology_manager.most_allocated(*memory.reserved()))
         return topology_manager.elect(fits, votes)
 
     def _allocate(self, number: int, hint: Masks, preferred: Flags) -> None:
-        """Device, CPU and memory manager, in this order."""
+        """Allocates a container: device, CPU and memory manager, in the order in which the kubelet registers them."""
         shape = self.shape
         request, kind, later = shape.containers[number], shape.kinds[number], shape.containers[number + 1 :]
         self._check(request)
-        elsewhere = self._perhaps_elsewhere(request, hint, preferred)
+        elsewhere = self._maybe_elsewhere(request, hint, preferred)
         zones = self._located(request, hint, preferred, elsewhere) if len(elsewhere) else hint
+        later_devices = {name for container in later for name, _ in container.devices}
         for name, count in request.devices:
-            more = any(name == other for one in later for other, _ in one.devices)
-            self.devices.allocate(name, count, kind, hint, more=more)
+            self.devices.allocate(name, count, kind, hint, more=name in later_devices)
         if self.cpus is not None and request.cpus:
-            # The vote counts CPUs for every later container, also one that shares its own.
+            # The vote counts free CPUs for every later container, with or without exclusive CPUs.
             voting = self.traits.most_allocated and self.traits.scope == "container" and bool(later)
-            self.cpus.allocate(request.cpus, kind, hint, more=voting or any(one.cpus for one in later))
+            self.cpus.allocate(request.cpus, kind, hint, more=voting or any(container.cpus for container in later))
         if self.memory is not None and request.memory is None:
             self.decisions.refuse(self.decisions.undecided, FAILED)
         elif self.memory is not None and request.memory is not None:
-            more = any(one.memory is not None for one in later)
+            more = any(container.memory is not None for container in later)
             mask = self.memory.allocate(request.memory, kind, hint, preferred, more=more)
             if request.memory and self._for_many:
                 zones = zones | mask
@@ -200,45 +189,46 @@ class _Admission:
         self._place(number, zones, preferred)
 
     def _located(self, request: AlignedRequest, hint: Masks, preferred: Flags, elsewhere: Subset) -> Masks:
-        """The hint, and `elsewhere` the NUMA nodes of the devices and CPUs that are about to be allocated."""
-        places, zones = self.placements, hint.copy()
+        """The hint, but on the nodes `elsewhere` the NUMA nodes of the devices and CPUs that are allocated next."""
+        placements, zones = self.placements, hint.copy()
         zones[elsewhere] = 0
         for name, count in request.devices:
-            zones[elsewhere] |= self.devices.located(name, count, hint, preferred, elsewhere, places.known_devices)
+            zones[elsewhere] |= self.devices.located(name, count, hint, preferred, elsewhere, placements.known_devices)
         if self.cpus is not None and request.cpus:
-            zones[elsewhere] |= self.cpus.located(request.cpus, hint, elsewhere, places.known_cpus)
+            zones[elsewhere] |= self.cpus.located(request.cpus, hint, elsewhere, placements.known_cpus)
         return zones
 
     def _place(self, number: int, zones: Masks, preferred: Flags) -> None:
-        """Note where the container lies; on one NUMA node there is nothing to align."""
-        request, places = self.shape.containers[number], self.placements
-        holds = self._holds(request)
+        """Stores the container's placement; on a single NUMA node nothing is aligned."""
+        request, placements = self.shape.containers[number], self.placements
+        uses_zones = self._uses_zones(request)
         if self.traits.zones == 1:
-            places.zones[number] = holds
+            placements.zones[number] = uses_zones
             return
-        np.multiply(zones, holds, out=places.zones[number])
+        np.multiply(zones, uses_zones, out=placements.zones[number])
         if request.can_be_aligned(pinned=self.shape.pinned):
-            places.aligned[number] = preferred
+            placements.aligned[number] = preferred
 
-    def _holds(self, request: AlignedRequest) -> Flags:
-        """Where the container will hold something that lies on NUMA nodes."""
+    def _uses_zones(self, request: AlignedRequest) -> Flags:
+        """(nodes,) or (1,) whether the container gets anything that belongs to NUMA nodes."""
         if (self.cpus is not None and request.cpus) or (self.memory is not None and request.memory):
             return _EVERYWHERE
-        found = _NOWHERE
+        uses_zones = _NOWHERE
         for name, count in request.devices:
             aligned = self.devices.aligned(name) if count > 0 else None
             if aligned is not None:
-                found = found | aligned
-        return found
+                uses_zones = uses_zones | aligned
+        return uses_zones
 
-    def _perhaps_elsewhere(self, request: AlignedRequest, hint: Masks, preferred: Flags) -> Subset:
+    def _maybe_elsewhere(self, request: AlignedRequest, hint: Masks, preferred: Flags) -> Subset:
         """The nodes on which the container may get other NUMA nodes than the hint's.
 
-        A preferred hint has enough of everything, and no fewer NUMA nodes would do on the empty machine: all of them
-        are used. Only of a hint for the whole pod a container may use a part, unless its memory is pinned to all; or
-        memory has no say in that hint, as no NUMA nodes have enough for all containers, and then goes its own way.
+        With a preferred hint the container uses all of its NUMA nodes: they have enough, and fewer would not do even on
+        the empty machine. The exception is a hint for the whole pod. A container may use a part of it, unless its
+        memory is pinned to all of it. If no NUMA nodes have enough memory for all containers, the hint ignores memory,
+        and memory can be allocated elsewhere.
         """
-        if self.traits.zones == 1 or not self._holds(request).any():
+        if self.traits.zones == 1 or not self._uses_zones(request).any():
             return _NONE
         sure = preferred
         if self._for_many and not (self.memory is not None and request.memory):
@@ -250,14 +240,14 @@ class _Admission:
         return _NONE
 
     def _check(self, request: AlignedRequest) -> None:
-        """What device and CPU manager refuse whatever the hint."""
+        """Refuses what the device and CPU manager refuse under every hint."""
         for name, count in request.devices:
             self.devices.check(name, count)
         if self.cpus is not None and request.cpus:
             self.cpus.check(request.cpus)
 
     def _check_predicates(self) -> None:
-        """The sums of requests against node allocatable; the first resource that is short is the reason."""
+        """Compares sums of requests with node allocatable (generalFilter); the first short resource is the reason."""
         if self.shape.has_sidecars and not self.traits.sidecars:
             self.decisions.refuse(self.decisions.undecided, SIDECARS)
         amounts = dict(self.shape.requests)
@@ -270,29 +260,31 @@ class _Admission:
                     self.decisions.refuse(where, SHORT)
 
     def _short(self, name: str, amount: int) -> Flags | None:
-        slack = self.counts.section(("slack", name))[0] if ("slack", name) in self.counts else None
+        """(nodes,) whether the node lacks the resource, None if no node does."""
+        slack = self.nodes.section(("slack", name))[0] if ("slack", name) in self.nodes else None
         if name.startswith("hugepages-") and slack is None:
-            return np.ones(len(self.counts), dtype=np.bool_)
-        found = [] if slack is None else [slack < amount]
-        by_devices = self.devices.short(name, amount, self._holding())
+            return np.ones(len(self.nodes), dtype=np.bool_)
+        shortages = [] if slack is None else [slack < amount]
+        by_devices = self.devices.short(name, amount, self._has_devices())
         if by_devices is not None:
-            found.append(by_devices)
+            shortages.append(by_devices)
         if self.traits.refuses_unknown and name in self._init_requests:
-            found.append(self._lacking(name, slack))
-        return np.logical_or.reduce(found) if found else None
+            # removeMissingExtendedResources of these versions keeps unknown resources of init containers.
+            shortages.append(self._unknown(name, slack))
+        return np.logical_or.reduce(shortages) if shortages else None
 
-    def _lacking(self, name: str, slack: Numbers | None) -> Flags:
-        """Where neither the kubelet nor a device plug-in knows the resource."""
-        lacking = np.ones(len(self.counts), dtype=np.bool_) if slack is None else slack == ENDLESS
+    def _unknown(self, name: str, slack: Numbers | None) -> Flags:
+        """(nodes,) whether neither the kubelet nor a device plug-in knows the resource."""
+        unknown = np.ones(len(self.nodes), dtype=np.bool_) if slack is None else slack == ENDLESS
         registered = self.devices.registered(name)
-        return lacking if registered is None else lacking & ~registered
+        return unknown if registered is None else unknown & ~registered
 
-    def _holding(self) -> Flags:
-        """Whether the pod was given devices, whichever."""
-        holding = np.zeros(len(self.counts), dtype=np.bool_)
-        asked: set[str] = {name for request in self.shape.containers for name, count in request.devices if count > 0}
-        for name in asked:
+    def _has_devices(self) -> Flags:
+        """(nodes,) whether the pod was allocated devices of any resource."""
+        has_devices = np.zeros(len(self.nodes), dtype=np.bool_)
+        names: set[str] = {name for request in self.shape.containers for name, count in request.devices if count > 0}
+        for name in names:
             registered = self.devices.registered(name)
             if registered is not None:
-                holding |= registered
-        return holding
+                has_devices |= registered
+        return has_devices
