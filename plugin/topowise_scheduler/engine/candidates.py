@@ -72,12 +72,12 @@ def candidates_of(
 ) -> Candidates:
     """The candidates of some columns of a group."""
     zones, hardware = group.traits.zones, group.hardware[columns]
-    devices = group.counts.names("device")
+    devices = group.arrays.names("device")
     allocatable: dict[str, NDArray[np.int64]] = {}
     available: dict[str, NDArray[np.int64]] = {}
     for name, key in _sections(group, devices):
         allocatable[name] = _taken(group.kinds.empty.section(key)[:zones], hardware)
-        available[name] = _taken(group.counts.section(key)[:zones], columns)
+        available[name] = _taken(group.arrays.section(key)[:zones], columns)
     if not aligned.all():
         placed = np.where((placed == 0) & ~aligned, (1 << min(zones, 63)) - 1, placed)
     fixed = group.kinds.fixed
@@ -99,7 +99,7 @@ def candidates_of(
         by_pod=group.traits.policy != "none" and group.traits.scope == "pod",
         max_numa_nodes=group.traits.max_numa_nodes,
         nearness=nearness,
-        caches=group.counts.section(CACHES).take(columns, axis=1) if CACHES in group.counts else None,
+        caches=group.arrays.section(CACHES).take(columns, axis=1) if CACHES in group.arrays else None,
     )
 
 
@@ -112,7 +112,7 @@ def _taken(section: NDArray[np.int64], columns: NDArray[np.int32]) -> NDArray[np
 def _sections(group: NodeGroup, devices: list[str]) -> list[tuple[str, Key]]:
     """The resources of a group with the keys of their sections."""
     sections: list[tuple[str, Key]] = [("cpu", CPU)] if group.traits.cpu else []
-    sections += [(name, ("memory", name)) for name in group.counts.names("memory")]
+    sections += [(name, ("memory", name)) for name in group.arrays.names("memory")]
     return sections + [(name, ("device", name)) for name in devices]
 
 

@@ -1,6 +1,6 @@
-"""What is said of a pod and many nodes: why a kubelet would refuse it, or why counts do not tell.
+"""The verdicts on a pod and many nodes: the kubelet's reason for a refusal, or the cause why amounts do not decide.
 
-Invariant: a node is decided once; what is found out about it later changes nothing (`Decisions`).
+Invariant: the first decision on a node is final (`Decisions`), as the kubelet stops at the first failed check.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from topowise_scheduler.kubelet.predicates import SIDECARS_FORBIDDEN
 
 OUT_OF: Final = "OutOf"
 
-# The reasons of the kubelet, by the number they have in arrays. "OutOf" goes on with the name of a resource.
+# The kubelet's reasons, by their number in arrays. The name of a resource follows "OutOf".
 REASONS: Final = (
     "", TOPOLOGY_AFFINITY, UNEXPECTED, SMT_ALIGNMENT, EMPTY_POOL, NEVER_ENDS, WOULD_PANIC, SIDECARS_FORBIDDEN,
     OUT_OF,
@@ -38,7 +38,7 @@ PANICS: Final = NUMBER_OF[WOULD_PANIC]
 SIDECARS: Final = NUMBER_OF[SIDECARS_FORBIDDEN]
 SHORT: Final = NUMBER_OF[OUT_OF]
 
-# Why counts do not tell and the model of the one node is asked.
+# Why amounts do not decide and the kubelet model of the node does.
 CAUSES: Final = (
     "",
     "zones",
@@ -61,9 +61,9 @@ CAUSE: Final = {cause: number for number, cause in enumerate(CAUSES)}
 
 
 class Decisions:
-    """`undecided` (nodes,), and of the others `reason` why they refuse, or `cause` why counts do not tell.
+    """`undecided` (nodes,), and for decided nodes the `reason` for the refusal or the `cause` for the model's decision.
 
-    `short` is the number of the missing resource among those the predicates check (batch_admission.checked).
+    `short` is the index of the missing resource among the checked resources (batch_admission.checked).
     """
 
     __slots__ = ("cause", "reason", "short", "undecided")
@@ -75,13 +75,13 @@ class Decisions:
         self.cause: NDArray[np.int8] = np.zeros(count, dtype=np.int8)
 
     def refuse(self, where: Flags, reason: int) -> None:
-        """These nodes refuse the pod, unless they were decided before."""
+        """Decides that these nodes refuse the pod, unless they were decided before."""
         where = where & self.undecided
         self.reason[where] = reason
         self.undecided &= ~where
 
     def defer(self, where: Flags | None, cause: str) -> None:
-        """For these the model is to be asked, unless they were decided before."""
+        """Leaves these nodes to the kubelet model, unless they were decided before."""
         if where is not None:
             where = where & self.undecided
             self.cause[where] = CAUSE[cause]
@@ -91,7 +91,7 @@ class Decisions:
 class Outcome(IntEnum):
     """Whether the node's kubelet would admit the pod.
 
-    UNSCHEDULABLE: not now, but it would with nothing held by pods. UNRESOLVABLE: not even then. UNKNOWN: no such row.
+    UNSCHEDULABLE: only if the node were empty. UNRESOLVABLE: not even then. UNKNOWN: no such row.
     """
 
     UNKNOWN = 0
@@ -102,15 +102,14 @@ class Outcome(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Arrays in the order of `rows` (nodes,); they are the caller's own.
+    """Arrays in the order of `rows` (nodes,), copies for the caller.
 
-    `outcome` is of Outcome. `reason` is a number of REASONS, 0 where the pod fits, and `short` one of `resources` where
-    the reason is a shortage, else -1.
+    `outcome` is an Outcome. `reason` is an index of REASONS, 0 where the pod fits, and `short` an index of `resources`
+    where the reason is a shortage, else -1.
 
-    `zones` (containers, nodes) are the NUMA nodes of what every container will hold, in the order of admission: bit z
-    for the one at position z, 0 if it holds nothing of any. `aligned` (containers, nodes) is whether its hint was
-    preferred. Both are right where the pod fits, and where the model would have to be asked only if they were asked for
-    (`Engine.judge`).
+    `zones` (containers, nodes) are the NUMA nodes of each container's allocation, in the order of admission: bit z for
+    position z, 0 without any. `aligned` (containers, nodes) is whether its hint was preferred. Both are valid where the
+    pod fits, and with `located` (`Engine.judge`) where only the model decides.
     """
 
     rows: NDArray[np.int32]

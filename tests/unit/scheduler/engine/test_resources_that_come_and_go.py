@@ -45,7 +45,7 @@ def asking(**amounts: str) -> PodRequests:
 
 def arrays(engine: Engine) -> list[NodeArrays]:
     return [
-        array for group in engine._groups.values() for array in (group.counts, group.kinds.empty, group.kinds.fixed)
+        array for group in engine._groups.values() for array in (group.arrays, group.kinds.empty, group.kinds.fixed)
     ]
 
 
