@@ -71,7 +71,7 @@ def _hints(rng: Random, zones: int) -> CountHints:
         singles = np.where(bound == 0, singles, singles & bound)
     return CountHints(
         values=values,
-        wanted=wanted,
+        count=wanted,
         singles=singles,
         sizes=np.full(NODES, size, dtype=np.uint8),
         active=np.array([rng.random() < 0.8 for _ in range(NODES)]) if rng.random() < 0.3 else None,
