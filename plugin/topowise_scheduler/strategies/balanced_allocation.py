@@ -1,9 +1,9 @@
-"""BalancedAllocation: the more evenly the pod takes of each resource, the better (KEP-119 of scheduler-plugins).
+"""BalancedAllocation: the more equal the pod's shares of the resources, the better (KEP-119 of scheduler-plugins).
 
-One less the sample variance (divided by n - 1, as gonum's stat.Variance) of the shares of the zone's available amounts
-that the pod takes (balanced_allocation.go); weights do not count, as upstream. Of a single resource the variance is 0
-here; upstream it is NaN, and the score whatever the platform makes an integer of that. zone_scores.py tells which zone
-counts and where else this differs.
+1 minus the sample variance (divided by n - 1, as in gonum's stat.Variance) of the shares of the zone's available
+amounts that the pod takes (balanced_allocation.go). Weights are ignored, as upstream. With a single resource the
+variance is 0 here. Upstream it is NaN, and the integer score depends on the platform. zone_scores.py says which zone
+counts and lists further differences.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class BalancedAllocation:
         return zone_scores.raw(candidates, _evenness)
 
     def finish(self, raw: NDArray[np.int64]) -> NDArray[np.int64]:
-        """As it is."""
+        """Unchanged."""
         return raw
 
 

@@ -16,7 +16,7 @@ from topowise_scheduler.strategies import zone_scores
 
 
 class LeastAllocated:
-    """`weights` of resources; one that is missing has 1."""
+    """`weights` of resources, 1 by default."""
 
     in_percent = False
 
@@ -28,7 +28,7 @@ class LeastAllocated:
         return zone_scores.raw(candidates, self._left)
 
     def finish(self, raw: NDArray[np.int64]) -> NDArray[np.int64]:
-        """As it is."""
+        """Unchanged."""
         return raw
 
     def _left(self, shares: Sequence[zone_scores.Share]) -> zone_scores.Scores:

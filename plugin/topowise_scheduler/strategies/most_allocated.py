@@ -1,7 +1,7 @@
 """MostAllocated: the fuller the NUMA nodes get, the better (KEP-119 of scheduler-plugins).
 
 The weighted mean over resources of the share of the zone's available amount that the pod takes (most_allocated.go).
-zone_scores.py tells which zone counts and where this differs from upstream.
+zone_scores.py says which zone counts and where this differs from upstream.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from topowise_scheduler.strategies import zone_scores
 
 
 class MostAllocated:
-    """`weights` of resources; one that is missing has 1."""
+    """`weights` of resources, 1 by default."""
 
     in_percent = False
 
@@ -28,7 +28,7 @@ class MostAllocated:
         return zone_scores.raw(candidates, self._used)
 
     def finish(self, raw: NDArray[np.int64]) -> NDArray[np.int64]:
-        """As it is."""
+        """Unchanged."""
         return raw
 
     def _used(self, shares: Sequence[zone_scores.Share]) -> zone_scores.Scores:
