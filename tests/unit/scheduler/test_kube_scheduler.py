@@ -102,10 +102,10 @@ def test_node_name_and_selector() -> None:
     assert words(node(pool="a"), nodeSelector={"pool": "a", "kubernetes.io/hostname": "n1"}) == ""
     found = against(node(pool="a"), nodeSelector={"pool": "b"})
     assert found is not None
-    assert found.text == "node(s) didn't match Pod's node affinity/selector: pool=b is asked for, it is 'a'"
+    assert found.text == "node(s) didn't match Pod's node affinity/selector: the pod requires pool=b, the node has 'a'"
     found = against(node(), nodeSelector={"pool": "b"})
     assert found is not None
-    assert found.text.endswith("pool=b is asked for, it has no such label")
+    assert found.text.endswith("the pod requires pool=b, the node has no such label")
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_what_no_alternative_matches_is_told() -> None:
 @pytest.mark.parametrize(
     ("used", "resources", "verdict", "text"),
     [
-        ({"pods": 3}, {}, "not now", "Too many pods: 3 of 3 are there"),
+        ({"pods": 3}, {}, "not now", "Too many pods: 3 of 3 are in use"),
         ({"pods": 0, "cpu": 6001}, {}, "not now", "Insufficient cpu: asks for 2, 1999m of 8 are free"),
         ({"pods": 0}, {"cpu": "9"}, "never", "Insufficient cpu: asks for 9, 8 of 8 are free"),
         ({"pods": 0}, {"nvidia.com/gpu": "1"}, "never", "Insufficient nvidia.com/gpu: asks for 1, the node has none"),
