@@ -9,6 +9,6 @@ decide, it uses the kubelet model of the node and counts that in `fallbacks`. It
 
 from topowise_scheduler.engine.candidates import AlignedContainer, Candidates
 from topowise_scheduler.engine.engine import Engine, Ratings
-from topowise_scheduler.engine.verdicts import Judgement, Outcome
+from topowise_scheduler.engine.verdicts import Outcome
 
-__all__ = ["AlignedContainer", "Candidates", "Engine", "Judgement", "Outcome", "Ratings"]
+__all__ = ["AlignedContainer", "Candidates", "Engine", "Outcome", "Ratings"]

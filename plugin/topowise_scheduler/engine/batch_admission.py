@@ -28,15 +28,6 @@ _EVERYWHERE: Flags = np.ones(1, dtype=np.bool_)
 _NOWHERE: Flags = np.zeros(1, dtype=np.bool_)
 _NONE: Subset = np.zeros(0, dtype=np.intp)
 
-# The resources that the kubelet checks first, in its order; the rest follows by name (predicates.py).
-_FIRST = ("cpu", "memory", "ephemeral-storage")
-
-
-def checked(shape: Shape) -> tuple[str, ...]:
-    """The resources that the predicates check, in their order (generalFilter)."""
-    amounts = dict(shape.requests)
-    return ("pods", *[name for name in _FIRST if name in amounts], *sorted(amounts.keys() - set(_FIRST)))
-
 
 class Placements:
     """The NUMA nodes of each container of a pod, if a node admits the pod.
@@ -247,17 +238,13 @@ class _Admission:
             self.cpus.check(request.cpus)
 
     def _check_predicates(self) -> None:
-        """Compares sums of requests with node allocatable (generalFilter); the first short resource is the reason."""
+        """Compares sums of requests with node allocatable (generalFilter)."""
         if self.shape.has_sidecars and not self.traits.sidecars:
             self.decisions.refuse(self.decisions.undecided, SIDECARS)
-        amounts = dict(self.shape.requests)
-        for index, name in enumerate(checked(self.shape)):
-            short = self._short(name, 1 if name == "pods" else amounts[name])
+        for name, amount in (("pods", 1), *self.shape.requests):
+            short = self._short(name, amount)
             if short is not None:
-                where = short & self.decisions.undecided
-                if where.any():
-                    self.decisions.short[where] = index
-                    self.decisions.refuse(where, SHORT)
+                self.decisions.refuse(short, SHORT)
 
     def _short(self, name: str, amount: int) -> Flags | None:
         """(nodes,) whether the node lacks the resource, None if no node does."""

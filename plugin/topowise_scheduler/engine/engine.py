@@ -31,7 +31,7 @@ from topowise_scheduler.engine.verdict_cache import (
     CachedVerdicts,
     VerdictCache,
 )
-from topowise_scheduler.engine.verdicts import CAUSES, NUMBER_OF, OUT_OF, REASONS, SHORT, Judgement, Outcome
+from topowise_scheduler.engine.verdicts import CAUSES, NUMBER_OF, REASONS, SHORT, Outcome
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.allocated_nodes import allocated_nodes
 from topowise_scheduler.kubelet.node_identity import are_identical, constant_parts
@@ -112,7 +112,7 @@ class Engine:
     """
 
     reasons: ClassVar[tuple[str, ...]] = REASONS
-    """The kubelet's reasons by their number in a judgement; "OutOf" lacks the resource (Judgement.reason_of)."""
+    """The kubelet's reasons by their number in `verdicts`; "OutOf" lacks the name of the resource."""
 
     def __init__(self) -> None:
         self.fallbacks: Counter[str] = Counter()
@@ -134,7 +134,6 @@ class Engine:
         # (2, rows): the group of each row, and the column in that group.
         self._where: NDArray[np.int32] = np.zeros((2, 16), dtype=np.int32)
         self.cache = VerdictCache()
-        self._all: NDArray[np.int32] | None = None
 
     def __len__(self) -> int:
         return len(self._row_of)
@@ -167,7 +166,6 @@ class Engine:
         self._leave(node)
         self._nodes[row] = None
         self._free.append(row)
-        self._all = None
 
     def rows(self, names: Sequence[str]) -> NDArray[np.int32]:
         """The rows of these nodes, -1 for an unknown name. A row belongs to the same node until `drop`.
@@ -193,20 +191,13 @@ class Engine:
         nodes = [self._nodes[row] if row >= 0 else None for row in rows.tolist()]
         return ["" if node is None else node.name for node in nodes]
 
-    def judge(self, pod: PodRequests, rows: NDArray[np.int32] | None = None, *, located: bool = False) -> Judgement:
-        """The verdicts of the kubelets of these nodes, or of all nodes; with `located` the placements are exact.
-
-        A few placements depend on ids of CPUs or devices and need the kubelet model; verdicts do not.
-        """
-        return self._judge(pod, rows, _NO_LIMIT if located else 0)
-
     def verdicts(self, pod: PodRequests, rows: NDArray[np.int32]) -> tuple[NDArray[np.int8], NDArray[np.int8]]:
         """Outcome and reason of rows that all have a node."""
         cached = self._current(pod, rows)
         return cached.outcome[rows], cached.reason[rows]
 
     def rated(self, pod: PodRequests, rows: NDArray[np.int32], rater: Rater) -> Ratings:
-        """The ratings of the nodes on which the pod fits (`candidates`); all rows must have a node.
+        """The ratings of the nodes on which the pod fits; all rows must have a node.
 
         A node is rated once for each of its states: until the node changes, an equal rater gives the same ratings.
         """
@@ -233,36 +224,8 @@ class Engine:
             self._renew(cached, pod, stale)
         return cached
 
-    def _judge(self, pod: PodRequests, rows: NDArray[np.int32] | None, most_located: int) -> Judgement:
-        """`most_located` limits the placements that the model computes; with 0 no placements are completed at all."""
-        cached = self.cache.of(pod, len(self._versions))
-        at: slice | NDArray[np.intp]
-        if rows is None:
-            rows = self._all_rows()
-            at = rows.astype(np.intp) if self._free else slice(0, len(rows))
-        else:
-            at = rows.astype(np.intp)
-            if len(at) and at.min() < 0:
-                return self._partly(pod, rows, most_located)
-        stale = rows[cached.versions[at] != self._versions[at]]
-        self.cache_misses += len(stale)
-        self.cache_hits += len(rows) - len(stale)
-        if len(stale):
-            self._renew(cached, pod, stale)
-        if most_located:
-            self._locate(cached, pod, rows[cached.outcome[at] == Outcome.FITS], most_located)
-        return Judgement(
-            rows=rows,
-            outcome=cached.outcome[at].copy(),
-            reason=cached.reason[at].copy(),
-            short=cached.short[at].copy(),
-            zones=cached.zones[:, at].copy(),
-            aligned=cached.aligned[:, at].copy(),
-            resources=cached.resources,
-        )
-
     def steps(self, pod: PodRequests, rows: NDArray[np.int32]) -> Iterator[None]:
-        """Computes what `judge` and `candidates` need of these nodes, in steps of a millisecond or two.
+        """Computes what `verdicts` and `rated` need of these nodes, in steps of a millisecond or two.
 
         There are no steps for a pod of a few containers, which is decided fast, and none right after the last call.
         """
@@ -280,24 +243,13 @@ class Engine:
         yield from self._locating(cached, pod, known[cached.outcome[known] == Outcome.FITS], _MOST_LOCATED)
         cached.prepared = self._version
 
-    def candidates(
-        self, pod: PodRequests, rows: NDArray[np.int32] | None = None
-    ) -> Iterator[tuple[NDArray[np.intp], Candidates]]:
-        """The nodes on which the pod fits, grouped by traits, each with its index in `rows`.
-
-        The model computes a few placements per call (`fallbacks["placement"]`), and none while the pod is aligned on
-        some node. For the remaining nodes, and where a kubelet takes any devices, `placed` has all possible zones.
-        """
-        judgement = self._judge(pod, rows, _MOST_LOCATED)
-        fits = np.flatnonzero(judgement.outcome == Outcome.FITS)
-        cached = self.cache.of(pod, len(self._versions))
-        for indices, candidates in self._candidates(cached, pod, judgement.rows[fits]):
-            yield fits[indices], candidates
-
     def _candidates(
         self, cached: CachedVerdicts, pod: PodRequests, rows: NDArray[np.int32]
     ) -> Iterator[tuple[NDArray[np.intp], Candidates]]:
-        """`candidates` of rows on which the pod fits and is located."""
+        """The candidates of rows on which the pod fits and is located, grouped by traits, with their index in `rows`.
+
+        For unlocated nodes, and where a kubelet takes any devices, `placed` has all possible zones.
+        """
         numbers = self._where[0, rows]
         for number in np.flatnonzero(np.bincount(numbers)).tolist():
             group, indices = self._groups[number], np.flatnonzero(numbers == number)
@@ -357,12 +309,6 @@ class Engine:
             self._groups[number] = NodeGroup(traits, sections)
         return number
 
-    def _all_rows(self) -> NDArray[np.int32]:
-        if self._all is None:
-            self._all = np.array(sorted(self._row_of.values()), dtype=np.int32)
-            self._all.flags.writeable = False
-        return self._all
-
     def _new_row(self, name: str) -> int:
         if self._free:
             row = self._free.pop()
@@ -375,7 +321,6 @@ class Engine:
                 self._where = np.concatenate([self._where, np.zeros_like(self._where)], axis=1)
         self._row_of[name] = row
         self._rows_by_name.changes += "/" not in name
-        self._all = None
         return row
 
     def _leave(self, node: _Node) -> None:
@@ -389,19 +334,6 @@ class Engine:
         if other is not None:
             self._nodes[moved] = other._replace(column=node.column)
             self._where[1, moved] = node.column
-
-    def _partly(self, pod: PodRequests, rows: NDArray[np.int32], most_located: int) -> Judgement:
-        """The judgement where some rows have no node."""
-        known = np.flatnonzero(rows >= 0)
-        partial = self._judge(pod, rows[known], most_located)
-        outcome, reason = np.zeros(len(rows), dtype=np.int8), np.zeros(len(rows), dtype=np.int8)
-        short = np.full(len(rows), -1, dtype=np.int16)
-        zones = np.zeros((len(partial.zones), len(rows)), dtype=np.int64)
-        aligned = np.zeros((len(partial.zones), len(rows)), dtype=np.bool_)
-        outcome[known], reason[known], short[known], zones[:, known], aligned[:, known] = (
-            partial.outcome, partial.reason, partial.short, partial.zones, partial.aligned
-        )  # fmt: skip
-        return Judgement(rows, outcome, reason, short, zones, aligned, partial.resources)
 
     def _renew(self, cached: CachedVerdicts, pod: PodRequests, rows: NDArray[np.int32]) -> None:
         """Computes the verdicts of these rows."""
@@ -445,7 +377,6 @@ class Engine:
         if decisions is not None:
             cached.outcome[at] = Outcome.FITS
             cached.reason[at] = decisions.reason
-            cached.short[at] = cached.numbers(form.shape)[decisions.short]
             cached.zones[:, at] = placements.zones
             cached.aligned[:, at] = placements.aligned
             cached.located[at] = placements.looked_for * np.int8(EXACT)
@@ -535,16 +466,12 @@ class Engine:
         self.fallbacks[cause] += 1
         kubelet, view = self._kubelet(row), form.view
         decision, after = trial(kubelet, view)
-        cached.reason[row], cached.short[row] = 0, -1
+        cached.reason[row] = 0
         if decision.admitted:
             cached.outcome[row] = Outcome.FITS
             self._keep_placement(cached, row, after, form)
             return
-        if decision.shortages:
-            cached.reason[row] = SHORT
-            cached.short[row] = cached.resources.index(decision.reason.removeprefix(OUT_OF))
-        else:
-            cached.reason[row] = NUMBER_OF[decision.reason]
+        cached.reason[row] = SHORT if decision.shortages else NUMBER_OF[decision.reason]
         cached.outcome[row] = self._if_empty(kubelet, form)
 
     def _if_empty(self, kubelet: Kubelet, form: PodForm) -> Outcome:

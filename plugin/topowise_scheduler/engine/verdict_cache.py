@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topowise.bounded import ENTRY_BYTES, Bounded
-from topowise_scheduler.engine.batch_admission import checked
 from topowise_scheduler.shape import PodRequests, Shape
 
 # What the zones of a placement are: not computed; an upper bound, where the model decides by ids of CPUs; an upper
@@ -28,19 +27,16 @@ class CachedVerdicts:
     """The verdicts on a pod by row. `versions` are the rows' versions that they were computed from, 0 for no verdict.
 
     `zones` and `aligned` (containers, rows) are as in batch_admission.Placements, `located` (rows,) is NOT_LOOKED_FOR
-    to EXACT. `short` is an index of `resources`: what the predicates check for any of the pod's shapes, the first shape
-    first. `kinds` has, by group of nodes, the version of each kind of hardware and whether the pod fits on such a node
-    when it is empty. `prepared` is the engine's version after the last computation in steps, `rounds` the number of
-    such computations in a row, `counted` the bytes that the cache has added for it. `last_pod` is the pod of the last
-    call. `raw`, `ranks` and `in_cache` (rows,) are ratings where `rated` (rows,), all by the same strategy.
+    to EXACT. `kinds` has, by group of nodes, the version of each kind of hardware and whether the pod fits on such a
+    node when it is empty. `prepared` is the engine's version after the last computation in steps, `rounds` the number
+    of such computations in a row, `counted` the bytes that the cache has added for it. `last_pod` is the pod of the
+    last call. `raw`, `ranks` and `in_cache` (rows,) are ratings where `rated` (rows,), all by the same strategy.
     """
 
     def __init__(self, pod: PodRequests, shapes: tuple[Shape, ...], rows: int) -> None:
-        self.resources = tuple(dict.fromkeys([name for shape in shapes for name in checked(shape)]))
         self.versions: NDArray[np.int64] = np.zeros(rows, dtype=np.int64)
         self.outcome: NDArray[np.int8] = np.zeros(rows, dtype=np.int8)
         self.reason: NDArray[np.int8] = np.zeros(rows, dtype=np.int8)
-        self.short: NDArray[np.int16] = np.full(rows, -1, dtype=np.int16)
         containers = len(shapes[0].containers)
         self.zones: NDArray[np.int64] = np.zeros((containers, rows), dtype=np.int64)
         self.aligned: NDArray[np.bool_] = np.zeros((containers, rows), dtype=np.bool_)
@@ -60,7 +56,7 @@ class CachedVerdicts:
     @property
     def size(self) -> int:
         """The approximate size in bytes."""
-        verdicts = self.versions.nbytes + self.outcome.nbytes + self.reason.nbytes + self.short.nbytes
+        verdicts = self.versions.nbytes + self.outcome.nbytes + self.reason.nbytes
         kinds = sum([versions.nbytes + fits.nbytes for versions, fits in self.kinds.values()])
         ratings = self.raw.nbytes + self.ranks.nbytes + self.in_cache.nbytes + self.rated.nbytes
         located = self.zones.nbytes + self.aligned.nbytes + self.located.nbytes
@@ -72,17 +68,12 @@ class CachedVerdicts:
             self._strategy = strategy
             self.rated[:] = False
 
-    def numbers(self, shape: Shape) -> NDArray[np.int16]:
-        """By index of `checked(shape)`, the index of `resources`; -1 stays -1."""
-        return np.array([*map(self.resources.index, checked(shape)), -1], dtype=np.int16)
-
     def widen(self, rows: int) -> None:
         """Extends the arrays to a number of rows."""
         missing = rows - len(self.versions)
         self.versions = np.pad(self.versions, (0, missing))
         self.outcome = np.pad(self.outcome, (0, missing))
         self.reason = np.pad(self.reason, (0, missing))
-        self.short = np.pad(self.short, (0, missing), constant_values=-1)
         self.zones = np.pad(self.zones, ((0, 0), (0, missing)))
         self.aligned = np.pad(self.aligned, ((0, 0), (0, missing)))
         self.located = np.pad(self.located, (0, missing))

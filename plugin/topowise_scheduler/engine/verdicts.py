@@ -5,7 +5,6 @@ Invariant: the first decision on a node is final (`Decisions`), as the kubelet s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
@@ -61,17 +60,14 @@ CAUSE: Final = {cause: number for number, cause in enumerate(CAUSES)}
 
 
 class Decisions:
-    """`undecided` (nodes,), and for decided nodes the `reason` for the refusal or the `cause` for the model's decision.
+    """`undecided` (nodes,), and for decided nodes the `reason` for the refusal or the `cause` for the model's
+    decision."""
 
-    `short` is the index of the missing resource among the checked resources (batch_admission.checked).
-    """
-
-    __slots__ = ("cause", "reason", "short", "undecided")
+    __slots__ = ("cause", "reason", "undecided")
 
     def __init__(self, count: int) -> None:
         self.undecided: Flags = np.ones(count, dtype=np.bool_)
         self.reason: NDArray[np.int8] = np.zeros(count, dtype=np.int8)
-        self.short: NDArray[np.int16] = np.full(count, -1, dtype=np.int16)
         self.cause: NDArray[np.int8] = np.zeros(count, dtype=np.int8)
 
     def refuse(self, where: Flags, reason: int) -> None:
@@ -91,36 +87,10 @@ class Decisions:
 class Outcome(IntEnum):
     """Whether the node's kubelet would admit the pod.
 
-    UNSCHEDULABLE: only if the node were empty. UNRESOLVABLE: not even then. UNKNOWN: no such row.
+    UNSCHEDULABLE: only if the node were empty. UNRESOLVABLE: not even then. UNKNOWN: no verdict.
     """
 
     UNKNOWN = 0
     FITS = 1
     UNSCHEDULABLE = 2
     UNRESOLVABLE = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """Arrays in the order of `rows` (nodes,), copies for the caller.
-
-    `outcome` is an Outcome. `reason` is an index of REASONS, 0 where the pod fits, and `short` an index of `resources`
-    where the reason is a shortage, else -1.
-
-    `zones` (containers, nodes) are the NUMA nodes of each container's allocation, in the order of admission: bit z for
-    position z, 0 without any. `aligned` (containers, nodes) is whether its hint was preferred. Both are valid where the
-    pod fits, and with `located` (`Engine.judge`) where only the model decides.
-    """
-
-    rows: NDArray[np.int32]
-    outcome: NDArray[np.int8]
-    reason: NDArray[np.int8]
-    short: NDArray[np.int16]
-    zones: NDArray[np.int64]
-    aligned: NDArray[np.bool_]
-    resources: tuple[str, ...]
-
-    def reason_of(self, index: int) -> str:
-        """The kubelet's reason for the node at an index of the arrays, "" if the pod fits."""
-        reason = int(self.reason[index])
-        return REASONS[reason] + self.resources[self.short[index]] if reason == SHORT else REASONS[reason]

@@ -6,7 +6,7 @@ rank (engine/candidates.py) a raw score. `Rater` computes both, and scale.py con
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +23,7 @@ from topowise_scheduler.strategies.strategy import Options, Strategy
 from topowise_scheduler.strategies.tight_fit import TightFit
 from topowise_scheduler.strategy_names import NAMES
 
-__all__ = ["NAMES", "Options", "Rated", "Rater", "Strategy", "make", "rate"]
+__all__ = ["NAMES", "Options", "Rated", "Rater", "Strategy", "make"]
 
 
 class Rated(NamedTuple):
@@ -80,15 +80,6 @@ class Rater(NamedTuple):
         raw, in_cache = self.strategy.finish(ratings.raw), ratings.in_cache
         in_one = None if (in_cache == _UNREPORTED).all() else in_cache > 0
         return Rated(ratings.at, raw, ratings.ranks, self.strategy.in_percent, in_one)
-
-
-def rate(strategy: Strategy, parts: Iterable[tuple[NDArray[np.intp], Candidates]]) -> Rated:
-    """The rated candidates of a call (Engine.candidates)."""
-    rater = Rater(strategy)
-    empty = np.zeros(0, np.int64)
-    rows = [(np.zeros(0, np.intp), empty, empty, np.zeros(0, np.int8))]
-    rows += [(indices, *rater.rate(candidates)) for indices, candidates in parts]
-    return rater.finished(Ratings(*map(np.concatenate, zip(*rows, strict=True))))
 
 
 def make(name: str, weights: Mapping[str, int], options: Options) -> Strategy:

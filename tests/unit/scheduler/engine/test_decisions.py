@@ -14,8 +14,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import random_nodes
+from sandbox.judging import Judgement, candidates, judge
 from topowise import pods
-from topowise_scheduler.engine import Engine, Judgement, Outcome
+from topowise_scheduler.engine import Engine, Outcome
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.allocated_nodes import allocated_nodes
 from topowise_scheduler.shape import PodRequests, Shape
@@ -46,8 +47,8 @@ def test_every_node_gets_the_verdict_of_its_model(policy: str, seed: int) -> Non
         rng.shuffle(asked)
         rows = engine.rows([f"n{number}" for number in asked])
         requests = PodRequests(pods.needs(pod), pods.needs(pod, pod_level_resources=False))
-        rough = list(engine.candidates(requests, rows))
-        judged = engine.judge(requests, rows, located=True)
+        rough = list(candidates(engine, requests, rows))
+        judged = judge(engine, requests, rows, located=True)
         for place, number in enumerate(asked):
             assert verdict(judged, place) == expected(nodes[number], pod), f"node {number}"
         # For a score the zones need not be exact where a kubelet takes any devices, but none is left out.
@@ -77,8 +78,8 @@ def test_nodes_that_change_come_and_go_are_judged_as_in_a_new_engine(seed: int) 
             cold.put(name, kubelet)
         names = rng.sample(sorted(cluster), rng.randint(0, len(cluster)))
         requests = PodRequests(pods.needs(pod))
-        warm = engine.judge(requests, engine.rows(names), located=True)
-        new = cold.judge(requests, cold.rows(names), located=True)
+        warm = judge(engine, requests, engine.rows(names), located=True)
+        new = judge(cold, requests, cold.rows(names), located=True)
         for index in range(len(names)):
             assert verdict(warm, index) == verdict(new, index)
 
@@ -95,7 +96,7 @@ def test_a_container_with_shared_cpus_votes_by_the_cpus_of_those_before_it(
     pod = pod_of("new", {"cpu": "1", "memory": "64Mi", GPU: "1"}, {"cpu": "1500m", "memory": "1Gi"}, init=init)
     engine = Engine()
     engine.put("node", kubelet)
-    judged = engine.judge(PodRequests(pods.needs(pod)))
+    judged = judge(engine, PodRequests(pods.needs(pod)))
     assert verdict(judged, 0) == expected(random_nodes.Node(kubelet, empty), pod)
     assert verdict(judged, 0) == (Outcome.FITS, "", [(2, True), (2, True)])
     assert not engine.fallbacks
@@ -126,4 +127,5 @@ def expected(node: random_nodes.Node, pod: pods.Pod) -> Verdict:
         )
     empty = node.empty.fork()
     ever = empty.admit_view(empty.view("new", needs)).admitted
-    return Outcome.UNSCHEDULABLE if ever else Outcome.UNRESOLVABLE, admission.reason, []
+    reason = "OutOf" if admission.shortages else admission.reason
+    return Outcome.UNSCHEDULABLE if ever else Outcome.UNRESOLVABLE, reason, []

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from sandbox.judging import judge
 from topowise import pods
 from topowise_scheduler.engine import Candidates, Engine, Outcome, node_arrays
 from topowise_scheduler.engine.node_arrays import NodeArrays
@@ -94,7 +95,7 @@ def test_a_node_that_changes_its_settings_at_each_report_leaves_no_group_behind(
             topologyManagerPolicy="best-effort", topologyManagerPolicyOptions=options, cpuManagerPolicy="none"
         )
         engine.put("hostile", Kubelet(Machine(numa=(NumaNode(0, 8 << 30, (Core(0, (0,)),)),)), configuration))
-        assert engine.judge(asking()).reason_of(0) == ""
+        assert judge(engine, asking()).reason_of(0) == ""
     assert len(engine._groups) == 2
     assert max(engine._groups) <= 2
     engine.drop("hostile")
@@ -106,14 +107,14 @@ def test_a_verdict_on_hardware_of_a_group_that_is_gone_is_not_taken_for_that_of_
     engine = Engine()
     wanted = asking(**{GPU: "2"})
     engine.put("n", node([GPU], devices=1))
-    assert engine.judge(wanted).outcome[0] == Outcome.UNRESOLVABLE
+    assert judge(engine, wanted).outcome[0] == Outcome.UNRESOLVABLE
     engine.drop("n")
     full = node([GPU], devices=2, policy="restricted")
     assert full.admit(_pod("first", {"cpu": "3", GPU: "2"})).admitted
     assert full.admit(_pod("second", {"cpu": "3", GPU: "2"})).admitted
     engine.put("n", full)
     assert list(engine._groups) == [0]
-    assert engine.judge(wanted).outcome[0] == Outcome.UNSCHEDULABLE
+    assert judge(engine, wanted).outcome[0] == Outcome.UNSCHEDULABLE
 
 
 def _pod(uid: str, limits: dict[str, str]) -> pods.Pod:
@@ -160,11 +161,11 @@ def test_names_that_come_and_go_leave_verdicts_and_scores_those_of_the_model(
         for one in names:
             fresh.put(one, there[one])
         for wanted in (asking(**{GPU: "1"}), asking(**{POOL[first]: "2"}), asking(**{"hugepages-4Ki": "4Ki"})):
-            judged = engine.judge(wanted, engine.rows(names))
+            judged = judge(engine, wanted, engine.rows(names))
             for at, one in enumerate(names):
                 copy = there[one].fork()
                 admission = copy.admit_view(copy.view("p", wanted.needs))
-                assert judged.reason_of(at) == admission.reason
+                assert judged.reason_of(at) == ("OutOf" if admission.shortages else admission.reason)
             mine = engine.rated(wanted, engine.rows(names), rater)
             new = fresh.rated(wanted, fresh.rows(names), rater)
             assert [list(array) for array in mine] == [list(array) for array in new]
@@ -188,7 +189,7 @@ def test_a_resource_may_go_while_a_pod_of_many_containers_is_judged() -> None:
         if step == 2:
             engine.put("other", node([GPU]))
             engine.put("n1", node([f"example.com/{number}" for number in range(12)]))
-    judged = engine.judge(wanted, engine.rows(names))
+    judged = judge(engine, wanted, engine.rows(names))
     assert [judged.reason_of(at) for at in range(4)] == [""] * 4
 
 
