@@ -88,6 +88,7 @@ class _Admission:
             self.decisions.defer(everything, "exact-shares")
         if not self.decisions.undecided.any():
             return
+        # Policy none: every container gets the default hint, no affinity.
         hint = np.zeros(count, dtype=np.uint8)
         preferred = np.zeros(count, dtype=np.bool_)
         by_pod = traits.policy != "none" and traits.scope == "pod" and bool(shape.containers)
@@ -117,6 +118,7 @@ class _Admission:
             resources.append(cpus.hints(request.cpus))
         if self.memory is not None and request.memory:
             resources.append(self.memory.hints(request.memory))
+        # A resource without hints on any node does not restrict the merge (filterProvidersHints).
         with_hints = [hints for hints in resources if hints is not None]
         policy, undecided = self.traits.policy, self.decisions.undecided
         if policy == "single-numa-node":
@@ -133,6 +135,7 @@ class _Admission:
                 if self.memory is not None and first.memory:
                     self.memory.check(first.memory)
             hint, preferred = topology_manager.merge(with_hints, self.order, undecided, policy == "best-effort")
+        # canAdmitPodResult: restricted and single-numa-node admit preferred hints only.
         if policy != "best-effort":
             self.decisions.refuse(~preferred, AFFINITY)
         if cpus is not None:
@@ -143,6 +146,7 @@ class _Admission:
         """Policy single-numa-node: the lowest NUMA node that fits, or the winner of the vote (KEP-6007)."""
         if not self.traits.most_allocated:
             return topology_manager.lowest(fits)
+        # Without restricting resources all eight bits are set, but votes only exist for the zones.
         fits = fits & np.uint8((1 << self.traits.zones) - 1)
         votes = []
         if self.cpus is not None:
@@ -182,6 +186,7 @@ class _Admission:
     def _located(self, request: AlignedRequest, hint: Masks, preferred: Flags, elsewhere: Subset) -> Masks:
         """The hint, but on the nodes `elsewhere` the NUMA nodes of the devices and CPUs that are allocated next."""
         placements, zones = self.placements, hint.copy()
+        # Devices and CPUs add the NUMA nodes that they take, inside or outside the hint.
         zones[elsewhere] = 0
         for name, count in request.devices:
             zones[elsewhere] |= self.devices.located(name, count, hint, preferred, elsewhere, placements.known_devices)
@@ -196,6 +201,7 @@ class _Admission:
         if self.traits.zones == 1:
             placements.zones[number] = uses_zones
             return
+        # 0 for containers without CPUs, memory and devices of a NUMA node.
         np.multiply(zones, uses_zones, out=placements.zones[number])
         if request.can_be_aligned(pinned=self.shape.pinned):
             placements.aligned[number] = preferred
@@ -223,6 +229,7 @@ class _Admission:
             return _NONE
         sure = preferred
         if self._for_many and not (self.memory is not None and request.memory):
+            # A container cannot use a part of a single NUMA node.
             sure = sure & (popcounts(self.traits.zones)[hint] <= 1)
         elsewhere = np.flatnonzero(self.decisions.undecided & ~sure)
         if self._locate:
@@ -249,6 +256,7 @@ class _Admission:
     def _short(self, name: str, amount: int) -> Flags | None:
         """(nodes,) whether the node lacks the resource, None if no node does."""
         slack = self.nodes.section(("slack", name))[0] if ("slack", name) in self.nodes else None
+        # A node without the page size lacks every request for it.
         if name.startswith("hugepages-") and slack is None:
             return np.ones(len(self.nodes), dtype=np.bool_)
         shortages = [] if slack is None else [slack < amount]

@@ -79,10 +79,12 @@ def candidates_of(
         allocatable[name] = _taken(group.kinds.empty.section(key)[:zones], hardware)
         available[name] = _taken(group.arrays.section(key)[:zones], columns)
     if not aligned.all():
+        # A container without any pinned resource can run on all zones. An int64 has 63 bits for zones.
         placed = np.where((placed == 0) & ~aligned, (1 << min(zones, 63)) - 1, placed)
     fixed = group.kinds.fixed
     distances = fixed.section(DISTANCES).take(hardware, axis=1).astype(np.int32)
     nearness = None
+    # Only nodes whose exporter measures memory have this section.
     if NEARNESS in fixed:
         measured = fixed.section(NEARNESS).take(hardware, axis=1).astype(np.int32)
         # No distance is 0, so 0 marks a node without measurements.

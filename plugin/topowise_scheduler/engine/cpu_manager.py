@@ -83,6 +83,7 @@ class CpuManager:
         if self._reusable is not None:
             # A hint must contain the NUMA nodes of all reusable CPUs.
             bound = to_masks(self._reusable.low > 0)
+            # A single NUMA node cannot contain the reusable CPUs of several.
             within = np.where(popcounts(self.nodes.zones)[bound] > 1, np.uint8(0), singles & bound)
             singles = np.where(bound == 0, singles, within)
         return CountHints(self.pool, count, singles, self.nodes.cpu_sizes(count), bound=bound)
@@ -112,12 +113,14 @@ class CpuManager:
     def check(self, count: int) -> None:
         """Refuses a container under every hint (staticPolicy.Allocate, takeByTopology)."""
         zones, decide = self.nodes.zones, self.decisions
+        # Before any refusal, because amounts are unreliable after an allocation on an uneven machine.
         decide.defer(self._uneven, "uneven-cores")
         if self.traits.full_cores:
             # full-pcpus-only: a multiple of a core's CPUs, and enough of them outside reserved cores.
             per_core = self.nodes.cores(zones)
             decide.refuse(count % per_core != 0, NOT_WHOLE_CORES)
             decide.refuse(self._whole_high < count, NOT_WHOLE_CORES)
+            # Between the bounds the reusable whole cores decide.
             decide.defer(self._whole_low < count, "cpus-of-init-containers")
         short = self._total < count
         # With sockets or cores larger than the average, the accumulator also counts CPUs that are not free as taken.
@@ -132,11 +135,13 @@ class CpuManager:
         if not (more or self.traits.distributed):
             return
         zones, even = self.nodes.zones, self._even()
+        # Without affinity the CPUs still come from the only NUMA node.
         if zones == 1:
             hint = np.maximum(hint, np.uint8(1))
         zone = LOWEST_ZONE[hint]
         within = (popcounts(zones)[hint] == 1) & (at_zone(self.pool, zone) >= count)
         if self.traits.distributed:
+            # distribute-cpus-across-numa has no effect within a single NUMA node.
             self.decisions.defer(~(within & even), "distributed-cpus")
         if more:
             self._uneven = ~even
@@ -185,6 +190,7 @@ class CpuManager:
         layout = self._cpu_layout()
         if not layout.known[subset].all():
             unknown = np.zeros(len(hint), dtype=np.bool_)
+            # Amounts do not decide here, so later hints of these nodes are deferred.
             unknown[subset] = ~layout.known[subset]
             self._unknown = unknown if self._unknown is None else self._unknown | unknown
             subset = subset[layout.known[subset]]
@@ -210,12 +216,14 @@ class CpuManager:
     def _book(self, taken: Numbers, count: int, kind: Kind) -> None:
         layout, reusable = self._cpu_layout(), self._reusable
         fresh = np.int64(count) if reusable is None else np.maximum(0, count - reusable.at_most)
+        # At worst all CPUs come from cores without a reserved CPU, at best cores with a reserved CPU are used up first.
         self._whole_low = self._whole_low - count
         self._whole_high = self._whole_high - np.maximum(0, fresh - self._beside_reserved)
         # takeFullCores, then takeRemainingCPUs: CPUs of broken cores, then of further whole cores.
         single = taken - layout.per_core * np.minimum(self._cores, taken // layout.per_core)
         broken = np.minimum(single, np.maximum(0, self.pool - layout.per_core * self._cores))
         whole = taken - broken
+        # The pool keeps the CPUs of an init container, because later containers may reuse them.
         if kind == "init":
             self._keep_reusable(taken, count, broken, whole)
             return
@@ -228,6 +236,7 @@ class CpuManager:
             self._reusable = _Reusable(low, high, self._at_most(high, reusable.at_most, count), None, None)
         self.pool = self.pool - taken
         self._total = self._total - count
+        # A partly taken core is no longer whole.
         self._cores = self._cores - -(-whole // layout.per_core)
 
     def _at_most(self, high: Numbers, before: Numbers, kept: int) -> Numbers:
@@ -306,6 +315,7 @@ def take_packed(layout: CpuLayout, free: Numbers, cores: Numbers, number: Number
             whole = (size > 0) & (at_zone(free - taken, zone) == size) & (left >= size)
             _move(taken, left, zone, size * whole)
     if (left >= layout.per_core).any():
+        # Sockets and NUMA nodes were taken completely, so they have no whole cores left.
         cores = np.where(taken > 0, 0, cores)
         for zone in _in_order(layout, free - taken):
             count = np.minimum(at_zone(cores, zone), left // layout.per_core)

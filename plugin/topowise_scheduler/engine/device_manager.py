@@ -75,6 +75,7 @@ class DeviceManager:
         singles = to_masks(resource.free >= fresh)
         bound = resource.zone if resource.reusable else None
         if bound is not None:
+            # A hint must contain the NUMA node of the reusable devices.
             singles = singles & bound
         sizes = self.nodes.device_sizes(name, count)
         active = None if resource.aligned.all() else resource.aligned
@@ -86,6 +87,7 @@ class DeviceManager:
         if resource is not None:
             fresh = max(0, count - resource.reusable) if count > 0 else 0
             lacking = (resource.healthy == 0) | (resource.free_all < fresh)
+            # The device manager ignores resources without a registered plug-in.
             self.decisions.refuse(resource.registered & lacking, FAILED)
 
     def allocate(self, name: str, count: int, kind: Kind, hint: Masks, *, more: bool) -> None:
@@ -100,6 +102,7 @@ class DeviceManager:
                 self._take(resource, fresh, hint)
             before = resource.reusable
             resource.reusable = max(before, count) if kind == "init" else max(0, before - count)
+            # The first init container decides; `_take` marks nodes with further NUMA nodes as unknown.
             if not before:
                 resource.zone = hint if self.nodes.zones > 1 else np.ones_like(hint)
 
@@ -118,6 +121,7 @@ class DeviceManager:
         resource, nothing = self._resource(name), np.zeros(len(subset), dtype=np.uint8)
         if resource is None or count <= 0:
             return nothing
+        # ABSENT is negative.
         free, zones = np.maximum(resource.free[:, subset], 0), self.nodes.zones
         inside = free * zones_in(hint[subset], zones)
         first, second, sizes = to_masks(inside > 0), to_masks(free > inside), popcounts(zones)
@@ -158,6 +162,7 @@ class DeviceManager:
         """Takes devices that are not reused (devicesToAllocate)."""
         zones = self.nodes.zones
         if not resource.is_copy:
+            # `free` may be a view of the group's arrays, which must not change.
             resource.free, resource.is_copy = resource.free.copy(), True
         zone = LOWEST_ZONE[hint]
         free = at_zone(resource.free, zone)

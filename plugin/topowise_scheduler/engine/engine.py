@@ -127,6 +127,7 @@ class Engine:
         self._groups: dict[int, NodeGroup] = {}
         self._group_of: dict[tuple[Traits, frozenset[Key]], int] = {}
         self._free_groups: list[int] = []
+        # Versions of rows start at 1, because 0 marks an outdated verdict.
         self._version = 0
         # Counts added and removed nodes and changes of hardware, after which columns belong to other nodes.
         self._moves = 0
@@ -389,6 +390,7 @@ class Engine:
         for index in np.flatnonzero(cause).tolist():
             self._ask_model(cached, int(rows[index]), form, CAUSES[cause[index]])
         cached.versions[at] = np.where(self._versions[rows] == versions, versions, 0)
+        # A new verdict can have a new placement.
         cached.rated[at] = False
 
     def _ever_possible(
@@ -436,6 +438,7 @@ class Engine:
             cached.located[in_group] = np.where(known_cpus & known_devices, np.int8(EXACT), by_ids)
         cached.rated[rows] = False
         left = fitting[cached.located[fitting] < (EXACT if most == _NO_LIMIT else ANY_DEVICES)]
+        # Ranks put aligned nodes first, so unaligned nodes need no exact zones.
         if len(left) and most != _NO_LIMIT and cached.aligned[:, fitting].all(axis=0).any():
             return
         for row in left[:most].tolist():

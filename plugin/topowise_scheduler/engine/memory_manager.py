@@ -132,8 +132,10 @@ class MemoryManager:
         if not single.all():
             subset = np.flatnonzero(~single & decide.undecided)
             violates = np.zeros(len(mask), dtype=np.bool_)
+            # Several NUMA nodes must be unused or exactly a group.
             violates[subset] = ~self._respects(mask[subset], subset)
             decide.refuse(violates & self._checked, FAILED)
+            # Kubelets up to 1.31 join groups, which amounts do not represent.
             decide.defer(violates, "memory-groups")
         if more and requested:
             self._book(mask, requested, kind, single)
@@ -145,8 +147,10 @@ class MemoryManager:
         unused = ~zones_in(self._used[subset], zones)
         table = np.ones((1 << zones, len(subset)), dtype=np.bool_)
         for name, size in requested:
+            # ABSENT excludes masks with a NUMA node in use.
             table &= masks_reaching(np.where(unused, select(self._free_of(name), subset), ABSENT), size)
         table[0] = False
+        # Single NUMA nodes also fit if only single-node containers use them.
         table[1 << np.arange(zones)] = zones_in(singles[subset], zones)
         grouped = np.flatnonzero(self._grouped[subset])
         if len(grouped):
@@ -164,6 +168,7 @@ class MemoryManager:
         unused = self._everything & ~self._used[subset]
         several: Flags = popcounts(zones)[unused] >= 2
         if several.any():
+            # If all unused NUMA nodes together lack memory, every subset does.
             several &= self._has_free_at(unused, requested, subset)
         grouped = np.flatnonzero(self._grouped[subset])
         if len(grouped):
@@ -211,6 +216,7 @@ class MemoryManager:
             known = self.nodes.section(("memory", name))[zones]
             if not (known > 0).all():
                 self.decisions.refuse(known == 0, PANICS)
+                # The kubelet panics on masks with a NUMA node that lacks the page size, so the model decides.
                 self.decisions.defer(known < 0, "page-sizes")
         return False
 
@@ -251,6 +257,7 @@ class MemoryManager:
         enough = np.ones(len(mask), dtype=np.bool_)
         for name, size in requested:
             enough &= (mask & self._zones_with(name, size)) != 0
+        # Cached masks decide for single NUMA nodes; only wider masks need sums.
         several = np.flatnonzero(popcounts(self.nodes.zones)[mask] != 1)
         if len(several):
             enough[several] = self._has_free_at(mask[several], requested, several)
@@ -271,6 +278,7 @@ class MemoryManager:
         for name, size in requested:
             allocatable = self.nodes.allocatable(("memory", name))
             more = reusable.amounts.get(name, np.int64(0))
+            # calculateHints skips masks that are too small even without any allocation.
             fits &= (allocatable * inside).sum(axis=0) >= size
             fits &= (self._free_of(name) * inside).sum(axis=0) >= size - more
         single = popcounts(zones)[reusable.mask] == 1
@@ -315,6 +323,7 @@ class MemoryManager:
                 self._free[name] = self._free_of(name).copy()
             self._cells = self._cells.copy()
             self._owned = True
+        # Cached masks and hints refer to the previous amounts.
         self._enough.clear()
         self._hints.clear()
         zones, count = self.nodes.zones, len(mask)
@@ -324,6 +333,7 @@ class MemoryManager:
             for reusable in self._reusable:
                 reused += np.where(reusable.mask == mask, reusable.amounts.get(name, np.int64(0)), 0)
             needed[name] = np.maximum(0, size - reused)
+        # The common case needs no loop over zones.
         if single.all():
             zone, every = LOWEST_ZONE[mask], np.arange(count)
             for name, amount in needed.items():
@@ -340,6 +350,7 @@ class MemoryManager:
                     free[position] -= taken
                     amount = amount - taken
             self._cells = np.where(inside, mask, self._cells)
+            # The NUMA nodes of a wider mask form a group.
             self._alone = np.where(single, self._alone | mask, self._alone & ~mask)
             self._grouped |= ~single
         self._used = self._used | mask

@@ -74,6 +74,7 @@ class HardwareKinds:
         if not self._uses[kind] and key is not None:
             del self._known[key]
             self._keys[kind] = None
+            # The next new kind reuses the column.
             self._free.append(kind)
             self.empty.free(kind)
             self.fixed.free(kind)
@@ -102,6 +103,7 @@ class HardwareKinds:
             single &= amounts >= size
         sizes = np.ones(self.count, dtype=np.uint8)
         several = np.flatnonzero(~single.any(axis=0))
+        # Most requests fit a single NUMA node; only the rest needs the table of masks.
         if len(several):
             fits = np.ones((1 << self.zones, len(several)), dtype=np.bool_)
             for amounts, (_, size) in zip(free, requested, strict=True):
@@ -125,6 +127,7 @@ class HardwareKinds:
         self.empty.write(kind, hardware.empty)
         self.fixed.write(kind, hardware.fixed)
         self.versions[kind] = next(self._version)
+        # Cached sizes have an entry for each kind.
         self._sizes.clear()
         return kind
 
@@ -232,6 +235,7 @@ class NodeGroup:
     def replace(self, column: int, hardware: Hardware | None, vector: NodeVector) -> None:
         """Writes a changed node; None for unchanged hardware."""
         if hardware is not None:
+            # Entered before the old kind is left, so that equal hardware keeps its column.
             before = int(self.hardware[column])
             self._enter(column, hardware)
             self.kinds.leave(before)
@@ -269,6 +273,7 @@ def _frozen(vector: NodeVector) -> list[tuple[object, ...]]:
 
 def _smallest_hinted(capacity: Numbers, requested: int) -> Masks:
     """`_smallest` for devices. If all devices are too few, all hinted NUMA nodes, with or without devices."""
+    # ABSENT is negative: hints leave the NUMA node out.
     hinted = capacity >= 0
     largest = np.cumsum(-np.sort(-np.maximum(capacity, 0), axis=0), axis=0)
     least = 1 + (largest < requested).sum(axis=0)

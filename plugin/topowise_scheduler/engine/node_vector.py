@@ -113,6 +113,7 @@ class Traits(NamedTuple):
         """The traits of a node."""
         settings = kubelet.settings
         topology, cpu = settings.topology, settings.cpu
+        # Options that the policy ignores are left out, so that such nodes share a group.
         ranked = topology.prefer_closest and topology.policy in ("restricted", "best-effort")
         voted = topology.prefer_most_allocated and topology.policy == "single-numa-node"
         return cls(
@@ -256,8 +257,10 @@ def _read_cpu_policy(policy: CpuPolicy, empty: NodeVector, fixed: NodeVector) ->
 
 def _read_cpu(manager: CpuManager, vector: NodeVector) -> None:
     policy, topology, available = manager.policy, manager.policy.topology, manager.available
+    # Other CPU managers do not place containers by L3 cache.
     if policy.options.align_by_uncore and topology.tells_caches:
         vector[CACHES] = _most_in_a_cache(topology, available)
+    # Only full-pcpus-only needs this sum.
     physical = (manager.default & ~policy.reserved_physical).bit_count() if policy.options.full_pcpus_only else 0
     cores = topology.whole_cores(available)
     vector[CPU] = [
@@ -315,5 +318,6 @@ def _read_slack(kubelet: Kubelet, requested: Mapping[str, int], vector: NodeVect
 def _distances(kubelet: Kubelet, zones: int) -> list[int]:
     distances = kubelet.topology_manager.distances
     if distances is None:
+        # Without a SLIT all remote NUMA nodes are equally distant.
         return [_LOCAL if row == column else _REMOTE for row in range(zones) for column in range(zones)]
     return [distance for row in distances for distance in row]

@@ -130,6 +130,7 @@ def merge_single(resources: Sequence[ResourceHints], zones: int, count: int, pic
     common, has_hints = _common_singles(resources, count)
     mask = pick(common * has_hints)
     admitted: Flags = (mask != 0) | ~has_hints
+    # singleNumaNodePolicy.Merge drops an affinity to all NUMA nodes.
     if zones == 1:
         mask = np.zeros_like(mask)
     return mask, admitted
@@ -152,6 +153,7 @@ def merge(
     agreed = least == most
     left = undecided & ~preferred
     if not best_effort:
+        # Restricted admits preferred hints only, and these need equal sizes.
         left &= agreed & (most > 1)
     subset = np.flatnonzero(left)
     if len(subset) and best_effort:
@@ -257,9 +259,11 @@ def _search(
     ]
     common = counts == size
     for _, active, _, table in fitting:
+        # A provider without hints accepts every mask.
         common &= table | ~active
     ranks = where_fits(common, order.rank[:, None]).min(axis=0)
     preferred: Flags = ranks != UNRANKED
+    # UNRANKED is beyond the table.
     mask = np.where(preferred, order.ranked[np.minimum(ranks, len(order.ranked) - 1)], np.uint8(0))
     left = np.flatnonzero(~preferred)
     if best_effort and len(left):
@@ -280,6 +284,7 @@ def _best_reachable(tables: Sequence[tuple[int, Flags, Flags]], order: MaskOrder
     alone = np.zeros_like(within)
     for _, possible, table in tables:
         least = where_fits(table, counts).min(axis=0)
+        # maxOfMinAffinityCounts: the widest of the narrowest masks of all resources.
         narrowest = np.where(possible, np.maximum(narrowest, least), narrowest)
         within &= contained_in(table, zones) | ~possible
         alone |= table & possible
@@ -308,9 +313,11 @@ def _reached(tables: Sequence[tuple[int, Flags, Flags]], zones: int) -> Flags:
     reached[-1] = True
     for lists, possible, table in tables:
         above = count_containing(table, zones).astype(np.uint16)
+        # A resource without fitting masks does not restrict the AND.
         above[:, ~possible] = 1
         for _ in range(lists):
             reached = without_larger(count_containing(reached, zones) * above, zones) > 0
+            # HintMerger.compare ignores an empty AND.
             reached[0] = False
     return reached
 
