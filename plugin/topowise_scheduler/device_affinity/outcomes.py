@@ -34,9 +34,9 @@ _REFUSALS: Final[Mapping[Outcome, str]] = {
     "unknown": refusals.PLACES_UNKNOWN,
 }
 _WHYS: Final[Mapping[Outcome, str]] = {
-    "sure": "whatever the kubelet takes",
-    "possible": "it depends on what the kubelet takes: {}",
-    "impossible": "whatever the kubelet takes: {}",
+    "sure": "every choice of the kubelet meets it",
+    "possible": "it depends on the devices that the kubelet takes: {}",
+    "impossible": "no choice of the kubelet meets it: {}",
     "unknown": "{}",
 }
 # Under these policies the node's possible placements cover every placement of an unconfirmed pod.
@@ -151,9 +151,9 @@ def judge(
             if tally.is_settled:
                 return tally.judged()
         if not choices.is_complete:
-            tally.doubt = "there are too many choices to look at"
+            tally.doubt = "there are too many choices to examine"
         elif any(unconfirmed.values()) and len(state.node_ids) > 1 and policy not in _COVERED_POLICIES:
-            tally.doubt = "no report has confirmed yet where its newest pods lie"
+            tally.doubt = "no report has confirmed the placement of its newest pods"
     return tally.judged()
 
 

@@ -5,9 +5,13 @@ NUMA nodes. For alignment alone it evicts no pods up to 1.37 and proposes no vic
 model decides: `choose` keeps kube-scheduler's victims and adds the least harmful pods without which the kubelet would
 refuse. Everything is a function of values.
 
-roster.py has the pods in kube-scheduler's order and the harm of a set of pods, trials.py tries sets on the model,
-shares.py has the pods' shares of the requested resources, cover.py finds a least harmful set within limits, search.py
-minimizes violated budgets first, victims.py confirms the answer, budgets.py finds the PodDisruptionBudgets of a pod.
+- roster.py: the pods in kube-scheduler's order, and the harm of a set of pods;
+- trials.py: tries sets on the kubelet model;
+- shares.py: the pods' shares of the requested resources;
+- cover.py: a least harmful set within limits;
+- search.py: the fewest violated budgets, then the least harm;
+- victims.py: confirms the answer;
+- budgets.py: the PodDisruptionBudgets of a pod.
 
 Upstream: pkg/scheduler/framework/preemption, pkg/scheduler/framework/plugins/defaultpreemption (1.36).
 """

@@ -327,12 +327,12 @@ def test_explain_says_what_it_is_and_why() -> None:
         "silent": "unknown",
     }
     assert str(found["one-switch"]) == (
-        "device affinity prefer nvidia.com/gpu,rdma/hca: pcie-switch is sure: whatever the kubelet takes"
+        "device affinity prefer nvidia.com/gpu,rdma/hca: pcie-switch is sure: every choice of the kubelet meets it"
     )
     assert found["two-switches"].why == (
-        "it depends on what the kubelet takes: nvidia.com/gpu g0 and rdma/hca n1 are PHB apart"
+        "it depends on the devices that the kubelet takes: nvidia.com/gpu g0 and rdma/hca n1 are PHB apart"
     )
-    assert found["apart"].why == "whatever the kubelet takes: nvidia.com/gpu g0 and rdma/hca n0 are PHB apart"
+    assert found["apart"].why == "no choice of the kubelet meets it: nvidia.com/gpu g0 and rdma/hca n0 are PHB apart"
     assert found["silent"].why == "no report has the PCI paths of the node's devices"
 
 
