@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from topowise.bounded import Bounded
 from topowise_scheduler.engine import mask_arrays
-from topowise_scheduler.engine.node_vector import CORES, Hardware, Key, Traits
-from topowise_scheduler.engine.node_arrays import FIRST_COLUMNS, NodeVector, NodeArrays, Numbers
 from topowise_scheduler.engine.mask_arrays import Masks
+from topowise_scheduler.engine.node_arrays import FIRST_COLUMNS, NodeArrays, NodeVector, Numbers
+from topowise_scheduler.engine.node_vector import CORES, Hardware, Key, Traits
 from topowise_scheduler.engine.verdicts import CAUSE
 from topowise_scheduler.shape import Amounts
 

@@ -75,7 +75,7 @@ class Roster:
         # that the answer does not depend on the order of the input.
         pods = sorted(known.values(), key=lambda pod: (-pod.priority, not pod.started, pod.started, pod.uid))
         self.pods: tuple[Running, ...] = tuple(pods)
-        self.everyone: PodSet = (1 << len(pods)) - 1
+        self.all_pods: PodSet = (1 << len(pods)) - 1
         self.proposed: PodSet = mask_of(at for at, pod in enumerate(pods) if pod.uid in proposed)
         self.violating: PodSet = _violating(pods, allowed)
         self.unknown: tuple[str, ...] = tuple(sorted(set(proposed) - known.keys() - {uid}))

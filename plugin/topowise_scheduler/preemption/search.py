@@ -46,31 +46,31 @@ class Search:
 
     def _grounds(self) -> Iterator[PodSet]:
         """Sets to reprieve from: all pods or, if the pod does not fit without all pods, some sets that suffice."""
-        everyone = self._roster.everyone & ~self._roster.proposed
-        if self._trials.fits(everyone):
-            yield everyone
-        elif everyone and self._may_be_too_many(everyone):
-            for ground in islice(dict.fromkeys(self._smaller(everyone)), MAX_GROUNDS):
+        all_pods = self._roster.all_pods & ~self._roster.proposed
+        if self._trials.fits(all_pods):
+            yield all_pods
+        elif all_pods and self._may_be_too_many(all_pods):
+            for ground in islice(dict.fromkeys(self._smaller(all_pods)), MAX_GROUNDS):
                 if self._trials.fits(ground):
                     yield ground
 
-    def _may_be_too_many(self, everyone: PodSet) -> bool:
+    def _may_be_too_many(self, all_pods: PodSet) -> bool:
         """Whether fewer evictions can suffice although all do not.
 
         They can if a container takes resources that a later container needs. The predicates and a pod with a single
         container only gain from evictions.
         """
-        return len(self._trials.pod.containers) > 1 and self._trials.admission(everyone).stage == "topology"
+        return len(self._trials.pod.containers) > 1 and self._trials.admission(all_pods).stage == "topology"
 
-    def _smaller(self, everyone: PodSet) -> Iterator[PodSet]:
+    def _smaller(self, all_pods: PodSet) -> Iterator[PodSet]:
         """The pods up to a priority, the pods on a NUMA node, and all pods without one or two."""
-        for priority in self._roster.priorities(everyone):
-            yield self._roster.up_to(priority, everyone)
+        for priority in self._roster.priorities(all_pods):
+            yield self._roster.up_to(priority, all_pods)
         for position in members(self._shares.everywhere):
-            yield self._shares.holders(1 << position, everyone)
+            yield self._shares.holders(1 << position, all_pods)
         for number in (1, 2):
-            for pods in combinations(members(everyone), number):
-                yield everyone & ~mask_of(pods)
+            for pods in combinations(members(all_pods), number):
+                yield all_pods & ~mask_of(pods)
 
     def _violators(self, violating: PodSet, rest: PodSet) -> list[PodSet]:
         """Smallest sets of violating pods without which the pod fits, if `rest` is evicted too: some alternatives."""

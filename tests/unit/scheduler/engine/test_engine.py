@@ -26,13 +26,13 @@ POLICIES = ("best-effort", "restricted", "single-numa-node")
 @pytest.fixture
 def engine(server_of: ServerOf, pod_of: PodOf) -> Engine:
     """An empty node, one whose NUMA node 0 is taken, and one with too few CPUs."""
-    found = Engine()
+    filled = Engine()
     busy = server_of()
     assert busy.admit(pod_of("p", {"cpu": "14", "memory": "20Gi", GPU: "1"})).admitted
-    found.put("empty", server_of())
-    found.put("busy", busy)
-    found.put("small", server_of(cores=2))
-    return found
+    filled.put("empty", server_of())
+    filled.put("busy", busy)
+    filled.put("small", server_of(cores=2))
+    return filled
 
 
 def test_a_node_has_a_row_until_it_is_dropped(engine: Engine, server_of: ServerOf) -> None:
@@ -63,19 +63,19 @@ def test_a_shortage_is_a_reason(engine: Engine, requests_of: RequestsOf) -> None
 
 
 def test_rows_may_be_in_any_order_and_twice(engine: Engine, requests_of: RequestsOf) -> None:
-    asked = requests_of({"cpu": "15", "memory": "1Gi", GPU: "1"})
-    everything = judge(engine, asked)
+    pod = requests_of({"cpu": "15", "memory": "1Gi", GPU: "1"})
+    everything = judge(engine, pod)
     rows = engine.rows(["small", "busy", "empty", "busy"])
-    judged = judge(engine, asked, rows)
+    judged = judge(engine, pod, rows)
     assert judged.outcome.tolist() == everything.outcome[[2, 1, 0, 1]].tolist()
     fits = np.flatnonzero(judged.outcome == Outcome.FITS)
     assert judged.zones[0, fits].tolist() == everything.zones[0, rows[fits]].tolist()
-    assert judge(engine, asked, rows[:0]).outcome.tolist() == []
+    assert judge(engine, pod, rows[:0]).outcome.tolist() == []
 
 
 def test_only_nodes_that_changed_are_judged_again(engine: Engine, server_of: ServerOf, requests_of: RequestsOf) -> None:
-    asked = requests_of({"cpu": "4", "memory": "1Gi"})
-    judge(engine, asked)
+    pod = requests_of({"cpu": "4", "memory": "1Gi"})
+    judge(engine, pod)
     assert (engine.cache_hits, engine.cache_misses) == (0, 3)
     engine.put("busy", server_of())
     # A pod of the same shape, whoever it is.
@@ -108,25 +108,25 @@ def test_the_gate_of_pod_level_resources_is_the_nodes(server_of: ServerOf) -> No
 
 
 def test_candidates_are_the_nodes_that_fit_with_what_they_have(engine: Engine, requests_of: RequestsOf) -> None:
-    asked = requests_of(
+    pod = requests_of(
         {"cpu": "1", "memory": "1Gi"}, {"cpu": "6", "memory": "2Gi", "hugepages-2Mi": "4Mi", GPU: "1"}, init=1
     )
-    [(indices, found)] = list(candidates(engine, asked, engine.rows(["small", "busy", "empty"])))
-    assert isinstance(found, Candidates)
+    [(indices, nodes)] = list(candidates(engine, pod, engine.rows(["small", "busy", "empty"])))
+    assert isinstance(nodes, Candidates)
     assert indices.tolist() == [1, 2]
-    assert found.rows.tolist() == [1, 0]
-    assert found.zones == 4
-    assert found.distances[:, :, 0].tolist()[0] == [10, 12, 32, 32]
-    assert found.allocatable["cpu"].T.tolist() == [[14, 16, 16, 16]] * 2
-    assert found.available["cpu"].T.tolist() == [[0, 16, 16, 16], [14, 16, 16, 16]]
-    assert found.available[GPU].T.tolist() == [[0, 1, 1, 1], [1, 1, 1, 1]]
-    assert found.allocatable["memory"][:, 0].tolist() == [29 * GI, 30 * GI, 30 * GI, 30 * GI]
-    assert found.available["memory"][:, 0].tolist() == [9 * GI, 30 * GI, 30 * GI, 30 * GI]
-    assert found.available["hugepages-2Mi"][:, 0].tolist() == [2 * GI] * 4
-    assert [(container.name, container.kind) for container in found.containers] == [("c0", "init"), ("c1", "app")]
-    assert found.containers[1].requests == {"cpu": 6, "memory": 2 * GI, "hugepages-2Mi": 4 << 20, GPU: 1}
-    assert found.placed.tolist() == [[2, 1], [2, 1]]
-    assert found.aligned.all()
+    assert nodes.rows.tolist() == [1, 0]
+    assert nodes.zones == 4
+    assert nodes.distances[:, :, 0].tolist()[0] == [10, 12, 32, 32]
+    assert nodes.allocatable["cpu"].T.tolist() == [[14, 16, 16, 16]] * 2
+    assert nodes.available["cpu"].T.tolist() == [[0, 16, 16, 16], [14, 16, 16, 16]]
+    assert nodes.available[GPU].T.tolist() == [[0, 1, 1, 1], [1, 1, 1, 1]]
+    assert nodes.allocatable["memory"][:, 0].tolist() == [29 * GI, 30 * GI, 30 * GI, 30 * GI]
+    assert nodes.available["memory"][:, 0].tolist() == [9 * GI, 30 * GI, 30 * GI, 30 * GI]
+    assert nodes.available["hugepages-2Mi"][:, 0].tolist() == [2 * GI] * 4
+    assert [(container.name, container.kind) for container in nodes.containers] == [("c0", "init"), ("c1", "app")]
+    assert nodes.containers[1].requests == {"cpu": 6, "memory": 2 * GI, "hugepages-2Mi": 4 << 20, GPU: 1}
+    assert nodes.placed.tolist() == [[2, 1], [2, 1]]
+    assert nodes.aligned.all()
 
 
 def test_nodes_of_other_sizes_and_policies_are_apart(server_of: ServerOf, requests_of: RequestsOf) -> None:
@@ -135,8 +135,8 @@ def test_nodes_of_other_sizes_and_policies_are_apart(server_of: ServerOf, reques
         for policy in POLICIES:
             engine.put(f"{policy}-{zones}", server_of(policy, zones=zones))
     parts = list(candidates(engine, requests_of({"cpu": "1", "memory": "1Gi"})))
-    assert sorted(found.zones for _, found in parts) == [2, 2, 2, 4, 4, 4, 8, 8, 8]
-    assert sorted(row for _, found in parts for row in found.rows.tolist()) == list(range(9))
+    assert sorted(nodes.zones for _, nodes in parts) == [2, 2, 2, 4, 4, 4, 8, 8, 8]
+    assert sorted(row for _, nodes in parts for row in nodes.rows.tolist()) == list(range(9))
 
 
 def test_a_shortage_is_a_reason_under_either_gate(server_of: ServerOf) -> None:
@@ -160,8 +160,8 @@ def test_typical_pods_on_loaded_nodes_are_decided_by_counts(server_of: ServerOf,
     engine = Engine()
     for number in range(60):
         kubelet = server_of(POLICIES[number % 3], zones=rng.choice((2, 4, 8)))
-        for other in range(rng.randint(0, 14)):
-            kubelet.admit(_typical(rng, pod_of, f"p{other}"))
+        for index in range(rng.randint(0, 14)):
+            kubelet.admit(_typical(rng, pod_of, f"p{index}"))
         engine.put(f"n{number}", kubelet)
     for _ in range(60):
         judge(engine, PodRequests(pods.needs(_typical(rng, pod_of, "new"))))
@@ -202,12 +202,12 @@ def test_machines_beyond_eight_numa_nodes_are_left_to_the_model(server_of: Serve
     engine = Engine()
     engine.put("large", server_of(zones=10, topologyManagerPolicyOptions=options))
     engine.put("many", server_of("none", zones=20, memoryManagerPolicy="None", reservedMemory=()))
-    asked = requests_of(*[{"cpu": "15", "memory": "1Gi", GPU: "1"}] * 9)
-    judged = judge(engine, asked)
+    pod = requests_of(*[{"cpu": "15", "memory": "1Gi", GPU: "1"}] * 9)
+    judged = judge(engine, pod)
     assert judged.outcome.tolist() == [Outcome.FITS, Outcome.FITS]
     assert judged.zones[:, 0].tolist() == [2, 4, 8, 16, 32, 64, 128, 256, 512]
     assert engine.fallbacks == {"zones": 2}
-    assert sorted(found.zones for _, found in candidates(engine, asked)) == [10, 20]
+    assert sorted(nodes.zones for _, nodes in candidates(engine, pod)) == [10, 20]
 
 
 def test_a_pod_without_containers_asks_for_nothing(server_of: ServerOf, requests_of: RequestsOf) -> None:

@@ -55,23 +55,23 @@ def test_the_best_hint_is_found(policy: str, seed: int) -> None:
 
 
 def _hints(rng: Random, zones: int) -> CountHints:
-    wanted = rng.choice((0, 1, 2, 3, 6, 1000))
-    most = max(1, wanted * rng.choice((1, 1, 2)) // rng.choice((1, 1, 2)))
+    count = rng.choice((0, 1, 2, 3, 6, 1000))
+    most = max(1, count * rng.choice((1, 1, 2)) // rng.choice((1, 1, 2)))
     capacity = [rng.choice((0, most, most)) for _ in range(zones)]
     values = np.array(
-        [[rng.randint(0, held) if held else ABSENT for _ in range(NODES)] for held in capacity], dtype=np.int64
+        [[rng.randint(0, amount) if amount else ABSENT for _ in range(NODES)] for amount in capacity], dtype=np.int64
     )
-    having = [1 << zone for zone, held in enumerate(capacity) if held]
+    having = [1 << zone for zone, amount in enumerate(capacity) if amount]
     largest = list(accumulate(sorted(capacity, reverse=True)))
-    size = min(1 + sum(total < wanted for total in largest), len(having))
+    size = min(1 + sum(total < count for total in largest), len(having))
     bound = None
-    singles = mask_arrays.to_masks(values >= wanted)
+    singles = mask_arrays.to_masks(values >= count)
     if rng.random() < 0.3:
         bound = np.array([rng.choice((0, 0, *having)) for _ in range(NODES)], dtype=np.uint8)
         singles = np.where(bound == 0, singles, singles & bound)
     return CountHints(
         values=values,
-        count=wanted,
+        count=count,
         singles=singles,
         sizes=np.full(NODES, size, dtype=np.uint8),
         active=np.array([rng.random() < 0.8 for _ in range(NODES)]) if rng.random() < 0.3 else None,
