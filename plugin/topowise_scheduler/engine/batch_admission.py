@@ -34,16 +34,16 @@ class Placements:
 
     `zones` (containers, nodes) are the NUMA nodes of its CPUs, memory and devices together, bit z for position z, and 0
     for a container without them. `aligned` (containers, nodes) is whether its hint was preferred, or no request could
-    be aligned. `looked_for` (nodes,) is False where zones were not computed. `known_cpus` and `known_devices` (nodes,)
+    be aligned. `computed` (nodes,) is False where zones were not computed. `known_cpus` and `known_devices` (nodes,)
     are False where ids of CPUs or devices decide: zones are an upper bound there.
     """
 
-    __slots__ = ("aligned", "known_cpus", "known_devices", "looked_for", "zones")
+    __slots__ = ("aligned", "computed", "known_cpus", "known_devices", "zones")
 
     def __init__(self, containers: int, nodes: int) -> None:
         self.zones: Masks = np.zeros((containers, nodes), dtype=np.uint8)
         self.aligned: Flags = np.ones((containers, nodes), dtype=np.bool_)
-        self.looked_for: Flags = np.ones(nodes, dtype=np.bool_)
+        self.computed: Flags = np.ones(nodes, dtype=np.bool_)
         self.known_cpus: Flags = np.ones(nodes, dtype=np.bool_)
         self.known_devices: Flags = np.ones(nodes, dtype=np.bool_)
 
@@ -126,7 +126,7 @@ class _Admission:
                 with_hints,
                 self.traits.zones,
                 len(undecided),
-                lambda fits: self._pick(fits, asks_for_cpus=cpus is not None),
+                lambda fits: self._pick(fits, requests_cpus=cpus is not None),
             )
         else:
             if policy == "best-effort":
@@ -142,7 +142,7 @@ class _Admission:
             cpus.confirm(hint, preferred)
         return hint, preferred
 
-    def _pick(self, fits: Masks, *, asks_for_cpus: bool) -> Masks:
+    def _pick(self, fits: Masks, *, requests_cpus: bool) -> Masks:
         """Policy single-numa-node: the lowest NUMA node that fits, or the winner of the vote (KEP-6007)."""
         if not self.traits.most_allocated:
             return topology_manager.lowest(fits)
@@ -150,7 +150,7 @@ class _Admission:
         fits = fits & np.uint8((1 << self.traits.zones) - 1)
         votes = []
         if self.cpus is not None:
-            free = self.cpus.free(fits != topology_manager.lowest(fits), asks_for_cpus=asks_for_cpus)
+            free = self.cpus.free(fits != topology_manager.lowest(fits), requests_cpus=requests_cpus)
             allocatable = self.nodes.allocatable(CPU)
             votes.append(topology_manager.most_allocated(allocatable - free, allocatable))
         if self.traits.memory:
@@ -234,7 +234,7 @@ class _Admission:
         elsewhere = np.flatnonzero(self.decisions.undecided & ~sure)
         if self._locate:
             return elsewhere
-        self.placements.looked_for[elsewhere] = False
+        self.placements.computed[elsewhere] = False
         return _NONE
 
     def _check(self, request: AlignedRequest) -> None:

@@ -96,17 +96,17 @@ class CpuManager:
             is_same = preferred & (uncertain & ~hint == 0)
             self.decisions.defer((uncertain != 0) & ~is_same, "cpus-of-init-containers")
 
-    def free(self, several: Flags, *, asks_for_cpus: bool) -> Numbers:
+    def free(self, several: Flags, *, requests_cpus: bool) -> Numbers:
         """(zones, nodes) the free CPUs for the vote; defers nodes where they are unknown and `several` nodes fit.
 
-        A container with exclusive CPUs has a choice of NUMA nodes only without reusable CPUs, so with `asks_for_cpus`
+        A container with exclusive CPUs has a choice of NUMA nodes only without reusable CPUs, so with `requests_cpus`
         bounds suffice.
         """
         self._defer_unknown(several)
         reusable = self._reusable
         if reusable is None:
             return self.pool
-        if not asks_for_cpus:
+        if not requests_cpus:
             self.decisions.defer((reusable.low != reusable.high).any(axis=0) & several, "cpus-of-init-containers")
         return self.pool - reusable.low
 

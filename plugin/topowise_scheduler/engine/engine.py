@@ -27,7 +27,7 @@ from topowise_scheduler.engine.verdict_cache import (
     ANY_DEVICES,
     BY_CPUS,
     EXACT,
-    NOT_LOOKED_FOR,
+    NOT_COMPUTED,
     CachedVerdicts,
     VerdictCache,
 )
@@ -203,7 +203,7 @@ class Engine:
         A node is rated once for each of its states: until the node changes, an equal rater gives the same ratings.
         """
         cached = self._current(pod, rows)
-        cached.be_rated_by(rater)
+        cached.set_strategy(rater)
         at = np.flatnonzero(cached.outcome[rows] == Outcome.FITS)
         fitting = rows[at]
         self._locate(cached, pod, fitting, _MOST_LOCATED)
@@ -380,7 +380,7 @@ class Engine:
             cached.reason[at] = decisions.reason
             cached.zones[:, at] = placements.zones
             cached.aligned[:, at] = placements.aligned
-            cached.located[at] = placements.looked_for * np.int8(EXACT)
+            cached.located[at] = placements.computed * np.int8(EXACT)
         if len(refused):
             cached.outcome[rows[refused]] = np.where(possible == _YES, Outcome.UNSCHEDULABLE, Outcome.UNRESOLVABLE)
             for index in refused[possible == _UNCERTAIN].tolist():
@@ -388,7 +388,7 @@ class Engine:
                 self.fallbacks["empty"] += 1
                 cached.outcome[row] = self._if_empty(self._kubelet(row), form)
         for index in np.flatnonzero(cause).tolist():
-            self._ask_model(cached, int(rows[index]), form, CAUSES[cause[index]])
+            self._decide_by_model(cached, int(rows[index]), form, CAUSES[cause[index]])
         cached.versions[at] = np.where(self._versions[rows] == versions, versions, 0)
         # A new verdict can have a new placement.
         cached.rated[at] = False
@@ -422,7 +422,7 @@ class Engine:
     def _locating(
         self, cached: CachedVerdicts, pod: PodRequests, fitting: NDArray[np.int32], most: int
     ) -> Iterator[None]:
-        rows = fitting[cached.located[fitting] == NOT_LOOKED_FOR]
+        rows = fitting[cached.located[fitting] == NOT_COMPUTED]
         numbers = self._where[0, rows]
         for number in np.flatnonzero(np.bincount(numbers)).tolist():
             group, in_group = self._groups[number], rows[numbers == number]
@@ -464,7 +464,7 @@ class Engine:
         assert node is not None
         return node.kubelet
 
-    def _ask_model(self, cached: CachedVerdicts, row: int, form: PodForm, cause: str) -> None:
+    def _decide_by_model(self, cached: CachedVerdicts, row: int, form: PodForm, cause: str) -> None:
         """Stores the verdict of the kubelet model."""
         self.fallbacks[cause] += 1
         kubelet, view = self._kubelet(row), form.view

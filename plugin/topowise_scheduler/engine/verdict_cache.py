@@ -15,7 +15,7 @@ from topowise_scheduler.shape import PodRequests, Shape
 
 # What the zones of a placement are: not computed; an upper bound, where the model decides by ids of CPUs; an upper
 # bound, where a kubelet takes any device (the model takes the lowest id); exact.
-NOT_LOOKED_FOR, BY_CPUS, ANY_DEVICES, EXACT = range(4)
+NOT_COMPUTED, BY_CPUS, ANY_DEVICES, EXACT = range(4)
 
 _MAX_SHAPES = 1024
 # Enough for about fifty shapes of pods with a single container.
@@ -26,7 +26,7 @@ _MIN_BYTES, _MAX_BYTES = 8 << 20, 32 << 20
 class CachedVerdicts:
     """The verdicts on a pod by row. `versions` are the rows' versions that they were computed from, 0 for no verdict.
 
-    `zones` and `aligned` (containers, rows) are as in batch_admission.Placements, `located` (rows,) is NOT_LOOKED_FOR
+    `zones` and `aligned` (containers, rows) are as in batch_admission.Placements, `located` (rows,) is NOT_COMPUTED
     to EXACT. `kinds` has, by group of nodes, the version of each kind of hardware and whether the pod fits on such a
     node when it is empty. `prepared` is the engine's version after the last computation in steps, `rounds` the number
     of such computations in a row, `counted` the bytes that the cache has added for it. `last_pod` is the pod of the
@@ -62,7 +62,7 @@ class CachedVerdicts:
         located = self.zones.nbytes + self.aligned.nbytes + self.located.nbytes
         return verdicts + located + ratings + kinds + self._shapes
 
-    def be_rated_by(self, strategy: object) -> None:
+    def set_strategy(self, strategy: object) -> None:
         """Sets the strategy of the ratings; drops the ratings of a different strategy."""
         if self._strategy != strategy:
             self._strategy = strategy
