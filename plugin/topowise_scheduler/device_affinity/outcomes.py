@@ -175,7 +175,7 @@ def observed(
 def _unconfirmed(state: Kubelet, uids: Collection[str]) -> dict[str, DeviceSet]:
     """The devices of these pods by resource. A holder is a uid, or a uid, a blank and a possible placement's key."""
     unconfirmed: dict[str, DeviceSet] = {}
-    for holder, containers in state.devices.held.items() if uids else ():
+    for holder, containers in state.devices.allocations.items() if uids else ():
         if holder.partition(" ")[0] in uids:
             for holding in containers.values():
                 for resource, devices in holding.items():

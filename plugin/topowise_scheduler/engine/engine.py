@@ -54,8 +54,8 @@ _MOST_ROUNDS = 4
 
 
 class _Node(NamedTuple):
-    """`sources` are the objects that its hardware and traits were read from (same_node.sources), `column` is its column
-    in the group."""
+    """`sources` are the objects that its hardware and traits were read from (node_identity.constant_parts), `column` is
+    its column in the group."""
 
     name: str
     kubelet: Kubelet
@@ -146,10 +146,10 @@ class Engine:
 
     def put(self, name: str, kubelet: Kubelet) -> None:
         """Adds or updates a node. The engine refers to the kubelet: it must not change until the node's next `put`."""
-        vector, node_sources = vector_of(kubelet), sources(kubelet)
+        vector, node_sources = vector_of(kubelet), constant_parts(kubelet)
         row = self._row_of.get(name, -1)
         node = self._nodes[row] if row >= 0 else None
-        if node is not None and is_same(node.sources, node_sources):
+        if node is not None and are_identical(node.sources, node_sources):
             self._groups[node.group].replace(node.column, None, vector)
             self._nodes[row] = node._replace(kubelet=kubelet)
         else:
@@ -289,7 +289,7 @@ class Engine:
         """The node of a possible placement ("node/key"), which has the same hardware and settings."""
         row = self._row_of.get(name.partition("/")[0], -1)
         node = self._nodes[row] if row >= 0 else None
-        return node if node is not None and is_same(node.sources, node_sources) else None
+        return node if node is not None and are_identical(node.sources, node_sources) else None
 
     def _group(self, traits: Traits, sections: Collection[Key]) -> int:
         """The number of the shared group of these traits, or of a group for nodes with exactly these sections.
@@ -450,7 +450,7 @@ class Engine:
 
     def _keep_placement(self, cached: CachedVerdicts, row: int, kubelet: Kubelet, form: PodForm) -> None:
         """Stores the placement that the model has computed."""
-        by_name = located_by(kubelet, form.view.uid)
+        by_name = allocated_nodes(kubelet, form.view.uid)
         allocations = [by_name[container.name] for container in form.view.containers]
         cached.zones[:, row] = [allocation.mask & _ALL_ZONES for allocation in allocations]
         cached.aligned[:, row] = [

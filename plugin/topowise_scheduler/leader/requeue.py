@@ -30,7 +30,7 @@ from topowise.runtime.turns import SLICE_S
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.device_affinity import AffinityTerm
-from topowise_scheduler.policies import Demand
+from topowise_scheduler.policy_annotations import Demand
 
 log = logging.getLogger(__name__)
 

@@ -1,8 +1,9 @@
 """The rank of a node by the quality of the pod's predicted placement, which precedes every strategy's score.
 
 An aligned placement is better than an unaligned placement, then fewer NUMA nodes, then nearer NUMA nodes: by measured
-distances where a node reports them (kubelet/nearness.py), by the SLIT elsewhere. The pod has this placement for its
-whole life. The criteria of strategies, such as fragmentation and load, only decide among placements of equal quality.
+distances where a node reports them (kubelet/hmat_distances.py), by the SLIT elsewhere. The pod has this placement for
+its whole life. The criteria of strategies, such as fragmentation and load, only decide among placements of equal
+quality.
 
 If a best node may refuse the pod because of its choice of devices, nodes without this risk come first
 (device_affinity/refusal_risk.py).

@@ -263,7 +263,7 @@ def test_a_damaged_attribute_is_told_and_costs_only_the_places() -> None:
     assert state.report.precision == "exact"
     [problem] = state.report.problems
     assert problem.startswith(f"attribute {PCI}: places '[['")
-    assert problem.endswith("; where its devices are is not known")
+    assert problem.endswith("; the PCI paths of its devices are unknown")
     assert asked(running, "filter", wanting("p", {}), "n1")["NodeNames"] == ["n1"]
     assert asked(running, "filter", wanting("p", REQUIRE), "n1")["NodeNames"] == []
 

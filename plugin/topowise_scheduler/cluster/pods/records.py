@@ -72,7 +72,7 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     started: str
     labels: dict[str, str]
     version: str
-    demand: policies.Demand = policies.NOTHING
+    demand: policy_annotations.Demand = policy_annotations.NOTHING
     wishes: tuple[AffinityTerm, ...] = ()
     runs: bool = False
     acknowledged: bool = False
@@ -206,7 +206,7 @@ class Records:
 class Annotated(NamedTuple):
     """What a pod asks for by annotations."""
 
-    demand: policies.Demand = policies.NOTHING
+    demand: policy_annotations.Demand = policy_annotations.NOTHING
     wishes: tuple[AffinityTerm, ...] = ()
 
 
@@ -215,7 +215,7 @@ def annotated(annotations: Mapping[str, str] | None, needs: pods.Needs) -> Annot
     pod asks here first."""
     if not annotations:
         return _NOTHING
-    return Annotated(policies.demand(annotations), device_affinity.terms_of(annotations, needs))
+    return Annotated(policy_annotations.demand(annotations), device_affinity.terms_of(annotations, needs))
 
 
 def _readable(annotations: Mapping[str, str] | None, requests: PodRequests | None) -> Annotated:

@@ -115,7 +115,7 @@ def expected(node: random_nodes.Node, pod: pods.Pod) -> Verdict:
     seen = kubelet.view("new", needs)
     admission = kubelet.admit_view(seen)
     if admission.admitted:
-        places = located(kubelet, "new")
+        places = allocated_nodes(kubelet, "new")
         requests = dict(zip([container.name for container in needs.containers], Shape.of(seen).containers, strict=True))
         return (
             Outcome.FITS,
