@@ -68,7 +68,7 @@ def test_a_node_that_kube_scheduler_would_not_take_never_fits(service: Service) 
     for name, words in {
         "cordoned": "the node is cordoned",
         "gone": "node(s) without a Node object",
-        "other-pool": "pool=a is asked for, it is 'b'",
+        "other-pool": "the pod requires pool=a, the node has 'b'",
         "silent": "the node is not ready",
         "tainted": "only=x:NoSchedule",
     }.items():
