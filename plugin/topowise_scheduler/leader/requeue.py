@@ -29,7 +29,7 @@ from topowise.runtime.once import OncePerChange
 from topowise.runtime.turns import SLICE_S
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.pods.records import PodRecord
-from topowise_scheduler.device_affinity import Wish
+from topowise_scheduler.device_affinity import AffinityTerm
 from topowise_scheduler.policy_annotations import Demand
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class _Requeued(msgspec.Struct, frozen=True):
 
 
 _NEVER: Final = _Requeued(0, float("-inf"), _FIRST_PAUSE_S)
-_Key = tuple[bytes, int, Demand, tuple[Wish, ...]]
+_Key = tuple[bytes, int, Demand, tuple[AffinityTerm, ...]]
 """Pods of the same shape, priority and demand: what is true of one is true of all."""
 _Groups = dict[_Key, list[PodRecord]]
 

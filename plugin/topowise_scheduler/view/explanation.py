@@ -157,7 +157,7 @@ def explain(
     `refusal` is a reason of ours to keep the pod away whatever the kubelet says; `never`: an empty node would not do.
     `unconfirmed` is why the node's report is its last true one and not its kubelet's word of now, `report` that report.
     `with_hints` also tells all hints, and what they merge to. `by_chance`: a node that fits may refuse the pod all the
-    same (device_affinity/draws.py).
+    same (device_affinity/refusal_risk.py).
     """
     takes = 0.0 if cost.is_quick(node) else cost.estimate(node, pod).seconds
     admission, node, steps = _tried(node, pod, with_hints=with_hints)

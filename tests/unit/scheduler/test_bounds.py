@@ -24,9 +24,8 @@ from topowise_scheduler.cluster.pods import records as records_of_pods
 from topowise_scheduler.cluster.rows import possible_rows, same_states
 from topowise_scheduler.cluster.rows.possible_rows import PossibleRows
 from topowise_scheduler.cluster.rows.same_states import SameStates
-from topowise_scheduler.engine import Engine
-from topowise_scheduler.engine import cache as verdict_cache
-from topowise_scheduler.engine.cache import VerdictCache
+from topowise_scheduler.engine import Engine, verdict_cache
+from topowise_scheduler.engine.verdict_cache import VerdictCache
 from topowise_scheduler.kubelet import Device, masks, topology_manager
 from topowise_scheduler.kubelet.configuration import TopologySettings
 from topowise_scheduler.kubelet.machine import NumaNode

@@ -16,12 +16,12 @@ from topowise_scheduler.cluster.gates.gate import FITS, Draft, Question
 from topowise_scheduler.cluster.gates.ignored_pods import IgnoredPods
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.cluster.rows.node_states import NodeStates
-from topowise_scheduler.device_affinity import Devices, Judged, Settings, Wish, judge, may_refuse
+from topowise_scheduler.device_affinity import AffinityTerm, Devices, Judged, Settings, judge, may_refuse
 from topowise_scheduler.kubelet import Kubelet
 
 _MOST_BYTES: Final = 16 << 20
 
-_Key = tuple[str, bytes, tuple[Wish, ...], frozenset[str]]
+_Key = tuple[str, bytes, tuple[AffinityTerm, ...], frozenset[str]]
 Kept = TypeVar("Kept")
 
 
@@ -76,7 +76,7 @@ class AffinityGate:
         return judged
 
     def may_be_refused(self, record: PodRecord, name: str) -> bool:
-        """Returns whether a node that fits may refuse the pod by its choice of devices (device_affinity/draws.py)."""
+        """Whether a fitting node may refuse the pod by its choice of devices (device_affinity/refusal_risk.py)."""
         assert record.requests is not None
         if not record.requests.shared_devices:
             return False
@@ -96,7 +96,7 @@ class AffinityGate:
         devices = Devices(places, {*unlisted, *guessed})
         return judge(record.wishes, record.needs, states, record.view, devices, self._settings)
 
-    def _key(self, record: PodRecord, name: str, wishes: tuple[Wish, ...]) -> _Key:
+    def _key(self, record: PodRecord, name: str, wishes: tuple[AffinityTerm, ...]) -> _Key:
         ignored = frozenset(self._ignored.on(record.uid, record.priority, name))
         return name, record.shape, wishes, ignored
 

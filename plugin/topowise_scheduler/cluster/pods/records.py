@@ -22,7 +22,7 @@ from topowise.bounded import Bounded, size_of_dict
 from topowise.errors import ParseError
 from topowise_scheduler import device_affinity, kube_scheduler, policy_annotations
 from topowise_scheduler.cluster.pods.asks import Asks, asks
-from topowise_scheduler.device_affinity import Wish
+from topowise_scheduler.device_affinity import AffinityTerm
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
 from topowise_scheduler.refusals import PREFIX
@@ -73,7 +73,7 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     labels: dict[str, str]
     version: str
     demand: policy_annotations.Demand = policy_annotations.NOTHING
-    wishes: tuple[Wish, ...] = ()
+    wishes: tuple[AffinityTerm, ...] = ()
     runs: bool = False
     acknowledged: bool = False
     waits: bool = False
@@ -207,7 +207,7 @@ class Annotated(NamedTuple):
     """What a pod asks for by annotations."""
 
     demand: policy_annotations.Demand = policy_annotations.NOTHING
-    wishes: tuple[Wish, ...] = ()
+    wishes: tuple[AffinityTerm, ...] = ()
 
 
 def annotated(annotations: Mapping[str, str] | None, needs: pods.Needs) -> Annotated:
@@ -215,7 +215,7 @@ def annotated(annotations: Mapping[str, str] | None, needs: pods.Needs) -> Annot
     pod asks here first."""
     if not annotations:
         return _NOTHING
-    return Annotated(policy_annotations.demand(annotations), device_affinity.wishes_of(annotations, needs))
+    return Annotated(policy_annotations.demand(annotations), device_affinity.terms_of(annotations, needs))
 
 
 def _readable(annotations: Mapping[str, str] | None, requests: PodRequests | None) -> Annotated:

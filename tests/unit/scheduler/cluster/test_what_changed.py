@@ -14,7 +14,7 @@ from topowise import nrt, pods
 from topowise_scheduler import report
 from topowise_scheduler.cluster.node.fold import Fold
 from topowise_scheduler.cluster.node.node_state import NodeState
-from topowise_scheduler.engine.counts import read
+from topowise_scheduler.engine.node_vector import vector_of
 from topowise_scheduler.kubelet import Device, Kubelet
 from topowise_scheduler.report.free_resources import is_whole
 
@@ -58,7 +58,7 @@ def facts(state: NodeState, node: Kubelet | None = None) -> object:
     node = node or state.kubelet
     assert node is not None
     held = {uid: node.placements(uid) for uid in node.active}
-    return read(node), held, {uid: (uid in node.active, state.is_reported(uid)) for uid in state.booking_states()}
+    return vector_of(node), held, {uid: (uid in node.active, state.is_reported(uid)) for uid in state.booking_states()}
 
 
 @pytest.mark.parametrize("policy", ["single-numa-node", "best-effort", "none"])

@@ -68,7 +68,7 @@ def test_a_node_that_kube_scheduler_would_not_take_never_fits(service: Service) 
     for name, words in {
         "cordoned": "the node is cordoned",
         "gone": "node(s) without a Node object",
-        "other-pool": "pool=a is asked for, it is 'b'",
+        "other-pool": "the pod requires pool=a, the node has 'b'",
         "silent": "the node is not ready",
         "tainted": "only=x:NoSchedule",
     }.items():
@@ -106,7 +106,7 @@ def test_sums_count_every_pod_that_is_there_or_comes(service: Service) -> None:
 def test_pods_are_counted_too(service: Service) -> None:
     service.put_node("good", allocatable={"cpu": "8", "memory": "64Gi", "pods": "1"})
     service.put(pod("small", "1m", "1Mi", node="good"))
-    assert explained(service, asked())["good"] == ("not now", "Too many pods: 1 of 1 are there")
+    assert explained(service, asked())["good"] == ("not now", "Too many pods: 1 of 1 are in use")
 
 
 def test_an_empty_node_that_would_not_do_weighs_more_than_what_is_free_now() -> None:

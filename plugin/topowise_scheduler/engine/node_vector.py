@@ -1,32 +1,33 @@
-"""What the engine reads off a kubelet: the settings that decide how it counts, and the numbers that decide hints.
+"""The engine's view of a kubelet: its settings (`Traits`) and the amounts that decide hints (`NodeVector`).
 
-Invariant: two kubelets with equal `Traits` and equal counts give a pod the same hints and the same refusal, wherever
-the engine does not ask the model. Ids of CPUs and devices are not among the counts: a hint looks at numbers per NUMA
-node only, and where ids do matter the model itself is asked (engine.py).
+Invariant: two kubelets with equal `Traits` and equal vectors give a pod the same hints and the same refusal, where the
+engine does not defer to the kubelet model. A vector has no ids of CPUs and devices: a hint depends on amounts per NUMA
+node, and where ids matter the model decides (engine.py).
 
-Sections of counts, with Z for "one per NUMA node":
+Sections of a vector, Z means an entry for each NUMA node:
 
 ==================  ================================================================================================
-cpu                 Z CPUs that can still be taken (ABSENT where a node has no CPUs), their sum, those on cores without
-                    a reserved CPU, Z cores that are wholly free
-groups              bits of the nodes that hold memory, bits of those in no group, whether there are groups, whether
-                    the kubelet sees to it that they are kept, Z cells
-memory, type        Z free bytes (ABSENT in all where the node lacks the type), whether the node has the type, -1 if a
-                    part of its NUMA nodes lacks the page size
-device, resource    Z free devices (ABSENT where no hint looks), free in all, healthy, held, requested by pods, whether
-                    it is registered, whether it has topology, whether a device is near several NUMA nodes
-slack, resource     node allocatable less what pods request; "pods": how many more
+cpu                 Z free CPUs (ABSENT where a node has no CPUs), their sum, free CPUs on cores without a reserved
+                    CPU, Z cores that are wholly free
+groups              bits of the NUMA nodes with allocated memory, bits of those in no group, whether there are groups,
+                    whether the kubelet checks groups, Z cells (the group of each NUMA node as a mask)
+memory, type        Z free bytes (ABSENT in all where the node lacks the type), whether the node has the type, -1 if
+                    some of its NUMA nodes lack the page size
+device, resource    Z free devices (ABSENT where hints leave the NUMA node out), all free, healthy, allocated, requested
+                    by pods, whether it is registered, whether it has topology, whether a device is near several NUMA
+                    nodes
+slack, resource     node allocatable less the pods' requests; "pods": number of further pods
 cores               Z CPUs of the machine, CPUs per core, whether the machine is even (CpuTopology.is_even), whether
-                    numbers tell how many CPUs come from which NUMA node (cpu_manager.py), whether NUMA nodes are larger
-                    than sockets, CPUs per socket, Z positions of sockets
-devices, resource   Z devices, healthy or not (ABSENT where no hint looks)
+                    amounts decide how many CPUs come from which NUMA node (cpu_manager.py), whether NUMA nodes are
+                    larger than sockets, CPUs per socket, Z positions of sockets
+devices, resource   Z devices, healthy or not (ABSENT where hints leave the NUMA node out)
 distances           Z times Z
-nearness            Z times Z, of nodes whose memory was measured
-caches              Z CPUs that can still be taken together in one L3 cache, of nodes whose CPU manager aligns to caches
+nearness            Z times Z, of nodes with measured memory distances
+caches              Z free CPUs of the emptiest L3 cache, of nodes whose CPU manager aligns to caches
 ==================  ================================================================================================
 
-Cores, devices, distances and nearness never change while a node keeps its hardware, so they are kept once for all of
-its kind (node_groups.py). Nearness and caches only count for scores.
+Cores, devices, distances and nearness are constant for a node's hardware, so they are stored for each kind of hardware
+(node_groups.py). Only scores use nearness and caches.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from topowise.pods import HUGEPAGES
-from topowise_scheduler.engine.masks import Distances
+from topowise_scheduler.engine.mask_arrays import Distances
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.behaviour import Behaviour
 from topowise_scheduler.kubelet.cpu_manager import CpuManager, CpuPolicy
@@ -45,15 +46,15 @@ from topowise_scheduler.kubelet.device_table import DeviceTable
 from topowise_scheduler.kubelet.masks import KUBELET_BITS
 from topowise_scheduler.kubelet.memory_tables import MemoryPolicy, MemoryTables
 
-# A NUMA node without the resource: no sum makes up for it, and eight of them do not overflow.
+# A NUMA node without the resource: any sum with it stays negative, and the sum of eight does not overflow.
 ABSENT: Final = -(1 << 58)
 # More than any request.
 ENDLESS: Final = 1 << 58
-# What the masks of the engine have bits for.
+# The bits of the engine's masks; the default of max-allowable-numa-nodes is 8 too.
 MAX_ZONES: Final = 8
 
 Key = tuple[str, str]
-"""A family of sections, and the resource, "" where there is only one."""
+"""The family of a section and its resource, "" for a family with a single section."""
 
 CPU: Final[Key] = ("cpu", "")
 GROUPS: Final[Key] = ("groups", "")
@@ -65,26 +66,27 @@ PODS: Final[Key] = ("slack", "pods")
 
 _LOCAL, _REMOTE = 10, 20
 
-Counts = dict[Key, Sequence[int]]
+NodeVector = dict[Key, Sequence[int]]
+"""The entries of each section."""
 
 
 class Hardware(NamedTuple):
-    """What a node has with nothing held, and what never changes: both stay while the node keeps its hardware.
+    """The vector of the empty node and the sections that never change. Both are constant for the node's hardware.
 
-    `cause` says why the node cannot be judged by counts at all, "" if it can (verdicts.CAUSES).
+    `cause` is why amounts can never decide for this node (verdicts.CAUSES), "" if they can.
     """
 
-    empty: Counts
-    fixed: Counts
+    empty: NodeVector
+    fixed: NodeVector
     cause: str
 
 
 class Traits(NamedTuple):
-    """The settings of a kubelet that decide how it counts; how much it has is no part of them.
+    """The settings of a kubelet that decide its arithmetic, without amounts.
 
-    `distances` ranks masks with prefer-closest-numa-nodes and is None without it. `exact_shares` is the arithmetic of
-    KEP-6007 that does not round. `sidecars` and `refuses_unknown` are what predicates ask for beside amounts.
-    `max_numa_nodes` only counts for a score.
+    `distances` orders masks with prefer-closest-numa-nodes and is None without it. `exact_shares` is KEP-6007 without
+    rounding. `sidecars` and `refuses_unknown` are checks of the predicates beside amounts. `max_numa_nodes` is for
+    scores only.
     """
 
     zones: int
@@ -108,9 +110,10 @@ class Traits(NamedTuple):
 
     @classmethod
     def of(cls, kubelet: Kubelet) -> Traits:
-        """Those of a node."""
+        """The traits of a node."""
         settings = kubelet.settings
         topology, cpu = settings.topology, settings.cpu
+        # Options that the policy ignores are left out, so that such nodes share a group.
         ranked = topology.prefer_closest and topology.policy in ("restricted", "best-effort")
         voted = topology.prefer_most_allocated and topology.policy == "single-numa-node"
         return cls(
@@ -128,7 +131,7 @@ class Traits(NamedTuple):
             kubelet.predicates,
             settings.pod_level_resources,
             settings.pod_level_resource_managers,
-            _seen(settings.behaviour),
+            _view_behaviour(settings.behaviour),
             settings.sidecars,
             kubelet.knows_all and not settings.behaviour.unknown_resources_of_init_containers_are_dropped,
             topology.max_numa_nodes,
@@ -136,9 +139,9 @@ class Traits(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def _seen(behaviour: Behaviour) -> Behaviour:
-    """What decides how a pod is seen. All else that versions change is in the counts, or is left to the model, so that
-    nodes of several versions are judged together."""
+def _view_behaviour(behaviour: Behaviour) -> Behaviour:
+    """The behaviours that change a pod's view. The rest is in the vectors or left to the model, so that nodes of
+    several versions share a group."""
     return Behaviour(
         sidecars_are_kept=behaviour.sidecars_are_kept,
         unknown_resources_of_init_containers_are_dropped=behaviour.unknown_resources_of_init_containers_are_dropped,
@@ -147,7 +150,7 @@ def _seen(behaviour: Behaviour) -> Behaviour:
 
 
 def absent(key: Key, zones: int) -> Sequence[int]:
-    """The numbers of a node that has nothing of a section; their number is the height of the section."""
+    """The entries of a section for a node without it; their number is the height of the section."""
     family, name = key
     match family:
         case "cpu":
@@ -161,7 +164,7 @@ def absent(key: Key, zones: int) -> Sequence[int]:
         case "device":
             return [*[ABSENT] * zones, 0, 0, 0, 0, 0, 0, 0]
         case "slack":
-            # A hugepage size the node lacks is short, any other unknown resource is not checked.
+            # The predicates miss an unknown hugepage size, and ignore any other unknown resource.
             return [0 if name.startswith(HUGEPAGES) else ENDLESS]
         case "devices":
             return [ABSENT] * zones
@@ -171,14 +174,14 @@ def absent(key: Key, zones: int) -> Sequence[int]:
 
 
 def hardware_of(kubelet: Kubelet) -> Hardware:
-    """What stays while pods come and go."""
+    """The parts of a node's vector that pods do not change."""
     zones = len(kubelet.node_ids)
     cause = "zones" if zones > MAX_ZONES else ""
     if kubelet.topology_manager.unmeasured or kubelet.all_node_ids[-1] >= KUBELET_BITS:
-        # Whether a kubelet panics depends on the order in which it looks at hints.
+        # Whether such a kubelet panics depends on the order in which it compares hints, so the model decides.
         cause = "numa-ids"
-    empty: Counts = {}
-    fixed: Counts = {DISTANCES: _distances(kubelet, zones)}
+    empty: NodeVector = {}
+    fixed: NodeVector = {DISTANCES: _distances(kubelet, zones)}
     if kubelet.topology_manager.nearness is not None:
         fixed[NEARNESS] = [distance for row in kubelet.topology_manager.nearness for distance in row]
     if kubelet.cpu is not None:
@@ -203,19 +206,19 @@ def hardware_of(kubelet: Kubelet) -> Hardware:
     return Hardware(empty, fixed, cause)
 
 
-def read(kubelet: Kubelet) -> Counts:
-    """What a node has now."""
-    now: Counts = {}
+def vector_of(kubelet: Kubelet) -> NodeVector:
+    """The current vector of a node."""
+    vector: NodeVector = {}
     if kubelet.cpu is not None:
-        _read_cpu(kubelet.cpu, now)
+        _read_cpu(kubelet.cpu, vector)
     if kubelet.memory is not None:
-        _read_memory(kubelet.memory.tables, now)
+        _read_memory(kubelet.memory.tables, vector)
     manager, requested = kubelet.devices, kubelet.requested
     for resource, table in manager.tables.items():
         healthy, allocated = table.healthy, manager.allocated[resource]
         available = healthy & ~allocated
         free = [(near & available).bit_count() if hinted else ABSENT for near, hinted in _hinted(table)]
-        now["device", resource] = [
+        vector["device", resource] = [
             *free,
             available.bit_count(),
             healthy.bit_count(),
@@ -224,11 +227,11 @@ def read(kubelet: Kubelet) -> Counts:
             *_flags(table),
         ]
     if kubelet.predicates:
-        _read_slack(kubelet, requested, now)
-    return now
+        _read_slack(kubelet, requested, vector)
+    return vector
 
 
-def _read_cpu_policy(policy: CpuPolicy, empty: Counts, fixed: Counts) -> None:
+def _read_cpu_policy(policy: CpuPolicy, empty: NodeVector, fixed: NodeVector) -> None:
     topology, options = policy.topology, policy.options
     allocatable = topology.cpus & ~policy.reserved
     shared = allocatable if options.strict_reservation else topology.cpus
@@ -252,13 +255,15 @@ def _read_cpu_policy(policy: CpuPolicy, empty: Counts, fixed: Counts) -> None:
     ]
 
 
-def _read_cpu(manager: CpuManager, now: Counts) -> None:
+def _read_cpu(manager: CpuManager, vector: NodeVector) -> None:
     policy, topology, available = manager.policy, manager.policy.topology, manager.available
+    # Other CPU managers do not place containers by L3 cache.
     if policy.options.align_by_uncore and topology.tells_caches:
-        now[CACHES] = _most_in_a_cache(topology, available)
+        vector[CACHES] = _most_in_a_cache(topology, available)
+    # Only full-pcpus-only needs this sum.
     physical = (manager.default & ~policy.reserved_physical).bit_count() if policy.options.full_pcpus_only else 0
     cores = topology.whole_cores(available)
-    now[CPU] = [
+    vector[CPU] = [
         *[(cpus & available).bit_count() if cpus else ABSENT for cpus in topology.numa_cpus],
         available.bit_count(),
         physical,
@@ -274,7 +279,7 @@ def _most_in_a_cache(topology: CpuTopology, available: CpuSet) -> list[int]:
     return most
 
 
-def _read_memory(tables: MemoryTables, now: Counts) -> None:
+def _read_memory(tables: MemoryTables, vector: NodeVector) -> None:
     zones = tables.policy.count
     used = alone = 0
     for position in range(zones):
@@ -283,18 +288,18 @@ def _read_memory(tables: MemoryTables, now: Counts) -> None:
         if tables.cells[position] == 1 << position:
             alone |= 1 << position
     checked = tables.policy.behaviour.memory_groups_are_checked
-    now[GROUPS] = [used, alone, alone != (1 << zones) - 1, checked, *tables.cells]
+    vector[GROUPS] = [used, alone, alone != (1 << zones) - 1, checked, *tables.cells]
     for name, free in tables.free.items():
-        now["memory", name] = [*free, _known(tables.policy, name)]
+        vector["memory", name] = [*free, _known(tables.policy, name)]
 
 
 def _known(policy: MemoryPolicy, name: str) -> int:
-    """Whether a kubelet finds the type on its NUMA nodes, -1 if only on some."""
+    """Whether the kubelet knows the type on its NUMA nodes, -1 if only on some of them."""
     return -1 if name in policy.lacking else 1
 
 
 def _hinted(table: DeviceTable) -> Iterator[tuple[int, bool]]:
-    """The devices of each NUMA node, and whether hints are made of it (DeviceTable.nodes)."""
+    """The devices of each NUMA node, and whether hints include the node (DeviceTable.nodes)."""
     for position, near in enumerate(table.near):
         yield near, bool(table.nodes >> position & 1)
 
@@ -303,15 +308,16 @@ def _flags(table: DeviceTable) -> tuple[int, int, int]:
     return 1, table.has_topology, not table.of_one_node
 
 
-def _read_slack(kubelet: Kubelet, requested: Mapping[str, int], now: Counts) -> None:
+def _read_slack(kubelet: Kubelet, requested: Mapping[str, int], vector: NodeVector) -> None:
     capacity = kubelet.capacity
     for name, amount in capacity.items():
-        now["slack", name] = [amount - requested.get(name, 0)]
-    now[PODS] = [capacity["pods"] - len(kubelet.active)]
+        vector["slack", name] = [amount - requested.get(name, 0)]
+    vector[PODS] = [capacity["pods"] - len(kubelet.active)]
 
 
 def _distances(kubelet: Kubelet, zones: int) -> list[int]:
     distances = kubelet.topology_manager.distances
     if distances is None:
-        return [_LOCAL if one == other else _REMOTE for one in range(zones) for other in range(zones)]
+        # Without a SLIT all remote NUMA nodes are equally distant.
+        return [_LOCAL if row == column else _REMOTE for row in range(zones) for column in range(zones)]
     return [distance for row in distances for distance in row]

@@ -1,18 +1,19 @@
-"""What LeastAllocated, MostAllocated and BalancedAllocation have in common: a score of every zone, and which counts.
+"""The common part of LeastAllocated, MostAllocated and BalancedAllocation: a score of every zone, and which zone
+counts.
 
-From scheduler-plugins (pkg/noderesourcetopology/score.go, read at 903da7d): a zone's score comes from what is asked for
-against what the zone has *available*; a container gets the minimum over the zones that fit it, "in order to avoid edge
-cases", and a pod the mean over its containers, or in scope pod the minimum for the pod as one. Here is different:
+From scheduler-plugins (pkg/noderesourcetopology/score.go, read at 903da7d): a zone's score compares requests with the
+zone's *available* amounts. A container gets the minimum over the zones that fit it, "in order to avoid edge cases", and
+a pod the mean over its containers, or in scope pod the minimum for the whole pod. Differences:
 
-- containers that take the same zones are scored as one, whatever the scope: it is all the same to these zones;
+- containers in the same zones are scored together in every scope, because these zones are affected equally;
 - a score is in hundredths of a percent and rounded once, half up; upstream truncates every percentage;
-- a zone fits if it has enough of everything. Upstream takes any zone with a score above 0, so it counts zones that
-  lack one of the resources, and does not count one that the pod would fill to the brim (LeastAllocated 0);
-- what earlier containers keep is taken away first (allocations.py); plain init containers keep nothing;
-- policies other than single-numa-node are scored too, upstream gives them 0. Zones that are taken together are scored
-  as one zone;
+- a zone fits if it has enough of every resource. Upstream takes any zone with a score above 0, so it counts zones that
+  lack a resource, and ignores a zone that the pod would fill completely (LeastAllocated 0);
+- resources that previous containers keep are subtracted (allocations.py); plain init containers keep nothing;
+- all policies are scored; upstream gives policies other than single-numa-node 0. Zones that are taken together are
+  scored as a single zone;
 - a resource that no zone of a node has is not aligned there and does not count; upstream it scores 0;
-- without any aligned resource the score is 0 on all nodes, which says as much as upstream's 100.
+- without any aligned resource the score is 0 on all nodes, which is equivalent to upstream's 100 on all nodes.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ Scores = NDArray[np.float64]
 
 
 class Share(NamedTuple):
-    """One resource: `used` (zones, nodes) is what is asked for over what is available, anything where it is too much.
-    `counts` (nodes,) is False, and `used` 0, where the node does not align it; None if it does on all nodes."""
+    """A resource: `used` (zones, nodes) is the request divided by the available amount, undefined where that lacks.
+    `counts` (nodes,) is False, and `used` 0, where the node does not align it; None if all nodes align it."""
 
     resource: str
     used: Scores
@@ -43,7 +44,7 @@ OfZones = Callable[[Sequence[Share]], Scores]
 
 
 def raw(candidates: Candidates, of_zones: OfZones) -> NDArray[np.int64]:
-    """(nodes,) 0 to RAW_MAX; `of_zones` gives (zones, nodes) from 0 to 1 where the zone fits."""
+    """(nodes,) 0 to RAW_MAX; `of_zones` returns (zones, nodes) from 0 to 1 where the zone fits."""
     scores = np.zeros(candidates.placed.shape[1])
     with np.errstate(divide="ignore", invalid="ignore"):
         for where, allocations in allocation_plans(candidates):
@@ -54,16 +55,16 @@ def raw(candidates: Candidates, of_zones: OfZones) -> NDArray[np.int64]:
 
 def _of_allocation(candidates: Candidates, allocation: Allocation, of_zones: OfZones) -> Scores:
     counts = {name: has_resource(candidates, name) for name in allocation.requests}
-    found = _lowest(allocation.requests, allocation.available, counts, of_zones)
+    scores = _lowest(allocation.requests, allocation.available, counts, of_zones)
     several = allocation.placed.several
     if several.size:
         together = {
             name: allocation.placed.at_several(requests)[None] for name, requests in allocation.available.items()
         }
-        some = {name: None if where is None else where[several] for name, where in counts.items()}
-        found[several] = _lowest(allocation.requests, together, some, of_zones)
-    found[allocation.placed.none] = 0
-    return found
+        partial = {name: None if where is None else where[several] for name, where in counts.items()}
+        scores[several] = _lowest(allocation.requests, together, partial, of_zones)
+    scores[allocation.placed.none] = 0
+    return scores
 
 
 def _lowest(
@@ -72,7 +73,7 @@ def _lowest(
     counts: Mapping[str, NDArray[np.bool_] | None],
     of_zones: OfZones,
 ) -> Scores:
-    """(nodes,) the minimum over the zones that fit, 0 without one."""
+    """(nodes,) the minimum over the zones that fit, 0 without such a zone."""
     shares = []
     lacks: NDArray[np.bool_] | None = None
     for name, amount in requests.items():
@@ -91,7 +92,7 @@ def _lowest(
 
 
 def mean_used(shares: Sequence[Share], weights: Mapping[str, int]) -> Scores:
-    """(zones, nodes) the weighted mean of the shares in use; 0 on nodes that align none of the resources."""
+    """(zones, nodes) the weighted mean of the used shares; 0 on nodes that align none of the resources."""
     total = np.zeros_like(shares[0].used)
     parts = np.zeros(total.shape[1])
     for resource, used, counts in shares:

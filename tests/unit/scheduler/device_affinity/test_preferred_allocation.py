@@ -12,7 +12,7 @@ import pytest
 from topowise import pci
 from topowise.attributes.places import Located
 from topowise.pci import Place
-from topowise_scheduler.device_affinity.plugins import Rule, answers
+from topowise_scheduler.device_affinity.preferred_allocation import Rule, answers
 
 PATHS = (
     "pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:00.0",
@@ -41,13 +41,13 @@ def groups(ordered: Sequence[str], size: int) -> Iterator[list[tuple[str, ...]]]
 
     def walk(left: list[str | None]) -> Iterator[list[tuple[str, ...]]]:
         if len(left) == size:
-            yield [tuple(one for one in left if one is not None)]
+            yield [tuple(member for member in left if member is not None)]
             return
-        for others in combinations(range(1, len(left)), size - 1):
-            mine = [left[0], *(left[at] for at in others)]
-            if mine.count(None) in (0, holes):
-                rest = [one for at, one in enumerate(left) if at and at not in others]
-                yield from ([tuple(one for one in mine if one is not None), *more] for more in walk(rest))
+        for partners in combinations(range(1, len(left)), size - 1):
+            members = [left[0], *(left[at] for at in partners)]
+            if members.count(None) in (0, holes):
+                rest = [member for at, member in enumerate(left) if at and at not in partners]
+                yield from ([tuple(member for member in members if member is not None), *more] for more in walk(rest))
 
     yield from walk([*ordered, *([None] * holes)])
 
@@ -68,9 +68,9 @@ def test_whole_gpus_are_what_best_effort_takes_in_some_order(seed: int) -> None:
     places = located([rng.choice(PATHS) for _ in range(rng.choice([4, 5, 5, 6]))])
     size = rng.randint(2, len(places) - 1) if len(places) < 6 else rng.choice([2, 3])
     taken = {frozenset(best_effort(order, size, places)) for order in permutations(places)}
-    found = answers("nvidia", list(places), size, list(places), places)
+    preferred = answers("nvidia", list(places), size, list(places), places)
     # With a set that has holes and the most points, it ends in a panic; that is nobody's answer.
-    assert found == {one for one in taken if len(one) == size}
+    assert preferred == {devices for devices in taken if len(devices) == size}
 
 
 def test_pairs_at_a_switch_are_taken_together() -> None:
@@ -103,21 +103,21 @@ def test_too_many_divisions_are_not_gone_through() -> None:
 
 def one_by_one(free: list[str], count: int, known: list[str], *, packs: bool, rng: random.Random) -> frozenset[str]:
     """Replicas by the GPU that has given out least, or most; of equal ones whatever comes first."""
-    total = Counter(one.split("::")[0] for one in known)
+    total = Counter(replica.split("::")[0] for replica in known)
     left, taken = list(free), []
     for _ in range(count):
         rng.shuffle(left)
-        mine = Counter(one.split("::")[0] for one in left)
-        out = {gpu: total[gpu] - number for gpu, number in mine.items()}
-        wanted = (max if packs else min)(out.values())
-        chosen = next(one for one in left if out[one.split("::")[0]] == wanted)
+        replicas = Counter(replica.split("::")[0] for replica in left)
+        out = {gpu: total[gpu] - number for gpu, number in replicas.items()}
+        load = (max if packs else min)(out.values())
+        chosen = next(replica for replica in left if out[replica.split("::")[0]] == load)
         left.remove(chosen)
         taken.append(chosen)
     return frozenset(taken)
 
 
 def by_gpu(ids: frozenset[str]) -> frozenset[tuple[str, int]]:
-    return frozenset(Counter(one.split("::")[0] for one in ids).items())
+    return frozenset(Counter(replica.split("::")[0] for replica in ids).items())
 
 
 @pytest.mark.parametrize("rule", ["nvidia", "nvidia-packed"])
@@ -125,16 +125,16 @@ def by_gpu(ids: frozenset[str]) -> frozenset[tuple[str, int]]:
 def test_shared_gpus_are_taken_one_by_one(rule: Rule, seed: int) -> None:
     rng = random.Random(seed)
     known = [f"GPU-{gpu}::{replica}" for gpu in range(3) for replica in range(rng.randint(2, 4))]
-    free = [one for one in known if rng.random() < 0.7]
+    free = [replica for replica in known if rng.random() < 0.7]
     count = rng.randint(1, max(1, len(free) - 1))
     taken = {by_gpu(one_by_one(free, count, known, packs=rule == "nvidia-packed", rng=rng)) for _ in range(300)}
-    found = answers(rule, free, count, known, {})
-    assert found is not None and {by_gpu(one) for one in found} == taken
+    preferred = answers(rule, free, count, known, {})
+    assert preferred is not None and {by_gpu(replica) for replica in preferred} == taken
 
 
 def test_mig_devices_may_be_any() -> None:
     known = [f"MIG-{at}" for at in range(3)]
-    assert answers("nvidia", known, 1, known, {}) == {frozenset((one,)) for one in known}
+    assert answers("nvidia", known, 1, known, {}) == {frozenset((device,)) for device in known}
 
 
 def test_the_lowest_ids_are_the_first_as_texts() -> None:

@@ -9,30 +9,30 @@ import pytest
 
 from topowise import pods
 from topowise.errors import ParseError
-from topowise_scheduler.device_affinity import ANNOTATION, Wish, read, wishes_of
+from topowise_scheduler.device_affinity import ANNOTATION, AffinityTerm, read, terms_of
 
 GPU, NIC = "nvidia.com/gpu", "rdma/hca"
 
 
 @pytest.mark.parametrize(
-    ("text", "wishes"),
+    ("text", "expected"),
     [
-        (f"require {GPU},{NIC}: pcie-switch", [Wish("require", (GPU, NIC), "pcie-switch")]),
-        (f"prefer {GPU}: pcie-root", [Wish("prefer", (GPU,), "pcie-root")]),
-        (f"{GPU}: pcie-root-port", [Wish("prefer", (GPU,), "pcie-root-port")]),
+        (f"require {GPU},{NIC}: pcie-switch", [AffinityTerm("require", (GPU, NIC), "pcie-switch")]),
+        (f"prefer {GPU}: pcie-root", [AffinityTerm("prefer", (GPU,), "pcie-root")]),
+        (f"{GPU}: pcie-root-port", [AffinityTerm("prefer", (GPU,), "pcie-root-port")]),
         (
             f"  require {GPU} , {NIC} :pcie-root ;\n prefer {GPU}: pcie-switch;\n",
-            [Wish("require", (GPU, NIC), "pcie-root"), Wish("prefer", (GPU,), "pcie-switch")],
+            [AffinityTerm("require", (GPU, NIC), "pcie-root"), AffinityTerm("prefer", (GPU,), "pcie-switch")],
         ),
-        (f"{GPU}: pcie-root; {GPU}: pcie-root", [Wish("prefer", (GPU,), "pcie-root")]),
+        (f"{GPU}: pcie-root; {GPU}: pcie-root", [AffinityTerm("prefer", (GPU,), "pcie-root")]),
         # Prefixes that are words of the form.
-        ("require/gpu: pcie-root", [Wish("prefer", ("require/gpu",), "pcie-root")]),
+        ("require/gpu: pcie-root", [AffinityTerm("prefer", ("require/gpu",), "pcie-root")]),
     ],
 )
-def test_entries_are_read(text: str, wishes: list[Wish]) -> None:
-    found = read(text)
-    assert list(found) == wishes
-    assert read("; ".join(map(str, found))) == found
+def test_entries_are_read(text: str, expected: list[AffinityTerm]) -> None:
+    terms = read(text)
+    assert list(terms) == expected
+    assert read("; ".join(map(str, terms))) == terms
 
 
 @pytest.mark.parametrize(
@@ -67,15 +67,15 @@ def needs(*containers: dict[str, Any], **spec: Any) -> pods.Needs:
 
 
 def test_resources_must_be_such_that_a_container_gets() -> None:
-    asking = {"name": "c", "resources": {"limits": {GPU: 2, NIC: 0}}}
-    assert wishes_of({ANNOTATION: f"{GPU}: pcie-root"}, needs(asking))
-    for bad in (NIC, "nvidia.com/gpus"):
-        with pytest.raises(ParseError, match=f"'{bad}': expected a resource"):
-            wishes_of({ANNOTATION: f"{GPU},{bad}: pcie-root"}, needs(asking))
+    container = {"name": "c", "resources": {"limits": {GPU: 2, NIC: 0}}}
+    assert terms_of({ANNOTATION: f"{GPU}: pcie-root"}, needs(container))
+    for resource in (NIC, "nvidia.com/gpus"):
+        with pytest.raises(ParseError, match=f"'{resource}': expected a resource"):
+            terms_of({ANNOTATION: f"{GPU},{resource}: pcie-root"}, needs(container))
     with pytest.raises(ParseError, match="no init container"):
-        wishes_of({ANNOTATION: f"{GPU}: pcie-root"}, needs(initContainers=[asking]))
+        terms_of({ANNOTATION: f"{GPU}: pcie-root"}, needs(initContainers=[container]))
 
 
-def test_without_the_annotation_nothing_is_wished() -> None:
-    for given in ({}, {"other": "x"}, {ANNOTATION: ""}, {ANNOTATION: " "}):
-        assert wishes_of(given, needs()) == ()
+def test_without_the_annotation_there_are_no_terms() -> None:
+    for values in ({}, {"other": "x"}, {ANNOTATION: ""}, {ANNOTATION: " "}):
+        assert terms_of(values, needs()) == ()

@@ -1,6 +1,6 @@
-"""Verdicts that still hold: a shape of pod is judged anew only on nodes that have changed since.
+"""Cached verdicts by pod shape: only changed nodes are decided again.
 
-Invariant: a verdict is used only as long as the version of its row is the one it was made of.
+Invariant: a verdict is used only while the version of its row equals the version that it was computed from.
 """
 
 from __future__ import annotations
@@ -11,39 +11,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topowise.bounded import ENTRY_BYTES, Bounded
-from topowise_scheduler.engine.admission import checked
 from topowise_scheduler.shape import PodRequests, Shape
 
-# What is known of the zones on which a pod would lie. In between they are all that may be: the model knows better by
-# ids of CPUs, and of devices it takes the lowest where a kubelet takes any.
-NOT_LOOKED_FOR, BY_CPUS, ANY_DEVICES, EXACT = range(4)
+# What the zones of a placement are: not computed; an upper bound, where the model decides by ids of CPUs; an upper
+# bound, where a kubelet takes any device (the model takes the lowest id); exact.
+NOT_COMPUTED, BY_CPUS, ANY_DEVICES, EXACT = range(4)
 
 _MAX_SHAPES = 1024
-# For so many rows some fifty shapes of pods of one container.
+# Enough for about fifty shapes of pods with a single container.
 _BYTES_PER_ROW = 1 << 11
 _MIN_BYTES, _MAX_BYTES = 8 << 20, 32 << 20
 
 
 class CachedVerdicts:
-    """The verdicts on one pod, by row; `versions` are those of the rows they were made of, 0 for none.
+    """The verdicts on a pod by row. `versions` are the rows' versions that they were computed from, 0 for no verdict.
 
-    `zones` and `aligned` (containers, rows) are those of admission.Placements, `located` (rows,) is one of
-    NOT_LOOKED_FOR to EXACT.
-    `short` is a number of `resources`: what the predicates check of any of its shapes, that of the first shape first.
-    `kinds` has per group of nodes the version of each kind of hardware, and whether its nodes fit with nothing held.
-    `prepared` is the engine's version when it was judged in steps, `rounds` how often in a row it
-    was, `counted` what the cache has counted of its size.
-    `asked_by` is who asked last.
-    `raw`, `ranks` and `in_cache` (rows,) are what a strategy has said where `rated` (rows,); of one strategy, as a
-    service has one.
+    `zones` and `aligned` (containers, rows) are as in batch_admission.Placements, `located` (rows,) is NOT_COMPUTED
+    to EXACT. `kinds` has, by group of nodes, the version of each kind of hardware and whether the pod fits on such a
+    node when it is empty. `prepared` is the engine's version after the last computation in steps, `rounds` the number
+    of such computations in a row, `counted` the bytes that the cache has added for it. `last_pod` is the pod of the
+    last call. `raw`, `ranks` and `in_cache` (rows,) are ratings where `rated` (rows,), all by the same strategy.
     """
 
     def __init__(self, pod: PodRequests, shapes: tuple[Shape, ...], rows: int) -> None:
-        self.resources = tuple(dict.fromkeys([name for shape in shapes for name in checked(shape)]))
         self.versions: NDArray[np.int64] = np.zeros(rows, dtype=np.int64)
         self.outcome: NDArray[np.int8] = np.zeros(rows, dtype=np.int8)
         self.reason: NDArray[np.int8] = np.zeros(rows, dtype=np.int8)
-        self.short: NDArray[np.int16] = np.full(rows, -1, dtype=np.int16)
         containers = len(shapes[0].containers)
         self.zones: NDArray[np.int64] = np.zeros((containers, rows), dtype=np.int64)
         self.aligned: NDArray[np.bool_] = np.zeros((containers, rows), dtype=np.bool_)
@@ -52,7 +45,7 @@ class CachedVerdicts:
         self.prepared = -1 << 31
         self.rounds = 0
         self.counted = 0
-        self.asked_by = ref(pod)
+        self.last_pod = ref(pod)
         self._shapes = pod.size * len(shapes)
         self.raw: NDArray[np.int64] = np.zeros(rows, dtype=np.int64)
         self.ranks: NDArray[np.int64] = np.zeros(rows, dtype=np.int64)
@@ -62,30 +55,25 @@ class CachedVerdicts:
 
     @property
     def size(self) -> int:
-        """Bytes, about."""
-        verdicts = self.versions.nbytes + self.outcome.nbytes + self.reason.nbytes + self.short.nbytes
+        """The approximate size in bytes."""
+        verdicts = self.versions.nbytes + self.outcome.nbytes + self.reason.nbytes
         kinds = sum([versions.nbytes + fits.nbytes for versions, fits in self.kinds.values()])
         ratings = self.raw.nbytes + self.ranks.nbytes + self.in_cache.nbytes + self.rated.nbytes
         located = self.zones.nbytes + self.aligned.nbytes + self.located.nbytes
         return verdicts + located + ratings + kinds + self._shapes
 
-    def be_rated_by(self, strategy: object) -> None:
-        """From now on ratings are of this strategy; those of another are forgotten."""
+    def set_strategy(self, strategy: object) -> None:
+        """Sets the strategy of the ratings; drops the ratings of a different strategy."""
         if self._strategy != strategy:
             self._strategy = strategy
             self.rated[:] = False
 
-    def numbers(self, shape: Shape) -> NDArray[np.int16]:
-        """From numbers in `checked(shape)` to those in `resources`; -1 stays -1."""
-        return np.array([*map(self.resources.index, checked(shape)), -1], dtype=np.int16)
-
     def widen(self, rows: int) -> None:
-        """Make space for more rows."""
+        """Extends the arrays to a number of rows."""
         missing = rows - len(self.versions)
         self.versions = np.pad(self.versions, (0, missing))
         self.outcome = np.pad(self.outcome, (0, missing))
         self.reason = np.pad(self.reason, (0, missing))
-        self.short = np.pad(self.short, (0, missing), constant_values=-1)
         self.zones = np.pad(self.zones, ((0, 0), (0, missing)))
         self.aligned = np.pad(self.aligned, ((0, 0), (0, missing)))
         self.located = np.pad(self.located, (0, missing))
@@ -95,7 +83,7 @@ class CachedVerdicts:
         self.rated = np.pad(self.rated, (0, missing))
 
     def of_kinds(self, group: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.int8]]:
-        """Versions and verdicts of the kinds of hardware in a group."""
+        """The versions and verdicts of the kinds of hardware in a group."""
         versions, verdicts = self.kinds.get(group, (np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int8)))
         missing = count - len(versions)
         if missing > 0:
@@ -107,8 +95,7 @@ class CachedVerdicts:
 
 
 class VerdictCache:
-    """The shapes asked for last, at most 1,024 of them and 8 to 32 MiB by the number of rows; those of which there is a
-    pod, or was lately."""
+    """The most recently used shapes, at most 1,024 shapes and 8 to 32 MiB, depending on the number of rows."""
 
     def __init__(self) -> None:
         self._shapes: Bounded[tuple[Shape, ...], CachedVerdicts]
@@ -118,26 +105,29 @@ class VerdictCache:
         return len(self._shapes)
 
     def of(self, pod: PodRequests, rows: int) -> CachedVerdicts:
-        """What is known of a pod, as kubelets with different feature gates see it; new if nothing is."""
+        """The verdicts on a pod, new and empty if there are none.
+
+        The key has a shape for each way in which kubelets with different feature gates see the pod.
+        """
         shapes = tuple([form.shape for form in pod.forms])
-        found = self._shapes.get(shapes)
-        if found is None:
-            found = CachedVerdicts(pod, shapes, rows)
+        cached = self._shapes.get(shapes)
+        if cached is None:
+            cached = CachedVerdicts(pod, shapes, rows)
         else:
-            found.asked_by = ref(pod)
-            if len(found.versions) < rows:
-                found.widen(rows)
-        # What is known of kinds of hardware grows too.
-        size = found.size
-        if size != found.counted:
-            found.counted = size
-            # A pod that is judged in steps needs its verdicts at the next step, however large they are.
+            cached.last_pod = ref(pod)
+            if len(cached.versions) < rows:
+                cached.widen(rows)
+        # The size changes between calls, because `kinds` grows.
+        size = cached.size
+        if size != cached.counted:
+            cached.counted = size
+            # A pod that is decided in steps needs its verdicts at the next step, even above the bound.
             most = min(_MAX_BYTES, max(_MIN_BYTES, rows * _BYTES_PER_ROW))
             self._shapes.most_bytes = max(most, size + ENTRY_BYTES)
-            self._shapes.put(shapes, found)
-        return found
+            self._shapes.put(shapes, cached)
+        return cached
 
     def forget_gone(self) -> None:
-        """Drop what is known of pods that are gone: a tenant's thousand shapes are not to stay when the tenant goes."""
-        for shapes in [shapes for shapes, known in self._shapes.items() if known.asked_by() is None]:
+        """Drops the verdicts on deleted pods, so that a deleted tenant's thousand shapes free their memory."""
+        for shapes in [shapes for shapes, cached in self._shapes.items() if cached.last_pod() is None]:
             self._shapes.pop(shapes)

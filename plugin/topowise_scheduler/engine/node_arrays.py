@@ -1,6 +1,6 @@
-"""Numbers of many nodes as one array: sections of rows, and a column for each node.
+"""The vectors of many nodes in an array: sections of rows, and a column for each node.
 
-Invariant: a section exists while a column has it, and a column without the section holds what `counts.absent` says.
+Invariant: a section exists while a column has it. A column without the section has `node_vector.absent` there.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from topowise_scheduler.engine.counts import Key, absent
+from topowise_scheduler.engine.node_vector import Key, absent
 
 Numbers = NDArray[np.int64]
-Counts = Mapping[Key, Sequence[int]]
+NodeVector = Mapping[Key, Sequence[int]]
 
-# A node with resources of its own is a group of its own, and its arrays are to be small.
+# A node with unusual resources has a separate group, so the arrays start small.
 FIRST_COLUMNS: Final = 2
-# Rows of sections that no column has are not worth a copy below this number.
+# Up to this number of unused rows the arrays are not compacted.
 _FEW_ROWS: Final = 64
-# More than any request, and eight of them do not overflow.
+# More than any request, and the sum of eight does not overflow.
 _MOST: Final = 1 << 58
 
 
 class _Set:
-    """Sections that some columns have, once for all of these columns."""
+    """The set of sections that `columns` columns have."""
 
     __slots__ = ("columns", "keys")
 
@@ -37,21 +37,20 @@ class _Set:
 _NONE: Final = _Set(())
 
 
-class CountsArray:
-    """int64 (entries, columns): a section has its entries one after another, and each entry all nodes in one stretch.
+class NodeArrays:
+    """int64 (entries, columns): the entries of a section are adjacent rows, the nodes are contiguous in each row.
 
-    So a comparison over all nodes reads memory in order, and a node is written by one assignment. A section exists
-    while a column has it; the other columns hold what `counts.absent` says. Rows grow by doubling. The rows of a
-    section that no column has any more stay until such rows are the greater part: then they are given back.
+    So a comparison over all nodes reads memory sequentially, and a node is written by an assignment. Rows and columns
+    grow by doubling. Rows of unused sections are released when they outnumber the used rows.
     """
 
     def __init__(self, zones: int) -> None:
         self._zones = zones
         self._data: Numbers = np.zeros((0, FIRST_COLUMNS), dtype=np.int64)
         self._slices: dict[Key, slice] = {}
-        # In the order of the rows, sections without a column too.
+        # In the order of the rows, with unused sections.
         self._defaults: dict[Key, Sequence[int]] = {}
-        # The sections of each column; most columns have the same. How many of these sets have a section.
+        # Most columns share a set of sections, so uses of a section are counted by set.
         self._sets: dict[tuple[Key, ...], _Set] = {}
         self._set_of: list[_Set] = []
         self._uses: dict[Key, int] = {}
@@ -62,29 +61,29 @@ class CountsArray:
 
     @property
     def height(self) -> int:
-        """Entries of the sections that a column has."""
+        """The number of entries of used sections."""
         return self._height - self._unused
 
     def height_with(self, keys: Collection[Key]) -> int:
-        """Entries that these sections add."""
+        """The number of entries that these sections add."""
         if tuple(keys) in self._sets:
             return 0
         return sum([len(absent(key, self._zones)) for key in keys if key not in self])
 
     def names(self, family: str) -> list[str]:
-        """The resources that have a section in a family."""
+        """The resources with a section in a family."""
         return [name for (first, name), uses in self._uses.items() if uses and first == family]
 
     def section(self, key: Key) -> Numbers:
-        """(entries, columns), free columns too."""
+        """(entries, columns), with free columns."""
         rows = self._slices.get(key)
         if rows is None:
-            # A section may go while a decision is under way.
+            # A section may disappear between the steps of a decision.
             return np.repeat(np.array(absent(key, self._zones), dtype=np.int64)[:, None], self._data.shape[1], axis=1)
         return self._data[rows]
 
-    def write(self, column: int, values: Counts) -> None:
-        """Fill a column."""
+    def write(self, column: int, values: NodeVector) -> None:
+        """Writes a column."""
         keys = tuple(values)
         while column >= len(self._set_of):
             self._set_of.append(_NONE)
@@ -98,34 +97,34 @@ class CountsArray:
         try:
             self._data[: self._height, column] = numbers
         except OverflowError:
-            # Damage; no request is as large.
+            # A damaged report; no request is as large.
             self._data[: self._height, column] = [max(-_MOST, min(_MOST, number)) for number in numbers]
 
     def move(self, source: int, target: int) -> None:
-        """Copy a column over another, and free it."""
+        """Moves a column to the position of another column."""
         self._data[:, target] = self._data[:, source]
         self._use(target, self._set_of[source].keys)
         self.free(source)
 
     def free(self, column: int) -> None:
-        """The column is of no node any more."""
+        """Frees a column."""
         self._use(column, ())
 
     def _use(self, column: int, keys: tuple[Key, ...]) -> None:
-        """The column has these sections from now on."""
+        """Sets the sections of a column."""
         before = self._set_of[column]
         if before.keys == keys:
             return
-        now = self._sets.get(keys, _NONE)
-        if now is _NONE and keys:
-            now = self._sets[keys] = _Set(keys)
+        after = self._sets.get(keys, _NONE)
+        if after is _NONE and keys:
+            after = self._sets[keys] = _Set(keys)
             for key in keys:
                 if key not in self._slices:
                     self._add(key)
                 self._unused -= 0 if self._uses[key] else len(self._defaults[key])
                 self._uses[key] += 1
-        self._set_of[column] = now
-        now.columns += 1
+        self._set_of[column] = after
+        after.columns += 1
         before.columns -= 1
         if before.keys and not before.columns:
             del self._sets[before.keys]
@@ -145,14 +144,14 @@ class CountsArray:
         self._data[first : self._height] = np.array(default, dtype=np.int64)[:, None]
 
     def _compact(self) -> None:
-        """Keep the sections that a column has."""
-        kept = {key: default for key, default in self._defaults.items() if self._uses[key]}
-        self._data = np.concatenate([self._data[self._slices[key]] for key in kept] or [self._data[:0]])
+        """Releases the rows of unused sections."""
+        used = {key: default for key, default in self._defaults.items() if self._uses[key]}
+        self._data = np.concatenate([self._data[self._slices[key]] for key in used] or [self._data[:0]])
         self._slices, first = {}, 0
-        for key, default in kept.items():
+        for key, default in used.items():
             self._slices[key] = slice(first, first + len(default))
             first += len(default)
-        self._defaults, self._uses = kept, {key: self._uses[key] for key in kept}
+        self._defaults, self._uses = used, {key: self._uses[key] for key in used}
         self._height, self._unused = first, 0
 
     def _resize(self, height: int, width: int) -> None:

@@ -1,7 +1,8 @@
-"""Whether a pod's CPUs will lie in one L3 cache: what decides among nodes that are otherwise as good as each other.
+"""Whether a pod's CPUs will share an L3 cache, the last criterion among otherwise equal nodes.
 
-Only a CPU manager with prefer-align-cpus-by-uncorecache puts a container into one cache on purpose, so only such nodes
-count. Of several containers on one NUMA node each is looked at as if it came first; it is the last of all reasons.
+Only a CPU manager with prefer-align-cpus-by-uncorecache places a container in an L3 cache on purpose, so only such
+nodes count. Each container of several on a NUMA node is checked as if it came first, which suffices for the last
+criterion.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ from topowise_scheduler.strategies.placed_zones import PlacedZones
 
 
 def in_one(candidates: Candidates) -> NDArray[np.bool_] | None:
-    """(nodes,) whether every container with CPUs of its own, plain init containers aside, will have them in one cache;
-    None if there is none, or no node that tells."""
-    asked = [
+    """(nodes,) whether every container with exclusive CPUs, without plain init containers, gets them in a single cache;
+    None without such containers or without nodes that report caches."""
+    requests = [
         (container.requests["cpu"], placed)
         for container, placed in zip(candidates.containers, candidates.placed, strict=True)
         if container.kind != INIT and "cpu" in container.requests
     ]
-    if candidates.caches is None or not asked:
+    if candidates.caches is None or not requests:
         return None
-    found = np.ones(candidates.placed.shape[1], np.bool_)
-    for count, masks in asked:
+    in_cache = np.ones(candidates.placed.shape[1], np.bool_)
+    for count, masks in requests:
         placed = PlacedZones.of(masks, candidates.zones)
         enough = np.zeros(masks.size, np.bool_)
         enough[placed.single] = placed.at_single(candidates.caches) >= count
-        found &= enough
-    return found
+        in_cache &= enough
+    return in_cache

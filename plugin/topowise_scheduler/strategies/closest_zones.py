@@ -1,7 +1,7 @@
-"""Whether NUMA nodes are the closest of as many on their machine.
+"""Whether a set of NUMA nodes is a closest set of its size on its machine.
 
-All combinations of a size are looked at at once, for all nodes: a table of members, and sums that add one pair after
-the other. Only sizes that occur are built.
+All combinations of a size are compared at once, for all nodes: a table of members, and sums over pairs. Only tables of
+sizes that occur are built.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-# How many sums are held at a time.
+# Sums in memory at a time.
 _CELLS: Final = 1 << 17
-# Machines with more have too many combinations to list, and kubelets that align nothing on them.
+# Above this there are too many combinations, and kubelets align nothing (max-allowable-numa-nodes is 8 by default).
 _MAX_ZONES: Final = 16
 
 
 def are_closest(masks: NDArray[np.int64], distances: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """(nodes,) whether no other combination of as many zones is closer; free or not (minAvgDistanceInCombinations).
+    """(nodes,) whether no combination of as many zones is closer, free or not (minAvgDistanceInCombinations).
 
     `distances` are (zones, zones, nodes).
     """
     zones = distances.shape[0]
     sizes = np.bitwise_count(masks)
-    # A zone alone is as close to itself as any other.
+    # A single zone is as close to itself as any zone.
     close = sizes <= 1
     if zones > _MAX_ZONES:
         return close
@@ -42,16 +42,17 @@ def are_closest(masks: NDArray[np.int64], distances: NDArray[np.int32]) -> NDArr
 
 
 def _spans(distances: NDArray[np.int32], size: int) -> NDArray[np.int32]:
-    """(combinations, nodes), or (combinations, 1) if all nodes are alike, the sum of the distances between all pairs of
-    different members. To itself each has 10, so combinations of a size compare as upstream's averages over all pairs,
-    each with itself too (nodesAvgDistance)."""
+    """(combinations, nodes), or (combinations, 1) for equal nodes: the sum of the distances between different members.
+
+    Upstream's averages include the distance to itself (nodesAvgDistance), which is always 10: the order is the same.
+    """
     if (distances == distances[:, :, :1]).all():
         distances = distances[:, :, :1]
     members = _members(distances.shape[0], size)
     both_ways = distances + distances.transpose(1, 0, 2)
     total = np.zeros((len(members), distances.shape[2]), np.int32)
-    for one, other in combinations(members.T, 2):
-        total += both_ways[one, other]
+    for first, second in combinations(members.T, 2):
+        total += both_ways[first, second]
     return total
 
 
