@@ -19,9 +19,9 @@ from topowise.runtime.turns import sliced
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.kube_scheduler import Pod, unbound
-from topowise_scheduler.view import together
-from topowise_scheduler.view.cluster_view import ClusterView
-from topowise_scheduler.view.together import Placing, Together
+from topowise_scheduler.presentation.explain import together
+from topowise_scheduler.presentation.explain.cluster_view import ClusterView
+from topowise_scheduler.presentation.explain.together import Placing, Together
 
 MOST_SECONDS: Final = 600
 

@@ -28,7 +28,7 @@ from topowise_scheduler import kube_scheduler
 from topowise_scheduler.answers import Answers, Question
 from topowise_scheduler.configuration import Grpc
 from topowise_scheduler.fit_together import Fitting, FitTogether
-from topowise_scheduler.view.cluster_view import ClusterView
+from topowise_scheduler.presentation.explain.cluster_view import ClusterView
 
 log = logging.getLogger(__name__)
 

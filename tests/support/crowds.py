@@ -20,7 +20,7 @@ from topowise_scheduler.extender.explaining import Explainer
 from topowise_scheduler.extender.http import Application, Metrics
 from topowise_scheduler.leader.requeue import Requeuer
 from topowise_scheduler.preemption import Budgets
-from topowise_scheduler.ui import Dashboard, Decisions
+from topowise_scheduler.presentation.dashboard import Dashboard, Decisions
 
 
 def names(nodes: int) -> list[str]:

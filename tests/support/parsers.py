@@ -32,7 +32,7 @@ from topowise_scheduler.cluster.pods.records import Records
 from topowise_scheduler.configuration import SchedulerConfiguration
 from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, Machine, MemoryBlock, NumaNode, Placement
 from topowise_scheduler.preemption import decode_budget
-from topowise_scheduler.ui import fits
+from topowise_scheduler.presentation.dashboard import fits
 
 GI = 1 << 30
 

@@ -27,7 +27,7 @@ from topowise_scheduler.extender.verbs import Verbs, table
 from topowise_scheduler.fit_together import Fitting
 from topowise_scheduler.kubelet import Core, Kubelet, Machine, NumaNode
 from topowise_scheduler.preemption import Budgets
-from topowise_scheduler.view.cluster_view import ClusterView
+from topowise_scheduler.presentation.explain.cluster_view import ClusterView
 
 GIB = 1 << 30
 

@@ -22,7 +22,7 @@ from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.pods.records import PodRecord, Records
 from topowise_scheduler.extender import wire
 from topowise_scheduler.extender.replies import BadRequestError, NotReady, Observer, Reply
-from topowise_scheduler.view import prediction
+from topowise_scheduler.presentation.explain import prediction
 
 # Together less than the 2 s of kube-scheduler's httpTimeout in our documentation.
 _WAIT_S = 0.5

@@ -10,7 +10,7 @@ from topowise import documents
 from topowise.text import escaped_json_bytes
 from topowise_scheduler.extender.replies import BadRequestError, NotReady, Reply
 from topowise_scheduler.fit_together import Fitting, FitTogether
-from topowise_scheduler.view.together import Together
+from topowise_scheduler.presentation.explain.together import Together
 
 
 class FittingVerb:

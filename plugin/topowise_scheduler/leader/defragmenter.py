@@ -34,8 +34,8 @@ from topowise_scheduler.engine import Outcome
 from topowise_scheduler.kube_scheduler import Pod
 from topowise_scheduler.leader import chore, events, evictions
 from topowise_scheduler.preemption import Budgets
-from topowise_scheduler.view.cluster_view import ClusterView
-from topowise_scheduler.view.picture.words import counted
+from topowise_scheduler.presentation.explain.cluster_view import ClusterView
+from topowise_scheduler.presentation.picture.words import counted
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.leader import chore, events
-from topowise_scheduler.view import waiting
+from topowise_scheduler.presentation.explain import waiting
 
 CONDITION: Final = "topowise.io/Alignable"
 _REASON: Final = "WaitsForAlignment"

@@ -29,13 +29,13 @@ from topowise_scheduler.device_affinity import ANNOTATION, Rule, Settings
 from topowise_scheduler.extender import http
 from topowise_scheduler.extender.callers import Callers
 from topowise_scheduler.kube_scheduler import Pod
-from topowise_scheduler.kubectl import arguments
-from topowise_scheduler.kubectl.console import Console
-from topowise_scheduler.kubectl.doctor import command
 from topowise_scheduler.kubelet import Device, DevicePlugin, Kubelet, Machine, Placement
 from topowise_scheduler.leader.alignment import AlignmentPreemption
 from topowise_scheduler.preemption import Budgets
-from topowise_scheduler.view import together
+from topowise_scheduler.presentation.explain import together
+from topowise_scheduler.presentation.kubectl import arguments
+from topowise_scheduler.presentation.kubectl.console import Console
+from topowise_scheduler.presentation.kubectl.doctor import command
 from volcano import RELEASING, Volcano
 
 GPU, NIC = "nvidia.com/gpu", "rdma/hca"

@@ -25,7 +25,7 @@ from topowise_scheduler.kubelet import (
     MemoryReservation,
     NumaNode,
 )
-from topowise_scheduler.view import picture
+from topowise_scheduler.presentation import picture
 
 GPU = "nvidia.com/gpu"
 

@@ -1,0 +1,149 @@
+"""One node: its picture, and the pods on it with what is sure of each.
+
+The picture of a large machine takes some ten milliseconds to write. It is a value that nobody changes, so that is done
+in a thread, and only if the node has changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping
+from typing import Final, Literal
+
+import msgspec
+
+from topowise.bounded import Bounded
+from topowise_scheduler.cluster.ledger import Ledger
+from topowise_scheduler.cluster.node.bookings import BookingState
+from topowise_scheduler.cluster.node.history import Entry
+from topowise_scheduler.cluster.node.node_state import NodeState
+from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.presentation import picture
+from topowise_scheduler.presentation.dashboard.state import Reader, Sightings
+from topowise_scheduler.presentation.explain import placed
+from topowise_scheduler.presentation.picture.model import Zone
+from topowise_scheduler.report import Report
+
+Certainty = Literal["confirmed", "predicted", "uncertain", "does not fit", "reserved", "nominated"]
+
+CERTAINTIES: Final[Mapping[Certainty, str]] = {
+    "confirmed": "the node's report includes it",
+    "predicted": "bound; the model knows where the kubelet puts it",
+    "uncertain": "bound; it may lie elsewhere than predicted until the next report",
+    "does not fit": "bound; by the model the kubelet has no room for it",
+    "reserved": "expected here after an answer, not bound yet",
+    "nominated": "kube-scheduler evicts others for it here",
+}
+
+_DRAWN_BYTES: Final = 8 << 20
+_STYLE: Final = re.compile(r"<style>.*?</style>\s*", re.DOTALL)
+
+
+class Pod(msgspec.Struct, frozen=True):
+    """A pod of the node; `numa` in words, "-" if it holds nothing of its own or nobody knows where."""
+
+    name: str
+    certainty: Certainty
+    numa: str
+    priority: int
+
+
+class NodePage(msgspec.Struct, frozen=True):
+    """All that is shown of a node; `svg` is without its style sheet, which the page has. `seen` as in state.Node."""
+
+    name: str
+    policy: str
+    scope: str
+    precision: str
+    kubelet: str
+    marks: str
+    seen: int
+    version: str
+    problems: tuple[str, ...]
+    pods: tuple[Pod, ...]
+    svg: str
+
+
+class Nodes:
+    """Reads nodes; the last few pictures are kept. `monotonic` is the ledger's time."""
+
+    def __init__(self, ledger: Ledger, reader: Reader, sightings: Sightings, monotonic: Callable[[], float]) -> None:
+        self._ledger = ledger
+        self._reader = reader
+        self._sightings = sightings
+        self._monotonic = monotonic
+        self._drawn: Bounded[str, tuple[int, str]] = Bounded(_DRAWN_BYTES, lambda _, drawn: len(drawn[1]))
+
+    async def read(self, name: str) -> NodePage | None:
+        """A node as it is, None if nobody has reported it."""
+        node_state = self._ledger.node_states.of(name)
+        if node_state is None or node_state.report is None or node_state.kubelet is None:
+            return None
+        report, settings = node_state.report, node_state.kubelet.settings.topology
+        return NodePage(
+            name=name,
+            policy=report.policy,
+            scope=settings.scope,
+            precision=report.precision,
+            kubelet=report.exact_for,
+            marks=self._reader.marks([name]).get(name, ""),
+            seen=self._sightings.of(name),
+            version=report.version,
+            problems=report.problems,
+            pods=_pods(node_state, node_state.kubelet, self._monotonic()),
+            svg=await self._svg(name, node_state, node_state.kubelet, report),
+        )
+
+    async def _svg(self, name: str, node_state: NodeState, kubelet: Kubelet, report: Report) -> str:
+        if not kubelet.node_ids:
+            return ""
+        changed_at = self._ledger.node_states.changed_at(name)
+        drawn_at, svg = self._drawn.get(name) or (-1, "")
+        if drawn_at == changed_at:
+            return svg
+        names = {entry.uid: "/".join(entry.name) for entry in node_state.history.entries()}
+        drawn = picture.read(kubelet, names, node=name, precision=report.precision)
+        drawn = msgspec.structs.replace(drawn, policy=report.policy)
+        svg = await asyncio.to_thread(_written, picture.with_places(drawn, report.places))
+        self._drawn.put(name, (changed_at, svg))
+        return svg
+
+
+def style() -> str:
+    """The style sheet of the pictures, the same for all."""
+    found = _STYLE.search(picture.svg(picture.Picture("", "", "", "exact", (Zone(0, (), ()),))))
+    return "" if found is None else found.group().strip().removeprefix("<style>").removesuffix("</style>")
+
+
+def _written(drawn: picture.Picture) -> str:
+    return _STYLE.sub("", picture.svg(drawn), count=1)
+
+
+def _pods(node_state: NodeState, kubelet: Kubelet, monotonic: float) -> tuple[Pod, ...]:
+    is_exact = node_state.report is not None and node_state.report.precision == "exact"
+    uncertain = {view.uid for view in node_state.uncertain(monotonic)}
+    found = []
+    for entry in node_state.history.entries():
+        uid = entry.uid
+        places = placed.of(kubelet, uid, is_exact=is_exact) if uid in kubelet.active else {}
+        certainty = _certainty(
+            entry,
+            is_uncertain=uid in uncertain,
+            is_placed=uid in kubelet.active,
+            is_reported=node_state.is_reported(uid),
+        )
+        found.append(Pod("/".join(entry.name), certainty, placed.in_words(places), entry.record.priority))
+    return tuple(sorted(found, key=lambda one: one.name))
+
+
+def _certainty(entry: Entry, *, is_uncertain: bool, is_placed: bool, is_reported: bool) -> Certainty:
+    if entry.state is BookingState.NOMINATED:
+        return "nominated"
+    if entry.state is BookingState.RESERVED:
+        return "reserved"
+    if is_reported:
+        return "confirmed"
+    if not is_placed:
+        return "does not fit"
+    return "uncertain" if is_uncertain else "predicted"

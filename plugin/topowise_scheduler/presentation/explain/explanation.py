@@ -1,0 +1,387 @@
+"""Why a node's kubelet would admit a pod or not: per container and resource, which zones it saw and what they lack.
+
+The one-node model decides the pod once more and is watched while it merges hints, so what is said is what was decided,
+not a second opinion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from operator import or_
+from typing import Literal
+
+import msgspec
+
+from topowise import quantity
+from topowise.pods import HUGEPAGES
+from topowise_scheduler.device_affinity import Judged, Outcome
+from topowise_scheduler.kube_scheduler import Refusal, spell
+from topowise_scheduler.kubelet import Admission, Kubelet, cost
+from topowise_scheduler.kubelet.allocated_nodes import AllocatedNodes, allocated_nodes
+from topowise_scheduler.kubelet.hints import Hint, Hints
+from topowise_scheduler.kubelet.masks import members
+from topowise_scheduler.kubelet.pod import ContainerView, PodView, device_requests
+from topowise_scheduler.kubelet.trial import trial
+from topowise_scheduler.presentation.explain.merge_table import MergeTable, merge_table
+from topowise_scheduler.report import Report
+
+Verdict = Literal["fits", "not now", "never", "excluded", "not reported"]
+_MAX_ZONES = 2
+_BY_CHANCE = (
+    "; its kubelet may refuse the pod by chance: where several devices would do for a container it takes any, "
+    "and may take what the next container needs"
+)
+
+
+class ZoneRoom(msgspec.Struct, frozen=True, rename="camel"):
+    """One zone and one resource: cores, bytes or devices. `fits`: by the kubelet's rules this zone alone will do."""
+
+    numa: int
+    available: int
+    allocatable: int
+    fits: bool
+
+
+class ResourceRoom(msgspec.Struct, frozen=True, rename="camel"):
+    """What one resource's manager said: every zone, and whether any set of zones has enough."""
+
+    resource: str
+    asked: int
+    fits: bool
+    zones: tuple[ZoneRoom, ...]
+
+
+class Step(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """One merge of hints: of a container, or with `container` "" of the whole pod (scope pod).
+
+    `chosen` are NUMA node ids, None for no affinity; `preferred` as in the kubelet's hint. `merge` is there if it was
+    asked for.
+    """
+
+    container: str
+    chosen: tuple[int, ...] | None
+    preferred: bool
+    resources: tuple[ResourceRoom, ...]
+    merge: MergeTable | None = None
+
+
+class AffinityExplanation(msgspec.Struct, frozen=True, rename="camel"):
+    """One wish of the pod for near devices: what the node's devices come to for it, and why."""
+
+    wish: str
+    outcome: Outcome
+    why: str
+
+    def __str__(self) -> str:
+        return f"device affinity {self.wish} is {self.outcome}: {self.why}"
+
+
+class NodeExplanation(msgspec.Struct, frozen=True, rename="camel"):
+    """One node. `reason` and `message` are what the kubelet would write into the pod's status.
+
+    `precision` is "exact" if the node's exporter tells all that decides, "counts" if only amounts are known, "" if no
+    report has decided. `kubelet` is the version for which it is so, with "?" if that is not proven, "" if not known.
+    `not_looked_at` is what the pod asks for beside that, the same for all nodes.
+    """
+
+    node: str
+    verdict: Verdict
+    score: int
+    precision: str
+    policy: str
+    scope: str
+    reason: str
+    message: str
+    steps: tuple[Step, ...]
+    text: str
+    not_looked_at: tuple[str, ...] = ()
+    kubelet: str = ""
+    device_affinity: tuple[AffinityExplanation, ...] = ()
+
+    def with_affinity(self, judged: Judged | None) -> NodeExplanation:
+        """With what the node's devices come to for the wishes of the pod, which has None."""
+        if judged is None or self.verdict == "not reported":
+            return self
+        found = tuple(
+            AffinityExplanation(str(wish), outcome, why)
+            for wish, outcome, why in zip(judged.wishes, judged.outcomes, judged.whys, strict=True)
+        )
+        text = "; ".join((self.text, *map(str, found)))
+        return msgspec.structs.replace(self, text=text, device_affinity=found)
+
+    def beside(self, over_budget: str) -> NodeExplanation:
+        """With why the node's newest report is not used, "" if it is."""
+        if not over_budget:
+            return self
+        return msgspec.structs.replace(self, text=f"{self.text}; of its newest report nothing is used: {over_budget}")
+
+    def after(self, refusal: Refusal | None) -> NodeExplanation:
+        """With what kube-scheduler itself has against the node; it asks nobody else about such a node.
+
+        That an empty node would not do weighs more than that there is too little now.
+        """
+        if refusal is None or (refusal.verdict == "not now" and self.verdict == "never"):
+            return self
+        return msgspec.structs.replace(self, verdict=refusal.verdict, text=refusal.text, precision="", score=0)
+
+
+def not_reported(name: str) -> NodeExplanation:
+    """A node of which nothing is known."""
+    text = "no exporter has reported it; it is left to the other plug-ins"
+    return NodeExplanation(name, "not reported", 0, "", "", "", "", "", (), text)
+
+
+def too_large(name: str, problem: str) -> NodeExplanation:
+    """A node for a pod that is not judged."""
+    text = f"the pod is not judged: expected {problem}; use several pods"
+    return NodeExplanation(name, "never", 0, "", "", "", "", "", (), text)
+
+
+def explain(
+    name: str,
+    node: Kubelet,
+    pod: PodView,
+    *,
+    precision: str,
+    refusal: str = "",
+    never: bool = False,
+    score: int = 0,
+    unconfirmed: Sequence[str] = (),
+    report: Report | None = None,
+    with_hints: bool = False,
+    by_chance: bool = False,
+) -> NodeExplanation:
+    """What happens to the pod on the node.
+
+    `refusal` is a reason of ours to keep the pod away whatever the kubelet says; `never`: an empty node would not do.
+    `unconfirmed` is why the node's report is its last true one and not its kubelet's word of now, `report` that report.
+    `with_hints` also tells all hints, and what they merge to. `by_chance`: a node that fits may refuse the pod all the
+    same (device_affinity/draws.py).
+    """
+    takes = 0.0 if cost.is_quick(node) else cost.estimate(node, pod).seconds
+    admission, node, steps = _tried(node, pod, with_hints=with_hints)
+    settings = node.settings.topology
+    verdict: Verdict = "fits"
+    text = refusal
+    if not admission.admitted:
+        verdict = "never" if never else "not now"
+        text = _refused(steps, admission)
+        text += _never(text, steps, pod, settings.policy, report) if never else ""
+    elif refusal:
+        verdict = "never" if never else "not now"
+    else:
+        text = _placed(node, pod, steps, admission, knows_policy=report is None or report.knows_policy)
+        text += _BY_CHANCE if by_chance else ""
+    if report is not None and not admission.admitted:
+        text += _damage(report)
+    if unconfirmed:
+        text += f"; the node's report is its last true one, not confirmed now ({', '.join(unconfirmed)})"
+    if takes >= 1:
+        text += f"; its kubelet takes about {seconds(takes)} to decide, as it tries every set of NUMA nodes"
+    if report is not None and report.remark:
+        text += f"; {report.remark}"
+    return NodeExplanation(
+        node=name,
+        verdict=verdict,
+        score=score,
+        precision=precision,
+        policy=settings.policy if report is None else report.policy,
+        scope=settings.scope,
+        reason=admission.reason,
+        message=admission.message,
+        steps=tuple(steps),
+        text=text,
+        kubelet="" if report is None else report.exact_for,
+    )
+
+
+def _tried(node: Kubelet, pod: PodView, *, with_hints: bool = False) -> tuple[Admission, Kubelet, list[Step]]:
+    """What the kubelet decides, its node after that, and what it has looked at on its way there."""
+    steps: list[Step] = []
+
+    def watch(
+        kubelet: Kubelet, container: ContainerView | None, groups: Sequence[tuple[str, Hints]], merged: Hint
+    ) -> None:
+        rooms = tuple(_room(kubelet, pod, container, resource, hints) for resource, hints in groups)
+        chosen = None if merged.mask is None else kubelet.ids(merged.mask)
+        table = merge_table(kubelet, groups) if with_hints else None
+        steps.append(Step("" if container is None else container.name, chosen, merged.preferred, rooms, table))
+
+    return *trial(node, pod, observe=watch), steps
+
+
+def _damage(report: Report) -> str:
+    """What of the report was not believed, which may be why the node looks full."""
+    problems = [one for one in report.problems if one != report.version_problem]
+    if not problems:
+        return ""
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return f"; of its report something could not be used: {problems[0]}{more}"
+
+
+def seconds(about: float) -> str:
+    """A time of which only the order of magnitude is known."""
+    for size, name in ((86400, "days"), (3600, "hours"), (60, "minutes")):
+        if about >= 2 * size:
+            return f"{about / size:,.0f} {name}" if about < 1e4 * size else f"more than 10,000 {name}"
+    return f"{about:.0f} seconds" if about >= 1 else "less than a second"
+
+
+def human(resource: str, amount: int) -> str:
+    """An amount for people: cores, binary bytes, pieces."""
+    if resource == "memory" or resource.startswith(HUGEPAGES):
+        return quantity.human_bytes(amount)
+    return str(amount)
+
+
+def _room(kubelet: Kubelet, pod: PodView, container: ContainerView | None, resource: str, hints: Hints) -> ResourceRoom:
+    zones = tuple(
+        ZoneRoom(numa, *_amounts(kubelet, resource, position), bool(hints.fits >> (1 << position) & 1))
+        for position, numa in enumerate(kubelet.node_ids)
+    )
+    return ResourceRoom(resource, _asked(pod, container, resource), bool(hints.fits), zones)
+
+
+def _asked(pod: PodView, container: ContainerView | None, resource: str) -> int:
+    memory = pod.memory if container is None else container.memory
+    if resource == "cpu":
+        return pod.cpus if container is None else container.cpus
+    if memory and resource in memory:
+        return memory[resource]
+    return (device_requests(pod, resource) or 0) if container is None else container.limits.get(resource, 0)
+
+
+def _amounts(kubelet: Kubelet, resource: str, position: int) -> tuple[int, int]:
+    """(available, allocatable) of a zone."""
+    if resource == "cpu" and kubelet.cpu is not None:
+        mine = kubelet.topology.numa_cpus[position]
+        return (mine & kubelet.cpu.available).bit_count(), (mine & ~kubelet.cpu.policy.reserved).bit_count()
+    if kubelet.memory is not None and resource in kubelet.memory.tables.free:
+        tables = kubelet.memory.tables
+        return tables.free[resource][position], tables.policy.allocatable[resource][position]
+    near = kubelet.devices.tables[resource].near[position]
+    return (near & kubelet.devices.free(resource)).bit_count(), (
+        near & kubelet.devices.tables[resource].healthy
+    ).bit_count()
+
+
+def _placed(node: Kubelet, pod: PodView, steps: Sequence[Step], admission: Admission, *, knows_policy: bool) -> str:
+    places = allocated_nodes(node, pod.uid)
+    if node.settings.topology.policy == "none":
+        text = "fits: the node's Topology Manager has policy none and aligns nothing"
+        if not knows_policy:
+            text = "fits by sums alone: the policy of the node's Topology Manager is not known"
+        lie = [f"container {name} has {_lies(node, [place])}" for name, place in places.items() if place.mask]
+        return "; ".join((text, *lie))
+    aligned = [step for step in steps if step.resources]
+    if not aligned:
+        return f"fits: nothing this {pod.qos} pod asks for is aligned on this node"
+    return "; ".join(
+        _where(node, step, [places[step.container]] if step.container else list(places.values())) for step in aligned
+    )
+
+
+def _where(node: Kubelet, step: Step, places: Sequence[AllocatedNodes]) -> str:
+    """Where one merge of hints leads; if it is no preferred one, that is not the hint."""
+    asked = _asked_for(step)
+    if not step.preferred:
+        return f"{_who(step)} is not aligned: {_lies(node, places)} ({asked})"
+    if step.chosen is None:
+        return f"{_who(step)} goes anywhere ({asked})"
+    nodes = "NUMA node" if len(step.chosen) == 1 else "NUMA nodes"
+    return f"{_who(step)} goes to {nodes} {', '.join(map(str, step.chosen))} ({asked})"
+
+
+def _lies(node: Kubelet, places: Sequence[AllocatedNodes]) -> str:
+    """Of what containers hold, the NUMA nodes: "CPUs on NUMA nodes 0 and 1, memory on 0"."""
+    masks = {
+        "CPUs": [place.cpus for place in places],
+        "memory": [place.memory for place in places],
+        "devices": [place.devices for place in places],
+    }
+    found: list[str] = []
+    for what, each in masks.items():
+        ids = [node.node_ids[position] for position in members(reduce(or_, each, 0))]
+        if ids:
+            # The word once is enough.
+            nodes = "" if found else "NUMA nodes " if len(ids) > 1 else "NUMA node "
+            found.append(f"{what} on {nodes}{_enumerated(ids)}")
+    return ", ".join(found) or "nothing on a NUMA node of its own"
+
+
+def _enumerated(ids: Sequence[int]) -> str:
+    """1, 2 and 3."""
+    *first, last = map(str, ids)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _who(step: Step) -> str:
+    return f"container {step.container}" if step.container else "the pod"
+
+
+def _refused(steps: Sequence[Step], admission: Admission) -> str:
+    if admission.shortages:
+        worst = max(admission.shortages, key=lambda one: (one.requested + one.used) / max(1, one.capacity))
+        asked, used, capacity = (
+            spell(worst.resource, amount) for amount in (worst.requested, worst.used, worst.capacity)
+        )
+        return f"{worst.reason}: asks for {asked}, {used} of {capacity} are in use"
+    if admission.reason != "TopologyAffinityError" or not steps:
+        return f"{admission.reason}: {admission.message}"
+    step = steps[-1]
+    asked = _asked_for(step)
+    if not asked:
+        return f"{admission.reason}: {_who(step)} cannot be aligned"
+    zones = sorted(
+        (sum(not room.zones[at].fits for room in step.resources), at) for at in range(len(step.resources[0].zones))
+    )
+    # The zone that comes closest first, and no more than tell the tale.
+    lacks = [_lack(step, at) for lacking, at in zones[:_MAX_ZONES] if lacking]
+    if len(lacks) < min(len(zones), _MAX_ZONES):
+        return f"{_who(step)} needs {asked}; no set of NUMA nodes is the best for all of it"
+    rest = f"; {len(zones) - _MAX_ZONES} more lack as much" if len(zones) > _MAX_ZONES else ""
+    return f"{_who(step)} needs {asked} together; {'; '.join(lacks)}{rest}"
+
+
+def _never(now: str, steps: Sequence[Step], pod: PodView, policy: str, report: Report | None) -> str:
+    """What the kubelet would say if the node was empty: it may be stopped by one thing now and by another then.
+
+    A manager that has too little in all proposes nothing, so of it nothing was seen now.
+    """
+    admission = None
+    if report is not None:
+        admission, _, steps = _tried(report.empty, pod)
+    rooms = _ordered(steps[-1]) if steps and policy == "single-numa-node" else ()
+    most = [(room, max(zone.allocatable for zone in room.zones)) for room in rooms]
+    short = [(room, amount) for room, amount in most if amount < room.asked]
+    text = "; not even the empty node would do"
+    if short:
+        has = [f"{one.resource} {human(one.resource, it)}, not {human(one.resource, one.asked)}" for one, it in short]
+        return f"{text}, whose largest NUMA node has {' and '.join(has)}"
+    if admission is None or admission.admitted or admission.reason == "TopologyAffinityError":
+        return text
+    refused = _refused(steps, admission)
+    return text if refused == now else f"{text}: {refused}"
+
+
+def _lack(step: Step, at: int) -> str:
+    """What one zone has too little of, the worst lack first."""
+    short = sorted(
+        (room for room in _ordered(step) if not room.zones[at].fits),
+        key=lambda room: room.zones[at].available / max(1, room.asked),
+    )
+    lacks = ", ".join(f"{room.resource} {human(room.resource, max(0, room.zones[at].available))}" for room in short)
+    return f"node {step.resources[0].zones[at].numa} has only {lacks}"
+
+
+def _ordered(step: Step) -> list[ResourceRoom]:
+    """CPUs and memory before the rest, as people write them."""
+    first = ("cpu", "memory")
+    return sorted(
+        step.resources, key=lambda room: (first.index(room.resource) if room.resource in first else 2, room.resource)
+    )
+
+
+def _asked_for(step: Step) -> str:
+    return ", ".join(f"{room.resource} {human(room.resource, room.asked)}" for room in _ordered(step))

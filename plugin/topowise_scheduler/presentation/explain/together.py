@@ -1,0 +1,168 @@
+"""Do these pods fit at once, all of them, aligned? They are placed one after the other on copies of the nodes.
+
+As they would be by kube-scheduler: each on the node that scores best for its kind and that takes it beside those
+before it. A kind is what all copies of one template are: it is judged and scored once for all nodes, and a node that
+has refused one takes none of it later, as nobody leaves in between. Only nodes that are reported count, as of the
+others nobody knows what their kubelets can align.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from topowise.pods import Amounts
+from topowise_scheduler.answers import Answers
+from topowise_scheduler.cluster.pods.records import PodRecord
+from topowise_scheduler.engine import Outcome
+from topowise_scheduler.kube_scheduler import Pod
+from topowise_scheduler.kubelet import Kubelet, trial
+from topowise_scheduler.presentation.explain import placed
+from topowise_scheduler.presentation.explain.cluster_view import ClusterView
+from topowise_scheduler.presentation.explain.placed import Placed
+
+MOST_PODS: Final = 1024
+"""So many are placed at once; a kind more costs milliseconds in a large cluster."""
+_FULL: Final = "taken by the pods before it"
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+class TogetherPlacement(msgspec.Struct, frozen=True):
+    """One pod: its node, and where on it its containers would lie."""
+
+    record: PodRecord
+    node: str
+    containers: Mapping[str, Placed]
+
+
+class Together(msgspec.Struct, frozen=True):
+    """All pods are placed, or `why` sums up what nodes have against the first that is not, the one after them."""
+
+    placements: Sequence[TogetherPlacement]
+    why: str = ""
+
+    @property
+    def fits(self) -> bool:
+        """All of them."""
+        return not self.why
+
+
+class _Kind:
+    """Pods that only differ by name: the nodes that may take one, the best first."""
+
+    def __init__(self, answers: Answers, view: ClusterView, pod: Pod, names: Sequence[str]) -> None:
+        self._pod = pod
+        self.asked = answers.question(pod, names, is_simulation=True)
+        verdicts = answers.verdicts(self.asked)
+        fits = (verdicts.outcomes == Outcome.FITS) & (self.asked.rows >= 0)
+        order = np.argsort(-answers.scores(self.asked), kind="stable")
+        self._left = [names[at] for at in order[fits[order]].tolist()]
+        texts = [verdicts.text(at) for at in np.flatnonzero(~fits).tolist()]
+        self._refusals = Counter(text or "not reported" for text in texts)
+        self._passed = 0
+        self._view = view
+        self._suitable = ""
+
+    def nodes(self) -> Iterator[str]:
+        """Those that have not refused one of this kind, and that kube-scheduler has nothing against; "" for others."""
+        for name in self._left[self._passed :]:
+            words = "" if name == self._suitable else self._view.refusals(self._pod, [name])[name]
+            if words:
+                self.refuse(words)
+            else:
+                self._suitable = name
+            yield "" if words else name
+
+    def refuse(self, words: str) -> None:
+        """The first of the nodes takes no more."""
+        self._passed += 1
+        self._refusals[words] += 1
+
+    @property
+    def why(self) -> str:
+        """As kube-scheduler sums up."""
+        counts = sorted(self._refusals.items(), key=lambda one: (-one[1], one[0]))
+        return f"0/{sum(self._refusals.values())} nodes: {', '.join(f'{count} {words}' for words, count in counts)}"
+
+
+class Placing:
+    """Pods that are placed in order on these nodes, pod by pod, so that others can do their work in between. Nothing is
+    reserved. Raises ParseError for a pod that cannot be read."""
+
+    def __init__(self, answers: Answers, view: ClusterView, pods: Sequence[Pod], names: Sequence[str]) -> None:
+        self._answers = answers
+        self._view = view
+        self._pods = pods
+        self._names = names
+        self._kinds: dict[bytes, _Kind] = {}
+        # Of nodes that have taken pods: their states, and what is requested there beside what was.
+        self._changed: dict[str, tuple[Kubelet, ...]] = {}
+        self._requested: dict[str, Amounts] = {}
+        # The uids that those before have on the copies: nobody knows which devices they would have.
+        self._before: list[str] = []
+        self.found = Together(())
+
+    def steps(self) -> Iterator[None]:
+        """Tries a node a step. `found` is the answer when they are done."""
+        placements: list[TogetherPlacement] = []
+        for pod in self._pods:
+            kind = yield from self._kind(pod)
+            placement = yield from self._place(kind, pod)
+            if placement is None:
+                self.found = Together(placements, kind.why)
+                return
+            placements.append(placement)
+            yield
+        self.found = Together(placements)
+
+    def _kind(self, pod: Pod) -> Generator[None, None, _Kind]:
+        key = _encode((pod.spec, pod.metadata.labels, pod.metadata.annotations, pod.metadata.namespace))
+        kind = self._kinds.get(key)
+        if kind is None:
+            yield from self._answers.steps(self._answers.question(pod, self._names, is_simulation=True))
+            kind = self._kinds[key] = _Kind(self._answers, self._view, pod, self._names)
+        return kind
+
+    def _place(self, kind: _Kind, pod: Pod) -> Generator[None, None, TogetherPlacement | None]:
+        uid = f"\0together/{len(self._before)}"
+        record = msgspec.structs.replace(kind.asked.record, name=pod.metadata.name, uid=uid)
+        for name in kind.nodes():
+            if not name:
+                yield
+                continue
+            lacks = self._view.lacks(pod, name, self._requested[name]) if name in self._requested else ""
+            if lacks:
+                kind.refuse(lacks)
+                yield
+                continue
+            states = self._changed.get(name) or tuple(self._answers.states_for(kind.asked, name))
+            taken = trial.place(states, record.view)
+            words = _FULL if taken is None else self._answers.affinity_refusal(record, name, states, self._before)
+            if taken is None or words:
+                kind.refuse(words)
+                yield
+                continue
+            self._changed[name] = taken
+            self._request(name, record)
+            self._before.append(uid)
+            containers = placed.of(taken[0], uid, is_exact=self._view.precision(name) == "exact")
+            return TogetherPlacement(msgspec.structs.replace(record, uid=pod.metadata.uid or uid), name, containers)
+        return None
+
+    def _request(self, name: str, record: PodRecord) -> None:
+        assert record.needs is not None
+        requested = self._requested.setdefault(name, {})
+        for resource, amount in {**record.needs.requests, "pods": 1}.items():
+            requested[resource] = requested.get(resource, 0) + amount
+
+
+def place(answers: Answers, view: ClusterView, pods: Sequence[Pod], names: Sequence[str]) -> Together:
+    """The same in one go."""
+    placing = Placing(answers, view, pods, names)
+    for _ in placing.steps():
+        pass
+    return placing.found

@@ -1,0 +1,162 @@
+"""Completion: small scripts that ask the plug-in itself, in the way kubectl asks plug-ins.
+
+kubectl runs an executable `kubectl_complete-topowise` with the words so far, the last of which is to be completed, and
+reads a candidate a line and ":<directive>" at the end, as cobra prints them. `kubectl-topowise __complete` answers so.
+Source: k8s.io/kubectl/pkg/cmd/plugin (SetupPluginCompletion), cobra's ShellCompDirective.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Final
+
+from topowise.errors import TopowiseError
+from topowise.text import escaped
+from topowise_scheduler.presentation.kubectl.console import Answer, Console
+
+_FILES: Final = 0
+_NO_FILES: Final = 4
+_MOST: Final = 500
+_NODE: Final = "node"
+_NAMED: Final = (_NODE, "namespace", "context")
+
+_SCRIPTS: Final = {
+    "bash": """\
+# Completion of kubectl-topowise for bash. `kubectl topowise` is completed by kubectl's own: see `completion kubectl`.
+_kubectl_topowise() {
+  local reply
+  reply=$(kubectl-topowise __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null) || return
+  [[ ${reply##*:} == 0 ]] && compopt -o default
+  mapfile -t COMPREPLY < <(sed -e '$d' -e 's/\\t.*//' <<<"$reply")
+}
+complete -F _kubectl_topowise kubectl-topowise
+""",
+    "zsh": """\
+#compdef kubectl-topowise
+# Completion of kubectl-topowise for zsh. `kubectl topowise` is completed by kubectl's own: see `completion kubectl`.
+_kubectl_topowise() {
+  local tab=$'\\t'
+  local -a reply
+  reply=("${(@f)$(kubectl-topowise __complete "${(@)words[2,CURRENT]}" 2>/dev/null)}")
+  [[ ${reply[-1]} == ":0" ]] && _files && return
+  compadd -- ${reply[1,-2]%%$tab*}
+}
+compdef _kubectl_topowise kubectl-topowise
+""",
+    "fish": """\
+# Completion of kubectl-topowise for fish. `kubectl topowise` is completed by kubectl's own: see `completion kubectl`.
+function __kubectl_topowise
+    set -l words (commandline -opc) (commandline -ct)
+    set -l reply (kubectl-topowise __complete $words[2..-1] 2>/dev/null)
+    test "$reply[-1]" = ":0"; and __fish_complete_path (commandline -ct)
+    printf '%s\\n' $reply | string match -v -r '^:[0-9]+$'
+end
+complete -c kubectl-topowise -f -a '(__kubectl_topowise)'
+""",
+    "kubectl": """\
+#!/bin/sh
+# kubectl's completion runs this for `kubectl topowise`: an executable file kubectl_complete-topowise on PATH.
+exec kubectl-topowise __complete "$@"
+""",
+}
+
+
+def run(options: argparse.Namespace, console: Console) -> Answer:
+    """The command: a script, or with `kubectl` the hook."""
+    del console
+    return Answer(_SCRIPTS[options.shell])
+
+
+def complete(words: Sequence[str], parser: argparse.ArgumentParser) -> Answer:
+    """The candidates for the last word. What cannot be asked has none: nobody reads errors while typing."""
+    *before, last = words or [""]
+    directive = _NO_FILES
+    found: Mapping[str, str] = {}
+    try:
+        # argparse offers no public way to look at a parser.
+        commands = next(one for one in parser._actions if isinstance(one, argparse._SubParsersAction))
+        if not before:
+            helps = {one.dest: one.help or "" for one in commands._choices_actions}
+            found = _options(parser) if last.startswith("-") else helps
+        elif before[0] in commands.choices:
+            directive, found = _argument(commands.choices[before[0]], before[1:], last)
+    except TopowiseError:
+        pass
+    lines = [f"{name}\t{what}" if what else name for name, what in found.items() if _is_typed(name, last)]
+    return Answer("".join(f"{line}\n" for line in [*lines, f":{directive}"]))
+
+
+def _argument(parser: argparse.ArgumentParser, before: Sequence[str], last: str) -> tuple[int, Mapping[str, str]]:
+    """Of a command: an option, the value of one, or what the command is about."""
+    option = parser._option_string_actions.get(before[-1]) if before else None
+    if option is not None and option.nargs != 0:
+        if option.metavar == "FILE":
+            return _FILES, {}
+        if option.choices is not None:
+            return _NO_FILES, dict.fromkeys(map(str, option.choices), "")
+        return _NO_FILES, dict.fromkeys(_named(option.dest, parser, before) if option.dest in _NAMED else (), "")
+    if last.startswith("-"):
+        return _NO_FILES, _options(parser)
+    about = next((one for one in parser._actions if not one.option_strings), None)
+    if about is None:
+        return _NO_FILES, {}
+    if about.choices is not None:
+        return _NO_FILES, dict.fromkeys(map(str, about.choices), "")
+    kind, slash, _ = last.rpartition("/")
+    known = _NODE if about.dest in ("name", "names") else kind or "pod"
+    return _NO_FILES, {f"{kind}{slash}{name}": "" for name in _named(known, parser, before)}
+
+
+def _is_typed(name: str, last: str) -> bool:
+    """Whether the name completes the word, and a shell takes the name as it is written."""
+    return name.startswith(last) and escaped(name) == name
+
+
+def _options(parser: argparse.ArgumentParser) -> dict[str, str]:
+    return {
+        name: (one.help or "").replace("%(default)s", str(one.default))
+        for one in parser._actions
+        for name in one.option_strings
+        if name.startswith("--")
+    }
+
+
+def _named(what: str, parser: argparse.ArgumentParser, before: Sequence[str]) -> Iterator[str]:
+    """Names of nodes, namespaces, contexts, pods or what makes pods, of the files or of the cluster that the words so
+    far name. Raises SourceError."""
+    from topowise import nrt
+    from topowise.errors import SourceError
+    from topowise.kube import paths
+    from topowise_scheduler.presentation.kubectl import names, objects
+    from topowise_scheduler.presentation.kubectl.source import Kubectl, decoded
+
+    given = _given(parser, before)
+    # Where both can be given, -f are manifests.
+    files = given.get("nodes_file" if "--nodes-file" in parser._option_string_actions else "file", [])
+    kubectl = Kubectl(*(given.get(name, [""])[-1] for name in ("context", "kubeconfig")))
+    namespace = given.get("namespace", [""])[-1]
+    if what == _NODE and files:
+        yield from (one.topology.metadata.name for one in objects.from_files(files).reports)
+        return
+    if what == "context":
+        yield from kubectl.contexts()
+        return
+    path = {_NODE: nrt.PATH, "namespace": paths.NAMESPACES}.get(what, "")
+    path = path or names.listing(what, namespace or kubectl.namespace())
+    versions = [path, nrt.OLD_PATH] if path == nrt.PATH else [path]
+    answer = kubectl.served(*[f"{one}?limit={_MOST}" for one in versions])
+    if isinstance(answer, SourceError):
+        raise answer
+    yield from (item["metadata"]["name"] for item in decoded(answer, path).get("items") or ())
+
+
+def _given(parser: argparse.ArgumentParser, before: Sequence[str]) -> dict[str, list[str]]:
+    """The values of the options so far."""
+    found: dict[str, list[str]] = {}
+    for word, value in pairwise(before):
+        option = parser._option_string_actions.get(word)
+        if option is not None and option.nargs != 0:
+            found.setdefault(option.dest, []).append(value)
+    return found

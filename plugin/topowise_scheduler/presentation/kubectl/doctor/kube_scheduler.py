@@ -1,0 +1,223 @@
+"""kube-scheduler's configuration: the extender's entry, and what else decides whether it is of use.
+
+Sources: k8s.io/kube-scheduler/config/v1, pkg/scheduler/extender.go (1.36); the measurements behind are in docs/adr.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from topowise.errors import SourceError
+from topowise_scheduler.presentation.kubectl.doctor.finding import Finding, Severity
+from topowise_scheduler.presentation.kubectl.durations import of_go
+from topowise_scheduler.presentation.kubectl.source import documents
+
+_KIND: Final = "KubeSchedulerConfiguration"
+_IN_TREE: Final = "NodeResourceTopologyMatch"
+_SLOWEST_S: Final = 5.0
+_FASTEST_S: Final = 0.1
+_HEAVIEST: Final = 50
+_LIGHTEST: Final = 2
+
+
+def read(file: str) -> Mapping[str, Any]:
+    """The configuration in a file. Raises SourceError."""
+    for document in documents([file]):
+        if document.get("kind") == _KIND:
+            return dict(document)
+    raise SourceError(file, f"has no {_KIND}, expected kube-scheduler's configuration")
+
+
+def check(config: Mapping[str, Any]) -> Iterator[Finding]:
+    """All of it."""
+    yield from _whole(config)
+    extenders: list[dict[str, Any]] = config.get("extenders") or []
+    if not extenders:
+        yield _finding(
+            "error", "kube-scheduler", "no extender",
+            "topowise-scheduler is never asked",
+            "add its entry to extenders: urlPrefix, filterVerb, prioritizeVerb, preemptVerb, weight, nodeCacheCapable",
+        )  # fmt: skip
+    binders = [one for one in extenders if one.get("bindVerb")]
+    if len(binders) > 1:
+        yield _finding(
+            "error", "kube-scheduler", f"{len(binders)} extenders with a bindVerb",
+            "only one may bind (kubernetes#109739), so kube-scheduler does not start",
+            "leave bindVerb to one of them",
+        )  # fmt: skip
+    for one in extenders:
+        yield from _extender(one)
+
+
+def _finding(severity: Severity, thing: str, value: str, why: str, mend: str) -> Finding:
+    return Finding("kube-scheduler", severity, thing, (), value, why, mend)
+
+
+def _whole(config: Mapping[str, Any]) -> Iterator[Finding]:
+    shares = [config.get("percentageOfNodesToScore")]
+    profiles: Sequence[Mapping[str, Any]] = config.get("profiles") or []
+    own = [profile.get("percentageOfNodesToScore") for profile in profiles]
+    shares += [share for share in own if share is not None]
+    if (own and all(share == 100 for share in own)) or shares[0] == 100:
+        shares = [100]
+    if any(share != 100 for share in shares):
+        first = next((str(share) for share in shares if share != 100 and share is not None), "not set")
+        yield _finding(
+            "warning", "kube-scheduler", f"percentageOfNodesToScore {first}, expected 100",
+            "of more than 100 nodes only a sample is tried; if that has no NUMA room the pod waits beside nodes that "
+            "have (kubernetes#122057)",
+            "set percentageOfNodesToScore: 100",
+        )  # fmt: skip
+    for profile in profiles:
+        plugins = profile.get("plugins") or {}
+        named = [plugin.get("name") for point in plugins.values() for plugin in (point or {}).get("enabled") or ()]
+        if _IN_TREE in named:
+            yield _finding(
+                "warning", "kube-scheduler", f"{_IN_TREE} in profile {profile.get('schedulerName', '')!r}",
+                "two plug-ins count NUMA nodes; the one that takes pods off every zone refuses what would fit",
+                f"use the extender or {_IN_TREE}, not both",
+            )  # fmt: skip
+
+
+def _extender(one: Mapping[str, Any]) -> Iterator[Finding]:
+    url = str(one.get("urlPrefix") or "")
+    thing = f"extender {url or 'without urlPrefix'}"
+    if one.get("nodeCacheCapable") is not True:
+        yield _finding(
+            "error", thing, f"nodeCacheCapable {one.get('nodeCacheCapable', 'not set')}, expected true",
+            "whole Node objects go over the wire for each pod, and kube-scheduler's own scores see empty nodes "
+            "(kubernetes#141781)",
+            "set nodeCacheCapable: true",
+        )  # fmt: skip
+    if not one.get("filterVerb"):
+        yield _finding(
+            "error", thing, "no filterVerb",
+            "nodes whose kubelet will refuse the pod are not left out",
+            "set filterVerb: filter",
+        )  # fmt: skip
+    if not one.get("preemptVerb"):
+        yield _finding(
+            "warning", thing, "no preemptVerb",
+            "pods are evicted for one that does not fit on the NUMA nodes they leave: they die for nothing",
+            "set preemptVerb: preempt",
+        )  # fmt: skip
+    yield from _weight(thing, one)
+    yield from _timeout(thing, one)
+    yield from _reach(thing, url, one)
+    if one.get("ignorable"):
+        yield _finding(
+            "warning", thing, "ignorable",
+            "while the service is away pods go to nodes that refuse them",
+            "set ignorable: false, and run the service beside kube-scheduler, or in several replicas",
+        )  # fmt: skip
+    yield from _managed(thing, one)
+
+
+def _weight(thing: str, one: Mapping[str, Any]) -> Iterator[Finding]:
+    if not one.get("prioritizeVerb"):
+        yield _finding(
+            "warning", thing, "no prioritizeVerb",
+            "of the nodes that fit any is taken, and the large holes are broken first",
+            "set prioritizeVerb: prioritize and weight: 5",
+        )  # fmt: skip
+        return
+    weight = one.get("weight", 0)
+    if not isinstance(weight, int) or weight <= 0:
+        yield _finding(
+            "error", thing, f"weight {weight!r}, expected a number above 0",
+            "kube-scheduler does not start with a prioritizeVerb and no weight",
+            "set weight: 5",
+        )  # fmt: skip
+    elif not _LIGHTEST <= weight <= _HEAVIEST:
+        yield _finding(
+            "warning", thing, f"weight {weight}, expected {_LIGHTEST} to {_HEAVIEST}",
+            f"scores of 0 to 10 become 0 to {100 * weight}, beside some 1,200 of all other plug-ins: "
+            f"{'nothing else counts' if weight > _HEAVIEST else 'they hardly count'}",
+            "set weight: 5 (a tenth with extender.scoreScale 100)",
+        )  # fmt: skip
+
+
+def _timeout(thing: str, one: Mapping[str, Any]) -> Iterator[Finding]:
+    given = one.get("httpTimeout")
+    timeout = of_go(given)
+    if timeout is None:
+        yield _finding(
+            "note", thing, f"httpTimeout {'not set' if given is None else repr(given)}: 5s",
+            "pods are scheduled one after the other, so a call that hangs holds up all of them for so long",
+            "set httpTimeout: 2s",
+        )  # fmt: skip
+    elif not _FASTEST_S <= timeout <= _SLOWEST_S:
+        yield _finding(
+            "warning", thing, f"httpTimeout {given}, expected 100ms to 5s",
+            "a call that hangs holds up all other pods for so long"
+            if timeout > _SLOWEST_S
+            else "an answer that takes a moment is a failed attempt, and the pod waits",
+            "set httpTimeout: 2s",
+        )  # fmt: skip
+
+
+def _reach(thing: str, url: str, one: Mapping[str, Any]) -> Iterator[Finding]:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        yield _finding(
+            "error", thing, "urlPrefix is no address, expected http or https, a host and a port",
+            "kube-scheduler cannot ask the service, and schedules nothing",
+            "set urlPrefix, such as http://127.0.0.1:8080",
+        )  # fmt: skip
+        return
+    tls = one.get("tlsConfig") or {}
+    is_verified = any(tls.get(field) for field in ("caFile", "caData"))
+    if parts.scheme == "https" and not is_verified:
+        yield _finding(
+            "error", thing, "https without a CA",
+            "with enableHTTPS and no CA kube-scheduler verifies nobody: whoever answers decides where pods go",
+            "set tlsConfig.caFile, and certFile and keyFile for the service to know who asks",
+        )  # fmt: skip
+    if tls.get("insecure") and is_verified:
+        yield _finding(
+            "error", thing, "tlsConfig.insecure with a CA",
+            "kube-scheduler does not start",
+            "leave insecure out",
+        )  # fmt: skip
+    if _is_loopback(parts.hostname or ""):
+        return
+    if parts.scheme != "https":
+        yield _finding(
+            "warning", thing, "asked over the network without TLS",
+            "anybody on the way can read every pod, and decide where it goes",
+            "run the service beside kube-scheduler on 127.0.0.1, or use https with tlsConfig",
+        )  # fmt: skip
+    yield _finding(
+        "note", thing, "not on loopback",
+        "kube-scheduler keeps connections for 90 s and does not repeat a POST: whatever on the way closes them earlier "
+        "makes pods fail with EOF",
+        "run the service beside kube-scheduler, or give proxies and load balancers an idle timeout above 90 s",
+    )  # fmt: skip
+
+
+def _managed(thing: str, one: Mapping[str, Any]) -> Iterator[Finding]:
+    names = [str(resource.get("name")) for resource in one.get("managedResources") or ()]
+    native = [name for name in names if "/" not in name]
+    if native:
+        yield _finding(
+            "error", thing, f"managedResources {', '.join(native)}",
+            "only extended resources can be managed, so kube-scheduler does not start",
+            "leave managedResources out",
+        )  # fmt: skip
+    elif names:
+        yield _finding(
+            "warning", thing, f"managedResources {', '.join(names)}",
+            "pods that ask for none of these are not sent to it: Guaranteed pods of CPUs and memory alone go anywhere",
+            "leave managedResources out, unless only those pods need alignment",
+        )  # fmt: skip
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,89 @@
+"""Whether nodes that should be alike are: a pod that fits one of a pool is expected to fit the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from topowise import nrt, quantity
+from topowise.errors import ParseError
+from topowise_scheduler.kube_scheduler import NodeObject
+from topowise_scheduler.presentation.kubectl.doctor.finding import Finding
+from topowise_scheduler.presentation.kubectl.doctor.kubelets import configuration
+from topowise_scheduler.presentation.kubectl.objects import Reported
+from topowise_scheduler.report import Report
+
+_POOL_LABELS: Final = (
+    "cloud.google.com/gke-nodepool",
+    "eks.amazonaws.com/nodegroup",
+    "kubernetes.azure.com/agentpool",
+    "node.cluster.x-k8s.io/pool",
+    "node.kubernetes.io/instance-type",
+)
+_FIELDS: Final = (
+    "topologyManagerPolicy",
+    "topologyManagerScope",
+    "topologyManagerPolicyOptions",
+    "cpuManagerPolicy",
+    "cpuManagerPolicyOptions",
+    "memoryManagerPolicy",
+)
+
+
+def check(nodes: Sequence[NodeObject] | None, reports: Sequence[tuple[Reported, Report]]) -> Iterator[Finding]:
+    """Nodes of one label and hardware whose kubelets are set differently."""
+    labels = {node.metadata.name: node.metadata.labels or {} for node in nodes or ()}
+    pools: dict[tuple[str, ...], list[tuple[Reported, Report]]] = {}
+    for raw, report in reports:
+        mine = labels.get(report.name, {})
+        named = next((f"{label}={mine[label]}" for label in _POOL_LABELS if label in mine), "")
+        pools.setdefault((named, *_hardware(raw.topology)), []).append((raw, report))
+    for (named, *hardware), pool in pools.items():
+        for field in _FIELDS:
+            by_value: dict[str, list[str]] = {}
+            for raw, report in pool:
+                by_value.setdefault(_value(field, raw, report), []).append(report.name)
+            by_value.pop("", None)
+            if len(by_value) > 1:
+                kinds = "; ".join(
+                    f"{value} on {', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
+                    for value, names in sorted(by_value.items(), key=lambda one: (-len(one[1]), one[0]))
+                )
+                pool_name = named or f"{len(hardware)} NUMA nodes of {hardware[0]}"
+                yield Finding(
+                    "pools", "warning", "node pool", (pool_name,), f"different {field}: {kinds}",
+                    "the nodes are of one kind, but a pod that one of them takes is refused by another, or not aligned",
+                    "give all kubelets of the pool one configuration",
+                )  # fmt: skip
+
+
+def _hardware(topology: nrt.NodeResourceTopology) -> list[str]:
+    """What each zone has, roughly: no two machines have the same number of bytes."""
+    return [_spell(zone) for _, zone in nrt.numa_zones(topology)] or ["no zones"]
+
+
+def _spell(zone: nrt.Zone) -> str:
+    cpus, memory = 0, 0
+    for resource in zone.resources or ():
+        try:
+            if resource.name == "cpu":
+                cpus = quantity.value(resource.capacity)
+            elif resource.name == "memory":
+                memory = round(quantity.value(resource.capacity) / (1 << 32))
+        except ParseError:
+            continue
+    return f"{cpus} CPUs, {4 * memory}Gi"
+
+
+def _value(field: str, raw: Reported, report: Report) -> str:
+    """The field in words, "" if it is not known."""
+    config = configuration(raw)
+    if config is None:
+        if not report.knows_policy:
+            return ""
+        scope = report.empty.settings.topology.scope
+        return {"topologyManagerPolicy": report.policy, "topologyManagerScope": scope}.get(field, "")
+    value = getattr(config, field)
+    if isinstance(value, dict) or value is None:
+        return ",".join(f"{name}={one}" for name, one in sorted((value or {}).items())) or "none"
+    return str(value) or "none"

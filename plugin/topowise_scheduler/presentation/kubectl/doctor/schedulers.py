@@ -1,0 +1,64 @@
+"""Whether every pod has a scheduler that looks at it, and how the service's own pods fare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from topowise_scheduler.kube_scheduler import Pod
+from topowise_scheduler.presentation.kubectl.doctor import own_pods
+from topowise_scheduler.presentation.kubectl.doctor.finding import Finding
+from topowise_scheduler.presentation.kubectl.doctor.own_pods import OwnPod
+from topowise_scheduler.presentation.kubectl.durations import human, seconds_since
+from topowise_scheduler.presentation.picture.words import counted
+
+COMPONENT: Final = "scheduler"
+PATH: Final = own_pods.path(COMPONENT)
+_WITHOUT: Final = (
+    "no pod is placed by whom it asks for while it is away, unless kube-scheduler may ignore it (ignorable)"
+)
+_SILENT_S: Final = 60.0
+_MOST_NAMES: Final = 3
+
+
+def check(found: Sequence[OwnPod], now: float, *, is_of_chart: bool) -> Iterator[Finding]:
+    """The pods of the service; `is_of_chart` says that what else there is has the chart's labels."""
+    if not found and is_of_chart:
+        yield Finding(
+            "schedulers", "note", "topowise-scheduler", (), "no pod has the labels of the chart's",
+            "beside a static kube-scheduler it has none; else nobody is asked, and pods go where kubelets refuse them",
+            "kubectl get deployments,replicasets -A, and their events, tell why there are no pods",
+        )  # fmt: skip
+    yield from own_pods.check(found, "schedulers", "topowise-scheduler", _WITHOUT, now)
+
+
+def unserved(found: Sequence[Pod], now: float) -> Iterator[Finding]:
+    """Pods that no scheduler has ever looked at: who does sets a condition, or binds.
+
+    Source: pkg/scheduler/schedule_one.go (handleSchedulingFailure); the API server sets it for gated pods.
+    """
+    by_scheduler: dict[str, list[tuple[float, str]]] = {}
+    for pod in found:
+        age = seconds_since(pod.metadata.creationTimestamp or "", now)
+        if age is not None and age > _SILENT_S and _is_unseen(pod):
+            name = f"{pod.metadata.namespace}/{pod.metadata.name}"
+            by_scheduler.setdefault(pod.spec.schedulerName or "default-scheduler", []).append((age, name))
+    for scheduler, waiting in sorted(by_scheduler.items()):
+        waiting.sort(reverse=True)
+        names = ", ".join(name for _, name in waiting[:_MOST_NAMES])
+        yield Finding(
+            "schedulers", "error", "scheduler", (scheduler,),
+            f"has not looked at {counted(len(waiting), 'pod')}, the first for {human(int(waiting[0][0]))}: "
+            f"{names}{' ...' if len(waiting) > _MOST_NAMES else ''}",
+            "nobody serves pods of that schedulerName, or it does not come to them; they wait without an event",
+            "correct schedulerName in the pods, or see to it that a scheduler with a profile of that name runs",
+        )  # fmt: skip
+
+
+def _is_unseen(pod: Pod) -> bool:
+    if pod.spec.nodeName or pod.is_terminal or pod.metadata.deletionTimestamp or pod.spec.schedulingGates:
+        return False
+    status = pod.status
+    return status is None or not (
+        status.nominatedNodeName or any(one.type == "PodScheduled" for one in status.conditions or ())
+    )

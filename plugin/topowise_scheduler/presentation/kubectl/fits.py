@@ -1,0 +1,86 @@
+"""`kubectl topowise fits`: how many more pods like this one there is room for, node by node."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from topowise.text import Line, Styled
+from topowise_scheduler.presentation.explain.cluster_view import ClusterView
+from topowise_scheduler.presentation.explain.fits import Room
+from topowise_scheduler.presentation.kubectl import cluster, reasons, selection, shown
+from topowise_scheduler.presentation.kubectl import console as colours
+from topowise_scheduler.presentation.kubectl.columns import columns, paragraphs
+from topowise_scheduler.presentation.kubectl.console import Answer, Console
+from topowise_scheduler.presentation.kubectl.manifests import Wanted, not_looked_at
+from topowise_scheduler.presentation.picture.words import counted
+
+
+def run(options: argparse.Namespace, console: Console) -> Answer:
+    """The command."""
+    known, wanted, notes = cluster.open_with_manifests(options)
+    notes += not_looked_at(wanted)
+    nodes = selection.labelled(known.view.names, options.selector, known.nodes)
+    texts: list[list[Line]] = []
+    documents: list[dict[str, Any]] = []
+    status = 0
+    for one in wanted:
+        rooms = sorted(_rooms(known.view, one, nodes), key=lambda room: (-room.count, room.node))
+        total = sum(room.count for room in rooms)
+        status = status if total else 1
+        documents.append(_document(one, rooms, total))
+        texts.append(_text(one, rooms, total, console, options))
+    if options.output in ("json", "yaml"):
+        return Answer(shown.one_or_all(documents, options.output), status, notes)
+    if options.output == "name":
+        roomy = [room.node for document in documents for room in document["nodes"] if room.count]
+        return Answer(shown.names("node", dict.fromkeys(roomy)), status, notes)
+    return Answer(paragraphs(texts), status, notes)
+
+
+def _rooms(view: ClusterView, one: Wanted, nodes: Sequence[str]) -> Iterator[Room]:
+    """What each node has room for; of those that have none, what `explain` says."""
+    pod = one.numbered(0)
+    rooms = []
+    for filling in view.fillings(pod, nodes):
+        while filling.add():
+            pass
+        rooms.append(filling.room())
+    full = [room.node for room in rooms if not room.count]
+    why = {one.node: one.text for one in view.explanations(pod, full)}
+    return (msgspec.structs.replace(room, limit=why.get(room.node, room.limit)) for room in rooms)
+
+
+def _document(one: Wanted, rooms: list[Room], total: int) -> dict[str, Any]:
+    return {"pod": one.name, "from": one.origin, "fits": total, "nodes": rooms}
+
+
+def _text(one: Wanted, rooms: list[Room], total: int, console: Console, options: argparse.Namespace) -> list[Line]:
+    title = f"{one.name}: {total} more {'fits' if total == 1 else 'fit'} on {counted(len(rooms), 'node')}"
+    header = ["NODE", "FITS", "FIRST ON NUMA", "THEN"]
+    is_summed_up = len(rooms) > reasons.MOST_ROWS and not (options.all or options.output == "wide")
+    if is_summed_up:
+        rows = [*_most(rooms), *reasons.without_room(rooms)]
+    else:
+        rows = [_row(room) for room in rooms]
+
+    def paint(column: int, cell: str) -> str | Styled:
+        return console.paint(cell, colours.BAD if cell == "0" else colours.GOOD) if column == 1 else cell
+
+    table = columns(header, rows, width=console.width, paint=paint)
+    more = ["", reasons.ALL] if is_summed_up else []
+    return [[console.paint(title, colours.BOLD)], "", *table, *more]
+
+
+def _row(room: Room) -> list[str]:
+    return [room.node, str(room.count), room.first, room.limit]
+
+
+def _most(rooms: Sequence[Room]) -> list[list[str]]:
+    """The nodes with room, so many as are read."""
+    roomy = [room for room in rooms if room.count]
+    rows, more = [_row(room) for room in roomy[: reasons.MOST_ROWS]], roomy[reasons.MOST_ROWS :]
+    return [*rows, [f"({len(more)} more)", str(sum(room.count for room in more)), "", ""]] if more else rows

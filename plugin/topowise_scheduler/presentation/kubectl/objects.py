@@ -1,0 +1,227 @@
+"""The objects the commands work on, whether from the cluster or from files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from topowise import nrt
+from topowise.errors import SourceError
+from topowise.kube import paths
+from topowise_scheduler.kube_scheduler import NodeObject, Pod
+from topowise_scheduler.preemption import Budget
+from topowise_scheduler.presentation.kubectl.durations import seconds_since
+from topowise_scheduler.presentation.kubectl.source import ForbiddenError, Kubectl, MissingError, decoded, documents
+
+# What has ended holds nothing, and is most of what some clusters keep.
+PODS_PATH: Final = "/api/v1/pods?fieldSelector=status.phase!%3DSucceeded,status.phase!%3DFailed"
+ALL_PODS_PATH: Final = "/api/v1/pods"
+_BUDGETS_PATH: Final = "/apis/policy/v1/poddisruptionbudgets"
+_CLASSES_PATH: Final = "/apis/scheduling.k8s.io/v1/priorityclasses"
+
+Json = dict[str, Any]
+
+
+class _Class(msgspec.Struct, frozen=True):
+    """What is used of a PriorityClass."""
+
+    metadata: nrt.Metadata
+    value: int = 0
+
+
+class Reported(msgspec.Struct, frozen=True):
+    """An NRT as it came, and read. `changed` is when its content was last written (RFC 3339), "" if nobody tells.
+
+    `writers` are the field managers that own content of it.
+    """
+
+    raw: Json
+    topology: nrt.NodeResourceTopology
+    changed: str = ""
+    writers: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes of the object as JSON."""
+        return len(msgspec.json.encode(self.raw))
+
+
+class Objects(msgspec.Struct, frozen=True):
+    """`pods` and `nodes` are None where they were not read; `classes` are priorities by class."""
+
+    reports: tuple[Reported, ...] = ()
+    pods: tuple[Pod, ...] | None = None
+    nodes: tuple[NodeObject, ...] | None = None
+    classes: dict[str, int] = {}
+    budgets: tuple[Budget, ...] = ()
+
+    @property
+    def kubelet_versions(self) -> dict[str, str]:
+        """By node, as far as there are nodes."""
+        return {node.metadata.name: node.status.nodeInfo.kubeletVersion for node in self.nodes or ()}
+
+    def report(self, name: str) -> Reported | None:
+        """The report of a node."""
+        return next((one for one in self.reports if one.topology.metadata.name == name), None)
+
+
+class _Pods(msgspec.Struct, frozen=True):
+    items: tuple[Pod, ...]
+
+
+class _Nodes(msgspec.Struct, frozen=True):
+    items: tuple[NodeObject, ...]
+
+
+class _Budgets(msgspec.Struct, frozen=True):
+    items: tuple[Budget, ...] = ()
+
+
+class _Classes(msgspec.Struct, frozen=True):
+    items: tuple[_Class, ...] = ()
+
+
+def from_files(files: Sequence[str]) -> Objects:
+    """NRTs, and Pods, Nodes and PriorityClasses if there are any; other kinds are left out. Raises SourceError."""
+    kinds: dict[str, list[Json]] = {}
+    for document in documents(files):
+        # Our own `-o json` of old had no kinds.
+        kinds.setdefault(document.get("kind") or nrt.KIND, []).append(document)
+    where = ", ".join(files)
+    return Objects(
+        reports=reports(kinds.get(nrt.KIND, []), where),
+        pods=tuple([_convert(one, Pod, where) for one in kinds["Pod"]]) if "Pod" in kinds else None,
+        nodes=tuple([_convert(one, NodeObject, where) for one in kinds["Node"]]) if "Node" in kinds else None,
+        classes=_values([_convert(one, _Class, where) for one in kinds.get("PriorityClass", [])]),
+        budgets=tuple([_convert(one, Budget, where) for one in kinds.get("PodDisruptionBudget", [])]),
+    )
+
+
+def from_cluster(
+    kubectl: Kubectl,
+    *,
+    pods_path: str = "",
+    nodes: bool = False,
+    budgets: bool = False,
+    denied: dict[str, ForbiddenError] | None = None,
+) -> Objects:
+    """The NRTs of the cluster, with its pods, nodes and PodDisruptionBudgets if wanted. A cluster without the CRD has
+    no NRTs.
+
+    What the user may not read is left out and put into `denied` by its path. Raises SourceError for all of it together,
+    for anything else, and where there is no `denied`.
+    """
+    also = {pods_path: bool(pods_path), paths.NODES: nodes, _BUDGETS_PATH: budgets}
+    wanted = [nrt.PATH, *(path for path, is_wanted in also.items() if is_wanted)]
+    answers = dict(zip(wanted, kubectl.attempt(*wanted), strict=True))
+    refused = {path: answer for path, answer in answers.items() if isinstance(answer, ForbiddenError)}
+    if denied is not None and len(refused) < len(answers):
+        denied |= refused
+    for path, answer in answers.items():
+        is_known = path in (denied or ()) or (path == nrt.PATH and isinstance(answer, MissingError))
+        if isinstance(answer, SourceError) and not is_known:
+            raise answer
+    readable = {path for path in answers if path not in (denied or ())}
+    return Objects(
+        reports=reports(_topologies(kubectl, answers[nrt.PATH]), nrt.PATH) if nrt.PATH in readable else (),
+        pods=_listed(answers[pods_path], _Pods, pods_path).items if pods_path in readable else None,
+        nodes=_listed(answers[paths.NODES], _Nodes, paths.NODES).items if paths.NODES in readable else None,
+        budgets=_listed(answers[_BUDGETS_PATH], _Budgets, _BUDGETS_PATH).items if budgets else (),
+    )
+
+
+def _topologies(kubectl: Kubectl, listed: bytes | SourceError) -> list[Json]:
+    """The NRTs of an answer to a read of nrt.PATH. Where it is not served an older version may be."""
+    if isinstance(listed, MissingError):
+        listed = kubectl.served(nrt.OLD_PATH)
+    if isinstance(listed, MissingError):
+        return []
+    if isinstance(listed, SourceError):
+        raise listed
+    found = decoded(listed, nrt.PATH)
+    version = found.get("apiVersion") or nrt.API_VERSION
+    return [{"apiVersion": version, "kind": nrt.KIND, **item} for item in found.get("items") or []]
+
+
+def priority_classes(kubectl: Kubectl) -> dict[str, int]:
+    """The value of each PriorityClass of the cluster."""
+    (answer,) = kubectl.get(_CLASSES_PATH)
+    return _values(_listed(answer, _Classes, _CLASSES_PATH).items)
+
+
+def _values(classes: Iterable[_Class]) -> dict[str, int]:
+    return {one.metadata.name: one.value for one in classes}
+
+
+def reports(found: Sequence[Json], where: str) -> tuple[Reported, ...]:
+    """NRTs by name. Raises SourceError."""
+    made = [_reported(document, where) for document in found]
+    return tuple(sorted(made, key=lambda one: one.topology.metadata.name))
+
+
+def pods_in(answer: bytes, path: str) -> tuple[Pod, ...]:
+    """The pods of a list. Raises SourceError."""
+    return _listed(answer, _Pods, path).items
+
+
+def saved_at(there: Objects) -> float:
+    """The latest time that saved objects tell of: nobody knows when they were saved."""
+    return max((-seconds for text in _times(there) if (seconds := seconds_since(text, 0.0)) is not None), default=0.0)
+
+
+def _times(there: Objects) -> Iterator[str]:
+    yield from (one.changed for one in there.reports)
+    for pod in there.pods or ():
+        yield pod.metadata.creationTimestamp or ""
+        yield (pod.status.startTime if pod.status is not None else None) or ""
+
+
+def pod_of(document: Json, where: str) -> Pod:
+    """A pod to ask about. Raises SourceError."""
+    return _convert(document, Pod, where)
+
+
+def no_nodes(files: Sequence[str]) -> SourceError:
+    """That there is nothing to put a pod on."""
+    where = ", ".join(files) or "the cluster"
+    return SourceError(where, "has neither a NodeResourceTopology nor a Node, expected some")
+
+
+T = TypeVar("T")
+
+
+def _listed(answer: bytes | SourceError, kind: type[T], path: str) -> T:
+    if isinstance(answer, SourceError):
+        raise answer
+    try:
+        return msgspec.json.decode(answer, type=kind)
+    except msgspec.DecodeError as exc:
+        raise SourceError(path, f"answered something else than expected: {exc}") from exc
+
+
+def _convert(document: Json, kind: type[T], where: str) -> T:
+    try:
+        return msgspec.convert(document, kind)
+    except msgspec.ValidationError as exc:
+        name = (document.get("metadata") or {}).get("name", "")
+        raise SourceError(where, f"{document.get('kind')} {name!r:.80} cannot be read: {exc}") from exc
+
+
+def _reported(document: Json, where: str) -> Reported:
+    topology = nrt.current(_convert(document, nrt.NodeResourceTopology, where))
+    metadata = document["metadata"]
+    entries = [entry for entry in metadata.get("managedFields") or () if isinstance(entry, dict)]
+    writes = [entry for entry in entries if _CONTENT.intersection(entry.get("fieldsV1") or ())]
+    times = [str(entry["time"]) for entry in writes or entries if entry.get("time")]
+    return Reported(
+        document,
+        topology,
+        max(times, default=str(metadata.get("creationTimestamp") or "")),
+        tuple(sorted({str(entry.get("manager") or "") for entry in writes})),
+    )
+
+
+# Labels and annotations are anybody's.
+_CONTENT: Final = frozenset(("f:zones", "f:attributes", "f:topologyPolicies"))

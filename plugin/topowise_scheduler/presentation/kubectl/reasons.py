@@ -1,0 +1,85 @@
+"""Explanations of hundreds of nodes by what they have in common: how many say so, and the one that comes closest.
+
+Amounts differ from node to node where the reason is the same, so nodes are told apart by the reason without them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from topowise_scheduler.presentation.explain.explanation import NodeExplanation
+from topowise_scheduler.presentation.explain.fits import Room
+
+MOST_ROWS: Final = 20
+"""With more nodes a table of them is no answer."""
+
+ALL: Final = "--all has a row for each node, -o wide too."
+
+_MOST_NAMES: Final = 3
+# What a NUMA node lacks differs among nodes that lack room for the same reason.
+_OF_ONE_NODE: Final = re.compile(r"; (?:node \d+ has only [^;]*|\d+ more lack as much)")
+_AMOUNT: Final = re.compile(r"\d+(?:\.\d+)?(?:m|[KMGTP]i?)?\b")
+
+
+def rows(nodes: Sequence[NodeExplanation]) -> list[list[str]]:
+    """VERDICT, NODES and WHY: a row for each reason, in the order in which its first node comes."""
+    groups: dict[tuple[str, str], list[NodeExplanation]] = {}
+    for one in nodes:
+        groups.setdefault((one.verdict, _reason(one)), []).append(one)
+    return [[verdict, str(len(same)), _why(same)] for (verdict, _), same in groups.items()]
+
+
+def without_room(rooms: Sequence[Room]) -> list[list[str]]:
+    """NODE, FITS, FIRST ON NUMA and THEN of `fits`: a row for each reason for which nodes have no room at all."""
+    groups: dict[str, list[Room]] = {}
+    for room in rooms:
+        if not room.count:
+            groups.setdefault(_bare(room.limit), []).append(room)
+    return [
+        [_number(same), "0", "-", _of_first([room.node for room in same], same[0].limit)] for same in groups.values()
+    ]
+
+
+def names(given: Iterable[str], most: int = _MOST_NAMES) -> str:
+    """ "a, b, c and 7 more"."""
+    every = list(given)
+    more = f" and {len(every) - most} more" if len(every) > most else ""
+    return ", ".join(every[:most]) + more
+
+
+def notes(problems: Iterable[tuple[str, str]]) -> list[str]:
+    """A warning for each problem with the names of those that have it."""
+    having: dict[str, list[str]] = {}
+    for name, problem in problems:
+        having.setdefault(problem, []).append(name)
+    return [f"warning: {names(dict.fromkeys(those))}: {problem}" for problem, those in having.items()]
+
+
+def _reason(one: NodeExplanation) -> str:
+    if one.verdict == "fits":
+        return "not aligned" if " is not aligned" in one.text else ""
+    return _bare(one.text)
+
+
+def _bare(text: str) -> str:
+    return _AMOUNT.sub("", _OF_ONE_NODE.sub("", text))
+
+
+def _why(same: Sequence[NodeExplanation]) -> str:
+    first = same[0]
+    if first.verdict == "fits":
+        scored = names(f"{one.node} ({one.score})" for one in same)
+        return f"{scored}; {'not aligned; ' if _reason(first) else ''}on {first.node} {first.text}"
+    if len(same) == 1:
+        return f"{first.node}: {first.text}"
+    return _of_first([one.node for one in same], first.text)
+
+
+def _number(same: Sequence[Room]) -> str:
+    return same[0].node if len(same) == 1 else f"({len(same)} nodes)"
+
+
+def _of_first(nodes: Sequence[str], text: str) -> str:
+    return text if len(nodes) == 1 else f"{names(nodes)}; on {nodes[0]} {text}"
