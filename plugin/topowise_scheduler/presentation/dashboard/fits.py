@@ -22,6 +22,7 @@ from topowise.runtime.turns import collected
 from topowise_scheduler.kube_scheduler import Pod, unexamined
 from topowise_scheduler.presentation.explain.cluster_view import ClusterView
 from topowise_scheduler.presentation.explain.fits import Room
+from topowise_scheduler.presentation.text import most_frequent_first
 
 _SLICE_S: Final = 0.001
 _PAUSE_S: Final = 0.001
@@ -111,7 +112,7 @@ async def fits(view: ClusterView, pod: Pod, *, within_s: float) -> Fits:
         is_least=any(room.is_least for room in rooms),
         asked=len(names),
         nodes=tuple(sorted(rooms, key=lambda room: (-room.count, room.node))),
-        reasons=dict(sorted(reasons.items(), key=lambda one: (-one[1], one[0]))),
+        reasons=dict(most_frequent_first(reasons)),
         not_looked_at=unexamined(pod.spec),
     )
 

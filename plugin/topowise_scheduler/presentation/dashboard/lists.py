@@ -17,7 +17,7 @@ from topowise_scheduler.presentation.dashboard.markup import (
     time_of,
 )
 from topowise_scheduler.presentation.dashboard.state import QUARANTINED, State, Waiting
-from topowise_scheduler.presentation.picture.words import counted
+from topowise_scheduler.presentation.text import most_frequent_first, plural
 from topowise_scheduler.refusals import PREFIX
 
 _FEW_DECISIONS: Final = 15
@@ -70,14 +70,13 @@ def decisions_table(decisions: Sequence[Decision], query: Query) -> str:
 
 def reasons_in_words(reasons: Mapping[str, int]) -> list[str]:
     """The most frequent first."""
-    most = sorted(reasons.items(), key=lambda one: (-one[1], one[0]))
-    return [f"{count}× {words.removeprefix(PREFIX)}" for words, count in most]
+    return [f"{count}× {words.removeprefix(PREFIX)}" for words, count in most_frequent_first(reasons)]
 
 
 def _waiting(one: Waiting, query: Query) -> str:
     rest = one.count - 1
     facts = reasons_in_words(one.reasons)[:_MOST_REASONS]
-    facts += [f"would fit on {counted(one.fits, 'node')}"] if one.fits else []
+    facts += [f"would fit on {plural(one.fits, 'node')}"] if one.fits else []
     why = "; ".join(facts) or "no node is reported"
     alike = f" and {rest} more alike" if rest else ""
     return (
@@ -89,9 +88,9 @@ def _waiting(one: Waiting, query: Query) -> str:
 def _decision(one: Decision, query: Query) -> str:
     clauses = reasons_in_words(one.reasons)
     if one.victims_on is not None:
-        clauses.insert(0, f"evictions would help on {counted(one.victims_on, 'node')}")
+        clauses.insert(0, f"evictions would help on {plural(one.victims_on, 'node')}")
     rest = len(clauses) - _MOST_REASONS
-    reasons = "; ".join(clauses[:_MOST_REASONS]) + (f"; {counted(rest, 'more reason')}" if rest > 0 else "")
+    reasons = "; ".join(clauses[:_MOST_REASONS]) + (f"; {plural(rest, 'more reason')}" if rest > 0 else "")
     times = [f"{ms:.1f}" for ms in (one.filter_ms, one.score_ms, one.bind_ms) if ms is not None]
     node = one.bound or one.expected
     place = node_link(node, query) if node else ""

@@ -17,7 +17,7 @@ from topowise_scheduler.presentation.dashboard.fits import Fitting
 from topowise_scheduler.presentation.dashboard.markup import BADGES, Query, badge, escaped, node_link, table, time_of
 from topowise_scheduler.presentation.dashboard.spread import BINS, Spread, bin_of, spread_part, tenths
 from topowise_scheduler.presentation.dashboard.state import FRAGMENTED, Node, State, Zone, amount, let_others_go_first
-from topowise_scheduler.presentation.picture.words import counted
+from topowise_scheduler.presentation.text import plural
 
 _MOST_ROWS: Final = 40
 # Tiles come in blocks of which only those are sent that have changed.
@@ -91,7 +91,7 @@ def _filtered(query: Query, fitting: Fitting | None, shown: int, of: int) -> str
     clear = f'<a href="{escaped(query.link(fits=""))}" data-fits="">Show all nodes</a>'
     if fitting is None:
         return f'<p class="note">The pod to filter by is not kept any more: count it again. {clear}</p>'
-    words = f"{shown} of {counted(of, 'node')} match, those on which {escaped(fitting.pod)} fits now."
+    words = f"{shown} of {plural(of, 'node')} match, those on which {escaped(fitting.pod)} fits now."
     return f'<p class="filtered">{words} {clear}</p>'
 
 
@@ -153,7 +153,7 @@ def _tile(node: Node, state: State, query: Query) -> str:
     words = [node.name, state.policies[node.policy], *(_in_words(zone, state.unit) for zone in node.zones)]
     words += [
         *([f"{node.lost} % fragmented"] if node.lost else []),
-        counted(node.pods, "pod"),
+        plural(node.pods, "pod"),
         *([] if node.is_exact else ["counts"]),
         *(BADGES[mark] for mark in node.marks),
     ]

@@ -17,7 +17,7 @@ from topowise_scheduler.presentation.dashboard.markup import ASKED, Query, escap
 from topowise_scheduler.presentation.dashboard.panel import not_looked_at
 from topowise_scheduler.presentation.dashboard.spread import BINS
 from topowise_scheduler.presentation.dashboard.state import State
-from topowise_scheduler.presentation.picture.words import counted
+from topowise_scheduler.presentation.text import plural
 from topowise_scheduler.refusals import PREFIX
 
 _MOST_ROOMS: Final = 20
@@ -132,13 +132,13 @@ def fits_part(fits: Fits, digest: str, query: Query) -> str:
     )
     rest = len(fits.nodes) - _MOST_ROOMS
     reasons = "".join(
-        f"<li>{counted(count, 'node')}: {escaped(words.removeprefix(PREFIX))}</li>"
+        f"<li>{plural(count, 'node')}: {escaped(words.removeprefix(PREFIX))}</li>"
         for words, count in fits.reasons.items()
     )
     least = "At least " if fits.is_least else ""
     return (
         f'<p class="total" data-fits="{digest}"><strong>{least}{fits.total}</strong> more of {escaped(fits.pod)} '
-        f"fit on {len(fits.nodes)} of {counted(fits.asked, 'node')}.</p>"
+        f"fit on {len(fits.nodes)} of {plural(fits.asked, 'node')}.</p>"
         + (table("rooms", ("Node", "#Fit", "First on NUMA", "Then"), rows) if rows else "")
         + (f'<p class="note">and {rest} more nodes</p>' if rest > 0 else "")
         + (f"<ul>{reasons}</ul>" if reasons else "")

@@ -19,7 +19,7 @@ from topowise_scheduler.presentation.dashboard.node import CERTAINTIES, NodePage
 from topowise_scheduler.presentation.dashboard.state import MARKS
 from topowise_scheduler.presentation.dashboard.why import Why
 from topowise_scheduler.presentation.explain.explanation import NodeExplanation
-from topowise_scheduler.presentation.picture.words import counted
+from topowise_scheduler.presentation.text import plural
 
 
 def node_part(node: NodePage, query: Query) -> str:
@@ -67,7 +67,7 @@ def pod_part(why: Why, query: Query) -> str:
         link = node_link(nearest, query) if nearest else ""
         parts.append(f'<p class="answer">{link}{escaped(why.obstacle.text.removeprefix(nearest))}</p>')
     if why.waits and not why.problem:
-        counts = [*reasons_in_words(why.reasons), *([f"would fit on {counted(why.fits, 'node')}"] if why.fits else [])]
+        counts = [*reasons_in_words(why.reasons), *([f"would fit on {plural(why.fits, 'node')}"] if why.fits else [])]
         parts.append(f"<h3>By node, now</h3><ul>{''.join(f'<li>{escaped(one)}</li>' for one in counts)}</ul>")
     if why.explained:
         parts.append(explained_part(why.explained, query, is_sample=why.waits or len(why.explained) > 1))

@@ -13,8 +13,6 @@ from typing import Literal
 
 import msgspec
 
-from topowise import quantity
-from topowise.pods import HUGEPAGES
 from topowise_scheduler.device_affinity import Judged, Outcome
 from topowise_scheduler.kube_scheduler import Refusal, spell
 from topowise_scheduler.kubelet import Admission, Kubelet, cost
@@ -24,6 +22,7 @@ from topowise_scheduler.kubelet.masks import members
 from topowise_scheduler.kubelet.pod import ContainerView, PodView, device_requests
 from topowise_scheduler.kubelet.trial import trial
 from topowise_scheduler.presentation.explain.merge_table import MergeTable, merge_table
+from topowise_scheduler.presentation.text import enumerated, rough_duration, with_unit
 from topowise_scheduler.report import Report
 
 Verdict = Literal["fits", "not now", "never", "excluded", "not reported"]
@@ -178,7 +177,7 @@ def explain(
     if unconfirmed:
         text += f"; the node's report is its last true one, not confirmed now ({', '.join(unconfirmed)})"
     if takes >= 1:
-        text += f"; its kubelet takes about {seconds(takes)} to decide, as it tries every set of NUMA nodes"
+        text += f"; its kubelet takes about {rough_duration(takes)} to decide, as it tries every set of NUMA nodes"
     if report is not None and report.remark:
         text += f"; {report.remark}"
     return NodeExplanation(
@@ -218,21 +217,6 @@ def _damage(report: Report) -> str:
         return ""
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     return f"; of its report something could not be used: {problems[0]}{more}"
-
-
-def seconds(about: float) -> str:
-    """A time of which only the order of magnitude is known."""
-    for size, name in ((86400, "days"), (3600, "hours"), (60, "minutes")):
-        if about >= 2 * size:
-            return f"{about / size:,.0f} {name}" if about < 1e4 * size else f"more than 10,000 {name}"
-    return f"{about:.0f} seconds" if about >= 1 else "less than a second"
-
-
-def human(resource: str, amount: int) -> str:
-    """An amount for people: cores, binary bytes, pieces."""
-    if resource == "memory" or resource.startswith(HUGEPAGES):
-        return quantity.human_bytes(amount)
-    return str(amount)
 
 
 def _room(kubelet: Kubelet, pod: PodView, container: ContainerView | None, resource: str, hints: Hints) -> ResourceRoom:
@@ -306,14 +290,8 @@ def _lies(node: Kubelet, places: Sequence[AllocatedNodes]) -> str:
         if ids:
             # The word once is enough.
             nodes = "" if found else "NUMA nodes " if len(ids) > 1 else "NUMA node "
-            found.append(f"{what} on {nodes}{_enumerated(ids)}")
+            found.append(f"{what} on {nodes}{enumerated(ids)}")
     return ", ".join(found) or "nothing on a NUMA node of its own"
-
-
-def _enumerated(ids: Sequence[int]) -> str:
-    """1, 2 and 3."""
-    *first, last = map(str, ids)
-    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _who(step: Step) -> str:
@@ -357,7 +335,10 @@ def _never(now: str, steps: Sequence[Step], pod: PodView, policy: str, report: R
     short = [(room, amount) for room, amount in most if amount < room.asked]
     text = "; not even the empty node would do"
     if short:
-        has = [f"{one.resource} {human(one.resource, it)}, not {human(one.resource, one.asked)}" for one, it in short]
+        has = [
+            f"{one.resource} {with_unit(one.resource, it)}, not {with_unit(one.resource, one.asked)}"
+            for one, it in short
+        ]
         return f"{text}, whose largest NUMA node has {' and '.join(has)}"
     if admission is None or admission.admitted or admission.reason == "TopologyAffinityError":
         return text
@@ -371,7 +352,7 @@ def _lack(step: Step, at: int) -> str:
         (room for room in _ordered(step) if not room.zones[at].fits),
         key=lambda room: room.zones[at].available / max(1, room.asked),
     )
-    lacks = ", ".join(f"{room.resource} {human(room.resource, max(0, room.zones[at].available))}" for room in short)
+    lacks = ", ".join(f"{room.resource} {with_unit(room.resource, max(0, room.zones[at].available))}" for room in short)
     return f"node {step.resources[0].zones[at].numa} has only {lacks}"
 
 
@@ -384,4 +365,4 @@ def _ordered(step: Step) -> list[ResourceRoom]:
 
 
 def _asked_for(step: Step) -> str:
-    return ", ".join(f"{room.resource} {human(room.resource, room.asked)}" for room in _ordered(step))
+    return ", ".join(f"{room.resource} {with_unit(room.resource, room.asked)}" for room in _ordered(step))

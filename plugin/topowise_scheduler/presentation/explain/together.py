@@ -24,6 +24,7 @@ from topowise_scheduler.kubelet import Kubelet, trial
 from topowise_scheduler.presentation.explain import placed
 from topowise_scheduler.presentation.explain.cluster_view import ClusterView
 from topowise_scheduler.presentation.explain.placed import Placed
+from topowise_scheduler.presentation.text import unschedulable
 
 MOST_PODS: Final = 1024
 """So many are placed at once; a kind more costs milliseconds in a large cluster."""
@@ -85,8 +86,7 @@ class _Kind:
     @property
     def why(self) -> str:
         """As kube-scheduler sums up."""
-        counts = sorted(self._refusals.items(), key=lambda one: (-one[1], one[0]))
-        return f"0/{sum(self._refusals.values())} nodes: {', '.join(f'{count} {words}' for words, count in counts)}"
+        return unschedulable(self._refusals)
 
 
 class Placing:

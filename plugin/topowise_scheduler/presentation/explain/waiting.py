@@ -16,11 +16,10 @@ from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.allocated_nodes import allocated_nodes
 from topowise_scheduler.presentation.explain import explanation
 from topowise_scheduler.presentation.explain.explanation import NodeExplanation
-from topowise_scheduler.presentation.picture.words import counted
+from topowise_scheduler.presentation.text import first_of, plural
 
 # Nodes that are looked at closely, a quarter of a millisecond each.
 _LOOKED_AT: Final = 16
-_NAMED: Final = 3
 
 
 class Obstacle(msgspec.Struct, frozen=True):
@@ -38,15 +37,13 @@ class Obstacle(msgspec.Struct, frozen=True):
     def text(self) -> str:
         """A sentence or two for people."""
         if not self.nearest:
-            return f"None of {counted(self.never, 'node')} could align the pod, even if it were empty."
+            return f"None of {plural(self.never, 'node')} could align the pod, even if it were empty."
         parts = [f"{self.nearest} comes nearest: {self.lack}."]
         if self.in_the_way:
-            more = len(self.in_the_way) - _NAMED
-            names = ", ".join(self.in_the_way[:_NAMED]) + (f" and {more} more" if more > 0 else "")
             lesser = f" ({self.lesser} of lower priority)" if self.lesser else ""
-            parts.append(f"In the way: {names}{lesser}.")
+            parts.append(f"In the way: {first_of(self.in_the_way)}{lesser}.")
         never = f", {self.never} never" if self.never else ""
-        parts.append(f"With enough room {counted(self.now, 'node')} would do{never}.")
+        parts.append(f"With enough room {plural(self.now, 'node')} would do{never}.")
         return " ".join(parts)
 
 

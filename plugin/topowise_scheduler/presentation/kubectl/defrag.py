@@ -19,7 +19,7 @@ from topowise_scheduler.presentation.kubectl import console as colours
 from topowise_scheduler.presentation.kubectl.columns import columns
 from topowise_scheduler.presentation.kubectl.console import Answer, Console
 from topowise_scheduler.presentation.kubectl.manifests import Wanted, not_looked_at
-from topowise_scheduler.presentation.picture.words import counted
+from topowise_scheduler.presentation.text import most_frequent_first, plural
 
 _NEW: Final = "(new)"
 # A NUMA node: what is taken of it, and what is free.
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     movable, others = defrag.sort(running, known.budgets, pod.spec.priority or 0)
     count = wanted.count if options.count is None else options.count
     plan = defrag.plan(known.answers, known.view, pod, count, movable, options.max_moves, progress=Progress())
-    notes += [f"note: {len(movable)} of {counted(len(running), 'pod')} may be moved{_not(others)}"]
+    notes += [f"note: {len(movable)} of {plural(len(running), 'pod')} may be moved{_not(others)}"]
     status = 1 if plan.why else 0
     if options.output != "table":
         return Answer(documents.spell(_document(wanted, count, plan, others), options.output), status, notes)
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
 
 def _not(others: Counter[str]) -> str:
     """Why the others may not."""
-    counts = [f"{count} {why}" for why, count in sorted(others.items(), key=lambda one: (-one[1], one[0]))]
+    counts = [f"{count} {why}" for why, count in most_frequent_first(others)]
     return f"; not {', '.join(counts)}" if counts else ""
 
 
@@ -82,12 +82,12 @@ def _free(change: Change) -> dict[str, Any]:
 def _text(wanted: Wanted, count: int, plan: Plan, console: Console) -> list[Line]:
     if plan.why:
         return [[console.paint(f"{wanted.name}: no room for {count} more", colours.BAD), f": {plan.why}"]]
-    title = f"{wanted.name}: {counted(count, 'more pod')} {'fits' if count == 1 else 'fit'}"
+    title = f"{wanted.name}: {plural(count, 'more pod')} {'fits' if count == 1 else 'fit'}"
     if not plan.moves:
         title += ", nothing has to be moved"
     else:
         least = "no plan has fewer" if plan.is_least else "a plan with fewer may exist"
-        title += f" once {counted(plan.moves, 'pod')} {'is' if plan.moves == 1 else 'are'} moved ({least})"
+        title += f" once {plural(plan.moves, 'pod')} {'is' if plan.moves == 1 else 'are'} moved ({least})"
     rows = [
         [str(number), step.pod, step.origin or _NEW, step.node, placed.in_words(step.containers)]
         for number, step in enumerate(plan.steps, start=1)

@@ -12,13 +12,13 @@ from topowise.errors import SourceError
 from topowise.kube import paths
 from topowise.text import Line, Styled
 from topowise_scheduler.kube_scheduler import Metadata, Pod, Spec, unbound
-from topowise_scheduler.presentation.explain.explanation import NodeExplanation, Step, ZoneRoom, human
+from topowise_scheduler.presentation.explain.explanation import NodeExplanation, Step, ZoneRoom
 from topowise_scheduler.presentation.kubectl import console as colours
 from topowise_scheduler.presentation.kubectl import hints, manifests, names, objects, reasons, selection, shown
 from topowise_scheduler.presentation.kubectl.columns import columns, paragraphs
 from topowise_scheduler.presentation.kubectl.console import Answer, Console
 from topowise_scheduler.presentation.kubectl.source import Kubectl, decoded
-from topowise_scheduler.presentation.picture.words import counted
+from topowise_scheduler.presentation.text import plural, with_unit
 
 _ORDER: Final = ("fits", "not now", "never", "excluded", "not reported")
 _COLOURS: Final = {
@@ -162,7 +162,7 @@ def _text(one: Explained, console: Console, options: argparse.Namespace) -> list
     nodes = ordered(one.nodes)
     is_wide, with_hints = options.output == "wide", options.hints
     fitting = sum(node.verdict == "fits" for node in nodes)
-    title = f"Pod {one.name}: fits {fitting} of {counted(len(nodes), 'node')}"
+    title = f"Pod {one.name}: fits {fitting} of {plural(len(nodes), 'node')}"
     lines: list[Line] = [[console.paint(title, colours.BOLD)], *([one.note] if one.note else []), ""]
     is_summed_up = len(nodes) > reasons.MOST_ROWS and not (options.all or is_wide or with_hints)
     if is_summed_up:
@@ -201,11 +201,11 @@ def _matrix(node: NodeExplanation, step: Step, console: Console) -> list[Line]:
     rows = []
     for room in sorted(step.resources, key=lambda room: (room.resource != "cpu", room.resource != "memory")):
         cells = [
-            f"{'' if zone.fits else '!'}{human(room.resource, max(0, zone.available))}"
-            f"/{human(room.resource, max(0, zone.allocatable))}"
+            f"{'' if zone.fits else '!'}{with_unit(room.resource, max(0, zone.available))}"
+            f"/{with_unit(room.resource, max(0, zone.allocatable))}"
             for zone in room.zones
         ]
-        rows.append([room.resource, human(room.resource, room.asked), *cells])
+        rows.append([room.resource, with_unit(room.resource, room.asked), *cells])
     header = ["RESOURCE", "ASKED", *(f"NUMA {zone.numa}" for zone in step.resources[0].zones)]
 
     def paint(column: int, cell: str) -> str | Styled:

@@ -16,7 +16,7 @@ from topowise_scheduler.presentation.kubectl import console as colours
 from topowise_scheduler.presentation.kubectl.columns import columns, paragraphs
 from topowise_scheduler.presentation.kubectl.console import Answer, Console
 from topowise_scheduler.presentation.kubectl.manifests import Wanted, not_looked_at
-from topowise_scheduler.presentation.picture.words import counted
+from topowise_scheduler.presentation.text import plural
 
 
 def run(options: argparse.Namespace, console: Console) -> Answer:
@@ -59,7 +59,7 @@ def _document(one: Wanted, rooms: list[Room], total: int) -> dict[str, Any]:
 
 
 def _text(one: Wanted, rooms: list[Room], total: int, console: Console, options: argparse.Namespace) -> list[Line]:
-    title = f"{one.name}: {total} more {'fits' if total == 1 else 'fit'} on {counted(len(rooms), 'node')}"
+    title = f"{one.name}: {total} more {'fits' if total == 1 else 'fit'} on {plural(len(rooms), 'node')}"
     header = ["NODE", "FITS", "FIRST ON NUMA", "THEN"]
     is_summed_up = len(rooms) > reasons.MOST_ROWS and not (options.all or options.output == "wide")
     if is_summed_up:

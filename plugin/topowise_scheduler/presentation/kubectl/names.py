@@ -8,6 +8,7 @@ from typing import Any, Final
 from topowise.errors import SourceError
 from topowise.kube import paths
 from topowise_scheduler.presentation.kubectl.source import Kubectl, decoded, documents
+from topowise_scheduler.presentation.text import first_of
 
 _MAX_NAMES: Final = 8
 # Kind, path of its group version, plural, and what else people write for it.
@@ -80,8 +81,7 @@ def instead(known: Sequence[str]) -> str:
     """What could have been named."""
     if not known:
         return "expected the name of a reported node, but there is no NodeResourceTopology at all"
-    more = f" and {len(known) - _MAX_NAMES} more" if len(known) > _MAX_NAMES else ""
-    return f"expected the name of a reported node: {', '.join(known[:_MAX_NAMES])}{more}"
+    return f"expected the name of a reported node: {first_of(known, _MAX_NAMES)}"
 
 
 def _kind(given: str) -> tuple[str, str, str, Sequence[str]]:

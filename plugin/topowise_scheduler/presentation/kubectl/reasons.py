@@ -11,13 +11,13 @@ from typing import Final
 
 from topowise_scheduler.presentation.explain.explanation import NodeExplanation
 from topowise_scheduler.presentation.explain.fits import Room
+from topowise_scheduler.presentation.text import first_of
 
 MOST_ROWS: Final = 20
 """With more nodes a table of them is no answer."""
 
 ALL: Final = "--all has a row for each node, -o wide too."
 
-_MOST_NAMES: Final = 3
 # What a NUMA node lacks differs among nodes that lack room for the same reason.
 _OF_ONE_NODE: Final = re.compile(r"; (?:node \d+ has only [^;]*|\d+ more lack as much)")
 _AMOUNT: Final = re.compile(r"\d+(?:\.\d+)?(?:m|[KMGTP]i?)?\b")
@@ -42,19 +42,12 @@ def without_room(rooms: Sequence[Room]) -> list[list[str]]:
     ]
 
 
-def names(given: Iterable[str], most: int = _MOST_NAMES) -> str:
-    """ "a, b, c and 7 more"."""
-    every = list(given)
-    more = f" and {len(every) - most} more" if len(every) > most else ""
-    return ", ".join(every[:most]) + more
-
-
 def notes(problems: Iterable[tuple[str, str]]) -> list[str]:
     """A warning for each problem with the names of those that have it."""
     having: dict[str, list[str]] = {}
     for name, problem in problems:
         having.setdefault(problem, []).append(name)
-    return [f"warning: {names(dict.fromkeys(those))}: {problem}" for problem, those in having.items()]
+    return [f"warning: {first_of(dict.fromkeys(those))}: {problem}" for problem, those in having.items()]
 
 
 def _reason(one: NodeExplanation) -> str:
@@ -70,7 +63,7 @@ def _bare(text: str) -> str:
 def _why(same: Sequence[NodeExplanation]) -> str:
     first = same[0]
     if first.verdict == "fits":
-        scored = names(f"{one.node} ({one.score})" for one in same)
+        scored = first_of(f"{one.node} ({one.score})" for one in same)
         return f"{scored}; {'not aligned; ' if _reason(first) else ''}on {first.node} {first.text}"
     if len(same) == 1:
         return f"{first.node}: {first.text}"
@@ -82,4 +75,4 @@ def _number(same: Sequence[Room]) -> str:
 
 
 def _of_first(nodes: Sequence[str], text: str) -> str:
-    return text if len(nodes) == 1 else f"{names(nodes)}; on {nodes[0]} {text}"
+    return text if len(nodes) == 1 else f"{first_of(nodes)}; on {nodes[0]} {text}"

@@ -24,10 +24,9 @@ from topowise_scheduler.presentation.kubectl.columns import columns
 from topowise_scheduler.presentation.kubectl.console import Answer, Console
 from topowise_scheduler.presentation.kubectl.explain import ordered
 from topowise_scheduler.presentation.kubectl.manifests import Wanted, not_looked_at
-from topowise_scheduler.presentation.picture.words import counted
+from topowise_scheduler.presentation.text import first_of, plural, unschedulable
 
 _MAX_REASONS: Final = 5
-_MAX_NAMES: Final = 3
 _NOWHERE: Final = "(nowhere)"
 
 
@@ -48,8 +47,7 @@ class SimulatedPod(msgspec.Struct, frozen=True):
     @property
     def summary(self) -> str:
         """As kube-scheduler sums up."""
-        counts = sorted(Counter(self.refusals.values()).items(), key=lambda one: (-one[1], one[0]))
-        return f"0/{len(self.refusals)} nodes: {', '.join(f'{count} {words}' for words, count in counts)}"
+        return unschedulable(Counter(self.refusals.values()))
 
     def as_json(self) -> dict[str, Any]:
         """With names."""
@@ -85,7 +83,7 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     used = len({one.node for one in placed if one.node})
     lines.append(
         f"{len(placed) - len(refused)} of {len(placed)} pods placed on {used} of "
-        f"{counted(len(known.view.names), 'node')} by {options.strategy}."
+        f"{plural(len(known.view.names), 'node')} by {options.strategy}."
     )
     for one in refused:
         if one.reasons:
@@ -167,15 +165,10 @@ def _refused(one: SimulatedPod, console: Console) -> list[Line]:
     nodes: dict[str, list[str]] = {}
     for name, why in one.reasons.items():
         nodes.setdefault(why, []).append(name)
-    rows = [[_names(names), why] for why, names in nodes.items()]
+    rows = [[first_of(names), why] for why, names in nodes.items()]
     more = len(rows) - _MAX_REASONS
     text = columns(["NODE", "WHY NOT"], rows[:_MAX_REASONS], indent="  ", width=console.width)
     return [*text, f"  and {more} more (-o json has all)"] if more > 0 else text
-
-
-def _names(names: Sequence[str]) -> str:
-    more = len(names) - _MAX_NAMES
-    return ", ".join(names[:_MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _name(pod: Pod) -> str:

@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 from topowise import nrt, quantity
 from topowise.errors import ParseError
 from topowise.pods import HUGEPAGES
-from topowise_scheduler.presentation.explain.explanation import human
 from topowise_scheduler.presentation.explain.fragmentation import lost as measured
+from topowise_scheduler.presentation.text import with_unit
 from topowise_scheduler.report import Report
 
 _BARS: Final = "▁▂▃▄▅▆▇█"
@@ -88,7 +88,7 @@ def lost(report: Report, zones: Zones) -> int | None:
 
 def spell(resource: str, amount: int) -> str:
     """An amount for people."""
-    return quantity.from_milli(amount) if resource == "cpu" else human(resource, amount)
+    return quantity.from_milli(amount) if resource == "cpu" else with_unit(resource, amount)
 
 
 def _amount(resource: nrt.Resource) -> Amount:

@@ -9,8 +9,8 @@ from topowise_scheduler.presentation.picture.flow import Flow
 from topowise_scheduler.presentation.picture.model import Branch
 from topowise_scheduler.presentation.picture.plan import Plan
 from topowise_scheduler.presentation.picture.scene import Box
-from topowise_scheduler.presentation.picture.words import counted
 from topowise_scheduler.presentation.picture.zone import frame, framed
+from topowise_scheduler.presentation.text import plural
 
 _INDENTED: Final = 3
 """At most this part of the width is left free before a line, however deep it is."""
@@ -24,7 +24,7 @@ def place(plan: Plan, x: int, y: int, width: int) -> Box:
         _branch(flow, plan, branch)
     if plan.picture.unplaced:
         flow.skip(plan.measures.section)
-        facts = [f"{counted(count, 'device')} of {resource}" for resource, count in plan.picture.unplaced]
+        facts = [f"{plural(count, 'device')} of {resource}" for resource, count in plan.picture.unplaced]
         flow.lines("note", ["place not known", *facts])
     return frame(plan, "zone", flow, x, y, width)
 

@@ -7,7 +7,8 @@ from topowise_scheduler.presentation.picture.marks import Place, centred, mark
 from topowise_scheduler.presentation.picture.model import Cache, Core, Thread, Zone
 from topowise_scheduler.presentation.picture.plan import Plan, balanced
 from topowise_scheduler.presentation.picture.scene import Box, Text
-from topowise_scheduler.presentation.picture.words import counted, cpus_caption, tag, thread_title
+from topowise_scheduler.presentation.picture.words import cpus_caption, tag, thread_title
+from topowise_scheduler.presentation.text import plural
 
 
 def place(flow: Flow, plan: Plan, zone: Zone) -> None:
@@ -54,7 +55,7 @@ def _cache(plan: Plan, cache: Cache, columns: int, x: int, y: int) -> Box:
             cores.append(_core(plan, core, x + pad + column * (plan.core_x + plan.measures.core_gap), top))
         top += _row_y(plan, row) + plan.measures.core_gap
     bottom = top - plan.measures.core_gap + pad
-    title = "" if cache.id is None else f"L3 cache {cache.id}: {counted(len(cache.cores), 'core')}"
+    title = "" if cache.id is None else f"L3 cache {cache.id}: {plural(len(cache.cores), 'core')}"
     width = plan.across(columns) + 2 * pad
     return Box("cache", x, y, width, bottom - y, state="framed" if pad else "", title=title, boxes=tuple(cores))
 

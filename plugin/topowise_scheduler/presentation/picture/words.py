@@ -8,6 +8,7 @@ from typing import Final
 from topowise import cpuset
 from topowise.quantity import human_bytes
 from topowise_scheduler.presentation.picture.model import Device, Memory, Owner, Picture, Share, Thread, Zone
+from topowise_scheduler.presentation.text import plural
 
 STATES: Final = {
     "free": "free",
@@ -42,15 +43,15 @@ def about(picture: Picture) -> list[str]:
     threads = [thread for zone in picture.zones for thread in zone.threads]
     facts = [f"policy {picture.policy}", f"scope {picture.scope}"]
     bare = f", {len(picture.bare)} of them with nothing (not drawn)" if picture.bare else ""
-    facts.append(f"{counted(len(picture.zones) + len(picture.bare), 'NUMA node')}{bare}")
-    facts.append(f"{counted(len(threads), 'CPU')}, {_free_cpus(threads) or 'shared by all pods'}")
+    facts.append(f"{plural(len(picture.zones) + len(picture.bare), 'NUMA node')}{bare}")
+    facts.append(f"{plural(len(threads), 'CPU')}, {_free_cpus(threads) or 'shared by all pods'}")
     facts.append("exact" if picture.precision == "exact" else "counts only, no CPU or device is known by its id")
     return [*facts, picture.age] if picture.age else facts
 
 
 def label(picture: Picture) -> str:
     """The picture in one sentence, for those who do not see it."""
-    pods = counted(len(picture.owners), "pod")
+    pods = plural(len(picture.owners), "pod")
     return f"{picture.node}: {', '.join(about(picture))}; {pods} with CPUs, memory or devices of their own"
 
 
@@ -120,8 +121,8 @@ def holds(owner: Owner) -> list[str]:
     """What a pod has, fact by fact."""
     facts = []
     if owner.cpu_count:
-        caches = f" in {counted(owner.caches, 'L3 cache')}" if owner.caches else ""
-        facts.append(f"{counted(owner.cpu_count, 'CPU')} {cpuset.spell(owner.cpus)}".strip() + caches)
+        caches = f" in {plural(owner.caches, 'L3 cache')}" if owner.caches else ""
+        facts.append(f"{plural(owner.cpu_count, 'CPU')} {cpuset.spell(owner.cpus)}".strip() + caches)
     facts += [f"{human_bytes(block.size)} {block.type} on {nodes(block.zones)}" for block in owner.memory]
     for resource, count in owner.device_counts.items():
         ids = owner.devices.get(resource, ())
@@ -139,18 +140,13 @@ def others(picture: Picture) -> str:
     """The pods that are not listed; "" if there are none."""
     if not picture.others:
         return "" if picture.owners else "No pod holds anything of its own."
-    pods = counted(picture.others, "more pod" if picture.owners else "pod")
+    pods = plural(picture.others, "more pod" if picture.owners else "pod")
     return f"{pods} holding nothing of {'its' if picture.others == 1 else 'their'} own"
 
 
 def nodes(ids: Sequence[int]) -> str:
     """Several NUMA nodes that are one place: "0+1", of many "0-33"."""
     return cpuset.spell(ids) if len(ids) > _MOST_SUMMANDS else "+".join(map(str, ids))
-
-
-def counted(count: int, noun: str) -> str:
-    """1 CPU, 2 CPUs."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _cpus_figure(threads: Sequence[Thread]) -> str:

@@ -31,7 +31,7 @@ from topowise_scheduler.presentation.kubectl.doctor import (
 from topowise_scheduler.presentation.kubectl.doctor.finding import SEVERITIES, Finding, Severity, together
 from topowise_scheduler.presentation.kubectl.objects import Objects, Reported
 from topowise_scheduler.presentation.kubectl.source import ForbiddenError, Kubectl
-from topowise_scheduler.presentation.picture.words import counted
+from topowise_scheduler.presentation.text import plural
 from topowise_scheduler.report import Report, read
 
 _COLOURS: Final[dict[Severity, str]] = {"error": colours.BAD, "warning": colours.WARN, "note": colours.DIM}
@@ -128,11 +128,11 @@ def _text(found: Sequence[Finding], there: Objects, console: Console, *, looked_
             *_paragraph("  mend", one.mend, console, colours.DIM),
             "",
         ]
-    seen = f"{counted(len(there.reports), 'report')}"
+    seen = f"{plural(len(there.reports), 'report')}"
     for what, things in (("node", there.nodes), ("pod", there.pods)):
-        seen += f", {counted(len(things), what)}" if things is not None else f", no {what}s"
+        seen += f", {plural(len(things), what)}" if things is not None else f", no {what}s"
     counts = [(name, sum(one.severity == name for one in found)) for name in SEVERITIES]
-    summary = ", ".join(counted(count, name) for name, count in counts if count) or "nothing to mend"
+    summary = ", ".join(plural(count, name) for name, count in counts if count) or "nothing to mend"
     lines.append(f"Looked at {seen}: {summary}.")
     if not looked_at_scheduler:
         lines.append("Not looked at: kube-scheduler's configuration (--scheduler-config FILE).")

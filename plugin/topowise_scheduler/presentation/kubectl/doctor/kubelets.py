@@ -13,9 +13,9 @@ from topowise.kubeletconfig import KubeletConfiguration
 from topowise_scheduler.kubelet import cost
 from topowise_scheduler.kubelet.hazards import hazards
 from topowise_scheduler.kubelet.masks import members
-from topowise_scheduler.presentation.explain import explanation
 from topowise_scheduler.presentation.kubectl.doctor.finding import Finding, Severity
 from topowise_scheduler.presentation.kubectl.objects import Reported
+from topowise_scheduler.presentation.text import rough_duration
 from topowise_scheduler.report import Report
 from topowise_scheduler.report.costs import distances
 
@@ -183,7 +183,7 @@ def _of_options(config: KubeletConfiguration, zones: Sequence[tuple[int, nrt.Zon
             "warning",
             f"{len(zones)} NUMA nodes, max-allowable-numa-nodes {most or 'unset'}",
             f"the kubelet tries every set of NUMA nodes for each container: beyond 8 that takes seconds and more; here "
-            f"about {explanation.seconds(_admission_s(report))} for a pod with one of everything",
+            f"about {rough_duration(_admission_s(report))} for a pod with one of everything",
             "have fewer NUMA nodes (NPS or SNC in the firmware), or policy none",
         )
     gates = sorted(name for name, is_on in (config.featureGates or {}).items() if is_on and "Alpha" in name)

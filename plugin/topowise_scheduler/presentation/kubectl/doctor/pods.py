@@ -12,7 +12,7 @@ from topowise_scheduler.device_affinity import observed
 from topowise_scheduler.presentation.kubectl.doctor.finding import Finding
 from topowise_scheduler.presentation.kubectl.durations import seconds_since
 from topowise_scheduler.presentation.kubectl.objects import Objects, Reported
-from topowise_scheduler.presentation.picture.words import counted
+from topowise_scheduler.presentation.text import plural
 from topowise_scheduler.report import Report
 
 _LATELY_S: Final = 24 * 3600.0
@@ -48,7 +48,7 @@ def _refused(found: Sequence[pods.Pod], now: float) -> Iterator[Finding]:
             counts.setdefault((pod.spec.nodeName, status.reason), []).append(name)
     for (node, reason), names in sorted(counts.items()):
         yield Finding(
-            "pods", "warning", "node", (node,), f"refused {counted(len(names), 'pod')} with {reason} within a day: "
+            "pods", "warning", "node", (node,), f"refused {plural(len(names), 'pod')} with {reason} within a day: "
             f"{', '.join(names[:3])}{' ...' if len(names) > 3 else ''}",
             "they were sent by a scheduler that does not look at NUMA nodes, or knew the node otherwise than it is",
             "schedule such pods by a kube-scheduler with the extender; if they were, report it as a bug",
@@ -76,7 +76,7 @@ def _odd(records: Sequence[PodRecord], reports: Sequence[tuple[Reported, Report]
         if odd:
             yield Finding(
                 "pods", "warning", "node", tuple(names),
-                f"whole cores only (full-pcpus-only), and {counted(len(odd), 'pending pod')} with a number of "
+                f"whole cores only (full-pcpus-only), and {plural(len(odd), 'pending pod')} with a number of "
                 f"CPUs that is no multiple of {threads}: {', '.join(odd[:3])}{' ...' if len(odd) > 3 else ''}",
                 "the kubelet refuses them with SMTAlignmentError, so that they never run there",
                 f"ask for multiples of {threads} CPUs in each container",

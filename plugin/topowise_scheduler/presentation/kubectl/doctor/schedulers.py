@@ -10,7 +10,7 @@ from topowise_scheduler.presentation.kubectl.doctor import own_pods
 from topowise_scheduler.presentation.kubectl.doctor.finding import Finding
 from topowise_scheduler.presentation.kubectl.doctor.own_pods import OwnPod
 from topowise_scheduler.presentation.kubectl.durations import human, seconds_since
-from topowise_scheduler.presentation.picture.words import counted
+from topowise_scheduler.presentation.text import plural
 
 COMPONENT: Final = "scheduler"
 PATH: Final = own_pods.path(COMPONENT)
@@ -48,7 +48,7 @@ def unserved(found: Sequence[Pod], now: float) -> Iterator[Finding]:
         names = ", ".join(name for _, name in waiting[:_MOST_NAMES])
         yield Finding(
             "schedulers", "error", "scheduler", (scheduler,),
-            f"has not looked at {counted(len(waiting), 'pod')}, the first for {human(int(waiting[0][0]))}: "
+            f"has not looked at {plural(len(waiting), 'pod')}, the first for {human(int(waiting[0][0]))}: "
             f"{names}{' ...' if len(waiting) > _MOST_NAMES else ''}",
             "nobody serves pods of that schedulerName, or it does not come to them; they wait without an event",
             "correct schedulerName in the pods, or see to it that a scheduler with a profile of that name runs",

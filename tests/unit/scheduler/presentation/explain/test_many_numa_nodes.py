@@ -9,6 +9,7 @@ from scheduling import configuration, machine, pod
 from topowise import pods
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.presentation.explain import explanation
+from topowise_scheduler.presentation.text import rough_duration
 
 
 @pytest.mark.parametrize(
@@ -37,4 +38,4 @@ def test_how_long_it_takes_is_told(zones: int, shown: str) -> None:
     ],
 )
 def test_times_are_orders_of_magnitude(about: float, shown: str) -> None:
-    assert explanation.seconds(about) == shown
+    assert rough_duration(about) == shown
