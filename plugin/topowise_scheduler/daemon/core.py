@@ -16,7 +16,7 @@ from topowise_scheduler.cluster.watch import reflectors
 from topowise_scheduler.configuration import SchedulerConfiguration
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.extender.explaining import Explainer
-from topowise_scheduler.fit_together import Fitting
+from topowise_scheduler.fit_together import FitTogetherService
 from topowise_scheduler.preemption import Budgets
 from topowise_scheduler.presentation.dashboard import Decisions
 from topowise_scheduler.presentation.explain.cluster_view import ClusterView
@@ -48,7 +48,9 @@ class Core:
         self.answers = Answers(self.ledger, self.records, strategy, top_score=settings.extender.score_scale)
         self.view = ClusterView(self.ledger, self.answers, self.nodes)
         self.explainer = Explainer(api, self.view, self.not_synced)
-        self.fitting = Fitting(self.ledger, self.answers, self.view, most_reserved=settings.fit_together.most_reserved)
+        self.fitting = FitTogetherService(
+            self.ledger, self.answers, self.view, most_reserved=settings.fit_together.most_reserved
+        )
 
     def not_synced(self) -> str | None:
         """Which collections have not been listed yet; None once all have."""

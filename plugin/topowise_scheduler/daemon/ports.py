@@ -18,7 +18,7 @@ from topowise_scheduler.extender.fitting import refuse as refuse_fitting
 from topowise_scheduler.extender.replies import Verb
 from topowise_scheduler.extender.shortlist import Shortlist
 from topowise_scheduler.extender.verbs import Verbs
-from topowise_scheduler.fit_together import Fitting
+from topowise_scheduler.fit_together import FitTogetherService
 from topowise_scheduler.presentation.dashboard import Dashboard
 from topowise_scheduler.volcano import verbs as volcano
 from topowise_scheduler.volcano.allocations import Allocations
@@ -46,7 +46,7 @@ def for_schedulers(core: Core, measured: http.Metrics) -> http.Application:
 
 def for_people(core: Core, measured: http.Metrics, dashboard: Dashboard | None) -> http.Application:
     """What is forwarded for people has no verb that books or binds; whether pods fit together is only told there."""
-    asking = FittingVerb(Fitting(core.ledger, core.answers, core.view, most_reserved=0), core.not_synced)
+    asking = FittingVerb(FitTogetherService(core.ledger, core.answers, core.view, most_reserved=0), core.not_synced)
     explain = Verb(explaining.refuse, query=core.explainer.explain)
     return http.Application(
         {"explain": explain, "fit-together": Verb(refuse_fitting, later=asking.answer)},

@@ -18,10 +18,10 @@ from topowise.errors import ParseError
 from topowise.runtime.turns import sliced
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
+from topowise_scheduler.fit_together import group_placement
+from topowise_scheduler.fit_together.group_placement import GroupPlacement, GroupPlacer
 from topowise_scheduler.kube_scheduler import Pod, unbound
-from topowise_scheduler.presentation.explain import together
 from topowise_scheduler.presentation.explain.cluster_view import ClusterView
-from topowise_scheduler.presentation.explain.together import Placing, Together
 
 MOST_SECONDS: Final = 600
 
@@ -32,7 +32,7 @@ class FitTogether(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
 
     pods: tuple[Pod, ...] = ()
     template: Pod | None = None
-    count: Annotated[int, msgspec.Meta(ge=1, le=together.MOST_PODS)] = 1
+    count: Annotated[int, msgspec.Meta(ge=1, le=group_placement.MOST_PODS)] = 1
     nodes: tuple[str, ...] = ()
     reserve_seconds: Annotated[int, msgspec.Meta(ge=0, le=MOST_SECONDS)] = 0
     release: str = ""
@@ -44,7 +44,7 @@ class FitTogether(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
         return [*map(unbound, self.pods), *copies]
 
 
-class Fitting:
+class FitTogetherService:
     """`most_reserved` pods are kept room for at once. Raises ParseError for what cannot be asked."""
 
     def __init__(
@@ -64,13 +64,13 @@ class Fitting:
         # By name: until when (seconds, monotonic), and until when the ledger keeps the room of each pod, by uid.
         self._reservations: dict[str, tuple[float, dict[str, float]]] = {}
 
-    async def fit(self, asked: FitTogether) -> tuple[Together, str]:
+    async def fit(self, asked: FitTogether) -> tuple[GroupPlacement, str]:
         """Whether all fit, and the name of the reservation, "" for none."""
         wanted = asked.wanted
-        if not 0 < len(wanted) <= together.MOST_PODS:
-            raise ParseError("pods", str(len(wanted)), f"1 to {together.MOST_PODS} of them")
+        if not 0 < len(wanted) <= group_placement.MOST_PODS:
+            raise ParseError("pods", str(len(wanted)), f"1 to {group_placement.MOST_PODS} of them")
         self._check_limit(len(wanted) if asked.reserve_seconds else 0)
-        placing = Placing(self._answers, self._view, wanted, list(asked.nodes) or self._view.names)
+        placing = GroupPlacer(self._answers, self._view, wanted, list(asked.nodes) or self._view.names)
         await sliced(placing.steps())
         found = placing.found
         if not found.fits or not asked.reserve_seconds:
@@ -101,7 +101,7 @@ class Fitting:
                 f"{self._most_reserved} at the most (fitTogether.mostReserved); nothing is reserved",
             )
 
-    def _reserve(self, found: Together, seconds: int) -> tuple[Together, str]:
+    def _reserve(self, found: GroupPlacement, seconds: int) -> tuple[GroupPlacement, str]:
         """Between two slices the cluster may have changed: then nothing is reserved, and it does not fit any more."""
         name = secrets.token_hex(8)
         kept: dict[str, float] = {}
@@ -114,7 +114,7 @@ class Fitting:
             if refusal:
                 self._unreserve(kept)
                 why = f"{placement.node} has changed meanwhile: {refusal}"
-                return Together(found.placements[: len(kept)], why), ""
+                return GroupPlacement(found.placements[: len(kept)], why), ""
             kept[record.uid] = self._ledger.pods.of(record.uid).until
         self._reservations[name] = self._clock() + seconds, kept
         return found, name

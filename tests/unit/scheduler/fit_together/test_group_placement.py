@@ -13,8 +13,8 @@ from sandbox.exported import exported
 from scheduling import Service, configuration, counts, exact, kubelet, machine, pod
 from topowise import pods
 from topowise_scheduler import kube_scheduler
+from topowise_scheduler.fit_together import group_placement
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.presentation.explain import together
 
 POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
 
@@ -64,7 +64,7 @@ def test_copies_fit_together_if_and_as_far_as_they_do_one_by_one(seed: int) -> N
     del document["metadata"]["uid"]
     template = kube_scheduler.decode(json.dumps(document).encode())
     count = rng.randint(1, 24)
-    found = together.place(service.answers, service.view, [template] * count, service.view.names)
+    found = group_placement.place(service.answers, service.view, [template] * count, service.view.names)
     for serial, one in enumerate(found.placements):
         own = {**document, "metadata": {"name": "c", "namespace": "default", "uid": f"u{serial}"}}
         admission = truth[one.node].admit(pods.decode(msgspec.json.encode(own)))
@@ -87,7 +87,7 @@ def test_pods_of_several_kinds_are_placed_in_their_order(seed: int) -> None:
     kinds = [pod("k", str(rng.randint(1, 4)), f"{rng.choice((1, 4, 12))}Gi") for _ in range(3)]
     documents = [rng.choice(kinds) for _ in range(12)]
     wanted = [kube_scheduler.decode(json.dumps(one).encode()) for one in documents]
-    found = together.place(service.answers, service.view, wanted, service.view.names)
+    found = group_placement.place(service.answers, service.view, wanted, service.view.names)
     for serial, (one, document) in enumerate(zip(found.placements, documents, strict=False)):
         own = {**document, "metadata": {"name": "k", "namespace": "default", "uid": f"u{serial}"}}
         assert truth[one.node].admit(pods.decode(msgspec.json.encode(own))).admitted
@@ -103,9 +103,11 @@ def test_what_kube_scheduler_has_against_a_node_counts_for_each_kind() -> None:
         service.report(exact(kubelet(), name=name))
         service.put_node(name, labels={"pool": pool})
     anywhere, only_b = asked("x"), asked("y", nodeSelector={"pool": "b"})
-    found = together.place(service.answers, service.view, [anywhere, only_b, only_b], ["n1", "n2"])
+    found = group_placement.place(service.answers, service.view, [anywhere, only_b, only_b], ["n1", "n2"])
     assert [one.node for one in found.placements] == ["n1", "n2", "n2"]
-    refused = together.place(service.answers, service.view, [asked("y", "1", nodeSelector={"pool": "c"})], ["n1", "n2"])
+    refused = group_placement.place(
+        service.answers, service.view, [asked("y", "1", nodeSelector={"pool": "c"})], ["n1", "n2"]
+    )
     assert not refused.fits
     assert refused.why == "0/2 nodes: 2 node(s) didn't match Pod's node affinity/selector"
 
@@ -116,11 +118,11 @@ def test_the_sums_count_the_pods_before() -> None:
     for name in ("n1", "n2"):
         service.report(counts(name, "8", included=()))
         service.put_node(name, allocatable={"cpu": "8", "memory": "64Gi", "pods": "3"})
-    large = together.place(service.answers, service.view, [asked("x", "1", "30Gi")] * 5, ["n1", "n2"])
+    large = group_placement.place(service.answers, service.view, [asked("x", "1", "30Gi")] * 5, ["n1", "n2"])
     assert sorted(one.node for one in large.placements) == ["n1", "n1", "n2", "n2"]
     assert large.why == "0/2 nodes: 2 Insufficient memory"
     several = [asked("x", "1", "30Gi"), asked("y", "1", "1Gi")] * 4
-    mixed = together.place(service.answers, service.view, several, ["n1", "n2"])
+    mixed = group_placement.place(service.answers, service.view, several, ["n1", "n2"])
     assert len(mixed.placements) == 6
     assert "Too many pods" in mixed.why
 
@@ -128,7 +130,7 @@ def test_the_sums_count_the_pods_before() -> None:
 def test_nodes_that_nobody_reports_do_not_count() -> None:
     service = Service("TightFit")
     service.put_node("silent")
-    found = together.place(service.answers, service.view, [asked("x")], ["silent"])
+    found = group_placement.place(service.answers, service.view, [asked("x")], ["silent"])
     assert (found.fits, found.why) == (False, "0/1 nodes: 1 not reported")
 
 
@@ -136,6 +138,6 @@ def test_the_answer_leaves_no_trace() -> None:
     service = Service("TightFit")
     service.report(exact(kubelet(), name="n1"))
     before = service.free("n1")
-    assert together.place(service.answers, service.view, [asked("x")] * 3, ["n1"]).fits
+    assert group_placement.place(service.answers, service.view, [asked("x")] * 3, ["n1"]).fits
     assert service.free("n1") == before
     assert len(service.ledger.reservations) == 0

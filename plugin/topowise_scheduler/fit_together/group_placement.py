@@ -32,7 +32,7 @@ _FULL: Final = "taken by the pods before it"
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
-class TogetherPlacement(msgspec.Struct, frozen=True):
+class PodPlacement(msgspec.Struct, frozen=True):
     """One pod: its node, and where on it its containers would lie."""
 
     record: PodRecord
@@ -40,10 +40,10 @@ class TogetherPlacement(msgspec.Struct, frozen=True):
     containers: Mapping[str, Placed]
 
 
-class Together(msgspec.Struct, frozen=True):
+class GroupPlacement(msgspec.Struct, frozen=True):
     """All pods are placed, or `why` sums up what nodes have against the first that is not, the one after them."""
 
-    placements: Sequence[TogetherPlacement]
+    placements: Sequence[PodPlacement]
     why: str = ""
 
     @property
@@ -89,7 +89,7 @@ class _Kind:
         return unschedulable(self._refusals)
 
 
-class Placing:
+class GroupPlacer:
     """Pods that are placed in order on these nodes, pod by pod, so that others can do their work in between. Nothing is
     reserved. Raises ParseError for a pod that cannot be read."""
 
@@ -104,20 +104,20 @@ class Placing:
         self._requested: dict[str, Amounts] = {}
         # The uids that those before have on the copies: nobody knows which devices they would have.
         self._before: list[str] = []
-        self.found = Together(())
+        self.found = GroupPlacement(())
 
     def steps(self) -> Iterator[None]:
         """Tries a node a step. `found` is the answer when they are done."""
-        placements: list[TogetherPlacement] = []
+        placements: list[PodPlacement] = []
         for pod in self._pods:
             kind = yield from self._kind(pod)
             placement = yield from self._place(kind, pod)
             if placement is None:
-                self.found = Together(placements, kind.why)
+                self.found = GroupPlacement(placements, kind.why)
                 return
             placements.append(placement)
             yield
-        self.found = Together(placements)
+        self.found = GroupPlacement(placements)
 
     def _kind(self, pod: Pod) -> Generator[None, None, _Kind]:
         key = _encode((pod.spec, pod.metadata.labels, pod.metadata.annotations, pod.metadata.namespace))
@@ -127,7 +127,7 @@ class Placing:
             kind = self._kinds[key] = _Kind(self._answers, self._view, pod, self._names)
         return kind
 
-    def _place(self, kind: _Kind, pod: Pod) -> Generator[None, None, TogetherPlacement | None]:
+    def _place(self, kind: _Kind, pod: Pod) -> Generator[None, None, PodPlacement | None]:
         uid = f"\0together/{len(self._before)}"
         record = msgspec.structs.replace(kind.asked.record, name=pod.metadata.name, uid=uid)
         for name in kind.nodes():
@@ -150,7 +150,7 @@ class Placing:
             self._request(name, record)
             self._before.append(uid)
             containers = placed.of(taken[0], uid, is_exact=self._view.precision(name) == "exact")
-            return TogetherPlacement(msgspec.structs.replace(record, uid=pod.metadata.uid or uid), name, containers)
+            return PodPlacement(msgspec.structs.replace(record, uid=pod.metadata.uid or uid), name, containers)
         return None
 
     def _request(self, name: str, record: PodRecord) -> None:
@@ -160,9 +160,9 @@ class Placing:
             requested[resource] = requested.get(resource, 0) + amount
 
 
-def place(answers: Answers, view: ClusterView, pods: Sequence[Pod], names: Sequence[str]) -> Together:
+def place(answers: Answers, view: ClusterView, pods: Sequence[Pod], names: Sequence[str]) -> GroupPlacement:
     """The same in one go."""
-    placing = Placing(answers, view, pods, names)
+    placing = GroupPlacer(answers, view, pods, names)
     for _ in placing.steps():
         pass
     return placing.found

@@ -13,7 +13,7 @@ from topowise import pods
 from topowise.errors import ParseError
 from topowise_scheduler.extender.fitting import FittingVerb
 from topowise_scheduler.extender.replies import BadRequestError
-from topowise_scheduler.fit_together import Fitting
+from topowise_scheduler.fit_together import FitTogetherService
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def service() -> Service:
     return made
 
 
-def ask(fitting: Fitting, **request: Any) -> dict[str, Any]:
+def ask(fitting: FitTogetherService, **request: Any) -> dict[str, Any]:
     verb = FittingVerb(fitting, lambda: None)
     answer: dict[str, Any] = sent(asyncio.run(verb.answer(json.dumps(request).encode())))
     return answer
