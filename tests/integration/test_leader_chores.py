@@ -22,7 +22,7 @@ from topowise_scheduler.leader.refused_pods import RefusedPods
 from topowise_scheduler.leader.startup_taint import StartupTaint
 from topowise_scheduler.leader.unused_reports import UnusedReports
 from topowise_scheduler.leader.waiting_pods import WaitingPods
-from topowise_scheduler.presentation.explain.waiting import obstacle
+from topowise_scheduler.presentation.explain.waiting_pod import obstacle
 
 PODS = "/api/v1/namespaces/default/pods"
 OURS = {"key": STARTUP_TAINT, "effect": "NoSchedule"}

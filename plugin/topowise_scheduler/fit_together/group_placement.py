@@ -21,9 +21,9 @@ from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.engine import Outcome
 from topowise_scheduler.kube_scheduler import Pod
 from topowise_scheduler.kubelet import Kubelet, trial
-from topowise_scheduler.presentation.explain import placed
+from topowise_scheduler.presentation.explain import numa_placement
 from topowise_scheduler.presentation.explain.cluster_view import ClusterView
-from topowise_scheduler.presentation.explain.placed import Placed
+from topowise_scheduler.presentation.explain.numa_placement import Placed
 from topowise_scheduler.presentation.text import unschedulable
 
 MOST_PODS: Final = 1024
@@ -149,7 +149,7 @@ class GroupPlacer:
             self._changed[name] = taken
             self._request(name, record)
             self._before.append(uid)
-            containers = placed.of(taken[0], uid, is_exact=self._view.precision(name) == "exact")
+            containers = numa_placement.of(taken[0], uid, is_exact=self._view.precision(name) == "exact")
             return PodPlacement(msgspec.structs.replace(record, uid=pod.metadata.uid or uid), name, containers)
         return None
 

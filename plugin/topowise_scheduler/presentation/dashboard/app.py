@@ -20,11 +20,11 @@ from topowise import __version__
 from topowise.errors import ParseError
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
-from topowise_scheduler.presentation.dashboard import fits, node, page, panel
+from topowise_scheduler.presentation.dashboard import capacity, node_details, page, panel
+from topowise_scheduler.presentation.dashboard.cluster_state import Reader, Sightings, State
 from topowise_scheduler.presentation.dashboard.decisions import Decisions
 from topowise_scheduler.presentation.dashboard.markup import ASKED, Query
-from topowise_scheduler.presentation.dashboard.state import Reader, Sightings, State
-from topowise_scheduler.presentation.dashboard.why import Explain, Whys
+from topowise_scheduler.presentation.dashboard.pod_details import Explain, Whys
 from topowise_scheduler.presentation.explain.cluster_view import ClusterView
 
 Message = dict[str, Any]
@@ -83,14 +83,14 @@ class Dashboard:
         self._monotonic = monotonic
         self._sightings = Sightings(ledger, clock)
         self._reader = Reader(ledger, answers, decisions, self._sightings, not_ready)
-        self._nodes = node.Nodes(ledger, self._reader, self._sightings, monotonic)
+        self._nodes = node_details.Nodes(ledger, self._reader, self._sightings, monotonic)
         self._whys = Whys(ledger, answers, decisions, explain, monotonic)
-        self._counted = fits.Kept(view)
+        self._counted = capacity.Kept(view)
         self._states: dict[str, tuple[float, State]] = {}
         self._reading = asyncio.Lock()
         self._counting = asyncio.Lock()
         static = resources.files(__package__) / "static"
-        style = (static / "style.css").read_text("utf-8") + node.style()
+        style = (static / "style.css").read_text("utf-8") + node_details.style()
         self._files = {
             "/app.js": ((static / "app.js").read_bytes(), b"text/javascript; charset=utf-8"),
             "/style.css": (style.encode(), b"text/css; charset=utf-8"),
@@ -139,7 +139,7 @@ class Dashboard:
         changed = {name: (tags[name], part) for name, part in found.items() if tags[name] not in have}
         return msgspec.json.encode(_Parts(self._clock(), state.problem, state.resource, len(state.nodes), changed))
 
-    async def _all(self, query: Query) -> tuple[State, str, fits.Fitting | None]:
+    async def _all(self, query: Query) -> tuple[State, str, capacity.Fitting | None]:
         """The state, what is opened, and where the pod fits by which the nodes are filtered."""
         self._sightings.begin()
         state = await self._read(query.resource)
@@ -173,9 +173,9 @@ class Dashboard:
             await reply(200, panel.problem_part(f"the manifest is larger than {_MAX_MANIFEST} bytes").encode(), _HTML)
             return
         try:
-            pod = fits.pod_of(body)
+            pod = capacity.pod_of(body)
             async with self._counting:
-                found = await fits.fits(self._view, pod, within_s=_FITS_S)
+                found = await capacity.fits(self._view, pod, within_s=_FITS_S)
         except ParseError as exc:
             await reply(200, panel.problem_part(str(exc)).encode(), _HTML)
             return

@@ -18,10 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topowise import cpuset, pods
-from topowise_scheduler import engine
+from topowise_scheduler import engine, predicted_annotation
 from topowise_scheduler.answers import Question, Verdicts
 from topowise_scheduler.cluster.pods.records import KUBELET_REFUSALS
-from topowise_scheduler.presentation.explain import prediction
 from topowise_scheduler.refusals import PREFIX
 
 _FITS: Final = int(engine.Outcome.FITS)
@@ -139,7 +138,7 @@ class Decisions:
         status = pod.status or pods.Status()
         if status.phase == "Failed" and status.reason in KUBELET_REFUSALS:
             self._refuse(pod, status)
-        elif pod.spec.nodeName and (numa := prediction.numa_nodes(pod.metadata.annotations)) is not None:
+        elif pod.spec.nodeName and (numa := predicted_annotation.numa_nodes(pod.metadata.annotations)) is not None:
             one = self._of.get(pod.metadata.uid) or self._told(pod, _scheduled(status).lastTransitionTime)
             if one.is_told or one.outcome == "bound":
                 one.outcome, one.bound = "bound", pod.spec.nodeName

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from topowise_scheduler.presentation.dashboard.cluster_state import QUARANTINED, State, Waiting
 from topowise_scheduler.presentation.dashboard.decisions import Decision
 from topowise_scheduler.presentation.dashboard.markup import (
     Query,
@@ -16,7 +17,6 @@ from topowise_scheduler.presentation.dashboard.markup import (
     table,
     time_of,
 )
-from topowise_scheduler.presentation.dashboard.state import QUARANTINED, State, Waiting
 from topowise_scheduler.presentation.text import most_frequent_first, plural
 from topowise_scheduler.refusals import PREFIX
 

@@ -13,10 +13,17 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final
 
-from topowise_scheduler.presentation.dashboard.fits import Fitting
+from topowise_scheduler.presentation.dashboard.capacity import Fitting
+from topowise_scheduler.presentation.dashboard.cluster_state import (
+    FRAGMENTED,
+    Node,
+    State,
+    Zone,
+    amount,
+    let_others_go_first,
+)
 from topowise_scheduler.presentation.dashboard.markup import BADGES, Query, badge, escaped, node_link, table, time_of
 from topowise_scheduler.presentation.dashboard.spread import BINS, Spread, bin_of, spread_part, tenths
-from topowise_scheduler.presentation.dashboard.state import FRAGMENTED, Node, State, Zone, amount, let_others_go_first
 from topowise_scheduler.presentation.text import plural
 
 _MOST_ROWS: Final = 40

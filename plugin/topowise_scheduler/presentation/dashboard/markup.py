@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from topowise.text import escaped as visible
-from topowise_scheduler.presentation.dashboard.state import MARKS
+from topowise_scheduler.presentation.dashboard.cluster_state import MARKS
 
 ASKED: Final = ("resource", "name", "policy", "state", "room", "fits", "open", "node", "pod", "decisions")
 """What an address says, in this order."""

@@ -10,13 +10,13 @@ import time
 from collections.abc import Iterable
 from typing import Final
 
-from topowise_scheduler.presentation.dashboard.fits import Fits, Fitting
+from topowise_scheduler.presentation.dashboard.capacity import Fits, Fitting
+from topowise_scheduler.presentation.dashboard.cluster_state import State
 from topowise_scheduler.presentation.dashboard.lists import decisions_part, refused_part, waiting_part
 from topowise_scheduler.presentation.dashboard.map import STATES, map_parts, with_blocks
 from topowise_scheduler.presentation.dashboard.markup import ASKED, Query, escaped, node_link, table, time_of
 from topowise_scheduler.presentation.dashboard.panel import not_looked_at
 from topowise_scheduler.presentation.dashboard.spread import BINS
-from topowise_scheduler.presentation.dashboard.state import State
 from topowise_scheduler.presentation.text import plural
 from topowise_scheduler.refusals import PREFIX
 

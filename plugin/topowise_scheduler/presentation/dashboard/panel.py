@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from topowise_scheduler.presentation.dashboard.cluster_state import MARKS
 from topowise_scheduler.presentation.dashboard.lists import decisions_table, reasons_in_words
 from topowise_scheduler.presentation.dashboard.markup import (
     Query,
@@ -15,9 +16,8 @@ from topowise_scheduler.presentation.dashboard.markup import (
     table,
     time_of,
 )
-from topowise_scheduler.presentation.dashboard.node import CERTAINTIES, NodePage
-from topowise_scheduler.presentation.dashboard.state import MARKS
-from topowise_scheduler.presentation.dashboard.why import Why
+from topowise_scheduler.presentation.dashboard.node_details import CERTAINTIES, NodePage
+from topowise_scheduler.presentation.dashboard.pod_details import Why
 from topowise_scheduler.presentation.explain.explanation import NodeExplanation
 from topowise_scheduler.presentation.text import plural
 

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
+from topowise_scheduler.presentation.dashboard.cluster_state import Node, State, Zone, amount
 from topowise_scheduler.presentation.dashboard.markup import Query, escaped, node_link
-from topowise_scheduler.presentation.dashboard.state import Node, State, Zone, amount
 
 BINS: Final = ("none", "1–25 %", "26–50 %", "51–75 %", "over 75 %")
 _BIN_CLASSES: Final = ("0", "1", "2", "3", "4", "x")

@@ -22,8 +22,8 @@ from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.engine import Outcome
 from topowise_scheduler.kube_scheduler import Pod, Refusal
 from topowise_scheduler.presentation.explain import explanation
+from topowise_scheduler.presentation.explain.capacity import Filling
 from topowise_scheduler.presentation.explain.explanation import NodeExplanation
-from topowise_scheduler.presentation.explain.fits import Filling
 from topowise_scheduler.report import Report
 
 _UNKNOWN: Final = Refusal("excluded", kube_scheduler.NO_NODE, kube_scheduler.NO_NODE)

@@ -13,12 +13,12 @@ from topowise.runtime.progress import Progress
 from topowise.text import Line
 from topowise_scheduler import defrag
 from topowise_scheduler.defrag import Change, Plan, Step
-from topowise_scheduler.presentation.explain import placed
+from topowise_scheduler.presentation.explain import numa_placement
 from topowise_scheduler.presentation.kubectl import cluster, zones
 from topowise_scheduler.presentation.kubectl import console as colours
-from topowise_scheduler.presentation.kubectl.columns import columns
 from topowise_scheduler.presentation.kubectl.console import Answer, Console
 from topowise_scheduler.presentation.kubectl.manifests import Wanted, not_looked_at
+from topowise_scheduler.presentation.kubectl.table import columns
 from topowise_scheduler.presentation.text import most_frequent_first, plural
 
 _NEW: Final = "(new)"
@@ -89,7 +89,7 @@ def _text(wanted: Wanted, count: int, plan: Plan, console: Console) -> list[Line
         least = "no plan has fewer" if plan.is_least else "a plan with fewer may exist"
         title += f" once {plural(plan.moves, 'pod')} {'is' if plan.moves == 1 else 'are'} moved ({least})"
     rows = [
-        [str(number), step.pod, step.origin or _NEW, step.node, placed.in_words(step.containers)]
+        [str(number), step.pod, step.origin or _NEW, step.node, numa_placement.in_words(step.containers)]
         for number, step in enumerate(plan.steps, start=1)
     ]
     table = columns(["STEP", "POD", "FROM", "TO", "ON NUMA"], rows, width=console.width)

@@ -14,10 +14,10 @@ from topowise.text import Line, Styled
 from topowise_scheduler.kube_scheduler import Metadata, Pod, Spec, unbound
 from topowise_scheduler.presentation.explain.explanation import NodeExplanation, Step, ZoneRoom
 from topowise_scheduler.presentation.kubectl import console as colours
-from topowise_scheduler.presentation.kubectl import hints, manifests, names, objects, reasons, selection, shown
-from topowise_scheduler.presentation.kubectl.columns import columns, paragraphs
+from topowise_scheduler.presentation.kubectl import hints, json_output, manifests, names, objects, reasons, selection
 from topowise_scheduler.presentation.kubectl.console import Answer, Console
 from topowise_scheduler.presentation.kubectl.source import Kubectl, decoded
+from topowise_scheduler.presentation.kubectl.table import columns, paragraphs
 from topowise_scheduler.presentation.text import plural, with_unit
 
 _ORDER: Final = ("fits", "not now", "never", "excluded", "not reported")
@@ -70,10 +70,10 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     notes += [manifests.note_on(f"Pod {one.name}", asked) for one in explained if (asked := one.not_looked_at)]
     status = 0 if all(one.fits for one in explained) else 1
     if options.output in ("json", "yaml"):
-        return Answer(shown.one_or_all([one.nodes for one in explained], options.output), status, notes)
+        return Answer(json_output.one_or_all([one.nodes for one in explained], options.output), status, notes)
     if options.output == "name":
         fitting = [node.node for one in explained for node in ordered(one.nodes) if node.verdict == "fits"]
-        return Answer(shown.names("node", dict.fromkeys(fitting)), status, notes)
+        return Answer(json_output.names("node", dict.fromkeys(fitting)), status, notes)
     texts = [_text(one, console, options) for one in explained]
     return Answer(paragraphs(texts), status, notes)
 

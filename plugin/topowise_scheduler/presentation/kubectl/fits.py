@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 
 from topowise.text import Line, Styled
+from topowise_scheduler.presentation.explain.capacity import Room
 from topowise_scheduler.presentation.explain.cluster_view import ClusterView
-from topowise_scheduler.presentation.explain.fits import Room
-from topowise_scheduler.presentation.kubectl import cluster, reasons, selection, shown
+from topowise_scheduler.presentation.kubectl import cluster, json_output, reasons, selection
 from topowise_scheduler.presentation.kubectl import console as colours
-from topowise_scheduler.presentation.kubectl.columns import columns, paragraphs
 from topowise_scheduler.presentation.kubectl.console import Answer, Console
 from topowise_scheduler.presentation.kubectl.manifests import Wanted, not_looked_at
+from topowise_scheduler.presentation.kubectl.table import columns, paragraphs
 from topowise_scheduler.presentation.text import plural
 
 
@@ -34,10 +34,10 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
         documents.append(_document(one, rooms, total))
         texts.append(_text(one, rooms, total, console, options))
     if options.output in ("json", "yaml"):
-        return Answer(shown.one_or_all(documents, options.output), status, notes)
+        return Answer(json_output.one_or_all(documents, options.output), status, notes)
     if options.output == "name":
         roomy = [room.node for document in documents for room in document["nodes"] if room.count]
-        return Answer(shown.names("node", dict.fromkeys(roomy)), status, notes)
+        return Answer(json_output.names("node", dict.fromkeys(roomy)), status, notes)
     return Answer(paragraphs(texts), status, notes)
 
 

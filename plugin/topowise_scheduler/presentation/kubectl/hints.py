@@ -12,8 +12,8 @@ from topowise.text import Line, Styled
 from topowise_scheduler.presentation.explain.explanation import NodeExplanation, Step
 from topowise_scheduler.presentation.explain.merge_table import Merged, MergeTable, ResourceHints
 from topowise_scheduler.presentation.kubectl import console as colours
-from topowise_scheduler.presentation.kubectl.columns import columns, paragraphs
 from topowise_scheduler.presentation.kubectl.console import Console
+from topowise_scheduler.presentation.kubectl.table import columns, paragraphs
 
 # With four NUMA nodes a resource has 15 hints; nobody reads all of 255.
 _MOST_HINTS: Final = 32

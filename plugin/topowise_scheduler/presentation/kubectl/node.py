@@ -17,12 +17,12 @@ from topowise_scheduler.cluster.node.node_state import NodeState
 from topowise_scheduler.kube_scheduler import Pod
 from topowise_scheduler.kubelet import Kubelet, Machine, NumaNode
 from topowise_scheduler.presentation import picture
-from topowise_scheduler.presentation.kubectl import names, nodes, objects, places, shown
-from topowise_scheduler.presentation.kubectl.columns import columns, paragraphs
+from topowise_scheduler.presentation.kubectl import json_output, names, nodes, objects, pci_distances
 from topowise_scheduler.presentation.kubectl.console import Answer, Console
 from topowise_scheduler.presentation.kubectl.durations import age
 from topowise_scheduler.presentation.kubectl.source import Kubectl, MissingError, decoded
-from topowise_scheduler.presentation.picture import Picture, words
+from topowise_scheduler.presentation.kubectl.table import columns, paragraphs
+from topowise_scheduler.presentation.picture import Picture, captions
 from topowise_scheduler.report import Report, read
 from topowise_scheduler.report.costs import distances
 
@@ -38,16 +38,16 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     try:
         located = read_places(named.get(attributes.PCI, "[]"))
         drawn = picture.with_places(drawn, located)
-        apart = places.table(located, named.get(attributes.DEVICES, "{}"))
+        apart = pci_distances.table(located, named.get(attributes.DEVICES, "{}"))
     except ParseError as exc:
         # An exact report has said so already.
         if not any(attributes.PCI in problem for problem in report.problems):
             notes += (f"warning: {report.name}: {exc}; where devices are on the PCI buses is left out",)
     if options.output in ("json", "yaml"):
-        return Answer(documents.spell(shown.machine(drawn, found.changed), options.output), notes=notes)
+        return Answer(documents.spell(json_output.machine(drawn, found.changed), options.output), notes=notes)
     if options.output == "svg":
         return Answer(picture.svg(drawn), notes=notes)
-    key = documents.spell(shown.machine(drawn, found.changed), "json") if options.watch else ""
+    key = documents.spell(json_output.machine(drawn, found.changed), "json") if options.watch else ""
     if options.output == "wide":
         tables = [nodes.wide_table([found.topology])[0], *([apart] if apart else []), _holdings(drawn)]
         return Answer(paragraphs(tables), notes=notes, key=key)
@@ -151,6 +151,6 @@ def _holdings(drawn: Picture) -> list[Line]:
     for owner in drawn.owners:
         on = {zone_of[cpu] for cpu in owner.cpus if cpu in zone_of}
         on.update(zone for block in owner.memory for zone in block.zones)
-        rows.append([owner.name, words.nodes(sorted(on)) or "-", ", ".join(words.holds(owner))])
-    more = words.others(drawn)
+        rows.append([owner.name, captions.nodes(sorted(on)) or "-", ", ".join(captions.holds(owner))])
+    more = captions.others(drawn)
     return [*columns(["POD", "NUMA NODES", "HOLDS"], rows), *([more] if more else [])]

@@ -8,11 +8,11 @@ from typing import Final
 
 from topowise import documents, nrt
 from topowise.text import Line
-from topowise_scheduler.presentation.kubectl import objects, reasons, selection, shown, zones
-from topowise_scheduler.presentation.kubectl.columns import columns, width_of
+from topowise_scheduler.presentation.kubectl import json_output, objects, reasons, selection, zones
 from topowise_scheduler.presentation.kubectl.console import Answer, Console
 from topowise_scheduler.presentation.kubectl.durations import age
 from topowise_scheduler.presentation.kubectl.source import Kubectl
+from topowise_scheduler.presentation.kubectl.table import columns, width_of
 from topowise_scheduler.report import Report, read
 
 Problems = list[tuple[str, str]]
@@ -36,7 +36,7 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     )
     found = selection.selected(options, there)
     if options.output == "name":
-        return Answer(shown.names("node", [one.topology.metadata.name for one in found]))
+        return Answer(json_output.names("node", [one.topology.metadata.name for one in found]))
     if options.output in ("json", "yaml"):
         return Answer(_document(found, options.output))
     if not found:
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
 
 
 def _document(found: Sequence[objects.Reported], form: str) -> str:
-    return documents.spell([shown.node(one, read(one.topology)) for one in found], form)
+    return documents.spell([json_output.node(one, read(one.topology)) for one in found], form)
 
 
 def _shown(

@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from topowise_scheduler.presentation.explain.capacity import Room
 from topowise_scheduler.presentation.explain.explanation import NodeExplanation
-from topowise_scheduler.presentation.explain.fits import Room
 from topowise_scheduler.presentation.text import first_of
 
 MOST_ROWS: Final = 20

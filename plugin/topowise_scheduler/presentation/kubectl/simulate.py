@@ -17,13 +17,13 @@ from topowise import documents
 from topowise.runtime.progress import Progress
 from topowise.text import Line, Styled
 from topowise_scheduler.kube_scheduler import Pod
-from topowise_scheduler.presentation.explain import placed as placing
+from topowise_scheduler.presentation.explain import numa_placement as placing
 from topowise_scheduler.presentation.kubectl import cluster
 from topowise_scheduler.presentation.kubectl import console as colours
-from topowise_scheduler.presentation.kubectl.columns import columns
 from topowise_scheduler.presentation.kubectl.console import Answer, Console
 from topowise_scheduler.presentation.kubectl.explain import ordered
 from topowise_scheduler.presentation.kubectl.manifests import Wanted, not_looked_at
+from topowise_scheduler.presentation.kubectl.table import columns
 from topowise_scheduler.presentation.text import first_of, plural, unschedulable
 
 _MAX_REASONS: Final = 5

@@ -76,7 +76,7 @@ def numbers(zones: Zones, resource: str, *, is_short: bool = False) -> str:
 
 
 def fragmentation(zones: Zones) -> int | None:
-    """What is lost of whole CPUs (view/fragmentation.py); None if no CPUs are free or reported."""
+    """What is lost of whole CPUs (explain/fragmentation.py); None if no CPUs are free or reported."""
     free = [max(0, zone["cpu"].available or 0) // 1000 for zone in zones if "cpu" in zone]
     return measured(free, max((zone["cpu"].allocatable // 1000 for zone in zones if "cpu" in zone), default=0))
 

@@ -2,14 +2,14 @@
 
     Kubelet -> read -> Picture -> lay_out(pixels or characters) -> boxes and texts -> svg, terminal
 
-What is drawn (model.py) does not depend on where it comes from, and where it goes (layout.py) not on who draws it: one
-layout serves both writers, which differ in their measures (measures.py) alone. All of it is pure.
+`Picture` (contents.py) does not depend on its source, and the layout (layout.py) not on the writer: one layout serves
+both writers, which differ only in their measures (measures.py). The package does no I/O.
 """
 
-from topowise_scheduler.presentation.picture.claimed import with_claimed
-from topowise_scheduler.presentation.picture.model import Picture
-from topowise_scheduler.presentation.picture.places import with_places
-from topowise_scheduler.presentation.picture.read import read
+from topowise_scheduler.presentation.picture.claimed_devices import with_claimed
+from topowise_scheduler.presentation.picture.contents import Picture
+from topowise_scheduler.presentation.picture.from_kubelet import read
+from topowise_scheduler.presentation.picture.pci_tree import with_places
 from topowise_scheduler.presentation.picture.svg import ThemeName, svg
 from topowise_scheduler.presentation.picture.terminal import lines, terminal
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from topowise_scheduler.presentation.picture.captions import memory_figure, share_title, shares, tags
+from topowise_scheduler.presentation.picture.contents import Memory, Share, Zone
 from topowise_scheduler.presentation.picture.flow import Flow
 from topowise_scheduler.presentation.picture.marks import Place, centred
-from topowise_scheduler.presentation.picture.model import Memory, Share, Zone
 from topowise_scheduler.presentation.picture.plan import Plan
 from topowise_scheduler.presentation.picture.scene import Box, Text
-from topowise_scheduler.presentation.picture.words import memory_figure, share_title, shares, tags
 
 _MOST_LINES: Final = 3
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from topowise_scheduler.presentation.picture import devices
+from topowise_scheduler.presentation.picture.contents import Branch
 from topowise_scheduler.presentation.picture.flow import Flow
-from topowise_scheduler.presentation.picture.model import Branch
 from topowise_scheduler.presentation.picture.plan import Plan
 from topowise_scheduler.presentation.picture.scene import Box
 from topowise_scheduler.presentation.picture.zone import frame, framed

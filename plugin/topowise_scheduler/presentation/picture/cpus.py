@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from topowise_scheduler.presentation.picture.captions import cpus_caption, tag, thread_title
+from topowise_scheduler.presentation.picture.contents import Cache, Core, Thread, Zone
 from topowise_scheduler.presentation.picture.flow import Flow
 from topowise_scheduler.presentation.picture.marks import Place, centred, mark
-from topowise_scheduler.presentation.picture.model import Cache, Core, Thread, Zone
 from topowise_scheduler.presentation.picture.plan import Plan, balanced
 from topowise_scheduler.presentation.picture.scene import Box, Text
-from topowise_scheduler.presentation.picture.words import cpus_caption, tag, thread_title
 from topowise_scheduler.presentation.text import plural
 
 

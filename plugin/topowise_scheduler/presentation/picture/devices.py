@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from topowise.text import escaped
+from topowise_scheduler.presentation.picture.captions import device_title, devices_figure, nodes
+from topowise_scheduler.presentation.picture.contents import Device, Devices
 from topowise_scheduler.presentation.picture.flow import Flow
 from topowise_scheduler.presentation.picture.marks import Place, centred, mark, mark_x
-from topowise_scheduler.presentation.picture.model import Device, Devices
 from topowise_scheduler.presentation.picture.plan import Plan
 from topowise_scheduler.presentation.picture.scene import Box
-from topowise_scheduler.presentation.picture.words import device_title, devices_figure, nodes
 
 
 def place(flow: Flow, plan: Plan, devices: Devices) -> None:

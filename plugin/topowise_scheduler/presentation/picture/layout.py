@@ -9,13 +9,13 @@ from __future__ import annotations
 import msgspec
 
 from topowise_scheduler.presentation.picture import buses, devices, legend, zone
+from topowise_scheduler.presentation.picture.captions import about, label
+from topowise_scheduler.presentation.picture.contents import Picture
 from topowise_scheduler.presentation.picture.flow import Flow
 from topowise_scheduler.presentation.picture.measures import Measures
-from topowise_scheduler.presentation.picture.model import Picture
 from topowise_scheduler.presentation.picture.plan import Plan, make_plan
 from topowise_scheduler.presentation.picture.rows import Group, Rows, arrange
 from topowise_scheduler.presentation.picture.scene import Box
-from topowise_scheduler.presentation.picture.words import about, label
 
 
 def lay_out(picture: Picture, measures: Measures) -> Box:

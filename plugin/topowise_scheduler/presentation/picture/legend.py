@@ -7,12 +7,12 @@ from typing import Final
 
 import msgspec
 
+from topowise_scheduler.presentation.picture.captions import STATES, holds, nodes, others, owner_title
+from topowise_scheduler.presentation.picture.contents import Owner, Picture
 from topowise_scheduler.presentation.picture.flow import Flow
 from topowise_scheduler.presentation.picture.marks import Place, centred, mark, mark_x
-from topowise_scheduler.presentation.picture.model import Owner, Picture
 from topowise_scheduler.presentation.picture.plan import Plan
 from topowise_scheduler.presentation.picture.scene import Box, Style, Text
-from topowise_scheduler.presentation.picture.words import STATES, holds, nodes, others, owner_title
 
 _HEAT_LEVELS: Final = 4
 _TALL: Final = 2

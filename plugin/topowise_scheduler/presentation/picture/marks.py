@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from topowise_scheduler.presentation.picture.captions import tag
 from topowise_scheduler.presentation.picture.plan import Plan
 from topowise_scheduler.presentation.picture.scene import Anchor, Box, Kind, Style, Text
-from topowise_scheduler.presentation.picture.words import tag
 
 
 class Place(NamedTuple):

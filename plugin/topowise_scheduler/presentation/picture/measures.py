@@ -6,8 +6,8 @@ from typing import Final
 
 import msgspec
 
+from topowise_scheduler.presentation.picture.font_metrics import Face
 from topowise_scheduler.presentation.picture.scene import Style
-from topowise_scheduler.presentation.picture.text import Face
 
 MIN_COLUMNS: Final = 24
 

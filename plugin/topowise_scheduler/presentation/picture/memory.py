@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from topowise_scheduler.kubelet import Kubelet, NumaNode, memory_manager
 from topowise_scheduler.kubelet.machine import hugepages_resource
-from topowise_scheduler.presentation.picture.holdings import Holdings
-from topowise_scheduler.presentation.picture.model import Block, Memory, Share
+from topowise_scheduler.presentation.picture.allocations import Holdings
+from topowise_scheduler.presentation.picture.contents import Block, Memory, Share
 
 
 def by_zone(kubelet: Kubelet, nodes: Sequence[NumaNode], held: Holdings) -> tuple[tuple[Memory, ...], ...]:

@@ -7,10 +7,10 @@ from math import isqrt
 
 import msgspec
 
+from topowise_scheduler.presentation.picture.captions import tag
+from topowise_scheduler.presentation.picture.contents import Picture, Zone
+from topowise_scheduler.presentation.picture.font_metrics import widest
 from topowise_scheduler.presentation.picture.measures import Measures
-from topowise_scheduler.presentation.picture.model import Picture, Zone
-from topowise_scheduler.presentation.picture.text import widest
-from topowise_scheduler.presentation.picture.words import tag
 
 
 class Plan(msgspec.Struct, frozen=True):

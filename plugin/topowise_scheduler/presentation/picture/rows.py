@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from topowise_scheduler.presentation.picture.contents import Zone
 from topowise_scheduler.presentation.picture.measures import Measures
-from topowise_scheduler.presentation.picture.model import Zone
 from topowise_scheduler.presentation.picture.plan import Plan, balanced, wanted_zone
 
 

@@ -12,9 +12,9 @@ from typing import Final, Literal
 from xml.sax.saxutils import escape, quoteattr
 
 from topowise.text import escaped
+from topowise_scheduler.presentation.picture.contents import Picture
 from topowise_scheduler.presentation.picture.layout import lay_out
 from topowise_scheduler.presentation.picture.measures import PIXELS
-from topowise_scheduler.presentation.picture.model import Picture
 from topowise_scheduler.presentation.picture.palette import DARK, LIGHT, TEXTURES, Theme
 from topowise_scheduler.presentation.picture.scene import Box, Kind, Text
 

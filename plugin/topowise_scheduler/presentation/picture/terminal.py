@@ -10,11 +10,11 @@ from itertools import groupby
 from typing import Final
 
 from topowise.text import Line, Styled, rendered
+from topowise_scheduler.presentation.picture.contents import Picture
+from topowise_scheduler.presentation.picture.font_metrics import Face
 from topowise_scheduler.presentation.picture.layout import lay_out
 from topowise_scheduler.presentation.picture.measures import characters
-from topowise_scheduler.presentation.picture.model import Picture
 from topowise_scheduler.presentation.picture.scene import Box, Style, Text
-from topowise_scheduler.presentation.picture.text import Face
 
 _CELLS: Final = Face("cells", 1, 1)
 _FILLED: Final = ("cpu", "share", "swatch")

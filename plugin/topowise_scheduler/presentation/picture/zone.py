@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from topowise_scheduler.presentation.picture import bars, cpus, devices
+from topowise_scheduler.presentation.picture.captions import joined
+from topowise_scheduler.presentation.picture.contents import Zone
 from topowise_scheduler.presentation.picture.flow import Flow
-from topowise_scheduler.presentation.picture.model import Zone
 from topowise_scheduler.presentation.picture.plan import Plan
 from topowise_scheduler.presentation.picture.scene import Box, Kind
-from topowise_scheduler.presentation.picture.words import joined
 
 
 def place(plan: Plan, zone: Zone, x: int, y: int, width: int, *, names_socket: bool) -> Box:

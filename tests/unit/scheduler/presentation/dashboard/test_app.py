@@ -28,8 +28,8 @@ from topowise_scheduler.extender.callers import Callers
 from topowise_scheduler.extender.explaining import Explainer
 from topowise_scheduler.kubelet import Device as PluginDevice
 from topowise_scheduler.kubelet import DevicePlugin, Kubelet
-from topowise_scheduler.presentation.dashboard import Dashboard, Decisions, fits, markup, panel, spread
-from topowise_scheduler.presentation.dashboard import state as states
+from topowise_scheduler.presentation.dashboard import Dashboard, Decisions, capacity, markup, panel, spread
+from topowise_scheduler.presentation.dashboard import cluster_state as states
 
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(1)>\u202e\u0007'
 
@@ -111,9 +111,9 @@ class Site:
     def parts(self, **asked: str) -> Any:
         return self.call(f"/ui/parts?{urlencode(asked)}").json["parts"]
 
-    def fits(self, document: Any) -> fits.Fits:
+    def fits(self, document: Any) -> capacity.Fits:
         """What the answer is made from."""
-        return asyncio.run(fits.fits(self.view, fits.pod_of(msgspec.yaml.encode(document)), within_s=3))
+        return asyncio.run(capacity.fits(self.view, capacity.pod_of(msgspec.yaml.encode(document)), within_s=3))
 
     def put(self, document: dict[str, Any]) -> None:
         """A pod comes, or changes."""
@@ -470,7 +470,7 @@ def test_a_node_without_managers() -> None:
 
 
 def test_needs_of_a_manifest_are_read_as_kube_scheduler_does(site: Site) -> None:
-    made = fits.pod_of(json.dumps(pod("a", node="n1", uid="u")).encode())
+    made = capacity.pod_of(json.dumps(pod("a", node="n1", uid="u")).encode())
     assert (made.metadata.uid, made.spec.nodeName) == ("", "")
     assert pods.needs(made).qos == "Guaranteed"
 

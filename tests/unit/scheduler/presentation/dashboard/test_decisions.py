@@ -16,9 +16,9 @@ from topowise_scheduler.answers import Verdicts
 from topowise_scheduler.engine import Outcome
 from topowise_scheduler.extender.binding import Binder
 from topowise_scheduler.extender.replies import Reply
+from topowise_scheduler.predicted_annotation import ANNOTATION
 from topowise_scheduler.presentation.dashboard import Decisions
 from topowise_scheduler.presentation.dashboard.decisions import Decision
-from topowise_scheduler.presentation.explain.prediction import ANNOTATION
 
 
 class Watched:

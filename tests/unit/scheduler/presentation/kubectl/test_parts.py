@@ -7,8 +7,8 @@ import pytest
 from topowise import nrt
 from topowise.text import Styled, rendered
 from topowise_scheduler.presentation.kubectl import zones
-from topowise_scheduler.presentation.kubectl.columns import columns
 from topowise_scheduler.presentation.kubectl.durations import age, human
+from topowise_scheduler.presentation.kubectl.table import columns
 from topowise_scheduler.presentation.kubectl.zones import Amount
 
 

@@ -23,7 +23,7 @@ from topowise_scheduler.kubelet import (
 )
 from topowise_scheduler.kubelet import Device as PluginDevice
 from topowise_scheduler.presentation.picture import Picture, read, with_places
-from topowise_scheduler.presentation.picture.model import (
+from topowise_scheduler.presentation.picture.contents import (
     Cache,
     Device,
     Devices,
@@ -34,7 +34,7 @@ from topowise_scheduler.presentation.picture.model import (
     Thread,
     Zone,
 )
-from topowise_scheduler.presentation.picture.model import Core as DrawnCore
+from topowise_scheduler.presentation.picture.contents import Core as DrawnCore
 
 GI = 1 << 30
 GPU = "nvidia.com/gpu"

@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 
 from topowise_scheduler.presentation.picture import Picture, svg, terminal
 from topowise_scheduler.presentation.picture.bars import apportioned
-from topowise_scheduler.presentation.picture.layout import lay_out
-from topowise_scheduler.presentation.picture.measures import PIXELS, Measures, characters
-from topowise_scheduler.presentation.picture.model import (
+from topowise_scheduler.presentation.picture.contents import (
     Cache,
     Core,
     Device,
@@ -27,6 +25,8 @@ from topowise_scheduler.presentation.picture.model import (
     Thread,
     Zone,
 )
+from topowise_scheduler.presentation.picture.layout import lay_out
+from topowise_scheduler.presentation.picture.measures import PIXELS, Measures, characters
 from topowise_scheduler.presentation.picture.scene import Box, Text
 
 MEDIA = {

@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 import pytest
 
 from topowise_scheduler.presentation.picture import Picture, svg
+from topowise_scheduler.presentation.picture.captions import tag
 from topowise_scheduler.presentation.picture.palette import DARK, LIGHT, Theme
-from topowise_scheduler.presentation.picture.words import tag
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from topowise_scheduler.presentation.picture import Picture, terminal
-from topowise_scheduler.presentation.picture.text import Face
+from topowise_scheduler.presentation.picture.font_metrics import Face
 
 WIDTH = Face("cells", 1, 1).width
 

@@ -14,7 +14,7 @@ from topowise.text import Line
 from topowise_scheduler.presentation.kubectl import zones
 from topowise_scheduler.presentation.kubectl.objects import Reported
 from topowise_scheduler.presentation.picture import Picture
-from topowise_scheduler.presentation.picture.model import Owner, Zone
+from topowise_scheduler.presentation.picture.contents import Owner, Zone
 from topowise_scheduler.report import Report
 
 Json = dict[str, Any]

@@ -20,7 +20,7 @@ from topowise_scheduler.kubelet import (
 )
 from topowise_scheduler.kubelet import Device as PluginDevice
 from topowise_scheduler.presentation.picture import Picture, read
-from topowise_scheduler.presentation.picture.model import Device, Share, Zone
+from topowise_scheduler.presentation.picture.contents import Device, Share, Zone
 
 GI = 1 << 30
 PictureOf = Callable[[str], Picture]

@@ -9,7 +9,7 @@ from topowise.attributes import devices
 from topowise.attributes.places import Located
 from topowise.pci import Place, distance
 from topowise.text import Line
-from topowise_scheduler.presentation.kubectl.columns import columns
+from topowise_scheduler.presentation.kubectl.table import columns
 
 _MOST: Final = 16
 """Places with a column each: with more the lines would be longer than a screen is wide."""

@@ -6,7 +6,7 @@ import pytest
 
 from topowise import nrt
 from topowise_scheduler.presentation.picture import Picture, terminal, with_claimed
-from topowise_scheduler.presentation.picture.model import Device, Zone
+from topowise_scheduler.presentation.picture.contents import Device, Zone
 
 PICTURE = Picture("n1", "none", "container", "exact", (Zone(0, (), ()), Zone(4, (), ())))
 

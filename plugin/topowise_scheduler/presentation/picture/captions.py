@@ -7,7 +7,7 @@ from typing import Final
 
 from topowise import cpuset
 from topowise.quantity import human_bytes
-from topowise_scheduler.presentation.picture.model import Device, Memory, Owner, Picture, Share, Thread, Zone
+from topowise_scheduler.presentation.picture.contents import Device, Memory, Owner, Picture, Share, Thread, Zone
 from topowise_scheduler.presentation.text import plural
 
 STATES: Final = {

@@ -55,7 +55,7 @@ class Node(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A reported node. `policy` is a place in POLICIES, `marks` are letters of MARKS.
 
     `seen` is when its present report came, in seconds since 1970; 0 for one that was there before the dashboard. `lost`
-    is the percent that fragmentation takes (view/fragmentation.py), None where nothing is free, counted or aligned.
+    is the percent that fragmentation takes (explain/fragmentation.py), None where nothing is free, counted or aligned.
     """
 
     name: str

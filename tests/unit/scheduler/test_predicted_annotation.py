@@ -9,7 +9,7 @@ import msgspec
 
 from scheduling import NoApi, Service, counts, exact, kubelet, pod
 from topowise_scheduler.extender.binding import Binder
-from topowise_scheduler.presentation.explain.prediction import ANNOTATION
+from topowise_scheduler.predicted_annotation import ANNOTATION
 
 
 class Recording(NoApi):

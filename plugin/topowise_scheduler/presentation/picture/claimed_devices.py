@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from topowise import attributes, nrt
-from topowise_scheduler.presentation.picture.model import Device, Devices, Picture
+from topowise_scheduler.presentation.picture.contents import Device, Devices, Picture
 from topowise_scheduler.report.budget import MAX_DEVICES
 from topowise_scheduler.report.zone_amounts import ZoneAmount, amounts_of_zones
 

@@ -12,8 +12,8 @@ from typing import Final
 from topowise_scheduler.kubelet import Kubelet, Machine, NumaNode
 from topowise_scheduler.kubelet.cpu_topology import CpuSet, Domain
 from topowise_scheduler.kubelet.masks import members
-from topowise_scheduler.presentation.picture import holdings, memory
-from topowise_scheduler.presentation.picture.model import (
+from topowise_scheduler.presentation.picture import allocations, memory
+from topowise_scheduler.presentation.picture.contents import (
     Cache,
     Core,
     CpuState,
@@ -46,7 +46,7 @@ def read(
     `machine`, the one the kubelet was made of, adds what a kubelet does not keep: distances, and how much memory there
     is where the memory manager is off. `age` is the age of the state in words.
     """
-    held = holdings.of(kubelet, names, is_exact=precision == "exact")
+    held = allocations.of(kubelet, names, is_exact=precision == "exact")
     settings = kubelet.settings.topology
     near, elsewhere = _devices(kubelet, held, precision)
     nodes = _nodes(kubelet, machine)
@@ -126,7 +126,7 @@ def _state(kubelet: Kubelet, cpu: int) -> CpuState:
 
 
 def _devices(
-    kubelet: Kubelet, held: holdings.Holdings, precision: Precision
+    kubelet: Kubelet, held: allocations.Holdings, precision: Precision
 ) -> tuple[tuple[tuple[Devices, ...], ...], tuple[Devices, ...]]:
     """By zone position those near one zone, and those near none or several."""
     near: list[list[Devices]] = [[] for _ in kubelet.node_ids]
@@ -150,7 +150,7 @@ def _devices(
     return tuple(map(tuple, near)), tuple(elsewhere)
 
 
-def _owner(kubelet: Kubelet, pod: holdings.Pod, precision: Precision) -> Owner:
+def _owner(kubelet: Kubelet, pod: allocations.Pod, precision: Precision) -> Owner:
     return Owner(
         name=pod.name,
         cpu_count=pod.cpus.bit_count(),

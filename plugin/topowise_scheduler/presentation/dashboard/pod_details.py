@@ -15,9 +15,9 @@ from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.presentation.dashboard.decisions import Decision, Decisions, reasons_of
-from topowise_scheduler.presentation.explain import waiting
+from topowise_scheduler.presentation.explain import waiting_pod
 from topowise_scheduler.presentation.explain.explanation import NodeExplanation
-from topowise_scheduler.presentation.explain.waiting import Obstacle
+from topowise_scheduler.presentation.explain.waiting_pod import Obstacle
 
 Explain = Callable[[str, Sequence[str]], Awaitable[list[NodeExplanation]]]
 """Why nodes say yes or no to a pod of the cluster ("namespace/name"). Raises TopowiseError."""
@@ -104,7 +104,7 @@ class Whys:
         names = self._ledger.node_states.reported()
         await sliced(self._answers.fitting(record, names))
         reasons, examples = reasons_of(names, self._answers.verdicts_of(record, names))
-        found = await collected(waiting.looking(self._ledger, self._answers, record, names))
+        found = await collected(waiting_pod.looking(self._ledger, self._answers, record, names))
         obstacle = found[0] if found else None
         nearest = [obstacle.nearest] if obstacle is not None and obstacle.nearest else []
         why = msgspec.structs.replace(why, obstacle=obstacle, reasons=reasons, fits=len(names) - sum(reasons.values()))

@@ -8,7 +8,7 @@ from topowise.attributes import places
 from topowise.attributes.places import Located
 from topowise.pci import Place
 from topowise_scheduler.presentation.picture import Picture, terminal, with_places
-from topowise_scheduler.presentation.picture.model import Branch, Device, Devices, Zone
+from topowise_scheduler.presentation.picture.contents import Branch, Device, Devices, Zone
 
 GPU, NIC = "nvidia.com/gpu", "rdma/shared"
 PICTURE = Picture(

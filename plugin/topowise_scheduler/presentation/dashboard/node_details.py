@@ -20,9 +20,9 @@ from topowise_scheduler.cluster.node.history import Entry
 from topowise_scheduler.cluster.node.node_state import NodeState
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.presentation import picture
-from topowise_scheduler.presentation.dashboard.state import Reader, Sightings
-from topowise_scheduler.presentation.explain import placed
-from topowise_scheduler.presentation.picture.model import Zone
+from topowise_scheduler.presentation.dashboard.cluster_state import Reader, Sightings
+from topowise_scheduler.presentation.explain import numa_placement
+from topowise_scheduler.presentation.picture.contents import Zone
 from topowise_scheduler.report import Report
 
 Certainty = Literal["confirmed", "predicted", "uncertain", "does not fit", "reserved", "nominated"]
@@ -126,14 +126,14 @@ def _pods(node_state: NodeState, kubelet: Kubelet, monotonic: float) -> tuple[Po
     found = []
     for entry in node_state.history.entries():
         uid = entry.uid
-        places = placed.of(kubelet, uid, is_exact=is_exact) if uid in kubelet.active else {}
+        places = numa_placement.of(kubelet, uid, is_exact=is_exact) if uid in kubelet.active else {}
         certainty = _certainty(
             entry,
             is_uncertain=uid in uncertain,
             is_placed=uid in kubelet.active,
             is_reported=node_state.is_reported(uid),
         )
-        found.append(Pod("/".join(entry.name), certainty, placed.in_words(places), entry.record.priority))
+        found.append(Pod("/".join(entry.name), certainty, numa_placement.in_words(places), entry.record.priority))
     return tuple(sorted(found, key=lambda one: one.name))
 
 

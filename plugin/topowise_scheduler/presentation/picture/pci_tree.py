@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from topowise.attributes.places import Located
-from topowise_scheduler.presentation.picture.model import Branch, Device, Devices, Picture
+from topowise_scheduler.presentation.picture.contents import Branch, Device, Devices, Picture
 
 _Path = tuple[str, ...]
 

@@ -20,8 +20,8 @@ from topowise.bounded import Bounded, size_of_json
 from topowise.errors import ParseError
 from topowise.runtime.turns import collected
 from topowise_scheduler.kube_scheduler import Pod, unexamined
+from topowise_scheduler.presentation.explain.capacity import Room
 from topowise_scheduler.presentation.explain.cluster_view import ClusterView
-from topowise_scheduler.presentation.explain.fits import Room
 from topowise_scheduler.presentation.text import most_frequent_first
 
 _SLICE_S: Final = 0.001

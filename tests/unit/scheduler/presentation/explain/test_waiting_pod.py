@@ -7,7 +7,7 @@ import msgspec
 from scheduling import Service, exact, kubelet, pod
 from topowise import pods
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.presentation.explain.waiting import Obstacle, obstacle
+from topowise_scheduler.presentation.explain.waiting_pod import Obstacle, obstacle
 
 
 def wait(service: Service, cpu: str) -> Obstacle | None:

@@ -13,7 +13,7 @@ import msgspec
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.trial import trial
-from topowise_scheduler.presentation.explain import explanation, placed
+from topowise_scheduler.presentation.explain import explanation, numa_placement
 
 MOST: Final = 1000
 """So many are tried on a node: more than any kubelet takes (maxPods), unless nobody tells how many that is."""
@@ -92,7 +92,7 @@ class Filling:
                 return False
         self._states = placed_states
         if not self.count:
-            self.first = placed.in_words(placed.of(self._states[0], copy.uid, is_exact=self._is_exact))
+            self.first = numa_placement.in_words(numa_placement.of(self._states[0], copy.uid, is_exact=self._is_exact))
         self.count += 1
         return True
 

@@ -12,7 +12,7 @@ from topowise.attributes.places import Located
 from topowise.pci import Place
 from topowise.text import rendered
 from topowise_scheduler.presentation.kubectl.console import Answer
-from topowise_scheduler.presentation.kubectl.places import table
+from topowise_scheduler.presentation.kubectl.pci_distances import table
 
 Ask = Callable[..., Answer]
 Saved = Callable[..., str]
