@@ -1,8 +1,9 @@
-"""The dashboard: one page on the extender's port that shows what the service knows and what it said.
+"""The dashboard: one page on the port for people that shows the ledger and the last decisions.
 
-    answers, ledger, pods -> decisions, state, node, why, fits (values) -> map, lists, panel, page (HTML) -> app (ASGI)
+    ledger, answers, pods -> decisions, cluster_state, node_details, pod_details (values)
+                          -> lists, panel, page (HTML) -> app (ASGI)
 
-It only reads. Without `ui.enabled` nothing of this is in the path of a request.
+It only reads. Without `ui.enabled` the service does not load the package.
 """
 
 from topowise_scheduler.presentation.dashboard.app import Dashboard

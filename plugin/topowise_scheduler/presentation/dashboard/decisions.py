@@ -1,9 +1,9 @@
-"""The last decisions: what was asked about a pod, what was said, and what became of it.
+"""The last decisions: the request for a pod, the answer, and the outcome.
 
-The verbs tell it (extender/replies.py, Observer) once an answer was sent, so that no request waits for it. What
-happened before this process, or in another replica, is told by the pods themselves as far as they tell: a pod that was
-bound carries what was predicted for it, one that was refused our words in a condition, and one that its kubelet did not
-take the reason in its status.
+The verbs report each decision once its answer is sent (extender/replies.py, Observer), so that no request waits.
+Decisions of another replica, or before a restart, come from the pods themselves: a bound pod has the annotation
+`topowise.io/predicted`, a refused pod has our text in its condition PodScheduled, and a pod that its kubelet refused
+has the reason in its status.
 """
 
 from __future__ import annotations
@@ -29,28 +29,24 @@ _MAX_REASONS: Final = 16
 _MAX_TEXT: Final = 300
 
 
-Progress = Literal[
+Outcome = Literal[
     "asked", "fits", "expected", "reserved", "no room", "bound", "bind refused", "kubelet refused", "error"
 ]
 
 
 class Decision(msgspec.Struct):
-    """One pod, one attempt. Times are in milliseconds, `at` in seconds since 1970.
+    """One attempt to schedule one pod. `at` is in seconds since 1970, durations are in milliseconds.
 
-    `outcome` is how far it came: asked about, fits somewhere, expected on a node (reserved: booked there), bound,
-    refused by the node's kubelet.
-
-    `fits` is None until nodes were filtered. `reasons` counts the refused nodes by their words, `examples` names a few
-    of each, those that fit under "". `expected` is the node that looked best. `bind_error` is None until the pod was to
-    be bound, "" if it is. `numa` are the NUMA nodes that were predicted, "" if it is not told. `is_told`: all that is
-    known of it is what the pod tells. `uid` is shown to nobody: whoever knows it can bind the pod.
+    `fits` is None until nodes are filtered. `reasons` counts the refused nodes by refusal; `examples` has a few nodes
+    for each refusal, and for "" a few nodes that fit. `expected` is the node with the best score. `bind_error` is None
+    before the bind, "" after it. `numa` is a list of the predicted NUMA nodes, "" if unknown. `is_from_pod`: the pod's
+    status is the only source. Nothing shows `uid`: a UID authorises a bind.
     """
 
-    number: int
     pod: str
     at: float
     uid: str = ""
-    outcome: Progress = "asked"
+    outcome: Outcome = "asked"
     asked: int = 0
     fits: int | None = None
     reasons: dict[str, int] = {}
@@ -61,122 +57,118 @@ class Decision(msgspec.Struct):
     numa: str = ""
     victims_on: int | None = None
     problem: str = ""
-    is_told: bool = False
+    is_from_pod: bool = False
     filter_ms: float | None = None
     score_ms: float | None = None
     bind_ms: float | None = None
 
 
 class Decisions:
-    """The last `size` of them, and the last `size` pods that kubelets refused. `clock` gives seconds since 1970."""
+    """The last `size` decisions, and the last `size` pods that kubelets refused. `clock` returns seconds since 1970."""
 
     def __init__(self, size: int, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._size = size
-        self._kept: list[Decision] = []
+        self._decisions: list[Decision] = []
         self._refused: list[Decision] = []
-        # The latest of each pod.
-        self._of: dict[str, Decision] = {}
-        self._number = 0
+        self._latest: dict[str, Decision] = {}
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._decisions)
 
     def all(self) -> tuple[Decision, ...]:
-        """The newest first."""
-        return tuple(reversed(self._kept))
+        """The decisions, the newest first."""
+        return tuple(reversed(self._decisions))
 
     @property
     def refused(self) -> tuple[Decision, ...]:
-        """Of pods that kubelets refused, the newest first."""
+        """Decisions on pods that kubelets refused, the newest first."""
         return tuple(reversed(self._refused))
 
-    def get(self, number: str) -> Decision | None:
-        """One of them by its number, None if it is not kept any more."""
-        return next((one for one in (*self._kept, *self._refused) if str(one.number) == number), None)
-
-    # What the verbs tell
+    # Reported by the verbs
 
     def filtered(self, asked: Question, verdicts: Verdicts, seconds: float) -> None:
-        """Nodes were filtered: another attempt to place the pod."""
+        """Nodes were filtered: a new attempt to schedule the pod."""
         record = asked.record
-        one = self._new(f"{record.namespace}/{record.name}", record.uid)
-        fitting = verdicts.outcomes == _FITS
-        one.asked, one.fits, one.filter_ms = len(asked.names), int(np.count_nonzero(fitting)), _ms(seconds)
-        one.outcome = "fits" if one.fits else "no room"
-        one.reasons, one.examples = reasons_of(asked.names, verdicts)
+        decision = self._new(f"{record.namespace}/{record.name}", record.uid)
+        fits = int(np.count_nonzero(verdicts.outcomes == _FITS))
+        decision.asked, decision.fits, decision.filter_ms = len(asked.names), fits, _ms(seconds)
+        decision.outcome = "fits" if fits else "no room"
+        decision.reasons, decision.examples = reasons_of(asked.names, verdicts)
 
     def scored(self, asked: Question, seconds: float) -> None:
         """Nodes were scored."""
         self._about(asked).score_ms = _ms(seconds)
 
     def expected(self, asked: Question, at: int) -> None:
-        """The pod will most likely go to this node of the question."""
-        one = self._about(asked)
-        one.expected = asked.names[at]
-        one.outcome = "expected" if asked.is_simulation else "reserved"
+        """kube-scheduler will most likely choose this node of the question."""
+        decision = self._about(asked)
+        decision.expected = asked.names[at]
+        decision.outcome = "expected" if asked.is_simulation else "reserved"
 
     def preempted(self, asked: Question, nodes: int) -> None:
-        """Victims were named on so many nodes."""
+        """Victims were named on this number of nodes."""
         self._about(asked).victims_on = nodes
 
     def bound(self, pod: str, uid: str, node: str, error: str, seconds: float) -> None:
-        """A pod was bound, or with an error was not."""
-        one = self._of.get(uid) or self._new(pod, uid)
-        one.bound, one.bind_ms, one.bind_error = node, _ms(seconds), error[:_MAX_TEXT]
-        one.outcome = "bind refused" if one.bind_error else "bound"
+        """The pod was bound, or with an error was not."""
+        decision = self._latest.get(uid) or self._new(pod, uid)
+        decision.bound, decision.bind_ms, decision.bind_error = node, _ms(seconds), error[:_MAX_TEXT]
+        decision.outcome = "bind refused" if decision.bind_error else "bound"
 
     def failed(self, problem: str) -> None:
         """A request was refused."""
-        one = self._new("", "")
-        one.problem, one.outcome = problem[:_MAX_TEXT], "error"
+        decision = self._new("", "")
+        decision.problem, decision.outcome = problem[:_MAX_TEXT], "error"
 
-    # What pods tell
+    # Reported by the pods
 
     def seen(self, pod: pods.Pod) -> None:
-        """A pod as it is now: it comes with the first list, and whenever it changes."""
+        """A pod as listed, or as changed."""
         status = pod.status or pods.Status()
+        scheduled = _scheduled(status)
+        uid = pod.metadata.uid
         if status.phase == "Failed" and status.reason in KUBELET_REFUSALS:
             self._refuse(pod, status)
         elif pod.spec.nodeName and (numa := predicted_annotation.numa_nodes(pod.metadata.annotations)) is not None:
-            one = self._of.get(pod.metadata.uid) or self._told(pod, _scheduled(status).lastTransitionTime)
-            if one.is_told or one.outcome == "bound":
-                one.outcome, one.bound = "bound", pod.spec.nodeName
-                one.numa = cpuset.spell(numa)[:_MAX_TEXT]
-        elif PREFIX in (words := _scheduled(status).message) and pod.metadata.uid not in self._of:
-            one = self._told(pod, _scheduled(status).lastTransitionTime)
-            one.outcome, one.problem = "no room", words[:_MAX_TEXT]
+            decision = self._latest.get(uid) or self._from_pod(pod, scheduled.lastTransitionTime)
+            if decision.is_from_pod or decision.outcome == "bound":
+                decision.outcome, decision.bound = "bound", pod.spec.nodeName
+                decision.numa = cpuset.spell(numa)[:_MAX_TEXT]
+        elif PREFIX in scheduled.message and uid not in self._latest:
+            decision = self._from_pod(pod, scheduled.lastTransitionTime)
+            decision.outcome, decision.problem = "no room", scheduled.message[:_MAX_TEXT]
 
     def _refuse(self, pod: pods.Pod, status: pods.Status) -> None:
-        if any(one.uid == pod.metadata.uid for one in self._refused):
+        uid = pod.metadata.uid
+        if any(decision.uid == uid for decision in self._refused):
             return
-        one = self._of.get(pod.metadata.uid) or self._told(pod, status.startTime)
-        one.outcome, one.bound, one.problem = "kubelet refused", pod.spec.nodeName, status.reason
-        _keep(self._refused, one, self._size)
+        decision = self._latest.get(uid) or self._from_pod(pod, status.startTime)
+        decision.outcome, decision.bound, decision.problem = "kubelet refused", pod.spec.nodeName, status.reason
+        _insert(self._refused, decision, self._size)
 
-    def _told(self, pod: pods.Pod, at: str | None) -> Decision:
+    def _from_pod(self, pod: pods.Pod, at: str | None) -> Decision:
         meta = pod.metadata
-        one = self._new(f"{meta.namespace}/{meta.name}", meta.uid, _seconds(at, self._clock()))
-        one.is_told = True
-        return one
+        decision = self._new(f"{meta.namespace}/{meta.name}", meta.uid, _seconds(at, self._clock()))
+        decision.is_from_pod = True
+        return decision
 
     def _about(self, asked: Question) -> Decision:
         record = asked.record
-        return self._of.get(record.uid) or self._new(f"{record.namespace}/{record.name}", record.uid)
+        return self._latest.get(record.uid) or self._new(f"{record.namespace}/{record.name}", record.uid)
 
     def _new(self, pod: str, uid: str, at: float | None = None) -> Decision:
-        self._number += 1
-        one = Decision(self._number, pod[:_MAX_TEXT], round(self._clock() if at is None else at, 3), uid)
-        gone = _keep(self._kept, one, self._size)
-        if gone is not one and uid:
-            self._of[uid] = one
-        if gone is not None and self._of.get(gone.uid) is gone:
-            del self._of[gone.uid]
-        return one
+        decision = Decision(pod[:_MAX_TEXT], round(self._clock() if at is None else at, 3), uid)
+        removed = _insert(self._decisions, decision, self._size)
+        if removed is not decision and uid:
+            self._latest[uid] = decision
+        if removed is not None and self._latest.get(removed.uid) is removed:
+            del self._latest[removed.uid]
+        return decision
 
 
 def reasons_of(names: Sequence[str], verdicts: Verdicts) -> tuple[dict[str, int], dict[str, list[str]]]:
-    """How many nodes are refused by which words, the most first, and a few names of each; "" are those that fit."""
+    """The number of nodes by refusal, the most frequent first, and a few names for each; "" has nodes that fit."""
     fitting = verdicts.outcomes == _FITS
     counts = np.bincount(verdicts.words[~fitting])
     most = [word for word in np.argsort(-counts, kind="stable")[:_MAX_REASONS].tolist() if counts[word]]
@@ -186,20 +178,21 @@ def reasons_of(names: Sequence[str], verdicts: Verdicts) -> tuple[dict[str, int]
     return {verdicts.texts[word]: int(counts[word]) for word in most}, examples
 
 
-def _keep(kept: list[Decision], one: Decision, size: int) -> Decision | None:
-    """Puts one where it belongs by its time; the oldest, which there is no room for any more."""
-    insort(kept, one, key=lambda other: other.at)
-    return kept.pop(0) if len(kept) > size else None
+def _insert(decisions: list[Decision], decision: Decision, size: int) -> Decision | None:
+    """Inserts a decision by its time; returns the oldest if it has to go."""
+    insort(decisions, decision, key=lambda other: other.at)
+    return decisions.pop(0) if len(decisions) > size else None
 
 
 def _scheduled(status: pods.Status) -> pods.Condition:
-    return next((one for one in status.conditions or () if one.type == "PodScheduled"), pods.Condition())
+    conditions = status.conditions or ()
+    return next((condition for condition in conditions if condition.type == "PodScheduled"), pods.Condition())
 
 
-def _seconds(text: str | None, now: float) -> float:
-    """A time of the API server's; now for what is none, or not yet."""
+def _seconds(timestamp: str | None, now: float) -> float:
+    """A time of the API server; now if it cannot be read or is in the future."""
     try:
-        return max(0.0, min(now, datetime.fromisoformat(text or "").timestamp()))
+        return max(0.0, min(now, datetime.fromisoformat(timestamp or "").timestamp()))
     except (ValueError, OverflowError):
         return now
 

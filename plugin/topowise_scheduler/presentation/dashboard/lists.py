@@ -1,17 +1,18 @@
-"""The lists of the page: pods that wait, pods that kubelets refused, and the last decisions. All of them open."""
+"""The lists of the page: waiting pods, pods that kubelets refused, and the last decisions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from topowise_scheduler.presentation.dashboard.cluster_state import QUARANTINED, State, Waiting
+from topowise_scheduler.presentation.dashboard.cluster_state import QUARANTINED, State, WaitingPods
 from topowise_scheduler.presentation.dashboard.decisions import Decision
 from topowise_scheduler.presentation.dashboard.markup import (
     Query,
     badge,
     escaped,
     node_link,
+    note,
     pod_link,
     since,
     table,
@@ -27,33 +28,32 @@ _MOST_REASONS: Final = 2
 
 
 def waiting_part(state: State, query: Query) -> str:
-    """Pods that were refused here, by kind."""
+    """Pending pods that topowise refused, by pod class."""
     if not state.waiting:
-        return '<p class="note">No pod waits for a NUMA node.</p>'
-    rows = "".join(_waiting(one, query) for one in state.waiting)
-    rest = state.waiting_count - sum(one.count for one in state.waiting)
-    return table("waiting", ("Pod", "Why", "Waits"), rows) + (f'<p class="note">and {rest} more</p>' if rest else "")
+        return note("No pod waits for a NUMA node.")
+    rows = "".join(_waiting(pods, query) for pods in state.waiting)
+    return table("waiting", ("Pod", "Why", "Waits"), rows) + _more(
+        state.waiting_count - sum(pods.count for pods in state.waiting)
+    )
 
 
 def refused_part(state: State, query: Query) -> str:
-    """Pods that kubelets refused, with the nodes that are kept from their like."""
+    """Pods that kubelets refused; a badge marks nodes in quarantine."""
     if not state.refused:
-        return '<p class="note">No kubelet has refused a pod.</p>'
+        return note("No kubelet has refused a pod.")
     rows = "".join(
-        f'<tr><th scope="row">{pod_link(one.pod, query)}</th><td>{node_link(one.bound, query)} '
-        f"{badge(QUARANTINED) if one.bound in state.quarantined else ''}</td><td>{escaped(one.problem)}</td>"
-        f"<td>{time_of(one.at)}</td></tr>"
-        for one in state.refused[:_MOST_REFUSED]
+        f'<tr><th scope="row">{pod_link(decision.pod, query)}</th><td>{node_link(decision.bound, query)} '
+        f"{badge(QUARANTINED) if decision.bound in state.quarantined else ''}</td><td>{escaped(decision.problem)}</td>"
+        f"<td>{time_of(decision.at)}</td></tr>"
+        for decision in state.refused[:_MOST_REFUSED]
     )
-    rest = len(state.refused) - _MOST_REFUSED
-    more = f'<p class="note">and {rest} more</p>' if rest > 0 else ""
-    return table("refused", ("Pod", "Node", "Reason", "When"), rows) + more
+    return table("refused", ("Pod", "Node", "Reason", "When"), rows) + _more(len(state.refused) - _MOST_REFUSED)
 
 
 def decisions_part(decisions: Sequence[Decision], query: Query) -> str:
-    """The table of the last decisions, the newest first."""
+    """The last decisions, the newest first."""
     if not decisions:
-        return '<p class="note">Of no pod is it known that it was asked about.</p>'
+        return note("No decision yet.")
     is_short = query.decisions != "all"
     shown = decisions[: _FEW_DECISIONS if is_short else _MOST_DECISIONS]
     more = ""
@@ -63,44 +63,48 @@ def decisions_part(decisions: Sequence[Decision], query: Query) -> str:
 
 
 def decisions_table(decisions: Sequence[Decision], query: Query) -> str:
-    """A row for each."""
+    """A row for each decision."""
     heads = ("When", "Pod", "Outcome", "Node", "Fit", "Why not", "#Time")
-    return table("decisions", heads, "".join(_decision(one, query) for one in decisions))
+    return table("decisions", heads, "".join(_decision(decision, query) for decision in decisions))
 
 
 def reasons_in_words(reasons: Mapping[str, int]) -> list[str]:
-    """The most frequent first."""
+    """ "2× no room that the kubelet could align", the most frequent first."""
     return [f"{count}× {words.removeprefix(PREFIX)}" for words, count in most_frequent_first(reasons)]
 
 
-def _waiting(one: Waiting, query: Query) -> str:
-    rest = one.count - 1
-    facts = reasons_in_words(one.reasons)[:_MOST_REASONS]
-    facts += [f"would fit on {plural(one.fits, 'node')}"] if one.fits else []
+def _more(count: int) -> str:
+    return note(f"and {count} more") if count > 0 else ""
+
+
+def _waiting(pods: WaitingPods, query: Query) -> str:
+    facts = reasons_in_words(pods.reasons)[:_MOST_REASONS]
+    facts += [f"would fit on {plural(pods.fits, 'node')}"] if pods.fits else []
     why = "; ".join(facts) or "no node is reported"
-    alike = f" and {rest} more alike" if rest else ""
+    alike = f" and {pods.count - 1} more alike" if pods.count > 1 else ""
     return (
-        f'<tr><th scope="row">{pod_link(one.pod, query)}{alike}</th><td>{escaped(why)}</td>'
-        f"<td>{since(one.since) if one.since else ''} <small>priority {one.priority}</small></td></tr>"
+        f'<tr><th scope="row">{pod_link(pods.pod, query)}{alike}</th><td>{escaped(why)}</td>'
+        f"<td>{since(pods.since) if pods.since else ''} <small>priority {pods.priority}</small></td></tr>"
     )
 
 
-def _decision(one: Decision, query: Query) -> str:
-    clauses = reasons_in_words(one.reasons)
-    if one.victims_on is not None:
-        clauses.insert(0, f"evictions would help on {plural(one.victims_on, 'node')}")
+def _decision(decision: Decision, query: Query) -> str:
+    clauses = reasons_in_words(decision.reasons)
+    if decision.victims_on is not None:
+        clauses.insert(0, f"evictions would help on {plural(decision.victims_on, 'node')}")
     rest = len(clauses) - _MOST_REASONS
     reasons = "; ".join(clauses[:_MOST_REASONS]) + (f"; {plural(rest, 'more reason')}" if rest > 0 else "")
-    times = [f"{ms:.1f}" for ms in (one.filter_ms, one.score_ms, one.bind_ms) if ms is not None]
-    node = one.bound or one.expected
-    place = node_link(node, query) if node else ""
-    numa = f" <small>NUMA {escaped(one.numa)}</small>" if one.numa else ""
-    fit = "" if one.fits is None else f"{one.fits} of {one.asked}"
-    told = '<small title="before this service started, or by another replica">as the pod tells</small>'
+    times = [f"{ms:.1f}" for ms in (decision.filter_ms, decision.score_ms, decision.bind_ms) if ms is not None]
+    name = decision.bound or decision.expected
+    node = node_link(name, query) if name else ""
+    numa = f" <small>NUMA {escaped(decision.numa)}</small>" if decision.numa else ""
+    fit = "" if decision.fits is None else f"{decision.fits} of {decision.asked}"
+    source = '<small title="by another replica, or before this service started">from the pod\'s status</small>'
     return (
-        f'<tr><td>{time_of(one.at)}</td><th scope="row">{pod_link(one.pod, query)}</th>'
-        f'<td><span class="outcome {one.outcome.replace(" ", "-")}">{escaped(one.outcome)}</span></td>'
-        f"<td>{place}{numa}</td><td>{fit}</td><td>{escaped(one.bind_error or one.problem or reasons)}</td>"
+        f'<tr><td>{time_of(decision.at)}</td><th scope="row">{pod_link(decision.pod, query)}</th>'
+        f'<td><span class="outcome {decision.outcome.replace(" ", "-")}">{escaped(decision.outcome)}</span></td>'
+        f"<td>{node}{numa}</td><td>{fit}</td>"
+        f"<td>{escaped(decision.bind_error or decision.problem or reasons)}</td>"
         f'<td class="number" title="filter + score + bind">{" + ".join(times)}{" ms" if times else ""}'
-        f"{told if one.is_told and not times else ''}</td></tr>"
+        f"{source if decision.is_from_pod and not times else ''}</td></tr>"
     )

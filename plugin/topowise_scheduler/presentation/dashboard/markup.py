@@ -1,4 +1,4 @@
-"""What every part of the page is made with: somebody's text, times, links, and what the page was asked to show."""
+"""Building blocks of the page: escaped text, times, links, tables, and the query of its address."""
 
 from __future__ import annotations
 
@@ -13,51 +13,34 @@ import msgspec
 from topowise.text import escaped as visible
 from topowise_scheduler.presentation.dashboard.cluster_state import MARKS
 
-ASKED: Final = ("resource", "name", "policy", "state", "room", "fits", "open", "node", "pod", "decisions")
-"""What an address says, in this order."""
-_DIGITS: Final = 16
 BADGES: Final = {"u": "uncertain", "q": "quarantine", "p": "damaged report"}
 
 
 class Query(msgspec.Struct, frozen=True):
-    """What the page was asked to show."""
+    """The query of an address: the resource, the filters of the nodes, and the node or pod in the panel."""
 
     resource: str = "cpu"
     name: str = ""
-    policy: str = ""
     state: str = ""
-    room: str = ""
-    fits: str = ""
-    open: str = ""
     node: str = ""
     pod: str = ""
     decisions: str = ""
 
-    @property
-    def least(self) -> int:
-        """What one NUMA node has to have free of the resource, in its unit; 0 for what is no number."""
-        return int(self.room) if self.room.isascii() and self.room.isdigit() and len(self.room) < _DIGITS else 0
-
-    @property
-    def opened(self) -> frozenset[str]:
-        """Numbers of the groups of nodes that are open."""
-        return frozenset(self.open.split(".")) - {""}
-
     def link(self, **changed: str) -> str:
-        """The address of the page with something else asked for."""
-        asked = {key: getattr(self, key) for key in ASKED} | changed
-        given = {key: text for key, text in asked.items() if text and (key, text) != ("resource", "cpu")}
-        return f"ui?{urlencode(given)}" if given else "ui"
+        """The address of the page with these parameters changed."""
+        parameters = {**msgspec.structs.asdict(self), **changed}
+        shown = {key: text for key, text in parameters.items() if text and (key, text) != ("resource", "cpu")}
+        return f"ui?{urlencode(shown)}" if shown else "ui"
 
 
 def node_link(name: str, query: Query) -> str:
-    """The name of a node, which opens the node."""
+    """A link that opens the node in the panel."""
     address = escaped(query.link(node=name, pod=""))
     return f'<a href="{address}" data-node="{escaped(name)}"><bdi>{escaped(name)}</bdi></a>'
 
 
 def pod_link(name: str, query: Query) -> str:
-    """The name of a pod, which opens what is known of it; a name that is none is text."""
+    """A link that opens the pod ("namespace/name") in the panel; a note for a request without a pod."""
     if not name:
         return "<bdi>(unreadable request)</bdi>"
     address = escaped(query.link(pod=name, node=""))
@@ -65,7 +48,7 @@ def pod_link(name: str, query: Query) -> str:
 
 
 def table(kind: str, heads: Sequence[str], rows: str) -> str:
-    """A table with a class; a head that begins with "#" is of numbers."""
+    """A table with a class; "#" marks the head of a column of numbers."""
     cells = "".join(
         f'<th scope="col"{" class=number" if head.startswith("#") else ""}>{head.removeprefix("#")}</th>'
         for head in heads
@@ -74,25 +57,35 @@ def table(kind: str, heads: Sequence[str], rows: str) -> str:
 
 
 def badge(mark: str) -> str:
-    """What is the matter with a node, by its letter."""
+    """The badge of a mark of a node (cluster_state.MARKS)."""
     return f'<span class="badge {mark}" title="{escaped(MARKS[mark])}">{escaped(BADGES[mark])}</span>'
 
 
+def note(text: str) -> str:
+    """A remark; `text` is HTML."""
+    return f'<p class="note">{text}</p>'
+
+
+def problem(text: str) -> str:
+    """An error message."""
+    return f'<p class="problem" role="alert">{escaped(text)}</p>'
+
+
 def time_of(when: datetime | float) -> str:
-    """A time of day; the script makes it "3 min ago"."""
+    """A time of day, from seconds since 1970; app.js turns it into "3 min ago"."""
     when = when if isinstance(when, datetime) else datetime.fromtimestamp(when, UTC)
     iso = when.isoformat(timespec="seconds").replace("+00:00", "Z")
     return f'<time datetime="{iso}" data-at="{int(when.timestamp())}">{when:%H:%M:%S} UTC</time>'
 
 
-def since(text: str) -> str:
-    """Somebody's time, as it stands if it is none."""
+def since(timestamp: str) -> str:
+    """An RFC 3339 time of the API server; the escaped text if it cannot be read."""
     try:
-        return time_of(datetime.fromisoformat(text).astimezone(UTC))
+        return time_of(datetime.fromisoformat(timestamp).astimezone(UTC))
     except (ValueError, OverflowError):
-        return escaped(text)
+        return escaped(timestamp)
 
 
-def escaped(words: str) -> str:
-    """Somebody's text, for a place between tags or between double quotes."""
-    return html.escape(visible(words), quote=True)
+def escaped(text: str) -> str:
+    """Untrusted text for a place between tags or between double quotes."""
+    return html.escape(visible(text), quote=True)

@@ -1,7 +1,7 @@
-"""One node: its picture, and the pods on it with what is sure of each.
+"""One node: its picture, and its pods with the certainty of each placement.
 
-The picture of a large machine takes some ten milliseconds to write. It is a value that nobody changes, so that is done
-in a thread, and only if the node has changed.
+The SVG of a large machine takes tens of milliseconds to write. It is written in a thread, from immutable values, and
+only if the node has changed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from topowise_scheduler.cluster.node.history import Entry
 from topowise_scheduler.cluster.node.node_state import NodeState
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.presentation import picture
-from topowise_scheduler.presentation.dashboard.cluster_state import Reader, Sightings
 from topowise_scheduler.presentation.explain import numa_placement
 from topowise_scheduler.presentation.picture.contents import Zone
 from topowise_scheduler.report import Report
@@ -28,20 +27,20 @@ from topowise_scheduler.report import Report
 Certainty = Literal["confirmed", "predicted", "uncertain", "does not fit", "reserved", "nominated"]
 
 CERTAINTIES: Final[Mapping[Certainty, str]] = {
-    "confirmed": "the node's report includes it",
-    "predicted": "bound; the model knows where the kubelet puts it",
-    "uncertain": "bound; it may lie elsewhere than predicted until the next report",
-    "does not fit": "bound; by the model the kubelet has no room for it",
-    "reserved": "expected here after an answer, not bound yet",
-    "nominated": "kube-scheduler evicts others for it here",
+    "confirmed": "the node's report includes the pod",
+    "predicted": "bound; the model knows the NUMA nodes that the kubelet chooses",
+    "uncertain": "bound; its NUMA nodes may differ from the prediction until the next report",
+    "does not fit": "bound; by the model the kubelet cannot admit it",
+    "reserved": "expected on this node after an answer, not bound yet",
+    "nominated": "kube-scheduler evicts other pods for it on this node",
 }
 
 _DRAWN_BYTES: Final = 8 << 20
 _STYLE: Final = re.compile(r"<style>.*?</style>\s*", re.DOTALL)
 
 
-class Pod(msgspec.Struct, frozen=True):
-    """A pod of the node; `numa` in words, "-" if it holds nothing of its own or nobody knows where."""
+class PodRow(msgspec.Struct, frozen=True):
+    """A pod of the node; `numa` in words, "-" without NUMA nodes of its own."""
 
     name: str
     certainty: Certainty
@@ -49,46 +48,40 @@ class Pod(msgspec.Struct, frozen=True):
     priority: int
 
 
-class NodePage(msgspec.Struct, frozen=True):
-    """All that is shown of a node; `svg` is without its style sheet, which the page has. `seen` as in state.Node."""
+class NodeDetails(msgspec.Struct, frozen=True):
+    """A reported node; `svg` is without its style sheet, which the page has."""
 
     name: str
     policy: str
     scope: str
     precision: str
     kubelet: str
-    marks: str
-    seen: int
     version: str
     problems: tuple[str, ...]
-    pods: tuple[Pod, ...]
+    pods: tuple[PodRow, ...]
     svg: str
 
 
-class Nodes:
-    """Reads nodes; the last few pictures are kept. `monotonic` is the ledger's time."""
+class NodeReader:
+    """Reads nodes; the last few pictures are kept. `monotonic` is the ledger's clock."""
 
-    def __init__(self, ledger: Ledger, reader: Reader, sightings: Sightings, monotonic: Callable[[], float]) -> None:
+    def __init__(self, ledger: Ledger, monotonic: Callable[[], float]) -> None:
         self._ledger = ledger
-        self._reader = reader
-        self._sightings = sightings
         self._monotonic = monotonic
         self._drawn: Bounded[str, tuple[int, str]] = Bounded(_DRAWN_BYTES, lambda _, drawn: len(drawn[1]))
 
-    async def read(self, name: str) -> NodePage | None:
-        """A node as it is, None if nobody has reported it."""
+    async def read(self, name: str) -> NodeDetails | None:
+        """The details of a node, None if it is not reported."""
         node_state = self._ledger.node_states.of(name)
         if node_state is None or node_state.report is None or node_state.kubelet is None:
             return None
-        report, settings = node_state.report, node_state.kubelet.settings.topology
-        return NodePage(
+        report = node_state.report
+        return NodeDetails(
             name=name,
             policy=report.policy,
-            scope=settings.scope,
+            scope=node_state.kubelet.settings.topology.scope,
             precision=report.precision,
             kubelet=report.exact_for,
-            marks=self._reader.marks([name]).get(name, ""),
-            seen=self._sightings.of(name),
             version=report.version,
             problems=report.problems,
             pods=_pods(node_state, node_state.kubelet, self._monotonic()),
@@ -105,36 +98,36 @@ class Nodes:
         names = {entry.uid: "/".join(entry.name) for entry in node_state.history.entries()}
         drawn = picture.read(kubelet, names, node=name, precision=report.precision)
         drawn = msgspec.structs.replace(drawn, policy=report.policy)
-        svg = await asyncio.to_thread(_written, picture.with_places(drawn, report.places))
+        svg = await asyncio.to_thread(_svg_without_style, picture.with_places(drawn, report.places))
         self._drawn.put(name, (changed_at, svg))
         return svg
 
 
 def style() -> str:
-    """The style sheet of the pictures, the same for all."""
-    found = _STYLE.search(picture.svg(picture.Picture("", "", "", "exact", (Zone(0, (), ()),))))
-    return "" if found is None else found.group().strip().removeprefix("<style>").removesuffix("</style>")
+    """The style sheet that all pictures share."""
+    sheet = _STYLE.search(picture.svg(picture.Picture("", "", "", "exact", (Zone(0, (), ()),))))
+    return "" if sheet is None else sheet.group().strip().removeprefix("<style>").removesuffix("</style>")
 
 
-def _written(drawn: picture.Picture) -> str:
+def _svg_without_style(drawn: picture.Picture) -> str:
     return _STYLE.sub("", picture.svg(drawn), count=1)
 
 
-def _pods(node_state: NodeState, kubelet: Kubelet, monotonic: float) -> tuple[Pod, ...]:
+def _pods(node_state: NodeState, kubelet: Kubelet, monotonic: float) -> tuple[PodRow, ...]:
     is_exact = node_state.report is not None and node_state.report.precision == "exact"
     uncertain = {view.uid for view in node_state.uncertain(monotonic)}
-    found = []
+    rows = []
     for entry in node_state.history.entries():
         uid = entry.uid
-        places = numa_placement.of(kubelet, uid, is_exact=is_exact) if uid in kubelet.active else {}
+        placements = numa_placement.of(kubelet, uid, is_exact=is_exact) if uid in kubelet.active else {}
         certainty = _certainty(
             entry,
             is_uncertain=uid in uncertain,
             is_placed=uid in kubelet.active,
             is_reported=node_state.is_reported(uid),
         )
-        found.append(Pod("/".join(entry.name), certainty, numa_placement.in_words(places), entry.record.priority))
-    return tuple(sorted(found, key=lambda one: one.name))
+        rows.append(PodRow("/".join(entry.name), certainty, numa_placement.in_words(placements), entry.record.priority))
+    return tuple(sorted(rows, key=lambda row: row.name))
 
 
 def _certainty(entry: Entry, *, is_uncertain: bool, is_placed: bool, is_reported: bool) -> Certainty:

@@ -1,7 +1,7 @@
-"""HTML of the page and of its parts. Every name and message in it is somebody else's text.
+"""The HTML of the page. Names and messages of the cluster are untrusted text and are escaped.
 
-It is made nowhere else: app.js fetches the parts that have changed and puts them in their places. Without JavaScript
-the page has all of them as of when it was loaded, and the nodes as a table.
+app.js reads the page again every two seconds and replaces the elements with `data-part` that have changed. Without
+JavaScript the page is complete; a reload brings newer values.
 """
 
 from __future__ import annotations
@@ -10,46 +10,38 @@ import time
 from collections.abc import Iterable
 from typing import Final
 
-from topowise_scheduler.presentation.dashboard.capacity import Fits, Fitting
-from topowise_scheduler.presentation.dashboard.cluster_state import State
+from topowise_scheduler.presentation.dashboard.cluster_state import ANY_MARK, NodeRow, NodeRows, State, Zone
 from topowise_scheduler.presentation.dashboard.lists import decisions_part, refused_part, waiting_part
-from topowise_scheduler.presentation.dashboard.map import STATES, map_parts, with_blocks
-from topowise_scheduler.presentation.dashboard.markup import ASKED, Query, escaped, node_link, table, time_of
-from topowise_scheduler.presentation.dashboard.panel import not_looked_at
-from topowise_scheduler.presentation.dashboard.spread import BINS
-from topowise_scheduler.presentation.text import plural
-from topowise_scheduler.refusals import PREFIX
+from topowise_scheduler.presentation.dashboard.markup import (
+    BADGES,
+    Query,
+    badge,
+    escaped,
+    node_link,
+    note,
+    problem,
+    table,
+    time_of,
+)
+from topowise_scheduler.presentation.text import first_of, with_unit
 
-_MOST_ROOMS: Final = 20
-_COUNTERS: Final = (
-    ("waiting", "pods wait", "refused here, pending", "waiting"),
-    ("refusals", "kubelet refusals", "pods that kubelets did not place", "refused"),
-    ("quarantines", "in quarantine", "pairs of a node and a kind of pod its kubelet refused", "refused"),
+_FIGURES: Final = (
+    ("waiting", "pods wait", "refused by topowise, pending", "waiting"),
+    ("refusals", "kubelet refusals", "pods that kubelets refused", "refused"),
+    ("quarantines", "in quarantine", "pairs of a node and a pod class that its kubelet refused", "refused"),
     ("predictionHits", "predicted right", "placements that a report has confirmed", ""),
     ("predictionMisses", "predicted wrong", "pods on other NUMA nodes than predicted", ""),
-    ("bindConflicts", "binds refused", "the node had changed since the answer", "decisions"),
+    ("bindConflicts", "binds refused", "the node changed after the answer", "decisions"),
     ("openReservations", "reservations", "pods expected on a node, not bound yet", "decisions"),
-    ("uncertain", "uncertain pods", "bound, may lie elsewhere than predicted", "room"),
+    ("uncertain", "uncertain pods", "bound; their NUMA nodes may differ from the prediction", "nodes"),
 )
+_FILTERS: Final = {"": "all", ANY_MARK: "with a mark", **BADGES}
+_BINS: Final = ("none", "1–25 %", "26–50 %", "51–75 %", "over 75 %")
+_MAX_NAMES: Final = 20
 
 
-async def parts(state: State, query: Query, panel: str, fitting: Fitting | None) -> dict[str, str]:
-    """The inner HTML of the page's elements, by their ids: what the script swaps. Nodes are drawn in slices."""
-    return {
-        "summary": summary_part(state),
-        "resource": _options(((one, one) for one in state.resources), state.resource),
-        "unit": escaped(state.unit),
-        "waiting-list": waiting_part(state, query),
-        "refused-list": refused_part(state, query),
-        "decisions-list": decisions_part(state.decisions, query),
-        "panel": panel,
-        **await map_parts(state, query, fitting),
-    }
-
-
-async def page(state: State, query: Query, panel: str, fitting: Fitting | None, version: str) -> str:
+def page(state: State, nodes: NodeRows, query: Query, panel: str, version: str) -> str:
     """The whole document."""
-    made = await parts(state, query, panel, fitting)
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -61,37 +53,33 @@ async def page(state: State, query: Query, panel: str, fitting: Fitting | None, 
 <link rel="stylesheet" href="ui/style.css">
 <script src="ui/app.js" defer></script>
 </head>
-<body data-resource="{escaped(state.resource)}" data-asked="{" ".join(ASKED)}">
-<a class="skip" href="#room">Skip to the nodes</a>
+<body data-now="{time.time():.3f}" data-problem="{escaped(state.problem)}">
+<a class="skip" href="#nodes">Skip to the nodes</a>
 <header>
 <h1>topowise <small>{escaped(version)}</small></h1>
 <p id="live" role="status">as of {time_of(time.time())}; reload for newer</p>
 </header>
 <main>
-<section id="summary" aria-label="Summary">{made["summary"]}</section>
-<aside id="panel" aria-label="Details"{"" if made["panel"] else " hidden"} tabindex="-1">{made["panel"]}</aside>
+<section id="summary" aria-label="Summary" data-part>{_summary(state)}</section>
+<aside id="panel" aria-label="Details"{"" if panel else " hidden"} tabindex="-1" data-part>{panel}</aside>
 <div class="pair">
 <section id="waiting" aria-labelledby="waiting-title">
 <h2 id="waiting-title">Waiting pods</h2>
-<div id="waiting-list" class="list">{made["waiting-list"]}</div>
+<div id="waiting-list" class="list" data-part>{waiting_part(state, query)}</div>
 </section>
 <section id="refused" aria-labelledby="refused-title">
 <h2 id="refused-title">Refused by kubelets</h2>
-<div id="refused-list" class="list">{made["refused-list"]}</div>
+<div id="refused-list" class="list" data-part>{refused_part(state, query)}</div>
 </section>
 </div>
-<section id="room" aria-labelledby="room-title">
-<h2 id="room-title">Free room by NUMA node</h2>
-{_form(state, query, made["resource"])}
-{_fits_form()}
-<div id="filtered">{made["filtered"]}</div>
-<div id="spread">{made["spread"]}</div>
-{legend_part()}
-<div id="map">{with_blocks(made)}</div>
-</section>
 <section id="decisions" aria-labelledby="decisions-title">
 <h2 id="decisions-title">Last decisions</h2>
-<div id="decisions-list">{made["decisions-list"]}</div>
+<div id="decisions-list" class="list tall" data-part>{decisions_part(state.decisions, query)}</div>
+</section>
+<section id="nodes" aria-labelledby="nodes-title">
+<h2 id="nodes-title">Nodes</h2>
+{_form(state, query)}
+<div id="nodes-list" data-part>{_nodes(nodes, state, query)}</div>
 </section>
 </main>
 </body>
@@ -99,83 +87,16 @@ async def page(state: State, query: Query, panel: str, fitting: Fitting | None, 
 """
 
 
-def summary_part(state: State) -> str:
-    """The figures."""
-    problem = f'<p class="problem" role="alert">Not ready: {escaped(state.problem)}</p>' if state.problem else ""
-    figures = dict(state.counters)
-    figures["waiting"] = state.waiting_count
-    figures["refusals"] = sum(count for name, count in state.counters.items() if name.endswith("Error"))
-    nodes = f"{len(state.nodes)}/{state.known}" if state.known else str(len(state.nodes))
-    cells = [_figure("nodes", nodes, "nodes reported", "of those in the cluster", "room")]
-    cells += [_figure(key, str(figures[key]), words, more, leads_to) for key, words, more, leads_to in _COUNTERS]
-    missing = ""
-    if state.unreported:
-        rest = state.unreported_count - len(state.unreported)
-        names = ", ".join(map(escaped, state.unreported)) + (f" and {rest} more" if rest else "")
-        missing = f'<p class="note">No exporter has reported {names}.</p>'
-    return f"{problem}<dl>{''.join(cells)}</dl>{missing}"
-
-
-def legend_part() -> str:
-    """What the colours mean."""
-    keys = "".join(f'<li><span class="key b{number}"></span>{words}</li>' for number, words in enumerate(BINS))
-    return f'<ul class="legend" aria-label="Free share of a NUMA node">{keys}<li>free for exclusive use</li></ul>'
-
-
-def fits_part(fits: Fits, digest: str, query: Query) -> str:
-    """How many more fit where, and why not on the other nodes."""
-    rows = "".join(
-        f'<tr><th scope="row">{node_link(room.node, query)}</th>'
-        f'<td class="number">{"≥ " if room.is_least else ""}{room.count}</td><td>{escaped(room.first)}</td>'
-        f"<td>{escaped(room.limit)}</td></tr>"
-        for room in fits.nodes[:_MOST_ROOMS]
-    )
-    rest = len(fits.nodes) - _MOST_ROOMS
-    reasons = "".join(
-        f"<li>{plural(count, 'node')}: {escaped(words.removeprefix(PREFIX))}</li>"
-        for words, count in fits.reasons.items()
-    )
-    least = "At least " if fits.is_least else ""
+def _summary(state: State) -> str:
+    figures = {**state.counters, "waiting": state.waiting_count}
+    reported = f"{state.reported}/{state.known}" if state.known else str(state.reported)
+    cells = [_figure("nodes", reported, "nodes reported", "of the nodes in the cluster", "nodes")]
+    cells += [_figure(key, str(figures[key]), words, more, leads_to) for key, words, more, leads_to in _FIGURES]
+    names = first_of(map(escaped, state.unreported), _MAX_NAMES)
     return (
-        f'<p class="total" data-fits="{digest}"><strong>{least}{fits.total}</strong> more of {escaped(fits.pod)} '
-        f"fit on {len(fits.nodes)} of {plural(fits.asked, 'node')}.</p>"
-        + (table("rooms", ("Node", "#Fit", "First on NUMA", "Then"), rows) if rows else "")
-        + (f'<p class="note">and {rest} more nodes</p>' if rest > 0 else "")
-        + (f"<ul>{reasons}</ul>" if reasons else "")
-        + not_looked_at(fits.not_looked_at)
-    )
-
-
-def _form(state: State, query: Query, resources: str) -> str:
-    policies = _options([("", "all"), *((one, one) for one in reversed(state.policies))], query.policy)
-    room = query.least or ""
-    return (
-        '<form id="filter" action="ui" method="get" role="search">'
-        f'<label>Resource <select id="resource" name="resource">{resources}</select></label>'
-        f'<label>Name <input name="name" type="search" value="{escaped(query.name)}" autocomplete="off"></label>'
-        f'<label>Policy <select name="policy">{policies}</select></label>'
-        f'<label>State <select name="state">{_options(STATES.items(), query.state)}</select></label>'
-        f'<label>Room on one NUMA node for <input name="room" type="number" min="0" value="{room}" autocomplete="off"> '
-        f'<span id="unit">{escaped(state.unit)}</span></label>'
-        '<button type="submit">Show</button></form>'
-    )
-
-
-def _fits_form() -> str:
-    return (
-        '<noscript><p class="note">Counting needs JavaScript; <code>kubectl topowise fits</code> does the same.</p>'
-        '</noscript><details id="fits" hidden><summary>Where would a pod fit?</summary><form id="fits-form">'
-        '<label for="manifest">Manifest of a pod, or of a controller with a template (YAML or JSON)</label>'
-        '<textarea id="manifest" rows="10" spellcheck="false" autocomplete="off"></textarea>'
-        '<button type="submit">How many fit now?</button></form>'
-        '<div id="fits-result" aria-live="polite"></div></details>'
-    )
-
-
-def _options(choices: Iterable[tuple[str, str]], chosen: str) -> str:
-    return "".join(
-        f'<option value="{escaped(one)}"{" selected" if one == chosen else ""}>{escaped(words)}</option>'
-        for one, words in choices
+        (problem(f"Not ready: {state.problem}") if state.problem else "")
+        + f"<dl>{''.join(cells)}</dl>"
+        + (note(f"No exporter has reported {names}.") if names else "")
     )
 
 
@@ -183,3 +104,75 @@ def _figure(key: str, figure: str, words: str, more: str, leads_to: str) -> str:
     zero = ' class="zero"' if figure == "0" else ""
     shown = f'<a href="#{leads_to}">{words}</a>' if leads_to else words
     return f'<div data-key="{key}" title="{more}"{zero}><dt>{shown}</dt><dd>{figure}</dd></div>'
+
+
+def _form(state: State, query: Query) -> str:
+    resources = _options(((name, name) for name in state.resources), _resource(state, query))
+    return (
+        '<form id="filter" action="ui" method="get" role="search">'
+        f'<label>Resource <select name="resource">{resources}</select></label>'
+        f'<label>Name <input name="name" type="search" value="{escaped(query.name)}" autocomplete="off"></label>'
+        f'<label>State <select name="state">{_options(_FILTERS.items(), query.state)}</select></label>'
+        '<button type="submit">Show</button></form>'
+    )
+
+
+def _options(choices: Iterable[tuple[str, str]], chosen: str) -> str:
+    return "".join(
+        f'<option value="{escaped(value)}"{" selected" if value == chosen else ""}>{escaped(words)}</option>'
+        for value, words in choices
+    )
+
+
+def _resource(state: State, query: Query) -> str:
+    return query.resource if query.resource in state.resources else "cpu"
+
+
+def _nodes(nodes: NodeRows, state: State, query: Query) -> str:
+    if not nodes.rows:
+        return note("No node matches." if state.reported else "No node has been reported yet.")
+    resource = _resource(state, query)
+    keys = "".join(f'<li><span class="key b{number}"></span>{words}</li>' for number, words in enumerate(_BINS))
+    heads = ("Node", "Policy", f"NUMA nodes: free/all {escaped(resource)}", "#Pods", "State")
+    rest = nodes.matching - len(nodes.rows)
+    return (
+        f'<ul class="legend" aria-label="Free share of a NUMA node">{keys}<li>free for exclusive use</li></ul>'
+        + table("nodes", heads, "".join(_row(node, resource, query) for node in nodes.rows))
+        + (note(f"and {rest} more; filter by name or state") if rest else "")
+    )
+
+
+def _row(node: NodeRow, resource: str, query: Query) -> str:
+    cells = "".join(_zone(zone, resource) for zone in node.zones) or '<span class="note">has none</span>'
+    badges = "".join(badge(mark) for mark in node.marks)
+    precision = "" if node.is_exact else '<span class="badge quiet">counts</span>'
+    chosen = ' class="chosen"' if node.name == query.node else ""
+    return (
+        f'<tr{chosen}><th scope="row">{node_link(node.name, query)}</th><td>{escaped(node.policy)}</td>'
+        f'<td><div class="zones">{cells}</div></td><td class="number">{node.pods}</td><td>{precision}{badges}</td></tr>'
+    )
+
+
+def _zone(zone: Zone, resource: str) -> str:
+    total = with_unit(resource, zone.total)
+    if zone.free is None:
+        title, amounts = f"{total}, no manager accounts for it", "–"
+    else:
+        free = with_unit(resource, zone.free)
+        title, amounts = f"{free} of {total} free", f"{free}<small>/{total}</small>"
+    return (
+        f'<span class="zone b{_bin(zone)} w{_tenths(zone)}" title="NUMA node {zone.id}: {title}">'
+        f'<i>{zone.id}</i><span class="hidden">:</span> {amounts}</span>'
+    )
+
+
+def _bin(zone: Zone) -> str:
+    """The index in _BINS of the free share, "x" if it is unknown."""
+    if zone.free is None or not zone.total:
+        return "x"
+    return str(min(4, -(-4 * zone.free // zone.total)))
+
+
+def _tenths(zone: Zone) -> int:
+    """The free share in tenths; 0 only if nothing is free."""
+    return 0 if not zone.free or not zone.total else min(10, max(1, 10 * zone.free // zone.total))

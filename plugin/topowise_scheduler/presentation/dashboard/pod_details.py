@@ -1,4 +1,7 @@
-"""Why a pod is where it is, or waits: what was decided about it, and what each kind of node says as things are now."""
+"""Why a pod waits, or was put where it is: its decisions, and why nodes accept or refuse it now.
+
+An answer takes up to a second on a large cluster: one at a time is made, in slices, and reused for a while.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +23,19 @@ from topowise_scheduler.presentation.explain.explanation import NodeExplanation
 from topowise_scheduler.presentation.explain.waiting_pod import Obstacle
 
 Explain = Callable[[str, Sequence[str]], Awaitable[list[NodeExplanation]]]
-"""Why nodes say yes or no to a pod of the cluster ("namespace/name"). Raises TopowiseError."""
+"""Explains nodes for a pod of the cluster ("namespace/name"). Raises TopowiseError."""
 
-# A page asks every two seconds; the pod is read from the API server and explained anew as often as this.
+# A page is read every two seconds; the pod is fetched and explained again only after this time.
 _FRESH_S: Final = 10.0
 _MOST_BYTES: Final = 8 << 20
 _MOST_ATTEMPTS: Final = 10
 
 
-class Why(msgspec.Struct, frozen=True):
-    """`attempts` are the newest first, `since` is RFC 3339 while it waits, `problem` says why there is no explanation.
+class PodDetails(msgspec.Struct, frozen=True):
+    """`attempts` are the newest first, `since` is RFC 3339 while the pod waits.
 
-    `reasons` count all nodes by what is against a pod that waits; `explained` are a few of each, or those of the last
-    attempt.
+    For a waiting pod `reasons` counts all refusing nodes and `explained` has a few nodes of each; otherwise
+    `explained` has the nodes of the last attempt. `problem` says why there is no explanation.
     """
 
     pod: str
@@ -47,8 +50,8 @@ class Why(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
-class Whys:
-    """One at a time, and kept for a while. `monotonic` gives seconds."""
+class PodReader:
+    """Reads pods; the last few answers are kept. `monotonic` returns seconds."""
 
     def __init__(
         self,
@@ -63,49 +66,57 @@ class Whys:
         self._decisions = decisions
         self._explain = explain
         self._monotonic = monotonic
-        self._known: Bounded[tuple[object, ...], tuple[float, Why]] = Bounded(_MOST_BYTES, size_of_json)
+        self._cache: Bounded[tuple[object, ...], tuple[float, PodDetails]] = Bounded(_MOST_BYTES, size_of_json)
         self._lock = asyncio.Lock()
 
-    async def read(self, pod: str) -> Why:
-        """Of a pod, "namespace/name"."""
+    async def read(self, pod: str) -> PodDetails:
+        """The details of a pod ("namespace/name")."""
         async with self._lock:
             now = self._monotonic()
-            attempts = tuple([one for one in self._decisions.all() if one.pod == pod][:_MOST_ATTEMPTS])
-            attempts = attempts or tuple([one for one in self._decisions.refused if one.pod == pod])
-            # Something has become of it.
-            key = (pod, *((attempts[0].number, attempts[0].outcome) if attempts else ()))
-            read_at, why = self._known.get(key) or (float("-inf"), Why(pod, ()))
+            attempts = tuple([decision for decision in self._decisions.all() if decision.pod == pod][:_MOST_ATTEMPTS])
+            attempts = attempts or tuple([decision for decision in self._decisions.refused if decision.pod == pod])
+            # A new attempt, or a new outcome, makes the kept answer stale.
+            key = (pod, *((attempts[0].at, attempts[0].outcome) if attempts else ()))
+            read_at, details = self._cache.get(key) or (float("-inf"), PodDetails(pod, ()))
             if now - read_at >= _FRESH_S:
-                why = await self._read(pod, attempts)
-                self._known.put(key, (now, why))
-            return msgspec.structs.replace(why, attempts=attempts)
+                details = await self._read(pod, attempts)
+                self._cache.put(key, (now, details))
+            return msgspec.structs.replace(details, attempts=attempts)
 
-    async def _read(self, pod: str, attempts: tuple[Decision, ...]) -> Why:
-        why = Why(pod, attempts)
-        record = next((one for one in self._ledger.waiting.values() if f"{one.namespace}/{one.name}" == pod), None)
+    async def _read(self, pod: str, attempts: tuple[Decision, ...]) -> PodDetails:
+        details = PodDetails(pod, attempts)
+        waiting = self._ledger.waiting.values()
+        record = next((record for record in waiting if f"{record.namespace}/{record.name}" == pod), None)
         names: list[str] = []
         if record is not None:
-            why, names = await self._waiting(why, record)
+            details, names = await self._waiting(details, record)
         elif attempts:
             last = attempts[0]
-            examples = [name for some in last.examples.values() for name in some]
+            examples = [name for group in last.examples.values() for name in group]
             names = [name for name in (last.bound, last.expected, *examples) if name]
         if not names:
-            return why
+            return details
         try:
             explained = await self._explain(pod, list(dict.fromkeys(names)))
         except TopowiseError as exc:
-            return msgspec.structs.replace(why, problem=f"cannot be explained now: {exc}")
-        return msgspec.structs.replace(why, explained=tuple(explained))
+            return msgspec.structs.replace(details, problem=f"cannot be explained now: {exc}")
+        return msgspec.structs.replace(details, explained=tuple(explained))
 
-    async def _waiting(self, why: Why, record: PodRecord) -> tuple[Why, list[str]]:
-        """With what it waits for, and a few nodes of each reason, the one that comes nearest first."""
-        why = msgspec.structs.replace(why, waits=True, priority=record.priority, since=record.started)
+    async def _waiting(self, details: PodDetails, record: PodRecord) -> tuple[PodDetails, list[str]]:
+        """The details of a waiting pod, and the nodes to explain: the nearest node, then a few for each refusal."""
         names = self._ledger.node_states.reported()
         await sliced(self._answers.fitting(record, names))
         reasons, examples = reasons_of(names, self._answers.verdicts_of(record, names))
-        found = await collected(waiting_pod.looking(self._ledger, self._answers, record, names))
-        obstacle = found[0] if found else None
+        obstacles = await collected(waiting_pod.looking(self._ledger, self._answers, record, names))
+        obstacle = obstacles[0] if obstacles else None
         nearest = [obstacle.nearest] if obstacle is not None and obstacle.nearest else []
-        why = msgspec.structs.replace(why, obstacle=obstacle, reasons=reasons, fits=len(names) - sum(reasons.values()))
-        return why, [*nearest, *(name for some in examples.values() for name in some)]
+        details = msgspec.structs.replace(
+            details,
+            waits=True,
+            priority=record.priority,
+            since=record.started,
+            obstacle=obstacle,
+            reasons=reasons,
+            fits=len(names) - sum(reasons.values()),
+        )
+        return details, [*nearest, *(name for group in examples.values() for name in group)]

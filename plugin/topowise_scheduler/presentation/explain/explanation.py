@@ -22,6 +22,7 @@ from topowise_scheduler.kubelet.masks import members
 from topowise_scheduler.kubelet.pod import ContainerView, PodView, device_requests
 from topowise_scheduler.kubelet.trial import trial
 from topowise_scheduler.presentation.explain.merge_table import MergeTable, merge_table
+from topowise_scheduler.presentation.explain.zone_amounts import zone_amounts
 from topowise_scheduler.presentation.text import enumerated, rough_duration, with_unit
 from topowise_scheduler.report import Report
 
@@ -221,8 +222,10 @@ def _damage(report: Report) -> str:
 
 def _room(kubelet: Kubelet, pod: PodView, container: ContainerView | None, resource: str, hints: Hints) -> ResourceRoom:
     zones = tuple(
-        ZoneRoom(numa, *_amounts(kubelet, resource, position), bool(hints.fits >> (1 << position) & 1))
-        for position, numa in enumerate(kubelet.node_ids)
+        ZoneRoom(numa, free or 0, allocatable, bool(hints.fits >> (1 << position) & 1))
+        for position, (numa, (free, allocatable)) in enumerate(
+            zip(kubelet.node_ids, zone_amounts(kubelet, resource), strict=True)
+        )
     )
     return ResourceRoom(resource, _asked(pod, container, resource), bool(hints.fits), zones)
 
@@ -234,20 +237,6 @@ def _asked(pod: PodView, container: ContainerView | None, resource: str) -> int:
     if memory and resource in memory:
         return memory[resource]
     return (device_requests(pod, resource) or 0) if container is None else container.limits.get(resource, 0)
-
-
-def _amounts(kubelet: Kubelet, resource: str, position: int) -> tuple[int, int]:
-    """(available, allocatable) of a zone."""
-    if resource == "cpu" and kubelet.cpu is not None:
-        mine = kubelet.topology.numa_cpus[position]
-        return (mine & kubelet.cpu.available).bit_count(), (mine & ~kubelet.cpu.policy.reserved).bit_count()
-    if kubelet.memory is not None and resource in kubelet.memory.tables.free:
-        tables = kubelet.memory.tables
-        return tables.free[resource][position], tables.policy.allocatable[resource][position]
-    near = kubelet.devices.tables[resource].near[position]
-    return (near & kubelet.devices.free(resource)).bit_count(), (
-        near & kubelet.devices.tables[resource].healthy
-    ).bit_count()
 
 
 def _placed(node: Kubelet, pod: PodView, steps: Sequence[Step], admission: Admission, *, knows_policy: bool) -> str:

@@ -102,18 +102,6 @@ def test_only_the_last_are_kept(watched: Watched) -> None:
     assert (watched.last.pod, watched.last.outcome, watched.last.fits) == ("default/p0", "bound", None)
 
 
-def test_one_is_found_by_its_number_while_it_is_kept(watched: Watched) -> None:
-    watched.ask("filter", pod("a", "2"))
-    number = watched.last.number
-    found = watched.decisions.get(str(number))
-    assert found is not None
-    assert found.pod == "default/a"
-    for name in "bcd":
-        watched.ask("filter", pod(name, "2"))
-    assert watched.decisions.get(str(number)) is None
-    assert watched.decisions.get("nonsense") is None
-
-
 def test_a_simulation_reserves_nothing(watched: Watched) -> None:
     body = {"Pod": pod("a", "4"), "Nodes": {"items": [{"metadata": {"name": "n1"}}]}}
     sent(watched.verbs.prioritize(json.dumps(body).encode()))
@@ -184,7 +172,7 @@ def test_what_was_before_the_process_is_what_pods_tell(watched: Watched) -> None
         3,
     )
     assert (oldest.pod, oldest.outcome, oldest.problem, oldest.at) == ("default/waits", "no room", refusal, 1)
-    assert newest.is_told
+    assert newest.is_from_pod
     # It comes again, changed, and is the same; and from then on the verbs tell.
     watched.decisions.seen(told("waits", **BOUND))
     assert [(one.pod, one.outcome) for one in watched.decisions.all()] == [
@@ -194,14 +182,14 @@ def test_what_was_before_the_process_is_what_pods_tell(watched: Watched) -> None
     watched.ask("filter", pod("late", "9"))
     watched.decisions.seen(told("late", conditions=scheduled("False", EARLY, refusal)))
     assert [one.pod for one in watched.decisions.all()] == ["default/late", "default/bound", "default/waits"]
-    assert not watched.last.is_told
+    assert not watched.last.is_from_pod
 
 
 def test_a_bound_pod_tells_where_it_was_predicted(watched: Watched) -> None:
     watched.ask("filter", pod("a", "4"))
     watched.bind("a", "n1")
     watched.decisions.seen(told("a", **BOUND))
-    assert (watched.last.numa, watched.last.bind_ms, watched.last.is_told) == ("0-1", 4.0, False)
+    assert (watched.last.numa, watched.last.bind_ms, watched.last.is_from_pod) == ("0-1", 4.0, False)
     assert len(watched.decisions) == 1
 
 
@@ -226,8 +214,6 @@ def test_what_a_kubelet_refused_is_kept_apart_and_once(watched: Watched) -> None
         watched.ask("filter", pod(f"p{number}", "1"))
     # Decisions have gone on, refusals are still known.
     assert [one.pod for one in watched.decisions.refused] == ["default/a"]
-    found = watched.decisions.get(str(watched.decisions.refused[0].number))
-    assert found is watched.decisions.refused[0]
     for number in range(9):
         watched.decisions.seen(told(f"r{number}", **failed, startTime=f"1970-01-01T00:00:0{number % 3}Z"))
         watched.decisions.seen(told("odd", **failed, startTime="yesterday"))
@@ -240,4 +226,4 @@ def test_of_many_pods_the_latest_are_kept(watched: Watched) -> None:
         at = f"1970-01-01T00:00:0{number}Z"
         watched.decisions.seen(told(f"p{number}", **{**BOUND, "conditions": scheduled("True", at)}))
     assert [one.pod for one in watched.decisions.all()] == ["default/p5", "default/p4", "default/p3"]
-    assert len(watched.decisions._of) == 3
+    assert len(watched.decisions._latest) == 3
