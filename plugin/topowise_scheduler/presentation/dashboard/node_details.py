@@ -98,7 +98,7 @@ class NodeReader:
         names = {entry.uid: "/".join(entry.name) for entry in node_state.history.entries()}
         drawn = picture.read(kubelet, names, node=name, precision=report.precision)
         drawn = msgspec.structs.replace(drawn, policy=report.policy)
-        svg = await asyncio.to_thread(_svg_without_style, picture.with_places(drawn, report.places))
+        svg = await asyncio.to_thread(_svg_without_style, drawn)
         self._drawn.put(name, (changed_at, svg))
         return svg
 

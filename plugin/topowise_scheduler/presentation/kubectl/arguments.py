@@ -13,8 +13,6 @@ _DIGITS: Final = len(str(_MOST))
 _LEAST_S: Final = 0.5
 _MOST_S: Final = 3600.0
 
-SHELLS: Final = ("bash", "zsh", "fish", "kubectl")
-
 SORTS: Final = ("name", "cpu", "memory", "devices", "fragmentation", "changed")
 
 _EPILOG: Final = (
@@ -37,8 +35,8 @@ def parser(version: str) -> Parser:
     _simulate(_command(commands, "simulate", "where these manifests would go, and which of their pods nowhere"))
     _defrag(_command(commands, "defrag", "the fewest pods to move so that more pods like this one fit"))
     _doctor(_command(commands, "doctor", "what is set up in a way that will hurt, and how to mend it"))
-    completion = commands.add_parser("completion", help="a script for a shell, or the hook for kubectl")
-    completion.add_argument("shell", choices=SHELLS)
+    completion = commands.add_parser("completion", help="the hook for kubectl's completion")
+    completion.add_argument("shell", choices=("kubectl",))
     told = commands.add_parser("help", help="this, or what there is to know of a command")
     told.add_argument("about", metavar="COMMAND", nargs="?", choices=[*commands.choices])
     return made

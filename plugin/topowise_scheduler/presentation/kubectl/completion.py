@@ -1,4 +1,4 @@
-"""Completion: small scripts that ask the plug-in itself, in the way kubectl asks plug-ins.
+"""`kubectl topowise completion`: the hook by which kubectl completes the words of a plug-in.
 
 kubectl runs an executable `kubectl_complete-topowise` with the words so far, the last of which is to be completed, and
 reads a candidate a line and ":<directive>" at the end, as cobra prints them. `kubectl-topowise __complete` answers so.
@@ -22,51 +22,17 @@ _MOST: Final = 500
 _NODE: Final = "node"
 _NAMED: Final = (_NODE, "namespace", "context")
 
-_SCRIPTS: Final = {
-    "bash": """\
-# Completion of kubectl-topowise for bash. `kubectl topowise` is completed by kubectl's own: see `completion kubectl`.
-_kubectl_topowise() {
-  local reply
-  reply=$(kubectl-topowise __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null) || return
-  [[ ${reply##*:} == 0 ]] && compopt -o default
-  mapfile -t COMPREPLY < <(sed -e '$d' -e 's/\\t.*//' <<<"$reply")
-}
-complete -F _kubectl_topowise kubectl-topowise
-""",
-    "zsh": """\
-#compdef kubectl-topowise
-# Completion of kubectl-topowise for zsh. `kubectl topowise` is completed by kubectl's own: see `completion kubectl`.
-_kubectl_topowise() {
-  local tab=$'\\t'
-  local -a reply
-  reply=("${(@f)$(kubectl-topowise __complete "${(@)words[2,CURRENT]}" 2>/dev/null)}")
-  [[ ${reply[-1]} == ":0" ]] && _files && return
-  compadd -- ${reply[1,-2]%%$tab*}
-}
-compdef _kubectl_topowise kubectl-topowise
-""",
-    "fish": """\
-# Completion of kubectl-topowise for fish. `kubectl topowise` is completed by kubectl's own: see `completion kubectl`.
-function __kubectl_topowise
-    set -l words (commandline -opc) (commandline -ct)
-    set -l reply (kubectl-topowise __complete $words[2..-1] 2>/dev/null)
-    test "$reply[-1]" = ":0"; and __fish_complete_path (commandline -ct)
-    printf '%s\\n' $reply | string match -v -r '^:[0-9]+$'
-end
-complete -c kubectl-topowise -f -a '(__kubectl_topowise)'
-""",
-    "kubectl": """\
+_HOOK: Final = """\
 #!/bin/sh
 # kubectl's completion runs this for `kubectl topowise`: an executable file kubectl_complete-topowise on PATH.
 exec kubectl-topowise __complete "$@"
-""",
-}
+"""
 
 
 def run(options: argparse.Namespace, console: Console) -> Answer:
-    """The command: a script, or with `kubectl` the hook."""
-    del console
-    return Answer(_SCRIPTS[options.shell])
+    """The command."""
+    del options, console
+    return Answer(_HOOK)
 
 
 def complete(words: Sequence[str], parser: argparse.ArgumentParser) -> Answer:

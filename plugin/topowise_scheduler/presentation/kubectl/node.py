@@ -33,26 +33,35 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     report = read(found.topology, size=found.size)
     notes = tuple([f"warning: {report.name}: {problem}" for problem in report.problems])
     drawn = picture.with_claimed(picture_of(report, found, pods_of_it, console.now), found.topology)
-    named = nrt.attributes_of(found.topology.attributes)
-    apart: list[Line] = []
-    try:
-        located = read_places(named.get(attributes.PCI, "[]"))
-        drawn = picture.with_places(drawn, located)
-        apart = pci_distances.table(located, named.get(attributes.DEVICES, "{}"))
-    except ParseError as exc:
-        # An exact report has said so already.
-        if not any(attributes.PCI in problem for problem in report.problems):
-            notes += (f"warning: {report.name}: {exc}; where devices are on the PCI buses is left out",)
     if options.output in ("json", "yaml"):
         return Answer(documents.spell(json_output.machine(drawn, found.changed), options.output), notes=notes)
     if options.output == "svg":
         return Answer(picture.svg(drawn), notes=notes)
     key = documents.spell(json_output.machine(drawn, found.changed), "json") if options.watch else ""
     if options.output == "wide":
-        tables = [nodes.wide_table([found.topology])[0], *([apart] if apart else []), _holdings(drawn)]
+        distances_table, problems = _pci_distances(report, found.topology)
+        notes += problems
+        tables = [
+            nodes.wide_table([found.topology])[0],
+            *([distances_table] if distances_table else []),
+            _holdings(drawn),
+        ]
         return Answer(paragraphs(tables), notes=notes, key=key)
     lines = picture.lines(drawn, width=console.columns, ascii_only=console.is_ascii, colour=console.is_colour)
     return Answer(lines, notes=notes, key=key)
+
+
+def _pci_distances(report: Report, topology: nrt.NodeResourceTopology) -> tuple[list[Line], tuple[str, ...]]:
+    """The table of PCI distances, and a warning if the attribute cannot be read."""
+    named = nrt.attributes_of(topology.attributes)
+    try:
+        located = read_places(named.get(attributes.PCI, "[]"))
+        return pci_distances.table(located, named.get(attributes.DEVICES, "{}")), ()
+    except ParseError as exc:
+        # The problems of an exact report include it.
+        if any(attributes.PCI in problem for problem in report.problems):
+            return [], ()
+        return [], (f"warning: {report.name}: {exc}; the PCI distances are left out",)
 
 
 def picture_of(report: Report, found: objects.Reported, pods_of_it: Sequence[Pod], now: float) -> Picture:

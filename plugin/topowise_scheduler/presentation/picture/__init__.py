@@ -9,8 +9,7 @@ both writers, which differ only in their measures (measures.py). The package doe
 from topowise_scheduler.presentation.picture.claimed_devices import with_claimed
 from topowise_scheduler.presentation.picture.contents import Picture
 from topowise_scheduler.presentation.picture.from_kubelet import read
-from topowise_scheduler.presentation.picture.pci_tree import with_places
-from topowise_scheduler.presentation.picture.svg import ThemeName, svg
+from topowise_scheduler.presentation.picture.svg import svg
 from topowise_scheduler.presentation.picture.terminal import lines, terminal
 
-__all__ = ["Picture", "ThemeName", "lines", "read", "svg", "terminal", "with_claimed", "with_places"]
+__all__ = ["Picture", "lines", "read", "svg", "terminal", "with_claimed"]

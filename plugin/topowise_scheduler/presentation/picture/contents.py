@@ -94,18 +94,6 @@ class Devices(msgspec.Struct, frozen=True):
     devices: tuple[Device, ...]
 
 
-class Branch(msgspec.Struct, frozen=True):
-    """Bridges of the PCI buses in a row, so deep in the tree, and the devices right below the last of them.
-
-    The first branch of a root complex has its host bridge and, if its devices agree on one, their NUMA node.
-    """
-
-    depth: int
-    bridges: tuple[str, ...]
-    numa_node: int | None
-    devices: tuple[Devices, ...]
-
-
 class Zone(msgspec.Struct, frozen=True):
     """A NUMA node under its real id. Every zone has the same memory types, with a total of 0 where it has none.
 
@@ -158,8 +146,7 @@ class Picture(msgspec.Struct, frozen=True):
     """One machine.
 
     `elsewhere` are devices near several zones or none; `distances` has a row per zone, in their order. `others` is the
-    number of pods that hold nothing of their own. `pci` is empty if nobody tells where devices are, `unplaced` are the
-    resources with the number of devices of which that is not known. `bare` are NUMA nodes that are not drawn, as they
+    number of pods that hold nothing of their own. `bare` are NUMA nodes that are not drawn, as they
     have nothing.
     """
 
@@ -173,6 +160,4 @@ class Picture(msgspec.Struct, frozen=True):
     distances: tuple[tuple[int, ...], ...] | None = None
     others: int = 0
     age: str = ""
-    pci: tuple[Branch, ...] = ()
-    unplaced: tuple[tuple[str, int], ...] = ()
     bare: tuple[int, ...] = ()

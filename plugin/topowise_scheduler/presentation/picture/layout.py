@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from topowise_scheduler.presentation.picture import buses, devices, legend, zone
+from topowise_scheduler.presentation.picture import devices, legend, zone
 from topowise_scheduler.presentation.picture.captions import about, label
 from topowise_scheduler.presentation.picture.contents import Picture
 from topowise_scheduler.presentation.picture.flow import Flow
@@ -33,9 +33,6 @@ def lay_out(picture: Picture, measures: Measures) -> Box:
     if picture.elsewhere:
         flow.skip(measures.gap_y)
         flow.add(_elsewhere(plan, flow.x, flow.y, rows.width(measures)))
-    if picture.pci:
-        flow.skip(measures.gap_y)
-        flow.add(buses.place(plan, flow.x, flow.y, rows.width(measures)))
     flow.skip(max(1, measures.gap_y))
     legend.place(flow, plan)
     return Box(

@@ -1,14 +1,14 @@
 """The picture as an SVG document that needs nothing but a viewer.
 
 In the manner of hwloc's lstopo (utils/lstopo/lstopo-svg.c): rectangles and texts with a class for each kind, and one
-style sheet. Theme "auto" follows the viewer's light or dark scheme. The style sheet has plain rules and no variables,
+style sheet. It follows the viewer's light or dark scheme. The style sheet has plain rules and no variables,
 which viewers that are not browsers do not know.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, Literal
+from typing import Final
 from xml.sax.saxutils import escape, quoteattr
 
 from topowise.text import escaped
@@ -17,8 +17,6 @@ from topowise_scheduler.presentation.picture.layout import lay_out
 from topowise_scheduler.presentation.picture.measures import PIXELS
 from topowise_scheduler.presentation.picture.palette import DARK, LIGHT, TEXTURES, Theme
 from topowise_scheduler.presentation.picture.scene import Box, Kind, Text
-
-ThemeName = Literal["auto", "light", "dark"]
 
 _ROOT: Final = "topowise"
 _CORNERS: Final[dict[Kind, int]] = {"socket": 10, "zone": 8, "panel": 8, "cache": 5, "core": 4, "device": 4}
@@ -40,14 +38,14 @@ _FAMILIES: Final = {
 }
 
 
-def svg(picture: Picture, *, theme: ThemeName = "auto") -> str:
-    """The whole document; "light" and "dark" are that whatever the viewer prefers."""
+def svg(picture: Picture) -> str:
+    """The whole document."""
     canvas = lay_out(picture, PIXELS)
     label = quoteattr(escaped(canvas.title))
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" class="{_ROOT}" width="{canvas.width}" height="{canvas.height}" '
         f'viewBox="0 0 {canvas.width} {canvas.height}" role="img" aria-label={label}>',
-        f"<style>\n{_style(theme)}\n</style>",
+        f"<style>\n{_style()}\n</style>",
         "<defs>",
         *(_pattern(name, shapes) for name, shapes in _PATTERNS.items()),
         "</defs>",
@@ -125,7 +123,7 @@ def _pattern(name: str, shapes: str) -> str:
     )
 
 
-def _style(theme: ThemeName) -> str:
+def _style() -> str:
     rules = [
         "text{pointer-events:none;white-space:pre}",
         *(
@@ -134,12 +132,10 @@ def _style(theme: ThemeName) -> str:
         ),
         ".over{pointer-events:none}",
         ".offline{stroke-dasharray:2 2}",
-        *_colours(DARK if theme == "dark" else LIGHT),
+        *_colours(LIGHT),
     ]
-    lines = list(map(_scoped, rules))
-    if theme == "auto":
-        lines += ["@media (prefers-color-scheme:dark){", *map(_scoped, _colours(DARK)), "}"]
-    return "\n".join(lines)
+    dark = ["@media (prefers-color-scheme:dark){", *map(_scoped, _colours(DARK)), "}"]
+    return "\n".join([*map(_scoped, rules), *dark])
 
 
 def _scoped(rule: str) -> str:

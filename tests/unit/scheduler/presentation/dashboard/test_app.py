@@ -16,19 +16,13 @@ from prometheus_client import CollectorRegistry
 
 from sandbox.exported import exported
 from scheduling import WAITS, NoApi, Service, configuration, counts, kubelet, machine, pod, scope
-from topowise import nrt
-from topowise.attributes import PCI, places
-from topowise.attributes.places import Located
 from topowise.errors import ApiError
 from topowise.kube import paths
-from topowise.pci import Place
 from topowise_scheduler import report
 from topowise_scheduler.configuration import SchedulerConfiguration
 from topowise_scheduler.extender import http
 from topowise_scheduler.extender.callers import Callers
 from topowise_scheduler.extender.explaining import Explainer
-from topowise_scheduler.kubelet import Device as PluginDevice
-from topowise_scheduler.kubelet import DevicePlugin, Kubelet
 from topowise_scheduler.presentation.dashboard import Dashboard, Decisions, markup, page
 from topowise_scheduler.presentation.dashboard.cluster_state import NodeRows, State, Zone
 
@@ -391,15 +385,3 @@ def test_what_a_kubelet_refused_opens_to_node_pod_and_time(site: Site) -> None:
     site.service.clock.now += 2
     assert "default/a" in site.part("refused-list")
     assert "quarantine" not in site.part("refused-list")
-
-
-def test_a_node_shows_its_pci_tree(site: Site) -> None:
-    placed = Located("0000:3b:00.0", Place(("pci0000:3a", "0000:3a:00.0"), 0))
-    plugins = (DevicePlugin("nvidia.com/gpu", (PluginDevice("gpu-0", (0,)),)),)
-    with_gpu = msgspec.structs.replace(machine(), devices=plugins)
-    made = exported(with_gpu, configuration(), Kubelet(with_gpu, configuration()))
-    named = [*(made.attributes or ()), nrt.Attribute(PCI, places.write({"gpu-0": placed}).text)]
-    metadata = msgspec.structs.replace(made.metadata, name="gpus", resourceVersion="1")
-    site.service.report(msgspec.structs.replace(made, metadata=metadata, attributes=named))
-    part = site.part("panel", node="gpus")
-    assert "pci0000:3a &gt; 0000:3a:00.0" in part

@@ -209,8 +209,8 @@ STATUSES = {
     "nodes -f {cluster} --watch --interval 0": 2,
     "simulate --nodes-file {cluster}": 2,
     "defrag late -n ml --nodes-file {cluster}": 0,
-    "completion zsh": 0,
-    "completion tcsh": 2,
+    "completion kubectl": 0,
+    "completion bash": 2,
 }
 
 

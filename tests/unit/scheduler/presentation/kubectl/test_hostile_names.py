@@ -220,7 +220,7 @@ def _given(name: str, options: dict[str, argparse.Action], scene: Scene) -> Iter
         yield ["nodes"]
         return
     if "shell" in positional:
-        yield from ([shell] for shell in arguments.SHELLS)
+        yield ["kubectl"]
         return
     cluster = ["--nodes-file", scene.cluster] if "nodes_file" in options else ["-f", scene.cluster]
     if "scheduler_config" in options:

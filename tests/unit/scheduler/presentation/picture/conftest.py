@@ -9,9 +9,6 @@ from typing import Any
 import pytest
 
 from topowise import pods
-from topowise.attributes import places
-from topowise.attributes.places import Located
-from topowise.pci import Place
 from topowise_scheduler.kubelet import (
     Core,
     DevicePlugin,
@@ -22,7 +19,7 @@ from topowise_scheduler.kubelet import (
     NumaNode,
 )
 from topowise_scheduler.kubelet import Device as PluginDevice
-from topowise_scheduler.presentation.picture import Picture, read, with_places
+from topowise_scheduler.presentation.picture import Picture, read
 from topowise_scheduler.presentation.picture.contents import (
     Cache,
     Device,
@@ -174,38 +171,6 @@ def large(precision: str = "exact") -> Picture:
     return drawn(kubelet, machine, "metal-epyc-9755", precision=precision, age="12s old")
 
 
-def switched() -> Picture:
-    """GPUs, NICs and disks on a PCIe switch and on root ports, and devices whose place only their plug-in knows."""
-    disks = [f"0000:{bus}:00.0" for bus in ("05", "06")]
-    functions = {"rdma/mlx5_vf": [f"0000:98:00.{number}" for number in range(1, 8)], "example.com/nvme": disks}
-    machine = Machine(
-        numa=nodes([8, 8]),
-        devices=(
-            DevicePlugin(GPU, tuple(PluginDevice(f"GPU-{at}f1c3a7e", (at // 2,)) for at in range(4))),
-            *(
-                DevicePlugin(resource, tuple(PluginDevice(one, (int(one > "0000:80"),)) for one in ids))
-                for resource, ids in functions.items()
-            ),
-            DevicePlugin("rdma/shared", (PluginDevice("mlx5_0", (0,)), PluginDevice("mlx5_1", (1,)))),
-            DevicePlugin("example.com/slots", (PluginDevice("0"), PluginDevice("1"))),
-        ),
-    )
-    kubelet = static(machine, "single-numa-node", "0,16")
-    run(kubelet, "ml/trainer", cpu="4", memory="16Gi", gpu="2", **{"rdma/shared": "1"})
-    run(kubelet, "telco/router", cpu="2", memory="4Gi", **{"rdma/mlx5_vf": "3"})
-    switch = ("pci0000:00", "0000:00:01.0", "0000:01:00.0")
-    below = {port: Place((*switch, f"0000:02:0{port}.0"), 0) for port in range(4)}
-    found = {
-        "GPU-0f1c3a7e": Located("0000:03:00.0", below[0]),
-        "GPU-1f1c3a7e": Located("0000:04:00.0", below[1]),
-        "mlx5_0": Located("0000:07:00.0", below[2]),
-        **{one: Located(one, Place(("pci0000:00", f"0000:00:0{at + 2}.0"), 0)) for at, one in enumerate(disks)},
-        "GPU-2f1c3a7e": Located("0000:9b:00.0", Place(("pci0000:9a", "0000:9a:00.0"), 1)),
-        **{one: Located(one, Place(("pci0000:97", "0000:97:00.0"), 1)) for one in functions["rdma/mlx5_vf"]},
-    }
-    return with_places(drawn(kubelet, machine, "switched", age="1s old"), places.read(places.write(found).text))
-
-
 def group() -> Picture:
     """A pod with more memory than a NUMA node has, which joins the memory of two; the third stays by itself."""
     machine = Machine(numa=nodes([4, 4, 4], memory=8, distances=[[10, 16, 22], [16, 10, 22], [22, 22, 10]]))
@@ -316,7 +281,6 @@ SCENES: dict[str, Callable[[], Picture]] = {
     "two-zones-counts": lambda: two_zones("counts"),
     "large": large,
     "large-counts": lambda: large("counts"),
-    "switched": switched,
     "group": group,
     "summed": wide_group,
     "odd": odd,

@@ -70,14 +70,7 @@ def test_every_fill_of_a_pod_but_a_narrow_share_carries_its_tag(picture: Picture
     assert all(tagged or (kind == "share" and width < 30) for kind, width, tagged in owned)
 
 
-@pytest.mark.parametrize(("theme", "canvas"), [("light", LIGHT.canvas), ("dark", DARK.canvas)])
-def test_a_theme_is_that_and_no_other(theme: str, canvas: str, picture_of: Callable[[str], Picture]) -> None:
-    text = svg(picture_of("tiny"), theme=theme)  # type: ignore[arg-type]
-    assert f".canvas{{fill:{canvas}}}" in text
-    assert "prefers-color-scheme" not in text
-
-
-def test_without_a_theme_it_is_the_viewers(picture_of: Callable[[str], Picture]) -> None:
+def test_the_theme_is_that_of_the_viewer(picture_of: Callable[[str], Picture]) -> None:
     light, dark = svg(picture_of("tiny")).split("@media (prefers-color-scheme:dark){")
     assert f".canvas{{fill:{LIGHT.canvas}}}" in light
     assert f".canvas{{fill:{DARK.canvas}}}" in dark
