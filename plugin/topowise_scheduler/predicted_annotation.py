@@ -1,8 +1,8 @@
-"""What a pod is expected to get, in an annotation of the pod: `topowise.io/predicted`.
+"""The predicted placement of a pod, in its annotation `topowise.io/predicted`.
 
-It travels with the Binding, whose annotations the API server copies to the pod, so it costs no write. Whoever sees a
-pod that lies elsewhere can tell from the pod alone what was predicted. JSON by container; CPUs and devices only where
-the node is known by their ids:
+The annotation travels with the Binding; the API server copies it to the pod, so it needs no write. The pod alone shows
+whether its actual placement differs from the prediction. JSON by container; CPUs and devices only if the node's ids are
+known:
 
     {"solver":{"numa":[0],"cpus":"1-4,33-36","devices":{"nvidia.com/gpu":["0000:3b:00.0"]}}}
 """
@@ -21,12 +21,12 @@ from topowise_scheduler.kubelet.allocated_nodes import allocated_nodes
 from topowise_scheduler.kubelet.masks import members
 
 ANNOTATION: Final = "topowise.io/predicted"
-# All annotations of an object have 256 KiB together; a pod of more containers goes without.
+# The annotations of an object share 256 KiB; a pod of more containers gets none.
 _LONGEST: Final = 16 << 10
 
 
 class Expected(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`numa` are the NUMA nodes of all that the container will hold, `cpus` a list as in cpusets."""
+    """`numa` are the NUMA nodes of the container's allocation, `cpus` is a cpulist."""
 
     numa: tuple[int, ...]
     cpus: str = ""
@@ -37,7 +37,10 @@ _decode = msgspec.json.Decoder(dict[str, Expected]).decode
 
 
 def for_binding(node: Kubelet, uid: str, *, has_ids: bool) -> dict[str, str]:
-    """The annotations for a pod that is placed on the node; none if it holds nothing of its own, or far too much."""
+    """The annotation for a pod that the model has placed on the node.
+
+    Empty if the pod has no exclusive resources, or if the text is too long.
+    """
     placements = node.placements(uid)
     expected = {
         name: Expected(
@@ -53,10 +56,10 @@ def for_binding(node: Kubelet, uid: str, *, has_ids: bool) -> dict[str, str]:
 
 
 def numa_nodes(annotations: Mapping[str, str] | None) -> tuple[int, ...] | None:
-    """The NUMA nodes of all that a pod was expected to get, None if it does not tell; anybody may write annotations."""
+    """All predicted NUMA nodes of a pod, None if the annotation is missing or invalid; any client may write it."""
     text = (annotations or {}).get(ANNOTATION, "")
     try:
         expected = _decode(text) if 0 < len(text) <= _LONGEST else {}
     except documents.UNREADABLE:
         return None
-    return tuple(sorted({node for one in expected.values() for node in one.numa})) if expected else None
+    return tuple(sorted({node for container in expected.values() for node in container.numa})) if expected else None

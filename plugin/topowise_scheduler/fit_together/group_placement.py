@@ -1,9 +1,9 @@
-"""Do these pods fit at once, all of them, aligned? They are placed one after the other on copies of the nodes.
+"""Places pods one after the other on copies of the nodes: do all of them fit, aligned?
 
-As they would be by kube-scheduler: each on the node that scores best for its kind and that takes it beside those
-before it. A kind is what all copies of one template are: it is judged and scored once for all nodes, and a node that
-has refused one takes none of it later, as nobody leaves in between. Only nodes that are reported count, as of the
-others nobody knows what their kubelets can align.
+Pods go where kube-scheduler would send them: to the node with the best score for their template that admits them beside
+the pods before. Verdicts and scores are made once for all copies of a template. A node that has refused a copy gets no
+further copy, because nothing is removed in between. Nodes without a report do not count: what their kubelets can align
+is not known.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from topowise_scheduler.presentation.explain.numa_placement import Placed
 from topowise_scheduler.presentation.text import unschedulable
 
 MOST_PODS: Final = 1024
-"""So many are placed at once; a kind more costs milliseconds in a large cluster."""
+"""The most pods of a request; each new template costs milliseconds in a large cluster."""
 _FULL: Final = "taken by the pods before it"
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 class PodPlacement(msgspec.Struct, frozen=True):
-    """One pod: its node, and where on it its containers would lie."""
+    """The node of a pod, and the placements of its containers."""
 
     record: PodRecord
     node: str
@@ -41,19 +41,19 @@ class PodPlacement(msgspec.Struct, frozen=True):
 
 
 class GroupPlacement(msgspec.Struct, frozen=True):
-    """All pods are placed, or `why` sums up what nodes have against the first that is not, the one after them."""
+    """The placed pods. `why` sums up the refusals of the first pod that is not placed, "" if all are placed."""
 
     placements: Sequence[PodPlacement]
     why: str = ""
 
     @property
     def fits(self) -> bool:
-        """All of them."""
+        """Whether all pods are placed."""
         return not self.why
 
 
 class _Kind:
-    """Pods that only differ by name: the nodes that may take one, the best first."""
+    """Pods that differ only by name: the nodes that may admit a copy, the best first."""
 
     def __init__(self, answers: Answers, view: ClusterView, pod: Pod, names: Sequence[str]) -> None:
         self._pod = pod
@@ -69,7 +69,7 @@ class _Kind:
         self._suitable = ""
 
     def nodes(self) -> Iterator[str]:
-        """Those that have not refused one of this kind, and that kube-scheduler has nothing against; "" for others."""
+        """Nodes that have not refused a copy; "" for a node that kube-scheduler refuses."""
         for name in self._left[self._passed :]:
             words = "" if name == self._suitable else self._view.refusals(self._pod, [name])[name]
             if words:
@@ -79,19 +79,21 @@ class _Kind:
             yield "" if words else name
 
     def refuse(self, words: str) -> None:
-        """The first of the nodes takes no more."""
+        """The first of the nodes admits no further copy."""
         self._passed += 1
         self._refusals[words] += 1
 
     @property
     def why(self) -> str:
-        """As kube-scheduler sums up."""
+        """The refusals, as kube-scheduler sums them up."""
         return unschedulable(self._refusals)
 
 
 class GroupPlacer:
-    """Pods that are placed in order on these nodes, pod by pod, so that others can do their work in between. Nothing is
-    reserved. Raises ParseError for a pod that cannot be read."""
+    """Places pods on these nodes in order, in steps between which the caller can do other work. Reserves nothing.
+
+    Raises ParseError for a pod that cannot be read.
+    """
 
     def __init__(self, answers: Answers, view: ClusterView, pods: Sequence[Pod], names: Sequence[str]) -> None:
         self._answers = answers
@@ -99,15 +101,15 @@ class GroupPlacer:
         self._pods = pods
         self._names = names
         self._kinds: dict[bytes, _Kind] = {}
-        # Of nodes that have taken pods: their states, and what is requested there beside what was.
+        # By node with placed pods: its states, and the amounts that these pods request.
         self._changed: dict[str, tuple[Kubelet, ...]] = {}
         self._requested: dict[str, Amounts] = {}
-        # The uids that those before have on the copies: nobody knows which devices they would have.
+        # The uids of the placed pods on the copies; which devices they would get is not known.
         self._before: list[str] = []
         self.found = GroupPlacement(())
 
     def steps(self) -> Iterator[None]:
-        """Tries a node a step. `found` is the answer when they are done."""
+        """Tries one node a step; `found` is the answer after the last step."""
         placements: list[PodPlacement] = []
         for pod in self._pods:
             kind = yield from self._kind(pod)
@@ -161,7 +163,7 @@ class GroupPlacer:
 
 
 def place(answers: Answers, view: ClusterView, pods: Sequence[Pod], names: Sequence[str]) -> GroupPlacement:
-    """The same in one go."""
+    """Places all pods without a pause."""
     placing = GroupPlacer(answers, view, pods, names)
     for _ in placing.steps():
         pass

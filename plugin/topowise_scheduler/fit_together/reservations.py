@@ -1,8 +1,8 @@
-"""Do these pods fit at once, all or nothing; on request their room is kept for a while.
+"""Answers whether pods fit at once, all or nothing, and reserves their resources for a while on request.
 
-For whoever admits jobs as a whole (Kueue, a workflow engine) before their pods are made. Room is kept for the pods as
-they were asked about: one that has a uid takes its own when kube-scheduler asks for it, copies of a template only keep
-others out, until they are released or their time is over. So there is a limit to how many are kept, and for how long.
+Made for callers that admit jobs as a whole (Kueue, a workflow engine) before the pods exist. A pod with a uid takes its
+reservation when kube-scheduler asks for it; a reservation for a copy of a template only keeps other pods out. A
+reservation ends by release or by time, so the number of reserved pods and the time are limited.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ MOST_SECONDS: Final = 600
 
 
 class FitTogether(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """A request: pods one by one, or `count` copies of a template; nodes, or all. `release` is a reservation to end,
-    and then there is nothing else."""
+    """A request: pods, or `count` copies of a template; these nodes, or all nodes.
+
+    `release` ends a reservation; all other fields are ignored then.
+    """
 
     pods: tuple[Pod, ...] = ()
     template: Pod | None = None
@@ -39,13 +41,13 @@ class FitTogether(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
 
     @property
     def wanted(self) -> list[Pod]:
-        """All pods, the copies numbered."""
+        """All pods of the request; copies are numbered."""
         copies = [] if self.template is None else [_numbered(self.template, number) for number in range(self.count)]
         return [*map(unbound, self.pods), *copies]
 
 
 class FitTogetherService:
-    """`most_reserved` pods are kept room for at once. Raises ParseError for what cannot be asked."""
+    """Keeps the reservations, for at most `most_reserved` pods. Raises ParseError for an invalid request."""
 
     def __init__(
         self,
@@ -61,63 +63,63 @@ class FitTogetherService:
         self._view = view
         self._most_reserved = most_reserved
         self._clock = clock
-        # By name: until when (seconds, monotonic), and until when the ledger keeps the room of each pod, by uid.
+        # By name: the end (seconds, monotonic), and the end of each pod's reservation in the ledger, by uid.
         self._reservations: dict[str, tuple[float, dict[str, float]]] = {}
 
-    async def fit(self, asked: FitTogether) -> tuple[GroupPlacement, str]:
-        """Whether all fit, and the name of the reservation, "" for none."""
-        wanted = asked.wanted
-        if not 0 < len(wanted) <= group_placement.MOST_PODS:
-            raise ParseError("pods", str(len(wanted)), f"1 to {group_placement.MOST_PODS} of them")
-        self._check_limit(len(wanted) if asked.reserve_seconds else 0)
-        placing = GroupPlacer(self._answers, self._view, wanted, list(asked.nodes) or self._view.names)
+    async def fit(self, request: FitTogether) -> tuple[GroupPlacement, str]:
+        """Places the pods; returns the placement, and the name of the reservation or ""."""
+        pods = request.wanted
+        if not 0 < len(pods) <= group_placement.MOST_PODS:
+            raise ParseError("pods", str(len(pods)), f"1 to {group_placement.MOST_PODS} of them")
+        self._check_limit(len(pods) if request.reserve_seconds else 0)
+        placing = GroupPlacer(self._answers, self._view, pods, list(request.nodes) or self._view.names)
         await sliced(placing.steps())
-        found = placing.found
-        if not found.fits or not asked.reserve_seconds:
-            return found, ""
-        self._check_limit(len(wanted))
-        return self._reserve(found, asked.reserve_seconds)
+        placement = placing.found
+        if not placement.fits or not request.reserve_seconds:
+            return placement, ""
+        self._check_limit(len(pods))
+        return self._reserve(placement, request.reserve_seconds)
 
     def release(self, reservation: str) -> bool:
-        """The room is not needed any more. Whether there was such a reservation."""
-        _, kept = self._reservations.pop(reservation, (0.0, {}))
-        self._unreserve(kept)
-        return bool(kept)
+        """Ends a reservation; whether it existed."""
+        _, held_until = self._reservations.pop(reservation, (0.0, {}))
+        self._unreserve(held_until)
+        return bool(held_until)
 
-    def _unreserve(self, kept: Mapping[str, float]) -> None:
-        for uid, until in kept.items():
-            # What it has been given since, by kube-scheduler's question or a later request, is its own.
+    def _unreserve(self, held_until: Mapping[str, float]) -> None:
+        for uid, until in held_until.items():
+            # A later reservation, by kube-scheduler's question or another request, is not ours to end.
             if self._ledger.pods.of(uid).until == until:
                 self._ledger.reservations.release(uid)
 
     def _check_limit(self, more: int) -> None:
         now = self._clock()
         self._reservations = {name: one for name, one in self._reservations.items() if one[0] > now}
-        kept = sum(len(uids) for _, uids in self._reservations.values())
-        if more and kept + more > self._most_reserved:
+        reserved = sum(len(uids) for _, uids in self._reservations.values())
+        if more and reserved + more > self._most_reserved:
             raise ParseError(
                 "reserveSeconds",
-                f"{more} pods beside {kept}",
+                f"{more} pods beside {reserved}",
                 f"{self._most_reserved} at the most (fitTogether.mostReserved); nothing is reserved",
             )
 
-    def _reserve(self, found: GroupPlacement, seconds: int) -> tuple[GroupPlacement, str]:
-        """Between two slices the cluster may have changed: then nothing is reserved, and it does not fit any more."""
+    def _reserve(self, group: GroupPlacement, seconds: int) -> tuple[GroupPlacement, str]:
+        """Reserves the placement; refuses it if the cluster has changed between two slices."""
         name = secrets.token_hex(8)
-        kept: dict[str, float] = {}
-        for placement in found.placements:
+        held_until: dict[str, float] = {}
+        for placement in group.placements:
             record = placement.record
             if record.uid.startswith("\0"):
-                record = msgspec.structs.replace(record, uid=f"\0{name}/{len(kept)}")
+                record = msgspec.structs.replace(record, uid=f"\0{name}/{len(held_until)}")
             assert record.needs is not None
             refusal = self._ledger.reservations.put_unasked(record, record.needs, placement.node, seconds)
             if refusal:
-                self._unreserve(kept)
+                self._unreserve(held_until)
                 why = f"{placement.node} has changed meanwhile: {refusal}"
-                return GroupPlacement(found.placements[: len(kept)], why), ""
-            kept[record.uid] = self._ledger.pods.of(record.uid).until
-        self._reservations[name] = self._clock() + seconds, kept
-        return found, name
+                return GroupPlacement(group.placements[: len(held_until)], why), ""
+            held_until[record.uid] = self._ledger.pods.of(record.uid).until
+        self._reservations[name] = self._clock() + seconds, held_until
+        return group, name
 
 
 def _numbered(template: Pod, number: int) -> Pod:

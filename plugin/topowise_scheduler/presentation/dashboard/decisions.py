@@ -87,28 +87,28 @@ class Decisions:
 
     # Reported by the verbs
 
-    def filtered(self, asked: Question, verdicts: Verdicts, seconds: float) -> None:
+    def filtered(self, question: Question, verdicts: Verdicts, seconds: float) -> None:
         """Nodes were filtered: a new attempt to schedule the pod."""
-        record = asked.record
+        record = question.record
         decision = self._new(f"{record.namespace}/{record.name}", record.uid)
         fits = int(np.count_nonzero(verdicts.outcomes == _FITS))
-        decision.asked, decision.fits, decision.filter_ms = len(asked.names), fits, _ms(seconds)
+        decision.asked, decision.fits, decision.filter_ms = len(question.names), fits, _ms(seconds)
         decision.outcome = "fits" if fits else "no room"
-        decision.reasons, decision.examples = reasons_of(asked.names, verdicts)
+        decision.reasons, decision.examples = reasons_of(question.names, verdicts)
 
-    def scored(self, asked: Question, seconds: float) -> None:
+    def scored(self, question: Question, seconds: float) -> None:
         """Nodes were scored."""
-        self._about(asked).score_ms = _ms(seconds)
+        self._about(question).score_ms = _ms(seconds)
 
-    def expected(self, asked: Question, at: int) -> None:
+    def expected(self, question: Question, at: int) -> None:
         """kube-scheduler will most likely choose this node of the question."""
-        decision = self._about(asked)
-        decision.expected = asked.names[at]
-        decision.outcome = "expected" if asked.is_simulation else "reserved"
+        decision = self._about(question)
+        decision.expected = question.names[at]
+        decision.outcome = "expected" if question.is_simulation else "reserved"
 
-    def preempted(self, asked: Question, nodes: int) -> None:
+    def preempted(self, question: Question, nodes: int) -> None:
         """Victims were named on this number of nodes."""
-        self._about(asked).victims_on = nodes
+        self._about(question).victims_on = nodes
 
     def bound(self, pod: str, uid: str, node: str, error: str, seconds: float) -> None:
         """The pod was bound, or with an error was not."""
@@ -153,8 +153,8 @@ class Decisions:
         decision.is_from_pod = True
         return decision
 
-    def _about(self, asked: Question) -> Decision:
-        record = asked.record
+    def _about(self, question: Question) -> Decision:
+        record = question.record
         return self._latest.get(record.uid) or self._new(f"{record.namespace}/{record.name}", record.uid)
 
     def _new(self, pod: str, uid: str, at: float | None = None) -> Decision:

@@ -1,6 +1,6 @@
-"""How many more pods like one a node has room for: copies are put there until its kubelet, or the sums, take no more.
+"""How many more copies of a pod a node takes: copies are admitted until the kubelet or the node's sums refuse.
 
-A copy at a time, so that who has other work can do it between two.
+`Filling.add` admits one copy, so that a caller can do other work between two copies.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from topowise_scheduler.kubelet.trial import trial
 from topowise_scheduler.presentation.explain import explanation, numa_placement
 
 MOST: Final = 1000
-"""So many are tried on a node: more than any kubelet takes (maxPods), unless nobody tells how many that is."""
+"""Copies tried on a node: more than any kubelet takes (maxPods), which is not known of every node."""
 _NO_FURTHER: Final = f"not tried beyond {MOST}"
 
 
 Affinity = Callable[[Sequence[Kubelet], Sequence[str]], str]
-"""Why the devices of a node in these states would not do for one more, "" if they would; beside these copies of it."""
+"""Why the devices of a node in these states do not suit the next copy beside these copies (uids), "" if they do."""
 
 
 def _anywhere(_states: Sequence[Kubelet], _copies: Sequence[str]) -> str:
@@ -29,9 +29,9 @@ def _anywhere(_states: Sequence[Kubelet], _copies: Sequence[str]) -> str:
 
 
 class Room(msgspec.Struct, frozen=True, rename="camel"):
-    """One node: how many fit, where the first would go, and why there are no more.
+    """The number of copies that fit on a node, the NUMA nodes of the first copy, and the reason for the end.
 
-    `is_least`: it was not tried to the end, at least so many fit.
+    `is_least`: the count was not finished; at least `count` copies fit.
     """
 
     node: str
@@ -42,10 +42,10 @@ class Room(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Filling:
-    """A node, while it is filled. `limit` says why there is no more room, "" as long as that was not found out.
+    """A node that is filled with copies. `limit` is the reason for the end, "" before the end.
 
-    `states` are all that the node may look like, changed by this; `by_sums` is how many node allocatable has room for,
-    and the words for what ends it.
+    `states` are all possible states of the node, which `add` changes. `by_sums` is the number of copies that node
+    allocatable has room for, and the reason for the end.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Filling:
         self._affinity = affinity
 
     def add(self) -> bool:
-        """Puts one more there; False if there is no room for it."""
+        """Admits one more copy; False if it does not fit."""
         if not self.limit and self.count >= self._most:
             self.limit = self._last
         if self.limit:
@@ -97,6 +97,6 @@ class Filling:
         return True
 
     def room(self) -> Room:
-        """What was found so far; that one fits is known before it is tried."""
+        """The result so far. Without a limit at least one copy fits: the verdict came before the first copy."""
         is_least = not self.limit
         return Room(self.node, max(int(is_least), self.count), is_least, self.first, self.limit)

@@ -1,8 +1,8 @@
-"""A pod and the nodes, as people ask about them: why each node says yes or no, and how many more it has room for.
+"""Why each node accepts or refuses a pod, and how many more copies it takes, for any node that a person names.
 
-The verbs are asked about nodes that have passed kube-scheduler's own filters; people name any node. So what
-kube-scheduler has against a node (kube_scheduler.py) comes first here, with the requests of the pods that the ledger
-knows there, and what is scored is what kube-scheduler would have scored. No question leaves a trace.
+kube-scheduler calls the verbs only for nodes that its own plug-ins accept. So its own refusals (kube_scheduler.py) come
+first here, with the requests of the pods in the ledger, and scores are made for the nodes that kube-scheduler would
+ask about. No question changes the ledger.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from topowise_scheduler.presentation.explain.explanation import NodeExplanation
 from topowise_scheduler.report import Report
 
 _UNKNOWN: Final = Refusal("excluded", kube_scheduler.NO_NODE, kube_scheduler.NO_NODE)
-# Refusals that evictions do not help against, and that pass all the same.
+# Refusals that evictions do not end, but time does.
 _PASSING: Final = frozenset(
     (refusals.QUARANTINED, refusals.UNCONFIRMED, refusals.NOT_NEAR, refusals.NOT_SURELY_NEAR, refusals.PLACES_UNKNOWN)
 )
@@ -35,7 +35,7 @@ _BY_SUMS: Final = "not reported: node allocatable alone is looked at"
 
 
 class ClusterView:
-    """All nodes, reported or not. Every question raises ParseError for a pod whose amounts cannot be read."""
+    """All nodes, reported or not. Every method raises ParseError for a pod whose amounts cannot be read."""
 
     def __init__(self, ledger: Ledger, answers: Answers, nodes: Nodes) -> None:
         self._ledger = ledger
@@ -44,62 +44,66 @@ class ClusterView:
 
     @property
     def names(self) -> list[str]:
-        """All nodes that have been reported or have a Node object, sorted."""
+        """Names of all nodes with a report or a Node object, sorted."""
         return sorted({*self._ledger.node_states.reported(), *self._nodes})
 
     def explanations(self, pod: Pod, names: Sequence[str], *, with_hints: bool = False) -> list[NodeExplanation]:
-        """Per node, in order. Asks the one-node model; for people, not for speed."""
-        return [one for one in self.explaining(pod, names, with_hints=with_hints) if one is not None]
+        """An explanation for each node, in order. Runs the one-node model; too slow for a verb."""
+        return [
+            explanation for explanation in self.explaining(pod, names, with_hints=with_hints) if explanation is not None
+        ]
 
     def explaining(
         self, pod: Pod, names: Sequence[str], *, with_hints: bool = False
     ) -> Iterator[NodeExplanation | None]:
-        """The same in steps, None for one that has come to nothing yet: a whole cluster takes seconds."""
+        """`explanations` in steps, because a whole cluster takes seconds; a step without a result yields None."""
         yield from self._answers.steps(self._answers.question(pod, names, is_simulation=True))
-        asked, verdicts = self._ask(pod, names)
+        question, verdicts = self._ask(pod, names)
         against: list[Refusal | None] = []
-        for refusal in self._against(pod, asked):
+        for refusal in self._against(pod, question):
             against.append(refusal)
             yield None
         fits = [name for at, name in enumerate(names) if not (against[at] or verdicts.text(at))]
         scores = self._scores(pod, fits)
         not_looked_at = kube_scheduler.unexamined(pod.spec)
-        for at, (name, refusal) in enumerate(zip(asked.names, against, strict=True)):
-            mine = self._by_kubelet(asked, at, verdicts, scores.get(name, 0), with_hints).after(refusal)
-            yield msgspec.structs.replace(mine, not_looked_at=not_looked_at)
+        for at, (name, refusal) in enumerate(zip(question.names, against, strict=True)):
+            node_explanation = self._by_kubelet(question, at, verdicts, scores.get(name, 0), with_hints).after(refusal)
+            yield msgspec.structs.replace(node_explanation, not_looked_at=not_looked_at)
 
     def refusals(self, pod: Pod, names: Sequence[str]) -> dict[str, str]:
-        """What kube-scheduler itself has against each node, "" if nothing, in the words with which it sums up."""
+        """kube-scheduler's own refusal of each node, in the words of its event; "" if it accepts the node."""
         return {name: refusal.words if refusal else "" for name, refusal in self.against(pod, names).items()}
 
     def against(self, pod: Pod, names: Sequence[str]) -> dict[str, Refusal | None]:
-        """The same with all that is known of it; None if there is nothing."""
+        """kube-scheduler's own refusal of each node, None if it accepts the node."""
         return dict(self.opposing(pod, names))
 
     def opposing(self, pod: Pod, names: Sequence[str]) -> Iterator[tuple[str, Refusal | None]]:
-        """The same node by node, as a whole cluster takes long."""
+        """`against` node by node, because a whole cluster takes long."""
         return zip(names, self._against(pod, self._answers.question(pod, names, is_simulation=True)), strict=True)
 
     def lacks(self, pod: Pod, name: str, change: Mapping[str, int]) -> str:
-        """What the sums lack for a pod on a node if this more was requested there, and "pods" more were; "" if nothing,
-        in the words of kube-scheduler."""
+        """kube-scheduler's refusal by sums if the pods on the node requested `change` more, "" if there is none.
+
+        `change` has amounts by resource, and the number of pods as "pods".
+        """
         node = self._nodes.get(name)
         if node is None:
             return kube_scheduler.NO_NODE if len(self._nodes) else ""
-        asked = self._answers.question(pod, [name], is_simulation=True)
-        used = dict(_Used(self._ledger, asked.record).on(name))
+        question = self._answers.question(pod, [name], is_simulation=True)
+        used = dict(_Used(self._ledger, question.record).on(name))
         for resource, amount in change.items():
             used[resource] = used.get(resource, 0) + amount
-        refusal = kube_scheduler.short(node, asked.requests.needs, used)
+        refusal = kube_scheduler.short(node, question.requests.needs, used)
         return "" if refusal is None else refusal.words
 
     def kubelet_refusals(self, pod: Pod, names: Sequence[str]) -> dict[str, str]:
-        """What the extender would have against each of these nodes, "" if nothing."""
+        """The extender's refusal of each node, "" if it accepts the node."""
         verdicts = self._answers.verdicts(self._answers.question(pod, names, is_simulation=True))
         return {name: verdicts.text(at) for at, name in enumerate(names)}
 
     def best(self, pod: Pod, names: Sequence[str]) -> str:
-        """The node of these, on all of which the pod fits, that the strategy prefers; of equal ones the first."""
+        """The node that the strategy scores highest, the first of equal nodes. The pod must fit on all of `names`."""
         scores = self._scores(pod, names)
         return max(names, key=scores.__getitem__)
 
@@ -113,24 +117,24 @@ class ClusterView:
             yield name if refusal is None else None
 
     def fillings(self, pod: Pod, names: Sequence[str]) -> Iterator[Filling]:
-        """Each of these nodes, to be filled with copies of the pod. Nodes do not depend on each other."""
-        asked, verdicts = self._ask(pod, names)
-        used = _Used(self._ledger, asked.record)
-        for at, (name, refusal) in enumerate(zip(names, self._against(pod, asked), strict=True)):
+        """Each node, ready to be filled with copies of the pod. Nodes are independent of each other."""
+        question, verdicts = self._ask(pod, names)
+        used = _Used(self._ledger, question.record)
+        for at, (name, refusal) in enumerate(zip(names, self._against(pod, question), strict=True)):
             node, precision = self._nodes.get(name), self.precision(name)
             words = verdicts.text(at) if refusal is None else refusal.words
-            by_sums = None if node is None else kube_scheduler.room(node, asked.requests.needs, used.on(name))
+            by_sums = None if node is None else kube_scheduler.room(node, question.requests.needs, used.on(name))
             if words:
-                yield Filling(name, asked.record, limit=words)
+                yield Filling(name, question.record, limit=words)
             elif precision:
-                states = list(self._answers.states_for(asked, name))
-                affinity = partial(self._answers.affinity_refusal, asked.record, name)
-                yield Filling(name, asked.record, states, by_sums, is_exact=precision == "exact", affinity=affinity)
+                states = list(self._answers.states_for(question, name))
+                affinity = partial(self._answers.affinity_refusal, question.record, name)
+                yield Filling(name, question.record, states, by_sums, is_exact=precision == "exact", affinity=affinity)
             else:
-                yield Filling(name, asked.record, count=by_sums[0] if by_sums else 0, limit=_BY_SUMS)
+                yield Filling(name, question.record, count=by_sums[0] if by_sums else 0, limit=_BY_SUMS)
 
     def precision(self, name: str) -> str:
-        """How exactly a node is known, "" if nobody has reported it."""
+        """The precision of a node's report, "" without a report."""
         report = self._report(name)
         return "" if report is None else report.precision
 
@@ -139,38 +143,38 @@ class ClusterView:
         return None if node_state is None else node_state.report
 
     def _ask(self, pod: Pod, names: Sequence[str]) -> tuple[Question, Verdicts]:
-        asked = self._answers.question(pod, names, is_simulation=True)
-        return asked, self._answers.verdicts(asked)
+        question = self._answers.question(pod, names, is_simulation=True)
+        return question, self._answers.verdicts(question)
 
-    def _against(self, pod: Pod, asked: Question) -> Iterator[Refusal | None]:
-        """What kube-scheduler itself has against each node of the question; nothing where nobody told of nodes."""
-        used = _Used(self._ledger, asked.record)
-        for name in asked.names:
+    def _against(self, pod: Pod, question: Question) -> Iterator[Refusal | None]:
+        """kube-scheduler's own refusal of each node of the question; None if no Node objects are known."""
+        used = _Used(self._ledger, question.record)
+        for name in question.names:
             node = self._nodes.get(name)
             if node is not None:
-                yield kube_scheduler.refusal(node, pod.spec, asked.requests.needs, used.on(name))
+                yield kube_scheduler.refusal(node, pod.spec, question.requests.needs, used.on(name))
             else:
                 yield _UNKNOWN if len(self._nodes) else None
 
     def _scores(self, pod: Pod, names: Sequence[str]) -> dict[str, int]:
-        """Of the nodes on which the pod fits: kube-scheduler asks about those, and scores are spread over them."""
-        asked = self._answers.question(pod, names, is_simulation=True)
-        return dict(zip(names, self._answers.scores(asked).tolist(), strict=True))
+        """Scores of nodes on which the pod fits: kube-scheduler asks about these, and scores are spread over them."""
+        question = self._answers.question(pod, names, is_simulation=True)
+        return dict(zip(names, self._answers.scores(question).tolist(), strict=True))
 
     def _by_kubelet(
-        self, asked: Question, at: int, verdicts: Verdicts, score: int, with_hints: bool
+        self, question: Question, at: int, verdicts: Verdicts, score: int, with_hints: bool
     ) -> NodeExplanation:
-        name = asked.names[at]
-        if asked.record.is_too_large:
-            return explanation.too_large(name, asked.record.problem)
-        state = next(self._answers.states_for(asked, name), None)
+        name = question.names[at]
+        if question.record.is_too_large:
+            return explanation.too_large(name, question.record.problem)
+        state = next(self._answers.states_for(question, name), None)
         if state is None:
             return explanation.not_reported(name).beside(self._ledger.reports.over_budget.get(name, ""))
         words = verdicts.text(at)
         explained = explanation.explain(
             name,
             state,
-            asked.record.view(state),
+            question.record.view(state),
             precision=self.precision(name),
             refusal=words,
             never=bool(verdicts.outcomes[at] == Outcome.UNRESOLVABLE) and words not in _PASSING,
@@ -178,22 +182,22 @@ class ClusterView:
             unconfirmed=self._ledger.gates.unconfirmed.why(name),
             report=self._report(name),
             with_hints=with_hints,
-            by_chance=verdicts.outcomes[at] == Outcome.FITS and self._answers.may_be_refused(asked.record, name),
+            by_chance=verdicts.outcomes[at] == Outcome.FITS and self._answers.may_be_refused(question.record, name),
         )
-        return explained.with_affinity(self._answers.affinity(asked, name)).beside(
+        return explained.with_affinity(self._answers.affinity(question, name)).beside(
             self._ledger.reports.over_budget.get(name, "")
         )
 
 
 class _Used:
-    """What the pods of nodes request, without those that do not stand in the way of this one (Ledger.exceptions)."""
+    """Requested amounts by node, without pods that may not count against this pod (Ledger.exceptions)."""
 
     def __init__(self, ledger: Ledger, record: PodRecord) -> None:
         self._ledger = ledger
         self._aside = ledger.gates.ignored.everywhere(record.uid, record.priority)
 
     def on(self, name: str) -> Mapping[str, int]:
-        """Their sums, and their number as "pods"."""
+        """The sums by resource, with the number of pods as "pods"."""
         node_state = self._ledger.node_states.of(name)
         aside = self._aside.get(name, ())
         counted = (

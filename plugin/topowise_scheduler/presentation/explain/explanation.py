@@ -1,7 +1,7 @@
-"""Why a node's kubelet would admit a pod or not: per container and resource, which zones it saw and what they lack.
+"""Why a node's kubelet would admit or refuse a pod: the NUMA nodes that it saw per container and resource.
 
-The one-node model decides the pod once more and is watched while it merges hints, so what is said is what was decided,
-not a second opinion.
+The one-node model decides the pod again and a watcher records each merge of hints. So the text states the decision
+itself, not a second opinion.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _BY_CHANCE = (
 
 
 class ZoneRoom(msgspec.Struct, frozen=True, rename="camel"):
-    """One zone and one resource: cores, bytes or devices. `fits`: by the kubelet's rules this zone alone will do."""
+    """One NUMA node and one resource: cores, bytes or devices. `fits`: for the kubelet this NUMA node suffices."""
 
     numa: int
     available: int
@@ -44,7 +44,7 @@ class ZoneRoom(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ResourceRoom(msgspec.Struct, frozen=True, rename="camel"):
-    """What one resource's manager said: every zone, and whether any set of zones has enough."""
+    """The hints of one resource: every NUMA node, and whether any set of NUMA nodes has enough."""
 
     resource: str
     asked: int
@@ -53,10 +53,10 @@ class ResourceRoom(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Step(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """One merge of hints: of a container, or with `container` "" of the whole pod (scope pod).
+    """One merge of hints, for a container, or for the whole pod (scope pod) with `container` "".
 
-    `chosen` are NUMA node ids, None for no affinity; `preferred` as in the kubelet's hint. `merge` is there if it was
-    asked for.
+    `chosen` are NUMA node ids, None for no affinity; `preferred` as in the kubelet's hint. `merge` is None unless the
+    caller requested hints.
     """
 
     container: str
@@ -67,7 +67,7 @@ class Step(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class AffinityExplanation(msgspec.Struct, frozen=True, rename="camel"):
-    """One wish of the pod for near devices: what the node's devices come to for it, and why."""
+    """One affinity term of the pod for near devices: whether the node's devices satisfy it, and why."""
 
     wish: str
     outcome: Outcome
@@ -78,11 +78,11 @@ class AffinityExplanation(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class NodeExplanation(msgspec.Struct, frozen=True, rename="camel"):
-    """One node. `reason` and `message` are what the kubelet would write into the pod's status.
+    """One node. `reason` and `message` are the kubelet's texts for the pod's status.
 
-    `precision` is "exact" if the node's exporter tells all that decides, "counts" if only amounts are known, "" if no
-    report has decided. `kubelet` is the version for which it is so, with "?" if that is not proven, "" if not known.
-    `not_looked_at` is what the pod asks for beside that, the same for all nodes.
+    `precision` is "exact" if the report has ids, "counts" if it has only amounts, "" if no report was used. `kubelet`
+    is the kubelet version that the model applied, with "?" if the version is not verified, "" if it is not known.
+    `not_looked_at` are terms of the pod that are not evaluated, the same for all nodes.
     """
 
     node: str
@@ -100,26 +100,26 @@ class NodeExplanation(msgspec.Struct, frozen=True, rename="camel"):
     device_affinity: tuple[AffinityExplanation, ...] = ()
 
     def with_affinity(self, judged: Judged | None) -> NodeExplanation:
-        """With what the node's devices come to for the wishes of the pod, which has None."""
+        """Adds the verdict on the pod's affinity terms; `judged` is None for a pod without terms."""
         if judged is None or self.verdict == "not reported":
             return self
-        found = tuple(
+        affinity = tuple(
             AffinityExplanation(str(wish), outcome, why)
             for wish, outcome, why in zip(judged.wishes, judged.outcomes, judged.whys, strict=True)
         )
-        text = "; ".join((self.text, *map(str, found)))
-        return msgspec.structs.replace(self, text=text, device_affinity=found)
+        text = "; ".join((self.text, *map(str, affinity)))
+        return msgspec.structs.replace(self, text=text, device_affinity=affinity)
 
     def beside(self, over_budget: str) -> NodeExplanation:
-        """With why the node's newest report is not used, "" if it is."""
+        """Adds why the node's newest report is not used; unchanged for ""."""
         if not over_budget:
             return self
         return msgspec.structs.replace(self, text=f"{self.text}; of its newest report nothing is used: {over_budget}")
 
     def after(self, refusal: Refusal | None) -> NodeExplanation:
-        """With what kube-scheduler itself has against the node; it asks nobody else about such a node.
+        """Adds kube-scheduler's own refusal, which comes first: it does not ask extenders about such a node.
 
-        That an empty node would not do weighs more than that there is too little now.
+        "never" outweighs kube-scheduler's "not now".
         """
         if refusal is None or (refusal.verdict == "not now" and self.verdict == "never"):
             return self
@@ -127,13 +127,13 @@ class NodeExplanation(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def not_reported(name: str) -> NodeExplanation:
-    """A node of which nothing is known."""
+    """The explanation of a node without a report."""
     text = "no exporter has reported it; it is left to the other plug-ins"
     return NodeExplanation(name, "not reported", 0, "", "", "", "", "", (), text)
 
 
 def too_large(name: str, problem: str) -> NodeExplanation:
-    """A node for a pod that is not judged."""
+    """The explanation for a pod above the limits of the model."""
     text = f"the pod is not judged: expected {problem}; use several pods"
     return NodeExplanation(name, "never", 0, "", "", "", "", "", (), text)
 
@@ -152,12 +152,12 @@ def explain(
     with_hints: bool = False,
     by_chance: bool = False,
 ) -> NodeExplanation:
-    """What happens to the pod on the node.
+    """Explains the pod on the node.
 
-    `refusal` is a reason of ours to keep the pod away whatever the kubelet says; `never`: an empty node would not do.
-    `unconfirmed` is why the node's report is its last true one and not its kubelet's word of now, `report` that report.
-    `with_hints` also tells all hints, and what they merge to. `by_chance`: a node that fits may refuse the pod all the
-    same (device_affinity/draws.py).
+    `refusal` is a refusal by topowise, whatever the kubelet says. `never`: the pod does not fit on the empty node
+    either. `unconfirmed` says why the kubelet does not confirm the report at present. `with_hints` adds the hints and
+    their merges. `by_chance`: the node fits but may refuse the pod, by its choice of devices
+    (device_affinity/draws.py).
     """
     takes = 0.0 if cost.is_quick(node) else cost.estimate(node, pod).seconds
     admission, node, steps = _tried(node, pod, with_hints=with_hints)
@@ -197,7 +197,7 @@ def explain(
 
 
 def _tried(node: Kubelet, pod: PodView, *, with_hints: bool = False) -> tuple[Admission, Kubelet, list[Step]]:
-    """What the kubelet decides, its node after that, and what it has looked at on its way there."""
+    """Tries the pod; returns the answer, the node after it, and the merges of hints on the way."""
     steps: list[Step] = []
 
     def watch(
@@ -212,8 +212,8 @@ def _tried(node: Kubelet, pod: PodView, *, with_hints: bool = False) -> tuple[Ad
 
 
 def _damage(report: Report) -> str:
-    """What of the report was not believed, which may be why the node looks full."""
-    problems = [one for one in report.problems if one != report.version_problem]
+    """The first unusable part of the report, which may be why the node looks full."""
+    problems = [problem for problem in report.problems if problem != report.version_problem]
     if not problems:
         return ""
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
@@ -227,10 +227,10 @@ def _room(kubelet: Kubelet, pod: PodView, container: ContainerView | None, resou
             zip(kubelet.node_ids, zone_amounts(kubelet, resource), strict=True)
         )
     )
-    return ResourceRoom(resource, _asked(pod, container, resource), bool(hints.fits), zones)
+    return ResourceRoom(resource, _requested_amount(pod, container, resource), bool(hints.fits), zones)
 
 
-def _asked(pod: PodView, container: ContainerView | None, resource: str) -> int:
+def _requested_amount(pod: PodView, container: ContainerView | None, resource: str) -> int:
     memory = pod.memory if container is None else container.memory
     if resource == "cpu":
         return pod.cpus if container is None else container.cpus
@@ -245,7 +245,11 @@ def _placed(node: Kubelet, pod: PodView, steps: Sequence[Step], admission: Admis
         text = "fits: the node's Topology Manager has policy none and aligns nothing"
         if not knows_policy:
             text = "fits by sums alone: the policy of the node's Topology Manager is not known"
-        lie = [f"container {name} has {_lies(node, [place])}" for name, place in places.items() if place.mask]
+        lie = [
+            f"container {name} has {_allocation_in_words(node, [place])}"
+            for name, place in places.items()
+            if place.mask
+        ]
         return "; ".join((text, *lie))
     aligned = [step for step in steps if step.resources]
     if not aligned:
@@ -256,40 +260,42 @@ def _placed(node: Kubelet, pod: PodView, steps: Sequence[Step], admission: Admis
 
 
 def _where(node: Kubelet, step: Step, places: Sequence[AllocatedNodes]) -> str:
-    """Where one merge of hints leads; if it is no preferred one, that is not the hint."""
-    asked = _asked_for(step)
+    """The result of one merge of hints; a merge that is not preferred leads to the actual allocation."""
+    amounts = _requested(step)
     if not step.preferred:
-        return f"{_who(step)} is not aligned: {_lies(node, places)} ({asked})"
+        return f"{_scope_of(step)} is not aligned: {_allocation_in_words(node, places)} ({amounts})"
     if step.chosen is None:
-        return f"{_who(step)} goes anywhere ({asked})"
+        return f"{_scope_of(step)} goes anywhere ({amounts})"
     nodes = "NUMA node" if len(step.chosen) == 1 else "NUMA nodes"
-    return f"{_who(step)} goes to {nodes} {', '.join(map(str, step.chosen))} ({asked})"
+    return f"{_scope_of(step)} goes to {nodes} {', '.join(map(str, step.chosen))} ({amounts})"
 
 
-def _lies(node: Kubelet, places: Sequence[AllocatedNodes]) -> str:
-    """Of what containers hold, the NUMA nodes: "CPUs on NUMA nodes 0 and 1, memory on 0"."""
+def _allocation_in_words(node: Kubelet, places: Sequence[AllocatedNodes]) -> str:
+    """NUMA nodes of the allocations of containers: "CPUs on NUMA nodes 0 and 1, memory on 0"."""
     masks = {
         "CPUs": [place.cpus for place in places],
         "memory": [place.memory for place in places],
         "devices": [place.devices for place in places],
     }
-    found: list[str] = []
-    for what, each in masks.items():
+    parts: list[str] = []
+    for kind, each in masks.items():
         ids = [node.node_ids[position] for position in members(reduce(or_, each, 0))]
         if ids:
-            # The word once is enough.
-            nodes = "" if found else "NUMA nodes " if len(ids) > 1 else "NUMA node "
-            found.append(f"{what} on {nodes}{enumerated(ids)}")
-    return ", ".join(found) or "nothing on a NUMA node of its own"
+            # "NUMA nodes" stands only before the first list of ids.
+            nodes = "" if parts else "NUMA nodes " if len(ids) > 1 else "NUMA node "
+            parts.append(f"{kind} on {nodes}{enumerated(ids)}")
+    return ", ".join(parts) or "nothing on a NUMA node of its own"
 
 
-def _who(step: Step) -> str:
+def _scope_of(step: Step) -> str:
     return f"container {step.container}" if step.container else "the pod"
 
 
 def _refused(steps: Sequence[Step], admission: Admission) -> str:
     if admission.shortages:
-        worst = max(admission.shortages, key=lambda one: (one.requested + one.used) / max(1, one.capacity))
+        worst = max(
+            admission.shortages, key=lambda shortage: (shortage.requested + shortage.used) / max(1, shortage.capacity)
+        )
         asked, used, capacity = (
             spell(worst.resource, amount) for amount in (worst.requested, worst.used, worst.capacity)
         )
@@ -297,24 +303,24 @@ def _refused(steps: Sequence[Step], admission: Admission) -> str:
     if admission.reason != "TopologyAffinityError" or not steps:
         return f"{admission.reason}: {admission.message}"
     step = steps[-1]
-    asked = _asked_for(step)
+    asked = _requested(step)
     if not asked:
-        return f"{admission.reason}: {_who(step)} cannot be aligned"
+        return f"{admission.reason}: {_scope_of(step)} cannot be aligned"
     zones = sorted(
         (sum(not room.zones[at].fits for room in step.resources), at) for at in range(len(step.resources[0].zones))
     )
-    # The zone that comes closest first, and no more than tell the tale.
+    # The nearest NUMA nodes suffice to show what is missing.
     lacks = [_lack(step, at) for lacking, at in zones[:_MAX_ZONES] if lacking]
     if len(lacks) < min(len(zones), _MAX_ZONES):
-        return f"{_who(step)} needs {asked}; no set of NUMA nodes is the best for all of it"
+        return f"{_scope_of(step)} needs {asked}; no set of NUMA nodes is the best for all of it"
     rest = f"; {len(zones) - _MAX_ZONES} more lack as much" if len(zones) > _MAX_ZONES else ""
-    return f"{_who(step)} needs {asked} together; {'; '.join(lacks)}{rest}"
+    return f"{_scope_of(step)} needs {asked} together; {'; '.join(lacks)}{rest}"
 
 
 def _never(now: str, steps: Sequence[Step], pod: PodView, policy: str, report: Report | None) -> str:
-    """What the kubelet would say if the node was empty: it may be stopped by one thing now and by another then.
+    """The refusal of the empty node, which may differ from the present refusal `now`.
 
-    A manager that has too little in all proposes nothing, so of it nothing was seen now.
+    A manager with too little in sum gives no hints, so the present merges do not show its shortage.
     """
     admission = None
     if report is not None:
@@ -336,7 +342,7 @@ def _never(now: str, steps: Sequence[Step], pod: PodView, policy: str, report: R
 
 
 def _lack(step: Step, at: int) -> str:
-    """What one zone has too little of, the worst lack first."""
+    """The shortages of one NUMA node, the worst first."""
     short = sorted(
         (room for room in _ordered(step) if not room.zones[at].fits),
         key=lambda room: room.zones[at].available / max(1, room.asked),
@@ -346,12 +352,12 @@ def _lack(step: Step, at: int) -> str:
 
 
 def _ordered(step: Step) -> list[ResourceRoom]:
-    """CPUs and memory before the rest, as people write them."""
+    """CPUs and memory before devices."""
     first = ("cpu", "memory")
     return sorted(
         step.resources, key=lambda room: (first.index(room.resource) if room.resource in first else 2, room.resource)
     )
 
 
-def _asked_for(step: Step) -> str:
+def _requested(step: Step) -> str:
     return ", ".join(f"{room.resource} {with_unit(room.resource, room.asked)}" for room in _ordered(step))

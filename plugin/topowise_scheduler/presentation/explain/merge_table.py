@@ -1,4 +1,4 @@
-"""The hints of one merge and what they merge to, by ids of NUMA nodes, as people and scripts are shown them."""
+"""The hints of one merge and their results, by NUMA node ids, for people and scripts."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Manager = Literal["cpu", "memory", "device"]
 
 
 class NumaHint(msgspec.Struct, frozen=True, rename="camel"):
-    """A set of NUMA nodes that fits."""
+    """A set of NUMA nodes on which the request fits."""
 
     numa: tuple[int, ...]
     preferred: bool
 
 
 class ResourceHints(msgspec.Struct, frozen=True, rename="camel"):
-    """What one manager says of one resource; no hints: it fits nowhere. Narrow ones come first."""
+    """The hints of one manager for one resource, the narrowest first; empty if the request fits nowhere."""
 
     manager: Manager
     resource: str
@@ -32,7 +32,7 @@ class ResourceHints(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Merged(msgspec.Struct, frozen=True, rename="camel"):
-    """What `ways` combinations come to; `hints` is one of them by resource, None for one that fits nowhere."""
+    """The result of `ways` combinations; `hints` is an example by resource, None for a resource that fits nowhere."""
 
     numa: tuple[int, ...]
     preferred: bool
@@ -41,8 +41,10 @@ class Merged(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class MergeTable(msgspec.Struct, frozen=True, rename="camel"):
-    """`merges` are in the order in which the Topology Manager prefers them. They are left out, and so are the hints, on
-    machines with more NUMA nodes than can be listed, which `too_many` says."""
+    """`merges` are in the Topology Manager's order of preference.
+
+    `too_many`: the machine has more NUMA nodes than can be listed; hints and merges are left out.
+    """
 
     resources: tuple[ResourceHints, ...]
     merges: tuple[Merged, ...]
@@ -50,7 +52,7 @@ class MergeTable(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def merge_table(kubelet: Kubelet, groups: Sequence[tuple[str, Hints]]) -> MergeTable:
-    """The table of a merge that the kubelet makes."""
+    """The table of a merge that the kubelet does."""
     if len(kubelet.node_ids) > merging.MAX_NODES:
         return MergeTable((), (), too_many=True)
     merges = merging.merges(kubelet.topology_manager, [hints for _, hints in groups])
@@ -59,12 +61,12 @@ def merge_table(kubelet: Kubelet, groups: Sequence[tuple[str, Hints]]) -> MergeT
         tuple(
             [
                 Merged(
-                    kubelet.ids(one.hint.mask or 0),
-                    one.hint.preferred,
-                    one.ways,
-                    tuple([None if mask is None else kubelet.ids(mask) for mask in one.masks]),
+                    kubelet.ids(merge.hint.mask or 0),
+                    merge.hint.preferred,
+                    merge.ways,
+                    tuple([None if mask is None else kubelet.ids(mask) for mask in merge.masks]),
                 )
-                for one in merges
+                for merge in merges
             ]
         ),
     )

@@ -1,4 +1,4 @@
-"""Which NUMA nodes the containers of an admitted pod are on, by the model of its node."""
+"""NUMA nodes of the containers of an admitted pod, by the model of its node."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from topowise_scheduler.kubelet.masks import members
 
 
 class Placed(msgspec.Struct, frozen=True):
-    """One container. `numa` are the nodes of what it holds, none if it holds nothing of its own.
+    """One container. `numa` are the NUMA nodes of its allocation, empty without exclusive resources.
 
-    `cpus` is a cpulist, "" where no CPU is known by its id; `aligned` is False where the kubelet could not do better.
+    `cpus` is a cpulist, "" where CPU ids are not known; `aligned` is False if the merged hint was not preferred.
     """
 
     numa: tuple[int, ...]
@@ -26,7 +26,7 @@ class Placed(msgspec.Struct, frozen=True):
     devices: Mapping[str, tuple[str, ...]]
 
     def as_json(self) -> dict[str, Any]:
-        """With names."""
+        """The placement as a JSON object."""
         return {
             "numa": list(self.numa),
             "aligned": self.aligned,
@@ -37,7 +37,7 @@ class Placed(msgspec.Struct, frozen=True):
 
 
 def of(kubelet: Kubelet, uid: str, *, is_exact: bool) -> dict[str, Placed]:
-    """By container, without the init containers that end before the others start."""
+    """Placements by container, without init containers that end before the app containers start."""
     return {
         name: _of(kubelet, placed, is_exact=is_exact)
         for name, placed in kubelet.placements(uid).items()
@@ -46,7 +46,7 @@ def of(kubelet: Kubelet, uid: str, *, is_exact: bool) -> dict[str, Placed]:
 
 
 def in_words(places: Mapping[str, Placed]) -> str:
-    """In words: "1" if all containers that hold something are there, else each with its nodes; "-" for nowhere."""
+    """ "1" if all containers are there, else each container with its NUMA nodes; "-" without exclusive resources."""
     pinned = {name: place for name, place in places.items() if place.numa}
     if not pinned:
         return "-"

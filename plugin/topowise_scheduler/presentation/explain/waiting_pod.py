@@ -1,4 +1,4 @@
-"""What a pod waits for that no kubelet can align now: the nearest node, what it lacks, and who is in the way."""
+"""Why a waiting pod fits nowhere: the nearest node, what the pod lacks there, and the pods in the way."""
 
 from __future__ import annotations
 
@@ -18,44 +18,47 @@ from topowise_scheduler.presentation.explain import explanation
 from topowise_scheduler.presentation.explain.explanation import NodeExplanation
 from topowise_scheduler.presentation.text import first_of, plural
 
-# Nodes that are looked at closely, a quarter of a millisecond each.
+# Nodes that are explained, a quarter of a millisecond each.
 _LOOKED_AT: Final = 16
 
 
 class Obstacle(msgspec.Struct, frozen=True):
-    """Why a pod fits nowhere. `nearest` is the node that lacks least, "" if none would do even if it were empty;
-    `in_the_way` are the pods ("namespace/name") on the NUMA node that comes nearest, those of lower priority first."""
+    """Why a pod fits nowhere.
+
+    `nearest` is the node that lacks least, "" if the pod does not fit on any empty node. `in_the_way` are the pods
+    ("namespace/name") on its nearest NUMA node, pods of lower priority first; `lower_priority` is their number.
+    """
 
     now: int
     never: int
     nearest: str = ""
     lack: str = ""
     in_the_way: tuple[str, ...] = ()
-    lesser: int = 0
+    lower_priority: int = 0
 
     @property
     def text(self) -> str:
-        """A sentence or two for people."""
+        """A short text for people."""
         if not self.nearest:
             return f"None of {plural(self.never, 'node')} could align the pod, even if it were empty."
         parts = [f"{self.nearest} comes nearest: {self.lack}."]
         if self.in_the_way:
-            lesser = f" ({self.lesser} of lower priority)" if self.lesser else ""
-            parts.append(f"In the way: {first_of(self.in_the_way)}{lesser}.")
+            lower = f" ({self.lower_priority} of lower priority)" if self.lower_priority else ""
+            parts.append(f"In the way: {first_of(self.in_the_way)}{lower}.")
         never = f", {self.never} never" if self.never else ""
         parts.append(f"With enough room {plural(self.now, 'node')} would do{never}.")
         return " ".join(parts)
 
 
 def obstacle(ledger: Ledger, answers: Answers, record: PodRecord, names: Sequence[str]) -> Obstacle | None:
-    """What keeps the pod from these nodes, None if it fits on one of them."""
-    return next((found for found in looking(ledger, answers, record, names) if found is not None), None)
+    """What keeps the pod from these nodes, None if it fits on any of them."""
+    return next((obstacle_ for obstacle_ in looking(ledger, answers, record, names) if obstacle_ is not None), None)
 
 
 def looking(ledger: Ledger, answers: Answers, record: PodRecord, names: Sequence[str]) -> Iterator[Obstacle | None]:
-    """The same in steps, None for one that has come to nothing yet."""
+    """`obstacle` in steps; a step without a result yields None."""
     if record.is_too_large:
-        # The refusal itself says all.
+        # The refusal itself states the limit.
         return
     yield from answers.fitting(record, names)
     outcomes = answers.verdicts_of(record, names).outcomes
@@ -63,31 +66,31 @@ def looking(ledger: Ledger, answers: Answers, record: PodRecord, names: Sequence
         return
     now = np.flatnonzero(outcomes == Outcome.UNSCHEDULABLE)
     counts = Obstacle(len(now), int((outcomes == Outcome.UNRESOLVABLE).sum()))
-    found = []
+    candidates = []
     for name in [names[index] for index in now[:_LOOKED_AT].tolist()]:
-        found += [
+        candidates += [
             (_shortage(seen, at), name, seen, state, at)
             for state in _states(ledger, name)
             if (seen := _explained(name, state, record)).steps
             for at in range(len(state.node_ids))
         ]
         yield None
-    if not found:
+    if not candidates:
         yield counts
         return
-    _, name, seen, state, at = min(found, key=lambda one: one[:2])
-    held = sorted(_holders(ledger, name, state, at), key=lambda one: (one.priority, one.namespace, one.name))
+    _, name, seen, state, at = min(candidates, key=lambda one: one[:2])
+    holders = sorted(_holders(ledger, name, state, at), key=lambda one: (one.priority, one.namespace, one.name))
     yield msgspec.structs.replace(
         counts,
         nearest=name,
         lack=seen.text,
-        in_the_way=tuple(f"{one.namespace}/{one.name}" for one in held),
-        lesser=sum(one.priority < record.priority for one in held),
+        in_the_way=tuple(f"{one.namespace}/{one.name}" for one in holders),
+        lower_priority=sum(one.priority < record.priority for one in holders),
     )
 
 
 def _states(ledger: Ledger, name: str) -> Iterator[Kubelet]:
-    """The node as it is predicted, if it is reported."""
+    """The predicted state of the node, if it is reported."""
     node_state = ledger.node_states.of(name)
     if node_state is not None and node_state.kubelet is not None:
         yield node_state.kubelet
@@ -99,7 +102,7 @@ def _explained(name: str, state: Kubelet, record: PodRecord) -> NodeExplanation:
 
 
 def _shortage(seen: NodeExplanation, at: int) -> tuple[int, float]:
-    """How many resources a NUMA node has too little of, and what part of all that is asked for is missing."""
+    """The number of resources that a NUMA node lacks, and the missing share of the request."""
     rooms = seen.steps[-1].resources
     short = [room for room in rooms if not room.zones[at].fits]
     missing = sum(1 - min(room.zones[at].available, room.asked) / max(1, room.asked) for room in short)
@@ -107,7 +110,7 @@ def _shortage(seen: NodeExplanation, at: int) -> tuple[int, float]:
 
 
 def _holders(ledger: Ledger, name: str, state: Kubelet, at: int) -> Iterator[PodRecord]:
-    """Those who hold something there, whatever their hints were: of a pod that was reported nobody knows one."""
+    """The pods with an allocation on the NUMA node; hints are not known of pods in a report."""
     for record in ledger.pods_on(name):
         if record.uid in state.active and any(
             place.mask >> at & 1 for place in allocated_nodes(state, record.uid).values()

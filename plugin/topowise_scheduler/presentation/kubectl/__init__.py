@@ -1,1 +1,1 @@
-"""`kubectl topowise`: what the cluster's NUMA nodes look like, for people."""
+"""`kubectl topowise`: the NUMA nodes of a cluster for people."""

@@ -1,4 +1,4 @@
-"""kubectl-topowise, found by kubectl as `kubectl topowise`."""
+"""kubectl-topowise, which kubectl runs as `kubectl topowise`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _DOCUMENTS = ("json", "yaml", "svg")
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command line; its exit status."""
-    given = sys.argv[1:] if argv is None else argv
+    """Runs the command line; returns the exit status."""
+    words = sys.argv[1:] if argv is None else argv
     try:
-        answer = _answer(given or ["help"])
+        answer = _answer(words or ["help"])
         output.write(answer.body)
     except TopowiseError as exc:
         output.note(f"error: {exc}")
@@ -33,7 +33,7 @@ def main(argv: list[str] | None = None) -> int:
         if exc.name != "numpy":
             raise
         # The file for laptops is without it.
-        output.note(f"error: {given[0]}: needs numpy, expected it in {sys.executable}: python3 -m pip install numpy")
+        output.note(f"error: {words[0]}: needs numpy, expected it in {sys.executable}: python3 -m pip install numpy")
         return _TROUBLE
     except BrokenPipeError:
         # `| head` has seen enough.
@@ -46,15 +46,15 @@ def main(argv: list[str] | None = None) -> int:
     return answer.status
 
 
-def _answer(given: list[str]) -> Answer:
+def _answer(words: list[str]) -> Answer:
     from topowise_scheduler.presentation.kubectl import console
 
-    if given[:1] == ["__complete"]:
+    if words[:1] == ["__complete"]:
         from topowise_scheduler.presentation.kubectl import completion
 
-        return completion.complete(given[1:], arguments.parser(__version__))
+        return completion.complete(words[1:], arguments.parser(__version__))
     parser = arguments.parser(__version__)
-    options: argparse.Namespace = parser.parse_args(given)
+    options: argparse.Namespace = parser.parse_args(words)
     if options.command == "help":
         # It prints, and ends the program.
         parser.parse_args([*([options.about] if options.about else []), "--help"])

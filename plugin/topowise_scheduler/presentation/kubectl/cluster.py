@@ -1,8 +1,7 @@
 """The service's own ledger and answers, filled once from the objects of a cluster or of files.
 
-Nothing here decides anything: what is said is what topowise-scheduler would say if it had watched the same pods come.
-What only a running service knows (pods it expects, refusals of kubelets since a report) is not in it; `--service` asks
-that one instead.
+The module decides nothing: an answer is that of a topowise-scheduler that has watched the same pods. State of a running
+service is missing (its reservations, quarantines after kubelet refusals); `--service` asks the service instead.
 """
 
 from __future__ import annotations
@@ -30,23 +29,23 @@ from topowise_scheduler.preemption import Budgets
 from topowise_scheduler.presentation.explain.cluster_view import ClusterView
 from topowise_scheduler.presentation.kubectl import manifests, names, objects, reasons
 from topowise_scheduler.presentation.kubectl.durations import seconds_since
-from topowise_scheduler.presentation.kubectl.manifests import Wanted
+from topowise_scheduler.presentation.kubectl.manifests import Workload
 from topowise_scheduler.presentation.kubectl.source import Kubectl
 from topowise_scheduler.strategies import scale
 
 NO_PODS: Final = "no Pods in the saved objects: in use is only what the reports list"
 FINEST: Final = scale.RAW_MAX
-"""A `top_score` that loses nothing of what a strategy says."""
+"""A `top_score` that keeps the full resolution of a strategy."""
 
-# After so long nobody doubts any more where a pod lies.
+# Longer than any reservation or uncertain placement lasts.
 _SETTLED_S: Final = 1000.0
 
 
 class Cluster:
     """All nodes as they are at `now` (seconds since 1970). `notes` are lines for stderr.
 
-    Pods are put in at the times at which they started, so that those are in doubt which no report has had the time to
-    confirm, and no others.
+    Each pod enters the ledger at its start time. So the placements of exactly those pods are uncertain that no report
+    can have confirmed yet.
     """
 
     def __init__(self, there: objects.Objects, now: float, strategy: str = "TightFit", *, top_score: int = 10) -> None:
@@ -83,7 +82,7 @@ class Cluster:
             self.notes.append(f"note: {NO_PODS}")
 
     def assign(self, pod: Pod, name: str) -> str:
-        """The pod is on the node, for good, before anything else happens; its uid. It must fit there."""
+        """Assigns the pod to the node, confirmed before any later pod; returns its uid. The pod must fit there."""
         spec = msgspec.structs.replace(pod.spec, nodeName=name)
         started = datetime.fromtimestamp(self._time, UTC).isoformat()
         status = pods.Status(phase="Pending", startTime=started)
@@ -94,13 +93,13 @@ class Cluster:
         return record.uid
 
     def kubelet(self, name: str) -> Kubelet | None:
-        """The node as it is, None if it is not reported."""
+        """The present state of the node, None if it is not reported."""
         node_state = self.ledger.node_states.of(name)
         return None if node_state is None else node_state.kubelet
 
 
 def read(options: argparse.Namespace) -> tuple[objects.Objects, float]:
-    """The objects of the files or of the cluster that the options name, and when they were so."""
+    """The objects that the options name, and their time."""
     if options.nodes_file:
         there = objects.from_files(options.nodes_file)
         return there, objects.saved_at(there)
@@ -111,33 +110,33 @@ def read(options: argparse.Namespace) -> tuple[objects.Objects, float]:
 
 def open_with_manifests(
     options: argparse.Namespace, strategy: str = "TightFit", *, top_score: int = FINEST
-) -> tuple[Cluster, list[Wanted], list[str]]:
-    """The cluster, the pods of the manifests with their priorities, and lines for stderr. Raises SourceError."""
-    wanted, notes = asked_for(options)
+) -> tuple[Cluster, list[Workload], list[str]]:
+    """The cluster, the workloads of the manifests with their priorities, and lines for stderr. Raises SourceError."""
+    workloads, notes = workloads_of(options)
     there, now = read(options)
-    wanted, unknown = manifests.prioritised(wanted, _classes(options, there, wanted))
+    workloads, unknown = manifests.prioritised(workloads, _classes(options, there, workloads))
     known = Cluster(there, now, strategy, top_score=top_score)
     if not known.view.names:
         raise objects.no_nodes(options.nodes_file)
-    return known, wanted, [*notes, *unknown, *known.notes]
+    return known, workloads, [*notes, *unknown, *known.notes]
 
 
-def asked_for(options: argparse.Namespace) -> tuple[list[Wanted], list[str]]:
-    """What manifests ask for, or the object of the cluster that is named instead, with notes. Raises SourceError."""
-    given = options.pod
+def workloads_of(options: argparse.Namespace) -> tuple[list[Workload], list[str]]:
+    """The workloads of the manifests, or of the named object of the cluster, with notes. Raises SourceError."""
+    name = options.pod
     manifests.check_given(options)
-    if not given:
+    if not name:
         return manifests.read(options.file, options.namespace or "default")
     if options.nodes_file:
         namespace = options.namespace or "default"
-        return [manifests.of_object(names.saved(given, namespace, options.nodes_file), given, namespace)], []
+        return [manifests.of_object(names.saved(name, namespace, options.nodes_file), name, namespace)], []
     kubectl = Kubectl(options.context, options.kubeconfig)
     namespace = options.namespace or kubectl.namespace()
-    return [manifests.of_object(names.of_cluster(given, namespace, kubectl), given, namespace)], []
+    return [manifests.of_object(names.of_cluster(name, namespace, kubectl), name, namespace)], []
 
 
-def _classes(options: argparse.Namespace, there: objects.Objects, wanted: Sequence[Wanted]) -> dict[str, int]:
-    """The priorities of the classes that are named; those of the cluster are read only if there is need to."""
-    if options.nodes_file or not any(one.priority_class for one in wanted):
+def _classes(options: argparse.Namespace, there: objects.Objects, workloads: Sequence[Workload]) -> dict[str, int]:
+    """The values of the priority classes; the cluster is read only if a workload names a class."""
+    if options.nodes_file or not any(workload.priority_class for workload in workloads):
         return there.classes
     return objects.priority_classes(Kubectl(options.context, options.kubeconfig))

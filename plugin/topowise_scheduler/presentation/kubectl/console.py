@@ -1,4 +1,4 @@
-"""What a command knows of the terminal it answers to, and what an answer is. Commands themselves print nothing."""
+"""The terminal of a command, and the answer of a command. Commands themselves print nothing."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ GOOD, BAD, WARN, DIM, BOLD = "32", "31", "33", "2", "1"
 
 
 class Console(NamedTuple):
-    """`width` is None where there is no terminal: then a row is a line, however long, for those who pipe it.
+    """The terminal. `width` is None in a pipe, where each row is a line of any length.
 
-    `columns` is the width of pictures, which need one everywhere. `now` is seconds since 1970.
+    `columns` is the width of pictures, in a pipe as well. `now` is seconds since 1970.
     """
 
     width: int | None = None
@@ -35,9 +35,9 @@ class Console(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What goes to stdout, the exit status, and lines for stderr.
+    """The text for stdout, the exit status, and lines for stderr.
 
-    `key` is what is new if it changes, the text itself if it is "".
+    `key` changes if the answer says something new; "" stands for the text itself.
     """
 
     body: output.Body

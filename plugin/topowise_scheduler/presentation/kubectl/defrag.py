@@ -1,4 +1,4 @@
-"""`kubectl topowise defrag`: the fewest pods to move so that more pods like this one fit. It moves none itself."""
+"""`kubectl topowise defrag`: the fewest pods to move so that more pods like this one fit. It moves no pod."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from topowise_scheduler.presentation.explain import numa_placement
 from topowise_scheduler.presentation.kubectl import cluster, zones
 from topowise_scheduler.presentation.kubectl import console as colours
 from topowise_scheduler.presentation.kubectl.console import Answer, Console
-from topowise_scheduler.presentation.kubectl.manifests import Wanted, not_looked_at
+from topowise_scheduler.presentation.kubectl.manifests import Workload, not_looked_at
 from topowise_scheduler.presentation.kubectl.table import columns
 from topowise_scheduler.presentation.text import most_frequent_first, plural
 
 _NEW: Final = "(new)"
-# A NUMA node: what is taken of it, and what is free.
+# Width of the bar of a NUMA node.
 _CELLS: Final = 10
 _TAKEN_AND_FREE: Final = ("█", "░")
 _IN_ASCII: Final = ("#", ".")
@@ -30,33 +30,33 @@ _IN_ASCII: Final = ("#", ".")
 
 def run(options: argparse.Namespace, console: Console) -> Answer:
     """The command."""
-    known, all_wanted, notes = cluster.open_with_manifests(options)
-    if len(all_wanted) != 1:
-        raise SourceError(", ".join(options.file), f"asks for {len(all_wanted)} kinds of pods, expected one")
-    wanted = all_wanted[0]
-    notes += not_looked_at(all_wanted)
-    pod = wanted.numbered(0)
-    running = [(one, record) for one in known.pods if (record := known.records.record(one)).stage == "assigned"]
-    movable, others = defrag.sort(running, known.budgets, pod.spec.priority or 0)
-    count = wanted.count if options.count is None else options.count
+    known, workloads, notes = cluster.open_with_manifests(options)
+    if len(workloads) != 1:
+        raise SourceError(", ".join(options.file), f"asks for {len(workloads)} kinds of pods, expected one")
+    workload = workloads[0]
+    notes += not_looked_at(workloads)
+    pod = workload.numbered(0)
+    running = [(pod_, record) for pod_ in known.pods if (record := known.records.record(pod_)).stage == "assigned"]
+    movable, not_movable = defrag.sort(running, known.budgets, pod.spec.priority or 0)
+    count = workload.count if options.count is None else options.count
     plan = defrag.plan(known.answers, known.view, pod, count, movable, options.max_moves, progress=Progress())
-    notes += [f"note: {len(movable)} of {plural(len(running), 'pod')} may be moved{_not(others)}"]
+    notes += [f"note: {len(movable)} of {plural(len(running), 'pod')} may be moved{_not(not_movable)}"]
     status = 1 if plan.why else 0
     if options.output != "table":
-        return Answer(documents.spell(_document(wanted, count, plan, others), options.output), status, notes)
-    return Answer(_text(wanted, count, plan, console), status, notes)
+        return Answer(documents.spell(_document(workload, count, plan, not_movable), options.output), status, notes)
+    return Answer(_text(workload, count, plan, console), status, notes)
 
 
-def _not(others: Counter[str]) -> str:
-    """Why the others may not."""
-    counts = [f"{count} {why}" for why, count in most_frequent_first(others)]
+def _not(not_movable: Counter[str]) -> str:
+    """Why the remaining pods are not movable."""
+    counts = [f"{count} {why}" for why, count in most_frequent_first(not_movable)]
     return f"; not {', '.join(counts)}" if counts else ""
 
 
-def _document(wanted: Wanted, count: int, plan: Plan, others: Counter[str]) -> dict[str, Any]:
+def _document(workload: Workload, count: int, plan: Plan, not_movable: Counter[str]) -> dict[str, Any]:
     return {
-        "pod": wanted.name,
-        "from": wanted.origin,
+        "pod": workload.name,
+        "from": workload.origin,
         "count": count,
         "fits": not plan.why,
         "already": plan.already,
@@ -65,7 +65,7 @@ def _document(wanted: Wanted, count: int, plan: Plan, others: Counter[str]) -> d
         "why": plan.why,
         "steps": [_step(step) for step in plan.steps],
         "free": [_free(change) for change in plan.changes],
-        "notMovable": dict(sorted(others.items())),
+        "notMovable": dict(sorted(not_movable.items())),
     }
 
 
@@ -79,10 +79,10 @@ def _free(change: Change) -> dict[str, Any]:
     return {"node": change.node, "numa": change.numa, "before": change.before, "after": change.after}
 
 
-def _text(wanted: Wanted, count: int, plan: Plan, console: Console) -> list[Line]:
+def _text(workload: Workload, count: int, plan: Plan, console: Console) -> list[Line]:
     if plan.why:
-        return [[console.paint(f"{wanted.name}: no room for {count} more", colours.BAD), f": {plan.why}"]]
-    title = f"{wanted.name}: {plural(count, 'more pod')} {'fits' if count == 1 else 'fit'}"
+        return [[console.paint(f"{workload.name}: no room for {count} more", colours.BAD), f": {plan.why}"]]
+    title = f"{workload.name}: {plural(count, 'more pod')} {'fits' if count == 1 else 'fit'}"
     if not plan.moves:
         title += ", nothing has to be moved"
     else:
@@ -95,7 +95,7 @@ def _text(wanted: Wanted, count: int, plan: Plan, console: Console) -> list[Line
     table = columns(["STEP", "POD", "FROM", "TO", "ON NUMA"], rows, width=console.width)
     text: list[Line] = [[console.paint(title, colours.BOLD)], "", *table]
     if plan.moves:
-        text += ["", *_picture(wanted, plan.changes, console), ""]
+        text += ["", *_picture(workload, plan.changes, console), ""]
         text += [
             "One step after the other: evict the pod, see to it that the one made for it goes to the node under TO,",
             "and wait until it is Ready. Budgets were looked at as they are now.",
@@ -103,13 +103,16 @@ def _text(wanted: Wanted, count: int, plan: Plan, console: Console) -> list[Line
     return text
 
 
-def _picture(wanted: Wanted, changes: Sequence[Change], console: Console) -> list[Line]:
-    """The NUMA nodes of all nodes that the steps change: a bar for what the wanted pods ask for, before and after."""
-    asked = [name for name in pods.needs(wanted.numbered(0)).requests if any(name in one.whole for one in changes)]
-    rows = [
-        [one.node, str(one.numa), *(_bars(one, name, is_ascii=console.is_ascii) for name in asked)] for one in changes
+def _picture(workload: Workload, changes: Sequence[Change], console: Console) -> list[Line]:
+    """The NUMA nodes of all changed nodes: a bar for each requested resource, before and after."""
+    resources = [
+        name for name in pods.needs(workload.numbered(0)).requests if any(name in change.whole for change in changes)
     ]
-    heads = ["NODE", "NUMA", *(f"{zones.short(name).upper()} FREE, BEFORE AND AFTER" for name in asked)]
+    rows = [
+        [change.node, str(change.numa), *(_bars(change, name, is_ascii=console.is_ascii) for name in resources)]
+        for change in changes
+    ]
+    heads = ["NODE", "NUMA", *(f"{zones.short(name).upper()} FREE, BEFORE AND AFTER" for name in resources)]
     return columns(heads, rows, width=console.width)
 
 
@@ -122,7 +125,7 @@ def _bars(change: Change, resource: str, *, is_ascii: bool) -> str:
 
 
 def _bar(free: int, whole: int, *, is_ascii: bool) -> str:
-    """Free cells are rounded down: what is shown is there."""
+    """A bar; free cells are rounded down."""
     taken, empty = _IN_ASCII if is_ascii else _TAKEN_AND_FREE
     cells = _CELLS * free // whole if whole else 0
     return taken * (_CELLS - cells) + empty * cells

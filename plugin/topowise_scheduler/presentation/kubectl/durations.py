@@ -1,4 +1,4 @@
-"""Durations as kubectl tells them, and as Go writes them.
+"""Durations in the formats of kubectl and of Go.
 
 Source: k8s.io/apimachinery/pkg/util/duration (HumanDuration), time.ParseDuration.
 """
@@ -18,7 +18,7 @@ _GO_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ns|us|ms|s|m|h)", re.ASCII)
 
 
 def seconds_since(timestamp: str, now: float) -> float | None:
-    """Since an RFC 3339 time; None for a text that is none."""
+    """Seconds since an RFC 3339 time; None for an invalid text."""
     try:
         return now - datetime.fromisoformat(timestamp).timestamp()
     except ValueError:
@@ -26,7 +26,7 @@ def seconds_since(timestamp: str, now: float) -> float | None:
 
 
 def age(timestamp: str, now: float) -> str:
-    """ "3m20s" since an RFC 3339 time; "-" for a text that is none."""
+    """ "3m20s" since an RFC 3339 time; "-" for an invalid text."""
     seconds = seconds_since(timestamp, now)
     return "-" if seconds is None else human(int(max(0, seconds)))
 
@@ -45,14 +45,14 @@ def human(seconds: int) -> str:
 
 
 def of_go(text: Any) -> float | None:
-    """The seconds of "1m30s"; None if it is no duration, or 0, which is "not set"."""
+    """The seconds of "1m30s"; None for an invalid text, or for 0, which means "not set"."""
     if not isinstance(text, str) or not re.fullmatch(f"(?:{_GO_PART.pattern})+", text, re.ASCII):
         return None
     return sum(float(number) * _GO_UNITS[unit] for number, unit in _GO_PART.findall(text)) or None
 
 
 def _two(seconds: int, unit: int, name: str, smaller: int, its_name: str, until: int) -> str:
-    """The smaller unit only while there are few of the larger one."""
+    """The smaller unit is shown only below `until` larger units."""
     count, rest = divmod(seconds, unit)
     less = rest // smaller if count < until else 0
     return f"{count}{name}{less}{its_name}" if less else f"{count}{name}"

@@ -1,4 +1,4 @@
-"""`kubectl topowise explain`: why each node's kubelet would take a pod, or not."""
+"""`kubectl topowise explain`: why each node's kubelet would admit a pod, or not."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _COLOURS: Final = {
 
 
 class Explained(msgspec.Struct, frozen=True):
-    """A pod and what was said of it. `note` is what has to be known of the answer."""
+    """A pod and the explanation of each node. `note` states a limit of the answer."""
 
     pod: Pod
     nodes: list[NodeExplanation]
@@ -44,13 +44,13 @@ class Explained(msgspec.Struct, frozen=True):
 
     @property
     def not_looked_at(self) -> Sequence[str]:
-        """What the pod asks of its nodes beside what was looked at: the same for all of them."""
+        """Terms of the pod that are not evaluated, the same for all nodes."""
         return self.nodes[0].not_looked_at if self.nodes else ()
 
     @property
     def fits(self) -> bool:
-        """Whether any node takes it."""
-        return any(one.verdict == "fits" for one in self.nodes)
+        """Whether the pod fits on any node."""
+        return any(node.verdict == "fits" for node in self.nodes)
 
 
 def run(options: argparse.Namespace, console: Console) -> Answer:
@@ -61,39 +61,43 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
         if options.service and not is_pod:
             raise SourceError("explain --service", f"knows pods alone, expected no {options.pod!r:.260}")
         options.pod = names.bare(options.pod) if is_pod else options.pod
-    options.node = [names.node(one) for one in options.node]
+    options.node = [names.node(name) for name in options.node]
     if options.service and options.hints:
         raise SourceError("explain --hints", "is worked out here, expected no --service with it")
     if options.service and options.selector:
         raise SourceError("explain -l", "is worked out here, expected no --service with it")
-    explained, notes = _ask_service(options) if options.service else _ask_ourselves(options)
-    notes += [manifests.note_on(f"Pod {one.name}", asked) for one in explained if (asked := one.not_looked_at)]
-    status = 0 if all(one.fits for one in explained) else 1
+    answers, notes = _ask_service(options) if options.service else _ask_ourselves(options)
+    notes += [
+        manifests.note_on(f"Pod {answer.name}", unexamined)
+        for answer in answers
+        if (unexamined := answer.not_looked_at)
+    ]
+    status = 0 if all(answer.fits for answer in answers) else 1
     if options.output in ("json", "yaml"):
-        return Answer(json_output.one_or_all([one.nodes for one in explained], options.output), status, notes)
+        return Answer(json_output.one_or_all([answer.nodes for answer in answers], options.output), status, notes)
     if options.output == "name":
-        fitting = [node.node for one in explained for node in ordered(one.nodes) if node.verdict == "fits"]
+        fitting = [node.node for answer in answers for node in ordered(answer.nodes) if node.verdict == "fits"]
         return Answer(json_output.names("node", dict.fromkeys(fitting)), status, notes)
-    texts = [_text(one, console, options) for one in explained]
+    texts = [_text(answer, console, options) for answer in answers]
     return Answer(paragraphs(texts), status, notes)
 
 
 def ordered(nodes: Sequence[NodeExplanation]) -> list[NodeExplanation]:
-    """Those that fit first, the best of them on top; then those that come closest."""
-    return sorted(nodes, key=lambda one: (_ORDER.index(one.verdict), -one.score, _lacks(one), one.node))
+    """Nodes that fit come first, by score; then the nodes that lack least."""
+    return sorted(nodes, key=lambda node: (_ORDER.index(node.verdict), -node.score, _lacks(node), node.node))
 
 
-def _lacks(one: NodeExplanation) -> float:
-    """How far the zone that comes closest is from enough: the number of resources it lacks, and the worst share."""
-    rooms = one.steps[-1].resources if one.steps else ()
+def _lacks(node: NodeExplanation) -> float:
+    """How much the nearest zone lacks: the number of resources, and the worst share."""
+    rooms = node.steps[-1].resources if node.steps else ()
     if not rooms:
         return 0.0
     return min(sum(_lack(room.asked, room.zones[at]) for room in rooms) for at in range(len(rooms[0].zones)))
 
 
-def _lack(asked: int, zone: ZoneRoom) -> float:
-    """0 for a zone that has enough, else 1 and half of the share that is missing."""
-    return 0.0 if zone.fits else 1.5 - max(0, zone.available) / max(1, asked) / 2
+def _lack(requested: int, zone: ZoneRoom) -> float:
+    """0 for a zone with enough, else 1 and half of the missing share."""
+    return 0.0 if zone.fits else 1.5 - max(0, zone.available) / max(1, requested) / 2
 
 
 def _ask_service(options: argparse.Namespace) -> tuple[list[Explained], list[str]]:
@@ -104,10 +108,10 @@ def _ask_service(options: argparse.Namespace) -> tuple[list[Explained], list[str
         pod = Pod(Metadata(options.pod, namespace), Spec())
         explanations = service.explain(options.service, f"{namespace}/{options.pod}", None, options.node)
         return [Explained(pod, explanations)], []
-    wanted, notes = manifests.read(options.file, options.namespace or "default")
+    workloads, notes = manifests.read(options.file, options.namespace or "default")
     return [
-        Explained(one.pod, service.explain(options.service, "", msgspec.to_builtins(one.pod), options.node))
-        for one in wanted
+        Explained(workload.pod, service.explain(options.service, "", msgspec.to_builtins(workload.pod), options.node))
+        for workload in workloads
     ], notes
 
 
@@ -117,19 +121,19 @@ def _ask_ourselves(options: argparse.Namespace) -> tuple[list[Explained], list[s
     if options.pod and names.is_pod(options.pod):
         pod, there, now = _pod_and_objects(options)
         known = cluster.Cluster(there, now)
-        # It is not there already: what would become of it is the question.
+        # The question is where the pod would go, so its present booking must not count.
         known.ledger.drop_pod(pod.metadata.uid)
-        asked, notes = [(unbound(pod), _already(pod))], known.notes
+        pods, notes = [(unbound(pod), _already(pod))], known.notes
     else:
-        known, wanted, notes = cluster.open_with_manifests(options, top_score=10)
-        asked = [(one.pod, "") for one in wanted]
+        known, workloads, notes = cluster.open_with_manifests(options, top_score=10)
+        pods = [(workload.pod, "") for workload in workloads]
     there_are = known.view.names
     if not there_are:
         raise objects.no_nodes(options.nodes_file)
     named = names.existing_nodes(options.node, there_are, "--node") or there_are
     nodes = selection.labelled(named, options.selector, known.nodes)
     return [
-        Explained(pod, known.view.explanations(pod, nodes, with_hints=options.hints), note) for pod, note in asked
+        Explained(pod, known.view.explanations(pod, nodes, with_hints=options.hints), note) for pod, note in pods
     ], notes
 
 
@@ -158,12 +162,12 @@ def _already(pod: Pod) -> str:
     return ""
 
 
-def _text(one: Explained, console: Console, options: argparse.Namespace) -> list[Line]:
-    nodes = ordered(one.nodes)
+def _text(explained: Explained, console: Console, options: argparse.Namespace) -> list[Line]:
+    nodes = ordered(explained.nodes)
     is_wide, with_hints = options.output == "wide", options.hints
     fitting = sum(node.verdict == "fits" for node in nodes)
-    title = f"Pod {one.name}: fits {fitting} of {plural(len(nodes), 'node')}"
-    lines: list[Line] = [[console.paint(title, colours.BOLD)], *([one.note] if one.note else []), ""]
+    title = f"Pod {explained.name}: fits {fitting} of {plural(len(nodes), 'node')}"
+    lines: list[Line] = [[console.paint(title, colours.BOLD)], *([explained.note] if explained.note else []), ""]
     is_summed_up = len(nodes) > reasons.MOST_ROWS and not (options.all or is_wide or with_hints)
     if is_summed_up:
         header, rows = ["VERDICT", "NODES", "WHY"], reasons.rows(nodes)
@@ -181,7 +185,7 @@ def _text(one: Explained, console: Console, options: argparse.Namespace) -> list
         matrices = [_matrix(node, step, console) for node in nodes for step in node.steps if step.resources]
         lines = paragraphs([lines, *matrices])
     if with_hints:
-        lines = paragraphs([lines, *[told for node in nodes if (told := hints.text(node, console))]])
+        lines = paragraphs([lines, *[hint_lines for node in nodes if (hint_lines := hints.text(node, console))]])
     return lines
 
 
@@ -194,9 +198,9 @@ def _why(node: NodeExplanation) -> str:
 
 
 def _matrix(node: NodeExplanation, step: Step, console: Console) -> list[Line]:
-    """What one merge of hints saw: a row for each resource, a column for each zone."""
-    who = f"container {step.container}" if step.container else "the pod"
-    # A hint that is not preferred does not pass, or is not where the pod lies.
+    """The amounts of a merge of hints: a row for each resource, a column for each zone."""
+    scope = f"container {step.container}" if step.container else "the pod"
+    # A hint that is not preferred is refused, or is not the actual allocation.
     chosen = "" if step.chosen is None or not step.preferred else f" -> NUMA {'+'.join(map(str, step.chosen))}"
     rows = []
     for room in sorted(step.resources, key=lambda room: (room.resource != "cpu", room.resource != "memory")):
@@ -211,5 +215,5 @@ def _matrix(node: NodeExplanation, step: Step, console: Console) -> list[Line]:
     def paint(column: int, cell: str) -> str | Styled:
         return console.paint(cell, colours.BAD) if column > 1 and cell.startswith("!") else cell
 
-    title = f"{node.node}, {who}{chosen} (free of allocatable; ! is not enough)"
+    title = f"{node.node}, {scope}{chosen} (free of allocatable; ! is not enough)"
     return [title, *columns(header, rows, indent="  ", paint=paint)]

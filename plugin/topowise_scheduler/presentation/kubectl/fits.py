@@ -1,4 +1,4 @@
-"""`kubectl topowise fits`: how many more pods like this one there is room for, node by node."""
+"""`kubectl topowise fits`: how many more pods like this one each node takes."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from topowise_scheduler.presentation.explain.cluster_view import ClusterView
 from topowise_scheduler.presentation.kubectl import cluster, json_output, reasons, selection
 from topowise_scheduler.presentation.kubectl import console as colours
 from topowise_scheduler.presentation.kubectl.console import Answer, Console
-from topowise_scheduler.presentation.kubectl.manifests import Wanted, not_looked_at
+from topowise_scheduler.presentation.kubectl.manifests import Workload, not_looked_at
 from topowise_scheduler.presentation.kubectl.table import columns, paragraphs
 from topowise_scheduler.presentation.text import plural
 
 
 def run(options: argparse.Namespace, console: Console) -> Answer:
     """The command."""
-    known, wanted, notes = cluster.open_with_manifests(options)
-    notes += not_looked_at(wanted)
+    known, workloads, notes = cluster.open_with_manifests(options)
+    notes += not_looked_at(workloads)
     nodes = selection.labelled(known.view.names, options.selector, known.nodes)
     texts: list[list[Line]] = []
     documents: list[dict[str, Any]] = []
     status = 0
-    for one in wanted:
-        rooms = sorted(_rooms(known.view, one, nodes), key=lambda room: (-room.count, room.node))
+    for workload in workloads:
+        rooms = sorted(_rooms(known.view, workload, nodes), key=lambda room: (-room.count, room.node))
         total = sum(room.count for room in rooms)
         status = status if total else 1
-        documents.append(_document(one, rooms, total))
-        texts.append(_text(one, rooms, total, console, options))
+        documents.append(_document(workload, rooms, total))
+        texts.append(_text(workload, rooms, total, console, options))
     if options.output in ("json", "yaml"):
         return Answer(json_output.one_or_all(documents, options.output), status, notes)
     if options.output == "name":
@@ -41,25 +41,27 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     return Answer(paragraphs(texts), status, notes)
 
 
-def _rooms(view: ClusterView, one: Wanted, nodes: Sequence[str]) -> Iterator[Room]:
-    """What each node has room for; of those that have none, what `explain` says."""
-    pod = one.numbered(0)
+def _rooms(view: ClusterView, workload: Workload, nodes: Sequence[str]) -> Iterator[Room]:
+    """The number of copies on each node; a full node has the text of `explain`."""
+    pod = workload.numbered(0)
     rooms = []
     for filling in view.fillings(pod, nodes):
         while filling.add():
             pass
         rooms.append(filling.room())
     full = [room.node for room in rooms if not room.count]
-    why = {one.node: one.text for one in view.explanations(pod, full)}
+    why = {workload.node: workload.text for workload in view.explanations(pod, full)}
     return (msgspec.structs.replace(room, limit=why.get(room.node, room.limit)) for room in rooms)
 
 
-def _document(one: Wanted, rooms: list[Room], total: int) -> dict[str, Any]:
-    return {"pod": one.name, "from": one.origin, "fits": total, "nodes": rooms}
+def _document(workload: Workload, rooms: list[Room], total: int) -> dict[str, Any]:
+    return {"pod": workload.name, "from": workload.origin, "fits": total, "nodes": rooms}
 
 
-def _text(one: Wanted, rooms: list[Room], total: int, console: Console, options: argparse.Namespace) -> list[Line]:
-    title = f"{one.name}: {total} more {'fits' if total == 1 else 'fit'} on {plural(len(rooms), 'node')}"
+def _text(
+    workload: Workload, rooms: list[Room], total: int, console: Console, options: argparse.Namespace
+) -> list[Line]:
+    title = f"{workload.name}: {total} more {'fits' if total == 1 else 'fit'} on {plural(len(rooms), 'node')}"
     header = ["NODE", "FITS", "FIRST ON NUMA", "THEN"]
     is_summed_up = len(rooms) > reasons.MOST_ROWS and not (options.all or options.output == "wide")
     if is_summed_up:
@@ -80,7 +82,7 @@ def _row(room: Room) -> list[str]:
 
 
 def _most(rooms: Sequence[Room]) -> list[list[str]]:
-    """The nodes with room, so many as are read."""
+    """The first nodes that take copies, and the sum of the remaining nodes."""
     roomy = [room for room in rooms if room.count]
     rows, more = [_row(room) for room in roomy[: reasons.MOST_ROWS]], roomy[reasons.MOST_ROWS :]
     return [*rows, [f"({len(more)} more)", str(sum(room.count for room in more)), "", ""]] if more else rows

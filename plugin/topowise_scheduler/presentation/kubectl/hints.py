@@ -1,6 +1,6 @@
-"""`kubectl topowise explain --hints`: what each manager of a kubelet proposes, and what is made of it.
+"""`kubectl topowise explain --hints`: the hints of each manager of a kubelet, and their merges.
 
-Two tables for each merge: the hints by resource, and what combinations of them come to, the best first.
+Two tables for each merge: the hints by resource, and the results of combinations of hints, the best first.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from topowise_scheduler.presentation.kubectl import console as colours
 from topowise_scheduler.presentation.kubectl.console import Console
 from topowise_scheduler.presentation.kubectl.table import columns, paragraphs
 
-# With four NUMA nodes a resource has 15 hints; nobody reads all of 255.
+# A resource has up to 15 hints on four NUMA nodes, and 255 on eight.
 _MOST_HINTS: Final = 32
 _MOST_MERGES: Final = 16
 _TAKEN, _REFUSED = "taken", "refused"
 
 
 def text(node: NodeExplanation, console: Console) -> list[Line]:
-    """Lines of one node, none if it was not asked."""
+    """Lines of a node, none if the node has no report."""
     if node.verdict == "not reported":
         return []
     merges = [(step, step.merge) for step in node.steps if step.merge is not None]
@@ -33,8 +33,8 @@ def text(node: NodeExplanation, console: Console) -> list[Line]:
 
 
 def _step(node: NodeExplanation, step: Step, merge: MergeTable, console: Console) -> list[Line]:
-    who = f"container {step.container}" if step.container else "the pod"
-    title = f"{node.node}, {who}, policy {node.policy}"
+    scope = f"container {step.container}" if step.container else "the pod"
+    title = f"{node.node}, {scope}, policy {node.policy}"
     if merge.too_many:
         return [f"{title}: more NUMA nodes than hints can be listed for"]
     if not merge.resources:
@@ -49,20 +49,20 @@ def _step(node: NodeExplanation, step: Step, merge: MergeTable, console: Console
 
 def _hints(resources: Sequence[ResourceHints], console: Console) -> list[Line]:
     rows = []
-    for one in resources:
-        shown = [f"{_set(hint.numa)}{'*' if hint.preferred else ''}" for hint in one.hints[:_MOST_HINTS]]
-        more = [f"and {len(one.hints) - _MOST_HINTS} more"] if len(one.hints) > _MOST_HINTS else []
-        rows.append([one.manager, one.resource, "  ".join([*shown, *more]) or "none: it fits nowhere"])
+    for resource in resources:
+        shown = [f"{_set(hint.numa)}{'*' if hint.preferred else ''}" for hint in resource.hints[:_MOST_HINTS]]
+        more = [f"and {len(resource.hints) - _MOST_HINTS} more"] if len(resource.hints) > _MOST_HINTS else []
+        rows.append([resource.manager, resource.resource, "  ".join([*shown, *more]) or "none: it fits nowhere"])
     return columns(["MANAGER", "RESOURCE", "HINTS"], rows, indent="    ", width=console.width)
 
 
 def _merges(node: NodeExplanation, step: Step, merge: MergeTable, console: Console) -> list[Line]:
     verdict = _REFUSED if node.policy in ("restricted", "single-numa-node") and not step.preferred else _TAKEN
-    rows = [_row(one, verdict if not at else "") for at, one in enumerate(merge.merges[:_MOST_MERGES])]
+    rows = [_row(merged, verdict if not at else "") for at, merged in enumerate(merge.merges[:_MOST_MERGES])]
     if len(merge.merges) > _MOST_MERGES:
         blank = [""] * (len(rows[0]) - 1)
         rows.append([f"and {len(merge.merges) - _MOST_MERGES} more", *blank])
-    header = ["MERGED", "PREFERRED", "VERDICT", "WAYS", *(f"OF {one.resource}" for one in merge.resources)]
+    header = ["MERGED", "PREFERRED", "VERDICT", "WAYS", *(f"OF {merged.resource}" for merged in merge.resources)]
 
     def paint(column: int, cell: str) -> str | Styled:
         return console.paint(cell, {_TAKEN: colours.GOOD, _REFUSED: colours.BAD}.get(cell, "")) if column == 2 else cell
@@ -70,13 +70,13 @@ def _merges(node: NodeExplanation, step: Step, merge: MergeTable, console: Conso
     return columns(header, rows, indent="    ", paint=paint)
 
 
-def _row(one: Merged, verdict: str) -> list[str]:
+def _row(merged: Merged, verdict: str) -> list[str]:
     return [
-        _set(one.numa),
-        "yes" if one.preferred else "no",
+        _set(merged.numa),
+        "yes" if merged.preferred else "no",
         verdict,
-        str(one.ways),
-        *("none" if numa is None else _set(numa) for numa in one.hints),
+        str(merged.ways),
+        *("none" if numa is None else _set(numa) for numa in merged.hints),
     ]
 
 

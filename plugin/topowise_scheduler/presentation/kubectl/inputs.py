@@ -1,4 +1,4 @@
-"""What `-f` may name, as kubectl has it: a file, `-` for stdin, an address, or a directory with everything in it."""
+"""Sources of `-f`, as for kubectl: a file, `-` for stdin, a URL, or a directory."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _TIMEOUT_S: Final = 30
 _MOST_BYTES: Final = 64 << 20
 
 
-def texts(given: str) -> Iterator[tuple[str, bytes]]:
+def texts(name: str) -> Iterator[tuple[str, bytes]]:
     """Names and contents. Raises SourceError."""
-    if given == "-":
+    if name == "-":
         yield "stdin", sys.stdin.buffer.read()
-    elif given.startswith(_SCHEMES):
-        yield given, _fetched(given)
-    elif Path(given).is_dir():
-        # Not those below it, as kubectl without --recursive.
-        found = sorted(one for one in Path(given).iterdir() if one.suffix in _SUFFIXES and not one.is_dir())
-        if not found:
-            raise SourceError(given, f"is a directory without any {' or '.join(_SUFFIXES)}, expected some")
-        for one in found:
-            yield str(one), _read(one)
+    elif name.startswith(_SCHEMES):
+        yield name, _fetched(name)
+    elif Path(name).is_dir():
+        # Without subdirectories, as kubectl without --recursive.
+        paths = sorted(path for path in Path(name).iterdir() if path.suffix in _SUFFIXES and not path.is_dir())
+        if not paths:
+            raise SourceError(name, f"is a directory without any {' or '.join(_SUFFIXES)}, expected some")
+        for path in paths:
+            yield str(path), _read(path)
     else:
-        yield given, _read(Path(given))
+        yield name, _read(Path(name))
 
 
 def _read(path: Path) -> bytes:

@@ -1,4 +1,4 @@
-"""The pods that manifests ask for: as they are, or as many as a controller would make of its template."""
+"""The pods of manifests: single pods, or the number of pods that a controller would make of its template."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _MOST_REPLICAS: Final = 10_000
 _SYSTEM_CLASSES: Final = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
 
-class Wanted(msgspec.Struct, frozen=True):
-    """A pod that somebody asks for, `count` of them in a row.
+class Workload(msgspec.Struct, frozen=True):
+    """A pod of a manifest, and the number of its copies.
 
-    `origin` is what asks: "Deployment default/web"; `serial` tells two of one name apart. `priority_class` is "" where
-    the priority itself is written.
+    `origin` is the object, "Deployment default/web"; `serial` distinguishes objects of the same name. `priority_class`
+    is "" if the pod has a priority.
     """
 
     pod: Pod
@@ -43,14 +43,14 @@ class Wanted(msgspec.Struct, frozen=True):
         return f"{self.pod.metadata.namespace}/{self.pod.metadata.name}"
 
     def numbered(self, number: int) -> Pod:
-        """One of them, with a uid of its own: it is not the pod of that name that may be there already."""
+        """A copy with a uid of its own: it is not the pod of that name that may exist already."""
         metadata = self.pod.metadata
         name = metadata.name if self.origin.startswith("Pod ") else f"{metadata.name}-{number}"
         uid = f"wanted/{self.serial}/{number}"
         return msgspec.structs.replace(self.pod, metadata=msgspec.structs.replace(metadata, name=name, uid=uid))
 
-    def with_priority(self, classes: Mapping[str, int]) -> Wanted:
-        """With the priority of its class; 0 for one that is not known."""
+    def with_priority(self, classes: Mapping[str, int]) -> Workload:
+        """Sets the priority of the class; 0 for an unknown class."""
         if not self.priority_class:
             return self
         priority = {**classes, **_SYSTEM_CLASSES}.get(self.priority_class, 0)
@@ -59,24 +59,24 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 def check_given(options: argparse.Namespace) -> None:
-    """Raises SourceError unless a pod, or what makes pods, is either named or in files."""
+    """Raises SourceError unless the options name either a pod or workload, or files."""
     if bool(options.pod) == bool(options.file):
         expected = "expected a pod, what makes pods (deploy/NAME), or -f FILE, and only one of them"
         raise SourceError(options.command, expected)
 
 
-def read(files: Sequence[str], namespace: str) -> tuple[list[Wanted], list[str]]:
-    """What the files ask for in their order, and notes on what makes no pods. Raises SourceError if nothing does."""
+def read(files: Sequence[str], namespace: str) -> tuple[list[Workload], list[str]]:
+    """The workloads of the files in their order, and notes on other objects. Raises SourceError if there are none."""
     where = ", ".join(files)
-    found: list[Wanted] = []
+    workloads: list[Workload] = []
     left_out: Counter[str] = Counter()
     for document in documents(files):
-        made = _wanted(document, namespace, where)
-        if made is None:
+        workload = _workload(document, namespace, where)
+        if workload is None:
             left_out[str(document.get("kind") or "without a kind")] += 1
         else:
-            found.append(msgspec.structs.replace(made, serial=len(found)))
-    if not found:
+            workloads.append(msgspec.structs.replace(workload, serial=len(workloads)))
+    if not workloads:
         kinds = ", ".join(sorted(left_out)) or "nothing"
         raise SourceError(where, f"has {kinds}, expected Pods, {', '.join(_TEMPLATES)}s or Jobs with replicas")
     notes = []
@@ -86,44 +86,44 @@ def read(files: Sequence[str], namespace: str) -> tuple[list[Wanted], list[str]]
     if left_out:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(left_out.items()))
         notes.append(f"note: left out, as they make no pods: {kinds}")
-    return found, notes
+    return workloads, notes
 
 
-def prioritised(found: Sequence[Wanted], classes: Mapping[str, int]) -> tuple[list[Wanted], list[str]]:
-    """The wanted pods with the priorities of their classes, and notes on classes that are not known."""
-    named = {one.priority_class for one in found} - {""}
+def prioritised(workloads: Sequence[Workload], classes: Mapping[str, int]) -> tuple[list[Workload], list[str]]:
+    """The workloads with the priorities of their classes, and notes on unknown classes."""
+    named = {workload.priority_class for workload in workloads} - {""}
     notes = [
         f"warning: priority class {name!r} is not known; its pods are taken to have priority 0"
         for name in sorted(named - classes.keys() - _SYSTEM_CLASSES.keys())
     ]
-    return [one.with_priority(classes) for one in found], notes
+    return [workload.with_priority(classes) for workload in workloads], notes
 
 
-def not_looked_at(found: Sequence[Wanted]) -> list[str]:
-    """Notes on what the pods ask of their nodes that is not looked at."""
-    return [note_on(one.origin, asked) for one in found if (asked := unexamined(one.pod.spec))]
+def not_looked_at(workloads: Sequence[Workload]) -> list[str]:
+    """Notes on terms of the pods that are not evaluated."""
+    return [note_on(workload.origin, terms) for workload in workloads if (terms := unexamined(workload.pod.spec))]
 
 
-def note_on(what: str, asked: Sequence[str]) -> str:
-    """The note for one."""
-    return f"note: {what} asks for {', '.join(asked)}, which is not looked at here"
+def note_on(origin: str, terms: Sequence[str]) -> str:
+    """The note for an object."""
+    return f"note: {origin} asks for {', '.join(terms)}, which is not looked at here"
 
 
-def of_pod(document: Json, where: str, namespace: str = "default") -> Wanted:
-    """One pod. Raises SourceError."""
+def of_pod(document: Json, where: str, namespace: str = "default") -> Workload:
+    """The workload of a pod. Raises SourceError."""
     return _make(document, document, f"Pod {_name(document, where)}", 1, namespace, where)
 
 
-def of_object(document: Json, where: str, namespace: str) -> Wanted:
-    """What an object that makes pods asks for. Raises SourceError."""
-    made = _wanted(document, namespace, where)
-    if made is None:
+def of_object(document: Json, where: str, namespace: str) -> Workload:
+    """The workload of an object. Raises SourceError if it makes no pods."""
+    workload = _workload(document, namespace, where)
+    if workload is None:
         raise SourceError(where, f"is a {document.get('kind')}, which makes no pods")
-    return made
+    return workload
 
 
-def _wanted(document: Json, namespace: str, where: str) -> Wanted | None:
-    """What one object asks for; None if it is nothing that makes pods on some node."""
+def _workload(document: Json, namespace: str, where: str) -> Workload | None:
+    """The workload of an object, None if it makes no pods that need a node."""
     kind, spec = document.get("kind"), document.get("spec") or {}
     if kind == "Pod" or (kind is None and "containers" in spec):
         return of_pod(document, where, namespace)
@@ -141,7 +141,7 @@ def _wanted(document: Json, namespace: str, where: str) -> Wanted | None:
     return _make(template, document, f"{kind} {_name(document, where)}", count, namespace, where)
 
 
-def _make(template: Json, owner: Json, origin: str, count: int, namespace: str, where: str) -> Wanted:
+def _make(template: Json, owner: Json, origin: str, count: int, namespace: str, where: str) -> Workload:
     spec = template.get("spec") or {}
     metadata = {**(template.get("metadata") or {})}
     metadata["name"] = _name(owner, where)
@@ -149,14 +149,14 @@ def _make(template: Json, owner: Json, origin: str, count: int, namespace: str, 
     if owner is not template:
         metadata.pop("uid", None)
     kind, name = origin.split(" ", 1)
-    # One that is there is placed anew, wherever it is now.
+    # An existing pod is placed again, whatever its present node is.
     pod = unbound(objects.pod_of({"kind": "Pod", "metadata": metadata, "spec": spec}, where))
     try:
         annotated(pod.metadata.annotations, pods.needs(pod))
     except ParseError as exc:
         raise SourceError(where, f"{origin} cannot be read: {exc}") from exc
     named = "" if pod.spec.priority is not None else str(spec.get("priorityClassName") or "")
-    return Wanted(pod, f"{kind} {metadata['namespace']}/{name}", count, named)
+    return Workload(pod, f"{kind} {metadata['namespace']}/{name}", count, named)
 
 
 def _name(document: Json, where: str) -> str:
@@ -167,11 +167,11 @@ def _name(document: Json, where: str) -> str:
     return name
 
 
-def _count(document: Json, given: Any, where: str) -> int:
+def _count(document: Json, count: Any, where: str) -> int:
     """A number of replicas; None is 1."""
-    if given is None:
+    if count is None:
         return 1
-    if not isinstance(given, int) or isinstance(given, bool) or not 0 <= given <= _MOST_REPLICAS:
+    if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= _MOST_REPLICAS:
         name = f"{document.get('kind')} {_name(document, where)}"
-        raise SourceError(where, f"{name} has {given!r:.80} replicas, expected a number from 0 to {_MOST_REPLICAS}")
-    return given
+        raise SourceError(where, f"{name} has {count!r:.80} replicas, expected a number from 0 to {_MOST_REPLICAS}")
+    return count

@@ -25,68 +25,68 @@ _NODES: Final = ("node", "nodes", "no")
 Json = dict[str, Any]
 
 
-def node(given: str) -> str:
-    """The name of a node. Raises SourceError for something of another kind."""
-    kind, slash, name = given.rpartition("/")
+def node(text: str) -> str:
+    """The name of a node. Raises SourceError for another kind."""
+    kind, slash, name = text.rpartition("/")
     if slash and kind.lower() not in _NODES:
-        raise SourceError(given, "expected NAME or node/NAME")
+        raise SourceError(text, "expected NAME or node/NAME")
     return name
 
 
-def is_pod(given: str) -> bool:
-    """Whether it is the name of a pod, and not of something that makes pods. Raises SourceError for other kinds."""
-    return _kind(given)[0] == "Pod"
+def is_pod(text: str) -> bool:
+    """Whether the text names a pod, not a workload. Raises SourceError for other kinds."""
+    return _kind(text)[0] == "Pod"
 
 
-def bare(given: str) -> str:
-    """Without its kind."""
-    return given.rpartition("/")[2]
+def bare(text: str) -> str:
+    """The name without its kind."""
+    return text.rpartition("/")[2]
 
 
-def saved(given: str, namespace: str, files: Sequence[str]) -> Json:
+def saved(text: str, namespace: str, files: Sequence[str]) -> Json:
     """The object of that name in the files. Raises SourceError if there is none."""
-    kind, *_ = _kind(given)
+    kind, *_ = _kind(text)
     for document in documents(files):
         metadata = document.get("metadata") or {}
-        found = (document.get("kind"), metadata.get("namespace") or "default", metadata.get("name"))
-        if found == (kind, namespace, bare(given)):
+        identity = (document.get("kind"), metadata.get("namespace") or "default", metadata.get("name"))
+        if identity == (kind, namespace, bare(text)):
             return dict(document)
-    raise SourceError(", ".join(files), f"has no {kind} {namespace}/{bare(given)}, expected it there")
+    raise SourceError(", ".join(files), f"has no {kind} {namespace}/{bare(text)}, expected it there")
 
 
-def of_cluster(given: str, namespace: str, kubectl: Kubectl) -> Json:
+def of_cluster(text: str, namespace: str, kubectl: Kubectl) -> Json:
     """The object of that name in the cluster. Raises SourceError."""
-    kind, group, plural, _ = _kind(given)
-    path = paths.path(f"{group}/namespaces", namespace, plural, bare(given))
+    kind, group, plural, _ = _kind(text)
+    path = paths.path(f"{group}/namespaces", namespace, plural, bare(text))
     (answer,) = kubectl.get(path)
     return {"kind": kind, **decoded(answer, path)}
 
 
 def listing(kind: str, namespace: str) -> str:
-    """The path of all objects of a kind in a namespace. Raises SourceError for a kind that makes no pods."""
+    """The list path of a kind in a namespace. Raises SourceError for a kind that makes no pods."""
     _, group, plural, _ = _kind(f"{kind}/")
     return paths.path(f"{group}/namespaces", namespace, plural)
 
 
-def existing_nodes(given: Iterable[str], known: Sequence[str], where: str) -> list[str]:
-    """The names of nodes, each of which there is. Raises SourceError for the first that there is not."""
-    wanted = list(dict.fromkeys(node(one) for one in given))
-    for name in wanted:
+def existing_nodes(texts: Iterable[str], known: Sequence[str], where: str) -> list[str]:
+    """The names of existing nodes. Raises SourceError for the first that does not exist."""
+    nodes = list(dict.fromkeys(node(text) for text in texts))
+    for name in nodes:
         if name not in known:
             raise SourceError(where, f"no such node {name!r:.260}, {instead(known)}")
-    return wanted
+    return nodes
 
 
 def instead(known: Sequence[str]) -> str:
-    """What could have been named."""
+    """The expected names, for an error message."""
     if not known:
         return "expected the name of a reported node, but there is no NodeResourceTopology at all"
     return f"expected the name of a reported node: {first_of(known, _MAX_NAMES)}"
 
 
-def _kind(given: str) -> tuple[str, str, str, Sequence[str]]:
-    kind, slash, _ = given.rpartition("/")
-    for one in _KINDS:
-        if kind.lower() in (one[2], *one[3]) or (not slash and one[0] == "Pod"):
-            return one
-    raise SourceError(given, f"expected NAME or KIND/NAME with one of {', '.join(one[3][0] for one in _KINDS)}")
+def _kind(text: str) -> tuple[str, str, str, Sequence[str]]:
+    kind, slash, _ = text.rpartition("/")
+    for entry in _KINDS:
+        if kind.lower() in (entry[2], *entry[3]) or (not slash and entry[0] == "Pod"):
+            return entry
+    raise SourceError(text, f"expected NAME or KIND/NAME with one of {', '.join(entry[3][0] for entry in _KINDS)}")

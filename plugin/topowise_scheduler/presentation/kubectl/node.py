@@ -1,4 +1,4 @@
-"""`kubectl topowise node NAME`: one machine drawn, with what its pods hold."""
+"""`kubectl topowise node NAME`: a machine as a picture, with the allocations of its pods."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from topowise_scheduler.report.costs import distances
 
 def run(options: argparse.Namespace, console: Console) -> Answer:
     """The command."""
-    found, pods_of_it = _find(options)
-    report = read(found.topology, size=found.size)
+    reported, pods_of_it = _find(options)
+    report = read(reported.topology, size=reported.size)
     notes = tuple([f"warning: {report.name}: {problem}" for problem in report.problems])
-    drawn = picture.with_claimed(picture_of(report, found, pods_of_it, console.now), found.topology)
+    drawn = picture.with_claimed(picture_of(report, reported, pods_of_it, console.now), reported.topology)
     if options.output in ("json", "yaml"):
-        return Answer(documents.spell(json_output.machine(drawn, found.changed), options.output), notes=notes)
+        return Answer(documents.spell(json_output.machine(drawn, reported.changed), options.output), notes=notes)
     if options.output == "svg":
         return Answer(picture.svg(drawn), notes=notes)
-    key = documents.spell(json_output.machine(drawn, found.changed), "json") if options.watch else ""
+    key = documents.spell(json_output.machine(drawn, reported.changed), "json") if options.watch else ""
     if options.output == "wide":
-        distances_table, problems = _pci_distances(report, found.topology)
+        distances_table, problems = _pci_distances(report, reported.topology)
         notes += problems
         tables = [
-            nodes.wide_table([found.topology])[0],
+            nodes.wide_table([reported.topology])[0],
             *([distances_table] if distances_table else []),
             _holdings(drawn),
         ]
@@ -64,16 +64,16 @@ def _pci_distances(report: Report, topology: nrt.NodeResourceTopology) -> tuple[
         return [], (f"warning: {report.name}: {exc}; the PCI distances are left out",)
 
 
-def picture_of(report: Report, found: objects.Reported, pods_of_it: Sequence[Pod], now: float) -> Picture:
-    """The machine as it was reported, with these pods where the kubelet will have put them since."""
-    state = _now(found, pods_of_it) if pods_of_it else _as_reported(report)
+def picture_of(report: Report, reported: objects.Reported, pods_of_it: Sequence[Pod], now: float) -> Picture:
+    """The machine as reported, with these pods as the kubelet will have placed them since."""
+    state = _now(reported, pods_of_it) if pods_of_it else _as_reported(report)
     drawn = picture.read(
         state,
         {pod.metadata.uid: f"{pod.metadata.namespace}/{pod.metadata.name}" for pod in pods_of_it},
         node=report.name,
-        machine=_machine(found.topology),
+        machine=_machine(reported.topology),
         precision=report.precision,
-        age=f"changed {age(found.changed, now)} ago" if found.changed else "",
+        age=f"changed {age(reported.changed, now)} ago" if reported.changed else "",
     )
     return msgspec.structs.replace(drawn, policy=report.policy)
 
@@ -84,12 +84,12 @@ def _as_reported(report: Report) -> Kubelet:
     return _known(node_state)
 
 
-def _now(found: objects.Reported, pods_of_it: Sequence[Pod]) -> Kubelet:
+def _now(reported: objects.Reported, pods_of_it: Sequence[Pod]) -> Kubelet:
     # The ledger brings the engine along, which takes 0.15 s to load.
     from topowise_scheduler.presentation.kubectl.cluster import Cluster
 
-    now = Cluster(objects.Objects(reports=(found,), pods=tuple(pods_of_it)), 0.0)
-    return _known(now.ledger.node_states.of(found.topology.metadata.name))
+    now = Cluster(objects.Objects(reports=(reported,), pods=tuple(pods_of_it)), 0.0)
+    return _known(now.ledger.node_states.of(reported.topology.metadata.name))
 
 
 def _known(node_state: NodeState | None) -> Kubelet:
@@ -99,7 +99,7 @@ def _known(node_state: NodeState | None) -> Kubelet:
 
 
 def _find(options: argparse.Namespace) -> tuple[objects.Reported, tuple[Pod, ...]]:
-    """The report, and the pods that are to be looked at."""
+    """The report of the node, and the pods to include."""
     name = names.node(options.name)
     if options.file:
         saved = objects.from_files(options.file)
@@ -112,7 +112,7 @@ def _find(options: argparse.Namespace) -> tuple[objects.Reported, tuple[Pod, ...
     kubectl = Kubectl(options.context, options.kubeconfig)
     path, pods_path = paths.path(nrt.PATH, name), f"/api/v1/pods?fieldSelector=spec.nodeName%3D{quote(name, safe='')}"
     try:
-        found, *rest = kubectl.get(path, *([pods_path] if options.pods else []))
+        answer_, *rest = kubectl.get(path, *([pods_path] if options.pods else []))
     except MissingError:
         answer = kubectl.served(paths.path(nrt.OLD_PATH, name))
         if isinstance(answer, MissingError):
@@ -120,17 +120,17 @@ def _find(options: argparse.Namespace) -> tuple[objects.Reported, tuple[Pod, ...
             raise SourceError(f"node {name}", f"no such node is reported, {_instead(there)}") from answer
         if isinstance(answer, SourceError):
             raise answer from None
-        found, rest = answer, kubectl.get(pods_path) if options.pods else []
-    (report,) = objects.reports([decoded(found, path)], path)
+        answer_, rest = answer, kubectl.get(pods_path) if options.pods else []
+    (report,) = objects.reports([decoded(answer_, path)], path)
     return report, objects.pods_in(rest[0], pods_path) if options.pods else ()
 
 
 def _instead(there: objects.Objects) -> str:
-    return names.instead([one.topology.metadata.name for one in there.reports])
+    return names.instead([report.topology.metadata.name for report in there.reports])
 
 
 def _machine(topology: nrt.NodeResourceTopology) -> Machine | None:
-    """What a kubelet does not keep of its machine: how far the nodes are apart, and how much memory they have."""
+    """The parts of the machine that a kubelet does not have: distances, and memory sizes."""
     zones = nrt.numa_zones(topology)
     ids = [numa_id for numa_id, _ in zones]
     if not zones:
@@ -154,12 +154,12 @@ def _memory(zone: nrt.Zone) -> int:
 
 
 def _holdings(drawn: Picture) -> list[Line]:
-    """A row for each pod that holds something."""
+    """A row for each pod with exclusive resources."""
     zone_of = {thread.id: zone.id for zone in drawn.zones for thread in zone.threads if thread.id is not None}
     rows = []
     for owner in drawn.owners:
         on = {zone_of[cpu] for cpu in owner.cpus if cpu in zone_of}
         on.update(zone for block in owner.memory for zone in block.zones)
         rows.append([owner.name, captions.nodes(sorted(on)) or "-", ", ".join(captions.holds(owner))])
-    more = captions.others(drawn)
+    more = captions.pods_without_resources(drawn)
     return [*columns(["POD", "NUMA NODES", "HOLDS"], rows), *([more] if more else [])]

@@ -1,4 +1,4 @@
-"""`kubectl topowise nodes`: a row for each node, or with `-o wide` for each NUMA node, as exporters report it."""
+"""`kubectl topowise nodes`: a row for each reported node, or with `-o wide` for each NUMA node."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from topowise_scheduler.presentation.kubectl.table import columns, width_of
 from topowise_scheduler.report import Report, read
 
 Problems = list[tuple[str, str]]
-"""Names of nodes, and what could not be used of their objects."""
+"""Names of nodes, and the unusable parts of their reports."""
 
 NOTHING_FOUND: Final = "No NodeResourceTopologies found: is an exporter running?"
 _HEADER: Final = (
     "NODE", "POLICY", "SCOPE", "PRECISION", "ZONES", "CPU FREE", "FRAG", "MEMORY FREE", "DEVICES FREE", "CHANGED"
 )  # fmt: skip
 _WIDE_HEADER: Final = ("NODE", "POLICY", "SCOPE", "PRECISION", "ZONE", "CPU FREE", "MEMORY FREE", "OTHER FREE")
-# What a narrow terminal does without, the first one first.
+# Columns that a narrow terminal leaves out, in this order.
 _SPARED: Final = ("PRECISION", "ZONES", "SCOPE", "CHANGED", "POLICY", "FRAG", "MEMORY FREE", "DEVICES FREE")
 
 
@@ -34,31 +34,31 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
         if options.file
         else objects.from_cluster(Kubectl(options.context, options.kubeconfig), nodes=bool(options.selector))
     )
-    found = selection.selected(options, there)
+    reports = selection.selected(options, there)
     if options.output == "name":
-        return Answer(json_output.names("node", [one.topology.metadata.name for one in found]))
+        return Answer(json_output.names("node", [report.topology.metadata.name for report in reports]))
     if options.output in ("json", "yaml"):
-        return Answer(_document(found, options.output))
-    if not found:
+        return Answer(_document(reports, options.output))
+    if not reports:
         return Answer("", notes=("No nodes match." if there.reports else NOTHING_FOUND,))
-    lines, notes = _shown(found, options, console)
-    return Answer(lines, notes=tuple(notes), key=_document(found, "json") if options.watch else "")
+    lines, notes = _shown(reports, options, console)
+    return Answer(lines, notes=tuple(notes), key=_document(reports, "json") if options.watch else "")
 
 
-def _document(found: Sequence[objects.Reported], form: str) -> str:
-    return documents.spell([json_output.node(one, read(one.topology)) for one in found], form)
+def _document(reports: Sequence[objects.Reported], form: str) -> str:
+    return documents.spell([json_output.node(report, read(report.topology)) for report in reports], form)
 
 
 def _shown(
-    found: Sequence[objects.Reported], options: argparse.Namespace, console: Console
+    reports: Sequence[objects.Reported], options: argparse.Namespace, console: Console
 ) -> tuple[list[Line], list[str]]:
-    """The table for the console, and what has to be said of it."""
-    topologies = [one.topology for one in found]
+    """The table for the console, and notes."""
+    topologies = [report.topology for report in reports]
     if options.output == "wide":
         lines, problems = wide_table(topologies)
         left_out: Sequence[str] = ()
     else:
-        changed = {one.topology.metadata.name: one.changed for one in found}
+        changed = {report.topology.metadata.name: report.changed for report in reports}
         header, rows, problems = _rows(topologies, changed, console)
         if console.width is not None and width_of(header, rows) > console.width:
             header, rows, _ = _rows(topologies, changed, console, is_short=True)
@@ -73,13 +73,13 @@ def _shown(
 
 
 def table(topologies: Iterable[nrt.NodeResourceTopology]) -> tuple[list[Line], Problems]:
-    """The table of nodes, and a pair for each part of an object that could not be used."""
+    """The table of nodes, and the unusable parts of the reports."""
     header, rows, problems = _rows(topologies, {}, Console())
     return columns(header, rows), problems
 
 
 def wide_table(topologies: Iterable[nrt.NodeResourceTopology]) -> tuple[list[Line], Problems]:
-    """The same with a row for each NUMA node, and all its resources."""
+    """A table with a row for each NUMA node and all its resources."""
     rows: list[list[str]] = []
     problems: list[tuple[str, str]] = []
     for topology in topologies:
@@ -103,18 +103,18 @@ def _rows(
     for topology in topologies:
         report = read(topology)
         problems += [(report.name, problem) for problem in report.problems]
-        mine = [amounts for _, amounts in zones.zones_of(topology)]
-        lost = zones.lost(report, mine)
+        numa_zones = [amounts for _, amounts in zones.zones_of(topology)]
+        lost = zones.lost(report, numa_zones)
         rows.append(
             [
                 *_node(report),
-                str(len(mine)),
-                _free(mine, "cpu", console, is_short=is_short),
+                str(len(numa_zones)),
+                _free(numa_zones, "cpu", console, is_short=is_short),
                 "-" if lost is None else f"{lost}%",
-                _free(mine, "memory", console, is_short=is_short),
+                _free(numa_zones, "memory", console, is_short=is_short),
                 " ".join(
-                    f"{zones.short(name)} {zones.numbers(mine, name, is_short=is_short).replace(' of ', '/')}"
-                    for name in zones.resources(mine)
+                    f"{zones.short(name)} {zones.numbers(numa_zones, name, is_short=is_short).replace(' of ', '/')}"
+                    for name in zones.resources(numa_zones)
                     if "/" in name
                 )
                 or "-",
@@ -127,7 +127,7 @@ def _rows(
 def _narrowed(
     header: Sequence[str], rows: list[list[str]], width: int | None
 ) -> tuple[Sequence[str], list[list[str]], Sequence[str]]:
-    """The table without as many columns as it takes to fit, and the names of these."""
+    """The table without the columns that do not fit, and the names of these columns."""
     left_out: list[str] = []
     for name in _SPARED:
         if width is None or width_of(header, rows) <= width:
@@ -139,10 +139,11 @@ def _narrowed(
     return header, rows, left_out
 
 
-def _free(mine: zones.Zones, resource: str, console: Console, *, is_short: bool) -> str:
-    if not any(resource in zone for zone in mine):
+def _free(numa_zones: zones.Zones, resource: str, console: Console, *, is_short: bool) -> str:
+    if not any(resource in zone for zone in numa_zones):
         return "-"
-    return f"{zones.bars(mine, resource, is_ascii=console.is_ascii)} {zones.numbers(mine, resource, is_short=is_short)}"
+    bars = zones.bars(numa_zones, resource, is_ascii=console.is_ascii)
+    return f"{bars} {zones.numbers(numa_zones, resource, is_short=is_short)}"
 
 
 def _node(report: Report) -> list[str]:
@@ -152,12 +153,12 @@ def _node(report: Report) -> list[str]:
 
 def _zone(numa_id: int, zone: Mapping[str, zones.Amount]) -> list[str]:
     texts = {name: _of(name, amount) for name, amount in zone.items()}
-    others = " ".join(f"{name}={text}" for name, text in sorted(texts.items()) if name not in ("cpu", "memory"))
-    return [str(numa_id), texts.get("cpu", "-"), texts.get("memory", "-"), others]
+    devices = " ".join(f"{name}={text}" for name, text in sorted(texts.items()) if name not in ("cpu", "memory"))
+    return [str(numa_id), texts.get("cpu", "-"), texts.get("memory", "-"), devices]
 
 
 def _of(resource: str, amount: zones.Amount) -> str:
-    """Available of allocatable, "?" for what cannot be read."""
+    """Available of allocatable, "?" for an invalid amount."""
     if amount.available is None:
         return "?"
     return f"{zones.spell(resource, amount.available)}/{zones.spell(resource, amount.allocatable)}"

@@ -1,4 +1,4 @@
-"""The objects the commands work on, whether from the cluster or from files."""
+"""The objects of the commands, from the cluster or from files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from topowise_scheduler.preemption import Budget
 from topowise_scheduler.presentation.kubectl.durations import seconds_since
 from topowise_scheduler.presentation.kubectl.source import ForbiddenError, Kubectl, MissingError, decoded, documents
 
-# What has ended holds nothing, and is most of what some clusters keep.
+# Ended pods hold no resources, and are most of the pods in some clusters.
 PODS_PATH: Final = "/api/v1/pods?fieldSelector=status.phase!%3DSucceeded,status.phase!%3DFailed"
 ALL_PODS_PATH: Final = "/api/v1/pods"
 _BUDGETS_PATH: Final = "/apis/policy/v1/poddisruptionbudgets"
@@ -25,16 +25,16 @@ Json = dict[str, Any]
 
 
 class _Class(msgspec.Struct, frozen=True):
-    """What is used of a PriorityClass."""
+    """The used fields of a PriorityClass."""
 
     metadata: nrt.Metadata
     value: int = 0
 
 
 class Reported(msgspec.Struct, frozen=True):
-    """An NRT as it came, and read. `changed` is when its content was last written (RFC 3339), "" if nobody tells.
+    """An NRT, raw and decoded. `changed` is the last change of its content (RFC 3339), "" if unknown.
 
-    `writers` are the field managers that own content of it.
+    `writers` are the field managers of its content.
     """
 
     raw: Json
@@ -59,12 +59,12 @@ class Objects(msgspec.Struct, frozen=True):
 
     @property
     def kubelet_versions(self) -> dict[str, str]:
-        """By node, as far as there are nodes."""
+        """Kubelet versions by node, for known nodes."""
         return {node.metadata.name: node.status.nodeInfo.kubeletVersion for node in self.nodes or ()}
 
     def report(self, name: str) -> Reported | None:
         """The report of a node."""
-        return next((one for one in self.reports if one.topology.metadata.name == name), None)
+        return next((report for report in self.reports if report.topology.metadata.name == name), None)
 
 
 class _Pods(msgspec.Struct, frozen=True):
@@ -84,18 +84,18 @@ class _Classes(msgspec.Struct, frozen=True):
 
 
 def from_files(files: Sequence[str]) -> Objects:
-    """NRTs, and Pods, Nodes and PriorityClasses if there are any; other kinds are left out. Raises SourceError."""
+    """NRTs, Pods, Nodes, PriorityClasses and PodDisruptionBudgets of files. Raises SourceError."""
     kinds: dict[str, list[Json]] = {}
     for document in documents(files):
-        # Our own `-o json` of old had no kinds.
+        # `-o json` of earlier versions had no kinds.
         kinds.setdefault(document.get("kind") or nrt.KIND, []).append(document)
     where = ", ".join(files)
     return Objects(
         reports=reports(kinds.get(nrt.KIND, []), where),
-        pods=tuple([_convert(one, Pod, where) for one in kinds["Pod"]]) if "Pod" in kinds else None,
-        nodes=tuple([_convert(one, NodeObject, where) for one in kinds["Node"]]) if "Node" in kinds else None,
-        classes=_values([_convert(one, _Class, where) for one in kinds.get("PriorityClass", [])]),
-        budgets=tuple([_convert(one, Budget, where) for one in kinds.get("PodDisruptionBudget", [])]),
+        pods=tuple([_convert(document, Pod, where) for document in kinds["Pod"]]) if "Pod" in kinds else None,
+        nodes=tuple([_convert(document, NodeObject, where) for document in kinds["Node"]]) if "Node" in kinds else None,
+        classes=_values([_convert(document, _Class, where) for document in kinds.get("PriorityClass", [])]),
+        budgets=tuple([_convert(document, Budget, where) for document in kinds.get("PodDisruptionBudget", [])]),
     )
 
 
@@ -107,15 +107,14 @@ def from_cluster(
     budgets: bool = False,
     denied: dict[str, ForbiddenError] | None = None,
 ) -> Objects:
-    """The NRTs of the cluster, with its pods, nodes and PodDisruptionBudgets if wanted. A cluster without the CRD has
-    no NRTs.
+    """The NRTs of the cluster, and its pods, nodes and PodDisruptionBudgets on request.
 
-    What the user may not read is left out and put into `denied` by its path. Raises SourceError for all of it together,
-    for anything else, and where there is no `denied`.
+    A cluster without the CRD has no NRTs. An object that the user may not read goes into `denied` by its path. Raises
+    SourceError if nothing may be read, for any other error, and without `denied`.
     """
     also = {pods_path: bool(pods_path), paths.NODES: nodes, _BUDGETS_PATH: budgets}
-    wanted = [nrt.PATH, *(path for path, is_wanted in also.items() if is_wanted)]
-    answers = dict(zip(wanted, kubectl.attempt(*wanted), strict=True))
+    paths_ = [nrt.PATH, *(path for path, is_wanted in also.items() if is_wanted)]
+    answers = dict(zip(paths_, kubectl.attempt(*paths_), strict=True))
     refused = {path: answer for path, answer in answers.items() if isinstance(answer, ForbiddenError)}
     if denied is not None and len(refused) < len(answers):
         denied |= refused
@@ -133,32 +132,32 @@ def from_cluster(
 
 
 def _topologies(kubectl: Kubectl, listed: bytes | SourceError) -> list[Json]:
-    """The NRTs of an answer to a read of nrt.PATH. Where it is not served an older version may be."""
+    """The NRTs of an answer to a read of nrt.PATH; reads the older version if that path is not served."""
     if isinstance(listed, MissingError):
         listed = kubectl.served(nrt.OLD_PATH)
     if isinstance(listed, MissingError):
         return []
     if isinstance(listed, SourceError):
         raise listed
-    found = decoded(listed, nrt.PATH)
-    version = found.get("apiVersion") or nrt.API_VERSION
-    return [{"apiVersion": version, "kind": nrt.KIND, **item} for item in found.get("items") or []]
+    items = decoded(listed, nrt.PATH)
+    version = items.get("apiVersion") or nrt.API_VERSION
+    return [{"apiVersion": version, "kind": nrt.KIND, **item} for item in items.get("items") or []]
 
 
 def priority_classes(kubectl: Kubectl) -> dict[str, int]:
-    """The value of each PriorityClass of the cluster."""
+    """The values of the PriorityClasses of the cluster."""
     (answer,) = kubectl.get(_CLASSES_PATH)
     return _values(_listed(answer, _Classes, _CLASSES_PATH).items)
 
 
 def _values(classes: Iterable[_Class]) -> dict[str, int]:
-    return {one.metadata.name: one.value for one in classes}
+    return {priority_class.metadata.name: priority_class.value for priority_class in classes}
 
 
-def reports(found: Sequence[Json], where: str) -> tuple[Reported, ...]:
+def reports(objects: Sequence[Json], where: str) -> tuple[Reported, ...]:
     """NRTs by name. Raises SourceError."""
-    made = [_reported(document, where) for document in found]
-    return tuple(sorted(made, key=lambda one: one.topology.metadata.name))
+    reported = [_reported(document, where) for document in objects]
+    return tuple(sorted(reported, key=lambda report: report.topology.metadata.name))
 
 
 def pods_in(answer: bytes, path: str) -> tuple[Pod, ...]:
@@ -167,24 +166,24 @@ def pods_in(answer: bytes, path: str) -> tuple[Pod, ...]:
 
 
 def saved_at(there: Objects) -> float:
-    """The latest time that saved objects tell of: nobody knows when they were saved."""
+    """The latest time in saved objects, which stands for the time of saving."""
     return max((-seconds for text in _times(there) if (seconds := seconds_since(text, 0.0)) is not None), default=0.0)
 
 
 def _times(there: Objects) -> Iterator[str]:
-    yield from (one.changed for one in there.reports)
+    yield from (report.changed for report in there.reports)
     for pod in there.pods or ():
         yield pod.metadata.creationTimestamp or ""
         yield (pod.status.startTime if pod.status is not None else None) or ""
 
 
 def pod_of(document: Json, where: str) -> Pod:
-    """A pod to ask about. Raises SourceError."""
+    """The pod of a document. Raises SourceError."""
     return _convert(document, Pod, where)
 
 
 def no_nodes(files: Sequence[str]) -> SourceError:
-    """That there is nothing to put a pod on."""
+    """The error for a cluster without nodes."""
     where = ", ".join(files) or "the cluster"
     return SourceError(where, "has neither a NodeResourceTopology nor a Node, expected some")
 
@@ -223,5 +222,5 @@ def _reported(document: Json, where: str) -> Reported:
     )
 
 
-# Labels and annotations are anybody's.
+# Labels and annotations have other writers.
 _CONTENT: Final = frozenset(("f:zones", "f:attributes", "f:topologyPolicies"))

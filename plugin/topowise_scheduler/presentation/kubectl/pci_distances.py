@@ -1,4 +1,4 @@
-"""How far the devices of a node are apart: a table in the manner of `nvidia-smi topo -m`, a row for each place."""
+"""Distances of the devices of a node, like `nvidia-smi topo -m`: a row for each PCI position."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from topowise.text import Line
 from topowise_scheduler.presentation.kubectl.table import columns
 
 _MOST: Final = 16
-"""Places with a column each: with more the lines would be longer than a screen is wide."""
+"""The most positions with a column each; more columns would be wider than a screen."""
 
 
 def table(located: Mapping[str, Located], devices_text: str) -> list[Line]:
-    """The table, no lines if no device has a place. Raises ParseError."""
+    """The table, empty if no device has a position. Raises ParseError."""
     at: dict[Place, list[str]] = {}
-    for name, found in located.items():
-        at.setdefault(found.place, []).append(name)
+    for name, device in located.items():
+        at.setdefault(device.place, []).append(name)
     if not at:
         return []
-    resources = {one.id: one.resource for one in devices.read(devices_text)}
+    resources = {device.id: device.resource for device in devices.read(devices_text)}
     labels = [f"P{number}" for number in range(len(at))] if len(at) <= _MOST else []
     rows = [
         [
@@ -30,7 +30,7 @@ def table(located: Mapping[str, Located], devices_text: str) -> list[Line]:
             " > ".join(place.path),
             "-" if place.numa_node is None else str(place.numa_node),
             _devices(names, resources, located),
-            *(distance(place, other) or "?" for other in at if labels),
+            *(distance(place, column) or "?" for column in at if labels),
         ]
         for number, (place, names) in enumerate(at.items())
     ]
@@ -38,7 +38,7 @@ def table(located: Mapping[str, Located], devices_text: str) -> list[Line]:
 
 
 def _devices(names: Sequence[str], resources: Mapping[str, str], located: Mapping[str, Located]) -> str:
-    """One device by its id, and its function's address if that is another; several of a resource by their number."""
+    """A single device by its id, with a different PCI address of its function; several devices by their number."""
     by_resource: dict[str, list[str]] = {}
     for name in names:
         by_resource.setdefault(resources.get(name, "unknown"), []).append(name)

@@ -1,6 +1,6 @@
-"""Explanations of hundreds of nodes by what they have in common: how many say so, and the one that comes closest.
+"""Explanations of many nodes, grouped by reason: the number of nodes, and the nearest node.
 
-Amounts differ from node to node where the reason is the same, so nodes are told apart by the reason without them.
+Amounts differ between nodes with the same reason, so the groups ignore amounts.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from topowise_scheduler.presentation.explain.explanation import NodeExplanation
 from topowise_scheduler.presentation.text import first_of
 
 MOST_ROWS: Final = 20
-"""With more nodes a table of them is no answer."""
+"""The most nodes with a row each."""
 
 ALL: Final = "--all has a row for each node, -o wide too."
 
-# What a NUMA node lacks differs among nodes that lack room for the same reason.
+# Shortages of NUMA nodes differ between nodes with the same reason.
 _OF_ONE_NODE: Final = re.compile(r"; (?:node \d+ has only [^;]*|\d+ more lack as much)")
 _AMOUNT: Final = re.compile(r"\d+(?:\.\d+)?(?:m|[KMGTP]i?)?\b")
 
@@ -26,8 +26,8 @@ _AMOUNT: Final = re.compile(r"\d+(?:\.\d+)?(?:m|[KMGTP]i?)?\b")
 def rows(nodes: Sequence[NodeExplanation]) -> list[list[str]]:
     """VERDICT, NODES and WHY: a row for each reason, in the order in which its first node comes."""
     groups: dict[tuple[str, str], list[NodeExplanation]] = {}
-    for one in nodes:
-        groups.setdefault((one.verdict, _reason(one)), []).append(one)
+    for node in nodes:
+        groups.setdefault((node.verdict, _reason(node)), []).append(node)
     return [[verdict, str(len(same)), _why(same)] for (verdict, _), same in groups.items()]
 
 
@@ -43,17 +43,17 @@ def without_room(rooms: Sequence[Room]) -> list[list[str]]:
 
 
 def notes(problems: Iterable[tuple[str, str]]) -> list[str]:
-    """A warning for each problem with the names of those that have it."""
+    """A warning for each problem, with the names of the nodes."""
     having: dict[str, list[str]] = {}
     for name, problem in problems:
         having.setdefault(problem, []).append(name)
-    return [f"warning: {first_of(dict.fromkeys(those))}: {problem}" for problem, those in having.items()]
+    return [f"warning: {first_of(dict.fromkeys(names))}: {problem}" for problem, names in having.items()]
 
 
-def _reason(one: NodeExplanation) -> str:
-    if one.verdict == "fits":
-        return "not aligned" if " is not aligned" in one.text else ""
-    return _bare(one.text)
+def _reason(node: NodeExplanation) -> str:
+    if node.verdict == "fits":
+        return "not aligned" if " is not aligned" in node.text else ""
+    return _bare(node.text)
 
 
 def _bare(text: str) -> str:
@@ -63,11 +63,11 @@ def _bare(text: str) -> str:
 def _why(same: Sequence[NodeExplanation]) -> str:
     first = same[0]
     if first.verdict == "fits":
-        scored = first_of(f"{one.node} ({one.score})" for one in same)
+        scored = first_of(f"{node.node} ({node.score})" for node in same)
         return f"{scored}; {'not aligned; ' if _reason(first) else ''}on {first.node} {first.text}"
     if len(same) == 1:
         return f"{first.node}: {first.text}"
-    return _of_first([one.node for one in same], first.text)
+    return _of_first([node.node for node in same], first.text)
 
 
 def _number(same: Sequence[Room]) -> str:

@@ -21,7 +21,7 @@ class _Refusal(msgspec.Struct, frozen=True):
 
 
 def explain(url: str, pod: str, manifest: Any, names: Sequence[str]) -> list[NodeExplanation]:
-    """What the service says of a pod of the cluster ("namespace/name"), or of a manifest if one is given."""
+    """The explanations of the service for a pod of the cluster ("namespace/name"), or for a manifest."""
     query = [("node", name) for name in names]
     if manifest is None:
         query.insert(0, ("pod", pod))

@@ -1,7 +1,6 @@
-"""`kubectl topowise simulate`: where the pods of some manifests would go, one after the other, and which nowhere.
+"""`kubectl topowise simulate`: where the pods of manifests would go, in order, and which pods fit nowhere.
 
-In the order in which kube-scheduler takes them from its queue: by priority, then as they come. Nobody is evicted for a
-pod of higher priority.
+The order is that of kube-scheduler's queue: by priority, then by position. No pod is evicted.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from topowise_scheduler.presentation.kubectl import cluster
 from topowise_scheduler.presentation.kubectl import console as colours
 from topowise_scheduler.presentation.kubectl.console import Answer, Console
 from topowise_scheduler.presentation.kubectl.explain import ordered
-from topowise_scheduler.presentation.kubectl.manifests import Wanted, not_looked_at
+from topowise_scheduler.presentation.kubectl.manifests import Workload, not_looked_at
 from topowise_scheduler.presentation.kubectl.table import columns
 from topowise_scheduler.presentation.text import first_of, plural, unschedulable
 
@@ -31,9 +30,9 @@ _NOWHERE: Final = "(nowhere)"
 
 
 class SimulatedPod(msgspec.Struct, frozen=True):
-    """What became of a pod: a node ("" for none), and where on it, or what each node had against it.
+    """The result for a pod: the node and its placement, or "" and the refusal of each node.
 
-    `reasons` tell more than `refusals`, for the first refused pod of each kind.
+    `reasons` has longer texts than `refusals`, for the first refused pod of each workload.
     """
 
     pod: str
@@ -46,11 +45,11 @@ class SimulatedPod(msgspec.Struct, frozen=True):
 
     @property
     def summary(self) -> str:
-        """As kube-scheduler sums up."""
+        """The refusals, as kube-scheduler sums them up."""
         return unschedulable(Counter(self.refusals.values()))
 
     def as_json(self) -> dict[str, Any]:
-        """With names."""
+        """The result as a JSON object."""
         document: dict[str, Any] = {"pod": self.pod, "from": self.origin, "priority": self.priority, "node": self.node}
         if self.node:
             document["containers"] = {name: place.as_json() for name, place in self.containers.items()}
@@ -61,17 +60,17 @@ class SimulatedPod(msgspec.Struct, frozen=True):
 
 def run(options: argparse.Namespace, console: Console) -> Answer:
     """The command."""
-    known, wanted, notes = cluster.open_with_manifests(options, options.strategy)
-    notes += not_looked_at(wanted)
-    placed = Simulation(known).place(wanted, Progress())
-    refused = [one for one in placed if not one.node]
+    known, workloads, notes = cluster.open_with_manifests(options, options.strategy)
+    notes += not_looked_at(workloads)
+    placed = Simulation(known).place(workloads, Progress())
+    refused = [pod for pod in placed if not pod.node]
     status = 1 if refused else 0
     if options.output in ("json", "yaml"):
         document = {
             "strategy": options.strategy,
             "placed": len(placed) - len(refused),
             "refused": len(refused),
-            "pods": [one.as_json() for one in placed],
+            "pods": [pod.as_json() for pod in placed],
         }
         return Answer(documents.spell(document, options.output), status, notes)
     header, rows = _rows(placed, is_wide=options.output == "wide")
@@ -80,28 +79,28 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
         return console.paint(cell, colours.BAD) if cell == _NOWHERE else cell
 
     lines: list[Line] = [*columns(header, rows, width=console.width, paint=paint), ""]
-    used = len({one.node for one in placed if one.node})
+    used = len({pod.node for pod in placed if pod.node})
     lines.append(
         f"{len(placed) - len(refused)} of {len(placed)} pods placed on {used} of "
         f"{plural(len(known.view.names), 'node')} by {options.strategy}."
     )
-    for one in refused:
-        if one.reasons:
-            lines += ["", f"{one.pod} fits nowhere then:", *_refused(one, console)]
+    for pod in refused:
+        if pod.reasons:
+            lines += ["", f"{pod.pod} fits nowhere then:", *_refused(pod, console)]
     return Answer(lines, status, notes)
 
 
 def _rows(placed: Sequence[SimulatedPod], *, is_wide: bool) -> tuple[list[str], list[list[str]]]:
-    """With `is_wide` what asked for the pod and how urgently, too."""
+    """Header and rows; `is_wide` adds origin and priority."""
     header = ["POD", *(["FROM", "PRIORITY"] if is_wide else []), "NODE", "NUMA NODES"]
     return header, [
         [
-            one.pod,
-            *([one.origin, str(one.priority)] if is_wide else []),
-            one.node or _NOWHERE,
-            placing.in_words(one.containers) if one.node else one.summary,
+            pod.pod,
+            *([pod.origin, str(pod.priority)] if is_wide else []),
+            pod.node or _NOWHERE,
+            placing.in_words(pod.containers) if pod.node else pod.summary,
         ]
-        for one in placed
+        for pod in placed
     ]
 
 
@@ -111,59 +110,61 @@ class Simulation:
     def __init__(self, known: cluster.Cluster) -> None:
         self._cluster = known
         self._view = known.view
-        # What kube-scheduler has against the nodes for pods of one kind: the next one finds all as they were but one.
+        # kube-scheduler's refusals for the present workload: between two copies only a single node changes.
         self._against: dict[str, str] = {}
         self._serial = -1
         self._changed: list[str] = []
 
-    def place(self, wanted: Sequence[Wanted], progress: Callable[[str], None] = lambda _: None) -> list[SimulatedPod]:
-        """All wanted pods, by priority and then in order."""
-        total = sum(one.count for one in wanted)
-        # A pod that found no room leaves none to the next one of its kind.
+    def place(
+        self, workloads: Sequence[Workload], progress: Callable[[str], None] = lambda _: None
+    ) -> list[SimulatedPod]:
+        """Places all workloads, by priority and then in order."""
+        total = sum(workload.count for workload in workloads)
+        # If a pod does not fit, further copies of it do not fit either.
         nowhere: dict[int, SimulatedPod] = {}
         placed: list[SimulatedPod] = []
-        for one in sorted(wanted, key=lambda wanted: -(wanted.pod.spec.priority or 0)):
-            for pod in map(one.numbered, range(one.count)):
+        for workload in sorted(workloads, key=lambda workloads: -(workloads.pod.spec.priority or 0)):
+            for pod in map(workload.numbered, range(workload.count)):
                 progress(f"pod {len(placed) + 1} of {total}")
-                before = nowhere.get(one.serial)
+                before = nowhere.get(workload.serial)
                 if before is not None:
                     placed.append(msgspec.structs.replace(before, pod=_name(pod), reasons={}))
                     continue
-                found = self._place(one, pod)
-                if not found.node:
-                    nowhere[one.serial] = found
-                placed.append(found)
+                placed_pod = self._place(workload, pod)
+                if not placed_pod.node:
+                    nowhere[workload.serial] = placed_pod
+                placed.append(placed_pod)
         return placed
 
-    def _place(self, one: Wanted, pod: Pod) -> SimulatedPod:
-        made = SimulatedPod(_name(pod), one.origin, pod.spec.priority or 0)
-        refusals = self._refusals(one, pod)
+    def _place(self, workload: Workload, pod: Pod) -> SimulatedPod:
+        simulated = SimulatedPod(_name(pod), workload.origin, pod.spec.priority or 0)
+        refusals = self._refusals(workload, pod)
         fitting = [name for name, refusal in refusals.items() if not refusal]
         if not fitting:
             reasons = {why.node: why.text for why in ordered(self._view.explanations(pod, self._view.names))}
-            return msgspec.structs.replace(made, refusals=refusals, reasons=reasons)
+            return msgspec.structs.replace(simulated, refusals=refusals, reasons=reasons)
         node = self._view.best(pod, fitting)
         uid = self._cluster.assign(pod, node)
         self._changed = [node]
         kubelet = self._cluster.kubelet(node)
         if kubelet is None:
-            return msgspec.structs.replace(made, node=node)
+            return msgspec.structs.replace(simulated, node=node)
         is_exact = self._view.precision(node) == "exact"
-        return msgspec.structs.replace(made, node=node, containers=placing.of(kubelet, uid, is_exact=is_exact))
+        return msgspec.structs.replace(simulated, node=node, containers=placing.of(kubelet, uid, is_exact=is_exact))
 
-    def _refusals(self, one: Wanted, pod: Pod) -> dict[str, str]:
-        """Why each node cannot have the pod, "" for one that can."""
-        changed = self._changed if self._serial == one.serial else self._view.names
-        self._serial = one.serial
+    def _refusals(self, workload: Workload, pod: Pod) -> dict[str, str]:
+        """The refusal of each node, "" if it takes the pod."""
+        changed = self._changed if self._serial == workload.serial else self._view.names
+        self._serial = workload.serial
         self._against |= self._view.refusals(pod, changed)
-        asked = [name for name, refusal in self._against.items() if not refusal]
-        return {**self._against, **self._view.kubelet_refusals(pod, asked)}
+        candidates = [name for name, refusal in self._against.items() if not refusal]
+        return {**self._against, **self._view.kubelet_refusals(pod, candidates)}
 
 
-def _refused(one: SimulatedPod, console: Console) -> list[Line]:
-    """Each reason once, with the nodes it is of."""
+def _refused(pod: SimulatedPod, console: Console) -> list[Line]:
+    """Each reason with its nodes."""
     nodes: dict[str, list[str]] = {}
-    for name, why in one.reasons.items():
+    for name, why in pod.reasons.items():
         nodes.setdefault(why, []).append(name)
     rows = [[first_of(names), why] for why, names in nodes.items()]
     more = len(rows) - _MAX_REASONS

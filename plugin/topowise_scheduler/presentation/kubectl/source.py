@@ -1,7 +1,7 @@
-"""Where the plug-in gets objects: from the cluster through kubectl itself, or from files.
+"""Reads objects, from the cluster through kubectl, or from files.
 
-`kubectl get --raw` takes 0.05 s where the official client takes a second, and brings contexts, exec credentials and
-proxies along exactly as the user has them.
+`kubectl get --raw` takes 0.05 s, where the official client takes a second. It uses the user's contexts, exec
+credentials and proxies.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _TIMEOUT_S: Final = 60
 
 
 class MissingError(SourceError):
-    """The server knows no such object, or no such kind."""
+    """The server does not have the object or the kind."""
 
 
 class ForbiddenError(SourceError):
-    """The user may not read that."""
+    """The user may not read the object."""
 
 
 class Kubectl:
-    """The user's kubectl, in the context and with the kubeconfig that were named, if any."""
+    """The user's kubectl, with the given context and kubeconfig."""
 
     def __init__(self, context: str = "", kubeconfig: str = "") -> None:
         self._binary = os.environ.get("KUBECTL") or "kubectl"
@@ -39,7 +39,7 @@ class Kubectl:
         ]
 
     def get(self, *paths: str) -> list[bytes]:
-        """The answers to some reads, which are made at once. Raises SourceError for the first that failed."""
+        """The answers to concurrent reads. Raises SourceError for the first that failed."""
         answers = self.attempt(*paths)
         for answer in answers:
             if isinstance(answer, SourceError):
@@ -47,14 +47,17 @@ class Kubectl:
         return [answer for answer in answers if isinstance(answer, bytes)]
 
     def attempt(self, *paths: str) -> list[bytes | SourceError]:
-        """The answer to each read, or why there is none. Raises SourceError if there is no kubectl."""
+        """The answer to each read, or its error. Raises SourceError if kubectl cannot run."""
         running = [self._start("get", "--raw", path) for path in paths]
-        return [self._finish(one, f"{self._binary} get --raw {path}") for one, path in zip(running, paths, strict=True)]
+        return [
+            self._finish(process, f"{self._binary} get --raw {path}")
+            for process, path in zip(running, paths, strict=True)
+        ]
 
     def served(self, *versions: str) -> bytes | SourceError:
-        """The answer of the first of these paths, which are one thing in several versions, that the server knows.
+        """The answer of the first path that the server has; the paths are versions of the same list.
 
-        If it knows none, what it says of the first.
+        The error of the first path if the server has none.
         """
         answers: list[bytes | SourceError] = []
         for path in versions:
@@ -106,23 +109,23 @@ class Kubectl:
         return SourceError(command, why)
 
 
-def decoded(answer: bytes, what: str) -> Any:
+def decoded(answer: bytes, origin: str) -> Any:
     """The JSON of an answer. Raises SourceError."""
     try:
         return msgspec.json.decode(answer)
     except msgspec.DecodeError as exc:
-        raise SourceError(what, f"answered something that is not JSON: {exc}") from exc
+        raise SourceError(origin, f"answered something that is not JSON: {exc}") from exc
 
 
 def documents(files: Sequence[str]) -> list[Any]:
-    """The documents of what `-f` names, YAML or JSON; lists of any kind are opened. Raises SourceError."""
-    found = []
-    for name, text in (one for file in files for one in inputs.texts(file)):
+    """The documents of `-f`, YAML or JSON; lists of any kind are expanded. Raises SourceError."""
+    objects = []
+    for name, text in (content for file in files for content in inputs.texts(file)):
         for document in _read(name, text):
             if not isinstance(document, dict):
                 raise SourceError(name, f"has a {type(document).__name__} at its top, expected Kubernetes objects")
-            found += _opened(document)
-    return found
+            objects += _opened(document)
+    return objects
 
 
 def _read(file: str, text: bytes) -> list[Any]:
@@ -140,4 +143,4 @@ def _opened(document: dict[str, Any]) -> list[Any]:
     kind = str(document.get("kind") or "List").removesuffix("List")
     version = document.get("apiVersion", "")
     named = {"apiVersion": version, "kind": kind} if kind else {}
-    return [one for item in items if isinstance(item, dict) for one in _opened({**named, **item})]
+    return [opened for item in items if isinstance(item, dict) for opened in _opened({**named, **item})]

@@ -1,4 +1,4 @@
-"""Columns as kubectl prints them."""
+"""Tables as kubectl prints them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _GAP: Final = "   "
 _NARROWEST: Final = 24
 
 Paint = Callable[[int, str], str | Styled]
-"""From the number of a column and the text of a cell to the text with colours, which take no room."""
+"""Returns the coloured text of a cell, from the number of its column and its text; colours take no width."""
 
 
 def columns(
@@ -23,7 +23,7 @@ def columns(
     width: int | None = None,
     paint: Paint | None = None,
 ) -> list[Line]:
-    """Lines of left-aligned columns three spaces apart; the last is as long as it is, or wrapped to `width`."""
+    """Lines of left-aligned columns, three spaces apart; the last column is wrapped to `width`, if it is given."""
     table = [[escaped(cell) for cell in row] for row in (header, *rows)]
     widths = [max(len(row[at]) for row in table) for at in range(len(header))]
     before = len(indent) + sum(widths[:-1]) + len(_GAP) * (len(header) - 1)
@@ -39,7 +39,7 @@ def columns(
 
 
 def paragraphs(texts: Iterable[Sequence[Line]]) -> list[Line]:
-    """Lines of several texts, an empty line between two of them."""
+    """Lines of several texts, with an empty line between them."""
     lines: list[Line] = []
     for text in texts:
         lines += ["", *text] if lines else text
@@ -47,13 +47,13 @@ def paragraphs(texts: Iterable[Sequence[Line]]) -> list[Line]:
 
 
 def width_of(header: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-    """How wide the table is."""
+    """The width of the table."""
     widths = [max(len(escaped(row[at])) for row in (header, *rows)) for at in range(len(header))]
     return sum(widths) + len(_GAP) * (len(widths) - 1)
 
 
 def _line(indent: str, cells: Sequence[str], widths: Sequence[int], paint: Paint | None) -> Line:
-    """The cells side by side, without blanks at the end."""
+    """The cells of a line, without trailing blanks."""
     # What is right of the last text.
     count = max((at + 1 for at, cell in enumerate(cells) if cell.strip()), default=0)
     parts: list[str | Styled] = [indent] if count else []

@@ -1,8 +1,7 @@
-"""`--watch`: a command that is asked again and again, until ^C.
+"""`--watch`: repeats a command until ^C.
 
-A terminal is drawn anew each time. In a pipe an answer is written when it says something new, by its `key`: ages grow
-whether anything happens or not. What cannot be read now may be read later, so after the first answer an error ends
-nothing.
+A terminal is drawn again each time. A pipe gets an answer only if its `key` has changed: ages grow without any news.
+After the first answer an error is printed and does not end the command, because it may pass.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ def watch(
     console: Console,
     pause: Callable[[float], None] = time.sleep,
 ) -> Never:
-    """Writes answers for ever. Raises what the first question raises, and SourceError for what cannot be read twice."""
+    """Writes answers for ever. Raises the first error, and SourceError for a source that cannot be read twice."""
     if "-" in [*options.file, *getattr(options, "nodes_file", [])]:
         raise SourceError("--watch", "stdin can be read once, expected files or the cluster")
     last: str | None = None

@@ -15,11 +15,11 @@ from topowise_scheduler.report import Report
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _ASCII_BARS: Final = "_.:-=+*#"
 _NUMBERS_OF: Final = 4
-"""So many zones have a number each."""
+"""The most zones with a number each."""
 
 
 class Amount(NamedTuple):
-    """milli-CPU for cpu, bytes or pieces for the rest; None where the object says what is no number."""
+    """Milli-CPU for cpu, else bytes or a number; None for an invalid amount in the report."""
 
     available: int | None
     allocatable: int
@@ -30,14 +30,17 @@ Zones = Sequence[dict[str, Amount]]
 
 
 def zones_of(topology: nrt.NodeResourceTopology) -> list[tuple[int, dict[str, Amount]]]:
-    """The NUMA zones by id, with what can be allocated of them; a resource a zone has nothing of is left out."""
-    found = []
+    """The NUMA zones by id with their amounts; a resource without any allocatable amount is left out."""
+    zones = []
     for numa_id, zone in nrt.numa_zones(topology):
         amounts = {resource.name: _amount(resource) for resource in zone.resources or ()}
-        found.append(
-            (numa_id, {name: one for name, one in amounts.items() if one.allocatable or one.available is None})
+        zones.append(
+            (
+                numa_id,
+                {name: amount for name, amount in amounts.items() if amount.allocatable or amount.available is None},
+            )
         )
-    return found
+    return zones
 
 
 def resources(zones: Zones) -> list[str]:
@@ -52,23 +55,23 @@ def short(resource: str) -> str:
 
 
 def bars(zones: Zones, resource: str, *, is_ascii: bool) -> str:
-    """A character a zone: the share that is free, "-" for a zone without any."""
+    """A character for each zone: its free share, "-" for a zone without the resource."""
     levels = _ASCII_BARS if is_ascii else _BARS
     return "".join(_bar(zone.get(resource), levels) for zone in zones)
 
 
 def numbers(zones: Zones, resource: str, *, is_short: bool = False) -> str:
-    """What is free in each zone, of how much in all; with many zones the sum of it, and the most one zone has.
+    """Free amounts by zone, of the total; with many zones their sum, and the largest amount of a zone.
 
-    `is_short` gives the sum alone.
+    `is_short` gives only the sum.
     """
     amounts = [zone.get(resource) for zone in zones]
-    free = [None if one is None else one.available for one in amounts]
-    total = sum(one.allocatable for one in amounts if one is not None)
+    free = [None if amount is None else amount.available for amount in amounts]
+    total = sum(amount.allocatable for amount in amounts if amount is not None)
     if len(zones) <= _NUMBERS_OF and not is_short:
-        text = "+".join("-" if one is None else _in_unit_of(resource, total, one.available) for one in amounts)
+        text = "+".join("-" if amount is None else _in_unit_of(resource, total, amount.available) for amount in amounts)
         return f"{text} of {spell(resource, total)}"
-    known = [one for one in free if one is not None]
+    known = [amount for amount in free if amount is not None]
     text, best = (_in_unit_of(resource, total, number) for number in (sum(known), max(known, default=0)))
     if is_short:
         return f"{text} of {spell(resource, total)}"
@@ -76,7 +79,7 @@ def numbers(zones: Zones, resource: str, *, is_short: bool = False) -> str:
 
 
 def fragmentation(zones: Zones) -> int | None:
-    """What is lost of whole CPUs (explain/fragmentation.py); None if no CPUs are free or reported."""
+    """The fragmentation of a node, None for a node with policy none."""
     free = [max(0, zone["cpu"].available or 0) // 1000 for zone in zones if "cpu" in zone]
     return measured(free, max((zone["cpu"].allocatable // 1000 for zone in zones if "cpu" in zone), default=0))
 
@@ -87,12 +90,12 @@ def lost(report: Report, zones: Zones) -> int | None:
 
 
 def spell(resource: str, amount: int) -> str:
-    """An amount for people."""
+    """An amount with its unit."""
     return quantity.from_milli(amount) if resource == "cpu" else with_unit(resource, amount)
 
 
 def _amount(resource: nrt.Resource) -> Amount:
-    """No more is free than can be allocated, whatever the object says, as for the scheduler."""
+    """The amounts of a resource; available is at most allocatable, as the scheduler reads it."""
     try:
         may = max(0, quantity.for_resource(resource.name, resource.allocatable))
         return Amount(min(may, max(0, quantity.for_resource(resource.name, resource.available))), may)
@@ -105,13 +108,13 @@ def _bar(amount: Amount | None, levels: str) -> str:
         return "-"
     if amount.available is None:
         return "?"
-    # Empty and full are exact, all else lies between.
+    # The lowest and the highest level are exact.
     share = min(amount.available, amount.allocatable) * (len(levels) - 1) / amount.allocatable
     return levels[min(len(levels) - 1 - (amount.available < amount.allocatable), -int(-share // 1))]
 
 
 def _in_unit_of(resource: str, total: int, amount: int | None) -> str:
-    """The number alone, in the unit in which the total is spelt; rounded down, as it is promised to somebody."""
+    """The number in the unit of the total, rounded down so that it never promises too much."""
     if amount is None:
         return "?"
     text = spell(resource, total)

@@ -1,4 +1,4 @@
-"""Who holds what on a `Kubelet`, by pod and by thing."""
+"""Allocations on a `Kubelet`, by pod and by resource."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from topowise_scheduler.kubelet.memory_manager import Block
 
 
 class Pod(NamedTuple):
-    """What one pod holds; blocks of one type and mask are added up."""
+    """The allocations of a pod; blocks of one type and mask are summed."""
 
     name: str
     cpus: CpuSet
@@ -23,9 +23,9 @@ class Pod(NamedTuple):
 
 
 class Holdings(NamedTuple):
-    """The pods by name, and the way back: the index of the pod that has a CPU or device, None if it has no name.
+    """The pods by name, and the index of the pod that has a CPU or device, None for a pod without a name.
 
-    `memory` has the blocks of all, with these indexes; `uids` are all who hold anything.
+    `memory` has the blocks of all pods with these indexes; `uids` are all pods with an allocation.
     """
 
     pods: tuple[Pod, ...]
@@ -36,29 +36,29 @@ class Holdings(NamedTuple):
 
 
 def of(kubelet: Kubelet, names: Mapping[str, str], *, is_exact: bool) -> Holdings:
-    """All that is held. A pod that has no name gets its uid for one if `is_exact`, and remains unknown otherwise."""
-    found: dict[str, Pod] = {}
+    """All allocations. A pod without a name is shown by its uid if `is_exact`, and is unknown otherwise."""
+    holders: dict[str, Pod] = {}
     for uid in {*_holders(kubelet)}:
         pod = Pod(names.get(uid, uid), _cpus(kubelet, uid), _memory(kubelet, uid), _devices(kubelet, uid))
         if pod.cpus or pod.memory or pod.devices:
-            found[uid] = pod
-    ordered = sorted(found, key=lambda uid: (_natural(found[uid].name), uid))
+            holders[uid] = pod
+    ordered = sorted(holders, key=lambda uid: (_natural(holders[uid].name), uid))
     known = [uid for uid in ordered if is_exact or uid in names]
     index = {uid: number for number, uid in enumerate(known)}
     cpus: dict[int, int | None] = {}
     devices: dict[str, dict[str, int | None]] = {}
     blocks: list[tuple[int | None, Block]] = []
     for uid in ordered:
-        pod, owner = found[uid], index.get(uid)
+        pod, owner = holders[uid], index.get(uid)
         cpus |= dict.fromkeys(members(pod.cpus), owner)
         blocks += [(owner, block) for block in pod.memory]
         for resource, ids in pod.devices.items():
             devices.setdefault(resource, {}).update(dict.fromkeys(ids, owner))
-    return Holdings(tuple([found[uid] for uid in known]), frozenset(found), cpus, tuple(blocks), devices)
+    return Holdings(tuple([holders[uid] for uid in known]), frozenset(holders), cpus, tuple(blocks), devices)
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """An order in which "worker-2" is before "worker-10"."""
+    """A sort key that puts "worker-2" before "worker-10"."""
     return [(digits.natural(part, len(part)) or 0, part) for part in re.split("([0-9]{1,18})", name)]
 
 
@@ -80,7 +80,7 @@ def _cpus(kubelet: Kubelet, uid: str) -> CpuSet:
 
 
 def _memory(kubelet: Kubelet, uid: str) -> tuple[Block, ...]:
-    """The blocks of a pod's own total if it has one: those of its containers are only shares of it then."""
+    """The pod's own blocks if it has them (pod-level resources), else the blocks of its containers."""
     if kubelet.memory is None:
         return ()
     containers = kubelet.memory.allocations.get(uid, {}).values()

@@ -1,4 +1,4 @@
-"""Memory as bars: one scale for each type over all zones, one part for each share."""
+"""Memory as bars: each type has one scale over all zones, and each share is a part."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_LINES: Final = 3
 
 
 def place(flow: Flow, plan: Plan, zone: Zone, memory: Memory) -> None:
-    """One type of the zone's memory: caption, bar, and the shares in numbers."""
+    """Places a memory type of the zone: caption, bar, and the shares in numbers."""
     measures = plan.measures
     flow.line("caption", memory.type, memory_figure(memory))
     if not memory.total:
@@ -27,7 +27,7 @@ def place(flow: Flow, plan: Plan, zone: Zone, memory: Memory) -> None:
     width = max(len(drawn), to_scale)
     parts = []
     x = flow.x
-    for share, share_x in zip(drawn, apportioned(width, [one.size for one in drawn]), strict=True):
+    for share, share_x in zip(drawn, apportioned(width, [part.size for part in drawn]), strict=True):
         parts.append(_part(plan, zone, memory, share, Place(x, flow.y, share_x, measures.bar_y)))
         x += share_x
     state = "joined" if zone.group else ""
@@ -37,10 +37,10 @@ def place(flow: Flow, plan: Plan, zone: Zone, memory: Memory) -> None:
 
 
 def apportioned(width: int, sizes: Sequence[int]) -> list[int]:
-    """`width` in whole parts to scale, none of which is 0; what rounding leaves goes to the largest remainders."""
+    """Divides `width` into whole parts to scale, each at least 1; the largest remainders get the rest."""
     total = sum(sizes)
     exact = [size * (width - len(sizes)) for size in sizes]
-    parts = [1 + one // total for one in exact]
+    parts = [1 + size // total for size in exact]
     order = sorted(range(len(sizes)), key=lambda at: (-(exact[at] % total), at))
     for at in order[: width - sum(parts)]:
         parts[at] += 1
@@ -48,13 +48,13 @@ def apportioned(width: int, sizes: Sequence[int]) -> list[int]:
 
 
 def _drawable(shares: Sequence[Share], room: int) -> list[Share]:
-    """The shares; what pods hold is one part if there are more shares than fit."""
+    """The shares; allocations are joined to a single part if there are more shares than columns."""
     if len(shares) <= room:
         return list(shares)
-    held = [share for share in shares if share.kind == "held"]
-    owners = tuple(dict.fromkeys(owner for share in held for owner in share.owners))
-    joint = Share("held", sum(share.size for share in held), owners)
-    before = shares.index(held[0])
+    allocated = [share for share in shares if share.kind == "held"]
+    owners = tuple(dict.fromkeys(owner for share in allocated for owner in share.owners))
+    joint = Share("held", sum(share.size for share in allocated), owners)
+    before = shares.index(allocated[0])
     return [*shares[:before], joint, *(share for share in shares[before:] if share.kind != "held")]
 
 

@@ -1,4 +1,4 @@
-"""What is written on the picture, and what its tooltips tell."""
+"""Captions and tooltips of the picture."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STATES: Final = {
     "offline": "offline",
     "unhealthy": "unhealthy device",
 }
-"""Every way a box can be filled but by one pod, in the order of the key."""
+"""The fills of boxes that do not belong to a single pod, in the order of the key."""
 
 _MOST_SUMMANDS: Final = 8
 
@@ -28,13 +28,13 @@ _LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
 def tag(owner: int) -> str:
-    """One letter for the first 52 pods, then two: 0 -> "A", 26 -> "a", 52 -> "AA"."""
+    """A tag of a pod: 0 -> "A", 26 -> "a", 52 -> "AA"."""
     count = len(_LETTERS)
     return _LETTERS[owner] if owner < count else tag(owner // count - 1) + _LETTERS[owner % count]
 
 
 def tags(owners: Sequence[int]) -> str:
-    """The tags of some pods together."""
+    """The tags of several pods."""
     return "+".join(map(tag, owners))
 
 
@@ -50,19 +50,19 @@ def about(picture: Picture) -> list[str]:
 
 
 def label(picture: Picture) -> str:
-    """The picture in one sentence, for those who do not see it."""
+    """The text alternative of the picture."""
     pods = plural(len(picture.owners), "pod")
     return f"{picture.node}: {', '.join(about(picture))}; {pods} with CPUs, memory or devices of their own"
 
 
 def cpus_caption(zone: Zone) -> tuple[str, str, str]:
-    """What the zone has, with and without the ids, and how much of it is free."""
+    """The CPUs of the zone with and without ids, and how many are free."""
     ids = cpuset.spell(thread.id for thread in zone.threads if thread.id is not None)
     return f"CPUs {ids}".strip(), "CPUs", _cpus_figure(zone.threads)
 
 
 def memory_figure(memory: Memory) -> str:
-    """What is free of how much."""
+    """The free amount and the total."""
     if not memory.total:
         return "none"
     if memory.free is None:
@@ -71,18 +71,18 @@ def memory_figure(memory: Memory) -> str:
 
 
 def devices_figure(devices: Sequence[Device]) -> str:
-    """How many are free of how many."""
+    """The number of free devices, and of all devices."""
     return _of(f"{sum(device.is_free for device in devices)} free", str(len(devices)))
 
 
 def joined(zone: Zone) -> str:
-    """That the zone's memory is in a group."""
-    others = [other for other in zone.group if other != zone.id]
-    return f"memory joined with node{'' if len(others) == 1 else 's'} {nodes(others)}"
+    """The zones that share a memory group with this zone."""
+    neighbours = [neighbour for neighbour in zone.group if neighbour != zone.id]
+    return f"memory joined with node{'' if len(neighbours) == 1 else 's'} {nodes(neighbours)}"
 
 
 def shares(memory: Memory) -> list[str]:
-    """The taken shares of a bar in numbers."""
+    """The allocated and reserved shares of a bar in numbers."""
     return [
         f"{_share_name(share)} {human_bytes(share.size)}"
         for share in memory.shares
@@ -91,13 +91,13 @@ def shares(memory: Memory) -> list[str]:
 
 
 def thread_title(picture: Picture, thread: Thread) -> str:
-    """One CPU."""
+    """The tooltip of a CPU."""
     name = "a CPU" if thread.id is None else f"CPU {thread.id}"
     return f"{name}: {_held_by(picture, thread.owner) if thread.state == 'exclusive' else STATES[thread.state]}"
 
 
 def share_title(picture: Picture, zone: Zone, memory: Memory, share: Share) -> str:
-    """One part of a bar."""
+    """The tooltip of a part of a bar."""
     if share.kind == "held":
         names = [picture.owners[owner].name for owner in share.owners]
         holder = f"held by {' and '.join(names)}" if names else STATES["exclusive"]
@@ -107,7 +107,7 @@ def share_title(picture: Picture, zone: Zone, memory: Memory, share: Share) -> s
 
 
 def device_title(picture: Picture, resource: str, device: Device) -> str:
-    """One device."""
+    """The tooltip of a device."""
     facts = [_held_by(picture, device.owner)] if device.is_held else []
     if not device.is_healthy:
         facts.append("unhealthy")
@@ -118,7 +118,7 @@ def device_title(picture: Picture, resource: str, device: Device) -> str:
 
 
 def holds(owner: Owner) -> list[str]:
-    """What a pod has, fact by fact."""
+    """The allocations of a pod, in phrases."""
     facts = []
     if owner.cpu_count:
         caches = f" in {plural(owner.caches, 'L3 cache')}" if owner.caches else ""
@@ -131,21 +131,21 @@ def holds(owner: Owner) -> list[str]:
 
 
 def owner_title(owner: Owner) -> str:
-    """One pod, with all ids."""
+    """The tooltip of a pod, with all ids."""
     devices = [f"{resource} {' '.join(ids)}" for resource, ids in owner.devices.items() if len(ids) > 1]
     return "; ".join([f"{owner.name}: {', '.join(holds(owner))}", *devices])
 
 
-def others(picture: Picture) -> str:
-    """The pods that are not listed; "" if there are none."""
-    if not picture.others:
+def pods_without_resources(picture: Picture) -> str:
+    """The number of pods without exclusive resources; "" if there are none."""
+    if not picture.other_pods:
         return "" if picture.owners else "No pod holds anything of its own."
-    pods = plural(picture.others, "more pod" if picture.owners else "pod")
-    return f"{pods} holding nothing of {'its' if picture.others == 1 else 'their'} own"
+    pods = plural(picture.other_pods, "more pod" if picture.owners else "pod")
+    return f"{pods} holding nothing of {'its' if picture.other_pods == 1 else 'their'} own"
 
 
 def nodes(ids: Sequence[int]) -> str:
-    """Several NUMA nodes that are one place: "0+1", of many "0-33"."""
+    """A set of NUMA nodes: "0+1", for many NUMA nodes "0-33"."""
     return cpuset.spell(ids) if len(ids) > _MOST_SUMMANDS else "+".join(map(str, ids))
 
 
@@ -155,7 +155,7 @@ def _cpus_figure(threads: Sequence[Thread]) -> str:
 
 
 def _free_cpus(threads: Sequence[Thread]) -> str:
-    """How many can be given away, "" if that is never done."""
+    """The number of free CPUs, "" if no manager allocates CPUs."""
     if threads and all(thread.state == "shared" for thread in threads):
         return ""
     return f"{sum(thread.state == 'free' for thread in threads)} free"

@@ -1,4 +1,4 @@
-"""Devices that pods get by resource claims, in a picture: the object has their numbers, the kubelet's model none."""
+"""Devices of resource claims (DRA) in a picture: the report has their numbers, the kubelet model has none."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from topowise_scheduler.report.zone_amounts import ZoneAmount, amounts_of_zones
 
 
 def with_claimed(picture: Picture, topology: nrt.NodeResourceTopology) -> Picture:
-    """The picture with the devices of DRA drivers in the zones; what is no number of devices is left out."""
-    found = {numa_id: _devices(zone) for numa_id, zone in nrt.numa_zones(topology)}
+    """Adds the devices of DRA drivers to the zones; invalid numbers are left out."""
+    devices_of = {numa_id: _devices(zone) for numa_id, zone in nrt.numa_zones(topology)}
     zones = tuple(
-        msgspec.structs.replace(zone, devices=(*zone.devices, *found.get(zone.id, ()))) for zone in picture.zones
+        msgspec.structs.replace(zone, devices=(*zone.devices, *devices_of.get(zone.id, ()))) for zone in picture.zones
     )
     return msgspec.structs.replace(picture, zones=zones)
 
@@ -29,10 +29,10 @@ def _devices(zone: nrt.Zone) -> tuple[Devices, ...]:
 
 
 def _each(count: ZoneAmount) -> tuple[Device, ...]:
-    """Held ones first, and last those that are tainted."""
-    held, tainted = count.allocatable - count.available, count.capacity - count.allocatable
+    """Allocated devices, then free devices, then tainted devices."""
+    allocated, tainted = count.allocatable - count.available, count.capacity - count.allocatable
     return (
-        *[Device(None, is_held=True)] * held,
+        *[Device(None, is_held=True)] * allocated,
         *[Device(None)] * count.available,
         *[Device(None, is_healthy=False)] * tainted,
     )

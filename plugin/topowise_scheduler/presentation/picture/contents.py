@@ -1,7 +1,7 @@
-"""What is drawn of one machine, whoever it was read from: plain data, in the order in which it appears.
+"""The contents of a picture of a machine: plain data, in drawing order.
 
-With precision "counts" nobody knows which CPU or device is whose, only how many are: ids are None then, and the
-CPUs of a zone are cores of one thread each.
+With precision "counts" only the number of allocated CPUs and devices is known: ids are None, and each CPU of a zone is
+a core of its own.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ ShareKind = Literal["reserved", "hugepages", "held", "shared", "free"]
 
 
 class Thread(msgspec.Struct, frozen=True, gc=False):
-    """One CPU. `free`: in the shared pool, and can be given away; `shared`: in the pool, where it stays.
+    """A CPU. `free`: in the shared pool and available; `shared`: in the pool, and never exclusive.
 
-    `owner` is an index into `Picture.owners`, None if it is not known who has an exclusive CPU.
+    `owner` is an index into `Picture.owners`, None if the owner of an exclusive CPU is not known.
     """
 
     id: int | None
@@ -33,23 +33,23 @@ class Core(msgspec.Struct, frozen=True):
 
 
 class Cache(msgspec.Struct, frozen=True):
-    """Cores on one L3 cache; `id` None where caches are not told apart."""
+    """Cores on an L3 cache; `id` is None if caches are not distinguished."""
 
     id: int | None
     cores: tuple[Core, ...]
 
 
 class Socket(msgspec.Struct, frozen=True):
-    """What a zone has of one socket; `id` None if that is not known."""
+    """The part of a socket in a zone; `id` is None if it is not known."""
 
     id: int | None
     caches: tuple[Cache, ...]
 
 
 class Share(msgspec.Struct, frozen=True, gc=False):
-    """Bytes of a zone's memory. `owners` are who holds them: several if only their sum is known, none if nobody knows.
+    """Bytes of a zone's memory. `owners` has several pods if only their sum is known, none if the pod is not known.
 
-    `hugepages` is memory that was made into hugepages, `shared` what all pods use as the memory manager is off.
+    `hugepages` is memory reserved as hugepages; `shared` is used by all pods, because the memory manager is off.
     """
 
     kind: ShareKind
@@ -58,7 +58,7 @@ class Share(msgspec.Struct, frozen=True, gc=False):
 
 
 class Memory(msgspec.Struct, frozen=True):
-    """Memory of one type ("memory" or "hugepages-2Mi") of a zone, in shares that add up to `total` bytes."""
+    """Memory of a type ("memory" or "hugepages-2Mi") in a zone, in shares that add up to `total` bytes."""
 
     type: str
     total: int
@@ -66,14 +66,14 @@ class Memory(msgspec.Struct, frozen=True):
 
     @property
     def free(self) -> int | None:
-        """Bytes that can still be given away, None if nobody keeps count."""
+        """Free bytes, None if no manager accounts for the memory."""
         if any(share.kind == "shared" for share in self.shares):
             return None
         return sum(share.size for share in self.shares if share.kind == "free")
 
 
 class Device(msgspec.Struct, frozen=True, gc=False):
-    """One device; held if `is_held`, by `owner` if that is known."""
+    """A device; `owner` is None if the pod that has it is not known."""
 
     id: str | None
     is_held: bool = False
@@ -83,21 +83,21 @@ class Device(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_free(self) -> bool:
-        """Whether a pod can get it."""
+        """Whether a pod can get the device."""
         return self.is_healthy and not self.is_held
 
 
 class Devices(msgspec.Struct, frozen=True):
-    """The devices of one resource, of a zone or of none."""
+    """The devices of a resource, in a zone or outside of all zones."""
 
     resource: str
     devices: tuple[Device, ...]
 
 
 class Zone(msgspec.Struct, frozen=True):
-    """A NUMA node under its real id. Every zone has the same memory types, with a total of 0 where it has none.
+    """A NUMA node with its Linux id. Every zone has the same memory types, with a total of 0 for a missing type.
 
-    `group`: the ids of the zones its memory is joined with, itself too; empty if it is on its own.
+    `group` are the ids of the zones in its memory group, itself included; empty without a group.
     """
 
     id: int
@@ -114,12 +114,12 @@ class Zone(msgspec.Struct, frozen=True):
 
     @property
     def is_bare(self) -> bool:
-        """Whether there is nothing on it, as on those that GPUs keep for partitions of their memory."""
+        """Whether it has no resources, such as the NUMA nodes that GPUs keep for memory partitions."""
         return not (self.sockets or self.devices or any(memory.total for memory in self.memory))
 
 
 class Block(msgspec.Struct, frozen=True, gc=False):
-    """Bytes of one type that a pod holds on these zones together."""
+    """Bytes of a memory type that a pod has on these zones together."""
 
     type: str
     zones: tuple[int, ...]
@@ -127,10 +127,10 @@ class Block(msgspec.Struct, frozen=True, gc=False):
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """A pod that holds something. `name` is "namespace/name", `devices` maps a resource to ids.
+    """A pod with exclusive resources. `name` is "namespace/name"; `devices` has ids by resource.
 
-    `cpus` are ids; with precision "counts" they only have a number, `cpu_count`, and devices have no ids. `caches` is
-    the number of L3 caches that they are on, 0 where that is not told or no zone has several.
+    `cpus` are ids; with precision "counts" only `cpu_count` is known, and devices have no ids. `caches` is the number
+    of L3 caches of the CPUs, 0 if caches are not reported or no zone has several.
     """
 
     name: str
@@ -143,11 +143,11 @@ class Owner(msgspec.Struct, frozen=True):
 
 
 class Picture(msgspec.Struct, frozen=True):
-    """One machine.
+    """A machine.
 
-    `elsewhere` are devices near several zones or none; `distances` has a row per zone, in their order. `others` is the
-    number of pods that hold nothing of their own. `bare` are NUMA nodes that are not drawn, as they
-    have nothing.
+    `elsewhere` are devices near several zones or near none. `distances` has a row for each zone, in their order.
+    `other_pods` is the number of pods without exclusive resources. `bare` are NUMA nodes that are not drawn, because
+    they have no resources.
     """
 
     node: str
@@ -158,6 +158,6 @@ class Picture(msgspec.Struct, frozen=True):
     owners: tuple[Owner, ...] = ()
     elsewhere: tuple[Devices, ...] = ()
     distances: tuple[tuple[int, ...], ...] | None = None
-    others: int = 0
+    other_pods: int = 0
     age: str = ""
     bare: tuple[int, ...] = ()

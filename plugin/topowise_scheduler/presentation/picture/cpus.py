@@ -91,7 +91,7 @@ def _core(plan: Plan, core: Core, x: int, y: int) -> Box:
 
 
 def _cell(plan: Plan, thread: Thread, place: Place) -> Box:
-    """The id, where there is room for it, and the tag of who has the CPU."""
+    """The id, if there is space for it, and the tag of the pod that has the CPU."""
     title = thread_title(plan.picture, thread)
     if not plan.measures.cell_ids or thread.id is None:
         return mark(plan, "cpu", place, thread.state, thread.owner, title)

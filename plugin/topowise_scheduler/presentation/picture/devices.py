@@ -1,4 +1,4 @@
-"""The devices of one resource: a chip with the id for each, or cells if there are too many."""
+"""Places the devices of a resource: a chip with its id for each, or a cell if there are too many."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from topowise_scheduler.presentation.picture.scene import Box
 
 
 def place(flow: Flow, plan: Plan, devices: Devices) -> None:
-    """All of them, under a caption."""
+    """Places all devices, under a caption."""
     measures = plan.measures
     flow.line("caption", devices.resource, devices_figure(devices.devices))
     flow.skip(measures.after_caption)
@@ -40,7 +40,7 @@ def _chip_x(plan: Plan, device: Device) -> int:
 
 
 def _chip(plan: Plan, device: Device, place: Place, title: str) -> Box:
-    """The tag of who holds it, then the id."""
+    """The tag of the pod that has the device, then the id."""
     measures = plan.measures
     boxes: tuple[Box, ...] = ()
     if _has_mark(plan, device):

@@ -10,7 +10,7 @@ from topowise_scheduler.presentation.picture.scene import Box, Style, Text
 
 
 class Flow:
-    """`y` is where the next thing goes. Texts are made safe and fit into `width`."""
+    """`y` is the top of the next element. Texts are escaped and fit into `width`."""
 
     def __init__(self, measures: Measures, x: int, y: int, width: int) -> None:
         self.measures = measures
@@ -21,9 +21,9 @@ class Flow:
         self.boxes: list[Box] = []
 
     def line(self, style: Style, text: str, figure: str = "", *, indent: int = 0, shorter: str = "") -> None:
-        """One line, elided, or `shorter` if it would be.
+        """Adds a line of text, elided, or `shorter` if it would be elided.
 
-        `figure` stands at the end of the line; if that leaves too little of the text, at the end of the next one.
+        `figure` stands at the end of the line, or of the next line if it leaves too little space for the text.
         """
         face = self.measures.faces[style]
         x, room = self.x + indent, self.width - indent
@@ -39,29 +39,29 @@ class Flow:
         self.y += face.line
 
     def lines(self, style: Style, parts: Iterable[str], *, indent: int = 0) -> None:
-        """Facts on as many lines as they need."""
+        """Adds facts on as many lines as they need."""
         face, measures = self.measures.faces[style], self.measures
-        made = [self._safe(part) for part in parts]
-        for line in face.flowed(made, self.width - indent, measures.separator, measures.ellipsis):
+        facts = [self._safe(part) for part in parts]
+        for line in face.flowed(facts, self.width - indent, measures.separator, measures.ellipsis):
             self.line(style, line, indent=indent)
 
     def few_lines(self, style: Style, parts: Sequence[str], most: int) -> None:
-        """Facts on at most so many lines, then how many more there are."""
+        """Adds facts on at most `most` lines, then the number of the remaining facts."""
         face, measures = self.measures.faces[style], self.measures
-        for kept in range(len(parts), -1, -1):
-            shown = list(parts[:kept])
-            if kept < len(parts):
-                shown.append(f"{len(parts) - kept} more")
+        for count in range(len(parts), -1, -1):
+            shown = list(parts[:count])
+            if count < len(parts):
+                shown.append(f"{len(parts) - count} more")
             if len(face.flowed(shown, self.width, measures.separator, measures.ellipsis)) <= most:
                 self.lines(style, shown)
                 return
 
     def skip(self, amount: int) -> None:
-        """Leave room."""
+        """Leaves space."""
         self.y += amount
 
     def add(self, box: Box) -> None:
-        """A box that is placed already; what follows goes below it."""
+        """Adds a placed box; the next element goes below it."""
         self.boxes.append(box)
         self.y = max(self.y, box.bottom)
 

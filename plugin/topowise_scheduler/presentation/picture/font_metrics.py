@@ -1,7 +1,7 @@
-"""How wide a text is, and how to make it narrower.
+"""The width of texts, and how to shorten them.
 
-Nothing here knows a font: the viewer chooses one. Widths are upper bounds over the fonts that a system has for the two
-families, so a text that fits by them fits in the picture.
+The viewer chooses the font. So widths are upper bounds over the fonts that systems have for the two families, and a
+text that fits by them fits in the picture.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BOLD_PERMILLE: Final = 1160
 
 
 class Face(msgspec.Struct, frozen=True, gc=False):
-    """How a text is set, in the unit of the picture: characters for "cells", which have a size of 1, pixels else."""
+    """A font. The unit is that of the picture: characters for "cells", which have a size of 1, else pixels."""
 
     family: Family
     size: int
@@ -60,11 +60,11 @@ class Face(msgspec.Struct, frozen=True, gc=False):
             return text
         low, high = 0, len(text)
         while low < high:
-            kept = (low + high + 1) // 2
-            if self.width(_halves(text, kept, ellipsis)) <= room:
-                low = kept
+            length = (low + high + 1) // 2
+            if self.width(_halves(text, length, ellipsis)) <= room:
+                low = length
             else:
-                high = kept - 1
+                high = length - 1
         short = _halves(text, low, ellipsis)
         return short if self.width(short) <= room else ""
 
@@ -95,6 +95,6 @@ def _cells(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
-def _halves(text: str, kept: int, ellipsis: str) -> str:
-    tail = kept // 2
-    return f"{text[: kept - tail]}{ellipsis}{text[len(text) - tail :]}"
+def _halves(text: str, length: int, ellipsis: str) -> str:
+    tail = length // 2
+    return f"{text[: length - tail]}{ellipsis}{text[len(text) - tail :]}"

@@ -1,7 +1,7 @@
 """The picture of a `Kubelet`: its topology with the state of its managers.
 
-A kubelet of precision "counts" was made up from numbers, so the ids of its CPUs and devices mean nothing and are left
-out; what is held there by a pod without a name is held by somebody unknown.
+A kubelet of precision "counts" is derived from amounts. The ids of its CPUs and devices have no meaning and are left
+out; an allocation of a pod without a name has no known owner.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from topowise_scheduler.presentation.picture.contents import (
     Zone,
 )
 
-# On larger machines those that have nothing are left out.
+# On machines with more NUMA nodes those without resources are left out: GPUs keep eight ids each.
 _MOST_BARE: Final = 8
 _COUNTED_ORDER: tuple[CpuState, ...] = ("reserved", "exclusive", "free", "shared", "offline")
 
@@ -41,20 +41,20 @@ def read(
     precision: Precision = "exact",
     age: str = "",
 ) -> Picture:
-    """The picture of `kubelet` as it is now; `names` maps the uid of a pod to "namespace/name".
+    """The picture of the present state; `names` maps the uid of a pod to "namespace/name".
 
-    `machine`, the one the kubelet was made of, adds what a kubelet does not keep: distances, and how much memory there
-    is where the memory manager is off. `age` is the age of the state in words.
+    `machine` is the machine of the kubelet. It adds distances, and the memory where the memory manager is off. `age` is
+    the age of the state in words.
     """
-    held = allocations.of(kubelet, names, is_exact=precision == "exact")
+    allocated = allocations.of(kubelet, names, is_exact=precision == "exact")
     settings = kubelet.settings.topology
-    near, elsewhere = _devices(kubelet, held, precision)
+    near, elsewhere = _devices(kubelet, allocated, precision)
     nodes = _nodes(kubelet, machine)
-    tables = memory.by_zone(kubelet, nodes, held)
+    tables = memory.by_zone(kubelet, nodes, allocated)
     zones = [
         Zone(
             id=zone_id,
-            sockets=_sockets(kubelet, position, held.cpus, precision),
+            sockets=_sockets(kubelet, position, allocated.cpus, precision),
             memory=tables[position],
             devices=near[position],
             group=memory.group(kubelet, position),
@@ -70,10 +70,10 @@ def read(
         precision=precision,
         zones=tuple(drawn),
         bare=tuple(sorted({*kubelet.all_node_ids}.difference([zone.id for zone in drawn]))),
-        owners=tuple([_owner(kubelet, one, precision) for one in held.pods]),
+        owners=tuple([_owner(kubelet, pod, precision) for pod in allocated.pods]),
         elsewhere=elsewhere,
         distances=_distances(kubelet, places) if nodes else None,
-        others=len(kubelet.active.keys() - held.uids),
+        other_pods=len(kubelet.active.keys() - allocated.uids),
         age=age,
     )
 
@@ -86,7 +86,7 @@ def _sockets(
     if precision == "counts":
         threads = sorted(
             (_thread(kubelet, cpu, owner_of, None) for cpu in members(zone)),
-            key=lambda one: (_COUNTED_ORDER.index(one.state), one.owner is None, one.owner or 0),
+            key=lambda thread: (_COUNTED_ORDER.index(thread.state), thread.owner is None, thread.owner or 0),
         )
         return (Socket(None, (Cache(None, tuple([Core((thread,)) for thread in threads])),)),) if threads else ()
     sockets = []
@@ -113,7 +113,7 @@ def _thread(kubelet: Kubelet, cpu: int, owner_of: Mapping[int, int | None], show
 
 
 def _state(kubelet: Kubelet, cpu: int) -> CpuState:
-    """The state of a CPU nobody holds."""
+    """The state of a CPU without an owner."""
     if kubelet.cpu is None:
         return "shared"
     policy = kubelet.cpu.policy
@@ -121,19 +121,19 @@ def _state(kubelet: Kubelet, cpu: int) -> CpuState:
         return "reserved"
     if not kubelet.cpu.available >> cpu & 1:
         return "exclusive"
-    # With full-pcpus-only nobody can have the sibling of a reserved CPU.
+    # With full-pcpus-only the sibling of a reserved CPU is never exclusive.
     return "shared" if policy.options.full_pcpus_only and policy.reserved_physical >> cpu & 1 else "free"
 
 
 def _devices(
-    kubelet: Kubelet, held: allocations.Holdings, precision: Precision
+    kubelet: Kubelet, allocated: allocations.Holdings, precision: Precision
 ) -> tuple[tuple[tuple[Devices, ...], ...], tuple[Devices, ...]]:
-    """By zone position those near one zone, and those near none or several."""
+    """Devices near a single zone, by zone position, and devices near several zones or none."""
     near: list[list[Devices]] = [[] for _ in kubelet.node_ids]
     elsewhere: list[Devices] = []
     for resource, table in sorted(kubelet.devices.tables.items()):
         touching = [table.touching(1 << position) for position in range(len(near))]
-        owner_of = held.devices.get(resource, {})
+        owner_of = allocated.devices.get(resource, {})
         placed: dict[int | None, list[Device]] = {}
         for number, device_id in enumerate(table.ids):
             positions = [position for position, devices in enumerate(touching) if devices >> number & 1]
@@ -163,7 +163,7 @@ def _owner(kubelet: Kubelet, pod: allocations.Pod, precision: Precision) -> Owne
 
 
 def _caches(kubelet: Kubelet, cpus: CpuSet) -> int:
-    """How many L3 caches these CPUs are on; 0 where no NUMA node has several, so that it goes without saying."""
+    """The number of L3 caches of these CPUs; 0 if no NUMA node has several."""
     topology = kubelet.topology
     if not topology.tells_caches or all(len(caches) < 2 for caches in topology.uncores_of.values()):
         return 0
@@ -171,13 +171,13 @@ def _caches(kubelet: Kubelet, cpus: CpuSet) -> int:
 
 
 def _nodes(kubelet: Kubelet, machine: Machine | None) -> tuple[NumaNode, ...]:
-    """The nodes of the machine that the kubelet's masks have."""
+    """The NUMA nodes of the machine that are in the kubelet's masks."""
     if machine is None:
         return ()
     return tuple([node for node in machine.nodes() if node.id in kubelet.node_ids])
 
 
 def _distances(kubelet: Kubelet, places: Sequence[int]) -> tuple[tuple[int, ...], ...] | None:
-    """Between the nodes at these places."""
+    """Distances between the NUMA nodes at these positions."""
     rows = kubelet.topology_manager.distances
-    return None if rows is None else tuple([tuple([rows[at][other] for other in places]) for at in places])
+    return None if rows is None else tuple([tuple([rows[row][column] for column in places]) for row in places])

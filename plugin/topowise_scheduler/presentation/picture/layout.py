@@ -1,7 +1,7 @@
-"""Where everything goes: name and facts, the zones in rows, what lies near no single zone, PCI, and the legend.
+"""The layout: name and facts, the zones in rows, devices outside of zones, and the legend.
 
-One pass from top to bottom: widths are settled before anything is placed, heights follow from what is placed. All is
-in whole units of the medium, so the same code serves pixels and characters (measures.py).
+One pass from top to bottom: widths are fixed first, heights follow. All positions are whole units of the medium, so the
+same code serves pixels and characters (measures.py).
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from topowise_scheduler.presentation.picture.scene import Box
 
 
 def lay_out(picture: Picture, measures: Measures) -> Box:
-    """The whole picture as boxes in boxes, the outermost of which is the canvas at 0, 0."""
+    """The picture as nested boxes; the outermost box is the canvas at 0, 0."""
     plan = make_plan(picture, measures)
     rows = arrange(plan)
     margin = measures.margin
-    width = measures.width or max(max(rows.width(measures), legend.wanted(plan)) + 2 * margin, measures.min_canvas)
+    width = measures.width or max(
+        max(rows.width(measures), legend.wanted_width(plan)) + 2 * margin, measures.min_canvas
+    )
     flow = Flow(measures, margin, margin, width - 2 * margin)
     flow.line("node", picture.node)
     flow.lines("about", about(picture))
@@ -72,9 +74,9 @@ def _group(plan: Plan, rows: Rows, group: Group, x: int, y: int) -> Box:
         top = flow.y
         boxes = [
             zone.place(
-                plan, one, flow.x + number * (rows.zone_x + measures.gap_x), top, rows.zone_x, names_socket=False
+                plan, member, flow.x + number * (rows.zone_x + measures.gap_x), top, rows.zone_x, names_socket=False
             )
-            for number, one in enumerate(group.zones[start : start + columns])
+            for number, member in enumerate(group.zones[start : start + columns])
         ]
         for box in _level(boxes):
             flow.add(box)
@@ -90,7 +92,7 @@ def _level(boxes: list[Box]) -> list[Box]:
 def _elsewhere(plan: Plan, x: int, y: int, width: int) -> Box:
     """Devices that no single zone has."""
     flow = zone.framed(plan, "Near several NUMA nodes or none", x, y, width)
-    for number, one in enumerate(plan.picture.elsewhere):
+    for number, group in enumerate(plan.picture.elsewhere):
         flow.skip(plan.measures.section if number else 0)
-        devices.place(flow, plan, one)
+        devices.place(flow, plan, group)
     return zone.frame(plan, "zone", flow, x, y, width)

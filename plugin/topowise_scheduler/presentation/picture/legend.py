@@ -1,4 +1,4 @@
-"""Below the zones: how things are filled, how far the zones are apart, and what each pod holds."""
+"""The legend below the zones: the key, the distances of the zones, and the allocations of each pod."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from topowise_scheduler.presentation.picture.captions import STATES, holds, nodes, others, owner_title
+from topowise_scheduler.presentation.picture.captions import STATES, holds, nodes, owner_title, pods_without_resources
 from topowise_scheduler.presentation.picture.contents import Owner, Picture
 from topowise_scheduler.presentation.picture.flow import Flow
 from topowise_scheduler.presentation.picture.marks import Place, centred, mark, mark_x
@@ -18,14 +18,14 @@ _HEAT_LEVELS: Final = 4
 _TALL: Final = 2
 _LONG: Final = 20
 _MOST_COLUMNS: Final = 3
-# So many distances are told one by one.
+# With more zones, distances are grouped.
 _FEW: Final = 8
 
 _Fill = Callable[[Flow, Plan], None]
 
 
 def place(flow: Flow, plan: Plan) -> None:
-    """Key and distances beside the pods; above them where that is too narrow, or much lower than the pods are long."""
+    """Places key and distances beside the pods, or above them if the space is narrow or the pods are few."""
     measures = plan.measures
     sides: list[_Fill] = [_key, _distances] if _has_distances(plan.picture) else [_key]
     gap = max(2, measures.gap_x)
@@ -46,7 +46,7 @@ def place(flow: Flow, plan: Plan) -> None:
     _add(flow, _column(plan, [*sides, _pods], flow.x, flow.y, flow.width))
 
 
-def wanted(plan: Plan) -> int:
+def wanted_width(plan: Plan) -> int:
     """The width that keeps a long list of pods from becoming much longer than wide."""
     columns = min(_MOST_COLUMNS, -(-len(plan.picture.owners) // _LONG))
     return columns * (plan.measures.entry + plan.measures.gap_x) + 2 * plan.measures.panel_x
@@ -86,23 +86,23 @@ def _key(flow: Flow, plan: Plan) -> None:
 
 
 def _states(picture: Picture) -> list[str]:
-    found: set[str] = set()
+    states: set[str] = set()
     for zone in picture.zones:
-        found.update(thread.state for thread in zone.threads if thread.owner is None)
+        states.update(thread.state for thread in zone.threads if thread.owner is None)
         for memory in zone.memory:
             for share in memory.shares:
                 if share.kind != "held":
-                    found.add(share.kind)
+                    states.add(share.kind)
                 elif len(share.owners) != 1:
-                    found.add("joint" if share.owners else "exclusive")
-    devices = [one for zone in picture.zones for resource in zone.devices for one in resource.devices]
-    devices += [one for resource in picture.elsewhere for one in resource.devices]
+                    states.add("joint" if share.owners else "exclusive")
+    devices = [device for zone in picture.zones for resource in zone.devices for device in resource.devices]
+    devices += [device for resource in picture.elsewhere for device in resource.devices]
     for device in devices:
         if device.is_held and device.owner is None:
-            found.add("exclusive")
+            states.add("exclusive")
         elif not device.is_held:
-            found.add("free" if device.is_healthy else "unhealthy")
-    return [state for state in STATES if state in found]
+            states.add("free" if device.is_healthy else "unhealthy")
+    return [state for state in STATES if state in states]
 
 
 def _entry(flow: Flow, plan: Plan, state: str, owner: int | None, text: str, title: str = "") -> None:
@@ -123,7 +123,7 @@ def _matrix_x(plan: Plan) -> int:
 
 
 def _distances(flow: Flow, plan: Plan) -> None:
-    """A row per zone; the farther, the stronger the fill. In words where there is no room for a table."""
+    """A row for each zone; the farther, the stronger the fill. As phrases if the table is too wide."""
     picture = plan.picture
     _heading(flow, plan, "Distances")
     rows = picture.distances or ()
@@ -148,14 +148,17 @@ def _distances(flow: Flow, plan: Plan) -> None:
 
 
 def _in_words(picture: Picture, row: Sequence[int]) -> list[str]:
-    """Each zone by itself, many of them by how far they are."""
+    """The distance of each zone; many zones are grouped by distance."""
     ids = [zone.id for zone in picture.zones]
     if len(ids) <= _FEW:
         return [f"{zone_id} is {value}" for zone_id, value in zip(ids, row, strict=True)]
     by_value: dict[int, list[int]] = {}
     for zone_id, value in zip(ids, row, strict=True):
         by_value.setdefault(value, []).append(zone_id)
-    return [f"{nodes(mine)} {'is' if len(mine) == 1 else 'are'} {value}" for value, mine in sorted(by_value.items())]
+    return [
+        f"{nodes(zone_ids)} {'is' if len(zone_ids) == 1 else 'are'} {value}"
+        for value, zone_ids in sorted(by_value.items())
+    ]
 
 
 def _number(plan: Plan, place: Place, text: str, style: Style) -> Text:
@@ -163,12 +166,12 @@ def _number(plan: Plan, place: Place, text: str, style: Style) -> Text:
 
 
 def _heat(value: int, far: int) -> int:
-    """0 for a zone itself (10 by definition), then 1 up to _HEAT_LEVELS."""
+    """0 for the zone itself (distance 10 by definition), then 1 to _HEAT_LEVELS."""
     return 0 if value <= 10 else 1 + (value - 11) * _HEAT_LEVELS // max(1, far - 10)
 
 
 def _pods(flow: Flow, plan: Plan) -> None:
-    """The pods in columns, each with what it holds."""
+    """The pods in columns, each with its allocations."""
     measures, picture = plan.measures, plan.picture
     _heading(flow, plan, "Pods")
     owners = list(enumerate(picture.owners))
@@ -185,7 +188,7 @@ def _pods(flow: Flow, plan: Plan) -> None:
             flow.texts += column.texts
             flow.boxes += column.boxes
             flow.y = max(flow.y, column.y)
-    note = others(picture)
+    note = pods_without_resources(picture)
     if note:
         flow.line("about", note)
 

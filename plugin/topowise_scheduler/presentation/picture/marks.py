@@ -1,4 +1,4 @@
-"""Small filled boxes that carry the tag of the pod that holds what they stand for."""
+"""Small filled boxes with the tag of the pod that has the resource."""
 
 from __future__ import annotations
 

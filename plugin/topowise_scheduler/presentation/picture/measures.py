@@ -1,4 +1,4 @@
-"""The sizes by which one layout fits two media: pixels of an SVG, and characters of a terminal."""
+"""Sizes for the two media of a layout: pixels of an SVG, and characters of a terminal."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ MIN_COLUMNS: Final = 24
 
 
 class Measures(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes in the unit of the medium; `_x` is across, `_y` down.
+    """Sizes in the unit of the medium; `_x` is horizontal, `_y` vertical.
 
-    `width` is that of the whole picture where the medium has one, else it becomes as wide as its zones.
-    `cell_ids` tells whether a CPU's cell has room for its id; if not, a row of cells begins with the first one's.
-    `heading_on_edge`: a frame's heading is written on its upper edge.
+    `width` is that of the whole picture, None if it follows the zones. `cell_ids`: the cell of a CPU has space for its
+    id; if not, a row of cells begins with the id of its first CPU. `heading_on_edge`: the heading of a frame is on its
+    upper edge.
     """
 
     faces: dict[Style, Face]
@@ -25,7 +25,7 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
     ascii_only: bool = False
     margin: int
     space: int
-    """Between things on one line."""
+    """Between elements of a line."""
     gap_x: int
     gap_y: int
     """Between frames."""
@@ -51,9 +51,9 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
     chip_pad: int
     chip_gap: int
     max_chips: int
-    """A device is a chip with its id, or a mere cell if a zone has more than so many of its resource."""
+    """The most devices of a resource in a zone that are chips with ids; more are cells."""
     marks_free: bool
-    """A chip has a mark before the id even if nobody holds the device."""
+    """Whether the chip of a free device has a mark before its id."""
     heat_x: int
     heat_y: int
     zones_across: int
@@ -74,7 +74,7 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def separator(self) -> str:
-        """Between facts on one line."""
+        """Between facts of a line."""
         return "; " if self.ascii_only else " · "
 
 
@@ -130,7 +130,7 @@ PIXELS: Final = Measures(
 
 
 def characters(width: int, *, ascii_only: bool = False) -> Measures:
-    """A terminal of so many columns; a narrower one than MIN_COLUMNS is drawn as if it had those."""
+    """Measures of a terminal of this width, at least MIN_COLUMNS."""
     face = Face("cells", 1, 1)
     return Measures(
         faces=dict.fromkeys(PIXELS.faces, face),

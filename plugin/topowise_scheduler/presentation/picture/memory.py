@@ -1,8 +1,8 @@
 """The memory of each zone in shares, from the state of the memory manager.
 
-It knows how much of a zone is held, and every pod's blocks on *sets* of zones. A block on one zone is that pod's
-share there. What is held beyond these is of the pods with blocks on several zones: the share of the one pod, or
-of all of them together if there are more.
+The manager knows the allocated bytes of a zone, and every pod's blocks on *sets* of zones. A block on a single zone is
+that pod's share there. The rest belongs to the pods with blocks on several zones: a share of the pod, or a common share
+of several pods.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from topowise_scheduler.presentation.picture.allocations import Holdings
 from topowise_scheduler.presentation.picture.contents import Block, Memory, Share
 
 
-def by_zone(kubelet: Kubelet, nodes: Sequence[NumaNode], held: Holdings) -> tuple[tuple[Memory, ...], ...]:
-    """At a zone's position its memory, all types in all zones; nothing if neither manager nor `nodes`, which are in the
-    same order, tell of any."""
+def by_zone(kubelet: Kubelet, nodes: Sequence[NumaNode], allocated: Holdings) -> tuple[tuple[Memory, ...], ...]:
+    """The memory of each zone by position, all types in all zones.
+
+    Empty if neither the manager nor `nodes`, which are in the same order, have amounts.
+    """
     if kubelet.memory is not None:
         types = kubelet.memory.policy.total
         return tuple(
-            tuple([_managed(kubelet.memory, held, name, position) for name in types])
+            tuple([_managed(kubelet.memory, allocated, name, position) for name in types])
             for position in range(len(kubelet.node_ids))
         )
     sizes = tuple(dict.fromkeys(size for node in nodes for size in node.hugepages))
@@ -29,7 +31,7 @@ def by_zone(kubelet: Kubelet, nodes: Sequence[NumaNode], held: Holdings) -> tupl
 
 
 def group(kubelet: Kubelet, position: int) -> tuple[int, ...]:
-    """The zone ids whose memory the zone's is joined with, itself too; empty if it is on its own."""
+    """Ids of the zones in its memory group, itself included; empty without a group."""
     if kubelet.memory is None:
         return ()
     cells = kubelet.memory.tables.cells[position]
@@ -41,20 +43,20 @@ def block_of(kubelet: Kubelet, block: memory_manager.Block) -> Block:
     return Block(block.type, kubelet.ids(block.mask), block.size)
 
 
-def _managed(manager: memory_manager.MemoryManager, held: Holdings, name: str, position: int) -> Memory:
+def _managed(manager: memory_manager.MemoryManager, allocated: Holdings, name: str, position: int) -> Memory:
     policy, tables = manager.policy, manager.tables
     total, free = policy.total[name][position], tables.free[name][position]
     reserved = min(total, policy.system_reserved[position].get(name, 0))
     hugepages = max(0, total - reserved - policy.allocatable[name][position])
-    taken = _taken(held, name, position, max(0, total - reserved - hugepages - free))
+    taken = _taken(allocated, name, position, max(0, total - reserved - hugepages - free))
     shares = [Share("reserved", reserved), Share("hugepages", hugepages), *taken, Share("free", max(0, free))]
     return Memory(name, total, tuple([share for share in shares if share.size]))
 
 
-def _taken(held: Holdings, name: str, position: int, left: int) -> list[Share]:
+def _taken(allocated: Holdings, name: str, position: int, left: int) -> list[Share]:
     shares = []
     joined: dict[int | None, None] = {}
-    for owner, block in held.memory:
+    for owner, block in allocated.memory:
         if block.type != name or not block.mask >> position & 1:
             continue
         if block.mask.bit_count() > 1:
@@ -64,7 +66,9 @@ def _taken(held: Holdings, name: str, position: int, left: int) -> list[Share]:
         left -= size
         shares.append(Share("held", size, _known(owner)))
     if left:
-        shares.append(Share("held", left, () if None in joined else tuple(one for one in joined if one is not None)))
+        shares.append(
+            Share("held", left, () if None in joined else tuple(owner for owner in joined if owner is not None))
+        )
     return shares
 
 
@@ -74,8 +78,8 @@ def _known(owner: int | None) -> tuple[int, ...]:
 
 def _unmanaged(node: NumaNode, sizes: tuple[int, ...]) -> tuple[Memory, ...]:
     hugepages = {size: node.hugepages.get(size, 0) * size * 1024 for size in sizes}
-    made = min(node.memory, sum(hugepages.values()))
-    shares = [share for share in (Share("hugepages", made), Share("shared", node.memory - made)) if share.size]
+    reserved = min(node.memory, sum(hugepages.values()))
+    shares = [share for share in (Share("hugepages", reserved), Share("shared", node.memory - reserved)) if share.size]
     return (
         Memory("memory", node.memory, tuple(shares)),
         *(

@@ -16,7 +16,7 @@ TEXTURES: Final = ("", "rising", "dots", "mesh")
 
 
 class Theme(msgspec.Struct, frozen=True, kw_only=True):
-    """One scheme; `heat` goes from a zone itself to the farthest one, `ink` is the text on the fills of pods."""
+    """A colour scheme. `heat` goes from distance 10 to the farthest zone; `ink` is the text on the fills of pods."""
 
     canvas: str
     frame: str

@@ -1,4 +1,4 @@
-"""What has to be known of the whole picture before any part of it is placed."""
+"""Values of the whole picture that the layout needs before it places any part."""
 
 from __future__ import annotations
 

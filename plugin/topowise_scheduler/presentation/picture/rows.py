@@ -1,4 +1,4 @@
-"""Which zones lie beside each other: those of a socket together in its frame, at most so many across."""
+"""The arrangement of zones in rows: the zones of a socket together in its frame."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from topowise_scheduler.presentation.picture.plan import Plan, balanced, wanted_
 
 
 class Group(NamedTuple):
-    """Zones in the frame of their `socket`, or one zone without a frame."""
+    """Zones in the frame of their `socket`, or a zone without a frame."""
 
     socket: int | None
     zones: tuple[Zone, ...]
@@ -47,12 +47,12 @@ def arrange(plan: Plan) -> Rows:
     for most_across in range(most, 0, -1):
         across = _even(groups, most_across)
         rows = tuple(_rows(groups, across))
-        wanted = wanted_zone(plan, across)
+        zone_width = wanted_zone(plan, across)
         if measures.width is None:
-            return Rows(rows, across, wanted)
+            return Rows(rows, across, zone_width)
         # What is left of the width once there is a column of no width for every zone.
         left = measures.width - max(_width(measures, row, across, 0) for row in rows)
-        zone_x = min(wanted, left // across)
+        zone_x = min(zone_width, left // across)
         if zone_x >= measures.min_zone or across == 1:
             return Rows(rows, across, zone_x)
     raise AssertionError("unreachable: one zone across always fits")
@@ -63,7 +63,7 @@ def _width(measures: Measures, row: tuple[Group, ...], across: int, zone_x: int)
 
 
 def _groups(zones: tuple[Zone, ...]) -> Iterator[Group]:
-    """A group for each socket of several zones, where its first zone is; zones of several sockets are alone."""
+    """A group for each socket with several zones; a zone of several sockets is a group of its own."""
     of_socket: dict[int, list[Zone]] = {}
     for zone in zones:
         socket = _only_socket(zone)
@@ -82,9 +82,9 @@ def _only_socket(zone: Zone) -> int | None:
 
 
 def _even(groups: tuple[Group, ...], across: int) -> int:
-    """The columns, at most `across`, that leave the last row about as full as the others: 3 and 3 instead of 4 and 2.
+    """The number of columns, at most `across`, that fills the last row best: 3 and 3 instead of 4 and 2.
 
-    Where there are sockets it is a whole number of the largest, or a part of it.
+    With sockets it is a multiple of the largest socket, or a part of it.
     """
     largest = max((len(group.zones) for group in groups), default=1)
     if largest > across:
@@ -95,7 +95,7 @@ def _even(groups: tuple[Group, ...], across: int) -> int:
 def _rows(groups: tuple[Group, ...], across: int) -> Iterator[tuple[Group, ...]]:
     row: list[Group] = []
     for group in groups:
-        taken = sum(one.columns(across) for one in row)
+        taken = sum(member.columns(across) for member in row)
         if row and taken + group.columns(across) > across:
             yield tuple(row)
             row = []

@@ -1,6 +1,6 @@
-"""What a writer draws: boxes in boxes, with texts on them, at whole numbers of the picture's unit.
+"""The drawing: nested boxes with texts, at whole numbers of the picture's unit.
 
-A writer knows the kinds of boxes and the styles of texts, and nothing of machines.
+A writer knows the kinds of boxes and the styles of texts, but not machines.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Anchor = Literal["start", "middle", "end"]
 
 
 class Text(msgspec.Struct, frozen=True, gc=False):
-    """One line; `x` is its start, middle or end, `y` the top of the line."""
+    """A line of text; `x` is its start, middle or end, `y` is the top of the line."""
 
     x: int
     y: int
@@ -25,7 +25,7 @@ class Text(msgspec.Struct, frozen=True, gc=False):
 
 
 class Box(msgspec.Struct, frozen=True):
-    """A rectangle. `state` and `owner` say how it is filled; `title` is all there is to know of it, in words."""
+    """A rectangle. `state` and `owner` determine the fill; `title` is the tooltip."""
 
     kind: Kind
     x: int

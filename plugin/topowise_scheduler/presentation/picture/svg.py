@@ -1,8 +1,8 @@
-"""The picture as an SVG document that needs nothing but a viewer.
+"""The picture as an SVG document without external resources.
 
-In the manner of hwloc's lstopo (utils/lstopo/lstopo-svg.c): rectangles and texts with a class for each kind, and one
-style sheet. It follows the viewer's light or dark scheme. The style sheet has plain rules and no variables,
-which viewers that are not browsers do not know.
+It follows hwloc's lstopo (utils/lstopo/lstopo-svg.c): rectangles and texts with a class for each kind, and a style
+sheet, which follows the viewer's light or dark scheme. The style sheet has plain rules and no variables, because only
+browsers support variables.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _style() -> str:
 
 
 def _scoped(rule: str) -> str:
-    """The rule for this picture alone: several may be in one page."""
+    """The rule with the selector of the picture: a page may have several pictures."""
     selectors, body = rule.split("{", 1)
     return ",".join(f".{_ROOT} {selector}" for selector in selectors.split(",")) + "{" + body
 

@@ -1,7 +1,6 @@
-"""The picture for a terminal: frames of box characters, a cell of one character for each CPU, bars to scale.
+"""The picture for a terminal: frames of box characters, a character for each CPU, bars to scale.
 
-Colour is never needed: a cell has the tag of the pod that holds it, or a character for what else it is, and the key
-below tells which.
+It needs no colour: a cell has the tag of the pod that has it, or a character that the key explains.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _GLYPHS: Final = {
 _REST_OF_SHARE: Final = "━="
 _EDGES: Final = (("╭", "╮", "╰", "╯", "─", "│"), ("+", "+", "+", "+", "-", "|"))
 
-# Of the 256 colours those nearest to the fills of the SVG (palette.py).
+# The nearest of the 256 colours to the fills of the SVG (palette.py).
 _OWNERS: Final = (110, 209, 222, 72, 217, 117, 149, 142)
 _DIM: Final = "2"
 _STYLES: Final[dict[Style, str]] = {
@@ -78,10 +77,10 @@ def lines(picture: Picture, *, width: int = 100, ascii_only: bool = False, colou
     canvas = lay_out(picture, characters(width, ascii_only=ascii_only))
     grid = _Grid(canvas.width, canvas.height)
     _draw(grid, canvas, int(ascii_only), " " if colour else _REST_OF_SHARE[ascii_only])
-    found = [_line(row, colour=colour) for row in grid.rows]
-    while found and not found[-1]:
-        found.pop()
-    return found
+    text_lines = [_line(row, colour=colour) for row in grid.rows]
+    while text_lines and not text_lines[-1]:
+        text_lines.pop()
+    return text_lines
 
 
 def _draw(grid: _Grid, box: Box, charset: int, rest: str) -> None:
@@ -128,7 +127,7 @@ def _code(box: Box) -> str:
 
 
 def _line(row: list[tuple[str, str]], *, colour: bool) -> Line:
-    """The characters without blanks at the end; in colour a part for each run of one style."""
+    """The characters without trailing blanks; in colour, a part for each run of a style."""
     if not colour:
         return "".join(character for character, _ in row).rstrip()
     length = max((at + 1 for at, cell in enumerate(row) if cell != (" ", "")), default=0)

@@ -1,4 +1,4 @@
-"""One NUMA node in its frame: its CPUs, its memory, its devices."""
+"""Places a NUMA node in its frame: its CPUs, its memory, its devices."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def place(plan: Plan, zone: Zone, x: int, y: int, width: int, *, names_socket: b
         if zone.group and not number:
             flow.line("aside", joined(zone))
         bars.place(flow, plan, zone, memory)
-    for one in zone.devices:
+    for group in zone.devices:
         flow.skip(measures.section)
-        devices.place(flow, plan, one)
+        devices.place(flow, plan, group)
     return frame(plan, "zone", flow, x, y, width)
 
 
@@ -43,6 +43,6 @@ def frame(plan: Plan, kind: Kind, flow: Flow, x: int, y: int, width: int) -> Box
 
 
 def _socket(zone: Zone) -> str:
-    """The socket, where there is only one."""
+    """The socket, if there is only one."""
     ids = [socket.id for socket in zone.sockets if socket.id is not None]
     return f"socket {ids[0]}" if len(ids) == 1 else ""

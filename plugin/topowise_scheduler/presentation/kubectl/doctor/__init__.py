@@ -1,6 +1,6 @@
-"""`kubectl topowise doctor`: what is set up in a way that will hurt, why it does, and how it is mended.
+"""`kubectl topowise doctor`: harmful settings, their consequences and corrections.
 
-Every check is a function from what was read to findings; command.py reads, orders and prints.
+Every check is a function from objects to findings; command.py reads the objects, and orders and prints the findings.
 """
 
 from topowise_scheduler.presentation.kubectl.doctor.command import run

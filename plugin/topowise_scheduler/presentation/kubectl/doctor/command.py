@@ -1,4 +1,4 @@
-"""Reads what the checks need, and prints what they find."""
+"""Reads the objects of the checks, and prints their findings."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ Read = Sequence[tuple[Reported, Report]]
 
 def run(options: argparse.Namespace, console: Console) -> Answer:
     """The command."""
-    found: list[Finding] = []
-    # A file that cannot be read is reported before the cluster is asked.
+    findings_: list[Finding] = []
+    # An unreadable file is an error before the cluster is read.
     if options.scheduler_config:
-        found += kube_scheduler.check(kube_scheduler.read(options.scheduler_config))
+        findings_ += kube_scheduler.check(kube_scheduler.read(options.scheduler_config))
     if options.file:
         there = objects.from_files(options.file)
-        found += _saved(there)
+        findings_ += _saved(there)
     else:
-        there = _examine(Kubectl(options.context, options.kubeconfig), found, console, options.patience)
-    merged = together(found)
-    status = 1 if any(one.severity != "note" for one in merged) else 0
+        there = _examine(Kubectl(options.context, options.kubeconfig), findings_, console, options.patience)
+    merged = together(findings_)
+    status = 1 if any(finding.severity != "note" for finding in merged) else 0
     if options.output in ("json", "yaml"):
-        findings = [{**msgspec.to_builtins(one), "thing": one.thing} for one in merged]
+        findings = [{**msgspec.to_builtins(finding), "thing": finding.thing} for finding in merged]
         return Answer(documents.spell(findings, options.output), status)
     return Answer(_text(merged, there, console, looked_at_scheduler=bool(options.scheduler_config)), status)
 
@@ -66,29 +66,29 @@ def _saved(there: Objects) -> Iterator[Finding]:
     yield from reports.unmatched(list(reports.mismatches(there, known, now)))
 
 
-def _examine(kubectl: Kubectl, found: list[Finding], console: Console, patience: float) -> Objects:
-    """The cluster, with what is only found there."""
+def _examine(kubectl: Kubectl, findings: list[Finding], console: Console, patience: float) -> Objects:
+    """Examines the cluster, with checks that need more than saved objects."""
     group, pods_of_exporters, pods_of_scheduler = kubectl.attempt(definition.PATH, exporters.PATH, schedulers.PATH)
-    found += definition.check(group)
+    findings += definition.check(group)
     denied: dict[str, ForbiddenError] = {}
     there = objects.from_cluster(kubectl, pods_path=objects.ALL_PODS_PATH, nodes=True, denied=denied)
-    found += _not_allowed(denied)
+    findings += _not_allowed(denied)
     known = _read(there)
-    found += _common(there, known, console.now, are_reports_known=nrt.PATH not in denied)
-    ours: list[own_pods.OwnPod] = []
+    findings += _common(there, known, console.now, are_reports_known=nrt.PATH not in denied)
+    own_exporters: list[own_pods.OwnPod] = []
     if not isinstance(pods_of_exporters, SourceError):
-        ours = own_pods.listed(pods_of_exporters, exporters.COMPONENT)
-        found += exporters.check(ours, there.reports, kubectl, console.now)
+        own_exporters = own_pods.listed(pods_of_exporters, exporters.COMPONENT)
+        findings += exporters.check(own_exporters, there.reports, kubectl, console.now)
     if not isinstance(pods_of_scheduler, SourceError):
         deciding = own_pods.listed(pods_of_scheduler, schedulers.COMPONENT)
-        found += schedulers.check(deciding, console.now, is_of_chart=bool(ours))
+        findings += schedulers.check(deciding, console.now, is_of_chart=bool(own_exporters))
     first = reports.mismatches(there, known, console.now)
     if first:
-        # Pods come and go meanwhile; what is wrong stays wrong.
+        # Pods may change between reads; only a lasting mismatch is an error.
         time.sleep(patience)
         again = objects.from_cluster(kubectl, pods_path=objects.PODS_PATH)
         second = reports.mismatches(again, _read(again), console.now)
-        found += reports.unmatched([name for name, seen in first.items() if second.get(name) == seen])
+        findings += reports.unmatched([name for name, seen in first.items() if second.get(name) == seen])
     return there
 
 
@@ -104,7 +104,8 @@ def _not_allowed(denied: Mapping[str, ForbiddenError]) -> Iterator[Finding]:
 def _read(there: Objects) -> Read:
     versions = there.kubelet_versions
     return [
-        (one, read(one.topology, versions.get(one.topology.metadata.name, ""), size=one.size)) for one in there.reports
+        (reported, read(reported.topology, versions.get(reported.topology.metadata.name, ""), size=reported.size))
+        for reported in there.reports
     ]
 
 
@@ -119,19 +120,19 @@ def _common(there: Objects, known: Read, now: float, *, are_reports_known: bool 
     yield from pods.check(there, [records.record(pod) for pod in there.pods or ()], known, now)
 
 
-def _text(found: Sequence[Finding], there: Objects, console: Console, *, looked_at_scheduler: bool) -> list[Line]:
+def _text(findings: Sequence[Finding], there: Objects, console: Console, *, looked_at_scheduler: bool) -> list[Line]:
     lines: list[Line] = []
-    for one in found:
+    for finding in findings:
         lines += [
-            *_paragraph(one.severity, f"{one.thing}: {one.value}", console, _COLOURS[one.severity]),
-            *_paragraph("  why", one.why, console, colours.DIM),
-            *_paragraph("  mend", one.mend, console, colours.DIM),
+            *_paragraph(finding.severity, f"{finding.thing}: {finding.value}", console, _COLOURS[finding.severity]),
+            *_paragraph("  why", finding.why, console, colours.DIM),
+            *_paragraph("  mend", finding.mend, console, colours.DIM),
             "",
         ]
     seen = f"{plural(len(there.reports), 'report')}"
-    for what, things in (("node", there.nodes), ("pod", there.pods)):
-        seen += f", {plural(len(things), what)}" if things is not None else f", no {what}s"
-    counts = [(name, sum(one.severity == name for one in found)) for name in SEVERITIES]
+    for kind, things in (("node", there.nodes), ("pod", there.pods)):
+        seen += f", {plural(len(things), kind)}" if things is not None else f", no {kind}s"
+    counts = [(name, sum(finding.severity == name for finding in findings)) for name in SEVERITIES]
     summary = ", ".join(plural(count, name) for name, count in counts if count) or "nothing to mend"
     lines.append(f"Looked at {seen}: {summary}.")
     if not looked_at_scheduler:

@@ -1,4 +1,4 @@
-"""Whether the API server serves NodeResourceTopology, and in the version that is read."""
+"""Checks that the API server serves NodeResourceTopology in the required version."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WHY_OLD: Final = "topowise-exporter cannot write; what others write is read, wi
 
 
 def check(answer: bytes | SourceError) -> Iterator[Finding]:
-    """From the answer to a read of PATH, the discovery document of the group, which needs no rights."""
+    """Checks the discovery document of the group (PATH), which needs no rights."""
     kind = f"API group {nrt.GROUP}"
     if isinstance(answer, MissingError):
         yield Finding(
@@ -29,7 +29,7 @@ def check(answer: bytes | SourceError) -> Iterator[Finding]:
     if isinstance(answer, SourceError):
         raise answer
     document: dict[str, Any] = decoded(answer, PATH)
-    served = [str(one.get("version")) for one in document.get("versions") or ()]
+    served = [str(version.get("version")) for version in document.get("versions") or ()]
     if nrt.VERSION not in served:
         yield Finding(
             "definition", "error", kind, (),

@@ -1,6 +1,6 @@
-"""The exporters' pods, and what they say of themselves where their metrics can be read.
+"""Checks the exporters' pods, and their metrics where they can be read.
 
-`last_sync` is the heartbeat that an NRT does not have: it moves every second, whatever is written.
+`last_sync` is the heartbeat that an NRT does not have: it changes every second, whether or not the NRT changes.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _STALE_S: Final = 60.0
 _SAMPLE: Final = re.compile(r"topowise_exporter_(\w+?)(?:\{(.*)\})? (-?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]{1,2})?)")
 
 
-def check(found: Sequence[OwnPod], reports: Sequence[Reported], kubectl: Kubectl, now: float) -> Iterator[Finding]:
-    """Each pod, its metrics through the API server's proxy, and nodes that are reported and have none."""
-    yield from own_pods.check(found, "exporters", "exporter", _WITHOUT, now)
-    there = {one.node for one in found}
+def check(exporters: Sequence[OwnPod], reports: Sequence[Reported], kubectl: Kubectl, now: float) -> Iterator[Finding]:
+    """Checks each pod, its metrics through the API server's proxy, and reported nodes without an exporter."""
+    yield from own_pods.check(exporters, "exporters", "exporter", _WITHOUT, now)
+    there = {exporter.node for exporter in exporters}
     for report in reports if there else ():
         name = report.topology.metadata.name
         if _FIELD_MANAGER in report.writers and name not in there:
@@ -40,13 +40,13 @@ def check(found: Sequence[OwnPod], reports: Sequence[Reported], kubectl: Kubectl
                 _WITHOUT,
                 "let the exporter's DaemonSet tolerate the node's taints and select it; kubectl describe daemonset",
             )  # fmt: skip
-    ready = [one for one in found if not one.problem][:_MOST]
+    ready = [exporter for exporter in exporters if not exporter.problem][:_MOST]
     for start in range(0, len(ready), _AT_ONCE):
         batch = ready[start : start + _AT_ONCE]
-        answers = kubectl.attempt(*(_metrics_path(one) for one in batch))
-        for one, answer in zip(batch, answers, strict=True):
+        answers = kubectl.attempt(*(_metrics_path(exporter) for exporter in batch))
+        for exporter, answer in zip(batch, answers, strict=True):
             if not isinstance(answer, SourceError):
-                yield from _metrics(one, answer.decode(errors="replace"), now)
+                yield from _metrics(exporter, answer.decode(errors="replace"), now)
         failed = next((answer for answer in answers if isinstance(answer, SourceError)), None)
         if failed is not None:
             yield Finding(
@@ -57,12 +57,12 @@ def check(found: Sequence[OwnPod], reports: Sequence[Reported], kubectl: Kubectl
             return
 
 
-def _metrics(one: OwnPod, text: str, now: float) -> Iterator[Finding]:
-    name = f"{one.namespace}/{one.name}"
+def _metrics(exporter: OwnPod, text: str, now: float) -> Iterator[Finding]:
+    name = f"{exporter.namespace}/{exporter.name}"
     samples = [
         (match[1], match[2] or "", float(match[3])) for match in map(_SAMPLE.fullmatch, text.splitlines()) if match
     ]
-    for metric, what in (
+    for metric, failure in (
         ("last_sync_timestamp_seconds", "has not read its node"),
         ("last_publish_timestamp_seconds", "has not got its object to the API server"),
     ):
@@ -70,18 +70,19 @@ def _metrics(one: OwnPod, text: str, now: float) -> Iterator[Finding]:
             if seen == metric and now - value > _STALE_S:
                 yield Finding(
                     "exporters", "error", "exporter", (name,),
-                    f"on {one.node} {what} for {human(int(now - value)) if value else 'ever'}",
+                    f"on {exporter.node} {failure} for {human(int(now - value)) if value else 'ever'}",
                     "the node is not what its report says",
                     "its log tells what cannot be read or written",
                 )  # fmt: skip
     for seen, labels, value in samples:
         if seen == "kubelet_config_source" and value and 'source="defaults"' in labels:
             yield Finding(
-                "exporters", "warning", "exporter", (name,), f"on {one.node} does not know its kubelet's configuration",
+                "exporters", "warning", "exporter", (name,),
+                f"on {exporter.node} does not know its kubelet's configuration",
                 "it reports a kubelet's defaults (policy none), so that nothing is predicted for the node",
                 "allow get on nodes/configz (nodes/proxy), or name the file in kubelet.configFile",
             )  # fmt: skip
 
 
-def _metrics_path(one: OwnPod) -> str:
-    return paths.pod(one.namespace, f"{one.name}:{one.port}", "proxy", "metrics")
+def _metrics_path(exporter: OwnPod) -> str:
+    return paths.pod(exporter.namespace, f"{exporter.name}:{exporter.port}", "proxy", "metrics")

@@ -36,10 +36,10 @@ class Finding(msgspec.Struct, frozen=True):
         return f"{self.kind}{'s' if len(self.names) > 1 else ''} {first}{more}"
 
 
-def together(found: Iterable[Finding]) -> list[Finding]:
-    """Findings that differ in names alone as one, the severest first."""
+def together(findings: Iterable[Finding]) -> list[Finding]:
+    """Joins findings that differ only in names; errors come first."""
     merged: dict[tuple[str, ...], list[Finding]] = {}
-    for one in found:
+    for one in findings:
         merged.setdefault((one.check, one.severity, one.kind, one.value, one.why, one.mend), []).append(one)
     joined = [
         msgspec.structs.replace(same[0], names=tuple(dict.fromkeys(name for one in same for name in one.names)))

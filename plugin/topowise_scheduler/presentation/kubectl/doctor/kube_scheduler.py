@@ -1,6 +1,6 @@
-"""kube-scheduler's configuration: the extender's entry, and what else decides whether it is of use.
+"""Checks kube-scheduler's configuration: the extender's entry, and settings that make it useless.
 
-Sources: k8s.io/kube-scheduler/config/v1, pkg/scheduler/extender.go (1.36); the measurements behind are in docs/adr.
+Sources: k8s.io/kube-scheduler/config/v1, pkg/scheduler/extender.go (1.36); measurements are in docs/adr.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def read(file: str) -> Mapping[str, Any]:
 
 
 def check(config: Mapping[str, Any]) -> Iterator[Finding]:
-    """All of it."""
+    """Checks the whole configuration."""
     yield from _whole(config)
     extenders: list[dict[str, Any]] = config.get("extenders") or []
     if not extenders:
@@ -41,19 +41,19 @@ def check(config: Mapping[str, Any]) -> Iterator[Finding]:
             "topowise-scheduler is never asked",
             "add its entry to extenders: urlPrefix, filterVerb, prioritizeVerb, preemptVerb, weight, nodeCacheCapable",
         )  # fmt: skip
-    binders = [one for one in extenders if one.get("bindVerb")]
+    binders = [extender for extender in extenders if extender.get("bindVerb")]
     if len(binders) > 1:
         yield _finding(
             "error", "kube-scheduler", f"{len(binders)} extenders with a bindVerb",
             "only one may bind (kubernetes#109739), so kube-scheduler does not start",
             "leave bindVerb to one of them",
         )  # fmt: skip
-    for one in extenders:
-        yield from _extender(one)
+    for extender in extenders:
+        yield from _extender(extender)
 
 
-def _finding(severity: Severity, thing: str, value: str, why: str, mend: str) -> Finding:
-    return Finding("kube-scheduler", severity, thing, (), value, why, mend)
+def _finding(severity: Severity, subject: str, value: str, why: str, mend: str) -> Finding:
+    return Finding("kube-scheduler", severity, subject, (), value, why, mend)
 
 
 def _whole(config: Mapping[str, Any]) -> Iterator[Finding]:
@@ -82,76 +82,76 @@ def _whole(config: Mapping[str, Any]) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _extender(one: Mapping[str, Any]) -> Iterator[Finding]:
-    url = str(one.get("urlPrefix") or "")
-    thing = f"extender {url or 'without urlPrefix'}"
-    if one.get("nodeCacheCapable") is not True:
+def _extender(extender: Mapping[str, Any]) -> Iterator[Finding]:
+    url = str(extender.get("urlPrefix") or "")
+    subject = f"extender {url or 'without urlPrefix'}"
+    if extender.get("nodeCacheCapable") is not True:
         yield _finding(
-            "error", thing, f"nodeCacheCapable {one.get('nodeCacheCapable', 'not set')}, expected true",
+            "error", subject, f"nodeCacheCapable {extender.get('nodeCacheCapable', 'not set')}, expected true",
             "whole Node objects go over the wire for each pod, and kube-scheduler's own scores see empty nodes "
             "(kubernetes#141781)",
             "set nodeCacheCapable: true",
         )  # fmt: skip
-    if not one.get("filterVerb"):
+    if not extender.get("filterVerb"):
         yield _finding(
-            "error", thing, "no filterVerb",
+            "error", subject, "no filterVerb",
             "nodes whose kubelet will refuse the pod are not left out",
             "set filterVerb: filter",
         )  # fmt: skip
-    if not one.get("preemptVerb"):
+    if not extender.get("preemptVerb"):
         yield _finding(
-            "warning", thing, "no preemptVerb",
+            "warning", subject, "no preemptVerb",
             "pods are evicted for one that does not fit on the NUMA nodes they leave: they die for nothing",
             "set preemptVerb: preempt",
         )  # fmt: skip
-    yield from _weight(thing, one)
-    yield from _timeout(thing, one)
-    yield from _reach(thing, url, one)
-    if one.get("ignorable"):
+    yield from _weight(subject, extender)
+    yield from _timeout(subject, extender)
+    yield from _reach(subject, url, extender)
+    if extender.get("ignorable"):
         yield _finding(
-            "warning", thing, "ignorable",
+            "warning", subject, "ignorable",
             "while the service is away pods go to nodes that refuse them",
             "set ignorable: false, and run the service beside kube-scheduler, or in several replicas",
         )  # fmt: skip
-    yield from _managed(thing, one)
+    yield from _managed(subject, extender)
 
 
-def _weight(thing: str, one: Mapping[str, Any]) -> Iterator[Finding]:
-    if not one.get("prioritizeVerb"):
+def _weight(subject: str, extender: Mapping[str, Any]) -> Iterator[Finding]:
+    if not extender.get("prioritizeVerb"):
         yield _finding(
-            "warning", thing, "no prioritizeVerb",
+            "warning", subject, "no prioritizeVerb",
             "of the nodes that fit any is taken, and the large holes are broken first",
             "set prioritizeVerb: prioritize and weight: 5",
         )  # fmt: skip
         return
-    weight = one.get("weight", 0)
+    weight = extender.get("weight", 0)
     if not isinstance(weight, int) or weight <= 0:
         yield _finding(
-            "error", thing, f"weight {weight!r}, expected a number above 0",
+            "error", subject, f"weight {weight!r}, expected a number above 0",
             "kube-scheduler does not start with a prioritizeVerb and no weight",
             "set weight: 5",
         )  # fmt: skip
     elif not _LIGHTEST <= weight <= _HEAVIEST:
         yield _finding(
-            "warning", thing, f"weight {weight}, expected {_LIGHTEST} to {_HEAVIEST}",
+            "warning", subject, f"weight {weight}, expected {_LIGHTEST} to {_HEAVIEST}",
             f"scores of 0 to 10 become 0 to {100 * weight}, beside some 1,200 of all other plug-ins: "
             f"{'nothing else counts' if weight > _HEAVIEST else 'they hardly count'}",
             "set weight: 5 (a tenth with extender.scoreScale 100)",
         )  # fmt: skip
 
 
-def _timeout(thing: str, one: Mapping[str, Any]) -> Iterator[Finding]:
-    given = one.get("httpTimeout")
-    timeout = of_go(given)
+def _timeout(subject: str, extender: Mapping[str, Any]) -> Iterator[Finding]:
+    text = extender.get("httpTimeout")
+    timeout = of_go(text)
     if timeout is None:
         yield _finding(
-            "note", thing, f"httpTimeout {'not set' if given is None else repr(given)}: 5s",
+            "note", subject, f"httpTimeout {'not set' if text is None else repr(text)}: 5s",
             "pods are scheduled one after the other, so a call that hangs holds up all of them for so long",
             "set httpTimeout: 2s",
         )  # fmt: skip
     elif not _FASTEST_S <= timeout <= _SLOWEST_S:
         yield _finding(
-            "warning", thing, f"httpTimeout {given}, expected 100ms to 5s",
+            "warning", subject, f"httpTimeout {text}, expected 100ms to 5s",
             "a call that hangs holds up all other pods for so long"
             if timeout > _SLOWEST_S
             else "an answer that takes a moment is a failed attempt, and the pod waits",
@@ -159,27 +159,27 @@ def _timeout(thing: str, one: Mapping[str, Any]) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _reach(thing: str, url: str, one: Mapping[str, Any]) -> Iterator[Finding]:
+def _reach(subject: str, url: str, extender: Mapping[str, Any]) -> Iterator[Finding]:
     try:
         parts = urlsplit(url)
     except ValueError:
         yield _finding(
-            "error", thing, "urlPrefix is no address, expected http or https, a host and a port",
+            "error", subject, "urlPrefix is no address, expected http or https, a host and a port",
             "kube-scheduler cannot ask the service, and schedules nothing",
             "set urlPrefix, such as http://127.0.0.1:8080",
         )  # fmt: skip
         return
-    tls = one.get("tlsConfig") or {}
+    tls = extender.get("tlsConfig") or {}
     is_verified = any(tls.get(field) for field in ("caFile", "caData"))
     if parts.scheme == "https" and not is_verified:
         yield _finding(
-            "error", thing, "https without a CA",
+            "error", subject, "https without a CA",
             "with enableHTTPS and no CA kube-scheduler verifies nobody: whoever answers decides where pods go",
             "set tlsConfig.caFile, and certFile and keyFile for the service to know who asks",
         )  # fmt: skip
     if tls.get("insecure") and is_verified:
         yield _finding(
-            "error", thing, "tlsConfig.insecure with a CA",
+            "error", subject, "tlsConfig.insecure with a CA",
             "kube-scheduler does not start",
             "leave insecure out",
         )  # fmt: skip
@@ -187,30 +187,30 @@ def _reach(thing: str, url: str, one: Mapping[str, Any]) -> Iterator[Finding]:
         return
     if parts.scheme != "https":
         yield _finding(
-            "warning", thing, "asked over the network without TLS",
+            "warning", subject, "asked over the network without TLS",
             "anybody on the way can read every pod, and decide where it goes",
             "run the service beside kube-scheduler on 127.0.0.1, or use https with tlsConfig",
         )  # fmt: skip
     yield _finding(
-        "note", thing, "not on loopback",
+        "note", subject, "not on loopback",
         "kube-scheduler keeps connections for 90 s and does not repeat a POST: whatever on the way closes them earlier "
         "makes pods fail with EOF",
         "run the service beside kube-scheduler, or give proxies and load balancers an idle timeout above 90 s",
     )  # fmt: skip
 
 
-def _managed(thing: str, one: Mapping[str, Any]) -> Iterator[Finding]:
-    names = [str(resource.get("name")) for resource in one.get("managedResources") or ()]
+def _managed(subject: str, extender: Mapping[str, Any]) -> Iterator[Finding]:
+    names = [str(resource.get("name")) for resource in extender.get("managedResources") or ()]
     native = [name for name in names if "/" not in name]
     if native:
         yield _finding(
-            "error", thing, f"managedResources {', '.join(native)}",
+            "error", subject, f"managedResources {', '.join(native)}",
             "only extended resources can be managed, so kube-scheduler does not start",
             "leave managedResources out",
         )  # fmt: skip
     elif names:
         yield _finding(
-            "warning", thing, f"managedResources {', '.join(names)}",
+            "warning", subject, f"managedResources {', '.join(names)}",
             "pods that ask for none of these are not sent to it: Guaranteed pods of CPUs and memory alone go anywhere",
             "leave managedResources out, unless only those pods need alignment",
         )  # fmt: skip

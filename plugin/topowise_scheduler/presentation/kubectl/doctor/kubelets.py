@@ -1,4 +1,4 @@
-"""Settings of kubelets that surprise people: what they promise is not what they do."""
+"""Checks settings of kubelets whose effect differs from what users expect."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ALPHA: Final = ("align-by-socket", "distribute-cpus-across-cores", "prefer-most
 
 
 def configuration(raw: Reported) -> KubeletConfiguration | None:
-    """The kubelet's configuration as reported; as far as the ecosystem's attributes tell where only they are there."""
+    """The reported configuration of the kubelet; derived from the standard attributes if only these are reported."""
     named = nrt.attributes_of(raw.topology.attributes)
     text = named.get(attributes.KUBELET_CONFIGURATION)
     if text is not None:
@@ -53,7 +53,7 @@ def configuration(raw: Reported) -> KubeletConfiguration | None:
 
 
 def check(raw: Reported, report: Report) -> Iterator[Finding]:
-    """One node."""
+    """Checks a node."""
     config = configuration(raw)
     if config is None:
         return
@@ -159,7 +159,7 @@ def _of_page_sizes(report: Report) -> Iterator[Words]:
 
 
 def _admission_s(report: Report) -> float:
-    """About how long the empty node's kubelet takes for a Guaranteed container with a CPU, memory and a device each."""
+    """Estimated admission time on the empty node, for a Guaranteed container with a CPU, memory and a device each."""
     limits: dict[str, pods.Quantity] = {"cpu": "1", "memory": "64Mi", **dict.fromkeys(report.empty.devices.tables, "1")}
     container = pods.Container("c", pods.Resources(limits=limits))
     needs = pods.needs(pods.Pod(pods.Metadata("sample"), pods.Spec(containers=(container,))))
@@ -187,7 +187,7 @@ def _of_options(config: KubeletConfiguration, zones: Sequence[tuple[int, nrt.Zon
             "have fewer NUMA nodes (NPS or SNC in the firmware), or policy none",
         )
     gates = sorted(name for name, is_on in (config.featureGates or {}).items() if is_on and "Alpha" in name)
-    # A strategy is no switch.
+    # The strategy has a name, not true or false.
     strategy = {_STRATEGY} if options.get(_STRATEGY, "none") != "none" else set()
     alpha = sorted(on.intersection(_ALPHA) | strategy) + gates
     if alpha:
@@ -200,10 +200,10 @@ def _of_options(config: KubeletConfiguration, zones: Sequence[tuple[int, nrt.Zon
 
 
 def _options(named: Mapping[str, str]) -> dict[str, str]:
-    found = {
+    options = {
         option: named[attributes.option_name(option)]
         for option in ("prefer-closest-numa-nodes", "prefer-most-allocated-numa-node", _STRATEGY)
         if attributes.option_name(option) in named
     }
     most = named.get(attributes.TOPOLOGY_MANAGER_MAX_NUMA_NODES)
-    return {**found, "max-allowable-numa-nodes": most} if most else found
+    return {**options, "max-allowable-numa-nodes": most} if most else options

@@ -1,4 +1,4 @@
-"""The pods of this project, found by the chart's labels: are they ready, and did they end lately."""
+"""The pods of this project, by the chart's labels: checks readiness and recent terminations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CONTROLLED: Final = ("Error", "OOMKilled", "ContainerCannotRun", "DeadlineExcee
 
 
 class OwnPod(msgspec.Struct, frozen=True):
-    """One pod. `problem` is why it is not ready, "" if it is; `ended` are why, and when, containers ended last."""
+    """A pod. `problem` is why it is not ready, "" if it is; `ended` has container, reason and time of terminations."""
 
     namespace: str
     name: str
@@ -29,7 +29,7 @@ class OwnPod(msgspec.Struct, frozen=True):
 
 
 def path(component: str) -> str:
-    """Where the pods of a component of the chart are listed."""
+    """The list path of the pods of a component of the chart."""
     selector = f"app.kubernetes.io/part-of=topowise,app.kubernetes.io/component={component}"
     return f"/api/v1/pods?labelSelector={quote(selector, safe=',')}"
 
@@ -39,16 +39,16 @@ def listed(answer: bytes, component: str) -> list[OwnPod]:
     return [_pod(item) for item in decoded(answer, path(component)).get("items") or ()]
 
 
-def check(found: Sequence[OwnPod], check_: str, kind: str, without: str, now: float) -> Iterator[Finding]:
-    """Pods that are not ready, or fail now and then; `without` says what goes wrong while there is none."""
-    for one in found:
-        name = (f"{one.namespace}/{one.name}",)
-        if one.problem:
+def check(pods: Sequence[OwnPod], check_: str, kind: str, without: str, now: float) -> Iterator[Finding]:
+    """Checks pods that are not ready or have failed lately; `without` is the consequence."""
+    for pod in pods:
+        name = (f"{pod.namespace}/{pod.name}",)
+        if pod.problem:
             yield Finding(
-                check_, "error", kind, name, f"on {one.node} {one.problem}", without,
+                check_, "error", kind, name, f"on {pod.node} {pod.problem}", without,
                 "kubectl describe pod and kubectl logs tell why",
             )  # fmt: skip
-        for container, reason, finished in one.ended:
+        for container, reason, finished in pod.ended:
             age = seconds_since(finished, now)
             if reason in _CONTROLLED and age is not None and age < _LATELY_S:
                 more = "raise its memory limit (resources)" if reason == "OOMKilled" else "look at its last words"

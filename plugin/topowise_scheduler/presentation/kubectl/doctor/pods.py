@@ -1,5 +1,4 @@
-"""Pods that kubelets have refused lately, that wait because of us, that some kubelets never take, or whose devices are
-not near each other as they wish."""
+"""Checks pods: refused lately, waiting because of topowise, never admitted, or with devices too far apart."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ _REFUSALS: Final = KUBELET_REFUSALS | {"OutOfcpu", "OutOfmemory", "OutOfpods"}
 def check(
     there: Objects, records: Sequence[PodRecord], reports: Sequence[tuple[Reported, Report]], now: float
 ) -> Iterator[Finding]:
-    """All of it; `records` are of all pods, in their order."""
+    """Checks all pods; `records` are in the order of the pods."""
     yield from _refused(there.pods or (), now)
     for record in records:
         if record.waits:
@@ -36,9 +35,9 @@ def check(
     yield from _apart(records, reports)
 
 
-def _refused(found: Sequence[pods.Pod], now: float) -> Iterator[Finding]:
+def _refused(all_pods: Sequence[pods.Pod], now: float) -> Iterator[Finding]:
     counts: dict[tuple[str, str], list[str]] = {}
-    for pod in found:
+    for pod in all_pods:
         status = pod.status
         if status is None or status.phase != "Failed" or not _is_refusal(status.reason):
             continue
@@ -60,7 +59,7 @@ def _is_refusal(reason: str) -> bool:
 
 
 def _odd(records: Sequence[PodRecord], reports: Sequence[tuple[Reported, Report]]) -> Iterator[Finding]:
-    """Pods whose CPUs are not whole cores, where some kubelets give whole cores only."""
+    """Pending pods without whole cores, where kubelets allocate only whole cores."""
     by_threads: dict[int, list[str]] = {}
     for _, report in reports:
         cpu = report.empty.settings.cpu
@@ -84,16 +83,16 @@ def _odd(records: Sequence[PodRecord], reports: Sequence[tuple[Reported, Report]
 
 
 def _apart(records: Sequence[PodRecord], reports: Sequence[tuple[Reported, Report]]) -> Iterator[Finding]:
-    """Pods whose devices do not lie as their annotation wishes."""
+    """Pods whose devices violate their affinity annotation."""
     by_node = {report.name: report for _, report in reports}
     for record in records:
         report = by_node.get(record.node)
         name = record.namespace, record.name
         if not record.wishes or record.stage != "assigned" or record.needs is None or report is None:
             continue
-        held = report.held.get(name)
-        found = observed(record.wishes, record.needs, held, report.places) if held is not None else ()
-        for wish, (is_met, why) in zip(record.wishes, found, strict=False):
+        allocated = report.held.get(name)
+        distances = observed(record.wishes, record.needs, allocated, report.places) if allocated is not None else ()
+        for wish, (is_met, why) in zip(record.wishes, distances, strict=False):
             if is_met is False:
                 yield Finding(
                     "pods", "warning", "pod", ("/".join(name),), f"device affinity {wish} is not met: {why}",

@@ -1,4 +1,4 @@
-"""Whether nodes that should be alike are: a pod that fits one of a pool is expected to fit the others."""
+"""Checks that the nodes of a pool are equal: a pod that fits one node should fit every node of the pool."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _FIELDS: Final = (
 
 
 def check(nodes: Sequence[NodeObject] | None, reports: Sequence[tuple[Reported, Report]]) -> Iterator[Finding]:
-    """Nodes of one label and hardware whose kubelets are set differently."""
+    """Nodes with the same label and hardware, but different kubelet settings."""
     labels = {node.metadata.name: node.metadata.labels or {} for node in nodes or ()}
     pools: dict[tuple[str, ...], list[tuple[Reported, Report]]] = {}
     for raw, report in reports:
-        mine = labels.get(report.name, {})
-        named = next((f"{label}={mine[label]}" for label in _POOL_LABELS if label in mine), "")
+        node_labels = labels.get(report.name, {})
+        named = next((f"{label}={node_labels[label]}" for label in _POOL_LABELS if label in node_labels), "")
         pools.setdefault((named, *_hardware(raw.topology)), []).append((raw, report))
     for (named, *hardware), pool in pools.items():
         for field in _FIELDS:
@@ -47,7 +47,7 @@ def check(nodes: Sequence[NodeObject] | None, reports: Sequence[tuple[Reported, 
             if len(by_value) > 1:
                 kinds = "; ".join(
                     f"{value} on {', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
-                    for value, names in sorted(by_value.items(), key=lambda one: (-len(one[1]), one[0]))
+                    for value, names in sorted(by_value.items(), key=lambda item: (-len(item[1]), item[0]))
                 )
                 pool_name = named or f"{len(hardware)} NUMA nodes of {hardware[0]}"
                 yield Finding(
@@ -58,7 +58,7 @@ def check(nodes: Sequence[NodeObject] | None, reports: Sequence[tuple[Reported, 
 
 
 def _hardware(topology: nrt.NodeResourceTopology) -> list[str]:
-    """What each zone has, roughly: no two machines have the same number of bytes."""
+    """The rounded size of each zone: equal machines differ by some bytes."""
     return [_spell(zone) for _, zone in nrt.numa_zones(topology)] or ["no zones"]
 
 
@@ -76,7 +76,7 @@ def _spell(zone: nrt.Zone) -> str:
 
 
 def _value(field: str, raw: Reported, report: Report) -> str:
-    """The field in words, "" if it is not known."""
+    """The text of the field, "" if it is not known."""
     config = configuration(raw)
     if config is None:
         if not report.knows_policy:
@@ -85,5 +85,5 @@ def _value(field: str, raw: Reported, report: Report) -> str:
         return {"topologyManagerPolicy": report.policy, "topologyManagerScope": scope}.get(field, "")
     value = getattr(config, field)
     if isinstance(value, dict) or value is None:
-        return ",".join(f"{name}={one}" for name, one in sorted((value or {}).items())) or "none"
+        return ",".join(f"{name}={setting}" for name, setting in sorted((value or {}).items())) or "none"
     return str(value) or "none"

@@ -1,7 +1,7 @@
-"""Whether each node has a report, one writer, and a report that tells of the pods that are there.
+"""Checks that each node has a report with a single writer, and that the report includes the present pods.
 
-NRTs are only written when something changes, so that an old one says nothing. What tells is the fingerprint: the pods
-the exporter had seen against those that are on the node.
+An NRT is written only on a change, so its age shows nothing. The fingerprint shows it: the pods that the exporter has
+seen, against the pods on the node.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from topowise_scheduler.presentation.kubectl.objects import Objects, Reported
 from topowise_scheduler.report import Report
 
 _CONTROL_PLANE: Final = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
-# Until then a pod may not have reached its kubelet.
+# A younger pod may not have reached its kubelet.
 YOUNG_S: Final = 60.0
 
 
 def check(there: Objects, reports: Sequence[tuple[Reported, Report]]) -> Iterator[Finding]:
-    """What the objects show as they are."""
+    """Checks the objects as they are."""
     if not reports:
         yield Finding(
             "reports", "error", "cluster", (), "without a NodeResourceTopology",
@@ -65,32 +65,35 @@ def check(there: Objects, reports: Sequence[tuple[Reported, Report]]) -> Iterato
 
 
 def mismatches(there: Objects, reports: Sequence[tuple[Reported, Report]], now: float) -> dict[str, tuple[str, str]]:
-    """By node the report's fingerprint and that of the pods, where they differ though no pod is new; or when the report
-    was written and a pod that was there a minute later, which would have had it written anew."""
+    """Mismatches of reports and pods by node, without young pods.
+
+    The value is the fingerprint of the report and that of the pods. If pods are young, it is the time of the report and
+    a pod that started a minute before that time: the exporter should have reported it.
+    """
     if there.pods is None:
         return {}
     on: dict[str, list[pods.Pod]] = {}
     for pod in there.pods:
         if pod.spec.nodeName and not pod.is_terminal:
             on.setdefault(pod.spec.nodeName, []).append(pod)
-    found = {}
+    mismatched = {}
     for raw, report in reports:
-        mine = on.get(report.name, [])
-        young = any((seconds_since(_started(pod), now) or 0.0) < YOUNG_S or _is_leaving(pod) for pod in mine)
+        node_pods = on.get(report.name, [])
+        young = any((seconds_since(_started(pod), now) or 0.0) < YOUNG_S or _is_leaving(pod) for pod in node_pods)
         if not report.fingerprint:
             continue
         if young:
-            # Where pods come all the time no fingerprint can be compared.
-            missed = _missed(raw, report, mine, now)
+            # Fingerprints cannot be compared while pods start or end.
+            missed = _missed(raw, report, node_pods, now)
             if missed:
-                found[report.name] = raw.changed, missed
-        elif (expected := _fingerprint(report, mine)) and expected != report.fingerprint:
-            found[report.name] = report.fingerprint, expected
-    return found
+                mismatched[report.name] = raw.changed, missed
+        elif (expected := _fingerprint(report, node_pods)) and expected != report.fingerprint:
+            mismatched[report.name] = report.fingerprint, expected
+    return mismatched
 
 
 def unmatched(names: Sequence[str]) -> Iterator[Finding]:
-    """The finding for nodes whose reports do not match for good."""
+    """The finding for reports that do not match for good."""
     if names:
         yield Finding(
             "reports", "error", "node", tuple(names), "reported with other pods than are there",
@@ -105,7 +108,9 @@ def _nodes(nodes: Sequence[NodeObject], reports: Sequence[tuple[Reported, Report
     for node in nodes:
         name = node.metadata.name
         if name in reported:
-            uids = [one.uid for one in reported[name].topology.metadata.ownerReferences or () if one.kind == "Node"]
+            uids = [
+                owner.uid for owner in reported[name].topology.metadata.ownerReferences or () if owner.kind == "Node"
+            ]
             if uids and node.metadata.uid and node.metadata.uid not in uids:
                 yield Finding(
                     "reports", "error", "node", (name,), "with the report of an earlier node of this name",
@@ -136,25 +141,25 @@ def _writers(raw: Reported) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _fingerprint(report: Report, mine: Sequence[pods.Pod]) -> str:
-    """What an exporter that is up to date would publish, "" for pods that cannot be read."""
+def _fingerprint(report: Report, node_pods: Sequence[pods.Pod]) -> str:
+    """The fingerprint that a working exporter would publish, "" for pods that cannot be read."""
     try:
         return fingerprint.of(
             (pod.metadata.namespace, pod.metadata.name)
-            for pod in mine
+            for pod in node_pods
             if report.fingerprint_method == fingerprint.ALL or is_exclusive(report.empty, pods.needs(pod))
         )
     except ParseError:
         return ""
 
 
-def _missed(raw: Reported, report: Report, mine: Sequence[pods.Pod], now: float) -> str:
-    """A pod that the report should tell of for a minute already, but is older than; "" if there is none.
+def _missed(raw: Reported, report: Report, node_pods: Sequence[pods.Pod], now: float) -> str:
+    """A pod that the report should include for a minute already, "" if there is none.
 
-    The kubelet's clock and the API server's may be seconds apart.
+    The clocks of the kubelet and of the API server may differ by seconds.
     """
     written = seconds_since(raw.changed, now)
-    for pod in mine:
+    for pod in node_pods:
         started = seconds_since((pod.status.startTime if pod.status is not None else None) or "", now)
         if written is None or started is None or started < YOUNG_S or written - started < YOUNG_S:
             continue

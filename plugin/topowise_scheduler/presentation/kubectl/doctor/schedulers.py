@@ -1,4 +1,4 @@
-"""Whether every pod has a scheduler that looks at it, and how the service's own pods fare."""
+"""Checks that every pod has a running scheduler, and the service's own pods."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ _SILENT_S: Final = 60.0
 _MOST_NAMES: Final = 3
 
 
-def check(found: Sequence[OwnPod], now: float, *, is_of_chart: bool) -> Iterator[Finding]:
+def check(schedulers: Sequence[OwnPod], now: float, *, is_of_chart: bool) -> Iterator[Finding]:
     """The pods of the service; `is_of_chart` says that what else there is has the chart's labels."""
-    if not found and is_of_chart:
+    if not schedulers and is_of_chart:
         yield Finding(
             "schedulers", "note", "topowise-scheduler", (), "no pod has the labels of the chart's",
             "beside a static kube-scheduler it has none; else nobody is asked, and pods go where kubelets refuse them",
             "kubectl get deployments,replicasets -A, and their events, tell why there are no pods",
         )  # fmt: skip
-    yield from own_pods.check(found, "schedulers", "topowise-scheduler", _WITHOUT, now)
+    yield from own_pods.check(schedulers, "schedulers", "topowise-scheduler", _WITHOUT, now)
 
 
-def unserved(found: Sequence[Pod], now: float) -> Iterator[Finding]:
+def unserved(pods: Sequence[Pod], now: float) -> Iterator[Finding]:
     """Pods that no scheduler has ever looked at: who does sets a condition, or binds.
 
     Source: pkg/scheduler/schedule_one.go (handleSchedulingFailure); the API server sets it for gated pods.
     """
     by_scheduler: dict[str, list[tuple[float, str]]] = {}
-    for pod in found:
+    for pod in pods:
         age = seconds_since(pod.metadata.creationTimestamp or "", now)
         if age is not None and age > _SILENT_S and _is_unseen(pod):
             name = f"{pod.metadata.namespace}/{pod.metadata.name}"
@@ -60,5 +60,5 @@ def _is_unseen(pod: Pod) -> bool:
         return False
     status = pod.status
     return status is None or not (
-        status.nominatedNodeName or any(one.type == "PodScheduled" for one in status.conditions or ())
+        status.nominatedNodeName or any(condition.type == "PodScheduled" for condition in status.conditions or ())
     )

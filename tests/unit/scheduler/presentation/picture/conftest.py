@@ -262,7 +262,7 @@ def every_state() -> Picture:
     )
     owners = (Owner('a/<b attr="x">&', 4, frozenset(range(8, 12))), Owner("c/d", 1, frozenset({22})))
     return Picture(
-        node="<&>", policy="none", scope="container", precision="exact", zones=zones, owners=owners, others=1
+        node="<&>", policy="none", scope="container", precision="exact", zones=zones, owners=owners, other_pods=1
     )
 
 

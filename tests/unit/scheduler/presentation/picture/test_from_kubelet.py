@@ -69,7 +69,7 @@ def test_cpus_of_pods_of_the_system_and_of_nobody(picture_of: PictureOf) -> None
     ]
     assert owned(picture, 0, names.index("default/router")) == {1, 2, 3, 4, 33, 34, 35, 36}
     assert Counter(states(picture.zones[0]).values()) == {"exclusive": 18, "free": 12, "reserved": 2}
-    assert picture.others == 1
+    assert picture.other_pods == 1
 
 
 def test_cores_keep_their_threads_and_caches_their_cores(picture_of: PictureOf) -> None:
