@@ -31,7 +31,7 @@ _UNKNOWN: Final = Refusal("excluded", kube_scheduler.NO_NODE, kube_scheduler.NO_
 _PASSING: Final = frozenset(
     (refusals.QUARANTINED, refusals.UNCONFIRMED, refusals.NOT_NEAR, refusals.NOT_SURELY_NEAR, refusals.PLACES_UNKNOWN)
 )
-_BY_SUMS: Final = "not reported: node allocatable alone is looked at"
+_BY_SUMS: Final = "not reported: only node allocatable was checked"
 
 
 class ClusterView:
@@ -106,15 +106,6 @@ class ClusterView:
         """The node that the strategy scores highest, the first of equal nodes. The pod must fit on all of `names`."""
         scores = self._scores(pod, names)
         return max(names, key=scores.__getitem__)
-
-    def fitting(self, pod: Pod, names: Sequence[str]) -> Iterator[str | None]:
-        """Those of these nodes on which the pod would fit now, in steps, None for one that has come to nothing."""
-        yield from self._answers.steps(self._answers.question(pod, names, is_simulation=True))
-        _, verdicts = self._ask(pod, names)
-        left = [name for at, name in enumerate(names) if not verdicts.text(at)]
-        against = self._against(pod, self._answers.question(pod, left, is_simulation=True))
-        for name, refusal in zip(left, against, strict=True):
-            yield name if refusal is None else None
 
     def fillings(self, pod: Pod, names: Sequence[str]) -> Iterator[Filling]:
         """Each node, ready to be filled with copies of the pod. Nodes are independent of each other."""

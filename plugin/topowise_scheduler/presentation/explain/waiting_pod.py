@@ -78,14 +78,16 @@ def looking(ledger: Ledger, answers: Answers, record: PodRecord, names: Sequence
     if not candidates:
         yield counts
         return
-    _, name, seen, state, at = min(candidates, key=lambda one: one[:2])
-    holders = sorted(_holders(ledger, name, state, at), key=lambda one: (one.priority, one.namespace, one.name))
+    _, name, seen, state, at = min(candidates, key=lambda holder: holder[:2])
+    holders = sorted(
+        _holders(ledger, name, state, at), key=lambda holder: (holder.priority, holder.namespace, holder.name)
+    )
     yield msgspec.structs.replace(
         counts,
         nearest=name,
         lack=seen.text,
-        in_the_way=tuple(f"{one.namespace}/{one.name}" for one in holders),
-        lower_priority=sum(one.priority < record.priority for one in holders),
+        in_the_way=tuple(f"{holder.namespace}/{holder.name}" for holder in holders),
+        lower_priority=sum(holder.priority < record.priority for holder in holders),
     )
 
 

@@ -59,7 +59,7 @@ class Cluster:
         self.budgets = Budgets(there.budgets)
         self.nodes = there.nodes
         self.notes: list[str] = []
-        for record in sorted(map(self.records.record, self.pods), key=lambda one: one.started):
+        for record in sorted(map(self.records.record, self.pods), key=lambda reported: reported.started):
             if record.stage == "assigned" and record.needs is None:
                 self.notes.append(f"warning: pod {record.namespace}/{record.name} is not counted: {record.problem}")
             self._time = now - max(0.0, seconds_since(record.started, now) or 0.0)
@@ -73,8 +73,8 @@ class Cluster:
         for name in nodes:
             self.ledger.reports.put_kubelet(name, *nodes.kubelet(name))
         problems: list[tuple[str, str]] = []
-        for one in there.reports:
-            read = report.read(one.topology, *nodes.kubelet(one.topology.metadata.name), size=one.size)
+        for reported in there.reports:
+            read = report.read(reported.topology, *nodes.kubelet(reported.topology.metadata.name), size=reported.size)
             problems += [(read.name, problem) for problem in read.problems]
             self.ledger.reports.put(read)
         self.notes += reasons.notes(problems)

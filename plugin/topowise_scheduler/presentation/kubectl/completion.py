@@ -42,9 +42,9 @@ def complete(words: Sequence[str], parser: argparse.ArgumentParser) -> Answer:
     candidates: Mapping[str, str] = {}
     try:
         # argparse has no public way to read a parser.
-        commands = next(one for one in parser._actions if isinstance(one, argparse._SubParsersAction))
+        commands = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
         if not before:
-            helps = {one.dest: one.help or "" for one in commands._choices_actions}
+            helps = {action.dest: action.help or "" for action in commands._choices_actions}
             candidates = _options(parser) if last.startswith("-") else helps
         elif before[0] in commands.choices:
             directive, candidates = _argument(commands.choices[before[0]], before[1:], last)

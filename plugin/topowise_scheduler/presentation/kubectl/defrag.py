@@ -97,8 +97,8 @@ def _text(workload: Workload, count: int, plan: Plan, console: Console) -> list[
     if plan.moves:
         text += ["", *_picture(workload, plan.changes, console), ""]
         text += [
-            "One step after the other: evict the pod, see to it that the one made for it goes to the node under TO,",
-            "and wait until it is Ready. Budgets were looked at as they are now.",
+            "Take one step at a time: evict the pod, make sure that its replacement goes to the node under TO,",
+            "and wait until it is Ready. Budgets were checked as they are now.",
         ]
     return text
 

@@ -59,13 +59,13 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     if options.pod:
         is_pod = names.is_pod(options.pod)
         if options.service and not is_pod:
-            raise SourceError("explain --service", f"knows pods alone, expected no {options.pod!r:.260}")
+            raise SourceError("explain --service", f"accepts only pods, expected no {options.pod!r:.260}")
         options.pod = names.bare(options.pod) if is_pod else options.pod
     options.node = [names.node(name) for name in options.node]
     if options.service and options.hints:
-        raise SourceError("explain --hints", "is worked out here, expected no --service with it")
+        raise SourceError("explain --hints", "is computed locally, expected no --service with it")
     if options.service and options.selector:
-        raise SourceError("explain -l", "is worked out here, expected no --service with it")
+        raise SourceError("explain -l", "is computed locally, expected no --service with it")
     answers, notes = _ask_service(options) if options.service else _ask_ourselves(options)
     notes += [
         manifests.note_on(f"Pod {answer.name}", unexamined)
@@ -156,9 +156,9 @@ def _pod_and_objects(options: argparse.Namespace) -> tuple[Pod, objects.Objects,
 
 def _already(pod: Pod) -> str:
     if pod.is_terminal:
-        return "It has ended; this is what would become of it now."
+        return "It has ended; this is the answer for a new pod like it."
     if pod.spec.nodeName:
-        return f"It is on {pod.spec.nodeName}; this is what would become of it if it were not there."
+        return f"It is on {pod.spec.nodeName}; this is the answer as if it were not there."
     return ""
 
 

@@ -38,7 +38,7 @@ def _step(node: NodeExplanation, step: Step, merge: MergeTable, console: Console
     if merge.too_many:
         return [f"{title}: more NUMA nodes than hints can be listed for"]
     if not merge.resources:
-        return [f"{title}: no manager has a hint, so it may lie anywhere"]
+        return [f"{title}: no manager has a hint, so any NUMA node is possible"]
     parts: list[Line] = [f"{title}: hints (* is preferred)", *_hints(merge.resources, console)]
     if merge.merges:
         parts += ["  merged, the best first", *_merges(node, step, merge, console)]

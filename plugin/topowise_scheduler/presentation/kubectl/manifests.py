@@ -61,7 +61,7 @@ class Workload(msgspec.Struct, frozen=True):
 def check_given(options: argparse.Namespace) -> None:
     """Raises SourceError unless the options name either a pod or workload, or files."""
     if bool(options.pod) == bool(options.file):
-        expected = "expected a pod, what makes pods (deploy/NAME), or -f FILE, and only one of them"
+        expected = "expected either a pod, a workload (deploy/NAME), or -f FILE"
         raise SourceError(options.command, expected)
 
 
@@ -106,7 +106,7 @@ def not_looked_at(workloads: Sequence[Workload]) -> list[str]:
 
 def note_on(origin: str, terms: Sequence[str]) -> str:
     """The note for an object."""
-    return f"note: {origin} asks for {', '.join(terms)}, which is not looked at here"
+    return f"note: {origin} asks for {', '.join(terms)}, which is not evaluated"
 
 
 def of_pod(document: Json, where: str, namespace: str = "default") -> Workload:

@@ -197,7 +197,7 @@ def _listed(answer: bytes | SourceError, kind: type[T], path: str) -> T:
     try:
         return msgspec.json.decode(answer, type=kind)
     except msgspec.DecodeError as exc:
-        raise SourceError(path, f"answered something else than expected: {exc}") from exc
+        raise SourceError(path, f"sent an unexpected answer: {exc}") from exc
 
 
 def _convert(document: Json, kind: type[T], where: str) -> T:

@@ -37,7 +37,7 @@ def labelled(node_names: Sequence[str], text: str, nodes: Sequence[NodeObject] |
     if not text:
         return node_names
     if nodes is None:
-        raise SourceError("-l", "labels are those of Nodes, which the saved objects lack")
+        raise SourceError("-l", "the saved objects have no Nodes, whose labels it selects")
     matches = selector(text)
     labels = {node.metadata.name: node.metadata.labels or {} for node in nodes}
     return [name for name in node_names if matches(labels.get(name, {}))]

@@ -28,7 +28,7 @@ def explain(url: str, pod: str, manifest: Any, names: Sequence[str]) -> list[Nod
     address = f"{url.rstrip('/')}/explain?{urllib.parse.urlencode(query)}"
     body = None if manifest is None else msgspec.json.encode(manifest)
     if urllib.parse.urlsplit(address).scheme not in ("http", "https"):
-        raise SourceError(url, "is no address, expected one such as http://127.0.0.1:8081")
+        raise SourceError(url, "is not an address, expected http://HOST:PORT such as http://127.0.0.1:8081")
     try:
         request = urllib.request.Request(address, body, {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
@@ -39,7 +39,7 @@ def explain(url: str, pod: str, manifest: Any, names: Sequence[str]) -> list[Nod
     try:
         answer = msgspec.json.decode(received, type=list[NodeExplanation] | _Refusal)
     except msgspec.DecodeError as exc:
-        raise SourceError(url, f"answered something that is no explanation: {exc}") from exc
+        raise SourceError(url, f"sent an invalid answer: {exc}") from exc
     if isinstance(answer, _Refusal):
         raise SourceError(url, answer.error)
     return answer

@@ -114,7 +114,7 @@ def decoded(answer: bytes, origin: str) -> Any:
     try:
         return msgspec.json.decode(answer)
     except msgspec.DecodeError as exc:
-        raise SourceError(origin, f"answered something that is not JSON: {exc}") from exc
+        raise SourceError(origin, f"sent an answer that is not JSON: {exc}") from exc
 
 
 def documents(files: Sequence[str]) -> list[Any]:

@@ -15,8 +15,8 @@ STATES: Final = {
     "shared": "shared by all pods",
     "reserved": "reserved for the system",
     "hugepages": "made into hugepages",
-    "joint": "held by several pods",
-    "exclusive": "held, by whom is unknown",
+    "joint": "allocated to several pods",
+    "exclusive": "allocated, owner unknown",
     "offline": "offline",
     "unhealthy": "unhealthy device",
 }
@@ -93,14 +93,14 @@ def shares(memory: Memory) -> list[str]:
 def thread_title(picture: Picture, thread: Thread) -> str:
     """The tooltip of a CPU."""
     name = "a CPU" if thread.id is None else f"CPU {thread.id}"
-    return f"{name}: {_held_by(picture, thread.owner) if thread.state == 'exclusive' else STATES[thread.state]}"
+    return f"{name}: {_allocated_to(picture, thread.owner) if thread.state == 'exclusive' else STATES[thread.state]}"
 
 
 def share_title(picture: Picture, zone: Zone, memory: Memory, share: Share) -> str:
     """The tooltip of a part of a bar."""
     if share.kind == "held":
         names = [picture.owners[owner].name for owner in share.owners]
-        holder = f"held by {' and '.join(names)}" if names else STATES["exclusive"]
+        holder = f"allocated to {' and '.join(names)}" if names else STATES["exclusive"]
     else:
         holder = STATES[share.kind]
     return f"{memory.type} of node {zone.id}: {human_bytes(share.size)} {holder}"
@@ -108,7 +108,7 @@ def share_title(picture: Picture, zone: Zone, memory: Memory, share: Share) -> s
 
 def device_title(picture: Picture, resource: str, device: Device) -> str:
     """The tooltip of a device."""
-    facts = [_held_by(picture, device.owner)] if device.is_held else []
+    facts = [_allocated_to(picture, device.owner)] if device.is_held else []
     if not device.is_healthy:
         facts.append("unhealthy")
     if len(device.zones) > 1:
@@ -139,9 +139,9 @@ def owner_title(owner: Owner) -> str:
 def pods_without_resources(picture: Picture) -> str:
     """The number of pods without exclusive resources; "" if there are none."""
     if not picture.other_pods:
-        return "" if picture.owners else "No pod holds anything of its own."
+        return "" if picture.owners else "No pod has exclusive resources."
     pods = plural(picture.other_pods, "more pod" if picture.owners else "pod")
-    return f"{pods} holding nothing of {'its' if picture.other_pods == 1 else 'their'} own"
+    return f"{pods} without exclusive resources"
 
 
 def nodes(ids: Sequence[int]) -> str:
@@ -171,5 +171,5 @@ def _share_name(share: Share) -> str:
     return share.kind
 
 
-def _held_by(picture: Picture, owner: int | None) -> str:
-    return STATES["exclusive"] if owner is None else f"held by {picture.owners[owner].name}"
+def _allocated_to(picture: Picture, owner: int | None) -> str:
+    return STATES["exclusive"] if owner is None else f"allocated to {picture.owners[owner].name}"

@@ -96,8 +96,8 @@ def _not_allowed(denied: Mapping[str, ForbiddenError]) -> Iterator[Finding]:
     for path, error in denied.items():
         resource = path.partition("?")[0].rpartition("/")[2]
         yield Finding(
-            "rights", "warning", resource, (), f"may not be read: {error}", "what needs them was not looked at",
-            f"allow list on {resource} to whoever asks, or ask as somebody who may (--context)",
+            "rights", "warning", resource, (), f"may not be read: {error}", "checks that need them were skipped",
+            f"allow list on {resource} to the user, or use a context with that right (--context)",
         )  # fmt: skip
 
 
@@ -126,17 +126,17 @@ def _text(findings: Sequence[Finding], there: Objects, console: Console, *, look
         lines += [
             *_paragraph(finding.severity, f"{finding.thing}: {finding.value}", console, _COLOURS[finding.severity]),
             *_paragraph("  why", finding.why, console, colours.DIM),
-            *_paragraph("  mend", finding.mend, console, colours.DIM),
+            *_paragraph("  fix", finding.mend, console, colours.DIM),
             "",
         ]
     seen = f"{plural(len(there.reports), 'report')}"
     for kind, things in (("node", there.nodes), ("pod", there.pods)):
         seen += f", {plural(len(things), kind)}" if things is not None else f", no {kind}s"
     counts = [(name, sum(finding.severity == name for finding in findings)) for name in SEVERITIES]
-    summary = ", ".join(plural(count, name) for name, count in counts if count) or "nothing to mend"
+    summary = ", ".join(plural(count, name) for name, count in counts if count) or "no problem found"
     lines.append(f"Looked at {seen}: {summary}.")
     if not looked_at_scheduler:
-        lines.append("Not looked at: kube-scheduler's configuration (--scheduler-config FILE).")
+        lines.append("Not checked: kube-scheduler's configuration (--scheduler-config FILE).")
     return lines
 
 

@@ -12,7 +12,7 @@ from topowise_scheduler.presentation.kubectl.source import ForbiddenError, Missi
 
 PATH: Final = f"/apis/{nrt.GROUP}"
 _WHY: Final = "exporters cannot write and the scheduler cannot read: every pod is scheduled without NUMA nodes"
-_WHY_OLD: Final = "topowise-exporter cannot write; what others write is read, without the attributes they may have"
+_WHY_OLD: Final = "topowise-exporter cannot write; objects of other exporters are read without their attributes"
 
 
 def check(answer: bytes | SourceError) -> Iterator[Finding]:

@@ -36,7 +36,7 @@ def check(exporters: Sequence[OwnPod], reports: Sequence[Reported], kubectl: Kub
         name = report.topology.metadata.name
         if _FIELD_MANAGER in report.writers and name not in there:
             yield Finding(
-                "exporters", "error", "node", (name,), f"reported by {_FIELD_MANAGER}, of which no pod is there",
+                "exporters", "error", "node", (name,), f"reported by {_FIELD_MANAGER}, which has no pod there",
                 _WITHOUT,
                 "let the exporter's DaemonSet tolerate the node's taints and select it; kubectl describe daemonset",
             )  # fmt: skip
@@ -51,7 +51,7 @@ def check(exporters: Sequence[OwnPod], reports: Sequence[Reported], kubectl: Kub
         if failed is not None:
             yield Finding(
                 "exporters", "note", "exporters", (), f"not all can be asked for their metrics: {failed}",
-                "how fresh reports are is judged by the pods they tell of, which shows a dead exporter later",
+                "the age of reports is judged only by the pods in them, which shows a dead exporter later",
                 "allow get on pods/proxy, or watch topowise_exporter_last_sync_timestamp_seconds by Prometheus",
             )  # fmt: skip
             return
@@ -72,7 +72,7 @@ def _metrics(exporter: OwnPod, text: str, now: float) -> Iterator[Finding]:
                     "exporters", "error", "exporter", (name,),
                     f"on {exporter.node} {failure} for {human(int(now - value)) if value else 'ever'}",
                     "the node is not what its report says",
-                    "its log tells what cannot be read or written",
+                    "read its log: it names the file or the request that fails",
                 )  # fmt: skip
     for seen, labels, value in samples:
         if seen == "kubelet_config_source" and value and 'source="defaults"' in labels:

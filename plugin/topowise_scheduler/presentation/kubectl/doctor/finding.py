@@ -39,10 +39,12 @@ class Finding(msgspec.Struct, frozen=True):
 def together(findings: Iterable[Finding]) -> list[Finding]:
     """Joins findings that differ only in names; errors come first."""
     merged: dict[tuple[str, ...], list[Finding]] = {}
-    for one in findings:
-        merged.setdefault((one.check, one.severity, one.kind, one.value, one.why, one.mend), []).append(one)
+    for finding in findings:
+        merged.setdefault(
+            (finding.check, finding.severity, finding.kind, finding.value, finding.why, finding.mend), []
+        ).append(finding)
     joined = [
-        msgspec.structs.replace(same[0], names=tuple(dict.fromkeys(name for one in same for name in one.names)))
+        msgspec.structs.replace(same[0], names=tuple(dict.fromkeys(name for finding in same for name in finding.names)))
         for same in merged.values()
     ]
-    return sorted(joined, key=lambda one: SEVERITIES.index(one.severity))
+    return sorted(joined, key=lambda finding: SEVERITIES.index(finding.severity))

@@ -46,7 +46,7 @@ def check(config: Mapping[str, Any]) -> Iterator[Finding]:
         yield _finding(
             "error", "kube-scheduler", f"{len(binders)} extenders with a bindVerb",
             "only one may bind (kubernetes#109739), so kube-scheduler does not start",
-            "leave bindVerb to one of them",
+            "set bindVerb for one extender only",
         )  # fmt: skip
     for extender in extenders:
         yield from _extender(extender)
@@ -77,7 +77,7 @@ def _whole(config: Mapping[str, Any]) -> Iterator[Finding]:
         if _IN_TREE in named:
             yield _finding(
                 "warning", "kube-scheduler", f"{_IN_TREE} in profile {profile.get('schedulerName', '')!r}",
-                "two plug-ins count NUMA nodes; the one that takes pods off every zone refuses what would fit",
+                "two plug-ins count NUMA nodes; the plug-in subtracts a pod from every zone",
                 f"use the extender or {_IN_TREE}, not both",
             )  # fmt: skip
 
@@ -101,7 +101,7 @@ def _extender(extender: Mapping[str, Any]) -> Iterator[Finding]:
     if not extender.get("preemptVerb"):
         yield _finding(
             "warning", subject, "no preemptVerb",
-            "pods are evicted for one that does not fit on the NUMA nodes they leave: they die for nothing",
+            "pods are evicted although the preempting pod does not fit on the freed NUMA nodes",
             "set preemptVerb: preempt",
         )  # fmt: skip
     yield from _weight(subject, extender)
@@ -134,7 +134,7 @@ def _weight(subject: str, extender: Mapping[str, Any]) -> Iterator[Finding]:
     elif not _LIGHTEST <= weight <= _HEAVIEST:
         yield _finding(
             "warning", subject, f"weight {weight}, expected {_LIGHTEST} to {_HEAVIEST}",
-            f"scores of 0 to 10 become 0 to {100 * weight}, beside some 1,200 of all other plug-ins: "
+            f"scores of 0 to 10 become 0 to {100 * weight}, and all other plug-ins add up to about 1,200: "
             f"{'nothing else counts' if weight > _HEAVIEST else 'they hardly count'}",
             "set weight: 5 (a tenth with extender.scoreScale 100)",
         )  # fmt: skip
@@ -146,13 +146,13 @@ def _timeout(subject: str, extender: Mapping[str, Any]) -> Iterator[Finding]:
     if timeout is None:
         yield _finding(
             "note", subject, f"httpTimeout {'not set' if text is None else repr(text)}: 5s",
-            "pods are scheduled one after the other, so a call that hangs holds up all of them for so long",
+            "pods are scheduled one at a time, so a call that hangs delays all pods for that time",
             "set httpTimeout: 2s",
         )  # fmt: skip
     elif not _FASTEST_S <= timeout <= _SLOWEST_S:
         yield _finding(
             "warning", subject, f"httpTimeout {text}, expected 100ms to 5s",
-            "a call that hangs holds up all other pods for so long"
+            "a call that hangs delays all other pods for that time"
             if timeout > _SLOWEST_S
             else "an answer that takes a moment is a failed attempt, and the pod waits",
             "set httpTimeout: 2s",
@@ -174,7 +174,7 @@ def _reach(subject: str, url: str, extender: Mapping[str, Any]) -> Iterator[Find
     if parts.scheme == "https" and not is_verified:
         yield _finding(
             "error", subject, "https without a CA",
-            "with enableHTTPS and no CA kube-scheduler verifies nobody: whoever answers decides where pods go",
+            "with enableHTTPS and no CA kube-scheduler does not verify the server: any server can decide where pods go",
             "set tlsConfig.caFile, and certFile and keyFile for the service to know who asks",
         )  # fmt: skip
     if tls.get("insecure") and is_verified:
@@ -188,7 +188,7 @@ def _reach(subject: str, url: str, extender: Mapping[str, Any]) -> Iterator[Find
     if parts.scheme != "https":
         yield _finding(
             "warning", subject, "asked over the network without TLS",
-            "anybody on the way can read every pod, and decide where it goes",
+            "any host on the network path can read every pod, and decide where it goes",
             "run the service beside kube-scheduler on 127.0.0.1, or use https with tlsConfig",
         )  # fmt: skip
     yield _finding(

@@ -77,30 +77,30 @@ def _of_policy(config: KubeletConfiguration, zones: int) -> Iterator[Words]:
         yield (
             "warning",
             f"topologyManagerPolicy {policy} with memoryManagerPolicy {config.memoryManagerPolicy or 'None'}",
-            "CPUs and devices are aligned and memory is not: a NUMA node can run out of memory under its pods, which "
-            "then use that of another one",
+            "CPUs and devices are aligned and memory is not: a NUMA node can run out of memory, and its pods then "
+            "use the memory of another NUMA node",
             "set memoryManagerPolicy Static with reservedMemory (drain, delete memory_manager_state, restart)",
         )
     if policy == "best-effort" and has_memory:
         yield (
             "warning",
             "topologyManagerPolicy best-effort with memoryManagerPolicy Static",
-            "best-effort admits every merge, but the memory manager then joins NUMA nodes to groups where one has too "
-            "little, and refuses pods of single nodes there with UnexpectedAdmissionError",
+            "best-effort admits every merge, but the memory manager then joins NUMA nodes to groups if "
+            "each has too little, and then refuses pods of a single NUMA node with UnexpectedAdmissionError",
             "use restricted or single-numa-node, or memoryManagerPolicy None",
         )
     if policy == "none" and (has_cpus or has_memory):
         yield (
             "note",
             f"topologyManagerPolicy none with a static {'CPU' if has_cpus else 'memory'} manager",
-            "pods get CPUs or memory of their own, and nobody sees to it that they are on one NUMA node",
+            "pods get exclusive CPUs or memory, which may be on several NUMA nodes",
             "set topologyManagerPolicy, if pods there care for NUMA nodes",
         )
     if policy != "none" and zones == 1:
         yield (
             "note",
             f"topologyManagerPolicy {policy} and one NUMA node",
-            "there is nothing to align; if the machine has more than one, its firmware or its hypervisor hides them",
+            "there is nothing to align; if the machine has several NUMA nodes, its firmware or hypervisor hides them",
             "turn node interleaving off in the firmware, or give the virtual machine its NUMA topology",
         )
 
@@ -128,7 +128,7 @@ def _of_hazards(report: Report) -> Iterator[Words]:
                     "full-pcpus-only with distribute-cpus-across-numa",
                     f"a kubelet of {report.kubelet.name} may search for whole cores without end while it admits a pod, "
                     "and then admits nothing any more (kubernetes#140730)",
-                    "turn one of the two options off, or update the kubelet to 1.38",
+                    "disable one of the two options, or update the kubelet to 1.38",
                 )
 
 
@@ -174,7 +174,7 @@ def _of_options(config: KubeletConfiguration, zones: Sequence[tuple[int, nrt.Zon
         yield (
             "warning",
             "prefer-closest-numa-nodes, and no distances reported",
-            "the scheduler cannot tell which sets of NUMA nodes its kubelet will take",
+            "the scheduler cannot predict which NUMA nodes the kubelet chooses",
             "let the exporter read /sys/devices/system/node/node*/distance",
         )
     most = options.get("max-allowable-numa-nodes", "")
@@ -183,7 +183,7 @@ def _of_options(config: KubeletConfiguration, zones: Sequence[tuple[int, nrt.Zon
             "warning",
             f"{len(zones)} NUMA nodes, max-allowable-numa-nodes {most or 'unset'}",
             f"the kubelet tries every set of NUMA nodes for each container: beyond 8 that takes seconds and more; here "
-            f"about {rough_duration(_admission_s(report))} for a pod with one of everything",
+            f"about {rough_duration(_admission_s(report))} for a pod with a CPU, memory and a device of each kind",
             "have fewer NUMA nodes (NPS or SNC in the firmware), or policy none",
         )
     gates = sorted(name for name, is_on in (config.featureGates or {}).items() if is_on and "Alpha" in name)

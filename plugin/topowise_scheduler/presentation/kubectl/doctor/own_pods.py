@@ -46,7 +46,7 @@ def check(pods: Sequence[OwnPod], check_: str, kind: str, without: str, now: flo
         if pod.problem:
             yield Finding(
                 check_, "error", kind, name, f"on {pod.node} {pod.problem}", without,
-                "kubectl describe pod and kubectl logs tell why",
+                "read kubectl describe pod and kubectl logs",
             )  # fmt: skip
         for container, reason, finished in pod.ended:
             age = seconds_since(finished, now)
@@ -67,10 +67,12 @@ def _pod(item: Mapping[str, Any]) -> OwnPod:
         for port in container.get("ports") or ()
         if port.get("name") == "metrics"
     ]
-    is_ready = any(one.get("type") == "Ready" and one.get("status") == "True" for one in status.get("conditions") or ())
+    is_ready = any(
+        entry.get("type") == "Ready" and entry.get("status") == "True" for entry in status.get("conditions") or ()
+    )
     containers: list[dict[str, Any]] = status.get("containerStatuses") or []
     waiting = [
-        reason for one in containers if (reason := ((one.get("state") or {}).get("waiting") or {}).get("reason"))
+        reason for entry in containers if (reason := ((entry.get("state") or {}).get("waiting") or {}).get("reason"))
     ]
     problem = "" if is_ready else f"is not ready: {', '.join(waiting) or status.get('phase') or 'no status'}"
     return OwnPod(
@@ -80,8 +82,8 @@ def _pod(item: Mapping[str, Any]) -> OwnPod:
         port=int(ports[0]) if ports else _PORT,
         problem=problem,
         ended=tuple(
-            (str(one.get("name")), str(last.get("reason")), str(last.get("finishedAt") or ""))
-            for one in containers
-            if (last := (one.get("lastState") or {}).get("terminated"))
+            (str(entry.get("name")), str(last.get("reason")), str(last.get("finishedAt") or ""))
+            for entry in containers
+            if (last := (entry.get("lastState") or {}).get("terminated"))
         ),
     )

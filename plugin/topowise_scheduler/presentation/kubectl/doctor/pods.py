@@ -27,9 +27,9 @@ def check(
         if record.waits:
             yield Finding(
                 "pods", "warning", "pod", (f"{record.namespace}/{record.name}",),
-                "waiting for NUMA room: no node's kubelet could align it",
-                "by numbers there may be room enough, but not on one NUMA node, or not with the devices",
-                "kubectl topowise explain POD -n NAMESPACE tells what is lacking where",
+                "waiting for NUMA resources: no node's kubelet could align it",
+                "the sums may be sufficient, but not on one NUMA node, or not near the devices",
+                "kubectl topowise explain POD -n NAMESPACE shows what each node lacks",
             )  # fmt: skip
     yield from _odd(records, reports)
     yield from _apart(records, reports)
@@ -96,7 +96,7 @@ def _apart(records: Sequence[PodRecord], reports: Sequence[tuple[Reported, Repor
             if is_met is False:
                 yield Finding(
                     "pods", "warning", "pod", ("/".join(name),), f"device affinity {wish} is not met: {why}",
-                    "the kubelet takes any devices near its NUMA nodes, or those that the device plug-in prefers",
+                    "the kubelet takes any devices near its NUMA nodes, or the devices that the device plug-in prefers",
                     "delete the pod, so that it is placed anew; require instead of prefer keeps it from such nodes",
                 )  # fmt: skip
 

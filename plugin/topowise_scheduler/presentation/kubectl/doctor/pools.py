@@ -52,8 +52,8 @@ def check(nodes: Sequence[NodeObject] | None, reports: Sequence[tuple[Reported, 
                 pool_name = named or f"{len(hardware)} NUMA nodes of {hardware[0]}"
                 yield Finding(
                     "pools", "warning", "node pool", (pool_name,), f"different {field}: {kinds}",
-                    "the nodes are of one kind, but a pod that one of them takes is refused by another, or not aligned",
-                    "give all kubelets of the pool one configuration",
+                    "the nodes have equal hardware, but a pod that fits one node is refused or not aligned by another",
+                    "use the same configuration for all kubelets of the pool",
                 )  # fmt: skip
 
 

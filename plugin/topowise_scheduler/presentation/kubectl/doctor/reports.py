@@ -39,7 +39,7 @@ def check(there: Objects, reports: Sequence[tuple[Reported, Report]]) -> Iterato
             yield Finding(
                 "reports", "error", "node", (report.name,), f"report that is not used: {report.over_budget}",
                 "the scheduler goes on with the last report that it could use, or treats the node as unreported; "
-                "whoever has taken a node over may write such an object on purpose",
+                "an attacker who controls a node may write such an object",
                 "look at what writes the object (managedFields), then delete it: the exporter writes it anew",
             )  # fmt: skip
             continue
@@ -96,10 +96,10 @@ def unmatched(names: Sequence[str]) -> Iterator[Finding]:
     """The finding for reports that do not match for good."""
     if names:
         yield Finding(
-            "reports", "error", "node", tuple(names), "reported with other pods than are there",
+            "reports", "error", "node", tuple(names), "report with other pods than on the node",
             "the report is of the past: its exporter does not read its node, cannot write, or is gone; the scheduler "
             "books on top of numbers that are not true",
-            "look at the logs of the exporters there, and whether another one writes the object",
+            "read the logs of the exporters on the nodes, and check for another writer of the object",
         )  # fmt: skip
 
 
@@ -126,7 +126,7 @@ def _nodes(nodes: Sequence[NodeObject], reports: Sequence[tuple[Reported, Report
     for name in reported.keys() - {node.metadata.name for node in nodes}:
         yield Finding(
             "reports", "warning", "NodeResourceTopology", (name,), "of a node that is not there",
-            "it was written without an owner, or by hand, and stays for ever",
+            "it was written without an owner, or by hand, and is never removed",
             "kubectl delete noderesourcetopology of that name",
         )  # fmt: skip
 
@@ -137,7 +137,7 @@ def _writers(raw: Reported) -> Iterator[Finding]:
             "reports", "error", "NodeResourceTopology", (raw.topology.metadata.name,),
             f"{len(raw.writers)} writers: {', '.join(raw.writers)}",
             "each undoes what the other has written, and readers see now this and now that",
-            "run one exporter on each node: topowise-exporter, or RTE, or NFD's topology updater, or koordlet",
+            "run a single exporter on each node: topowise-exporter, RTE, NFD's topology updater or koordlet",
         )  # fmt: skip
 
 

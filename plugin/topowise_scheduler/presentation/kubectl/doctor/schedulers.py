@@ -14,9 +14,7 @@ from topowise_scheduler.presentation.text import plural
 
 COMPONENT: Final = "scheduler"
 PATH: Final = own_pods.path(COMPONENT)
-_WITHOUT: Final = (
-    "no pod is placed by whom it asks for while it is away, unless kube-scheduler may ignore it (ignorable)"
-)
+_WITHOUT: Final = "while it is down, kube-scheduler schedules no pods, unless the extender is ignorable"
 _SILENT_S: Final = 60.0
 _MOST_NAMES: Final = 3
 
@@ -26,8 +24,8 @@ def check(schedulers: Sequence[OwnPod], now: float, *, is_of_chart: bool) -> Ite
     if not schedulers and is_of_chart:
         yield Finding(
             "schedulers", "note", "topowise-scheduler", (), "no pod has the labels of the chart's",
-            "beside a static kube-scheduler it has none; else nobody is asked, and pods go where kubelets refuse them",
-            "kubectl get deployments,replicasets -A, and their events, tell why there are no pods",
+            "as a static pod it has none; otherwise kube-scheduler cannot ask it, and kubelets refuse pods",
+            "read the events of kubectl get deployments,replicasets -A",
         )  # fmt: skip
     yield from own_pods.check(schedulers, "schedulers", "topowise-scheduler", _WITHOUT, now)
 
@@ -50,8 +48,8 @@ def unserved(pods: Sequence[Pod], now: float) -> Iterator[Finding]:
             "schedulers", "error", "scheduler", (scheduler,),
             f"has not looked at {plural(len(waiting), 'pod')}, the first for {human(int(waiting[0][0]))}: "
             f"{names}{' ...' if len(waiting) > _MOST_NAMES else ''}",
-            "nobody serves pods of that schedulerName, or it does not come to them; they wait without an event",
-            "correct schedulerName in the pods, or see to it that a scheduler with a profile of that name runs",
+            "no scheduler serves that schedulerName, or it does not reach the pods; they wait without an event",
+            "correct schedulerName in the pods, or run a scheduler with a profile of that name",
         )  # fmt: skip
 
 

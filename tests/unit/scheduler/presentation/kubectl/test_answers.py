@@ -255,7 +255,7 @@ def test_errors_name_the_thing_and_what_was_expected(ask: Ask, saved: Save, tmp_
             "'nobody', expected the name of a reported node: edge-1, metal-a, metal-b, metal-c",
         ),
         (f"explain x --nodes-file {saved()}", "has no Pod default/x, expected it there"),
-        ("explain", "explain: expected a pod, what makes pods (deploy/NAME), or -f FILE, and only one of them"),
+        ("explain", "explain: expected either a pod, a workload (deploy/NAME), or -f FILE"),
     ):
         with pytest.raises(SourceError) as caught:
             ask(*words.split())

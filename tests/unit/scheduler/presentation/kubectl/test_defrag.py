@@ -68,8 +68,8 @@ def test_people_get_a_table_of_steps(ask_for: Try) -> None:
         "b      0      ███░░░░░░░ 22 -> ██████████ 2 of 30    █░░░░░░░░░ 57Gi -> ██░░░░░░░░ 53Gi of 61Gi\n"
         "b      1      ██████████ 2 -> ██████████ 2 of 32     █░░░░░░░░░ 58Gi -> █░░░░░░░░░ 58Gi of 62Gi\n"
         "\n"
-        "One step after the other: evict the pod, see to it that the one made for it goes to the node under TO,\n"
-        "and wait until it is Ready. Budgets were looked at as they are now.\n"
+        "Take one step at a time: evict the pod, make sure that its replacement goes to the node under TO,\n"
+        "and wait until it is Ready. Budgets were checked as they are now.\n"
     )
     assert answer.status == 0
     assert answer.notes[-1] == "note: 1 of 4 pods may be moved; not 2 without a controller, 1 of a DaemonSet"

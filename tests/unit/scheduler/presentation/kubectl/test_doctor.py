@@ -208,7 +208,7 @@ def test_a_node_made_anew(objects: dict[str, Json], examine: Callable[..., list[
 
 
 def test_a_report_of_other_pods(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
-    finding = ["error node metal-b: reported with other pods than are there"]
+    finding = ["error node metal-b: report with other pods than on the node"]
     report, late = objects["NodeResourceTopology metal-b"], json.loads(json.dumps(objects["Pod late"]))
     later = json.loads(json.dumps(objects["Pod late"]))
     later["metadata"].update(name="later", creationTimestamp="2026-05-28T20:26:40Z")
@@ -268,7 +268,7 @@ def test_pods_that_wait_and_pods_that_never_run(objects: dict[str, Json], examin
     waiting["spec"]["containers"][0]["resources"] = {"requests": amounts, "limits": amounts}
     report = configured(objects[REPORT], cpuManagerPolicyOptions={"full-pcpus-only": "true"})
     lines = examine(report, waiting)
-    assert "warning pod ml/late: waiting for NUMA room: no node's kubelet could align it" in lines
+    assert "warning pod ml/late: waiting for NUMA resources: no node's kubelet could align it" in lines
     (odd,) = [line for line in lines if "whole cores" in line]
     assert "1 pending pod with a number of CPUs that is no multiple of 2: ml/late" in odd
 
@@ -435,7 +435,7 @@ def metrics(looked: float, source: str = "configz") -> str:
 def test_a_healthy_cluster(fake: FakeKubectl, ask: Ask) -> None:
     answer = ask("doctor")
     assert answer.status == 0
-    assert answer.text.startswith("Looked at 1 report, 1 node, 3 pods: nothing to mend.\n")
+    assert answer.text.startswith("Looked at 1 report, 1 node, 3 pods: no problem found.\n")
 
 
 def test_the_definition(fake: FakeKubectl, ask: Ask) -> None:
@@ -460,7 +460,7 @@ def test_exporters_that_are_silent_or_guess(fake: FakeKubectl, ask: Ask) -> None
 @pytest.mark.parametrize("value", ["1.2.3", "1e", "e5", "-", "-1e999", "1e99999"])
 def test_metrics_that_are_no_numbers_are_passed_over(fake: FakeKubectl, ask: Ask, value: str) -> None:
     fake.answer(METRICS, f"topowise_exporter_last_sync_timestamp_seconds {value}\n")
-    assert ask("doctor").text.startswith("Looked at 1 report, 1 node, 3 pods: nothing to mend.\n")
+    assert ask("doctor").text.startswith("Looked at 1 report, 1 node, 3 pods: no problem found.\n")
 
 
 def test_exporters_that_cannot_be_asked_or_are_not_ready(fake: FakeKubectl, ask: Ask) -> None:
@@ -480,7 +480,7 @@ def test_a_report_that_does_not_match_is_looked_at_twice(fake: FakeKubectl, ask:
     again = "/api/v1/pods?fieldSelector=status.phase!%3DSucceeded,status.phase!%3DFailed"
     fake.answer("/api/v1/pods", {"items": running})
     fake.answer(again, {"items": running})
-    assert "reported with other pods than are there" in ask("doctor", "--patience", "0").text
+    assert "report with other pods than on the node" in ask("doctor", "--patience", "0").text
     fake.answer(again, {"items": [*running, objects["Pod trainer"]]})
     assert ask("doctor", "--patience", "0").status == 0
 
@@ -513,13 +513,13 @@ def test_a_dead_exporter_on_a_node_where_pods_come_all_the_time(
         for path in ("/api/v1/pods", again):
             fake.answer(path, {"items": [young, *more]})
         text = ask("doctor", "--patience", "0").text
-        assert ("node metal-a: reported with other pods than are there" in text) is is_found, more
+        assert ("node metal-a: report with other pods than on the node" in text) is is_found, more
 
 
 def test_a_node_that_was_reported_and_has_no_exporter_any_more(fake: FakeKubectl, ask: Ask) -> None:
     elsewhere = {**EXPORTER, "spec": {**EXPORTER["spec"], "nodeName": "metal-b"}}
     fake.answer(exporters.PATH, {"items": [elsewhere]})
-    assert "error    node metal-a: reported by topowise-exporter, of which no pod is there" in ask("doctor").text
+    assert "error    node metal-a: reported by topowise-exporter, which has no pod there" in ask("doctor").text
     # Who runs it otherwise has no such pods at all.
     fake.answer(exporters.PATH, {"items": []})
     assert ask("doctor").status == 0

@@ -62,17 +62,17 @@ def test_nodes_are_picked_by_name_and_by_label(ask: Ask, saved: Save) -> None:
     [
         ("nodes nosuch -f {cluster}", "no such node 'nosuch', expected the name of a reported node: edge-1, metal-a"),
         ("nodes pod/a -f {cluster}", "pod/a: expected NAME or node/NAME"),
-        ("nodes -l a=b -f {reports}", "labels are those of Nodes, which the saved objects lack"),
+        ("nodes -l a=b -f {reports}", "the saved objects have no Nodes, whose labels it selects"),
         ("explain late -n ml --nodes-file {cluster} --node nosuch", "--node: no such node 'nosuch', expected"),
         (
             "explain node/a --nodes-file {cluster}",
             "expected NAME or KIND/NAME with one of pod, deployment, statefulset",
         ),
         ("explain deploy/web --nodes-file {cluster}", "has no Deployment default/web, expected it there"),
-        ("explain deploy/web --service http://x", "knows pods alone, expected no 'deploy/web'"),
+        ("explain deploy/web --service http://x", "accepts only pods, expected no 'deploy/web'"),
         (
             "fits --nodes-file {cluster}",
-            "fits: expected a pod, what makes pods (deploy/NAME), or -f FILE, and only one of them",
+            "fits: expected either a pod, a workload (deploy/NAME), or -f FILE",
         ),
     ],
 )

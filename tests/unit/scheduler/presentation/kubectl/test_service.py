@@ -91,7 +91,7 @@ def test_pods_by_their_manifests(stub: Stub, ask: Ask) -> None:
 
 def test_what_the_service_refuses_is_an_error(stub: Stub, ask: Ask) -> None:
     url = f"http://127.0.0.1:{stub.server_port}"
-    for said, message in (('{"error": "not ready: pods"}', "not ready: pods"), ("[", "is no explanation")):
+    for said, message in (('{"error": "not ready: pods"}', "not ready: pods"), ("[", "sent an invalid answer")):
         stub.answer = said
         with pytest.raises(SourceError, match=message):
             ask("explain", "web", "-n", "prod", "--service", url)
@@ -99,7 +99,7 @@ def test_what_the_service_refuses_is_an_error(stub: Stub, ask: Ask) -> None:
 
 @pytest.mark.parametrize(
     ("url", "message"),
-    [("http://127.0.0.1:1", "cannot be asked"), ("file:///etc/passwd", "is no address"), ("x", "is no")],
+    [("http://127.0.0.1:1", "cannot be asked"), ("file:///etc/passwd", "is not an address"), ("x", "is no")],
 )
 def test_a_service_that_is_not_there(url: str, message: str, ask: Ask) -> None:
     with pytest.raises(SourceError, match=message):

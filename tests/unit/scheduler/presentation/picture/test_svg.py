@@ -47,11 +47,11 @@ def test_every_cpu_device_and_share_tells_who_holds_it(picture: Picture) -> None
 
 def test_the_tooltips_name_the_pods(picture_of: Callable[[str], Picture]) -> None:
     document = ElementTree.fromstring(svg(picture_of("two-zones")))
-    assert "CPU 33: held by default/router" in titles(document, "cpu")
+    assert "CPU 33: allocated to default/router" in titles(document, "cpu")
     assert "CPU 32: reserved for the system" in titles(document, "cpu")
-    assert "nvidia.com/gpu 0000:3b:00.0: held by ml/trainer-rank-0" in titles(document, "device")
+    assert "nvidia.com/gpu 0000:3b:00.0: allocated to ml/trainer-rank-0" in titles(document, "device")
     assert "intel.com/e810_vf 0000:98:00.4: unhealthy" in titles(document, "device")
-    assert "memory of node 1: 20Gi held by ml/trainer-rank-1" in titles(document, "share")
+    assert "memory of node 1: 20Gi allocated to ml/trainer-rank-1" in titles(document, "share")
     odd = ElementTree.fromstring(svg(picture_of("odd")))
     assert "example.com/nvlink nvlink-1: near nodes 0+1" in titles(odd, "device")
 
