@@ -52,15 +52,15 @@ class GroupPlacement(msgspec.Struct, frozen=True):
         return not self.why
 
 
-class _Kind:
+class _Template:
     """Pods that differ only by name: the nodes that may admit a copy, the best first."""
 
     def __init__(self, answers: Answers, view: ClusterView, pod: Pod, names: Sequence[str]) -> None:
         self._pod = pod
-        self.asked = answers.question(pod, names, is_simulation=True)
-        verdicts = answers.verdicts(self.asked)
-        fits = (verdicts.outcomes == Outcome.FITS) & (self.asked.rows >= 0)
-        order = np.argsort(-answers.scores(self.asked), kind="stable")
+        self.question = answers.question(pod, names, is_simulation=True)
+        verdicts = answers.verdicts(self.question)
+        fits = (verdicts.outcomes == Outcome.FITS) & (self.question.rows >= 0)
+        order = np.argsort(-answers.scores(self.question), kind="stable")
         self._left = [names[at] for at in order[fits[order]].tolist()]
         texts = [verdicts.text(at) for at in np.flatnonzero(~fits).tolist()]
         self._refusals = Counter(text or "not reported" for text in texts)
@@ -100,52 +100,52 @@ class GroupPlacer:
         self._view = view
         self._pods = pods
         self._names = names
-        self._kinds: dict[bytes, _Kind] = {}
+        self._templates: dict[bytes, _Template] = {}
         # By node with placed pods: its states, and the amounts that these pods request.
         self._changed: dict[str, tuple[Kubelet, ...]] = {}
         self._requested: dict[str, Amounts] = {}
         # The uids of the placed pods on the copies; which devices they would get is not known.
         self._before: list[str] = []
-        self.found = GroupPlacement(())
+        self.placement = GroupPlacement(())
 
     def steps(self) -> Iterator[None]:
-        """Tries one node a step; `found` is the answer after the last step."""
+        """Tries one node a step; `placement` is the answer after the last step."""
         placements: list[PodPlacement] = []
         for pod in self._pods:
-            kind = yield from self._kind(pod)
-            placement = yield from self._place(kind, pod)
+            template = yield from self._template(pod)
+            placement = yield from self._place(template, pod)
             if placement is None:
-                self.found = GroupPlacement(placements, kind.why)
+                self.placement = GroupPlacement(placements, template.why)
                 return
             placements.append(placement)
             yield
-        self.found = GroupPlacement(placements)
+        self.placement = GroupPlacement(placements)
 
-    def _kind(self, pod: Pod) -> Generator[None, None, _Kind]:
+    def _template(self, pod: Pod) -> Generator[None, None, _Template]:
         key = _encode((pod.spec, pod.metadata.labels, pod.metadata.annotations, pod.metadata.namespace))
-        kind = self._kinds.get(key)
-        if kind is None:
+        template = self._templates.get(key)
+        if template is None:
             yield from self._answers.steps(self._answers.question(pod, self._names, is_simulation=True))
-            kind = self._kinds[key] = _Kind(self._answers, self._view, pod, self._names)
-        return kind
+            template = self._templates[key] = _Template(self._answers, self._view, pod, self._names)
+        return template
 
-    def _place(self, kind: _Kind, pod: Pod) -> Generator[None, None, PodPlacement | None]:
+    def _place(self, template: _Template, pod: Pod) -> Generator[None, None, PodPlacement | None]:
         uid = f"\0together/{len(self._before)}"
-        record = msgspec.structs.replace(kind.asked.record, name=pod.metadata.name, uid=uid)
-        for name in kind.nodes():
+        record = msgspec.structs.replace(template.question.record, name=pod.metadata.name, uid=uid)
+        for name in template.nodes():
             if not name:
                 yield
                 continue
             lacks = self._view.lacks(pod, name, self._requested[name]) if name in self._requested else ""
             if lacks:
-                kind.refuse(lacks)
+                template.refuse(lacks)
                 yield
                 continue
-            states = self._changed.get(name) or tuple(self._answers.states_for(kind.asked, name))
+            states = self._changed.get(name) or tuple(self._answers.states_for(template.question, name))
             taken = trial.place(states, record.view)
             words = _FULL if taken is None else self._answers.affinity_refusal(record, name, states, self._before)
             if taken is None or words:
-                kind.refuse(words)
+                template.refuse(words)
                 yield
                 continue
             self._changed[name] = taken
@@ -167,4 +167,4 @@ def place(answers: Answers, view: ClusterView, pods: Sequence[Pod], names: Seque
     placing = GroupPlacer(answers, view, pods, names)
     for _ in placing.steps():
         pass
-    return placing.found
+    return placing.placement

@@ -40,7 +40,7 @@ class FitTogether(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
     release: str = ""
 
     @property
-    def wanted(self) -> list[Pod]:
+    def all_pods(self) -> list[Pod]:
         """All pods of the request; copies are numbered."""
         copies = [] if self.template is None else [_numbered(self.template, number) for number in range(self.count)]
         return [*map(unbound, self.pods), *copies]
@@ -68,13 +68,13 @@ class FitTogetherService:
 
     async def fit(self, request: FitTogether) -> tuple[GroupPlacement, str]:
         """Places the pods; returns the placement, and the name of the reservation or ""."""
-        pods = request.wanted
+        pods = request.all_pods
         if not 0 < len(pods) <= group_placement.MOST_PODS:
             raise ParseError("pods", str(len(pods)), f"1 to {group_placement.MOST_PODS} of them")
         self._check_limit(len(pods) if request.reserve_seconds else 0)
         placing = GroupPlacer(self._answers, self._view, pods, list(request.nodes) or self._view.names)
         await sliced(placing.steps())
-        placement = placing.found
+        placement = placing.placement
         if not placement.fits or not request.reserve_seconds:
             return placement, ""
         self._check_limit(len(pods))
@@ -94,7 +94,7 @@ class FitTogetherService:
 
     def _check_limit(self, more: int) -> None:
         now = self._clock()
-        self._reservations = {name: one for name, one in self._reservations.items() if one[0] > now}
+        self._reservations = {name: entry for name, entry in self._reservations.items() if entry[0] > now}
         reserved = sum(len(uids) for _, uids in self._reservations.values())
         if more and reserved + more > self._most_reserved:
             raise ParseError(

@@ -47,7 +47,7 @@ class Decision(msgspec.Struct):
     at: float
     uid: str = ""
     outcome: Outcome = "asked"
-    asked: int = 0
+    candidates: int = 0
     fits: int | None = None
     reasons: dict[str, int] = {}
     examples: dict[str, list[str]] = {}
@@ -92,7 +92,7 @@ class Decisions:
         record = question.record
         decision = self._new(f"{record.namespace}/{record.name}", record.uid)
         fits = int(np.count_nonzero(verdicts.outcomes == _FITS))
-        decision.asked, decision.fits, decision.filter_ms = len(question.names), fits, _ms(seconds)
+        decision.candidates, decision.fits, decision.filter_ms = len(question.names), fits, _ms(seconds)
         decision.outcome = "fits" if fits else "no room"
         decision.reasons, decision.examples = reasons_of(question.names, verdicts)
 

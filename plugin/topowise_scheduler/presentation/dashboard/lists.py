@@ -98,7 +98,7 @@ def _decision(decision: Decision, query: Query) -> str:
     name = decision.bound or decision.expected
     node = node_link(name, query) if name else ""
     numa = f" <small>NUMA {escaped(decision.numa)}</small>" if decision.numa else ""
-    fit = "" if decision.fits is None else f"{decision.fits} of {decision.asked}"
+    fit = "" if decision.fits is None else f"{decision.fits} of {decision.candidates}"
     source = '<small title="by another replica, or before this service started">from the pod\'s status</small>'
     return (
         f'<tr><td>{time_of(decision.at)}</td><th scope="row">{pod_link(decision.pod, query)}</th>'

@@ -293,18 +293,15 @@ def _scope_of(step: Step) -> str:
 
 def _refused(steps: Sequence[Step], admission: Admission) -> str:
     if admission.shortages:
-        worst = max(
-            admission.shortages, key=lambda shortage: (shortage.requested + shortage.used) / max(1, shortage.capacity)
-        )
-        asked, used, capacity = (
-            spell(worst.resource, amount) for amount in (worst.requested, worst.used, worst.capacity)
-        )
-        return f"{worst.reason}: asks for {asked}, {used} of {capacity} are in use"
+        worst = max(admission.shortages, key=lambda short: (short.requested + short.used) / max(1, short.capacity))
+        amounts = (worst.requested, worst.used, worst.capacity)
+        requested, used, capacity = (spell(worst.resource, amount) for amount in amounts)
+        return f"{worst.reason}: asks for {requested}, {used} of {capacity} are in use"
     if admission.reason != "TopologyAffinityError" or not steps:
         return f"{admission.reason}: {admission.message}"
     step = steps[-1]
-    asked = _requested(step)
-    if not asked:
+    amounts_text = _requested(step)
+    if not amounts_text:
         return f"{admission.reason}: {_scope_of(step)} cannot be aligned"
     zones = sorted(
         (sum(not room.zones[at].fits for room in step.resources), at) for at in range(len(step.resources[0].zones))
@@ -312,9 +309,9 @@ def _refused(steps: Sequence[Step], admission: Admission) -> str:
     # The nearest NUMA nodes suffice to show what is missing.
     lacks = [_lack(step, at) for lacking, at in zones[:_MAX_ZONES] if lacking]
     if len(lacks) < min(len(zones), _MAX_ZONES):
-        return f"{_scope_of(step)} needs {asked}; no set of NUMA nodes is the best for all of it"
+        return f"{_scope_of(step)} needs {amounts_text}; no set of NUMA nodes is the best for all of it"
     rest = f"; {len(zones) - _MAX_ZONES} more lack as much" if len(zones) > _MAX_ZONES else ""
-    return f"{_scope_of(step)} needs {asked} together; {'; '.join(lacks)}{rest}"
+    return f"{_scope_of(step)} needs {amounts_text} together; {'; '.join(lacks)}{rest}"
 
 
 def _never(now: str, steps: Sequence[Step], pod: PodView, policy: str, report: Report | None) -> str:
@@ -331,8 +328,8 @@ def _never(now: str, steps: Sequence[Step], pod: PodView, policy: str, report: R
     text = "; not even the empty node would do"
     if short:
         has = [
-            f"{one.resource} {with_unit(one.resource, it)}, not {with_unit(one.resource, one.asked)}"
-            for one, it in short
+            f"{room.resource} {with_unit(room.resource, amount)}, not {with_unit(room.resource, room.asked)}"
+            for room, amount in short
         ]
         return f"{text}, whose largest NUMA node has {' and '.join(has)}"
     if admission is None or admission.admitted or admission.reason == "TopologyAffinityError":

@@ -243,7 +243,7 @@ def test_a_decision_and_why(site: Site) -> None:
     site.call("/filter", json.dumps(body).encode())
     site.call("/prioritize", json.dumps(body).encode())
     (decision,) = site.state().decisions
-    assert (decision.pod, decision.fits, decision.asked, decision.outcome) == ("default/a", 3, 3, "reserved")
+    assert (decision.pod, decision.fits, decision.candidates, decision.outcome) == ("default/a", 3, 3, "reserved")
     assert decision.filter_ms
     assert "reserved" in site.call("/ui").text
     assert 'data-pod="default/a"' in site.part("decisions-list")

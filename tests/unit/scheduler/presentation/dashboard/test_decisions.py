@@ -51,7 +51,7 @@ def test_a_pod_from_filter_to_bind(watched: Watched) -> None:
     watched.service.report(counts("n3", ("8", "1"), included=()))
     watched.ask("filter", pod("a", "4"), "n1", "n2", "n3")
     one = watched.last
-    assert (one.pod, one.at, one.asked, one.fits, one.outcome) == ("default/a", 5.0, 3, 2, "fits")
+    assert (one.pod, one.at, one.candidates, one.fits, one.outcome) == ("default/a", 5.0, 3, 2, "fits")
     assert one.reasons == {refusals.NOT_NOW: 1}
     assert one.examples == {refusals.NOT_NOW: ["n2"], "": ["n1", "n3"]}
     watched.ask("prioritize", pod("a", "4"), "n1", "n3")
