@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -67,20 +67,11 @@ class Objects(msgspec.Struct, frozen=True):
         return next((report for report in self.reports if report.topology.metadata.name == name), None)
 
 
-class _Pods(msgspec.Struct, frozen=True):
-    items: tuple[Pod, ...]
+T = TypeVar("T")
 
 
-class _Nodes(msgspec.Struct, frozen=True):
-    items: tuple[NodeObject, ...]
-
-
-class _Budgets(msgspec.Struct, frozen=True):
-    items: tuple[Budget, ...] = ()
-
-
-class _Classes(msgspec.Struct, frozen=True):
-    items: tuple[_Class, ...] = ()
+class _List(msgspec.Struct, Generic[T], frozen=True):
+    items: tuple[T, ...] = ()
 
 
 def from_files(files: Sequence[str]) -> Objects:
@@ -125,9 +116,9 @@ def from_cluster(
     readable = {path for path in answers if path not in (denied or ())}
     return Objects(
         reports=reports(_topologies(kubectl, answers[nrt.PATH]), nrt.PATH) if nrt.PATH in readable else (),
-        pods=_listed(answers[pods_path], _Pods, pods_path).items if pods_path in readable else None,
-        nodes=_listed(answers[paths.NODES], _Nodes, paths.NODES).items if paths.NODES in readable else None,
-        budgets=_listed(answers[_BUDGETS_PATH], _Budgets, _BUDGETS_PATH).items if budgets else (),
+        pods=_listed(answers[pods_path], Pod, pods_path) if pods_path in readable else None,
+        nodes=_listed(answers[paths.NODES], NodeObject, paths.NODES) if paths.NODES in readable else None,
+        budgets=_listed(answers[_BUDGETS_PATH], Budget, _BUDGETS_PATH) if budgets else (),
     )
 
 
@@ -147,7 +138,7 @@ def _topologies(kubectl: Kubectl, listed: bytes | SourceError) -> list[Json]:
 def priority_classes(kubectl: Kubectl) -> dict[str, int]:
     """The values of the PriorityClasses of the cluster."""
     (answer,) = kubectl.get(_CLASSES_PATH)
-    return _values(_listed(answer, _Classes, _CLASSES_PATH).items)
+    return _values(_listed(answer, _Class, _CLASSES_PATH))
 
 
 def _values(classes: Iterable[_Class]) -> dict[str, int]:
@@ -162,7 +153,7 @@ def reports(objects: Sequence[Json], where: str) -> tuple[Reported, ...]:
 
 def pods_in(answer: bytes, path: str) -> tuple[Pod, ...]:
     """The pods of a list. Raises SourceError."""
-    return _listed(answer, _Pods, path).items
+    return _listed(answer, Pod, path)
 
 
 def saved_at(there: Objects) -> float:
@@ -188,14 +179,11 @@ def no_nodes(files: Sequence[str]) -> SourceError:
     return SourceError(where, "has neither a NodeResourceTopology nor a Node, expected some")
 
 
-T = TypeVar("T")
-
-
-def _listed(answer: bytes | SourceError, kind: type[T], path: str) -> T:
+def _listed(answer: bytes | SourceError, kind: type[T], path: str) -> tuple[T, ...]:
     if isinstance(answer, SourceError):
         raise answer
     try:
-        return msgspec.json.decode(answer, type=kind)
+        return msgspec.json.decode(answer, type=_List[kind]).items  # type: ignore[valid-type]
     except msgspec.DecodeError as exc:
         raise SourceError(path, f"sent an unexpected answer: {exc}") from exc
 
