@@ -45,6 +45,8 @@ def about(picture: Picture) -> list[str]:
     bare = f", {len(picture.bare)} of them with nothing (not drawn)" if picture.bare else ""
     facts.append(f"{plural(len(picture.zones) + len(picture.bare), 'NUMA node')}{bare}")
     facts.append(f"{plural(len(threads), 'CPU')}, {_free_cpus(threads) or 'shared by all pods'}")
+    if picture.distances is not None and 1 < len(picture.zones) <= _MOST_SUMMANDS:
+        facts.append(f"distances {', '.join(' '.join(map(str, row)) for row in picture.distances)}")
     facts.append("exact" if picture.precision == "exact" else "counts only, no CPU or device is known by its id")
     return [*facts, picture.age] if picture.age else facts
 

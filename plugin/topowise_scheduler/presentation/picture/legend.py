@@ -1,4 +1,4 @@
-"""The legend below the zones: the key, the distances of the zones, and the allocations of each pod."""
+"""The legend below the zones: the key, and the allocations of each pod."""
 
 from __future__ import annotations
 
@@ -7,43 +7,32 @@ from typing import Final
 
 import msgspec
 
-from topowise_scheduler.presentation.picture.captions import STATES, holds, nodes, owner_title, pods_without_resources
+from topowise_scheduler.presentation.picture.captions import STATES, holds, owner_title, pods_without_resources
 from topowise_scheduler.presentation.picture.contents import Owner, Picture
 from topowise_scheduler.presentation.picture.flow import Flow
-from topowise_scheduler.presentation.picture.marks import Place, centred, mark, mark_x
+from topowise_scheduler.presentation.picture.marks import Place, mark, mark_x
 from topowise_scheduler.presentation.picture.plan import Plan
-from topowise_scheduler.presentation.picture.scene import Box, Style, Text
+from topowise_scheduler.presentation.picture.scene import Box
 
-_HEAT_LEVELS: Final = 4
 _TALL: Final = 2
 _LONG: Final = 20
 _MOST_COLUMNS: Final = 3
-# With more zones, distances are grouped.
-_FEW: Final = 8
 
 _Fill = Callable[[Flow, Plan], None]
 
 
 def place(flow: Flow, plan: Plan) -> None:
-    """Places key and distances beside the pods, or above them if the space is narrow or the pods are few."""
+    """Places the key beside the pods, or above them if the space is narrow or the list of pods is long."""
     measures = plan.measures
-    sides: list[_Fill] = [_key, _distances] if _has_distances(plan.picture) else [_key]
     gap = max(2, measures.gap_x)
-    side = max(measures.side, _matrix_x(plan) + 2 * measures.panel_x)
-    rest = flow.width - side - gap
+    rest = flow.width - measures.side - gap
     if rest >= measures.entry + 2 * measures.panel_x:
-        left = _column(plan, sides, flow.x, flow.y, side)
-        right = _column(plan, [_pods], flow.x + side + gap, flow.y, rest)
+        left = _column(plan, [_key], flow.x, flow.y, measures.side)
+        right = _column(plan, [_pods], flow.x + measures.side + gap, flow.y, rest)
         if right[-1].bottom - flow.y <= _TALL * (left[-1].bottom - flow.y):
             _add(flow, _level([left, right]))
             return
-        if len(sides) > 1:
-            x = flow.x + measures.side + gap
-            key = _column(plan, [_key], flow.x, flow.y, measures.side)
-            _add(flow, _level([key, _column(plan, [_distances], x, flow.y, flow.x + flow.width - x)]))
-            flow.skip(max(1, measures.gap_y))
-            sides = []
-    _add(flow, _column(plan, [*sides, _pods], flow.x, flow.y, flow.width))
+    _add(flow, _column(plan, [_key, _pods], flow.x, flow.y, flow.width))
 
 
 def wanted_width(plan: Plan) -> int:
@@ -112,62 +101,6 @@ def _entry(flow: Flow, plan: Plan, state: str, owner: int | None, text: str, tit
     place = Place(flow.x, flow.y + (line - measures.cell_y) // 2, mark_x(plan), measures.cell_y)
     flow.boxes.append(mark(plan, "swatch", place, state, owner, title))
     flow.line("about" if owner is None else "name", text, indent=mark_x(plan) + measures.space)
-
-
-def _has_distances(picture: Picture) -> bool:
-    return picture.distances is not None and len(picture.zones) > 1
-
-
-def _matrix_x(plan: Plan) -> int:
-    return (len(plan.picture.zones) + 1) * plan.heat_x if _has_distances(plan.picture) else 0
-
-
-def _distances(flow: Flow, plan: Plan) -> None:
-    """A row for each zone; the farther, the stronger the fill. As phrases if the table is too wide."""
-    picture = plan.picture
-    _heading(flow, plan, "Distances")
-    rows = picture.distances or ()
-    ids = [str(zone.id) for zone in picture.zones]
-    if _matrix_x(plan) > flow.width:
-        for row_id, row in zip(ids, rows, strict=True):
-            flow.lines("note", [f"from {row_id}", *_in_words(picture, row)])
-        return
-    far = max(value for row in rows for value in row)
-    place = Place(flow.x, flow.y, plan.heat_x, plan.measures.heat_y)
-    for zone_id in ids:
-        place = place._replace(x=place.x + place.width)
-        flow.texts.append(_number(plan, place, zone_id, "id"))
-    for row_id, row in zip(ids, rows, strict=True):
-        place = place._replace(x=flow.x, y=place.y + place.height)
-        flow.texts.append(_number(plan, place, row_id, "id"))
-        for column_id, value in zip(ids, row, strict=True):
-            place = place._replace(x=place.x + place.width)
-            title = f"from node {row_id} to node {column_id}: {value}"
-            text = _number(plan, place, str(value), "value")
-            flow.add(Box("heat", *place, state=str(_heat(value, far)), title=title, texts=(text,)))
-
-
-def _in_words(picture: Picture, row: Sequence[int]) -> list[str]:
-    """The distance of each zone; many zones are grouped by distance."""
-    ids = [zone.id for zone in picture.zones]
-    if len(ids) <= _FEW:
-        return [f"{zone_id} is {value}" for zone_id, value in zip(ids, row, strict=True)]
-    by_value: dict[int, list[int]] = {}
-    for zone_id, value in zip(ids, row, strict=True):
-        by_value.setdefault(value, []).append(zone_id)
-    return [
-        f"{nodes(zone_ids)} {'is' if len(zone_ids) == 1 else 'are'} {value}"
-        for value, zone_ids in sorted(by_value.items())
-    ]
-
-
-def _number(plan: Plan, place: Place, text: str, style: Style) -> Text:
-    return centred(plan, place, text, style, place.x + place.width - plan.measures.chip_pad, "end")
-
-
-def _heat(value: int, far: int) -> int:
-    """0 for the zone itself (distance 10 by definition), then 1 to _HEAT_LEVELS."""
-    return 0 if value <= 10 else 1 + (value - 11) * _HEAT_LEVELS // max(1, far - 10)
 
 
 def _pods(flow: Flow, plan: Plan) -> None:

@@ -54,8 +54,6 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
     """The most devices of a resource in a zone that are chips with ids; more are cells."""
     marks_free: bool
     """Whether the chip of a free device has a mark before its id."""
-    heat_x: int
-    heat_y: int
     zones_across: int
     cores_across: tuple[int, ...]
     """The cores in a row for 1, 2, ... zones across."""
@@ -89,7 +87,6 @@ PIXELS: Final = Measures(
         "note": Face("sans", 10, 14),
         "name": Face("mono", 12, 18),
         "id": Face("mono", 9, 12),
-        "value": Face("mono", 10, 12),
         "tag": Face("mono", 10, 12, is_bold=True),
     },
     width=None,
@@ -117,8 +114,6 @@ PIXELS: Final = Measures(
     chip_gap=5,
     marks_free=False,
     max_chips=16,
-    heat_x=34,
-    heat_y=22,
     zones_across=4,
     cores_across=(12, 10, 8, 8),
     min_zone=320,
@@ -160,8 +155,6 @@ def characters(width: int, *, ascii_only: bool = False) -> Measures:
         chip_gap=1,
         marks_free=True,
         max_chips=8,
-        heat_x=4,
-        heat_y=1,
         zones_across=4,
         cores_across=(64, 64, 64, 64),
         min_zone=36,

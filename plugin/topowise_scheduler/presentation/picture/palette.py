@@ -16,7 +16,7 @@ TEXTURES: Final = ("", "rising", "dots", "mesh")
 
 
 class Theme(msgspec.Struct, frozen=True, kw_only=True):
-    """A colour scheme. `heat` goes from distance 10 to the farthest zone; `ink` is the text on the fills of pods."""
+    """A colour scheme. `ink` is the text on the fills of pods."""
 
     canvas: str
     frame: str
@@ -37,7 +37,6 @@ class Theme(msgspec.Struct, frozen=True, kw_only=True):
     bad_line: str
     ink: str
     owners: tuple[str, ...]
-    heat: tuple[str, ...]
 
 
 LIGHT: Final = Theme(
@@ -60,7 +59,6 @@ LIGHT: Final = Theme(
     bad_line="#c4432b",
     ink="#10161d",
     owners=("#77aadd", "#ee8866", "#eedd88", "#44bb99", "#ffaabb", "#99ddff", "#bbcc33", "#aaaa00"),
-    heat=("#f4f6f8", "#e6eef6", "#d3e2f1", "#bcd2ea", "#a3c2e2"),
 )
 DARK: Final = Theme(
     canvas="#0f141a",
@@ -82,5 +80,4 @@ DARK: Final = Theme(
     bad_line="#ef8371",
     ink="#10161d",
     owners=("#6592bf", "#cd7558", "#cdbf75", "#3ba184", "#dc92a1", "#84bfdc", "#a1b02c", "#939300"),
-    heat=("#1f2731", "#233345", "#2a4460", "#33587f", "#36618f"),
 )

@@ -39,13 +39,6 @@ class Plan(msgspec.Struct, frozen=True):
         """The width of what stands before a row of cells."""
         return 0 if self.measures.cell_ids or not self.id_x else self.id_x + 1
 
-    @property
-    def heat_x(self) -> int:
-        """The width of a distance."""
-        texts = [str(zone.id) for zone in self.picture.zones]
-        texts += [str(value) for row in self.picture.distances or () for value in row]
-        return max(self.measures.heat_x, widest(self.measures.faces["value"], texts) + self.measures.chip_pad)
-
     def across(self, cores: int) -> int:
         """The width of so many cores in a row."""
         return cores * (self.core_x + self.measures.core_gap) - self.measures.core_gap

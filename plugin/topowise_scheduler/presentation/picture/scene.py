@@ -9,8 +9,8 @@ from typing import Literal
 
 import msgspec
 
-Kind = Literal["canvas", "socket", "zone", "cache", "core", "cpu", "bar", "share", "device", "panel", "swatch", "heat"]
-Style = Literal["node", "about", "heading", "aside", "caption", "figure", "note", "name", "id", "value", "tag"]
+Kind = Literal["canvas", "socket", "zone", "cache", "core", "cpu", "bar", "share", "device", "panel", "swatch"]
+Style = Literal["node", "about", "heading", "aside", "caption", "figure", "note", "name", "id", "tag"]
 Anchor = Literal["start", "middle", "end"]
 
 

@@ -78,7 +78,7 @@ def _rect(box: Box) -> str:
     if box.owner is not None:
         classes.append(f"pod{box.owner % len(LIGHT.owners)}")
     elif box.state:
-        classes.append(f"heat{box.state}" if box.kind == "heat" else box.state)
+        classes.append(box.state)
     title = f"<title>{escape(escaped(box.title))}</title></rect>" if box.title and box.kind != "canvas" else ""
     return f'<rect class="{" ".join(classes)}"{_geometry(box)}{">" + title if title else "/>"}'
 
@@ -95,7 +95,7 @@ def _texture(box: Box) -> Iterator[str]:
 
 
 def _geometry(box: Box) -> str:
-    corner = _CORNERS.get(box.kind, 0 if box.kind in ("canvas", "heat") else _SMALL_CORNER)
+    corner = _CORNERS.get(box.kind, 0 if box.kind == "canvas" else _SMALL_CORNER)
     place = f' x="{box.x}" y="{box.y}" width="{box.width}" height="{box.height}"'
     return f'{place} rx="{corner}"' if corner else place
 
@@ -170,7 +170,6 @@ def _colours(theme: Theme) -> list[str]:
         f".offline{{fill:none;stroke:{theme.dim}}}",
         f".unhealthy{{fill:{theme.bad};stroke:{theme.bad_line}}}",
         *(f".pod{number}{{fill:{fill}}}" for number, fill in enumerate(theme.owners)),
-        *(f".heat{level}{{fill:{fill}}}" for level, fill in enumerate(theme.heat)),
         ".on-pod,.on-state{fill:none}",
         f".on-pod path{{stroke:{theme.ink};stroke-opacity:.2}}",
         f".on-pod circle{{fill:{theme.ink};fill-opacity:.25}}",

@@ -139,7 +139,6 @@ def moved(box: Box, kind: str, **changes: int) -> Box:
         ("share", {"width": 12}),
         ("device", {"width": -30}),
         ("swatch", {"x": -9}),
-        ("heat", {"width": 9}),
         ("panel", {"y": 25}),
         ("cpu", {"width": -100}),
     ],

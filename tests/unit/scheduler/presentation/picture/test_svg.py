@@ -106,7 +106,7 @@ def contrast(one: str, other: str) -> float:
 
 @pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
 def test_all_text_can_be_read(theme: Theme) -> None:
-    plain = (theme.canvas, theme.frame, theme.socket, theme.free, *theme.heat)
+    plain = (theme.canvas, theme.frame, theme.socket, theme.free)
     pairs = [(theme.text, fill) for fill in (*plain, theme.reserved, theme.unknown, theme.bad)]
     pairs += [(theme.dim, fill) for fill in (theme.canvas, theme.frame, theme.free, theme.shared, theme.bad)]
     pairs += [(theme.ink, fill) for fill in theme.owners]

@@ -55,7 +55,7 @@ def test_a_cpu_is_a_cell_under_its_core_and_begins_with_its_id(picture_of: Calla
 
 def test_counts_have_cells_without_ids(picture_of: Callable[[str], Picture]) -> None:
     lines = terminal(picture_of("two-zones-counts"), width=80).splitlines()
-    assert lines[5].startswith("│ ▓▓AAAABBBBBBBBDDDDDD············ ")
+    assert lines[6].startswith("│ ▓▓AAAABBBBBBBBDDDDDD············ ")
 
 
 def test_pods_that_a_bar_has_no_room_for_are_one_part(picture_of: Callable[[str], Picture]) -> None:
@@ -63,6 +63,5 @@ def test_pods_that_a_bar_has_no_room_for_are_one_part(picture_of: Callable[[str]
     assert set(bar.strip("│ ")) == {"▓", "◆", "·"}
 
 
-def test_distances_without_room_for_a_table_are_told(picture_of: Callable[[str], Picture]) -> None:
-    text = " ".join(terminal(picture_of("large"), width=30).split())
-    assert "from 7 · 0 is 32" in text
+def test_distances_are_a_line_of_the_facts(picture_of: Callable[[str], Picture]) -> None:
+    assert "distances 10 21 14, 21 10 24, 14 24 10" in terminal(picture_of("odd"))
