@@ -1,4 +1,4 @@
-"""The dashboard: one page on the port for people that shows the ledger and the last decisions.
+"""The dashboard: a page on the port for people that shows the ledger and the last decisions.
 
     ledger, answers, pods -> decisions, cluster_state, node_details, pod_details (values)
                           -> lists, panel, page (HTML) -> app (ASGI)

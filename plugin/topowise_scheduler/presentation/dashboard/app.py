@@ -47,7 +47,7 @@ _FRESH_S: Final = 1.0
 
 
 class Dashboard:
-    """The page of one service; the verbs and the pods report to `decisions`."""
+    """The page of a service; the verbs and the pods report to `decisions`."""
 
     def __init__(
         self,

@@ -93,7 +93,7 @@ class State(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Reader:
-    """Reads the state of one service."""
+    """Reads the state of a service."""
 
     def __init__(
         self, ledger: Ledger, answers: Answers, decisions: Decisions, problem: Callable[[], str | None]
@@ -175,7 +175,7 @@ class Reader:
         return tuple(sorted(resources, key=lambda resource: (resource != "cpu", resource != "memory", resource)))
 
     async def _waiting(self, names: Sequence[str]) -> tuple[WaitingPods, ...]:
-        """Pods of one class as one entry, by priority and then by age; only the first entries are evaluated."""
+        """Pods of a class as an entry, by priority and then by age; only the first entries are evaluated."""
         classes: dict[tuple[bytes, int, str], list[PodRecord]] = {}
         for record in self._ledger.waiting.values():
             classes.setdefault((record.shape, record.priority, record.namespace), []).append(record)

@@ -35,7 +35,7 @@ Outcome = Literal[
 
 
 class Decision(msgspec.Struct):
-    """One attempt to schedule one pod. `at` is in seconds since 1970, durations are in milliseconds.
+    """An attempt to schedule a pod. `at` is in seconds since 1970, durations are in milliseconds.
 
     `fits` is None until nodes are filtered. `reasons` counts the refused nodes by refusal; `examples` has a few nodes
     for each refusal, and for "" a few nodes that fit. `expected` is the node with the best score. `bind_error` is None

@@ -1,4 +1,4 @@
-"""One node: its picture, and its pods with the certainty of each placement.
+"""A node: its picture, and its pods with the certainty of each placement.
 
 The SVG of a large machine takes tens of milliseconds to write. It is written in a thread, from immutable values, and
 only if the node has changed.

@@ -1,6 +1,6 @@
 """Why a pod waits, or was put where it is: its decisions, and why nodes accept or refuse it now.
 
-An answer takes up to a second on a large cluster: one at a time is made, in slices, and reused for a while.
+An answer takes up to a second on a large cluster: answers are made in sequence, in slices, and reused for a while.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How many more copies of a pod a node takes: copies are admitted until the kubelet or the node's sums refuse.
 
-`Filling.add` admits one copy, so that a caller can do other work between two copies.
+`Filling.add` admits a copy, so that a caller can do other work between two copies.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Filling:
         self._affinity = affinity
 
     def add(self) -> bool:
-        """Admits one more copy; False if it does not fit."""
+        """Admits another copy; False if it does not fit."""
         if not self.limit and self.count >= self._most:
             self.limit = self._last
         if self.limit:
@@ -97,6 +97,6 @@ class Filling:
         return True
 
     def room(self) -> Room:
-        """The result so far. Without a limit at least one copy fits: the verdict came before the first copy."""
+        """The result so far. Without a limit at least a copy fits: the verdict came before the first copy."""
         is_least = not self.limit
         return Room(self.node, max(int(is_least), self.count), is_least, self.first, self.limit)

@@ -35,7 +35,7 @@ _BY_CHANCE = (
 
 
 class ZoneRoom(msgspec.Struct, frozen=True, rename="camel"):
-    """One NUMA node and one resource: cores, bytes or devices. `fits`: for the kubelet this NUMA node suffices."""
+    """A NUMA node and a resource: cores, bytes or devices. `fits`: for the kubelet this NUMA node suffices."""
 
     numa: int
     available: int
@@ -44,7 +44,7 @@ class ZoneRoom(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ResourceRoom(msgspec.Struct, frozen=True, rename="camel"):
-    """The hints of one resource: every NUMA node, and whether any set of NUMA nodes has enough."""
+    """The hints of a resource: every NUMA node, and whether any set of NUMA nodes has enough."""
 
     resource: str
     asked: int
@@ -53,7 +53,7 @@ class ResourceRoom(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Step(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """One merge of hints, for a container, or for the whole pod (scope pod) with `container` "".
+    """A merge of hints, for a container, or for the whole pod (scope pod) with `container` "".
 
     `chosen` are NUMA node ids, None for no affinity; `preferred` as in the kubelet's hint. `merge` is None unless the
     caller requested hints.
@@ -67,7 +67,7 @@ class Step(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class AffinityExplanation(msgspec.Struct, frozen=True, rename="camel"):
-    """One affinity term of the pod for near devices: whether the node's devices satisfy it, and why."""
+    """An affinity term of the pod for near devices: whether the node's devices satisfy it, and why."""
 
     wish: str
     outcome: Outcome
@@ -78,7 +78,7 @@ class AffinityExplanation(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class NodeExplanation(msgspec.Struct, frozen=True, rename="camel"):
-    """One node. `reason` and `message` are the kubelet's texts for the pod's status.
+    """A node. `reason` and `message` are the kubelet's texts for the pod's status.
 
     `precision` is "exact" if the report has ids, "counts" if it has only amounts, "" if no report was used. `kubelet`
     is the kubelet version that the model applied, with "?" if the version is not verified, "" if it is not known.
@@ -260,7 +260,7 @@ def _placed(node: Kubelet, pod: PodView, steps: Sequence[Step], admission: Admis
 
 
 def _where(node: Kubelet, step: Step, places: Sequence[AllocatedNodes]) -> str:
-    """The result of one merge of hints; a merge that is not preferred leads to the actual allocation."""
+    """The result of a merge of hints; a merge that is not preferred leads to the actual allocation."""
     amounts = _requested(step)
     if not step.preferred:
         return f"{_scope_of(step)} is not aligned: {_allocation_in_words(node, places)} ({amounts})"
@@ -339,7 +339,7 @@ def _never(now: str, steps: Sequence[Step], pod: PodView, policy: str, report: R
 
 
 def _lack(step: Step, at: int) -> str:
-    """The shortages of one NUMA node, the worst first."""
+    """The shortages of a NUMA node, the worst first."""
     short = sorted(
         (room for room in _ordered(step) if not room.zones[at].fits),
         key=lambda room: room.zones[at].available / max(1, room.asked),

@@ -1,4 +1,4 @@
-"""Fragmentation: one measure for all commands that show it."""
+"""Fragmentation: the measure that all commands show."""
 
 from __future__ import annotations
 

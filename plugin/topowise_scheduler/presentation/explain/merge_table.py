@@ -1,4 +1,4 @@
-"""The hints of one merge and their results, by NUMA node ids, for people and scripts."""
+"""The hints of a merge and their results, by NUMA node ids, for people and scripts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class NumaHint(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ResourceHints(msgspec.Struct, frozen=True, rename="camel"):
-    """The hints of one manager for one resource, the narrowest first; empty if the request fits nowhere."""
+    """The hints of a manager for a resource, the narrowest first; empty if the request fits nowhere."""
 
     manager: Manager
     resource: str

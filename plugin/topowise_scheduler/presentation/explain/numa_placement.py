@@ -14,7 +14,7 @@ from topowise_scheduler.kubelet.masks import members
 
 
 class Placed(msgspec.Struct, frozen=True):
-    """One container. `numa` are the NUMA nodes of its allocation, empty without exclusive resources.
+    """A container. `numa` are the NUMA nodes of its allocation, empty without exclusive resources.
 
     `cpus` is a cpulist, "" where CPU ids are not known; `aligned` is False if the merged hint was not preferred.
     """
