@@ -32,7 +32,6 @@ from topowise_scheduler.cluster.pods.records import Records
 from topowise_scheduler.configuration import SchedulerConfiguration
 from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, Machine, MemoryBlock, NumaNode, Placement
 from topowise_scheduler.preemption import decode_budget
-from topowise_scheduler.ui import fits
 
 GI = 1 << 30
 
@@ -322,6 +321,5 @@ def parsers() -> tuple[Parser, ...]:
         Parser("resource slice", slices.decode, (_SLICE,), _OBJECT),
         Parser("numatopology", _numatopology, (_NUMATOPOLOGY,), _OBJECT),
         Parser("disruption budget", decode_budget, (_BUDGET,), _OBJECT),
-        Parser("manifest", fits.pod_of, (_MANIFEST, _POD_JSON)),
         Parser("documents", documents.load_all, (_MANIFEST + b"---\n" + _KUBELET_YAML, b"[1, {a: 2}]")),
     )

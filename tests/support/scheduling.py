@@ -24,10 +24,10 @@ from topowise_scheduler.extender.explaining import Explainer
 from topowise_scheduler.extender.fitting import FittingVerb
 from topowise_scheduler.extender.replies import NotReady, Observer, Reply, Verb
 from topowise_scheduler.extender.verbs import Verbs, table
-from topowise_scheduler.fit_together import Fitting
+from topowise_scheduler.fit_together import FitTogetherService
 from topowise_scheduler.kubelet import Core, Kubelet, Machine, NumaNode
 from topowise_scheduler.preemption import Budgets
-from topowise_scheduler.view.cluster_view import ClusterView
+from topowise_scheduler.presentation.explain.cluster_view import ClusterView
 
 GIB = 1 << 30
 
@@ -212,9 +212,9 @@ class Service:
             FittingVerb(self.fitting(), not_ready),
         )
 
-    def fitting(self, most_reserved: int = 0) -> Fitting:
+    def fitting(self, most_reserved: int = 0) -> FitTogetherService:
         """Whether pods fit at once."""
-        return Fitting(self.ledger, self.answers, self.view, most_reserved=most_reserved, clock=self.clock)
+        return FitTogetherService(self.ledger, self.answers, self.view, most_reserved=most_reserved, clock=self.clock)
 
     def report(self, topology: nrt.NodeResourceTopology) -> None:
         """The watch of NRTs brings an object."""

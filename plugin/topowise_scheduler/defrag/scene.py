@@ -21,9 +21,9 @@ from topowise_scheduler.engine import Outcome
 from topowise_scheduler.kube_scheduler import Pod
 from topowise_scheduler.kubelet import Kubelet, free_amounts
 from topowise_scheduler.kubelet.trial import place
-from topowise_scheduler.view import placed
-from topowise_scheduler.view.cluster_view import ClusterView
-from topowise_scheduler.view.placed import Placed
+from topowise_scheduler.presentation.explain import numa_placement
+from topowise_scheduler.presentation.explain.cluster_view import ClusterView
+from topowise_scheduler.presentation.explain.numa_placement import Placed
 
 # Less than anybody's: whoever is nominated to a node stands in the way.
 _LEAST_PRIORITY: Final = -(1 << 31)
@@ -215,7 +215,7 @@ class Scene:
         return after
 
     def _lies(self, state: Kubelet, uid: str, name: str) -> dict[str, Placed]:
-        return placed.of(state, uid, is_exact=self.cluster.view.precision(name) == "exact")
+        return numa_placement.of(state, uid, is_exact=self.cluster.view.precision(name) == "exact")
 
 
 def _add(amounts: Amounts, requests: Amounts, sign: int) -> None:

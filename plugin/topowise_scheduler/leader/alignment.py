@@ -24,7 +24,7 @@ from topowise_scheduler.engine import Outcome
 from topowise_scheduler.kube_scheduler import Pod
 from topowise_scheduler.kubelet.trial import trial
 from topowise_scheduler.preemption import Budgets
-from topowise_scheduler.view.cluster_view import ClusterView
+from topowise_scheduler.presentation.explain.cluster_view import ClusterView
 
 # A busy node takes some 100 ms; those that are left come another time.
 _BUDGET_S: Final = 1.0

@@ -34,8 +34,8 @@ from topowise_scheduler.engine import Outcome
 from topowise_scheduler.kube_scheduler import Pod
 from topowise_scheduler.leader import chore, events, evictions
 from topowise_scheduler.preemption import Budgets
-from topowise_scheduler.view.cluster_view import ClusterView
-from topowise_scheduler.view.picture.words import counted
+from topowise_scheduler.presentation.explain.cluster_view import ClusterView
+from topowise_scheduler.presentation.text import plural
 
 log = logging.getLogger(__name__)
 
@@ -193,7 +193,7 @@ class Defragmenter:
         goal = [one.node for one in found.steps if one.kind == "new"][-1]
         note = (
             f"so that {goal} has room in one piece for {shape.text}: {found.already} of {shape.count} such pods fit, "
-            f"and one more after {counted(found.moves, 'move')}. There is room for it on {step.node}."
+            f"and one more after {plural(found.moves, 'move')}. There is room for it on {step.node}."
         )
         if self._settings.dry_run:
             if victim.uid not in self._told:

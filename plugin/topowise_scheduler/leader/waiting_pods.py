@@ -23,7 +23,7 @@ from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.leader import chore, events
-from topowise_scheduler.view import waiting
+from topowise_scheduler.presentation.explain import waiting_pod
 
 CONDITION: Final = "topowise.io/Alignable"
 _REASON: Final = "WaitsForAlignment"
@@ -80,7 +80,7 @@ class WaitingPods:
         names = self._ledger.node_states.reported() if kinds else []
         for kind in sorted(kinds, key=self._looked_at.__getitem__)[:_MOST_KINDS]:
             self._looked_at[kind] = now
-            seen = waiting.obstacle(self._ledger, self._answers, kinds[kind][0], names)
+            seen = waiting_pod.obstacle(self._ledger, self._answers, kinds[kind][0], names)
             for record in kinds[kind] if seen is not None else ():
                 assert seen is not None
                 told = self._told[record.uid]
