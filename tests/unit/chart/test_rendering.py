@@ -446,7 +446,7 @@ def test_notes_tell_what_to_type(helm: Run, chart: Path, recipe: str) -> None:
     ("settings", "expected"),
     [
         ((), ""),
-        (("scheduler.restrictWrites=false",), "WARNING: no ValidatingAdmissionPolicy limits what the service writes"),
+        (("scheduler.restrictWrites=false",), "WARNING: no ValidatingAdmissionPolicy limits the service's writes"),
         (("scheduler.mode=static",), "The service has the same user as a kube-scheduler"),
         (("scheduler.mode=static", "scheduler.static.user=topowise-scheduler"), ""),
     ],
