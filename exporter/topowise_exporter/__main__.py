@@ -130,7 +130,7 @@ def _kubelet_root(socket: str) -> str:
 
 async def _observe(settings: ExporterConfiguration) -> Observation:
     from topowise_exporter import machine, zones
-    from topowise_exporter.kubelet.model import Allocations
+    from topowise_exporter.kubelet.allocations import Allocations
     from topowise_exporter.kubelet.podresources import PodResources
     from topowise_exporter.kubelet.settings import Source
     from topowise_exporter.observe import Observer, Reading

@@ -24,7 +24,7 @@ from topowise.runtime.log import V2, kv
 from topowise_exporter import exclusions
 from topowise_exporter.conditions import Conditions
 from topowise_exporter.exclusions import Exclusions
-from topowise_exporter.kubelet.model import PodAllocation
+from topowise_exporter.kubelet.allocations import PodAllocation
 from topowise_exporter.metrics import Metrics
 from topowise_exporter.publish import placements
 from topowise_exporter.publish.topology import Observation

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 import msgspec
 
 from topowise.runtime.config import Section
-from topowise_exporter.kubelet.model import (
+from topowise_exporter.kubelet.allocations import (
     Allocatable,
     Allocations,
     ContainerAllocation,

@@ -19,7 +19,7 @@ from topowise.errors import SourceError
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.start_check import CORRUPTED, MemoryAmounts, Problem, cpu_problem, memory_problem
 from topowise_exporter.kubelet import checksum
-from topowise_exporter.kubelet.model import Allocatable
+from topowise_exporter.kubelet.allocations import Allocatable
 from topowise_exporter.kubelet.state_files import CPU_STATE, MEMORY_STATE, StateFile
 from topowise_exporter.machine.model import Machine, NumaNode
 from topowise_exporter.zones import hugepages_name

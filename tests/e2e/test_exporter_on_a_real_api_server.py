@@ -20,7 +20,7 @@ from topowise.kube.api import APPLY_PATCH, JSON, Api
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise_exporter.annotator import Annotator
 from topowise_exporter.conditions import Conditions
-from topowise_exporter.kubelet.model import Allocations, ContainerAllocation, PodAllocation
+from topowise_exporter.kubelet.allocations import Allocations, ContainerAllocation, PodAllocation
 from topowise_exporter.machine.model import Machine, NumaNode
 from topowise_exporter.metrics import Metrics
 from topowise_exporter.publish import size

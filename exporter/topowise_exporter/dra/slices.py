@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from topowise_exporter.kubelet.model import Claim
+from topowise_exporter.kubelet.allocations import Claim
 
 NUMA_NODE: Final = "resource.kubernetes.io/numaNode"
 """KEP-6072: the device's node, or a list that begins with it and goes on with others of the same socket."""

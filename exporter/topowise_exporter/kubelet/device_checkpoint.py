@@ -19,8 +19,8 @@ import msgspec
 
 from topowise import documents
 from topowise.errors import SourceError
+from topowise_exporter.kubelet.allocations import Device
 from topowise_exporter.kubelet.checksum import MOST_DUMPED, fnv1a
-from topowise_exporter.kubelet.model import Device
 
 MOST_BYTES: Final = 16 << 20
 """A plug-in's answer, with all environment and mounts, is in it for each container."""

@@ -6,7 +6,7 @@ the containers; all clients share 100 requests a second. API: k8s.io/kubelet/pkg
 
 List and GetAllocatableResources are served by every kubelet from 1.28 on. What differs by version is in List: devices
 of resource claims (`lists_claims`), pods that have ended, which it names up to 1.33, and what pods hold as a whole,
-from 1.37 on (docs/development/kubelet-versions.md; holders.py takes it from the files of 1.36). Get is not needed.
+from 1.37 on (docs/development/kubelet-versions.md; entry_owners.py takes it from the files of 1.36). Get is not needed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,14 @@ from topowise import feature_gates, kubeletconfig
 from topowise.errors import SourceError
 from topowise.wire import podresources_pb2 as pb
 from topowise.wire.podresources_frames_pb2 import ListFrames
-from topowise_exporter.kubelet.model import Allocatable, Claim, ContainerAllocation, Device, MemoryBlock, PodAllocation
+from topowise_exporter.kubelet.allocations import (
+    Allocatable,
+    Claim,
+    ContainerAllocation,
+    Device,
+    MemoryBlock,
+    PodAllocation,
+)
 
 DEFAULT_SOCKET: Final = "/var/lib/kubelet/pod-resources/kubelet.sock"
 

@@ -20,7 +20,7 @@ import msgspec
 from topowise import checkpoints, documents, files
 from topowise.errors import ParseError, SourceError
 from topowise_exporter.kubelet import checksum
-from topowise_exporter.kubelet.model import MemoryBlock
+from topowise_exporter.kubelet.allocations import MemoryBlock
 
 CPU_STATE: Final = "cpu_manager_state"
 MEMORY_STATE: Final = "memory_manager_state"

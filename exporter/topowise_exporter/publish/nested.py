@@ -14,7 +14,7 @@ import msgspec
 from topowise import attributes, nrt
 from topowise.attributes import devices as device_ids
 from topowise.attributes.places import Located
-from topowise_exporter.kubelet.model import Device
+from topowise_exporter.kubelet.allocations import Device
 from topowise_exporter.machine.model import Machine
 
 SOCKET: Final = "Socket"

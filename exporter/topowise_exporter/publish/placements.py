@@ -18,7 +18,7 @@ import msgspec
 
 from topowise import nrt
 from topowise.text import escaped_json
-from topowise_exporter.kubelet.model import PodAllocation
+from topowise_exporter.kubelet.allocations import PodAllocation
 
 ANNOTATION: Final = "kai.scheduler/numa-placement-observed"
 

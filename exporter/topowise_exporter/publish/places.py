@@ -15,7 +15,7 @@ from typing import Final
 from topowise import pci
 from topowise.attributes import places
 from topowise.attributes.places import Located, Written
-from topowise_exporter.kubelet.model import Device
+from topowise_exporter.kubelet.allocations import Device
 from topowise_exporter.machine.model import Machine, PciFunction
 
 _NVIDIA_REPLICA: Final = re.compile(r"(.+)::[0-9]+")

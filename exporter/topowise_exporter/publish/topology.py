@@ -18,7 +18,7 @@ from topowise_exporter import exclusions, zones
 from topowise_exporter.dra.device_counts import with_devices
 from topowise_exporter.dra.slices import Devices
 from topowise_exporter.exclusions import Exclusions
-from topowise_exporter.kubelet.model import Allocations, Device, MemoryBlock, PodAllocation
+from topowise_exporter.kubelet.allocations import Allocations, Device, MemoryBlock, PodAllocation
 from topowise_exporter.machine.model import Cpu, Machine, NumaNode
 from topowise_exporter.publish import places
 from topowise_exporter.publish.nested import nested

@@ -16,7 +16,7 @@ from topowise_exporter import daemon
 from topowise_exporter.conditions import Conditions
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.daemon import Exporter
-from topowise_exporter.kubelet.model import Allocations
+from topowise_exporter.kubelet.allocations import Allocations
 from topowise_exporter.machine.model import Machine
 from topowise_exporter.metrics import Metrics
 from topowise_exporter.observe import Reading

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from topowise.errors import SourceError
-from topowise_exporter.kubelet import device_checkpoint, holders
-from topowise_exporter.kubelet.model import ContainerAllocation, Device, PodAllocation
+from topowise_exporter.kubelet import device_checkpoint, entry_owners
+from topowise_exporter.kubelet.allocations import ContainerAllocation, Device, PodAllocation
 from topowise_exporter.kubelet.state_files import StateFile
 
 REAL = (
@@ -181,12 +181,12 @@ STATE = device_checkpoint.DeviceState(
 
 
 def test_what_a_finished_init_container_had_beyond_list_is_found() -> None:
-    found = holders.unlisted_devices(STATE, [LISTED], frozenset({"live"}))
+    found = entry_owners.unlisted_devices(STATE, [LISTED], frozenset({"live"}))
     assert found == {"live": (Device("gpu", "b", (1,)),)}
 
 
 def test_a_pod_that_is_listed_with_nothing_holds_what_its_init_container_had_until_its_name_goes() -> None:
-    left, idle = holders.Leftovers(), PodAllocation("ns", "idle")
+    left, idle = entry_owners.Leftovers(), PodAllocation("ns", "idle")
     assert left.living(frozenset(), [LISTED]) == frozenset()
     assert left.living(frozenset({"gone"}), [LISTED, idle]) == {"gone"}
     # Another one without anything does not keep it.
@@ -197,6 +197,6 @@ def test_of_those_before_us_only_the_ones_that_the_last_object_named_live() -> N
     # The checkpoint has pods that ended long ago, and their directories stay as long as their objects.
     idle = [PodAllocation("ns", "idle")]
     both = frozenset({"ended", "named"})
-    left = holders.Leftovers(frozenset({"named"}))
+    left = entry_owners.Leftovers(frozenset({"named"}))
     assert left.living(both, idle) == {"named"}
     assert left.living(both, idle) == {"named"}

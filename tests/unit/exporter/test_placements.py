@@ -16,7 +16,7 @@ from topowise.runtime.backoff import Backoff
 from topowise_exporter.annotator import Annotator
 from topowise_exporter.conditions import Conditions
 from topowise_exporter.exclusions import Exclusions, PodPattern
-from topowise_exporter.kubelet.model import Allocations, ContainerAllocation, Device, MemoryBlock, PodAllocation
+from topowise_exporter.kubelet.allocations import Allocations, ContainerAllocation, Device, MemoryBlock, PodAllocation
 from topowise_exporter.machine.model import Machine, NumaNode
 from topowise_exporter.metrics import Metrics
 from topowise_exporter.publish.placements import ANNOTATION, placement

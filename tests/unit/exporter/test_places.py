@@ -15,7 +15,7 @@ from topowise.attributes import places
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise_exporter import machine
 from topowise_exporter.exclusions import Exclusions
-from topowise_exporter.kubelet.model import Allocatable, Allocations, Device
+from topowise_exporter.kubelet.allocations import Allocatable, Allocations, Device
 from topowise_exporter.publish.topology import Observation, Publishing, build
 
 GPU, NIC, VF, NVME = "nvidia.com/gpu", "rdma/shared", "intel.com/vf", "example.com/nvme"

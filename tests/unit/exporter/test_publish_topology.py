@@ -13,7 +13,7 @@ from topowise.attributes import cores, devices, holdings
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise_exporter import machine, zones
 from topowise_exporter.exclusions import Exclusions, PodPattern
-from topowise_exporter.kubelet.model import (
+from topowise_exporter.kubelet.allocations import (
     Allocatable,
     Allocations,
     ContainerAllocation,

@@ -13,7 +13,7 @@ import msgspec
 from topowise.attributes import restarts
 from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
 from topowise_exporter.kubelet import checksum
-from topowise_exporter.kubelet.model import Allocatable
+from topowise_exporter.kubelet.allocations import Allocatable
 from topowise_exporter.machine.model import Machine, NumaNode
 from topowise_exporter.restart import StartCheck
 

@@ -20,9 +20,9 @@ from topowise.runtime import config
 from topowise.runtime.config import ServingTls
 from topowise.runtime.tls import Certificate
 from topowise_exporter.configuration import ExporterConfiguration
-from topowise_exporter.kubelet.model import Allocatable
+from topowise_exporter.kubelet.allocations import Allocatable
+from topowise_exporter.kubelet.settings.config_files import FileSource, load
 from topowise_exporter.kubelet.settings.configz import ConfigzSource
-from topowise_exporter.kubelet.settings.file import FileSource, load
 from topowise_exporter.kubelet.settings.section import Configz
 from topowise_exporter.kubelet.state_files import StateFile
 from topowise_exporter.machine.model import Machine

@@ -16,8 +16,8 @@ from typing import Final, Literal, Protocol
 from topowise import kubeletconfig
 from topowise.errors import SourceError
 from topowise.kubeletconfig import KubeletConfiguration
+from topowise_exporter.kubelet.settings.config_files import FileSource
 from topowise_exporter.kubelet.settings.configz import ConfigzSource
-from topowise_exporter.kubelet.settings.file import FileSource
 from topowise_exporter.kubelet.settings.overrides import Overrides
 from topowise_exporter.kubelet.settings.section import Kubelet
 

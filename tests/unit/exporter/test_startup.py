@@ -11,9 +11,9 @@ import pytest
 
 from topowise.attributes import doubts
 from topowise.kubeletconfig import KubeletConfiguration
-from topowise_exporter.kubelet import settled
-from topowise_exporter.kubelet.model import Allocatable, ContainerAllocation, Device, MemoryBlock, PodAllocation
-from topowise_exporter.kubelet.settled import Answer, Before, Kubelet, why_not
+from topowise_exporter.kubelet import startup
+from topowise_exporter.kubelet.allocations import Allocatable, ContainerAllocation, Device, MemoryBlock, PodAllocation
+from topowise_exporter.kubelet.startup import Answer, Before, Kubelet, why_not
 
 STATIC = KubeletConfiguration(cpuManagerPolicy="static", memoryManagerPolicy="Static")
 OFF = KubeletConfiguration()
@@ -45,7 +45,7 @@ def test_a_state_file_that_says_off_is_the_kubelets_word() -> None:
 
 
 def test_a_configuration_that_is_not_the_kubelets_is_believed_in_the_end() -> None:
-    assert why(Answer(STATIC, Allocatable()), age=settled.MANAGERS_AT_MOST_S) == set()
+    assert why(Answer(STATIC, Allocatable()), age=startup.MANAGERS_AT_MOST_S) == set()
 
 
 def test_pods_of_the_state_files_that_live_are_waited_for() -> None:
@@ -53,7 +53,7 @@ def test_pods_of_the_state_files_that_live_are_waited_for() -> None:
     assert why(said) == {doubts.PODS}
     # One that only holds what an init container left is never listed.
     assert why(said, Before(unlisted=frozenset({"u"}))) == set()
-    assert why(said, age=settled.PODS_AT_MOST_S) == set()
+    assert why(said, age=startup.PODS_AT_MOST_S) == set()
 
 
 def test_after_a_reboot_entries_without_directories_are_of_the_dead() -> None:
@@ -71,7 +71,7 @@ def test_without_state_files_an_empty_list_after_a_start_is_doubted_for_a_moment
     before = Before({("ns", "p"): POD})
     empty = Answer(STATIC, READY, has_files=False)
     assert why(empty, before, steady=0.1) == {doubts.PODS}
-    assert why(empty, before, steady=settled.STEADY_S) == set()
+    assert why(empty, before, steady=startup.STEADY_S) == set()
     assert why(msgspec.structs.replace(empty, has_files=True), before, steady=0.1) == set()
 
 
@@ -80,14 +80,14 @@ def test_a_kubelet_with_another_policy_gives_its_pods_anew_what_they_hold() -> N
     before = Before({("ns", "p"): PodAllocation("ns", "p")})
     said = Answer(STATIC, READY, (POD,), listed=frozenset({"u"}), living=frozenset({"u"}))
     assert why(said, before, steady=0.5) == {doubts.PODS}
-    assert why(said, before, steady=settled.STEADY_S) == set()
+    assert why(said, before, steady=startup.STEADY_S) == set()
 
 
 def test_devices_that_were_there_are_waited_for() -> None:
     nic = doubts.device("nic")
     said = Answer(STATIC, READY, registered=frozenset({"nic"}))
     assert why(said, Before(devices=(GPU,))) == {doubts.device("gpu"), nic}
-    assert why(said, Before(devices=(GPU,)), age=settled.DEVICES_AT_MOST_S) == set()
+    assert why(said, Before(devices=(GPU,)), age=startup.DEVICES_AT_MOST_S) == set()
     assert why(Answer(STATIC, WITH_GPU, registered=frozenset({"nic"})), Before(devices=(GPU,))) == {nic}
 
 
@@ -159,7 +159,7 @@ def test_every_wait_ends(tmp_path: Path, clock: Clock) -> None:
         seen.append(len(kubelet.doubts(said)))
         clock.now += 1.0
     assert sorted(set(seen), reverse=True) == [4, 3, 2, 0]
-    assert seen.index(0) == int(settled.MANAGERS_AT_MOST_S)
+    assert seen.index(0) == int(startup.MANAGERS_AT_MOST_S)
 
 
 def test_what_comes_while_only_a_device_plug_in_is_missing_is_seen_as_it_is(tmp_path: Path, clock: Clock) -> None:
@@ -184,7 +184,7 @@ def test_a_resource_whose_plug_in_is_away_keeps_its_devices_for_five_minutes(tmp
 
     assert sync(Answer(STATIC, WITH_GPU)) == ()
     assert sync(Answer(STATIC, READY)) == (GPU,)
-    clock.now += settled.GONE_AFTER_S - 1
+    clock.now += startup.GONE_AFTER_S - 1
     assert sync(Answer(STATIC, READY)) == (GPU,)
     clock.now += 2
     assert sync(Answer(STATIC, READY)) == ()

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from topowise.errors import SourceError
-from topowise_exporter.kubelet import checksum, holders
-from topowise_exporter.kubelet.model import ContainerAllocation, MemoryBlock, PodAllocation
+from topowise_exporter.kubelet import checksum, entry_owners
+from topowise_exporter.kubelet.allocations import ContainerAllocation, MemoryBlock, PodAllocation
 from topowise_exporter.kubelet.state_files import StateFile, parse_cpu_state, parse_memory_state
 
 GIB = 1 << 30
@@ -33,22 +33,25 @@ def test_cpus_of_a_live_pods_finished_init_container_are_found() -> None:
     state = parse_cpu_state(CPU, "x")
     assert state is not None
     assert state.shared == {0, 7}
-    live = holders.listed_uids(state, [LIVE])
+    live = entry_owners.listed_uids(state, [LIVE])
     assert live == {"live"}
-    assert holders.unlisted_cpus(state, [LIVE], live) == {"live": {5, 6}}
+    assert entry_owners.unlisted_cpus(state, [LIVE], live) == {"live": {5, 6}}
 
 
 def test_a_pod_that_holds_only_what_an_init_container_left_counts_while_it_exists() -> None:
     state = parse_cpu_state(CPU, "x")
     assert state is not None
-    assert holders.unlisted_cpus(state, [LIVE], frozenset({"live", "init-only"})) == {"live": {5, 6}, "init-only": {3}}
+    assert entry_owners.unlisted_cpus(state, [LIVE], frozenset({"live", "init-only"})) == {
+        "live": {5, 6},
+        "init-only": {3},
+    }
 
 
 def test_what_the_dead_held_is_given_back_as_the_kubelet_will() -> None:
     state = parse_memory_state(MEMORY, "x")
     assert state is not None
-    live = holders.live_memory_holders(state, [LIVE])
-    free_memory = holders.exact_memory(state, live)
+    live = entry_owners.live_memory_holders(state, [LIVE])
+    free_memory = entry_owners.exact_memory(state, live)
     # Six bytes go back, from the lower node as much as is reserved there.
     assert free_memory.free == {(0, "memory"): 7, (1, "memory"): 5}
     assert free_memory.assignments == {0: 1, 1: 1}
@@ -58,7 +61,7 @@ def test_what_the_dead_held_is_given_back_as_the_kubelet_will() -> None:
 def test_nodes_that_nobody_uses_any_more_leave_their_group() -> None:
     state = parse_memory_state(MEMORY, "x")
     assert state is not None
-    free_memory = holders.exact_memory(state, frozenset())
+    free_memory = entry_owners.exact_memory(state, frozenset())
     assert free_memory.cells == {0: (0,), 1: (1,)}
     assert free_memory.free == {(0, "memory"): 8, (1, "memory"): 8}
 
@@ -110,10 +113,10 @@ def test_of_two_pods_that_hold_alike_only_the_listed_one_is_alive() -> None:
     state = parse_memory_state(text, "x")
     assert state is not None
     pod = PodAllocation("ns", "r-1", (ContainerAllocation("main", memory=(MemoryBlock("memory", (0,), 4),)),))
-    one = holders.exact_memory(state, holders.live_memory_holders(state, [pod]))
+    one = entry_owners.exact_memory(state, entry_owners.live_memory_holders(state, [pod]))
     assert one.free == {(0, "memory"): 4}
     twin = PodAllocation("ns", "r-2", pod.containers)
-    both = holders.exact_memory(state, holders.live_memory_holders(state, [pod, twin]))
+    both = entry_owners.exact_memory(state, entry_owners.live_memory_holders(state, [pod, twin]))
     assert both.free == {(0, "memory"): 0}
 
 
@@ -136,7 +139,7 @@ def test_what_pods_have_as_a_whole_is_in_the_files_where_list_does_not_tell_it()
     block, alike = MemoryBlock("memory", (0,), 4), (MemoryBlock("memory", (1,), 5),)
     pods = (listed("u", 1, 2, memory=(block,)), listed("v", 5), listed("w", 7))
     pods += (listed("x", memory=alike), listed("y", memory=alike), PodAllocation("ns", "idle"))
-    whole = holders.WholePods()
+    whole = entry_owners.WholePods()
     found = whole.of(pods, cpu, memory)
     assert [set(pod.own_cpus) for pod in found] == [{1, 2, 3, 4}, {5, 6}, set(), set(), set(), set()]
     sizes = [[block.size for block in pod.own_memory] for pod in found]
@@ -181,7 +184,7 @@ def test_what_is_half_written_is_nobodys_and_takes_nothing_from_others(
 ) -> None:
     state = parse_memory_state(text, "x")
     assert state is not None
-    free_memory = holders.exact_memory(state, holders.live_memory_holders(state, [LISTED]))
+    free_memory = entry_owners.exact_memory(state, entry_owners.live_memory_holders(state, [LISTED]))
     assert free_memory.free == {(0, "memory"): free}
     assert free_memory.assignments == {0: assignments}
 

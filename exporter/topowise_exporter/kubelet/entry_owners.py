@@ -15,8 +15,8 @@ from collections.abc import Collection, Iterable, Mapping
 import msgspec
 
 from topowise.checkpoints import MemoryNode
+from topowise_exporter.kubelet.allocations import Device, FreeMemory, MemoryBlock, PodAllocation
 from topowise_exporter.kubelet.device_checkpoint import DeviceState
-from topowise_exporter.kubelet.model import Device, FreeMemory, MemoryBlock, PodAllocation
 from topowise_exporter.kubelet.state_files import CpuState, MemoryState
 
 # What one container of a pod holds, and what all of them do.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from topowise_exporter.kubelet.admission import AT_MOST_S, QUIET_S, STUCK_S, Admissions, Sorted, States
+from topowise_exporter.kubelet.allocations import ContainerAllocation, Device, MemoryBlock, PodAllocation
 from topowise_exporter.kubelet.device_checkpoint import DeviceState
-from topowise_exporter.kubelet.model import ContainerAllocation, Device, MemoryBlock, PodAllocation
+from topowise_exporter.kubelet.pods_in_admission import AT_MOST_S, QUIET_S, STUCK_S, Admissions, Sorted, States
 from topowise_exporter.kubelet.state_files import CpuState, MemoryState
 
 GPU = Device("gpu", "g0", (0,))

@@ -21,7 +21,7 @@ import msgspec
 
 from topowise.attributes import doubts
 from topowise.kubeletconfig import KubeletConfiguration
-from topowise_exporter.kubelet.model import Allocatable, Device, PodAllocation
+from topowise_exporter.kubelet.allocations import Allocatable, Device, PodAllocation
 from topowise_exporter.kubelet.podresources import socket_path
 
 MANAGERS_AT_MOST_S: Final = 300.0
