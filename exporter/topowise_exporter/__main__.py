@@ -77,12 +77,12 @@ def _run(options: argparse.Namespace) -> int:
 
 def confine() -> None:
     """Give up writing files and starting programs, once nothing needs that any more."""
-    from topowise_exporter import confinement, triggers
+    from topowise_exporter import landlock, triggers
 
     # Uevents logs a missing libudev later.
     with contextlib.suppress(ImportError):
         triggers.libudev()
-    confinement.apply()
+    landlock.apply()
 
 
 def _once(options: argparse.Namespace) -> int:
@@ -161,12 +161,12 @@ async def _observe(settings: ExporterConfiguration) -> Observation:
 
 
 def _machine(options: argparse.Namespace) -> int:
-    from topowise_exporter.machine import report, scan
+    from topowise_exporter.machine import as_json, scan
 
     scanned = scan(options.sysfs_root or "/sys", options.procfs_root or "/proc")
     for problem in scanned.problems:
         output.note(f"warning: {problem}")
-    output.write(documents.spell(report(scanned), options.output))
+    output.write(documents.spell(as_json(scanned), options.output))
     return 0
 
 

@@ -37,7 +37,7 @@ from topowise_exporter.metrics import Metrics
 from topowise_exporter.observe import Observer, Reading
 from topowise_exporter.publish import topology
 from topowise_exporter.publish.other_writers import PAUSE_S
-from topowise_exporter.publish.own import OwnObject
+from topowise_exporter.publish.own_object import OwnObject
 from topowise_exporter.publisher import Outcome, Publisher, Standing
 from topowise_exporter.triggers import FileWatch, RateLimit, Trigger, Uevents
 

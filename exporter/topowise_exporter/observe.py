@@ -34,7 +34,7 @@ from topowise_exporter.kubelet.settings import Source
 from topowise_exporter.kubelet.startup import Answer, Before, Kubelet
 from topowise_exporter.node_files import AdmittedPods, FilesReading, NodeFiles
 from topowise_exporter.publish.topology import Observation
-from topowise_exporter.restart import StartCheck
+from topowise_exporter.state_file_check import StartCheck
 from topowise_exporter.unlisted import Unlisted, UnlistedResources
 
 _NONE: Final[frozenset[str]] = frozenset()

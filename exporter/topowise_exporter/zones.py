@@ -17,7 +17,7 @@ import msgspec
 from topowise import attributes, cpuset, nrt, quantity
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise_exporter.kubelet.allocations import Allocations, MemoryBlock
-from topowise_exporter.machine.model import Machine, NumaNode
+from topowise_exporter.machine.inventory import Machine, NumaNode
 
 MOST_NODES: Final = 64
 

@@ -5,7 +5,7 @@ somebody drains the node and deletes the file. It is not looked at while the kub
 MemTotal, which differs by some pages from boot to boot, comes out at the worst time. Here it comes out before.
 
 The texts are the kubelet's own, with what differs, which it only logs. A kubelet refuses a file with a wrong checksum
-too, and the exporter looks at checksums (restart.py). Upstream:
+too, and the exporter looks at checksums (state_file_check.py). Upstream:
 cm/cpumanager/policy_static.go and cm/memorymanager/policy_static.go (validateState), and their
 state/state_checkpoint.go.
 """

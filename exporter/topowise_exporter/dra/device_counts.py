@@ -15,7 +15,7 @@ import msgspec
 from topowise.attributes import CLAIMED_DEVICES
 from topowise_exporter.dra.slices import Device, Devices
 from topowise_exporter.kubelet.allocations import Claim, PodAllocation
-from topowise_exporter.machine.model import Machine
+from topowise_exporter.machine.inventory import Machine
 from topowise_exporter.zones import Accounts, Amount
 
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Set
 import msgspec
 
 from topowise import cpuset
-from topowise_exporter.machine.model import Cpu
+from topowise_exporter.machine.inventory import Cpu
 from topowise_exporter.machine.sysfs import Tree
 
 ROOT = "devices/system/cpu"

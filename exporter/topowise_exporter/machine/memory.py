@@ -17,8 +17,8 @@ from collections.abc import Collection
 
 import msgspec
 
-from topowise_exporter.machine.model import Access
-from topowise_exporter.machine.nodes import ROOT
+from topowise_exporter.machine.inventory import Access
+from topowise_exporter.machine.numa_nodes import ROOT
 from topowise_exporter.machine.sysfs import Tree
 
 GLOBAL_HUGEPAGES = "kernel/mm/hugepages"

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Final
 
 from topowise.errors import SourceError
-from topowise_exporter.machine import cpus, memory, names, nodes, pci
-from topowise_exporter.machine.model import Access, Cpu, Machine, NumaNode
+from topowise_exporter.machine import cpus, memory, numa_nodes, pci_functions, pci_names
+from topowise_exporter.machine.inventory import Access, Cpu, Machine, NumaNode
 from topowise_exporter.machine.sysfs import Tree
 
 _LONGEST_BOOT_ID: Final = 64
@@ -30,11 +30,11 @@ def scan(sysfs_root: str = "/sys", procfs_root: str = "/proc") -> Machine:
     sets = cpus.read_sets(sysfs)
     if not sets.online:
         raise SourceError(f"{sysfs.root}/{cpus.ROOT}", "names no CPU; expected the root of a mounted sysfs")
-    ids, columns = nodes.read_ids(sysfs)
+    ids, columns = numa_nodes.read_ids(sysfs)
     if ids:
-        owners = nodes.read_owners(sysfs, ids, sets.online, sets.present)
+        owners = numa_nodes.read_owners(sysfs, ids, sets.online, sets.present)
     else:
-        sysfs.tell(nodes.ROOT, "has no node", "one node 0 with all CPUs and all memory is assumed")
+        sysfs.tell(numa_nodes.ROOT, "has no node", "one node 0 with all CPUs and all memory is assumed")
         owners = dict.fromkeys(sorted(sets.online | sets.present), 0)
     described = cpus.read(sysfs, sets.online, owners)
     if ids:
@@ -44,8 +44,8 @@ def scan(sysfs_root: str = "/sys", procfs_root: str = "/proc") -> Machine:
     return Machine(
         nodes=found,
         cpus=described,
-        pci=pci.read(sysfs, {node.id for node in found}),
-        pci_names=names.read(sysfs, procfs),
+        pci=pci_functions.read(sysfs, {node.id for node in found}),
+        pci_names=pci_names.read(sysfs, procfs),
         online=tuple(sorted(sets.online)),
         present=tuple(sorted(sets.present)),
         possible=tuple(sorted(sets.possible)),
@@ -71,7 +71,7 @@ def _read_node(
         described,
         memory_bytes=memory.read_node_memory(sysfs, procfs, node, is_only=is_only),
         pages=memory.read_node_hugepages(sysfs, node, is_only=is_only),
-        distances=nodes.read_distances(sysfs, node, ids, columns),
+        distances=numa_nodes.read_distances(sysfs, node, ids, columns),
         access=memory.read_access(sysfs, node, ids),
     )
 
@@ -83,7 +83,7 @@ def _only_node(sysfs: Tree, procfs: Tree, owners: dict[int, int], described: tup
         described,
         memory_bytes=memory.read_machine_memory(procfs),
         pages=memory.read_hugepages(sysfs, memory.GLOBAL_HUGEPAGES),
-        distances={0: nodes.LOCAL},
+        distances={0: numa_nodes.LOCAL},
     )
 
 

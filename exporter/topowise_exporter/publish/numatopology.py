@@ -21,7 +21,7 @@ from topowise.placement import Container
 from topowise.quantity import from_milli
 from topowise_exporter import exclusions
 from topowise_exporter.exclusions import Exclusions
-from topowise_exporter.machine.model import Cpu, Machine
+from topowise_exporter.machine.inventory import Cpu, Machine
 from topowise_exporter.publish.topology import Observation
 
 

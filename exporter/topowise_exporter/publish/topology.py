@@ -19,9 +19,9 @@ from topowise_exporter.dra.device_counts import with_devices
 from topowise_exporter.dra.slices import Devices
 from topowise_exporter.exclusions import Exclusions
 from topowise_exporter.kubelet.allocations import Allocations, Device, MemoryBlock, PodAllocation
-from topowise_exporter.machine.model import Cpu, Machine, NumaNode
-from topowise_exporter.publish import places
-from topowise_exporter.publish.nested import nested
+from topowise_exporter.machine.inventory import Cpu, Machine, NumaNode
+from topowise_exporter.publish import device_functions
+from topowise_exporter.publish.nested_zones import nested
 
 _MOST_ZONES: Final = 16
 
@@ -92,7 +92,7 @@ def build(
     made = [*zones.zones(machine, accounts, per_zone), *gaps]
     if publishing.nested_zones:
         listed = allocations.allocatable.devices
-        made = [*nested(made, machine, places.located(machine, listed), listed)]
+        made = [*nested(made, machine, device_functions.located(machine, listed), listed)]
     topology = nrt.new(
         node_name,
         made,
@@ -171,7 +171,7 @@ def _on_top(
 
 
 def _add_places(machine: Machine, listed: tuple[Device, ...], named: dict[str, str]) -> None:
-    text, omitted = places.written(machine, listed)
+    text, omitted = device_functions.written(machine, listed)
     if text != "[]":
         named[attributes.PCI] = text
     if omitted:

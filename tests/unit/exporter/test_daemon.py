@@ -17,7 +17,7 @@ from topowise_exporter.conditions import Conditions
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.daemon import Exporter
 from topowise_exporter.kubelet.allocations import Allocations
-from topowise_exporter.machine.model import Machine
+from topowise_exporter.machine.inventory import Machine
 from topowise_exporter.metrics import Metrics
 from topowise_exporter.observe import Reading
 from topowise_exporter.publish.topology import Observation

@@ -24,7 +24,7 @@ from topowise_exporter.kubelet.allocations import (
     PodAllocation,
 )
 from topowise_exporter.kubelet.allocations import Device as Plugged
-from topowise_exporter.machine.model import Machine
+from topowise_exporter.machine.inventory import Machine
 from topowise_exporter.observe import Observer, Reading
 
 STATE = b'{"policyName":"static","defaultCpuSet":"0-1","entries":{"u":{"setup":"2-3"}},"checksum":0}'

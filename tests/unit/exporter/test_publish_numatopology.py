@@ -12,7 +12,7 @@ from topowise import nrt, numatopology
 from topowise.numatopology import CpuInfo, Numatopology
 from topowise.placement import Container
 from topowise_exporter.machine import Machine
-from topowise_exporter.machine.model import Cpu
+from topowise_exporter.machine.inventory import Cpu
 from topowise_exporter.publish.numatopology import build, same
 
 CRD = Path(__file__).resolve().parents[3] / "charts/topowise/crds/numatopologies.yaml"

@@ -17,7 +17,7 @@ from topowise.runtime.config import API_VERSION
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.exclusions import Exclusions, PodPattern
 from topowise_exporter.kubelet.allocations import Allocatable, Allocations, ContainerAllocation, PodAllocation
-from topowise_exporter.machine.model import Cpu, Machine, NumaNode
+from topowise_exporter.machine.inventory import Cpu, Machine, NumaNode
 from topowise_exporter.publish.topology import Observation, Publishing
 from topowise_exporter.publisher import HIGH_NODES, Outcome, Publisher
 

@@ -10,7 +10,7 @@ import pytest
 
 from sandbox import machines
 from topowise_exporter.machine import Machine
-from topowise_exporter.machine.model import Access
+from topowise_exporter.machine.inventory import Access
 
 Read = Callable[[Path], Machine]
 

@@ -16,7 +16,7 @@ from topowise import pci
 from topowise.attributes import places
 from topowise.attributes.places import Located, Written
 from topowise_exporter.kubelet.allocations import Device
-from topowise_exporter.machine.model import Machine, PciFunction
+from topowise_exporter.machine.inventory import Machine, PciFunction
 
 _NVIDIA_REPLICA: Final = re.compile(r"(.+)::[0-9]+")
 _INTEL_SHARE: Final = re.compile(r"(card[0-9]+)-[0-9]+")

@@ -15,7 +15,7 @@ from topowise import attributes, nrt
 from topowise.attributes import devices as device_ids
 from topowise.attributes.places import Located
 from topowise_exporter.kubelet.allocations import Device
-from topowise_exporter.machine.model import Machine
+from topowise_exporter.machine.inventory import Machine
 
 SOCKET: Final = "Socket"
 PCIE_ROOT: Final = "PCIeRoot"

@@ -17,9 +17,9 @@ from topowise_exporter.annotator import Annotator
 from topowise_exporter.conditions import Conditions
 from topowise_exporter.exclusions import Exclusions, PodPattern
 from topowise_exporter.kubelet.allocations import Allocations, ContainerAllocation, Device, MemoryBlock, PodAllocation
-from topowise_exporter.machine.model import Machine, NumaNode
+from topowise_exporter.machine.inventory import Machine, NumaNode
 from topowise_exporter.metrics import Metrics
-from topowise_exporter.publish.placements import ANNOTATION, placement
+from topowise_exporter.publish.placement_annotation import ANNOTATION, placement
 from topowise_exporter.publish.topology import Observation
 
 NODE_OF_CPU = {0: 0, 1: 0, 4: 1, 5: 1}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sandbox import machines
-from topowise_exporter.machine import Machine, PciFunction, pci, report
+from topowise_exporter.machine import Machine, PciFunction, as_json, pci_functions
 
 HWLOC = Path(__file__).resolve().parents[3] / "machines/hwloc"
 
@@ -29,7 +29,7 @@ def _function(machine: Machine, address: str) -> PciFunction:
 def test_no_affinity_is_none_and_is_printed_as_the_kernel_does(small: Path, read: Read) -> None:
     machine = read(small)
     assert _function(machine, "0000:00:1f.0").numa_node is None
-    assert report(machine)["pci"][0]["numa_node"] == -1  # type: ignore[index,call-overload]
+    assert as_json(machine)["pci"][0]["numa_node"] == -1  # type: ignore[index,call-overload]
 
 
 def test_affinity_is_not_guessed_from_local_cpus(small: Path, devices: Path, read: Read) -> None:
@@ -68,7 +68,7 @@ def test_ports_of_switches_are_above_what_hangs_on_them(tmp_path: Path, read: Re
         ),
     )
     machines.write_tree(spec, tmp_path)
-    shown = {one["address"]: one["path"] for one in report(read(tmp_path))["pci"]}  # type: ignore[union-attr,index,call-overload]
+    shown = {one["address"]: one["path"] for one in as_json(read(tmp_path))["pci"]}  # type: ignore[union-attr,index,call-overload]
     switch = ["pci0000:00", "0000:00:01.0", "0000:01:00.0"]
     assert shown["0000:02:01.0"] == switch
     assert shown["0000:03:00.0"] == [*switch, "0000:02:00.0"]
@@ -112,7 +112,7 @@ def test_a_name_that_is_no_address_is_left_out_and_told_once(small: Path, device
 def test_there_are_only_so_many_functions(
     small: Path, devices: Path, read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pci, "MOST_FUNCTIONS", 2)
+    monkeypatch.setattr(pci_functions, "MOST_FUNCTIONS", 2)
     machine = read(small)
     assert len(machine.pci) == 2
     assert machine.problems == (f"{devices}: 5 functions, expected at most 2; the others are left out",)

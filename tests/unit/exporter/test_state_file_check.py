@@ -14,8 +14,8 @@ from topowise.attributes import restarts
 from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
 from topowise_exporter.kubelet import checksum
 from topowise_exporter.kubelet.allocations import Allocatable
-from topowise_exporter.machine.model import Machine, NumaNode
-from topowise_exporter.restart import StartCheck
+from topowise_exporter.machine.inventory import Machine, NumaNode
+from topowise_exporter.state_file_check import StartCheck
 
 GIB = 1 << 30
 CONFIG = KubeletConfiguration(

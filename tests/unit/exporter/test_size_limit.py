@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from topowise import attributes, nrt, placement
-from topowise_exporter.publish import size
+from topowise_exporter.publish import size_limit
 
 ALL = (
     placement.METADATA_ATTRIBUTE,
@@ -39,28 +39,28 @@ def names(made: nrt.NodeResourceTopology) -> set[str]:
 
 def test_what_fits_stays_as_it_is() -> None:
     whole = topology()
-    fitted = size.fit(whole)
+    fitted = size_limit.fit(whole)
     assert fitted.topology is whole
     assert not fitted.left_out
 
 
 def test_vectors_go_before_holdings() -> None:
-    fitted = size.fit(topology(vector=size.LIMIT))
+    fitted = size_limit.fit(topology(vector=size_limit.LIMIT))
     assert fitted.left_out == (placement.METADATA_ATTRIBUTE, placement.VECTOR_ATTRIBUTE)
     assert attributes.HOLDINGS in names(fitted.topology)
-    assert fitted.bytes == len(msgspec.json.encode(fitted.topology)) <= size.LIMIT
+    assert fitted.bytes == len(msgspec.json.encode(fitted.topology)) <= size_limit.LIMIT
 
 
 def test_amounts_and_policies_stay_when_holdings_go() -> None:
-    fitted = size.fit(topology(holdings=size.LIMIT))
+    fitted = size_limit.fit(topology(holdings=size_limit.LIMIT))
     assert names(fitted.topology) == {attributes.CORES, attributes.TOPOLOGY_MANAGER_POLICY, attributes.ZONE_CPUS}
     assert (fitted.topology.zones or ())[0].resources == (topology().zones or ())[0].resources
-    shown = size.warning(fitted, size.LIMIT)
+    shown = size_limit.warning(fitted, size_limit.LIMIT)
     assert shown.startswith("at most 448Ki can be written, left out: ")
     assert attributes.HOLDINGS in shown
 
 
 def test_what_cannot_be_made_to_fit_says_so() -> None:
-    fitted = size.fit(topology(), limit=100)
+    fitted = size_limit.fit(topology(), limit=100)
     assert fitted.bytes > 100
-    assert "without any of" in size.warning(fitted, 100)
+    assert "without any of" in size_limit.warning(fitted, 100)

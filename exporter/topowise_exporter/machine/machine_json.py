@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from topowise_exporter.machine.model import Cpu, Machine, NumaNode, PciFunction
+from topowise_exporter.machine.inventory import Cpu, Machine, NumaNode, PciFunction
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | None"
 
 
-def report(machine: Machine) -> dict[str, Json]:
+def as_json(machine: Machine) -> dict[str, Json]:
     """Plain dicts and lists, ready for any JSON or YAML writer."""
     return {
         "nodes": [_node(node) for node in machine.nodes],

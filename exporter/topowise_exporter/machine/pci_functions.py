@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 
 from topowise import pci
 from topowise.errors import ParseError
-from topowise_exporter.machine.model import PciFunction
+from topowise_exporter.machine.inventory import PciFunction
 from topowise_exporter.machine.sysfs import Tree
 
 ROOT = "bus/pci/devices"

@@ -21,7 +21,7 @@ from topowise.start_check import CORRUPTED, MemoryAmounts, Problem, cpu_problem,
 from topowise_exporter.kubelet import checksum
 from topowise_exporter.kubelet.allocations import Allocatable
 from topowise_exporter.kubelet.state_files import CPU_STATE, MEMORY_STATE, StateFile
-from topowise_exporter.machine.model import Machine, NumaNode
+from topowise_exporter.machine.inventory import Machine, NumaNode
 from topowise_exporter.zones import hugepages_name
 
 _LONGEST: Final = 400

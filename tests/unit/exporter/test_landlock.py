@@ -29,10 +29,10 @@ exec "$@"
 ATTACK = """
 import json, os, subprocess, sys
 from pathlib import Path
-from topowise_exporter import confinement
+from topowise_exporter import landlock
 
 root, is_confined = Path(sys.argv[1]), sys.argv[2] == "confined"
-if is_confined and not confinement.apply():
+if is_confined and not landlock.apply():
     print(json.dumps({"skipped": "no Landlock"})); sys.exit()
 volumes = root / "pods/other/volumes"
 tries = {
