@@ -56,7 +56,7 @@ class Reading(msgspec.Struct, frozen=True):
     observation: Observation
     """The same object as before if nothing has changed."""
     doubts: frozenset[str] = frozenset()
-    """Why the answers of the kubelet are not true yet (topowise.attributes.doubts)."""
+    """Why the answers of the kubelet are not true yet (topowise.attributes.confirmation)."""
     withheld: frozenset[tuple[str, str]] = frozenset()
     """Pods that are left out because the kubelet is admitting them."""
     due: float | None = None

@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from topowise.attributes import doubts
+from topowise.attributes import confirmation
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise_exporter.kubelet.allocations import Allocatable, Device, PodAllocation
 from topowise_exporter.kubelet.podresources import socket_path
@@ -72,15 +72,15 @@ def why_not(said: Answer, before: Before, age: float, steady: float) -> frozense
     reasons = set()
     if age < MANAGERS_AT_MOST_S:
         if said.config.cpuManagerPolicy == "static" and said.has_cpu_manager and not said.allocatable.cpus:
-            reasons.add(doubts.CPU_MANAGER)
+            reasons.add(confirmation.CPU_MANAGER)
         if said.config.memoryManagerPolicy == "Static" and said.has_memory_manager and not said.allocatable.memory:
-            reasons.add(doubts.MEMORY_MANAGER)
+            reasons.add(confirmation.MEMORY_MANAGER)
     if age < PODS_AT_MOST_S and (_unlisted(said, before) or _is_counting(said, before, steady)):
-        reasons.add(doubts.PODS)
+        reasons.add(confirmation.PODS)
     if age < DEVICES_AT_MOST_S:
         there = {device.resource for device in said.allocatable.devices}
         known = said.registered | {device.resource for device in before.devices}
-        reasons.update(doubts.device(resource) for resource in known - there)
+        reasons.update(confirmation.device(resource) for resource in known - there)
     return frozenset(reasons)
 
 
@@ -126,8 +126,8 @@ class Kubelet:
             return frozenset()
         reasons = why_not(said, self.before, now - self._started, now - self._listed[1])
         if self._lists_are_true:
-            reasons = frozenset(reason for reason in reasons if doubts.of_devices_only([reason]))
-        self._lists_are_true = doubts.of_devices_only(reasons)
+            reasons = frozenset(reason for reason in reasons if confirmation.of_devices_only([reason]))
+        self._lists_are_true = confirmation.of_devices_only(reasons)
         self._is_believed = not reasons
         return reasons
 

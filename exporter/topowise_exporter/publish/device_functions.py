@@ -13,8 +13,8 @@ from functools import lru_cache
 from typing import Final
 
 from topowise import pci
-from topowise.attributes import places
-from topowise.attributes.places import Located, Written
+from topowise.attributes import pci_devices
+from topowise.attributes.pci_devices import Located, Written
 from topowise_exporter.kubelet.allocations import Device
 from topowise_exporter.machine.inventory import Machine, PciFunction
 
@@ -36,7 +36,7 @@ def written(machine: Machine, devices: tuple[Device, ...]) -> Written:
 def _written(
     functions: tuple[PciFunction, ...], names: tuple[tuple[str, str], ...], devices: tuple[Device, ...]
 ) -> Written:
-    return places.write(_located(functions, names, devices))
+    return pci_devices.write(_located(functions, names, devices))
 
 
 @lru_cache(maxsize=2)

@@ -13,7 +13,7 @@ import msgspec
 
 from topowise import attributes, nrt
 from topowise.attributes import devices as device_ids
-from topowise.attributes.places import Located
+from topowise.attributes.pci_devices import Located
 from topowise_exporter.kubelet.allocations import Device
 from topowise_exporter.machine.inventory import Machine
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from topowise import cpuset, nrt, numatopology
-from topowise.placement import Container
+from topowise.numaplacement import Container
 from topowise.quantity import from_milli
 from topowise_exporter import exclusions
 from topowise_exporter.exclusions import Exclusions

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from topowise import attributes, nrt, placement
+from topowise import attributes, nrt, numaplacement
 from topowise.quantity import human_bytes
 
 LIMIT: Final = nrt.MOST_BYTES - (64 << 10)
@@ -21,7 +21,7 @@ LIMIT: Final = nrt.MOST_BYTES - (64 << 10)
 # First what fewest readers miss. Without holdings topowise-scheduler reads the node by counts, and the ids of devices
 # are no use to it then.
 _OPTIONAL: Final = (
-    (placement.METADATA_ATTRIBUTE, placement.VECTOR_ATTRIBUTE),
+    (numaplacement.METADATA_ATTRIBUTE, numaplacement.VECTOR_ATTRIBUTE),
     (attributes.HOLDINGS, attributes.DEVICES, attributes.PCI, attributes.PCI_OMITTED),
     (attributes.ZONE_CPUS_AVAILABLE, attributes.CORES),
 )

@@ -9,8 +9,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from topowise import attributes, cpuset, fingerprint, kubeletconfig, nrt, placement
-from topowise.attributes import cores, devices, doubts, holdings, restarts
+from topowise import attributes, cpuset, fingerprint, kubeletconfig, nrt, numaplacement
+from topowise.attributes import confirmation, cores, devices, holdings, refused_state_files
 from topowise.errors import ParseError
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.runtime.config import Section
@@ -152,7 +152,7 @@ def _on_top(
     if seen.boot_id:
         named[attributes.BOOT_ID] = seen.boot_id
     if seen.refused_state_files:
-        named[attributes.REFUSED_STATE_FILES] = restarts.write(seen.refused_state_files)
+        named[attributes.REFUSED_STATE_FILES] = refused_state_files.write(seen.refused_state_files)
     if kubelet.reserved_cpus:
         named[attributes.RESERVED_CPUS] = attributes.write_ids(kubelet.reserved_cpus)
     if accounts.derived:
@@ -164,7 +164,7 @@ def _on_top(
         )
         _add_places(seen.machine, allocations.allocatable.devices, named)
     if allocations.admitting:
-        named[attributes.ADMITTING] = doubts.write_pods(allocations.admitting)
+        named[attributes.ADMITTING] = confirmation.write_pods(allocations.admitting)
     if publishing.holdings:
         named[attributes.HOLDINGS] = holdings.write(_holdings(allocations))
     return named
@@ -285,7 +285,7 @@ def _add_placement(
     problems: list[str],
 ) -> None:
     held = {
-        (pod.namespace, pod.name, container.name): placement.Holdings(
+        (pod.namespace, pod.name, container.name): numaplacement.Holdings(
             cpus=tuple(sorted(container.cpus)),
             devices=tuple(device.nodes for device in container.devices),
             memory=tuple(block.nodes for block in container.memory),
@@ -296,19 +296,19 @@ def _add_placement(
     }
     owners = {cpu: node.id for node in machine.nodes for cpu in node.cpus}
     try:
-        metadata, vectors = placement.encode(placement.placements(held, owners), per_zone)
-    except placement.PlacementError as exc:
+        metadata, vectors = numaplacement.encode(numaplacement.placements(held, owners), per_zone)
+    except numaplacement.PlacementError as exc:
         problems.append(f"{exc}; numaplacement left out")
         return
-    on_top[placement.METADATA_ATTRIBUTE] = metadata
+    on_top[numaplacement.METADATA_ATTRIBUTE] = metadata
     for node_id, vector in vectors.items():
-        per_zone[node_id][placement.VECTOR_ATTRIBUTE] = vector
+        per_zone[node_id][numaplacement.VECTOR_ATTRIBUTE] = vector
 
 
 def unconfirmed(topology: nrt.NodeResourceTopology, reasons: Iterable[str]) -> nrt.NodeResourceTopology:
     """The same object, marked as the last true one."""
     kept = (one for one in topology.attributes or () if one.name != attributes.UNCONFIRMED)
-    mark = nrt.Attribute(attributes.UNCONFIRMED, doubts.write_reasons(reasons))
+    mark = nrt.Attribute(attributes.UNCONFIRMED, confirmation.write_reasons(reasons))
     return msgspec.structs.replace(topology, attributes=tuple(sorted((*kept, mark), key=lambda one: one.name)))
 
 

@@ -22,7 +22,7 @@ from sandbox.kubelet.node import EmulatedNode
 from sandbox.kubelet.pace import Seconds
 from sandbox.kubelet.podresources import PodResourcesServicer
 from topowise import nrt, numatopology
-from topowise.attributes import doubts
+from topowise.attributes import confirmation
 from topowise.errors import ApiError, SourceError
 from topowise.kube import paths
 from topowise.kube.api import Api
@@ -145,7 +145,7 @@ class Reporter:
         """What an exporter would see now. Raises SourceError if it would not believe it."""
         reading = await self._looker.observe()
         self._doubts = reading.doubts
-        if not doubts.of_devices_only(reading.doubts):
+        if not confirmation.of_devices_only(reading.doubts):
             raise SourceError("kubelet", f"not to be believed yet: {', '.join(sorted(reading.doubts))}")
         return reading.observation
 

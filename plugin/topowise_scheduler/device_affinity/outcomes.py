@@ -13,7 +13,7 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 
 from topowise import pci
-from topowise.attributes.places import Located
+from topowise.attributes.pci_devices import Located
 from topowise.pci import Place
 from topowise.pods import Needs
 from topowise_scheduler import refusals

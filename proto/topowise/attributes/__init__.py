@@ -35,7 +35,7 @@ CORES: Final = "topowise.io/cores"
 DEVICES: Final = "topowise.io/devices"
 HOLDINGS: Final = "topowise.io/holdings"
 # On top: where devices are on the PCI buses, and of how many that is left out as the text would be too long; see
-# `places` here.
+# `pci_devices` here.
 PCI: Final = "topowise.io/pci"
 PCI_OMITTED: Final = "topowise.io/pci-omitted"
 # On top: the kubelet's configuration as far as it decides placements; see topowise.kubeletconfig.
@@ -45,7 +45,7 @@ KUBELET_VERSION: Final = "topowise.io/kubelet-version"
 # On top: the boot of the machine in which the object was made, as the kernel names it (sys/kernel/random/boot_id);
 # the Node has the present one in status.nodeInfo.bootID.
 BOOT_ID: Final = "topowise.io/boot-id"
-# On top: state files on which the kubelet would not start again; see `restarts` here.
+# On top: state files on which the kubelet would not start again; see `refused_state_files` here.
 REFUSED_STATE_FILES: Final = "topowise.io/refused-state-files"
 # Per zone, with memory manager Static: the nodes of the group it belongs to, and how many blocks lie on it.
 MEMORY_CELLS: Final = "topowise.io/memory-cells"
@@ -58,7 +58,7 @@ MEMORY_READ_BANDWIDTH: Final = "topowise.io/memory-read-bandwidth-mib"
 # On top: which resources' amounts were derived from /sys because the kubelet's manager of them is off ("cpu,memory").
 DERIVED: Final = "topowise.io/derived-from-sysfs"
 # On top: pods that the kubelet may still be giving more than the object says, and why the object may not be the truth
-# any more; see `doubts` here.
+# any more; see `confirmation` here.
 ADMITTING: Final = "topowise.io/admitting"
 UNCONFIRMED: Final = "topowise.io/unconfirmed"
 # Per zone: "true" on a zone without anything, for an id between those of the machine's NUMA nodes that no node has.

@@ -33,7 +33,7 @@ from topowise.errors import ApiError, ConfigError
 from topowise.kube import paths
 from topowise.kube.api import Api
 from topowise.runtime.log import V2, kv
-from topowise.runtime.once import OncePerChange
+from topowise.runtime.log_once import OncePerChange
 
 log = logging.getLogger(__name__)
 

@@ -30,7 +30,7 @@ from topowise.errors import ApiError, TopowiseError
 from topowise.kube.api import Api
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.log import V2, kv
-from topowise.runtime.once import OncePerChange
+from topowise.runtime.log_once import OncePerChange
 from topowise.runtime.turns import SLICE_S
 
 log = logging.getLogger(__name__)

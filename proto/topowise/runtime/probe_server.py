@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from topowise.bounded import Bounded
-from topowise.runtime.allowance import Allowance
+from topowise.runtime.cpu_allowance import Allowance
 from topowise.runtime.log import kv
 
 log = logging.getLogger(__name__)

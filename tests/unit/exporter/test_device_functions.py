@@ -11,7 +11,7 @@ import pytest
 from sandbox import machines
 from topowise import attributes, nrt, pci
 from topowise.attributes import devices as device_ids
-from topowise.attributes import places
+from topowise.attributes import pci_devices
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise_exporter import machine
 from topowise_exporter.exclusions import Exclusions
@@ -73,8 +73,8 @@ def made(root: Path, *devices: Device, **publishing: bool) -> nrt.NodeResourceTo
     return built.topology
 
 
-def placed(root: Path, *devices: Device) -> dict[str, places.Located]:
-    return places.read(nrt.attributes_of(made(root, *devices).attributes)[attributes.PCI])
+def placed(root: Path, *devices: Device) -> dict[str, pci_devices.Located]:
+    return pci_devices.read(nrt.attributes_of(made(root, *devices).attributes)[attributes.PCI])
 
 
 def test_devices_are_placed_by_address_by_name_and_by_uuid(root: Path) -> None:
@@ -123,7 +123,7 @@ def test_excluded_resources_have_no_places(root: Path) -> None:
     seen = Observation(read, KubeletConfiguration(), Allocations(Allocatable(frozenset(), (), DEVICES)))
     built = build("n", seen, Publishing(nested_zones=True), Exclusions(resources=("intel.com/*", NVME, GPU)))
     shown = nrt.attributes_of(built.topology.attributes)
-    assert list(places.read(shown[attributes.PCI])) == ["mlx5_0"]
+    assert list(pci_devices.read(shown[attributes.PCI])) == ["mlx5_0"]
     assert [zone.name for zone in built.topology.zones or () if zone.type == "PCIeRoot"] == ["pci0000:00"]
 
 
@@ -132,8 +132,8 @@ def test_what_has_no_room_is_told_by_number(root: Path) -> None:
     gpu = Device(GPU, "0000:03:00.0", (0,))
     shown = nrt.attributes_of(made(root, gpu, *many).attributes)
     assert shown[attributes.PCI_OMITTED] == "2000"
-    assert len(shown[attributes.PCI]) <= places.LONGEST
-    assert list(places.read(shown[attributes.PCI])) == ["0000:03:00.0"]
+    assert len(shown[attributes.PCI]) <= pci_devices.LONGEST
+    assert list(pci_devices.read(shown[attributes.PCI])) == ["0000:03:00.0"]
 
 
 def test_zones_are_flat_unless_they_are_wanted_nested(root: Path) -> None:
@@ -207,5 +207,5 @@ def test_a_gpu_lies_on_its_own_memory_node_whatever_its_number(tmp_path: Path) -
     assert {zone.parent for numa_id, zone in zones.items() if numa_id > 1} == {""}
     parents = {zone.name: zone.parent for zone in topology.zones or () if zone.type == "PCIeRoot"}
     assert parents == {"pci0008:00": "node-33", "pci0009:00": "node-63"}
-    found = places.read(nrt.attributes_of(topology.attributes)[attributes.PCI])
+    found = pci_devices.read(nrt.attributes_of(topology.attributes)[attributes.PCI])
     assert [one.place.numa_node for one in found.values()] == [33, 63]

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from topowise import nrt, numatopology
+from topowise.numaplacement import Container
 from topowise.numatopology import CpuInfo, Numatopology
-from topowise.placement import Container
 from topowise_exporter.machine import Machine
 from topowise_exporter.machine.inventory import Cpu
 from topowise_exporter.publish.numatopology import build, same

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from topowise import attributes, nrt, numatopology
-from topowise.attributes import doubts
+from topowise.attributes import confirmation
 from topowise.errors import ApiError
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.runtime.config import API_VERSION
@@ -340,7 +340,7 @@ def marks(api: FakeApi) -> dict[str, str]:
     return {name: named[name] for name in (attributes.UNCONFIRMED, attributes.ADMITTING) if name in named}
 
 
-PODS = frozenset({doubts.PODS})
+PODS = frozenset({confirmation.PODS})
 
 
 async def test_the_last_true_object_stays_and_says_so() -> None:
@@ -363,7 +363,7 @@ async def test_while_only_a_device_plug_in_is_missing_the_rest_is_written_as_it_
     publisher = make(api)
     await succeed(publisher.publish(seen(1)))
     facts = seen(1, 2)
-    await succeed(publisher.publish(facts, frozenset({doubts.device("nic")})))
+    await succeed(publisher.publish(facts, frozenset({confirmation.device("nic")})))
     assert marks(api) == {attributes.UNCONFIRMED: "device:nic"}
     assert free(api) == "1"
     # The kubelet starts anew: the last object lacks these devices still.

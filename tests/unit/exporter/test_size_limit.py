@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from topowise import attributes, nrt, placement
+from topowise import attributes, nrt, numaplacement
 from topowise_exporter.publish import size_limit
 
 ALL = (
-    placement.METADATA_ATTRIBUTE,
+    numaplacement.METADATA_ATTRIBUTE,
     attributes.HOLDINGS,
     attributes.DEVICES,
     attributes.CORES,
@@ -21,7 +21,7 @@ def topology(**bytes_of: int) -> nrt.NodeResourceTopology:
         "node-0",
         "Node",
         attributes=(
-            nrt.Attribute(placement.VECTOR_ATTRIBUTE, "x" * bytes_of.get("vector", 1)),
+            nrt.Attribute(numaplacement.VECTOR_ATTRIBUTE, "x" * bytes_of.get("vector", 1)),
             nrt.Attribute(attributes.ZONE_CPUS, "0-3"),
         ),
         resources=(nrt.Resource("cpu", "4", "4", "4"),),
@@ -46,7 +46,7 @@ def test_what_fits_stays_as_it_is() -> None:
 
 def test_vectors_go_before_holdings() -> None:
     fitted = size_limit.fit(topology(vector=size_limit.LIMIT))
-    assert fitted.left_out == (placement.METADATA_ATTRIBUTE, placement.VECTOR_ATTRIBUTE)
+    assert fitted.left_out == (numaplacement.METADATA_ATTRIBUTE, numaplacement.VECTOR_ATTRIBUTE)
     assert attributes.HOLDINGS in names(fitted.topology)
     assert fitted.bytes == len(msgspec.json.encode(fitted.topology)) <= size_limit.LIMIT
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from topowise.attributes import doubts
+from topowise.attributes import confirmation
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise_exporter.kubelet import startup
 from topowise_exporter.kubelet.allocations import Allocatable, ContainerAllocation, Device, MemoryBlock, PodAllocation
@@ -34,8 +34,8 @@ def test_a_kubelet_that_knows_all_is_believed() -> None:
 
 
 def test_managers_that_are_configured_and_have_nothing_are_not_ready() -> None:
-    assert why(Answer(STATIC, Allocatable())) == {doubts.CPU_MANAGER, doubts.MEMORY_MANAGER}
-    assert why(Answer(STATIC, Allocatable(READY.cpus))) == {doubts.MEMORY_MANAGER}
+    assert why(Answer(STATIC, Allocatable())) == {confirmation.CPU_MANAGER, confirmation.MEMORY_MANAGER}
+    assert why(Answer(STATIC, Allocatable(READY.cpus))) == {confirmation.MEMORY_MANAGER}
     assert why(Answer(OFF, Allocatable())) == set()
 
 
@@ -50,7 +50,7 @@ def test_a_configuration_that_is_not_the_kubelets_is_believed_in_the_end() -> No
 
 def test_pods_of_the_state_files_that_live_are_waited_for() -> None:
     said = Answer(STATIC, READY, living=frozenset({"u", "v"}), listed=frozenset({"v"}))
-    assert why(said) == {doubts.PODS}
+    assert why(said) == {confirmation.PODS}
     # One that only holds what an init container left is never listed.
     assert why(said, Before(unlisted=frozenset({"u"}))) == set()
     assert why(said, age=startup.PODS_AT_MOST_S) == set()
@@ -64,13 +64,13 @@ def test_after_a_reboot_entries_without_directories_are_of_the_dead() -> None:
 def test_the_checkpoint_of_devices_counts_for_pods_that_were_listed() -> None:
     said = Answer(STATIC, READY, with_devices=frozenset({"ended", "p"}))
     assert why(said) == set()
-    assert why(said, Before(listed=frozenset({"p"}))) == {doubts.PODS}
+    assert why(said, Before(listed=frozenset({"p"}))) == {confirmation.PODS}
 
 
 def test_without_state_files_an_empty_list_after_a_start_is_doubted_for_a_moment() -> None:
     before = Before({("ns", "p"): POD})
     empty = Answer(STATIC, READY, has_files=False)
-    assert why(empty, before, steady=0.1) == {doubts.PODS}
+    assert why(empty, before, steady=0.1) == {confirmation.PODS}
     assert why(empty, before, steady=startup.STEADY_S) == set()
     assert why(msgspec.structs.replace(empty, has_files=True), before, steady=0.1) == set()
 
@@ -79,14 +79,14 @@ def test_a_kubelet_with_another_policy_gives_its_pods_anew_what_they_hold() -> N
     # none -> static: the state files are gone, and the directories prove nothing.
     before = Before({("ns", "p"): PodAllocation("ns", "p")})
     said = Answer(STATIC, READY, (POD,), listed=frozenset({"u"}), living=frozenset({"u"}))
-    assert why(said, before, steady=0.5) == {doubts.PODS}
+    assert why(said, before, steady=0.5) == {confirmation.PODS}
     assert why(said, before, steady=startup.STEADY_S) == set()
 
 
 def test_devices_that_were_there_are_waited_for() -> None:
-    nic = doubts.device("nic")
+    nic = confirmation.device("nic")
     said = Answer(STATIC, READY, registered=frozenset({"nic"}))
-    assert why(said, Before(devices=(GPU,))) == {doubts.device("gpu"), nic}
+    assert why(said, Before(devices=(GPU,))) == {confirmation.device("gpu"), nic}
     assert why(said, Before(devices=(GPU,)), age=startup.DEVICES_AT_MOST_S) == set()
     assert why(Answer(STATIC, WITH_GPU, registered=frozenset({"nic"})), Before(devices=(GPU,))) == {nic}
 
@@ -167,11 +167,11 @@ def test_what_comes_while_only_a_device_plug_in_is_missing_is_seen_as_it_is(tmp_
     kubelet, socket = following(tmp_path, clock, up_for=2.0)
     kubelet.before = Before(devices=(GPU,))
     left = Answer(STATIC, READY, living=frozenset({"refused"}))
-    assert kubelet.doubts(left) == {doubts.PODS, doubts.device("gpu")}
-    assert kubelet.doubts(Answer(STATIC, READY)) == {doubts.device("gpu")}
-    assert kubelet.doubts(left) == {doubts.device("gpu")}
+    assert kubelet.doubts(left) == {confirmation.PODS, confirmation.device("gpu")}
+    assert kubelet.doubts(Answer(STATIC, READY)) == {confirmation.device("gpu")}
+    assert kubelet.doubts(left) == {confirmation.device("gpu")}
     started(socket, 5001.0)
-    assert kubelet.doubts(left) == {doubts.PODS, doubts.device("gpu")}
+    assert kubelet.doubts(left) == {confirmation.PODS, confirmation.device("gpu")}
 
 
 def test_a_resource_whose_plug_in_is_away_keeps_its_devices_for_five_minutes(tmp_path: Path, clock: Clock) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from topowise.attributes import restarts
+from topowise.attributes import refused_state_files
 from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
 from topowise_exporter.kubelet import checksum
 from topowise_exporter.kubelet.allocations import Allocatable
@@ -185,5 +185,5 @@ def test_a_kubelet_that_has_written_half_of_an_admission_is_not_yet_one_that_wil
 
 def test_it_is_published_and_read_back() -> None:
     shown = {"cpu_manager_state": 'not all "reserved"'}
-    assert restarts.read({"topowise.io/refused-state-files": restarts.write(shown)}) == shown
-    assert restarts.read({"topowise.io/refused-state-files": "[1]"}) == restarts.read({}) == {}
+    assert refused_state_files.read({"topowise.io/refused-state-files": refused_state_files.write(shown)}) == shown
+    assert refused_state_files.read({"topowise.io/refused-state-files": "[1]"}) == refused_state_files.read({}) == {}

@@ -15,8 +15,8 @@ from prometheus_client import CollectorRegistry
 from sandbox.exported import exported
 from scheduling import WAITS, Service, machine, pod, scope
 from topowise import nrt
-from topowise.attributes import PCI, places
-from topowise.attributes.places import Located
+from topowise.attributes import PCI, pci_devices
+from topowise.attributes.pci_devices import Located
 from topowise.errors import ConfigError
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.pci import Place
@@ -71,7 +71,7 @@ def node(
         one: Located(f"0000:{number:02x}:00.0", Place(("pci0000:00", f"0000:00:{port:02x}.0"), DEVICES[one]))
         for number, (one, port) in enumerate(ports.items(), 1)
     }
-    named = (*made.attributes, nrt.Attribute(PCI, places.write(located).text)) if ports else made.attributes
+    named = (*made.attributes, nrt.Attribute(PCI, pci_devices.write(located).text)) if ports else made.attributes
     metadata = msgspec.structs.replace(made.metadata, name=name, resourceVersion=version)
     return msgspec.structs.replace(made, metadata=metadata, attributes=named)
 

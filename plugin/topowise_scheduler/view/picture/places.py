@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from topowise.attributes.places import Located
+from topowise.attributes.pci_devices import Located
 from topowise_scheduler.view.picture.model import Branch, Device, Devices, Picture
 
 _Path = tuple[str, ...]

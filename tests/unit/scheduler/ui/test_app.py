@@ -16,8 +16,8 @@ from prometheus_client import CollectorRegistry
 from sandbox.exported import exported
 from scheduling import WAITS, NoApi, Service, configuration, counts, kubelet, machine, pod, scope
 from topowise import nrt, pods
-from topowise.attributes import PCI, places
-from topowise.attributes.places import Located
+from topowise.attributes import PCI, pci_devices
+from topowise.attributes.pci_devices import Located
 from topowise.errors import ApiError
 from topowise.kube import paths
 from topowise.pci import Place
@@ -584,7 +584,7 @@ def test_a_node_shows_its_pci_tree(site: Site) -> None:
     plugins = (DevicePlugin("nvidia.com/gpu", (PluginDevice("gpu-0", (0,)),)),)
     with_gpu = msgspec.structs.replace(machine(), devices=plugins)
     made = exported(with_gpu, configuration(), Kubelet(with_gpu, configuration()))
-    named = [*(made.attributes or ()), nrt.Attribute(PCI, places.write({"gpu-0": placed}).text)]
+    named = [*(made.attributes or ()), nrt.Attribute(PCI, pci_devices.write({"gpu-0": placed}).text)]
     metadata = msgspec.structs.replace(made.metadata, name="gpus", resourceVersion="1")
     site.service.report(msgspec.structs.replace(made, metadata=metadata, attributes=named))
     part = site.parts(node="gpus")["panel"][1]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from topowise import pods
-from topowise.attributes import places
-from topowise.attributes.places import Located
+from topowise.attributes import pci_devices
+from topowise.attributes.pci_devices import Located
 from topowise.pci import Place
 from topowise_scheduler.kubelet import (
     Core,
@@ -193,7 +193,9 @@ def switched() -> Picture:
         "GPU-2f1c3a7e": Located("0000:9b:00.0", Place(("pci0000:9a", "0000:9a:00.0"), 1)),
         **{one: Located(one, Place(("pci0000:97", "0000:97:00.0"), 1)) for one in functions["rdma/mlx5_vf"]},
     }
-    return with_places(drawn(kubelet, machine, "switched", age="1s old"), places.read(places.write(found).text))
+    return with_places(
+        drawn(kubelet, machine, "switched", age="1s old"), pci_devices.read(pci_devices.write(found).text)
+    )
 
 
 def group() -> Picture:

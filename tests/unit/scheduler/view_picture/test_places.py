@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from topowise.attributes import places
-from topowise.attributes.places import Located
+from topowise.attributes import pci_devices
+from topowise.attributes.pci_devices import Located
 from topowise.pci import Place
 from topowise_scheduler.view.picture import Picture, terminal, with_places
 from topowise_scheduler.view.picture.model import Branch, Device, Devices, Zone
@@ -25,7 +25,7 @@ SWITCH = ("pci0000:00", "0000:00:01.0", "0000:01:00.0")
 def located(**paths: tuple[int | None, tuple[str, ...]]) -> dict[str, Located]:
     """As the attribute has them, in the order of buses."""
     at = {name: Located(f"0000:0{at}:00.0", Place(path, node)) for at, (name, (node, path)) in enumerate(paths.items())}
-    return places.read(places.write(at).text)
+    return pci_devices.read(pci_devices.write(at).text)
 
 
 def test_bridges_that_only_lead_on_are_one_line() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from topowise.attributes import places
-from topowise.attributes.places import Located
+from topowise.attributes import pci_devices
+from topowise.attributes.pci_devices import Located
 from topowise.errors import ParseError
 from topowise.pci import Place
 
@@ -20,7 +20,7 @@ DEVICES = {
 
 
 def test_devices_of_one_place_travel_together() -> None:
-    assert places.write(DEVICES) == (
+    assert pci_devices.write(DEVICES) == (
         '[["pci0000:17/0000:17:00.0",0,["0000:18:00.1","0000:18:00.2"],{"GPU-5e":"0000:18:00.0"}],'
         '["pci10000:00",null,["10000:00:04.0"],{}]]',
         0,
@@ -28,19 +28,19 @@ def test_devices_of_one_place_travel_together() -> None:
 
 
 def test_the_order_of_devices_does_not_matter_and_nothing_is_lost() -> None:
-    text = places.write(DEVICES).text
-    assert places.write(dict(reversed(DEVICES.items()))).text == text
-    assert places.read(text) == DEVICES
+    text = pci_devices.write(DEVICES).text
+    assert pci_devices.write(dict(reversed(DEVICES.items()))).text == text
+    assert pci_devices.read(text) == DEVICES
 
 
 def test_what_has_no_room_is_counted() -> None:
-    whole = places.write(DEVICES).text
-    assert places.write(DEVICES, len(whole)) == (whole, 0)
-    cut = places.write(DEVICES, len(whole) - 1)
+    whole = pci_devices.write(DEVICES).text
+    assert pci_devices.write(DEVICES, len(whole)) == (whole, 0)
+    cut = pci_devices.write(DEVICES, len(whole) - 1)
     assert cut.omitted == 1
     assert len(cut.text) < len(whole)
-    assert places.read(cut.text) == {name: one for name, one in DEVICES.items() if one.place == NEAR}
-    assert places.write(DEVICES, 10) == ("[]", 4)
+    assert pci_devices.read(cut.text) == {name: one for name, one in DEVICES.items() if one.place == NEAR}
+    assert pci_devices.write(DEVICES, 10) == ("[]", 4)
 
 
 def test_a_thousand_virtual_functions_fit() -> None:
@@ -50,7 +50,7 @@ def test_a_thousand_virtual_functions_fit() -> None:
         for slot in range(32)
         for number in range(8)
     }
-    written = places.write(many)
+    written = pci_devices.write(many)
     assert written.omitted == 0
     assert len(written.text) < 16 * len(many)
 
@@ -69,9 +69,9 @@ def test_a_thousand_virtual_functions_fit() -> None:
         '[["pci0000:17",0,["eth0"],{}]]',
         '[["pci0000:17",0,[],{"a":"b"}]]',
         f'[["pci0000:17",0,[],{{"{"x" * 400}":"0000:18:00.0"}}]]',
-        " " * (places.LONGEST + 1),
+        " " * (pci_devices.LONGEST + 1),
     ],
 )
 def test_what_no_exporter_of_ours_wrote_is_refused(text: str) -> None:
     with pytest.raises(ParseError):
-        places.read(text)
+        pci_devices.read(text)
