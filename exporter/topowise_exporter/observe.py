@@ -100,7 +100,7 @@ class _Claims:
         """The devices, and the problem for which they are left out."""
         devices = self._devices()
         # The feature gate may be set by a flag, which no configuration file shows. A claim in List proves the gate.
-        self._is_listed = self._is_listed or bool(devices and device_counts.held(pods))
+        self._is_listed = self._is_listed or bool(devices and device_counts.allocated_claims(pods))
         if not devices or self._is_listed or lists_claims(version, kubelet.featureGates or {}):
             return devices, {}
         problem = f"kubelet {version} without the feature gate KubeletPodResourcesDynamicResources"

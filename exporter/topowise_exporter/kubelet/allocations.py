@@ -1,7 +1,7 @@
-"""What a kubelet has to give and has given, as plain values.
+"""Resources that a kubelet can allocate and has allocated, as plain values.
 
-The shape is podresources' (ids of CPUs and devices, blocks of memory), stripped of its traps: every device once with
-all its NUMA nodes, and ids that cannot be NUMA nodes dropped.
+The structure is that of podresources (ids of CPUs and devices, blocks of memory), normalised: each device appears once
+with all its NUMA nodes, and ids that cannot be NUMA nodes are dropped.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 
 
 class MemoryBlock(msgspec.Struct, frozen=True, gc=False, order=True):
-    """`size` bytes of `type` ("memory", "hugepages-2Mi") on `nodes` together; a block over several has one size."""
+    """`size` bytes of `type` ("memory", "hugepages-2Mi") on `nodes`. A block over several nodes has one total size."""
 
     type: str
     nodes: tuple[int, ...]
@@ -20,7 +20,7 @@ class MemoryBlock(msgspec.Struct, frozen=True, gc=False, order=True):
 
 
 class Device(msgspec.Struct, frozen=True, gc=False, order=True, cache_hash=True):
-    """A device-plugin device; `nodes` is empty if it has no affinity to any."""
+    """A device of a device plug-in; `nodes` is empty for a device without NUMA affinity."""
 
     resource: str
     id: str
@@ -28,8 +28,8 @@ class Device(msgspec.Struct, frozen=True, gc=False, order=True, cache_hash=True)
 
 
 class Allocatable(msgspec.Struct, frozen=True):
-    """All that the kubelet may hand out, whether handed out or not: reserved CPUs and memory are left out,
-    and so are unhealthy devices."""
+    """Everything that the kubelet may allocate, allocated or not: without reserved CPUs and memory, and without
+    unhealthy devices."""
 
     cpus: frozenset[int] = frozenset()
     memory: tuple[MemoryBlock, ...] = ()
@@ -37,7 +37,7 @@ class Allocatable(msgspec.Struct, frozen=True):
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False, order=True):
-    """A device of dynamic resource allocation that a container was given."""
+    """A device of dynamic resource allocation (DRA) that is allocated to a container."""
 
     driver: str
     pool: str
@@ -45,7 +45,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False, order=True):
 
 
 class ContainerAllocation(msgspec.Struct, frozen=True):
-    """What one container holds exclusively."""
+    """Exclusive resources of a container."""
 
     name: str
     cpus: frozenset[int] = frozenset()
@@ -55,8 +55,8 @@ class ContainerAllocation(msgspec.Struct, frozen=True):
 
 
 class PodAllocation(msgspec.Struct, frozen=True, cache_hash=True):
-    """What one pod holds exclusively. Containers that hold nothing are not listed; `own_cpus` and `own_memory` are of
-    the pod level (KEP-5526), and overlap with what its containers hold."""
+    """Exclusive resources of a pod. Containers without any are not listed. `own_cpus` and `own_memory` are pod-level
+    resources (KEP-5526), and overlap with those of the containers."""
 
     namespace: str
     name: str
@@ -71,7 +71,7 @@ class PodAllocation(msgspec.Struct, frozen=True, cache_hash=True):
 
     @property
     def memory(self) -> tuple[MemoryBlock, ...]:
-        """The pod's blocks; a pod-level block has the containers' shares in it."""
+        """The pod's blocks; a pod-level block includes the containers' shares."""
         if self.own_memory:
             return self.own_memory
         return tuple(sorted(block for container in self.containers for block in container.memory))
@@ -83,14 +83,15 @@ class PodAllocation(msgspec.Struct, frozen=True, cache_hash=True):
 
     @property
     def holds_cpus_or_memory(self) -> bool:
-        """Whether it has CPUs, or memory of some NUMA node, of its own."""
+        """Whether the pod holds exclusive CPUs, or memory of a NUMA node."""
         return bool(self.own_cpus or self.own_memory) or any(
             container.cpus or any(block.nodes for block in container.memory) for container in self.containers
         )
 
 
 class FreeMemory(msgspec.Struct, frozen=True):
-    """The memory manager's own accounting: bytes free by (NUMA node, type); by node the blocks on it and its group."""
+    """The memory manager's own accounting: free bytes by (NUMA node, type); by node the number of blocks on it and its
+    group of nodes."""
 
     free: Mapping[tuple[int, str], int]
     assignments: Mapping[int, int]
@@ -98,12 +99,12 @@ class FreeMemory(msgspec.Struct, frozen=True):
 
 
 class Allocations(msgspec.Struct, frozen=True):
-    """All that is known of what the kubelet has to give and has given.
+    """All that is known of the kubelet's allocatable and allocated resources.
 
-    `unlisted` maps pod uids to CPUs that only the CPU manager's state file shows: finished init containers keep them.
-    `unlisted_devices` is the same of the device manager's. `free_memory` is None if the memory manager is off or its
-    state cannot be read. `admitting` are those of `pods` that may hold more by now than is known of them. `absent` are
-    the devices of resources that have none allocatable, and had some not long ago.
+    `unlisted` maps pod UIDs to CPUs that only the CPU manager's state file shows: the pod keeps the CPUs of its
+    finished init containers. `unlisted_devices` is the same for devices. `free_memory` is None if the memory manager is
+    off or its state cannot be read. `admitting` are pods of `pods` whose allocations may be incomplete. `absent` are
+    devices of resources that had allocatable devices not long ago and have none now.
     """
 
     allocatable: Allocatable = Allocatable()

@@ -1,15 +1,15 @@
-"""Which of the listed pods the kubelet is still admitting: they are not to be published in parts.
+"""Pods that the kubelet is still admitting: their allocations are incomplete and must not be published.
 
-A kubelet gives a pod devices, CPUs and memory container by container and writes a checkpoint each time, so for some
-milliseconds, on a busy disk for seconds, List and the state files show a part of the pod. Only when the whole pod is
-admitted it is written down in `allocated_pods_state` (allocation manager, from 1.33 on), and later, once there is a
-cgroup, gets its directory (`pods/<uid>`, makePodDataDirs in syncPod). So a pod is whole if either was there before List
-was asked. List has names, state files and directories have uids: they are brought together by what
-the pod holds.
+A kubelet allocates devices, CPUs and memory container by container and writes a checkpoint each time. For milliseconds,
+on a busy disk for seconds, List and the state files therefore show a part of the pod. The kubelet writes the pod into
+`allocated_pods_state` only after it has admitted the whole pod (allocation manager, from 1.33 on). Once the pod has a
+cgroup, the kubelet makes its directory (`pods/<uid>`, makePodDataDirs in syncPod). So a pod is complete if either
+existed before the exporter called List. List has names; state files and directories have UIDs. Both are matched by the
+resources that the pod holds.
 
-Where that proves nothing (no directories to look into, no file that could have what the pod holds) a pod is taken to be
-whole once its part has not changed for a short time. A pod that was whole stays so as long as its uid is the same: what
-changes then is a resize, or the kubelet taking stock of it after a restart. No pod is withheld for long.
+Without such evidence (no access to the directories, no state file for this resource) a pod is complete once its
+allocations have not changed for QUIET_S. A complete pod stays complete while its UID is the same: a later change is a
+resize, or the kubelet re-reading its state after a restart. No pod is withheld for longer than AT_MOST_S.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from topowise_exporter.kubelet.entry_owners import listed_blocks
 from topowise_exporter.kubelet.state_files import CpuState, MemoryState
 
 QUIET_S: Final = 0.3
-"""Without proof, a pod that has not changed for so long is whole."""
+"""Without evidence, a pod that has not changed for this time is complete."""
 STUCK_S: Final = 5.0
-"""A pod that has not changed for so long is published as it is, and named."""
+"""A pod that has not changed for this time is published as it is, and named in the attribute `admitting`."""
 AT_MOST_S: Final = 15.0
-"""No pod is withheld for longer."""
+"""The longest time for which a pod is withheld."""
 
 Name = tuple[str, str]
 _Entry = tuple[str, str, object]
@@ -36,7 +36,7 @@ _NONE: Final[frozenset[str]] = frozenset()
 
 
 class States(NamedTuple):
-    """What the state files have; None for one that is off or cannot be read."""
+    """Contents of the state files; None for a manager that is off or a file that cannot be read."""
 
     cpu: CpuState | None = None
     memory: MemoryState | None = None
@@ -44,8 +44,9 @@ class States(NamedTuple):
 
 
 class Sorted(NamedTuple):
-    """`pods` are to be published, of which `admitting` may not be whole; `withheld` are not. After `due` seconds
-    something changes without an event. `whole` are uids of pods that are, `listed` those of all, as the files tell."""
+    """`pods` are to be published; of these, `admitting` may be incomplete. `withheld` are not published. After `due`
+    seconds the result changes without an event. `whole` are UIDs of complete pods, `listed` UIDs of all pods in
+    List, as far as the state files show them."""
 
     pods: tuple[PodAllocation, ...]
     admitting: frozenset[Name] = frozenset()
@@ -56,7 +57,7 @@ class Sorted(NamedTuple):
 
 
 class _Wait(NamedTuple):
-    """A pod that is not known to be whole, as it was seen last."""
+    """A pod that is not known to be complete, as the last sync saw it."""
 
     pod: PodAllocation
     since: float
@@ -66,13 +67,13 @@ class _Wait(NamedTuple):
         return now - self.changed >= STUCK_S or now - self.since >= AT_MOST_S
 
     def due(self, now: float) -> float:
-        """Seconds until time alone decides something."""
+        """Seconds until the next of the three time limits."""
         times = (self.changed + QUIET_S, self.changed + STUCK_S, self.since + AT_MOST_S)
         return min(at - now for at in times if at > now)
 
 
 class _Sync(NamedTuple):
-    """What one sync has to go by."""
+    """The inputs of a sync."""
 
     uids: _Uids
     directories: frozenset[str] | None
@@ -80,7 +81,7 @@ class _Sync(NamedTuple):
 
 
 class Admissions:
-    """Remembers who was whole, from sync to sync."""
+    """Sorts pods into complete and incomplete, and remembers the complete pods from sync to sync."""
 
     def __init__(self) -> None:
         self._whole: dict[PodAllocation, str] = {}
@@ -94,13 +95,13 @@ class Admissions:
     def sort(
         self, pods: tuple[PodAllocation, ...], states: States, directories: frozenset[str] | None, now: float
     ) -> Sorted:
-        """`directories` are uids of pods that had one, or were written down as admitted, before List was asked; None if
-        that is not known."""
+        """Returns which pods to publish. `directories` are UIDs of pods that had a directory, or were in
+        `allocated_pods_state`, before List was called; None if the directories cannot be read."""
         seen = (pods, *states, directories)
         is_same = len(seen) == len(self._seen) and all(
-            one is other or one == other for one, other in zip(seen, self._seen, strict=True)
+            now_seen is before or now_seen == before for now_seen, before in zip(seen, self._seen, strict=True)
         )
-        # A pod that waits is judged anew, for the time.
+        # Withheld pods depend on time, so equal inputs do not mean an equal result.
         if not is_same or self._waiting:
             self._seen = seen
             self._last = self._sorted(pods, _Sync(_Uids(states, directories or _NONE), directories, now))
@@ -113,11 +114,12 @@ class Admissions:
         sync.uids.take(whole.values())
         for pod, uid in whole.items():
             if uid and uid not in sync.uids.all and sync.uids.should_know(pod):
-                # It was taken for one that held alike, and that has ended.
+                # This pod had been matched to the UID of a pod with equal allocations, and that pod has ended.
                 whole[pod] = sync.uids.of(pod) or uid
         waiting: dict[Name, _Wait] = {}
         listed = set(whole.values())
-        # Of pods that hold alike the one with the most is matched first, as the others may be parts of such a one.
+        # Pods with more allocations are matched first: a pod with few allocations may be an incomplete replica of the
+        # other.
         for pod in sorted((pod for pod in pods if pod not in whole), key=_size, reverse=True):
             wait = self._wait(pod, sync.now)
             uid = sync.uids.of(pod)
@@ -130,7 +132,7 @@ class Admissions:
         stuck = frozenset(name for name, wait in waiting.items() if wait.is_stuck(sync.now))
         withheld = frozenset(waiting) - stuck
         shown = tuple(pod for pod in pods if pod in whole or _name(pod) in stuck) if withheld else pods
-        # The same pods stay the same object, by which later stages know that there is nothing to do.
+        # Later stages compare by identity: an unchanged tuple means that there is nothing to do.
         shown = self._last.pods if shown == self._last.pods else shown
         due = min((waiting[name].due(sync.now) for name in withheld), default=None)
         return Sorted(shown, stuck, withheld, due, frozenset(whole.values()) - {""}, frozenset(listed) - {""})
@@ -142,22 +144,23 @@ class Admissions:
         return wait if wait.pod == pod else _Wait(pod, wait.since, now)
 
     def _is_whole(self, pod: PodAllocation, uid: str, wait: _Wait, sync: _Sync) -> bool:
-        """Whether the kubelet has given the pod all that it will, as far as can be known."""
-        # All that is there at our own start was published before, whole or not.
+        """Whether the kubelet has completed the pod's allocations, as far as the evidence shows."""
+        # The exporter before this one published the pods of its time, complete or not.
         is_quiet = not self._has_synced or sync.now - wait.changed >= QUIET_S
         if not _size(pod):
-            # It may hold nothing yet: then somebody in the state files is just being admitted.
+            # The pod may have no allocation yet. Then a state file entry without a listed pod may be its own.
             return is_quiet and not any(sync.now - since < STUCK_S for since in self._open.values())
-        was_whole = {held for one, held in self._whole.items() if _name(one) == _name(pod)}
+        was_whole = {whole_uid for whole, whole_uid in self._whole.items() if _name(whole) == _name(pod)}
         if uid:
             return uid in was_whole or (is_quiet if sync.directories is None else uid in sync.directories)
         if sync.directories is not None and sync.uids.should_know(pod):
-            # Its checkpoint has not been written yet.
+            # The kubelet has not written its checkpoint yet.
             return False
         return bool(was_whole) or is_quiet
 
     def _note_open(self, sync: _Sync) -> None:
-        """Uids that came without a directory. What is so at our own start is dead rather than being admitted."""
+        """Notes UIDs in the state files without a directory. At the exporter's start such a UID is a dead pod, not an
+        admission."""
         if sync.directories is None:
             return
         known = sync.uids.all
@@ -166,10 +169,10 @@ class Admissions:
 
 
 class _Uids:
-    """Which uid a listed pod has, by the state files."""
+    """Finds the UID of a listed pod in the state files."""
 
     def __init__(self, states: States, living: Collection[str]) -> None:
-        """`living` are taken rather than others."""
+        """`living` are preferred to other UIDs."""
         self._states = states
         self._living = living
         self._taken: set[str] = set()
@@ -177,64 +180,66 @@ class _Uids:
         self.all = _NONE.union(*(state.holders for state in states if state is not None))
 
     def take(self, uids: Iterable[str]) -> None:
-        """These are somebody else's."""
+        """Excludes UIDs that other pods have."""
         self._taken.update(uids)
 
     def of(self, pod: PodAllocation) -> str:
-        """The uid that shares most with the pod, which is nobody else's from now on; "" if none does."""
+        """Returns the UID with the most entries in common with the pod, and excludes it for other pods; "" if there is
+        none."""
         if self._by_entry is None:
             self._by_entry = _index(self._states)
         shared = Counter(uid for entry in _listed(pod) for uid in self._by_entry.get(entry, ()))
         free = (uid for uid in shared if uid not in self._taken)
-        found = max(free, key=lambda uid: (shared[uid], uid in self._living, uid), default="")
-        self._taken.add(found)
-        return found
+        best = max(free, key=lambda uid: (shared[uid], uid in self._living, uid), default="")
+        self._taken.add(best)
+        return best
 
     def should_know(self, pod: PodAllocation) -> bool:
-        """Whether the files have something of every pod that holds as this one does."""
+        """Whether the state files must have an entry for a pod with these resources."""
         cpu, memory, devices = self._states
         return any(
-            (one.cpus and cpu is not None)
-            or (one.memory and memory is not None)
-            or (one.devices and devices is not None)
-            for one in pod.containers
+            (container.cpus and cpu is not None)
+            or (container.memory and memory is not None)
+            or (container.devices and devices is not None)
+            for container in pod.containers
         )
 
 
 def _index(states: States) -> dict[_Entry, set[str]]:
-    found: dict[_Entry, set[str]] = {}
+    index: dict[_Entry, set[str]] = {}
     for kind, state in zip(States._fields, states, strict=True):
         for uid, containers in state.holders.items() if state is not None else ():
-            for container, held in containers.items():
-                for entry in _entries(kind, container, held):
-                    found.setdefault(entry, set()).add(uid)
-    return found
+            for container, held_entry in containers.items():
+                for entry in _entries(kind, container, held_entry):
+                    index.setdefault(entry, set()).add(uid)
+    return index
 
 
-def _entries(kind: str, container: str, held: Any) -> Iterator[_Entry]:
-    """Devices by resource, as they are given; how a plug-in places them may change while a pod has them."""
+def _entries(kind: str, container: str, allocation: Any) -> Iterator[_Entry]:
+    """Yields the entries of a container. Devices count by resource and id only: a plug-in may change their NUMA nodes
+    while the pod runs."""
     if kind != "devices":
-        yield kind, container, listed_blocks(held) if kind == "memory" else held
+        yield kind, container, listed_blocks(allocation) if kind == "memory" else allocation
         return
     ids: dict[str, set[str]] = {}
-    for device in held:
+    for device in allocation:
         ids.setdefault(device.resource, set()).add(device.id)
-    for resource, mine in ids.items():
-        yield kind, container, (resource, frozenset(mine))
+    for resource, device_ids in ids.items():
+        yield kind, container, (resource, frozenset(device_ids))
 
 
 def _listed(pod: PodAllocation) -> Iterator[_Entry]:
-    for one in pod.containers:
-        for kind, held in zip(States._fields, (one.cpus, one.memory, one.devices), strict=True):
-            if held:
-                yield from _entries(kind, one.name, held)
+    for container in pod.containers:
+        for kind, allocation in zip(States._fields, (container.cpus, container.memory, container.devices), strict=True):
+            if allocation:
+                yield from _entries(kind, container.name, allocation)
 
 
 def _size(pod: PodAllocation) -> int:
-    """0 for a pod that holds nothing that a state file could have."""
-    return sum(bool(one.cpus) + bool(one.memory) + bool(one.devices) for one in pod.containers) + bool(
-        pod.own_cpus or pod.own_memory
-    )
+    """Number of allocations that a state file could show; 0 for a pod without any."""
+    return sum(
+        bool(container.cpus) + bool(container.memory) + bool(container.devices) for container in pod.containers
+    ) + bool(pod.own_cpus or pod.own_memory)
 
 
 def _name(pod: PodAllocation) -> Name:

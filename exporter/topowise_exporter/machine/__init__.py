@@ -1,4 +1,4 @@
-"""The machine as its kernel describes it: NUMA nodes, CPUs, memory, hugepages and PCI functions."""
+"""The machine as the kernel describes it: NUMA nodes, CPUs, memory, hugepages and PCI functions."""
 
 from topowise_exporter.machine.inventory import Access, Cpu, Machine, NumaNode, PciFunction
 from topowise_exporter.machine.machine_json import as_json

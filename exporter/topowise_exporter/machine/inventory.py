@@ -1,11 +1,12 @@
-"""What the exporter knows about the hardware, as plain immutable values.
+"""The hardware as plain immutable values.
 
-The kernel numbers everything sparsely: node ids have gaps and may be large, `core_id` repeats in every package, the L3
-id is neither dense nor always there. So nothing here is an index. Cores and L3 caches are named by their lowest CPU, as
-the kubelet names cores (pkg/kubelet/cm/cpumanager/topology, `getUniqueCoreID`), and raw ids are kept beside that name.
-What the kernel does not know stays as it prints it: -1 for a package, die or core, `None` where there is no such thing.
+The kernel's numbers are sparse: node ids have gaps and may be large, `core_id` repeats in every package, the L3 id is
+neither dense nor always present. So no number here is an index. Cores and L3 caches are named by their lowest CPU, as
+the kubelet names cores (pkg/kubelet/cm/cpumanager/topology, `getUniqueCoreID`), and the kernel's ids are kept beside
+that name. A value that the kernel does not know stays as the kernel prints it: -1 for a package, die or core, `None`
+where the entity does not exist.
 
-All tuples and dicts are in ascending order, so two scans of an unchanged machine are equal and print alike.
+All tuples and dicts ascend, so two scans of an unchanged machine are equal and print the same text.
 """
 
 from __future__ import annotations
@@ -14,25 +15,25 @@ import msgspec
 
 
 class Access(msgspec.Struct, frozen=True, gc=False):
-    """How the nodes nearest to a node's memory reach it, by the firmware's table (ACPI HMAT)."""
+    """Access to a node's memory from its nearest nodes, by the firmware's table (ACPI HMAT)."""
 
     initiators: tuple[int, ...]
-    """The nodes from which it is reached best."""
+    """The nodes with the best access."""
     read_latency_ns: int | None
     read_bandwidth_mib: int | None
     """MiB/s."""
 
 
 class NumaNode(msgspec.Struct, frozen=True, gc=False):
-    """One online NUMA node; without CPUs (CXL, HBM), without memory or without both it is still a node."""
+    """An online NUMA node; a node may lack CPUs (CXL, HBM), memory or both."""
 
     id: int
     cpus: tuple[int, ...]
-    """Online CPUs; a CPU that several nodes list is listed by its owner alone."""
+    """Online CPUs; of a CPU that several nodes list, only its owner has it."""
     cpus_present: tuple[int, ...]
-    """Online and offline CPUs that are plugged in."""
+    """Present CPUs, online and offline."""
     memory_bytes: int
-    """MemTotal, hugepages included; the kernel image and the firmware have already taken their part."""
+    """MemTotal, including hugepages, without the kernel image and memory that the firmware reserves."""
     hugepages: dict[int, int]
     """Page size in bytes -> pages (`nr_hugepages`, surplus pages included)."""
     hugepages_free: dict[int, int]
@@ -42,15 +43,15 @@ class NumaNode(msgspec.Struct, frozen=True, gc=False):
     sockets: tuple[int, ...]
     """Packages of the online CPUs."""
     access: Access | None = None
-    """None: the firmware has no such table, or the kernel does not read it."""
+    """None: the firmware has no HMAT, or the kernel does not read it."""
 
 
 class Cpu(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
-    """One online logical CPU (a hardware thread)."""
+    """An online logical CPU (a hardware thread)."""
 
     id: int
     node: int
-    """The NUMA node that owns it, -1 if no node names it."""
+    """The NUMA node that owns the CPU, -1 if no node lists it."""
     socket: int
     die: int
     core: int
@@ -58,32 +59,32 @@ class Cpu(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     core_id: int
     """The kernel's number: unique in a package (or die) only."""
     threads: tuple[int, ...]
-    """The online CPUs of the core, this one included."""
+    """The online CPUs of the core, including this CPU."""
     l3: tuple[int, ...] | None
-    """The online CPUs that share its L3 ("uncore") cache; their lowest names the group. None: no L3."""
+    """The online CPUs that share the CPU's L3 ("uncore") cache; the lowest names the group. None: no L3."""
     l3_id: int | None
-    """The id the kernel gives that cache, by the CPU that was asked; None on older kernels."""
+    """The kernel's id of that cache, as read from the first CPU of the group; None on older kernels."""
     kind: str
     """"core" or "atom" on a hybrid x86 machine, else ""."""
 
 
 class PciFunction(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
-    """One function on a PCI bus; class, vendor and device are the kernel's hexadecimal text ("0x8086")."""
+    """A function on a PCI bus; class, vendor and device are the kernel's hexadecimal text ("0x8086")."""
 
     address: str
     """domain:bus:device.function; the domain has four or more hexadecimal digits."""
     numa_node: int | None
-    """None: no affinity (-1), or the kernel does not say."""
+    """None: no affinity (-1), or the kernel does not report it."""
     class_code: str
     vendor: str
     device: str
     driver: str | None
     physfn: str | None
-    """Of a virtual function, the physical function's address."""
+    """The physical function's address, for a virtual function."""
     virtfns: int
     """Virtual functions enabled on this physical function."""
     path: tuple[str, ...] = ()
-    """All that is above it, host bridge first ("pci0000:40", "0000:40:00.0"); empty if that is not known."""
+    """The bridges above the function, host bridge first ("pci0000:40", "0000:40:00.0"); empty if unknown."""
 
     @property
     def pcie_root(self) -> str | None:
@@ -92,7 +93,7 @@ class PciFunction(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """A whole machine; offline CPUs are in the sets only, as the kernel shows no topology for them."""
+    """A whole machine; offline CPUs are in the sets only, because the kernel shows no topology for them."""
 
     nodes: tuple[NumaNode, ...]
     cpus: tuple[Cpu, ...]
@@ -101,9 +102,9 @@ class Machine(msgspec.Struct, frozen=True):
     present: tuple[int, ...]
     possible: tuple[int, ...]
     offline: tuple[int, ...]
-    """As the kernel says it: possible but not online, plugged in or not."""
+    """The kernel's list: possible but not online, present or not."""
     isolated: tuple[int, ...]
     pci_names: tuple[tuple[str, str], ...] = ()
-    """(name, address): what the drivers of PCI functions call them."""
+    """(name, address): the driver's device name of a PCI function."""
     problems: tuple[str, ...] = ()
-    """One line for each thing that was missing or damaged: path, value, and what is done instead."""
+    """A line for each missing or damaged file: path, value, and what is used instead."""

@@ -1,7 +1,7 @@
 """The machine as the JSON of `topowise-exporter machine`.
 
-Other tools call that command, so its shape is a contract: lists ascend, keys of objects are decimal text, and a PCI
-function without affinity has `numa_node` -1 as the kernel prints it. Problems are no part of it; they go to stderr.
+Other tools run that command, so the JSON structure is stable: lists ascend, object keys are decimal text, and a PCI
+function without affinity has `numa_node` -1 as the kernel prints it. Problems go to stderr instead.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | None"
 
 
 def as_json(machine: Machine) -> dict[str, Json]:
-    """Plain dicts and lists, ready for any JSON or YAML writer."""
+    """Returns plain dicts and lists for any JSON or YAML writer."""
     return {
         "nodes": [_node(node) for node in machine.nodes],
         "cpus": {
@@ -35,7 +35,7 @@ def _node(node: NumaNode) -> dict[str, Json]:
         "cpus": [*node.cpus],
         "memory_bytes": node.memory_bytes,
         "hugepages": {str(size): count for size, count in node.hugepages.items()},
-        "distances": {str(other): distance for other, distance in node.distances.items()},
+        "distances": {str(node_id): distance for node_id, distance in node.distances.items()},
         "sockets": [*node.sockets],
     }
 

@@ -1,12 +1,13 @@
-"""Which NUMA nodes there are, how far apart, and which node owns which CPU.
+"""Reads the NUMA nodes, their distances, and which node owns which CPU.
 
 Decisions, each for a machine that exists:
-- the node directories are the nodes; `possible` also names hotplug windows, `has_cpu` and `has_memory` are empty or
-  missing on some kernels;
-- a distance row has one column per *online* node in ascending order, whatever the ids (drivers/base/node.c,
-  `node_read_distance`), and a kernel without a SLIT makes up 10/20 itself, so we do the same when it shows none;
-- `cpulist` names online CPUs only, except on old kernels; several nodes may list one CPU (`numa=fake`, firmware
-  bugs), and then the links between node and CPU tell the one that owns it, so that no CPU is counted twice.
+- The node directories are the nodes. `possible` also names hotplug windows; `has_cpu` and `has_memory` are empty or
+  missing on some kernels.
+- A distance row has a column per *online* node in ascending order, whatever the ids (drivers/base/node.c,
+  `node_read_distance`). A kernel without a SLIT assumes 10/20 itself, so this module does the same when the kernel
+  shows none.
+- `cpulist` names online CPUs only, except on old kernels. Several nodes may list a CPU (`numa=fake`, firmware bugs).
+  Then the links between node and CPU decide which node owns it, so that no CPU is counted twice.
 Documentation/ABI/stable/sysfs-devices-node.
 """
 
@@ -27,7 +28,7 @@ _DISTANCE = re.compile(r"[0-9]{1,9}")
 
 
 def read_ids(sysfs: Tree) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The ids of the nodes, and of the columns of their distance rows; both empty on a kernel without NUMA."""
+    """Returns the node ids, and the ids of the columns of their distance rows; both empty on a kernel without NUMA."""
     directories = sysfs.numbered(ROOT, "node")
     if not directories:
         return (), ()
@@ -41,20 +42,20 @@ def read_ids(sysfs: Tree) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def read_distances(sysfs: Tree, node: int, ids: tuple[int, ...], columns: tuple[int, ...]) -> dict[int, int]:
-    """Node id -> distance from `node`; empty if the row cannot be matched with the nodes."""
+    """Returns node id -> distance from `node`; empty if the row does not match the nodes."""
     path = f"{ROOT}/node{node}/distance"
     row = sysfs.text(path, f"{LOCAL} to itself and {_REMOTE} to every other node are assumed")
     if row is None:
-        return {other: LOCAL if other == node else _REMOTE for other in ids}
+        return {column: LOCAL if column == node else _REMOTE for column in ids}
     entries = row.split()
     if len(entries) != len(columns) or not all(map(_DISTANCE.fullmatch, entries)):
         sysfs.tell(path, f"{row[:80]!r} is not one number for each of {len(columns)} nodes", "distances left out")
         return {}
-    return {other: int(entry) for other, entry in zip(columns, entries, strict=True) if other in ids}
+    return {column: int(entry) for column, entry in zip(columns, entries, strict=True) if column in ids}
 
 
 def read_owners(sysfs: Tree, ids: tuple[int, ...], online: frozenset[int], present: frozenset[int]) -> dict[int, int]:
-    """CPU -> the one node that owns it; a CPU no node knows is not in it."""
+    """Returns CPU -> the node that owns it, without CPUs that no node lists."""
     listing = _read_cpu_lists(sysfs, ids, online)
     owners: dict[int, int] = {}
     orphans: list[int] = []
@@ -85,7 +86,7 @@ def _read_cpu_lists(sysfs: Tree, ids: tuple[int, ...], online: frozenset[int]) -
 
 
 def _linked_owner(sysfs: Tree, cpu: int, ids: tuple[int, ...]) -> int | None:
-    """By the link cpuN/nodeM, else by nodeM/cpuN; offline CPUs keep both while they are plugged in."""
+    """Returns the owner by the link cpuN/nodeM, else by nodeM/cpuN. Present offline CPUs keep both."""
     linked = [node for node in sysfs.numbered(f"devices/system/cpu/cpu{cpu}", "node") if node in ids]
     linked = linked or [node for node in ids if sysfs.has(f"{ROOT}/node{node}/cpu{cpu}")]
     return min(linked, default=None)

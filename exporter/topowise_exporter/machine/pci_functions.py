@@ -1,11 +1,11 @@
-"""PCI functions, what is above each one, and the NUMA node it hangs on.
+"""Reads PCI functions, the bridges above each function, and its NUMA node.
 
-`numa_node` is the kernel's word and the only source: -1 is normal (a bus without _PXM, `numa=off`) and means "no
-affinity", never node 0. Nothing is derived from `local_cpulist`: for -1 it names all online CPUs, which may happen to
-be those of one node, and for a device on a memory-only node it is empty although the node is right.
-A virtual function has its own directory and points at its physical function by `physfn`; an address may have a domain
-of more than four digits (VMD). The place of a function is where its link leads, which is read and never followed: a
-loop costs nothing. Documentation/ABI/testing/sysfs-bus-pci.
+`numa_node` is the only source of the affinity. -1 is normal (a bus without _PXM, `numa=off`) and means "no affinity",
+never node 0. `local_cpulist` is not used: for -1 it names all online CPUs, which may be the CPUs of a single node, and
+for a device on a memory-only node it is empty although the node is right. A virtual function has a directory of its own
+and links to its physical function by `physfn`. An address may have a domain of more than four digits (VMD). The path to
+a function is the target of its link, which is read and never followed: a loop of links has no effect.
+Documentation/ABI/testing/sysfs-bus-pci.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from topowise_exporter.machine.sysfs import Tree
 ROOT = "bus/pci/devices"
 
 MOST_FUNCTIONS = 1 << 14
-"""A large server with a thousand virtual functions has two thousand."""
+"""A large server with a thousand virtual functions has two thousand functions."""
 
 
 def read(sysfs: Tree, nodes: Collection[int]) -> tuple[PciFunction, ...]:
-    """Every function, by address; none on a machine without PCI. `nodes` are the ids a function may name."""
+    """Returns every function, by address; none on a machine without PCI. `nodes` are the ids that a function may
+    name."""
     addresses = _addresses(sysfs)
     affinities = {address: sysfs.integer(f"{ROOT}/{address}/numa_node") for address in addresses}
     _tell_affinities(sysfs, affinities, nodes)
@@ -50,30 +51,30 @@ def _addresses(sysfs: Tree) -> list[str]:
     addresses = sorted(filter(pci.is_address, names), key=pci.numbers)
     _tell_first(sysfs, sorted(set(names) - set(addresses)), "no PCI address", "left out")
     if len(addresses) > MOST_FUNCTIONS:
-        sysfs.tell(ROOT, f"{len(addresses)} functions, expected at most {MOST_FUNCTIONS}", "the others are left out")
+        sysfs.tell(ROOT, f"{len(addresses)} functions, expected at most {MOST_FUNCTIONS}", "the rest is left out")
     return addresses[:MOST_FUNCTIONS]
 
 
 def _paths(sysfs: Tree, addresses: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """What is above each function, as far as that can be told."""
+    """Returns the bridges above each function whose link is valid."""
     paths: dict[str, tuple[str, ...]] = {}
-    astray: dict[str, str] = {}
+    problems: dict[str, str] = {}
     for address in addresses:
         link = sysfs.link(f"{ROOT}/{address}")
         try:
             if link is not None:
                 paths[address] = pci.path_of(link, address)
         except ParseError as exc:
-            astray[address] = str(exc)
-    instead = "what is above it is not known"
-    unlinked = [address for address in addresses if address not in paths and address not in astray]
-    _tell_first(sysfs, unlinked, "no link to its place", instead)
-    _tell_first(sysfs, list(astray), next(iter(astray.values()), ""), instead)
+            problems[address] = str(exc)
+    instead = "the bridges above it are unknown"
+    unlinked = [address for address in addresses if address not in paths and address not in problems]
+    _tell_first(sysfs, unlinked, "no link to its directory", instead)
+    _tell_first(sysfs, list(problems), next(iter(problems.values()), ""), instead)
     return paths
 
 
 def _tell_first(sysfs: Tree, names: list[str], what: str, instead: str) -> None:
-    """One line, however many there are."""
+    """Reports a problem of several functions in a single line."""
     if names:
         more = f" (and {len(names) - 1} more like it)" if len(names) > 1 else ""
         sysfs.tell(f"{ROOT}/{ascii(names[0])[1:-1][:100]}", what + more, instead)
@@ -103,11 +104,11 @@ def _read_function(
 
 
 def _tell_affinities(sysfs: Tree, affinities: Mapping[str, int | None], nodes: Collection[int]) -> None:
-    # An unreadable one has been told by the reader.
+    # Tree.integer has reported an unreadable file already.
     missing = [
         address for address, node in affinities.items() if node is None and not sysfs.has(f"{ROOT}/{address}/numa_node")
     ]
-    # A kernel built without NUMA has the file nowhere: one line, not one for each function.
+    # A kernel built without NUMA has the file nowhere: report a single line instead of a line per function.
     if missing and len(missing) == len(affinities):
         sysfs.tell(f"{ROOT}/*/numa_node", "missing everywhere", "no function has an affinity")
         return

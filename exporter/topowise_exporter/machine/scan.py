@@ -1,9 +1,8 @@
-"""One reading of the whole machine, from nothing but the two roots.
+"""Scans the whole machine from the two roots /sys and /proc.
 
-A scan never fails over a part: what is missing or damaged becomes a line in `problems` and a default. Only a root
-without a single CPU is refused, since that is a wrong path and no machine.
-A kernel without NUMA (s390x, 32-bit, CONFIG_NUMA=n) has no node directory at all; it gets one node 0 with all CPUs and
-all memory, which is what the kubelet sees there too.
+A scan never fails for a part: a missing or damaged file becomes a line in `problems` and a default value. Only a root
+without a single CPU is refused, because it is a wrong path. A kernel without NUMA (s390x, 32-bit, CONFIG_NUMA=n) has no
+node directory. It gets a node 0 with all CPUs and all memory, as in the kubelet.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ _LONGEST_BOOT_ID: Final = 64
 
 
 def read_boot_id(procfs_root: str = "/proc") -> str:
-    """The present boot as the kernel names it, "" if it does not."""
+    """Returns the kernel's id of the present boot, "" if it cannot be read."""
     return (Tree(procfs_root, []).text("sys/kernel/random/boot_id") or "").strip()[:_LONGEST_BOOT_ID]
 
 
 def scan(sysfs_root: str = "/sys", procfs_root: str = "/proc") -> Machine:
-    """The machine now. Raises SourceError if there is no CPU below `sysfs_root`."""
+    """Returns the machine's present state. Raises SourceError if there is no CPU below `sysfs_root`."""
     problems: list[str] = []
     sysfs, procfs = Tree(sysfs_root, problems), Tree(procfs_root, problems)
     sets = cpus.read_sets(sysfs)
@@ -38,13 +37,13 @@ def scan(sysfs_root: str = "/sys", procfs_root: str = "/proc") -> Machine:
         owners = dict.fromkeys(sorted(sets.online | sets.present), 0)
     described = cpus.read(sysfs, sets.online, owners)
     if ids:
-        found = tuple(_read_node(sysfs, procfs, node, ids, columns, owners, described) for node in ids)
+        node_list = tuple(_read_node(sysfs, procfs, node, ids, columns, owners, described) for node in ids)
     else:
-        found = (_only_node(sysfs, procfs, owners, described),)
+        node_list = (_only_node(sysfs, procfs, owners, described),)
     return Machine(
-        nodes=found,
+        nodes=node_list,
         cpus=described,
-        pci=pci_functions.read(sysfs, {node.id for node in found}),
+        pci=pci_functions.read(sysfs, {node.id for node in node_list}),
         pci_names=pci_names.read(sysfs, procfs),
         online=tuple(sorted(sets.online)),
         present=tuple(sorted(sets.present)),
@@ -97,16 +96,16 @@ def _node(
     distances: dict[int, int],
     access: Access | None = None,
 ) -> NumaNode:
-    own = [cpu for cpu in described if cpu.node == node]
+    cpus_of_node = [cpu for cpu in described if cpu.node == node]
     return NumaNode(
         id=node,
-        cpus=tuple(cpu.id for cpu in own),
+        cpus=tuple(cpu.id for cpu in cpus_of_node),
         cpus_present=tuple(cpu for cpu, owner in owners.items() if owner == node),
         memory_bytes=memory_bytes,
         hugepages=pages.total,
         hugepages_free=pages.free,
         hugepages_surplus=pages.surplus,
         distances=distances,
-        sockets=tuple(sorted({cpu.socket for cpu in own})),
+        sockets=tuple(sorted({cpu.socket for cpu in cpus_of_node})),
         access=access,
     )

@@ -1,8 +1,8 @@
-"""Which PCI function each device of podresources is, and where it is. Pure.
+"""Maps devices of podresources to PCI functions. Pure.
 
-Plug-ins name devices as they like. SR-IOV's and AMD's use addresses, NVIDIA's UUIDs and `UUID::N` where several pods
-share one, Intel's GPU plug-in `card0-1`; others what the driver calls the device. All of these lead to a function. A
-MIG device, an IOMMU group and a number of the plug-in's own do not, and such devices are left out.
+Plug-ins choose device ids freely. SR-IOV's and AMD's use PCI addresses, NVIDIA's UUIDs and `UUID::N` where several pods
+share a GPU, Intel's GPU plug-in `card0-1`; other plug-ins use the driver's device name. All of these lead to a
+function. A MIG device, an IOMMU group and a number that the plug-in assigned do not, and such devices are left out.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ _INTEL_SHARE: Final = re.compile(r"(card[0-9]+)-[0-9]+")
 
 
 def located(machine: Machine, devices: tuple[Device, ...]) -> Mapping[str, Located]:
-    """By id of the device; the functions and devices of a node hardly ever change."""
+    """Returns the PCI function of each device, by device id. Cached: functions and devices of a node hardly ever
+    change."""
     return _located(machine.pci, machine.pci_names, devices)
 
 
 def written(machine: Machine, devices: tuple[Device, ...]) -> Written:
-    """The attribute's text."""
+    """Returns the text of the attribute `topowise.io/pci`."""
     return _written(machine.pci, machine.pci_names, devices)
 
 
@@ -43,24 +44,24 @@ def _written(
 def _located(
     functions: tuple[PciFunction, ...], names: tuple[tuple[str, str], ...], devices: tuple[Device, ...]
 ) -> dict[str, Located]:
-    there = {
+    functions_by_address = {
         function.address: Located(function.address, pci.Place(function.path, function.numa_node))
         for function in functions
         if function.path
     }
     by_name = dict(names)
-    found: dict[str, Located] = {}
+    located: dict[str, Located] = {}
     for device in devices:
         for spelling in _spellings(device.id):
-            place = there.get(by_name.get(spelling, spelling))
+            place = functions_by_address.get(by_name.get(spelling, spelling))
             if place is not None:
-                found[device.id] = place
+                located[device.id] = place
                 break
-    return found
+    return located
 
 
 def _spellings(device_id: str) -> list[str]:
-    """The id, and what it may be another spelling of."""
+    """Returns the id, and the names and addresses that it may stand for."""
     spellings = [device_id]
     # nvidia-smi writes 00000000:3B:00.0.
     numbers = pci.numbers(device_id.lower())

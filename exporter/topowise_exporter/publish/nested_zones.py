@@ -1,7 +1,7 @@
-"""Zones above and below NUMA nodes: processors, and the PCIe root complexes that devices hang on. Pure.
+"""Zones above and below NUMA nodes: processors, and the PCIe root complexes of devices. Pure.
 
-The API has `parent` and any `type`, and no consumer of today reads more than zones of type Node. Some add up whatever
-has resources without a look at the type, so zones of other types have none: nothing is counted twice.
+The API allows `parent` and any `type`, but today's consumers read zones of type Node only. Some consumers add up the
+resources of all zones without a look at the type. So zones of other types have no resources: nothing is counted twice.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ PCIE_ROOT: Final = "PCIeRoot"
 def nested(
     zones: Iterable[nrt.Zone], machine: Machine, located: Mapping[str, Located], devices: Iterable[Device]
 ) -> Iterator[nrt.Zone]:
-    """The zones with their processors as parents, the processors, and the root complexes that have devices."""
-    sockets = {nrt.zone_name(node.id): node.sockets[0] for node in machine.nodes if _is_in_one(node.sockets)}
+    """Returns the zones with their processors as parents, the processors, and the root complexes that have devices."""
+    socket_of_zone = {nrt.zone_name(node.id): node.sockets[0] for node in machine.nodes if _is_in_one(node.sockets)}
     for zone in zones:
-        socket = sockets.get(zone.name)
+        socket = socket_of_zone.get(zone.name)
         yield zone if socket is None else msgspec.structs.replace(zone, parent=_socket_name(socket))
-    for socket in sorted(set(sockets.values())):
+    for socket in sorted(set(socket_of_zone.values())):
         yield nrt.Zone(name=_socket_name(socket), type=SOCKET)
     yield from _roots(machine, located, devices)
 
@@ -40,9 +40,9 @@ def _roots(machine: Machine, located: Mapping[str, Located], devices: Iterable[D
         if device.id in located:
             below.setdefault(located[device.id].place.path[0], []).append(device)
     nodes = _nodes_of_roots(machine)
-    for root, mine in sorted(below.items()):
+    for root, root_devices in sorted(below.items()):
         near = nodes.get(root, set())
-        text = device_ids.write(device_ids.Device(one.resource, one.id, one.nodes) for one in mine)
+        text = device_ids.write(device_ids.Device(device.resource, device.id, device.nodes) for device in root_devices)
         yield nrt.Zone(
             name=root,
             type=PCIE_ROOT,
@@ -52,13 +52,13 @@ def _roots(machine: Machine, located: Mapping[str, Located], devices: Iterable[D
 
 
 def _nodes_of_roots(machine: Machine) -> dict[str, set[int]]:
-    """The NUMA nodes that the functions of each root complex name; nearly always the same one."""
-    there = {node.id for node in machine.nodes}
-    found: dict[str, set[int]] = {}
+    """Returns the NUMA nodes that the functions of each root complex name; nearly always a single node."""
+    node_ids = {node.id for node in machine.nodes}
+    nodes: dict[str, set[int]] = {}
     for function in machine.pci:
-        if function.pcie_root is not None and function.numa_node in there:
-            found.setdefault(function.pcie_root, set()).add(function.numa_node)
-    return found
+        if function.pcie_root is not None and function.numa_node in node_ids:
+            nodes.setdefault(function.pcie_root, set()).add(function.numa_node)
+    return nodes
 
 
 def _is_in_one(sockets: tuple[int, ...]) -> bool:

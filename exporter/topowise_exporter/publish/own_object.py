@@ -1,7 +1,7 @@
-"""Watches the objects that this node's exporter writes, so that one that is deleted is back within a second.
+"""Watches the objects that this node's exporter writes, so that a deleted object is back within a second.
 
-An event says no more than that there is something to compare: what is on the server is read by the one who writes. Who
-may not watch, or whose definition is not there, is found by the periodic comparison, as before.
+An event only triggers a comparison; the writer reads the object itself. Without the permission to watch, or without the
+CRD, the periodic comparison finds the deletion.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _decode = msgspec.json.Decoder(_Seen).decode
 
 
 class OwnObject:
-    """`version` is the resourceVersion of the object as the server has it, "" while there is none, None until it is
-    known. `changed` is called for each change, our own too."""
+    """Watches the object named after the node. `version` is its resourceVersion, "" while it does not exist, None until
+    it is known. `changed` is called at each change, including our own."""
 
     def __init__(
         self, api: Api, node_name: str, changed: Callable[[], None], *, backoff: Backoff | None = None
@@ -64,15 +64,15 @@ class OwnObject:
     def _say(self, refusal: ApiError) -> None:
         if str(refusal) != self._condition:
             self._condition = str(refusal)
-            about = "Cannot watch the own object, one that is deleted is found by the next comparison"
-            log.info(about, extra=kv(why=refusal))
+            message = "Cannot watch the node's object, a deletion is noticed at the next comparison"
+            log.info(message, extra=kv(why=refusal))
 
     def replace(self, items: list[_Seen]) -> None:
-        """As Consumer: the object, or none."""
+        """Implements Consumer: the list has the object, or is empty."""
         self._set(items[0].metadata.resourceVersion if items else "")
 
     def apply(self, event: EventType, item: _Seen) -> None:
-        """As Consumer: it came, changed or went."""
+        """Implements Consumer: the object was added, changed or deleted."""
         self._set("" if event == "DELETED" else item.metadata.resourceVersion)
 
     def _set(self, version: str) -> None:

@@ -1,12 +1,12 @@
-"""Where each pod lies, as an annotation on the pod itself, for KAI's NUMA plugin. The text is a pure function.
+"""Each pod's NUMA placement as an annotation on the pod, for KAI's NUMA plugin. The text is a pure function.
 
-KAI reads what its own numa-placement-exporter writes (pkg/npe/placement of KAI-Scheduler, August 2026), and this is the
-same: amounts by zone of what lies on one NUMA node for certain. CPUs count by their ids; a device or a block of memory
-with several nodes, or with none, is left out, and so is a pod with nothing else.
+KAI reads the annotation of its own numa-placement-exporter (pkg/npe/placement of KAI-Scheduler, August 2026), and this
+is the same: amounts by zone of resources on exactly one NUMA node. CPUs count by their ids. A device or memory block
+with several nodes or none is left out, and so is a pod with nothing else.
 
-A pod is known here by its name alone, and another one of that name may be on another node by now. So the patch says on
-which node the pod has to be: the API server refuses to move a pod, and it takes the patch only if there is nothing to
-move. It is a no-op where the annotation is the same, which costs no write.
+The exporter knows a pod by name only, and a new pod of that name may be on another node. So the patch contains this
+node's name as `spec.nodeName`: the API server refuses to change it, and so accepts the patch for a pod on this node
+only. If the annotation is unchanged, the patch is a no-op without a write.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ ANNOTATION: Final = "kai.scheduler/numa-placement-observed"
 
 
 class Zone(msgspec.Struct, frozen=True):
-    """One zone of the annotation."""
+    """A zone of the annotation."""
 
     zone: str
     amount: dict[str, str]
 
 
 def placement(pod: PodAllocation, node_of_cpu: Mapping[int, int]) -> str | None:
-    """The annotation's text; None if nothing of the pod lies on a NUMA node for certain."""
+    """Returns the annotation's text; None if no resource of the pod is on exactly one NUMA node."""
     amounts: dict[int, dict[str, int]] = {}
 
     def add(node: int, resource: str, amount: int) -> None:
-        of_zone = amounts.setdefault(node, {})
-        of_zone[resource] = of_zone.get(resource, 0) + amount
+        amounts_of_zone = amounts.setdefault(node, {})
+        amounts_of_zone[resource] = amounts_of_zone.get(resource, 0) + amount
 
     for cpu in pod.cpus:
         if cpu in node_of_cpu:
@@ -50,12 +50,12 @@ def placement(pod: PodAllocation, node_of_cpu: Mapping[int, int]) -> str | None:
     if not amounts:
         return None
     zones = [
-        Zone(nrt.zone_name(node), {resource: str(amount) for resource, amount in sorted(of_zone.items())})
-        for node, of_zone in amounts.items()
+        Zone(nrt.zone_name(node), {resource: str(amount) for resource, amount in sorted(amounts_of_zone.items())})
+        for node, amounts_of_zone in amounts.items()
     ]
     return escaped_json(msgspec.json.encode(sorted(zones, key=lambda zone: zone.zone)).decode())
 
 
 def patch(node_name: str, text: str) -> bytes:
-    """The merge patch that annotates a pod if it is on the node."""
+    """Returns the merge patch that annotates a pod if it is on the node."""
     return msgspec.json.encode({"metadata": {"annotations": {ANNOTATION: text}}, "spec": {"nodeName": node_name}})

@@ -1,8 +1,8 @@
-"""How large an object may be, and what is left out of one that is larger. Pure.
+"""Limits the size of an object by leaving out optional attributes. Pure.
 
-topowise-scheduler does not use an object of more than 512 KiB (nrt.MOST_BYTES), and etcd takes no request of more than
-1.5 MiB (`--max-request-bytes`). Managed fields and what others write into the metadata are stored with the object, so
-some room is kept.
+topowise-scheduler does not use an object of more than 512 KiB (nrt.MOST_BYTES), and etcd accepts no request of more
+than 1.5 MiB (`--max-request-bytes`). The limit leaves space for managed fields and metadata of other writers, which are
+stored with the object.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from topowise.quantity import human_bytes
 LIMIT: Final = nrt.MOST_BYTES - (64 << 10)
 """Bytes of an encoded object."""
 
-# First what fewest readers miss. Without holdings topowise-scheduler reads the node by counts, and the ids of devices
-# are no use to it then.
+# In order of removal: first the attributes with the fewest readers. Without holdings topowise-scheduler reads the node
+# by amounts only, and has no use for device ids.
 _OPTIONAL: Final = (
     (numaplacement.METADATA_ATTRIBUTE, numaplacement.VECTOR_ATTRIBUTE),
     (attributes.HOLDINGS, attributes.DEVICES, attributes.PCI, attributes.PCI_OMITTED),
@@ -28,7 +28,7 @@ _OPTIONAL: Final = (
 
 
 class Fitted(NamedTuple):
-    """An object that can be written, and what was left out of it for that."""
+    """An object to write, the attributes that were left out of it, and its size."""
 
     topology: nrt.NodeResourceTopology
     left_out: tuple[str, ...]
@@ -40,7 +40,8 @@ def fit(
     limit: int = LIMIT,
     encode: Callable[[object], bytes] = msgspec.json.encode,
 ) -> Fitted:
-    """The object without as many optional attributes as it takes; `bytes` is above the limit if that was not enough."""
+    """Returns the object without as many optional attributes as necessary; `bytes` exceeds the limit if that was not
+    enough."""
     left_out: tuple[str, ...] = ()
     size = len(encode(topology))
     for names in _OPTIONAL:
@@ -53,7 +54,7 @@ def fit(
 
 
 def warning(fitted: Fitted, limit: int) -> str:
-    """What was done to make it fit, or that it cannot be made to."""
+    """Returns what was left out, or that the object is still too large."""
     if fitted.bytes > limit:
         return f"{human_bytes(fitted.bytes)} without any of {', '.join(fitted.left_out)}, at most {human_bytes(limit)}"
     return f"at most {human_bytes(limit)} can be written, left out: {', '.join(fitted.left_out)}"
@@ -66,5 +67,5 @@ def _without(topology: nrt.NodeResourceTopology, names: frozenset[str]) -> nrt.N
     return msgspec.structs.replace(topology, zones=zones, attributes=_others(topology.attributes, names))
 
 
-def _others(held: tuple[nrt.Attribute, ...] | None, names: frozenset[str]) -> tuple[nrt.Attribute, ...]:
-    return tuple(attribute for attribute in held or () if attribute.name not in names)
+def _others(attributes: tuple[nrt.Attribute, ...] | None, excluded: frozenset[str]) -> tuple[nrt.Attribute, ...]:
+    return tuple(attribute for attribute in attributes or () if attribute.name not in excluded)

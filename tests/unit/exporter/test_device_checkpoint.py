@@ -77,15 +77,15 @@ def test_a_resource_without_devices_is_none_that_plug_ins_have_shown() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (b"", "is not the checkpoint"),
-        (REAL[:100], "is not the checkpoint"),
-        (b'{"policyName":"static","defaultCpuSet":"","checksum":1}', "is not the checkpoint"),
+        (b"", "is not a checkpoint"),
+        (REAL[:100], "is not a checkpoint"),
+        (b'{"policyName":"static","defaultCpuSet":"","checksum":1}', "is not a checkpoint"),
         (REAL.replace(b"3660592824", b"3660592825"), "has checksum 3660592825, expected 3660592824"),
         (REAL.replace(b"tegra", b"other", 1), "has checksum"),
-        (REAL.replace(b'"-1"', b'"one"'), "has a NUMA node or an answer"),
-        (REAL.replace(b"Ch8K", b"C!8K"), "has a NUMA node or an answer"),
-        (REAL.replace(b"tegra", b"\xff\xfe", 1), "is not the checkpoint"),
-        (b'{"Data":' * 5000, "is not the checkpoint"),
+        (REAL.replace(b'"-1"', b'"one"'), "has an invalid NUMA node or plug-in answer"),
+        (REAL.replace(b"Ch8K", b"C!8K"), "has an invalid NUMA node or plug-in answer"),
+        (REAL.replace(b"tegra", b"\xff\xfe", 1), "is not a checkpoint"),
+        (b'{"Data":' * 5000, "is not a checkpoint"),
     ],
 )
 def test_a_file_that_no_kubelet_wrote_is_named(text: bytes, problem: str) -> None:

@@ -13,7 +13,7 @@ from topowise.attributes import confirmation
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise_exporter.kubelet import startup
 from topowise_exporter.kubelet.allocations import Allocatable, ContainerAllocation, Device, MemoryBlock, PodAllocation
-from topowise_exporter.kubelet.startup import Answer, Before, Kubelet, why_not
+from topowise_exporter.kubelet.startup import Answer, Before, Kubelet, incomplete_because
 
 STATIC = KubeletConfiguration(cpuManagerPolicy="static", memoryManagerPolicy="Static")
 OFF = KubeletConfiguration()
@@ -25,7 +25,7 @@ LATE = 1e6
 
 
 def why(said: Answer, before: Before | None = None, age: float = 1.0, steady: float = LATE) -> set[str]:
-    return set(why_not(said, before or Before(), age, steady))
+    return set(incomplete_because(said, before or Before(), age, steady))
 
 
 def test_a_kubelet_that_knows_all_is_believed() -> None:

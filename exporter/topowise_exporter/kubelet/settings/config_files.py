@@ -1,16 +1,16 @@
-"""The kubelet's --config file and the drop-ins of its --config-dir, merged as the kubelet merges them (KEP-3983).
+"""Reads the kubelet's --config file and the drop-ins of its --config-dir, merged as the kubelet merges them (KEP-3983).
 
-cmd/kubelet/app/server.go, mergeKubeletConfigurations: the main file is loaded and defaulted, then every file that ends
-in `.conf`, in lexical order and with those of subdirectories, is a JSON merge patch (RFC 7396) on what is there: maps
-are merged key by key, feature gates among them, lists and scalars are replaced, null removes. Two things follow:
+cmd/kubelet/app/server.go, mergeKubeletConfigurations: the main file is loaded and defaulted. Then every file that ends
+in `.conf`, in lexical order and including subdirectories, is applied as a JSON merge patch (RFC 7396): maps are merged
+key by key, feature gates too; lists and scalars are replaced; null removes. Two things follow:
 
-- Hard eviction thresholds are defaulted before the drop-ins. A drop-in that names one threshold changes that one and
-  keeps the others, where in the main file it would drop them; mergeDefaultEvictionSettings in a drop-in is too late.
+- Hard eviction thresholds get their defaults before the drop-ins. A drop-in that sets one threshold keeps the others;
+  the main file would drop them. mergeDefaultEvictionSettings in a drop-in has no effect.
 - Without a main file there are no default thresholds at all.
 
-A file is read again only when it changed, and counts once the kubelet has been started since, as it goes by what it
-read then. When it was started, its podresources socket tells, which it makes anew. Compared are the times of changes to
-inodes, because no tool sets those.
+A file is read again only when it has changed. A changed file counts only once the kubelet has restarted, because the
+kubelet keeps what it read at its start. The kubelet recreates its podresources socket at each start. The comparison
+uses inode change times (ctime), which no tool can set.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _Stamp = tuple[str, int, int, int, int]
 
 
 class FileSource:
-    """One of the two paths may be empty. Without `socket`, the kubelet's, changed files count at once."""
+    """Either path may be empty. Without `socket`, the kubelet's podresources socket, changed files count at once."""
 
     name: Final = "file"
     version: Final = ""
@@ -40,20 +40,20 @@ class FileSource:
         self._socket = socket
         self._seen: tuple[str | None, list[_Stamp]] | None = None
         self._read = KubeletConfiguration()
-        # What the kubelet goes by, and the files as they were then.
+        # The configuration that the kubelet uses, and the stamps of its files.
         self._used: KubeletConfiguration | None = None
         self._used_from: list[_Stamp] = []
 
     def expire(self) -> None:
-        """Nothing is kept for longer than the files stay as they are."""
+        """Does nothing: every `read` compares the files."""
 
     async def read(self, kubelet_version: str | None) -> KubeletConfiguration:
-        """The merged configuration with defaults. Raises SourceError naming the file, also one that no kubelet has
-        read yet."""
+        """Returns the merged configuration with defaults. Raises SourceError that names the file, also for a file that
+        is newer than the kubelet's start."""
         paths = [self._config_file] if self._config_file else []
         if self._config_dir:
             paths += drop_ins(self._config_dir)
-        # Stamps are taken before the files are read, so a file that changes in between is read again next time.
+        # Stamps are taken before the files are read: a file that changes in between is read again next time.
         seen = kubelet_version, [_stamp(path) for path in paths]
         if seen != self._seen:
             self._read = load(self._config_file, paths[bool(self._config_file) :], kubelet_version)
@@ -64,22 +64,22 @@ class FileSource:
         return self._read
 
     def _check_started_since(self, stamps: list[_Stamp]) -> None:
-        """Raises SourceError if a file is newer than the kubelet that runs."""
+        """Raises SourceError if a file is newer than the running kubelet."""
         if not self._socket:
             return
         try:
             started = Path(self._socket).stat().st_ctime_ns
         except OSError:
             started = 0
-        # A drop-in that is gone has left no other mark.
+        # A removed drop-in changes only its directory.
         folder = [_stamp(self._config_dir)] if self._config_dir else []
         for path, *_, changed in (*stamps, *folder):
             if changed > started:
-                raise SourceError(path, "has changed since the kubelet was started, which goes by what it read then")
+                raise SourceError(path, "has changed since the kubelet started; it counts after the kubelet's restart")
 
 
 def load(config_file: str, drop_in_files: list[str], kubelet_version: str | None = None) -> KubeletConfiguration:
-    """The main file (none if empty) with the drop-ins applied in their order, and defaults. Raises SourceError."""
+    """Returns the main file (none if empty) with the drop-ins applied in order, and defaults. Raises SourceError."""
     merged: dict[str, Any] = {}
     if config_file:
         merged = _document(config_file)
@@ -97,7 +97,7 @@ def load(config_file: str, drop_in_files: list[str], kubelet_version: str | None
 
 
 def merge_patch(target: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
-    """RFC 7396 on objects: a new object, `target` with the members of `patch`."""
+    """Returns `target` with `patch` applied (RFC 7396), as a new object."""
     merged = dict(target)
     for name, item in patch.items():
         if item is None:
@@ -111,7 +111,7 @@ def merge_patch(target: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str
 
 
 def drop_ins(directory: str) -> list[str]:
-    """Paths of the drop-ins in the order in which they apply (filepath.WalkDir). Raises SourceError."""
+    """Returns the paths of the drop-ins in the order of application (filepath.WalkDir). Raises SourceError."""
     try:
         return list(_walk(Path(directory)))
     except OSError as exc:
@@ -120,7 +120,7 @@ def drop_ins(directory: str) -> list[str]:
 
 def _walk(directory: Path) -> Iterator[str]:
     for entry in sorted(directory.iterdir(), key=lambda entry: entry.name):
-        # WalkDir does not follow links to directories; `..data` of a mounted ConfigMap is one.
+        # WalkDir does not follow links to directories; a mounted ConfigMap has such a link, `..data`.
         if entry.is_dir() and not entry.is_symlink():
             yield from _walk(entry)
         elif entry.name.endswith(DROP_IN):
@@ -132,7 +132,7 @@ def _document(path: str) -> dict[str, Any]:
         text = files.read_regular(path)
     except OSError as exc:
         raise SourceError(path, f"cannot be read: {exc.strerror}") from exc
-    # No kubelet starts with an empty file, so this one is being written.
+    # A kubelet does not start with an empty file, so this file is being written.
     if not text.strip():
         raise SourceError(path, "is empty")
     return kubeletconfig.document(text, source=path)

@@ -249,7 +249,7 @@ async def test_what_was_written_after_the_kubelet_started_is_not_what_it_goes_by
     assert (await source.read(None)).maxPods == 1
     time.sleep(0.02)
     write(path, "maxPods: 22")
-    with pytest.raises(SourceError, match=r"config\.yaml: has changed since the kubelet was started"):
+    with pytest.raises(SourceError, match=r"config\.yaml: has changed since the kubelet started"):
         await source.read(None)
     start_kubelet(socket)
     assert (await source.read(None)).maxPods == 22
@@ -264,7 +264,7 @@ async def test_a_drop_in_that_goes_while_the_kubelet_runs_is_still_what_it_goes_
     assert (await source.read(None)).maxPods == 2
     time.sleep(0.02)
     drop_in.unlink()
-    with pytest.raises(SourceError, match=r"conf\.d: has changed since the kubelet was started"):
+    with pytest.raises(SourceError, match=r"conf\.d: has changed since the kubelet started"):
         await source.read(None)
     start_kubelet(socket)
     assert (await source.read(None)).maxPods == 1
@@ -299,5 +299,5 @@ async def test_without_a_kubelet_a_changed_file_waits_for_one(tmp_path: Path) ->
     await source.read(None)
     socket.unlink()
     write(path, "maxPods: 22")
-    with pytest.raises(SourceError, match="has changed since the kubelet was started"):
+    with pytest.raises(SourceError, match="has changed since the kubelet started"):
         await source.read(None)

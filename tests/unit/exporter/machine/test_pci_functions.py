@@ -83,7 +83,7 @@ def test_a_function_that_is_no_link_is_listed_without_a_path(small: Path, device
     machine = read(small)
     assert [(one.address, one.path) for one in machine.pci[1:3]] == [("0000:97:00.0", ()), ("0000:98:00.0", ())]
     assert machine.problems == (
-        f"{devices}/0000:97:00.0: no link to its place (and 1 more like it); what is above it is not known",
+        f"{devices}/0000:97:00.0: no link to its directory (and 1 more like it); the bridges above it are unknown",
     )
 
 
@@ -94,10 +94,10 @@ def test_a_loop_of_links_is_one_line(small: Path, devices: Path, read: Read) -> 
     (devices / "0000:98:00.2").symlink_to("0000:98:00.1")
     machine = read(small)
     assert [_function(machine, address).path for address in ("0000:98:00.1", "0000:98:00.2")] == [(), ()]
-    lines = [line for line in machine.problems if "what is above it" in line]
+    lines = [line for line in machine.problems if "the bridges above it" in line]
     assert lines == [
         f"{devices}/0000:98:00.1: link '0000:98:00.2': expected a path by a host bridge (pci0000:00) to 0000:98:00.1 "
-        "(and 1 more like it); what is above it is not known"
+        "(and 1 more like it); the bridges above it are unknown"
     ]
 
 
@@ -115,7 +115,7 @@ def test_there_are_only_so_many_functions(
     monkeypatch.setattr(pci_functions, "MOST_FUNCTIONS", 2)
     machine = read(small)
     assert len(machine.pci) == 2
-    assert machine.problems == (f"{devices}: 5 functions, expected at most 2; the others are left out",)
+    assert machine.problems == (f"{devices}: 5 functions, expected at most 2; the rest is left out",)
 
 
 @pytest.mark.parametrize("file", sorted(HWLOC.glob("*.json")), ids=lambda file: file.stem)

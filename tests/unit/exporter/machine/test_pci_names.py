@@ -65,4 +65,4 @@ def test_a_class_with_too_many_names_is_told_and_not_used(
     _class(small, "net", "ens1f1", f"pci0000:97/0000:97:00.0/{NIC}")
     machine = read(small)
     assert machine.pci_names == ()
-    assert machine.problems == (f"{small}/sys/class/net: 2 names, expected at most 1; none of them is used",)
+    assert machine.problems == (f"{small}/sys/class/net: 2 names, expected at most 1; no name is used",)
