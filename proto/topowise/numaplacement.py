@@ -1,9 +1,9 @@
-"""numaplacement: which container sits on which NUMA node, in a few characters of an NRT.
+"""numaplacement: the NUMA node of each container, in a few characters of an NRT.
 
-An exporter on a single-numa-node kubelet says it, so that a scheduler knows in which zone a preempted pod leaves room.
-Container names do not travel: both sides sort the hashes of the same containers, and each node's vector lists offsets
-into that order (the first, then the differences), except for the busiest node, which has all that are left over.
-A number is LEB89: 64 of the characters that JSON never escapes end it, the other 25 announce more digits.
+An exporter on a single-numa-node kubelet publishes it, so that a scheduler knows in which zone a preempted pod releases
+resources. Container names are not included. Both sides sort the hashes of the same containers, and each node's vector
+lists offsets into that order (the first, then the differences). The busiest node has no vector: it has all remaining
+offsets. A number is LEB89: 64 of the characters that JSON never escapes end it, the other 25 announce more digits.
 Format and known answers: github.com/k8stopologyawareschedwg/numaplacement v0.1.0, metadata version 1.
 """
 
@@ -36,17 +36,17 @@ _MORE = 25
 
 # Upstream's offsets are int32.
 _MAX_OFFSET = (1 << 31) - 1
-# The busiest node's offsets are written out on reading: a count beyond this is damage, not a machine (a kubelet is
-# tested with 110 pods, and run with up to a thousand).
+# A reader expands the busiest node's offsets: a count beyond this is damaged text (a kubelet is tested with 110 pods,
+# and run with up to a thousand).
 _MAX_CONTAINERS = 1 << 14
 
 
 class PlacementError(TopowiseError):
-    """A container that cannot be said to sit on one NUMA node of the machine."""
+    """A container whose resources are not on exactly one NUMA node of the machine."""
 
 
 class Metadata(msgspec.Struct, frozen=True, gc=False):
-    """What the vectors are to be read with; `node_count` is one more than the highest NUMA node id."""
+    """How to read the vectors; `node_count` is one more than the highest NUMA node id."""
 
     containers: int
     node_count: int
@@ -54,54 +54,50 @@ class Metadata(msgspec.Struct, frozen=True, gc=False):
 
 
 class Holdings(msgspec.Struct, frozen=True, gc=False):
-    """What a container holds exclusively: CPU ids, and for each device and memory block the NUMA nodes it is near."""
+    """Exclusive resources of a container: CPU ids, and the NUMA nodes of each device and memory block."""
 
     cpus: tuple[int, ...] = ()
     devices: tuple[tuple[int, ...], ...] = ()
     memory: tuple[tuple[int, ...], ...] = ()
 
 
-def affinity(held: Holdings, node_of_cpu: Mapping[int, int]) -> int | None:
-    """The node of the CPUs, else of the devices, else of the memory; None if nothing belongs to a node.
-
-    A device or block near several nodes decides nothing as long as another names the node. Raises PlacementError if
-    there is more than one node to choose from.
-    """
-    unknown = [cpu for cpu in held.cpus if node_of_cpu.get(cpu, -1) < 0]
+def affinity(holdings: Holdings, node_of_cpu: Mapping[int, int]) -> int | None:
+    """Returns the node of the CPUs, else of the devices, else of the memory; None without resources of a node. A device
+    or block near several nodes is ignored if another names the node. Raises PlacementError if several nodes are
+    possible."""
+    unknown = [cpu for cpu in holdings.cpus if node_of_cpu.get(cpu, -1) < 0]
     if unknown:
         raise PlacementError(f"CPU {unknown[0]} is on no known NUMA node")
-    cpus = tuple((node_of_cpu[cpu],) for cpu in held.cpus)
-    for what, entries in (("CPUs", cpus), ("devices", held.devices), ("memory", held.memory)):
+    cpus = tuple((node_of_cpu[cpu],) for cpu in holdings.cpus)
+    for what, entries in (("CPUs", cpus), ("devices", holdings.devices), ("memory", holdings.memory)):
         named = sorted({nodes[0] for nodes in entries if len(nodes) == 1})
         if len(named) > 1:
             raise PlacementError(f"its {what} are on NUMA nodes {named}, not on one")
         if named:
             return named[0]
-    if any(held.devices) or any(held.memory):
+    if any(holdings.devices) or any(holdings.memory):
         raise PlacementError("all it holds is near more than one NUMA node")
     return None
 
 
 def placements(containers: Mapping[Container, Holdings], node_of_cpu: Mapping[int, int]) -> dict[Container, int]:
-    """The node of every container that has one. Raises PlacementError: a reader that knows of a container which is
-    not counted takes none of the vectors, so there is no use in publishing the others."""
-    placed: dict[Container, int] = {}
-    for container, held in containers.items():
+    """Returns the node of every container that has a node. Raises PlacementError for a container without a single node:
+    a reader that knows this container would reject all vectors, so there is no point in publishing them."""
+    node_of_container: dict[Container, int] = {}
+    for container, holdings in containers.items():
         try:
-            node = affinity(held, node_of_cpu)
+            node = affinity(holdings, node_of_cpu)
         except PlacementError as exc:
             raise PlacementError(f"container {'/'.join(container)}: {exc}") from exc
         if node is not None:
-            placed[container] = node
-    return placed
+            node_of_container[container] = node
+    return node_of_container
 
 
 def encode(placements: Mapping[Container, int], nodes: Iterable[int]) -> tuple[str, dict[int, str]]:
-    """The metadata, and the vector of every NUMA node that has one; `nodes` are the ids of the whole machine.
-
+    """Returns the metadata, and the vector of every NUMA node that has one; `nodes` are the ids of the whole machine.
     The node count of the metadata is one more than the highest id, because readers refuse ids that are not below it,
-    and ids have gaps on some machines. Raises PlacementError on a node that the machine does not have.
-    """
+    and ids have gaps on some machines. Raises PlacementError for a node that the machine does not have."""
     known = frozenset(nodes)
     if strays := sorted(set(placements.values()) - known):
         raise PlacementError(f"containers are placed on NUMA nodes {strays}, which the machine does not have")
@@ -116,30 +112,28 @@ def encode(placements: Mapping[Container, int], nodes: Iterable[int]) -> tuple[s
 
 
 def decode(metadata: str, vectors: Mapping[int, str]) -> dict[int, tuple[int, ...]]:
-    """NUMA node id -> offsets into the sorted hashes of all containers, ascending. Raises ParseError."""
+    """Returns NUMA node id -> offsets into the sorted hashes of all containers, ascending. Raises ParseError."""
     decoded = decode_metadata(metadata)
     if not all(0 <= node < decoded.node_count and node != decoded.busiest for node in vectors):
         raise ParseError("numaplacement metadata", metadata, f"nodes that fit vectors of {sorted(vectors)}")
-    found: dict[int, tuple[int, ...]] = {}
-    placed: set[int] = set()
+    offsets_of_node: dict[int, tuple[int, ...]] = {}
+    seen: set[int] = set()
     for node, text in sorted(vectors.items()):
         offsets = decode_offsets(text)
         if offsets and offsets[-1] >= decoded.containers:
             raise ParseError("numaplacement vector", text, f"offsets below {decoded.containers}")
         counts = Counter(offsets)
-        if len(counts) < len(offsets) or not placed.isdisjoint(counts):
+        if len(counts) < len(offsets) or not seen.isdisjoint(counts):
             raise ParseError("numaplacement vector", text, "each offset once in all vectors")
-        placed |= counts.keys()
-        found[node] = offsets
-    found[decoded.busiest] = tuple(offset for offset in range(decoded.containers) if offset not in placed)
-    return dict(sorted(found.items()))
+        seen |= counts.keys()
+        offsets_of_node[node] = offsets
+    offsets_of_node[decoded.busiest] = tuple(offset for offset in range(decoded.containers) if offset not in seen)
+    return dict(sorted(offsets_of_node.items()))
 
 
 def resolve(decoded: Mapping[int, tuple[int, ...]], containers: Iterable[Container]) -> dict[Container, int]:
-    """The node of each container, for a reader who knows which containers were counted.
-
-    Raises ParseError if their number differs: then offsets mean other containers than the writer's.
-    """
+    """Returns the node of each container, for a reader that knows which containers were counted. Raises ParseError if
+    their number differs: then the offsets refer to other containers."""
     by_hash = {container_hash(container): container for container in containers}
     total = sum(map(len, decoded.values()))
     if total != len(by_hash):
@@ -149,7 +143,7 @@ def resolve(decoded: Mapping[int, tuple[int, ...]], containers: Iterable[Contain
 
 
 def container_hash(container: Container) -> int:
-    """XXH64 of the three names with a NUL between them."""
+    """Returns XXH64 of the three names, separated by NUL."""
     return xxhash.xxh64_intdigest("\0".join(container).encode())
 
 
@@ -159,7 +153,7 @@ def encode_metadata(metadata: Metadata) -> str:
 
 
 def decode_metadata(text: str) -> Metadata:
-    """The inverse of `encode_metadata`, the fields in any order. Raises ParseError."""
+    """Returns the inverse of `encode_metadata`, with the fields in any order. Raises ParseError."""
     head, *pairs = text.split("::")
     if head != _PREFIX + _VERSION:
         raise ParseError("numaplacement metadata", text, f"{_PREFIX} and version {_VERSION}")
@@ -178,7 +172,7 @@ def decode_metadata(text: str) -> Metadata:
 
 
 def encode_offsets(offsets: Iterable[int]) -> str:
-    """LEB89 of the lowest offset and of the steps to the others; the offsets are 0 or more, in any order."""
+    """Returns LEB89 of the lowest offset and of the differences; the offsets are 0 or more, in any order."""
     previous = 0
     parts: list[str] = []
     for offset in sorted(offsets):
@@ -193,7 +187,7 @@ def _encode_number(number: int) -> str:
     if number < _LAST:
         return _ALPHABET[number]
     high, last = divmod(number - _LAST, _LAST)
-    # At least one digit: 64 is a leading zero and a last digit of zero.
+    # At least a digit: 64 is a leading zero and a last digit of zero.
     digits = [high % _MORE]
     while high := high // _MORE:
         digits.append(high % _MORE)
@@ -201,7 +195,7 @@ def _encode_number(number: int) -> str:
 
 
 def decode_offsets(text: str) -> tuple[int, ...]:
-    """The inverse of `encode_offsets`, ascending. Raises ParseError."""
+    """Returns the inverse of `encode_offsets`, ascending. Raises ParseError."""
     offsets: list[int] = []
     previous = 0
     high: int | None = None

@@ -1,10 +1,9 @@
-"""Where devices are on the PCI buses: `topowise.io/pci`, JSON in arrays without keys.
+"""PCI paths of devices: `topowise.io/pci`, JSON in arrays without keys.
 
 [["pci0000:17/0000:17:00.0", 0, ["0000:18:00.1", "0000:18:00.2"], {"GPU-5e...": "0000:18:00.0"}]]: an array for each
-place that devices have in common, with all that is above them, host bridge first; the NUMA node that the kernel names
-for them, null for none; ids of devices that are addresses; and other ids with the address of each. Devices of which
-nobody outside their plug-in knows which function they are, are not in it. How far two places are apart is told by
-`topowise.pci.distance`.
+path, with the bridges above the devices, host bridge first; the NUMA node that the kernel names for them, or null;
+device ids that are addresses; and other device ids with their addresses. Devices whose PCI function only their plug-in
+knows are left out. `topowise.pci.distance` is the distance between two devices.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ from topowise.errors import ParseError
 from topowise.pci import Place
 
 LONGEST: Final = 1 << 16
-"""Characters: some three thousand functions, a tenth of what an object may have."""
+"""Characters: some three thousand functions, a tenth of an object's limit."""
 _MOST_NODES: Final = 1 << 20
 _LONGEST_ID: Final = 300
 
 
 class Located(NamedTuple):
-    """The function that a device is, and where it is."""
+    """A device's PCI function, and its place."""
 
     address: str
     place: Place
 
 
 class Written(NamedTuple):
-    """The text, and how many devices are left out as it would be longer than LONGEST."""
+    """The text, and the number of devices that are left out because of LONGEST."""
 
     text: str
     omitted: int
@@ -49,7 +48,7 @@ _decode = msgspec.json.Decoder(list[_Group]).decode
 
 
 def write(devices: Mapping[str, Located], longest: int = LONGEST) -> Written:
-    """By id of the device; the same text for the same devices in any order."""
+    """Returns the text for devices by id, whatever their order."""
     groups: dict[Place, _Group] = {}
     for name, (address, place) in sorted(devices.items()):
         group = groups.setdefault(place, _Group("/".join(place.path), place.numa_node, [], {}))
@@ -59,7 +58,7 @@ def write(devices: Mapping[str, Located], longest: int = LONGEST) -> Written:
             group.others[name] = address
     ordered = sorted(groups.items(), key=lambda item: (_order(item[0]), item[1].path))
     parts: list[str] = []
-    # Brackets around all, and a comma after each but the last.
+    # Brackets around all groups, and a comma after each group but the last.
     length, omitted = 1, 0
     for _, group in ordered:
         part = msgspec.json.encode(group, order="sorted").decode()
@@ -72,7 +71,7 @@ def write(devices: Mapping[str, Located], longest: int = LONGEST) -> Written:
 
 
 def read(text: str) -> dict[str, Located]:
-    """The inverse of `write`, by id of the device. Raises ParseError."""
+    """Returns the inverse of `write`, by device id. Raises ParseError."""
     if len(text) > LONGEST:
         raise ParseError("places", text, f"at most {LONGEST} characters")
     try:
@@ -88,7 +87,7 @@ def _devices(group: _Group) -> Iterator[tuple[str, Located]]:
     if node is not None and not 0 <= node < _MOST_NODES:
         raise ParseError("places", str(node), "the id of a NUMA node, or null")
     place = Place(path, node)
-    for name, address in (*((one, one) for one in group.addresses), *group.others.items()):
+    for name, address in (*zip(group.addresses, group.addresses, strict=True), *group.others.items()):
         if not pci.is_address(address) or len(name) > _LONGEST_ID:
             raise ParseError("places", f"{name}: {address}", "an id of a device and an address (0000:18:00.0)")
         yield name, Located(address, place)
@@ -99,5 +98,5 @@ def _order(place: Place) -> list[tuple[int, ...]]:
 
 
 def _host_bridge(name: str) -> tuple[int, ...]:
-    """Domain and bus."""
+    """Returns domain and bus."""
     return tuple(int(part, 16) for part in name.removeprefix("pci").split(":"))

@@ -1,6 +1,6 @@
-"""`topowise.io/refused-state-files`: why the kubelet would not start again, by the name of its state file, as JSON.
+"""`topowise.io/refused-state-files`, JSON: state file -> why the kubelet would refuse it at its next start.
 
-The attribute is absent if it would.
+The attribute is absent if the kubelet would start.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ _LONGEST = 500
 
 
 def write(problems: Mapping[str, str]) -> str:
-    """By file, sorted."""
+    """Returns the text, sorted by file."""
     return msgspec.json.encode(problems, order="sorted").decode()
 
 
 def read(named: Mapping[str, str]) -> dict[str, str]:
-    """The inverse of `write`; empty without the attribute, and for a text that is none of ours."""
+    """Returns the inverse of `write`; empty without the attribute, and for malformed text."""
     try:
-        found = msgspec.json.decode(named.get(attributes.REFUSED_STATE_FILES, "{}"), type=dict[str, str])
+        problems = msgspec.json.decode(named.get(attributes.REFUSED_STATE_FILES, "{}"), type=dict[str, str])
     except documents.UNREADABLE:
         return {}
-    return {name[:_LONGEST]: text[:_LONGEST] for name, text in list(found.items())[:8]}
+    return {name[:_LONGEST]: text[:_LONGEST] for name, text in list(problems.items())[:8]}

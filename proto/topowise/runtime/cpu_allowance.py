@@ -1,7 +1,7 @@
-"""CPU time of the event loop's thread that one kind of work may take.
+"""Limits the CPU time of the event loop's thread for a kind of work.
 
-Both daemons do everything in one thread. Work that strangers can ask for therefore gets a share of that thread, and the
-share is measured in CPU time: a machine that is busy with other processes does not use the share up.
+Both daemons do everything in a single thread. So work that any client can request gets a share of that thread. The
+share is measured in CPU time: load of other processes on the machine does not use it up.
 """
 
 from __future__ import annotations
@@ -17,10 +17,8 @@ Result = TypeVar("Result")
 
 
 class Allowance:
-    """A token bucket of CPU seconds: `share` of the time in the long run, `burst` seconds beyond that.
-
-    While there is a burst to use, the work gets `peak` of the time.
-    """
+    """A token bucket of CPU seconds: `share` of the time in the long run, and `burst` seconds beyond that. While burst
+    is left, the work gets `peak` of the time."""
 
     def __init__(
         self, share: float, burst: float, *, peak: float = 1.0, clock: Callable[[], float] = time.monotonic
@@ -36,11 +34,11 @@ class Allowance:
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
 
     def number(self) -> int:
-        """For a new piece of work: the lower number has the first turn."""
+        """Returns the number of a new piece of work: the lower number gets the first turn."""
         return next(self._numbers)
 
     async def take_turn(self, number: int) -> None:
-        """Until it is this work's turn and there is something to use. `end_turn` has to follow."""
+        """Waits for this work's turn and for CPU time in the bucket. Call `end_turn` afterwards."""
         while self._is_taken:
             future = asyncio.get_running_loop().create_future()
             heapq.heappush(self._waiting, (number, next(self._numbers), future))
@@ -52,7 +50,7 @@ class Allowance:
                 raise
         self._is_taken = True
         try:
-            # Others may be charged while this work sleeps: requests are as they come.
+            # Other work may be charged while this work sleeps, so the delay is computed again.
             while delay := self.delay():  # noqa: ASYNC110 - there is no event, only time
                 await asyncio.sleep(delay)
         except BaseException:
@@ -60,7 +58,7 @@ class Allowance:
             raise
 
     def end_turn(self) -> None:
-        """Lets the oldest work that waits have its turn."""
+        """Gives the turn to the oldest waiting work."""
         self._is_taken = False
         while self._waiting:
             _, _, future = heapq.heappop(self._waiting)
@@ -69,13 +67,13 @@ class Allowance:
                 return
 
     def charge(self, seconds: float) -> None:
-        """Takes CPU seconds that were used; the bucket may go below zero."""
+        """Subtracts used CPU seconds; the bucket may go below zero."""
         self._fill()
         self._left -= seconds
         self._rested_at = self._at + seconds * self._rest
 
     def delay(self) -> float:
-        """Seconds until there is something to use again; 0.0 if there is now."""
+        """Returns seconds until CPU time is available again; 0.0 if it is available now."""
         self._fill()
         return max(0.0, -self._left / self._share, self._rested_at - self._at)
 
@@ -88,9 +86,10 @@ class Allowance:
 class Paced(Awaitable[Result | None]):
     """A coroutine whose steps are charged to an allowance, and wait while the allowance is used up.
 
-    Of several coroutines with one allowance, the oldest that can go on has the next step: the first is done first, and
-    none waits for another that waits for the network. Only the coroutine's own steps are charged, not what the loop
-    does between two steps. The coroutine is cancelled, and None is its result, when `is_wanted` says no before a step.
+    Of several coroutines with the same allowance, the oldest that can continue gets the next step: the first ends
+    first, and none waits for another that waits for the network. Only the coroutine's own steps are charged, not other
+    work of the loop between two steps. If `is_wanted` returns False before a step, the coroutine is cancelled, and the
+    result is None.
     """
 
     def __init__(
@@ -106,7 +105,8 @@ class Paced(Awaitable[Result | None]):
         self._cpu = cpu
 
     def __await__(self) -> Generator[Any, Any, Result | None]:
-        """As the coroutine; exceptions, a cancellation among them, go through to it, and wait for no turn."""
+        """Behaves as the coroutine; exceptions, including a cancellation, are passed to it at once, without waiting for
+        a turn."""
         raised: BaseException | None = None
         number = self._allowance.number()
         is_given_up = False
@@ -119,7 +119,7 @@ class Paced(Awaitable[Result | None]):
                 except BaseException as exc:
                     raised = exc
             if raised is None and not is_given_up and not self._is_wanted():
-                # Not closed: what it has open may have to be waited for.
+                # Cancelled instead of closed: the coroutine may have to await the release of its resources.
                 raised, is_given_up = asyncio.CancelledError(), True
             try:
                 waited = self._step(raised, has_turn=has_turn)
@@ -137,10 +137,10 @@ class Paced(Awaitable[Result | None]):
                 raised = exc
 
     def _step(self, raised: BaseException | None, *, has_turn: bool) -> Any:
-        started = self._cpu()
+        cpu_before = self._cpu()
         try:
             return self._work.send(None) if raised is None else self._work.throw(raised)
         finally:
-            self._allowance.charge(self._cpu() - started)
+            self._allowance.charge(self._cpu() - cpu_before)
             if has_turn:
                 self._allowance.end_turn()

@@ -1,8 +1,8 @@
-"""Log once per change: what was said not long ago is remembered, so that a trouble that shows in two ways in turn is
-not said each time it shows.
+"""Logs a problem once per change: recent texts are remembered, so that a problem that alternates between two texts is
+not logged each time.
 
-A server that is half gone resets one connection and refuses the next; a log that says each change of the words says a
-line a try then, for as long as the trouble lasts.
+Example: a half-dead server resets one connection and refuses the next. A log of every change would have a line per try
+for as long as the problem lasts.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _MOST_BYTES: Final = 1 << 18
 
 
 class OncePerChange:
-    """Texts with the time at which they were said. `clock` is monotonic, `again` seconds after which one is logged
-    again."""
+    """Remembers texts with the time at which they were logged. `clock` is monotonic; after `again` seconds a text is
+    logged again."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, again: float = _AGAIN_S) -> None:
         self._clock = clock
         self._again = again
-        self._last, self._is_said = "", False
-        self._said: Bounded[str, float] = Bounded(_MOST_BYTES, lambda text, _: len(text), _MOST)
+        self._last, self._is_logged = "", False
+        self._logged_at: Bounded[str, float] = Bounded(_MOST_BYTES, lambda text, _: len(text), _MOST)
 
     @property
     def last(self) -> str:
@@ -34,24 +34,25 @@ class OncePerChange:
         return self._last
 
     def is_change(self, text: str) -> bool:
-        """Whether to say a text: it was not said since another one, or for a while. Then it counts as said."""
-        if text == self._last and self._is_said:
+        """Returns whether to log a text: it was not logged recently. Then it counts as logged."""
+        if text == self._last and self._is_logged:
             return False
         self._last = text
         now = self._clock()
-        said_at = self._said.get(text)
-        self._is_said = said_at is None or now - said_at >= self._again
-        if self._is_said:
-            self._said.put(text, now)
-        return self._is_said
+        logged_at = self._logged_at.get(text)
+        self._is_logged = logged_at is None or now - logged_at >= self._again
+        if self._is_logged:
+            self._logged_at.put(text, now)
+        return self._is_logged
 
     def over(self) -> bool:
-        """The trouble is over, perhaps not for long: whether its end is worth saying. What was said is remembered."""
-        was, self._last, self._is_said = self._is_said, "", False
+        """Notes that the problem is over, perhaps not for long. Returns whether to log its end. Logged texts are
+        remembered."""
+        was, self._last, self._is_logged = self._is_logged, "", False
         return was
 
     def clear(self) -> bool:
-        """The trouble is over: whether there was one. What was said is forgotten."""
-        was, self._last, self._is_said = bool(self._last), "", False
-        self._said.clear()
+        """Notes that the problem is over. Returns whether there was a problem. Logged texts are forgotten."""
+        was, self._last, self._is_logged = bool(self._last), "", False
+        self._logged_at.clear()
         return was

@@ -45,7 +45,7 @@ def test_texts_that_never_repeat_are_not_kept_for_ever() -> None:
     once = OncePerChange(Clock())
     for number in range(1000):
         assert once.is_change(f"attempt {number}")
-    assert len(once._said) <= 32
+    assert len(once._logged_at) <= 32
 
 
 def test_what_comes_and_goes_is_said_once_and_so_is_its_end() -> None:
