@@ -27,11 +27,9 @@ from topowise_exporter.publish.topology import Observation
 def observed(
     node_name: str, observation: Observation, excluded: Exclusions, owner: nrt.OwnerReference | None = None
 ) -> numatopology.Numatopology:
-    """Returns the object to publish, without a timestamp: the writer sets it when it writes.
-
-    With the CPU manager off no CPU is allocatable: then all online CPUs except those of reservedSystemCPUs are free,
-    and the reader subtracts the sum of kubeReserved and systemReserved.
-    """
+    """Returns the object to publish, without a timestamp: the writer sets it when it writes. With the CPU manager off
+    no CPU is allocatable: then all online CPUs except those of reservedSystemCPUs are free, and the reader subtracts
+    the sum of kubeReserved and systemReserved."""
     allocations = exclusions.apply(excluded, observation.allocations)
     kubelet, machine = observation.kubelet, observation.machine
     includes_cpus = not excluded.has_resource(numatopology.CPU)
