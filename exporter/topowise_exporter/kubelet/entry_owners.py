@@ -100,14 +100,8 @@ def _whole(
     cpus: Mapping[str, frozenset[int]],
     blocks: Mapping[str, tuple[MemoryBlock, ...]],
 ) -> PodAllocation:
-    entry = next(
-        (
-            (container.name, container.cpus, container.memory)
-            for container in pod.containers
-            if container.cpus or container.memory
-        ),
-        None,
-    )
+    entries = ((container.name, container.cpus, container.memory) for container in pod.containers)
+    entry = next((entry for entry in entries if entry[1] or entry[2]), None)
     candidates = None if entry is None else uids.get(entry)
     if not candidates:
         return pod
@@ -242,12 +236,7 @@ def _unexplained(state: MemoryState) -> list[MemoryBlock]:
     if state.pods:
         # With pod-level resources the tables count the pod's total, and container entries are shares of it.
         return []
-    blocks = [
-        block
-        for containers in state.holders.values()
-        for container_blocks in containers.values()
-        for block in container_blocks
-    ]
+    blocks = [block for pod in state.holders.values() for listed in pod.values() for block in listed]
     counted = Counter(node for block in blocks for node in block.nodes)
     extra = {node: entry.number_of_assignments - counted[node] for node, entry in state.nodes.items()}
     nodes = tuple(sorted(node for node, count in extra.items() if count > 0))
