@@ -180,15 +180,13 @@ def live_memory_holders(
 
 
 def exact_memory(state: MemoryState, live: frozenset[str]) -> FreeMemory:
-    """Returns what is free once the memory of dead pods is released (memorymanager/policy_static.go,
-    releaseContainerMemory)."""
+    """Returns what is free once the kubelet has released the memory of dead pods."""
     accounting = _Accounting(state, live)
     for block in _unexplained(state):
         accounting.release(block)
-    for uid, containers in sorted(state.holders.items()):
-        for _, blocks in sorted(containers.items()) if uid not in live else ():
-            for block in blocks:
-                accounting.release(block)
+    for uid in sorted(state.holders.keys() - live):
+        for block in _booked(state, uid):
+            accounting.release(block)
     return FreeMemory(accounting.free, accounting.assignments, accounting.cells)
 
 
@@ -208,9 +206,8 @@ class _Accounting:
         for (_, kind), size in self._reserved.items():
             self._spare[kind] += size
         for uid in live & state.holders.keys():
-            for blocks in state.holders[uid].values():
-                for block in blocks:
-                    self._spare[block.type] -= block.size
+            for block in _booked(state, uid):
+                self._spare[block.type] -= block.size
 
     def release(self, block: MemoryBlock) -> None:
         """Releases the part of the block that no live pod needs, lowest NUMA node first."""
@@ -227,6 +224,13 @@ class _Accounting:
                 self._reserved[node, block.type] -= released
                 self.free[node, block.type] += released
                 rest -= released
+
+
+def _booked(state: MemoryState, uid: str) -> tuple[MemoryBlock, ...]:
+    """Returns the pod's blocks as the tables count them. Containers that share pod-level memory have an entry with all
+    of it each, but the tables count the pod's blocks once (memorymanager/policy_static.go, releaseMemory)."""
+    containers = sorted(state.holders[uid].items())
+    return state.pods.get(uid) or tuple(block for _, blocks in containers for block in blocks)
 
 
 def _unexplained(state: MemoryState) -> list[MemoryBlock]:

@@ -167,6 +167,10 @@ def memory_of(number: int, reserved: int, entries: str, more: str = "") -> bytes
 LISTED = PodAllocation("ns", "p", (ContainerAllocation("c", memory=(MemoryBlock("memory", (0,), 40),)),))
 C = '{"c":[{"numaAffinity":[0],"type":"memory","size":40}]}'
 POD_ENTRIES = ',"podEntries":{"v":{"memoryBlocks":[{"numaAffinity":[0],"type":"memory","size":30}]}}'
+# Both containers share the pod's memory, so each entry has all of it (policy_static.go, podSharedPoolBlocks).
+SHARED = '{"a":[{"numaAffinity":[0],"type":"memory","size":30}],"b":[{"numaAffinity":[0],"type":"memory","size":30}]}'
+LIVE_POD = POD_ENTRIES.replace("30", "40")
+FORTY, TEN = SHARED.replace('"a"', '"c"').replace("30", "40"), C.replace("40", "10").replace('"c"', '"x"')
 REUSED = '{"i":[{"numaAffinity":[0],"type":"memory","size":10}],"c":[{"numaAffinity":[0],"type":"memory","size":6}]}'
 
 
@@ -177,6 +181,8 @@ REUSED = '{"i":[{"numaAffinity":[0],"type":"memory","size":10}],"c":[{"numaAffin
         pytest.param(memory_of(2, 70, f'"u":{C}'), 60, 1, id="the tables have a block, its entry is not written yet"),
         pytest.param(memory_of(3, 50, f'"u":{C},"v":{REUSED}'), 60, 1, id="an app container is booked on its init's"),
         pytest.param(memory_of(2, 70, f'"u":{C}', POD_ENTRIES), 30, 2, id="a pod has memory as a whole"),
+        pytest.param(memory_of(2, 70, f'"u":{C},"v":{SHARED}', POD_ENTRIES), 60, 1, id="a pod-level pod is dead"),
+        pytest.param(memory_of(2, 50, f'"u":{TEN},"v":{FORTY}', LIVE_POD), 60, 1, id="a pod-level pod is live"),
     ],
 )
 def test_what_is_half_written_is_nobodys_and_takes_nothing_from_others(
