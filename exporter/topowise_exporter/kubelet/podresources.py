@@ -76,11 +76,6 @@ class PodResources:
     ) -> None:
         await self._drop()
 
-    @property
-    def socket(self) -> str:
-        """Path of the socket."""
-        return self._socket
-
     async def allocatable(self) -> Allocatable:
         """Calls GetAllocatableResources. Raises SourceError."""
         answer = await self._call("GetAllocatableResources")
