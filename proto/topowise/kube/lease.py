@@ -8,13 +8,12 @@ only run at about the same rate.
 
 A leader counts from the time at which it sent its last successful renewal, candidates from the time at which they saw
 it, which is later. So between the end of a leadership (renew deadline) and the beginning of the next there is at least
-`lease_duration
- - renew_deadline`: the time for cancelled work to end. A process that was stopped for longer continues
+`lease_duration - renew_deadline`: the time for cancelled work to end. A process that was stopped for longer continues
 where it was, so its work writes through `Api.fenced`, which checks `is_leader` before each write.
 
-Stricter than client-go: the renew deadline counts from the last renewal (client-go: from the first try after it), a
-leader whose record names another process stops at once (client-go: at the deadline), and a Lease that was deleted under
-a running leader is left to this leader to create again. Needs the verbs get, create and update on the Lease.
+Stricter than client-go: The renew deadline counts from the last renewal, not from the first try after it. A leader
+whose record names another process stops at once, not at the deadline. A Lease that was deleted under a running leader
+is left to this leader to create again. Needs the verbs get, create and update on the Lease.
 """
 
 from __future__ import annotations

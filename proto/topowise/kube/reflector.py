@@ -4,9 +4,10 @@ Three nested loops with a duty each: `run` never ends (back-off between failures
 collection and then follows it until the server reports that history is lost, `_watch_once` is a single connection. The
 consumer implements `replace` (all objects) and `apply` (an event), and needs no knowledge of the protocol.
 
-It avoids the traps of the official informer: a silent peer is dropped after `silence` seconds (the first bookmark of a
-quiet watch was seen after two minutes), a 410 lists again after a back-off, a list is paged, an object that does not
-decode is skipped and logged, and an event older than the copy is ignored, also for an object that was deleted since.
+It avoids the traps of the official informer. It drops a peer that is silent for `silence` seconds; a quiet watch sends
+its first bookmark after up to two minutes. After a 410 it lists again with back-off. Lists are paged. An object that
+does not decode is skipped and logged. An event older than the copy is ignored, also for an object that was deleted
+since.
 Rules: https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
 """
 
@@ -41,8 +42,7 @@ EventType = Literal["ADDED", "MODIFIED", "DELETED"]
 _FIRST_PAGE = 50
 _MOST_IN_PAGE = 500
 _PAGE_BYTES = 2 << 20
-# Less than the API server's own 5..10 minutes, and random so that clients do not all reconnect to a restarted server at
-# once.
+# Less than the API server's own 5..10 minutes; random, so that clients do not reconnect to a restarted server at once.
 _WATCH_SECONDS = (240.0, 290.0)
 _SILENCE_SECONDS = 150.0
 # Time for the server to end a watch before the client does.
