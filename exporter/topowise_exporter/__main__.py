@@ -124,7 +124,7 @@ def _kubelet_root(socket: str) -> str:
     if (root / CPU_STATE).exists():
         return str(root)
     if path.exists():
-        output.note(f"warning: {root / CPU_STATE}: missing; printing what the socket alone tells")
+        output.note(f"warning: {root / CPU_STATE}: missing; printing what the socket alone reports")
     return ""
 
 
