@@ -63,7 +63,7 @@ def _text(parse: Callable[[str], object]) -> Callable[[bytes], object]:
 
 
 def _quantity(text: str) -> object:
-    return quantities.value(text), quantities.milli_value(text), quantities.whole(text), quantities.same(text, "1k")
+    return quantities.value(text), quantities.milli_value(text), quantities.whole(text)
 
 
 def _threshold(text: str) -> object:
