@@ -12,7 +12,7 @@ from topowise import nrt
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise_exporter import machine as hardware
 from topowise_exporter.exclusions import Exclusions
-from topowise_exporter.kubelet.model import (
+from topowise_exporter.kubelet.allocations import (
     Allocatable,
     Allocations,
     ContainerAllocation,

@@ -16,9 +16,20 @@ import msgspec
 
 from sandbox.exported import exported
 from scheduling import configuration
-from topowise import attributes, cpuset, documents, fingerprint, kubeletconfig, nrt, numatopology, pci, placement, pods
+from topowise import (
+    attributes,
+    cpuset,
+    documents,
+    fingerprint,
+    kubeletconfig,
+    nrt,
+    numaplacement,
+    numatopology,
+    pci,
+    pods,
+)
 from topowise import quantity as quantities
-from topowise.attributes import cores, devices, holdings, places
+from topowise.attributes import cores, devices, holdings, pci_devices
 from topowise.errors import ParseError, TopowiseError
 from topowise.kube import kubeconfig
 from topowise.runtime import config
@@ -51,7 +62,7 @@ def _text(parse: Callable[[str], object]) -> Callable[[bytes], object]:
 
 
 def _quantity(text: str) -> object:
-    return quantities.value(text), quantities.milli_value(text), quantities.whole(text), quantities.same(text, "1k")
+    return quantities.value(text), quantities.milli_value(text), quantities.whole(text)
 
 
 def _threshold(text: str) -> object:
@@ -69,13 +80,13 @@ def _cpus(text: str) -> object:
 
 def _placement(text: str) -> object:
     metadata, _, vector = text.partition(" ")
-    return placement.decode(metadata, {1: vector})
+    return numaplacement.decode(metadata, {1: vector})
 
 
 def _places(text: str) -> object:
-    found = places.read(text)
-    written = places.write(found)
-    assert written.omitted or places.read(written.text) == found
+    found = pci_devices.read(text)
+    written = pci_devices.write(found)
+    assert written.omitted or pci_devices.read(written.text) == found
     return [pci.distance(one.place, other.place) for one in list(found.values())[:8] for other in found.values()]
 
 
@@ -176,7 +187,7 @@ _FOREIGN_TOPOLOGY = msgspec.json.encode(
         "metadata": {"name": "n1", "resourceVersion": "7"},
         "topologyPolicies": ["SingleNUMANodePodLevel"],
         "attributes": [
-            {"name": placement.METADATA_ATTRIBUTE, "value": "npv0v001::ve=leb89::cc=3::nn=2::bn=0"},
+            {"name": numaplacement.METADATA_ATTRIBUTE, "value": "npv0v001::ve=leb89::cc=3::nn=2::bn=0"},
             {"name": "topologyManagerPolicy", "value": "restricted"},
         ],
         "zones": [
@@ -184,7 +195,7 @@ _FOREIGN_TOPOLOGY = msgspec.json.encode(
                 "name": f"node-{number}",
                 "type": "Node",
                 "costs": [{"name": "node-0", "value": 10}, {"name": "node-1", "value": 20}],
-                "attributes": [{"name": placement.VECTOR_ATTRIBUTE, "value": "!"}] if number else [],
+                "attributes": [{"name": numaplacement.VECTOR_ATTRIBUTE, "value": "!"}] if number else [],
                 "resources": [
                     {"name": name, "capacity": "8", "allocatable": "7500m", "available": "4"}
                     for name in ("cpu", "memory", "hugepages-1Gi", "example.com/gpu")

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from sandbox.exported import exported
-from topowise import fingerprint, nrt, placement, pods
+from topowise import fingerprint, nrt, numaplacement, pods
 from topowise.kube.api import Api
 from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
 from topowise_scheduler import refusals, report, strategies
@@ -72,7 +72,7 @@ def counts(
     vectors: dict[int, str] = {}
     if placed is not None:
         where = {("default", one, "c"): zone for one, zone in placed.items()}
-        named[placement.METADATA_ATTRIBUTE], vectors = placement.encode(where, range(len(zones)))
+        named[numaplacement.METADATA_ATTRIBUTE], vectors = numaplacement.encode(where, range(len(zones)))
     document = {
         "metadata": {"name": name, "resourceVersion": version},
         "attributes": [{"name": key, "value": value} for key, value in named.items()],
@@ -81,7 +81,7 @@ def counts(
                 "name": f"node-{number}",
                 "type": "Node",
                 "attributes": [
-                    {"name": placement.VECTOR_ATTRIBUTE, "value": vector}
+                    {"name": numaplacement.VECTOR_ATTRIBUTE, "value": vector}
                     for at, vector in vectors.items()
                     if at == number
                 ],

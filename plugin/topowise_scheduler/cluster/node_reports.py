@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Set
 from typing import Final
 
 from topowise.runtime.log import kv
-from topowise.runtime.once import OncePerChange
+from topowise.runtime.log_once import OncePerChange
 from topowise_scheduler.cluster.bookings import Bookings
 from topowise_scheduler.cluster.gates.gates import Gates
 from topowise_scheduler.cluster.gates.unconfirmed import OBJECT_DELETED, OVER_BUDGET

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from topowise.runtime.allowance import Allowance
+from topowise.runtime.cpu_allowance import Allowance
 from topowise_scheduler.configuration import Extender, ReadOnly
 from topowise_scheduler.daemon.core import Core
 from topowise_scheduler.extender import callers, explaining, http, verbs

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Final, NamedTuple
 
-from topowise.attributes.places import Located
+from topowise.attributes.pci_devices import Located
 from topowise.pci import Place
 from topowise_scheduler.device_affinity.preferred_allocation import Rule, answers
 from topowise_scheduler.kubelet import Kubelet

@@ -14,7 +14,7 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 
 from topowise import pci
-from topowise.attributes.places import Located
+from topowise.attributes.pci_devices import Located
 from topowise.pods import Needs
 from topowise_scheduler import refusals
 from topowise_scheduler.device_affinity.affinity_terms import AffinityTerm

@@ -25,7 +25,7 @@ from math import comb
 from typing import Final, Literal
 
 from topowise import pci
-from topowise.attributes.places import Located
+from topowise.attributes.pci_devices import Located
 
 Rule = Literal["any", "lowest-ids", "nvidia", "nvidia-packed"]
 Ids = frozenset[str]

@@ -25,7 +25,7 @@ from topowise.kube import paths
 from topowise.kube.api import MERGE_PATCH, Api
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.log import V2, kv
-from topowise.runtime.once import OncePerChange
+from topowise.runtime.log_once import OncePerChange
 from topowise.runtime.turns import SLICE_S
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.pods.records import PodRecord

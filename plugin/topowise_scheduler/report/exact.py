@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from topowise import attributes, nrt
-from topowise.attributes.places import Located
+from topowise.attributes.pci_devices import Located
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.versions import KubeletVersion
 from topowise_scheduler.report import free_resources, hardware

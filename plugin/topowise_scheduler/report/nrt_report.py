@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from topowise.attributes.places import Located
+from topowise.attributes.pci_devices import Located
 from topowise.errors import TopowiseError
 from topowise.fingerprint import Method
 from topowise_scheduler.kubelet import Kubelet, Placement
@@ -81,14 +81,14 @@ class Report(msgspec.Struct, frozen=True):
     places: Mapping[str, Located] = {}
     """PCI paths by device id, for the devices with a known path; shared between reports like `empty`."""
     offsets: Mapping[int, tuple[int, ...]] | None = None
-    """numaplacement: NUMA node id -> offsets into the sorted hashes of all containers (topowise.placement)."""
+    """numaplacement: NUMA node id -> offsets into the sorted hashes of all containers (topowise.numaplacement)."""
     fingerprint: str = ""
     """Digest of the pods that the report accounts for, "" if there is none."""
     fingerprint_method: Method = "all"
     admitting: frozenset[PodName] = frozenset()
     """Pods whose admission may still be in progress: they may have more allocations than `held` shows."""
     unconfirmed: tuple[str, ...] = ()
-    """Reasons why the report is the last confirmed state (attributes.doubts); empty if it is the current state."""
+    """Reasons why the report is the last confirmed state (attributes.confirmation); empty for the current state."""
     boot_id: str = ""
     """The machine's boot ID at the time of the report, "" if unreported."""
     problems: tuple[str, ...] = ()

@@ -10,7 +10,7 @@ from itertools import islice
 
 import msgspec
 
-from topowise import placement
+from topowise import numaplacement
 from topowise.errors import ParseError
 from topowise.pods import Needs
 from topowise_scheduler.kubelet import Kubelet, MemoryBlock, Placement
@@ -43,7 +43,7 @@ def place_pods(
     containers = {(*pods[uid][0], view.name): None for uid, views_of_pod in views.items() for view in views_of_pod}
     try:
         # Raises for a different number of containers: then the offsets refer to containers of other pods.
-        nodes = placement.resolve(report.offsets, containers)
+        nodes = numaplacement.resolve(report.offsets, containers)
     except ParseError:
         return report.occupants, {}
     occupants = {occupant.placements[""].numa: occupant for occupant in report.occupants}

@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from topowise import attributes
-from topowise.attributes import places
-from topowise.attributes.places import Located
+from topowise.attributes import pci_devices
+from topowise.attributes.pci_devices import Located
 from topowise.errors import ParseError
 from topowise_scheduler.report import budget
 
@@ -41,7 +41,7 @@ def pci_paths_of(text: str) -> Places:
     if cached is not None:
         return Places(cached)
     try:
-        located = _Shared(places.read(text))
+        located = _Shared(pci_devices.read(text))
     except ParseError as exc:
         return Places({}, (f"attribute {attributes.PCI}: {exc}; the PCI paths of its devices are unknown",))
     if len(text) <= budget.MEMORABLE_PLACES:

@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from topowise import attributes, fingerprint, nrt, placement
-from topowise.attributes import doubts
+from topowise import attributes, fingerprint, nrt, numaplacement
+from topowise.attributes import confirmation
 from topowise.errors import ParseError, TopowiseError
 from topowise.fingerprint import Method
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED, KubeletVersion
@@ -142,7 +142,7 @@ def read_bytes(raw: bytes | msgspec.Raw, lookup: Callable[[str], tuple[str, Page
 
 def _mark(zone: nrt.ZoneApart) -> int:
     """Returns a hash of a zone's text. The numaplacement vector is left out: it changes in every zone with each pod."""
-    texts = [(item.name, item.value) for item in zone.attributes or () if item.name != placement.VECTOR_ATTRIBUTE]
+    texts = [(item.name, item.value) for item in zone.attributes or () if item.name != numaplacement.VECTOR_ATTRIBUTE]
     return hash((zone.name, zone.type, bytes(zone.costs), bytes(zone.resources), *texts))
 
 
@@ -179,8 +179,8 @@ def _head(
         version=metadata.resourceVersion,
         fingerprint=digest,
         fingerprint_method=method,
-        admitting=doubts.read_pods(named),
-        unconfirmed=doubts.read_reasons(named),
+        admitting=confirmation.read_pods(named),
+        unconfirmed=confirmation.read_reasons(named),
         boot_id=named.get(attributes.BOOT_ID, "")[:_MAX_BOOT_ID_LENGTH],
         kubelet=kubelet,
         reported_version=reported_version,
@@ -216,16 +216,16 @@ def _offsets(
     named: Mapping[str, str], zones: Sequence[tuple[int, nrt.Zone]], problems: list[str]
 ) -> Mapping[int, tuple[int, ...]] | None:
     """Returns the NUMA nodes of containers from numaplacement (RTE from 0.25), None without it."""
-    metadata = named.get(placement.METADATA_ATTRIBUTE)
+    metadata = named.get(numaplacement.METADATA_ATTRIBUTE)
     if metadata is None:
         return None
     vectors = {
         numa_id: vector
         for numa_id, zone in zones
-        if (vector := nrt.attributes_of(zone.attributes).get(placement.VECTOR_ATTRIBUTE)) is not None
+        if (vector := nrt.attributes_of(zone.attributes).get(numaplacement.VECTOR_ATTRIBUTE)) is not None
     }
     try:
-        return placement.decode(metadata, vectors)
+        return numaplacement.decode(metadata, vectors)
     except ParseError as exc:
         problems.append(f"{exc}; the NUMA nodes of pods are unknown")
         return None

@@ -15,8 +15,8 @@ from prometheus_client import CollectorRegistry
 from sandbox.exported import exported
 from scheduling import WAITS, Service, machine, pod, scope
 from topowise import nrt
-from topowise.attributes import PCI, places
-from topowise.attributes.places import Located
+from topowise.attributes import PCI, pci_devices
+from topowise.attributes.pci_devices import Located
 from topowise.errors import ConfigError
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.pci import Place
@@ -73,7 +73,7 @@ def node(
         device: Located(f"0000:{number:02x}:00.0", Place(("pci0000:00", f"0000:00:{port:02x}.0"), DEVICES[device]))
         for number, (device, port) in enumerate(ports.items(), 1)
     }
-    named = (*report.attributes, nrt.Attribute(PCI, places.write(located).text)) if ports else report.attributes
+    named = (*report.attributes, nrt.Attribute(PCI, pci_devices.write(located).text)) if ports else report.attributes
     metadata = msgspec.structs.replace(report.metadata, name=name, resourceVersion=version)
     return msgspec.structs.replace(report, metadata=metadata, attributes=named)
 

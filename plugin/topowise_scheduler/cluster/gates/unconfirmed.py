@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from topowise.attributes import doubts
+from topowise.attributes import confirmation
 from topowise_scheduler import refusals
 from topowise_scheduler.cluster.gates.gate import Draft, Question
 from topowise_scheduler.cluster.pods.records import PodRecord
@@ -115,8 +115,8 @@ def _closes(reason: str, record: PodRecord) -> bool:
     if needs is None or reason in _LEFT_BEHIND:
         return False
     named = {name for one in needs.containers for name in one.limits if name not in _NATIVE}
-    if reason.startswith(doubts.DEVICE):
+    if reason.startswith(confirmation.DEVICE):
         # Without healthy ones a kubelet refuses even who asks for 0 of them.
-        return reason.removeprefix(doubts.DEVICE) in named
+        return reason.removeprefix(confirmation.DEVICE) in named
     # A kubelet may give such a pod CPUs, memory or devices of its own; it gives other pods nothing.
     return needs.qos == "Guaranteed" or any(one.limits.get(name) for one in needs.containers for name in named)

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import msgspec
 
 from topowise import attributes, documents, nrt, quantity
-from topowise.attributes.places import read as read_places
+from topowise.attributes.pci_devices import read as read_places
 from topowise.errors import ParseError, SourceError
 from topowise.kube import paths
 from topowise.text import Line

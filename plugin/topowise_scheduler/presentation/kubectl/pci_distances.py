@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from topowise.attributes import devices
-from topowise.attributes.places import Located
+from topowise.attributes.pci_devices import Located
 from topowise.pci import Place, distance
 from topowise.text import Line
 from topowise_scheduler.presentation.kubectl.table import columns

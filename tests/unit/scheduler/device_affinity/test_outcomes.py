@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from topowise import pci, pods
-from topowise.attributes.places import Located
+from topowise.attributes.pci_devices import Located
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.pci import Place
 from topowise_scheduler.device_affinity import AffinityTerm, Devices, Settings, judge, read

@@ -10,7 +10,7 @@ from itertools import combinations, permutations
 import pytest
 
 from topowise import pci
-from topowise.attributes.places import Located
+from topowise.attributes.pci_devices import Located
 from topowise.pci import Place
 from topowise_scheduler.device_affinity.preferred_allocation import Rule, answers
 

@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Final
 
 from topowise import attributes, digits, kubeletconfig, nrt, pods
-from topowise.attributes import restarts
+from topowise.attributes import refused_state_files
 from topowise.errors import ParseError
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise_scheduler.kubelet import cost
@@ -106,7 +106,7 @@ def _of_policy(config: KubeletConfiguration, zones: int) -> Iterator[Words]:
 
 
 def _of_restarts(raw: Reported) -> Iterator[Words]:
-    for name, why in restarts.read(nrt.attributes_of(raw.topology.attributes)).items():
+    for name, why in refused_state_files.read(nrt.attributes_of(raw.topology.attributes)).items():
         yield (
             "error",
             f"kubelet will not start again with its {name}: {why}",

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import yaml
 
-from topowise.attributes import PCI, places
-from topowise.attributes.places import Located
+from topowise.attributes import PCI, pci_devices
+from topowise.attributes.pci_devices import Located
 from topowise.pci import Place
 from topowise_scheduler.presentation.kubectl import __main__ as program
 from topowise_scheduler.presentation.kubectl import arguments
@@ -122,7 +122,7 @@ def objects(cluster: list[Json]) -> list[Json]:
     made = copy.deepcopy(cluster)
     near = Place(("pci0000:3a", "0000:3a:00.0"), 0)
     placed = {"0000:3b:00.0": Located("0000:3b:00.0", near), "gpu0-0": Located("0000:3c:00.0", near)}
-    made[0]["attributes"].append({"name": PCI, "value": places.write(placed).text})
+    made[0]["attributes"].append({"name": PCI, "value": pci_devices.write(placed).text})
     made[0]["metadata"]["annotations"] = {"example.com/note": "text"}
     nodes = [document for document in made if document["kind"] == "Node"]
     for node, kubelet in ((nodes[0], "v1.36.2"), (nodes[4], "v1.99.0-odd")):

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from topowise.attributes import PCI, places
-from topowise.attributes.places import Located
+from topowise.attributes import PCI, pci_devices
+from topowise.attributes.pci_devices import Located
 from topowise.pci import Place
 from topowise.text import rendered
 from topowise_scheduler.presentation.kubectl.console import Answer
@@ -17,7 +17,7 @@ from topowise_scheduler.presentation.kubectl.pci_distances import table
 Ask = Callable[..., Answer]
 Saved = Callable[..., str]
 
-PLACES = places.write(
+PLACES = pci_devices.write(
     {
         "gpu0-0": Located("0000:3b:00.0", Place(("pci0000:3a", "0000:3a:00.0"), 0)),
         "vf0-0": Located("0000:18:00.1", Place(("pci0000:17", "0000:17:00.0"), 0)),
