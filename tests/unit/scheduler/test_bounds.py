@@ -436,8 +436,8 @@ def test_deletions_that_are_remembered_are_bounded() -> None:
     for number in range(3000):
         raw = msgspec.Raw(b'{"metadata":{"name":"p%d","namespace":"d","resourceVersion":"%d"}}' % (number, number + 1))
         reflector._note_deleted(_decode_envelope(raw).metadata, number + 1)
-    assert len(reflector._gone) == 1024
-    assert ("d", "p2999") in reflector._gone
+    assert len(reflector._deleted) == 1024
+    assert ("d", "p2999") in reflector._deleted
 
 
 def test_spellings_of_what_pods_ask_for_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
