@@ -124,6 +124,12 @@ class Fold:
         self.course = Course(base.kubelet, operations)
         return state.kubelet
 
+    def renew(self, report: Report) -> None:
+        """Takes a report in place of the last report, which it equals."""
+        base = self._base
+        if base is not None:
+            self._base = base._replace(parts=(report, *base.parts[1:]), key=(id(report), *base.key[1:]))
+
     def without(self, history: History, uids: Collection[str]) -> Kubelet | None:
         """Returns a copy of the node on which the bound pods of these have ended, and expected pods never came."""
         base = self._base
@@ -235,11 +241,11 @@ def _gone(history: History, report: Report, there: Iterable[Entry]) -> set[PodNa
     names.update(history.finished)
     for entry in history.log:
         names.update(_names(entry))
-    if not names:
-        return names
-    for entry in there:
-        names.difference_update(_names(entry))
-    return {name for name in names if name in report.held}
+    gone = {name for name in names if name in report.held}
+    if gone:
+        for entry in there:
+            gone.difference_update(_names(entry))
+    return gone
 
 
 def _requests_by_name(there: Iterable[Entry], report: Report) -> _Requests:

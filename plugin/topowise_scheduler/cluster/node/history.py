@@ -46,8 +46,9 @@ class Evidence(msgspec.Struct, frozen=True, gc=False):
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
-    """A pod on the node, bound or expected."""
+    """A pod on the node, bound or expected. `uid` is the UID of the record, which all keys are made of."""
 
+    uid: str
     record: PodRecord
     needs: pods.Needs
     state: BookingState
@@ -55,11 +56,6 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     turn: int = 0
     ahead: bool = False
     """The service has nominated the pod ahead of kube-scheduler: it comes soon, and other pods must reckon with it."""
-
-    @property
-    def uid(self) -> str:
-        """Returns the UID of the pod."""
-        return self.record.uid
 
     @property
     def name(self) -> PodName:

@@ -106,12 +106,18 @@ class NodeState:
 
     # Events
 
-    def put_report(self, report: Report, now: float) -> Comparison:
-        """Takes a new report; `now` is in seconds, monotonic."""
+    def put_report(self, report: Report, now: float) -> Comparison | None:
+        """Takes a new report; `now` is in seconds, monotonic. Returns None if the node is as it was: the report differs
+        from the last report in its version alone, and no event waits for a report."""
+        history, before = self.history, self.history.report
+        waits = history.log or history.ended or self._finished.will_change
+        if before is not None and not waits and report == _replace(before, version=report.version):
+            self.reported_at, self.history = now, _replace(history, report=report)
+            self._fold.renew(report)
+            return None
         self.forget_past(now)
         self.reported_at = now
         history = self.history
-        before = history.report
         is_newer = before is None or not report.version or report.version != before.version
         comparison = Comparison()
         entries = {entry.uid: entry for entry in history.bound()}

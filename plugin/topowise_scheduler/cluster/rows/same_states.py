@@ -50,9 +50,15 @@ class SameStates:
         return self._numbers.once(key, lambda: next(self._count))
 
 
-def _bytes(part: Hashable) -> int:
-    parts = part if isinstance(part, tuple | frozenset) else ()
-    return sys.getsizeof(part) + sum(map(_bytes, parts))
+def _bytes(key: Hashable) -> int:
+    """Returns the bytes of a key with all its parts."""
+    total, parts = 0, [key]
+    while parts:
+        part = parts.pop()
+        total += sys.getsizeof(part)
+        if isinstance(part, tuple | frozenset):
+            parts.extend(part)
+    return total
 
 
 def _held(node: Kubelet) -> Iterator[Hashable]:

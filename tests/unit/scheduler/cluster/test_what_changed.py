@@ -197,3 +197,40 @@ def test_a_pod_that_is_reported_though_its_bind_has_failed_holds_what_it_is_said
         found = facts(state)
         assert found == facts(state, Fold().present(state.history))
         service.ledger.reservations.forget("uid-a")
+
+
+def test_a_report_that_differs_in_its_version_alone_changes_nothing_and_later_events_hold() -> None:
+    service = Service()
+    node = kubelet()
+    service.put(pod("a", "2", node="n1", phase="Running"))
+    assert node.admit(pods.decode(msgspec.json.encode(pod("a", "2")))).admitted
+    service.report(exact(node, "1"))
+    changes, state = service.ledger.node_states.changes, service.ledger.node_states.of("n1")
+    assert state is not None
+    before = state.kubelet
+    service.report(exact(node, "2"))
+    assert service.ledger.node_states.changes == changes
+    assert state.kubelet is before
+    assert state.report is not None
+    assert state.report.version == "2"
+    service.put(pod("b", "2", node="n1", phase="Running"))
+    service.ledger.drop_pod("uid-a")
+    service.ledger.check()
+    assert sum(service.free("n1")) == 5
+    assert node.admit(pods.decode(msgspec.json.encode(pod("b", "2")))).admitted
+    node.remove("uid-a")
+    service.report(exact(node, "3"))
+    service.ledger.check()
+    assert sum(service.free("n1")) == 5
+
+
+def test_an_unchanged_report_of_a_new_version_ends_a_quarantine() -> None:
+    service = Service()
+    service.report(exact(kubelet(), "1"))
+    service.put(pod("gone", "2", node="n1", phase="Failed", reason="TopologyAffinityError"))
+    service.ledger.drop_pod("uid-gone")
+    assert service.fits(pod("p", "2"), "n1") == []
+    changes = service.ledger.node_states.changes
+    service.report(exact(kubelet(), "2"))
+    assert service.fits(pod("p", "2"), "n1") == ["n1"]
+    assert service.ledger.node_states.changes > changes
