@@ -182,7 +182,8 @@ class Fold:
         parts = (report, history.settled, history.ended, history.finished, history.counted)
         if before is not None and before.log == (listed, first) and all(map(is_, before.parts, parts)):
             return before
-        there = [*history.settled.values(), *[ended.entry for ended in _later_ends(history, report)]]
+        # The ends first: mostly the names that are looked for are theirs.
+        there = [*[ended.entry for ended in _later_ends(history, report)], *history.settled.values()]
         gone = _gone(history, report, there)
         held = frozenset([(entry.uid, entry.record.shape) for entry in there])
         key = (id(report), held, frozenset(gone), tuple(history.counted))
@@ -242,9 +243,10 @@ def _gone(history: History, report: Report, there: Iterable[Entry]) -> set[PodNa
     for entry in history.log:
         names.update(_names(entry))
     gone = {name for name in names if name in report.held}
-    if gone:
-        for entry in there:
-            gone.difference_update(_names(entry))
+    for entry in there:
+        if not gone:
+            break
+        gone.difference_update(_names(entry))
     return gone
 
 
@@ -296,6 +298,9 @@ def operations_of(
             bound.append((entry.turn, _place(entry, _listed(history, report, entry))))
     for ended in history.ended:
         entry = ended.entry
+        if ended.has_left and not ended.was_predicted:
+            # Neither the base nor the log has the pod.
+            continue
         if ended.was_predicted and not lists(report, entry):
             bound.append((entry.turn, _place(entry)))
         bound.append((ended.turn, _end(entry.uid)))

@@ -299,8 +299,9 @@ class NodeState:
     def remembers(self) -> bool:
         """Returns whether `forget_past` will have something to do."""
         history = self.history
-        resized = any(entry.seen.resized for entry in history.entries())
-        return bool(history.ended) or self._finished.will_change or resized
+        if history.ended or self._finished.will_change:
+            return True
+        return any(entry.seen.resized for entry in (*history.settled.values(), *history.log))
 
     @property
     def is_empty(self) -> bool:
@@ -391,7 +392,7 @@ class NodeState:
     def _listed(self, report: Report, bound: dict[str, Entry], history: History) -> dict[str, Entry]:
         """Returns the pods that an exact report settles. Writes into `bound` what is known of the other pods."""
         settled: dict[str, Entry] = {}
-        ended = history.ended_by_name
+        ended = history.ended_by_name if any(entry.name in report.held for entry in bound.values()) else {}
         bare = history.settled if history.report is not None and history.report.empty is report.empty else {}
         for uid, entry in bound.items():
             if confirmation.confirms(report, entry, ended, self.reported_at):
