@@ -8,7 +8,7 @@ affects the pod; most pods are affected by none.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -20,8 +20,8 @@ Amounts = tuple[tuple[str, int], ...]
 
 # No pod has this uid.
 _PLACEHOLDER_UID = "\0"
-# Resources without device plugins.
-_NATIVE = frozenset(("cpu", "memory", "ephemeral-storage"))
+NATIVE: Final = frozenset(("cpu", "memory", "ephemeral-storage"))
+"""Resources of containers that no device plug-in can register."""
 _CONTAINER_BYTES = 512
 _AMOUNT_BYTES = 200
 # Resources in every node's allocatable.
@@ -244,5 +244,5 @@ def _sorted(amounts: dict[str, int] | None) -> Amounts | None:
 
 def _devices(limits: dict[str, int]) -> Amounts:
     return tuple(
-        sorted([pair for pair in limits.items() if pair[0] not in _NATIVE and not pair[0].startswith(HUGEPAGES)])
+        sorted([pair for pair in limits.items() if pair[0] not in NATIVE and not pair[0].startswith(HUGEPAGES)])
     )

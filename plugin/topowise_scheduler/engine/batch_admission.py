@@ -20,7 +20,7 @@ from topowise_scheduler.engine.node_groups import NodesView
 from topowise_scheduler.engine.node_vector import CPU, ENDLESS, Traits
 from topowise_scheduler.engine.topology_manager import ResourceHints
 from topowise_scheduler.engine.verdicts import AFFINITY, FAILED, SHORT, SIDECARS, Decisions
-from topowise_scheduler.shape import AlignedRequest, Shape
+from topowise_scheduler.shape import NATIVE, AlignedRequest, Shape
 
 Numbers = NDArray[np.int64]
 
@@ -255,14 +255,17 @@ class _Admission:
 
     def _short(self, name: str, amount: int) -> Flags | None:
         """(nodes,) whether the node lacks the resource, None if no node does."""
-        slack = self.nodes.section(("slack", name))[0] if ("slack", name) in self.nodes else None
+        section = self.nodes.find(("slack", name))
+        slack = None if section is None else section[0]
         # A node without the page size lacks every request for it.
         if name.startswith("hugepages-") and slack is None:
             return np.ones(len(self.nodes), dtype=np.bool_)
         shortages = [] if slack is None else [slack < amount]
-        by_devices = self.devices.short(name, amount, self._has_devices())
-        if by_devices is not None:
-            shortages.append(by_devices)
+        # Device plug-ins register extended resources alone (IsExtendedResourceName).
+        if name != "pods" and name not in NATIVE:
+            by_devices = self.devices.short(name, amount, self._has_devices())
+            if by_devices is not None:
+                shortages.append(by_devices)
         if self.traits.refuses_unknown and name in self._init_requests:
             # removeMissingExtendedResources of these versions keeps unknown resources of init containers.
             shortages.append(self._unknown(name, slack))

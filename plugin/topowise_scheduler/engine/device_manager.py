@@ -180,8 +180,8 @@ class DeviceManager:
         if name in self._resources:
             return self._resources[name]
         resource = None
-        if ("device", name) in self.nodes:
-            section, zones = self.nodes.section(("device", name)), self.nodes.zones
+        section, zones = self.nodes.find(("device", name)), self.nodes.zones
+        if section is not None:
             rest = section[zones:]
             resource = _Resource(section[:zones], *rest[:4], *(rest[4:] > 0))
         self._resources[name] = resource

@@ -210,10 +210,11 @@ class MemoryManager:
         """Refuses nodes that lack a type, whose kubelets would panic; True if all nodes lack it."""
         zones = self.nodes.zones
         for name, _ in requested:
-            if ("memory", name) not in self.nodes:
+            section = self.nodes.find(("memory", name))
+            if section is None:
                 self.decisions.refuse(self.decisions.undecided, PANICS)
                 return True
-            known = self.nodes.section(("memory", name))[zones]
+            known = section[zones]
             if not (known > 0).all():
                 self.decisions.refuse(known == 0, PANICS)
                 # The kubelet panics on masks with a NUMA node that lacks the page size, so the model decides.

@@ -151,10 +151,6 @@ class NodesView:
     def __len__(self) -> int:
         return len(self.hardware)
 
-    def __contains__(self, key: Key) -> bool:
-        """Whether any node of the array has the section."""
-        return key in self._array
-
     def names(self, family: str) -> list[str]:
         """The resources with a section in a family."""
         return self._array.names(family)
@@ -165,6 +161,12 @@ class NodesView:
         if section is None:
             section = self._sections[key] = self._array.section(key)[:, self._columns]
         return section
+
+    def find(self, key: Key) -> Numbers | None:
+        """(entries, nodes), None if no node of the array has the section."""
+        if key in self._sections:
+            return self._sections[key]
+        return self.section(key) if key in self._array else None
 
     def allocatable(self, key: Key) -> Numbers:
         """(zones, nodes) the amount of a resource that each zone of the empty node has."""

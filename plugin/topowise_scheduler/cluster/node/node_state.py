@@ -79,6 +79,10 @@ class NodeState:
         """Returns what the pods here are, by UID."""
         return {entry.uid: entry.state for entry in self.history.entries()}
 
+    def has_coming(self, uid: str) -> bool:
+        """Returns whether pods beside this pod are bound without a report, or expected."""
+        return any(entry.uid != uid for entry in (*self.history.log, *self.history.expected))
+
     def is_placed(self, uid: str) -> bool:
         """Returns whether the pod has room on the node."""
         return self.kubelet is not None and uid in self.kubelet.active
