@@ -14,6 +14,7 @@ from topowise_scheduler.cluster.node.possible_placements import holds_own, is_of
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
+from topowise_scheduler.kubelet.trial import place_all, trial
 
 
 def survive(node: NodeState, record: PodRecord, without: Collection[str], at_most: int) -> bool:
@@ -76,10 +77,10 @@ def _matters(node: Kubelet, records: Iterable[PodRecord]) -> bool:
 
 def _fit_after(state: Kubelet, record: PodRecord, coming: Sequence[PodRecord]) -> bool:
     """Returns whether these pods of the node still fit if another pod comes before them."""
-    trial = state.fork()
+    without = state.fork()
     for pod in coming:
-        trial.remove(pod.uid)
-    return all(trial.admit_view(pod.view(trial)).admitted for pod in (record, *coming))
+        without.remove(pod.uid)
+    return place_all(without, [pod.view for pod in (record, *coming)]) is not None
 
 
 def _fit_in_any_order(state: Kubelet, record: PodRecord, coming: Sequence[PodRecord], at_most: int) -> bool:
@@ -100,10 +101,10 @@ def _fit(state: Kubelet, shapes: list[list[PodView]], left: list[int]) -> bool:
         if left[0] <= 0:
             return True
         left[0] -= 1
-        trial = state.fork()
-        if not trial.admit_view(equal[0]).admitted:
+        admission, after = trial(state, equal[0])
+        if not admission.admitted:
             return False
         rest = [*shapes[:at], *([equal[1:]] if len(equal) > 1 else []), *shapes[at + 1 :]]
-        if not _fit(trial, rest, left):
+        if not _fit(after, rest, left):
             return False
     return True
