@@ -22,8 +22,8 @@ MADE: Final = (
 
 # What an upgrade to a version asks for, newest first; "nothing" is worth a line too. A test wants one for each release.
 UPGRADES: Final = {
-    "0.1.0": "the first. From a checkout before it: where Helm only renders (`helm template`, Argo CD) and in a "
-    "kustomization, kube-scheduler's version has to be given (`scheduler.kubeScheduler.image.tag`). From a checkout "
+    "0.1.0": "the first release. From an earlier checkout: if Helm only renders (`helm template`, Argo CD), and in a "
+    "kustomization, set kube-scheduler's version (`scheduler.kubeScheduler.image.tag`). From a checkout "
     "with the Secret `topowise-scheduler-token`: delete it when the pods are replaced, or the next upgrade does.",
 }
 

@@ -77,12 +77,12 @@ def _run(options: argparse.Namespace) -> int:
 
 def confine() -> None:
     """Give up writing files and starting programs, once nothing needs that any more."""
-    from topowise_exporter import confinement, triggers
+    from topowise_exporter import landlock, triggers
 
     # Uevents logs a missing libudev later.
     with contextlib.suppress(ImportError):
         triggers.libudev()
-    confinement.apply()
+    landlock.apply()
 
 
 def _once(options: argparse.Namespace) -> int:
@@ -124,13 +124,13 @@ def _kubelet_root(socket: str) -> str:
     if (root / CPU_STATE).exists():
         return str(root)
     if path.exists():
-        output.note(f"warning: {root / CPU_STATE}: missing; printing what the socket alone tells")
+        output.note(f"warning: {root / CPU_STATE}: missing; printing what the socket alone reports")
     return ""
 
 
 async def _observe(settings: ExporterConfiguration) -> Observation:
     from topowise_exporter import machine, zones
-    from topowise_exporter.kubelet.model import Allocations
+    from topowise_exporter.kubelet.allocations import Allocations
     from topowise_exporter.kubelet.podresources import PodResources
     from topowise_exporter.kubelet.settings import Source
     from topowise_exporter.observe import Observer, Reading
@@ -161,12 +161,12 @@ async def _observe(settings: ExporterConfiguration) -> Observation:
 
 
 def _machine(options: argparse.Namespace) -> int:
-    from topowise_exporter.machine import report, scan
+    from topowise_exporter.machine import as_json, scan
 
     scanned = scan(options.sysfs_root or "/sys", options.procfs_root or "/proc")
     for problem in scanned.problems:
         output.note(f"warning: {problem}")
-    output.write(documents.spell(report(scanned), options.output))
+    output.write(documents.spell(as_json(scanned), options.output))
     return 0
 
 

@@ -24,9 +24,9 @@ from topowise.runtime.log import V2, kv
 from topowise_exporter import exclusions
 from topowise_exporter.conditions import Conditions
 from topowise_exporter.exclusions import Exclusions
-from topowise_exporter.kubelet.model import PodAllocation
+from topowise_exporter.kubelet.allocations import PodAllocation
 from topowise_exporter.metrics import Metrics
-from topowise_exporter.publish import placements
+from topowise_exporter.publish import placement_annotation
 from topowise_exporter.publish.topology import Observation
 
 log = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ class Annotator:
         self._last = seen.allocations.pods
         node_of_cpu = {cpu: node.id for node in seen.machine.nodes for cpu in node.cpus}
         pods = exclusions.apply(self._excluded, seen.allocations).pods
-        texts = {Name(pod.namespace, pod.name): placements.placement(pod, node_of_cpu) for pod in pods}
+        texts = {Name(pod.namespace, pod.name): placement_annotation.placement(pod, node_of_cpu) for pod in pods}
         self._placements = {name: text for name, text in texts.items() if text is not None}
         self._written = {name: text for name, text in self._written.items() if name in self._placements}
         self._news.set()
@@ -149,7 +149,7 @@ class Annotator:
             await asyncio.sleep(self._pause)
 
     async def _write(self, name: Name, text: str) -> None:
-        body = placements.patch(self._node_name, text)
+        body = placement_annotation.patch(self._node_name, text)
         try:
             path = paths.pod(name.namespace, name.pod)
             await self._api.request("PATCH", path, body=body, content_type=MERGE_PATCH)
@@ -178,7 +178,7 @@ def annotated(items: tuple[_List.Item, ...], written: Mapping[Name, str]) -> dic
     """The annotations in the list; for other pods, the written annotations."""
     listed = {
         Name(item.metadata.namespace, item.metadata.name): (item.metadata.annotations or {}).get(
-            placements.ANNOTATION, ""
+            placement_annotation.ANNOTATION, ""
         )
         for item in items
     }

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 
 from topowise.runtime.log import kv
-from topowise.runtime.once import OncePerChange
+from topowise.runtime.log_once import OncePerChange
 
 log = logging.getLogger(__name__)
 

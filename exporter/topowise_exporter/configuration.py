@@ -20,37 +20,38 @@ class ExporterConfiguration(Configuration, frozen=True, tag="ExporterConfigurati
     node_name: str = ""
     """Name of the Node and of the object; empty: $NODE_NAME, else the host name."""
     sysfs_root: str = "/sys"
-    """Where /sys of the host is mounted."""
+    """Mount point of the host's /sys."""
     procfs_root: str = "/proc"
-    """Where /proc of the host is mounted."""
+    """Mount point of the host's /proc."""
     podresources_socket: str = DEFAULT_SOCKET
-    """The kubelet's socket. Mount its directory: the kubelet makes the socket anew when it restarts."""
+    """The kubelet's podresources socket. Mount its directory: the kubelet recreates the socket when it restarts."""
     kubelet_root: str = "/var/lib/kubelet"
-    """The kubelet's --root-dir, for its state files; empty: they are not read, and changes are found by `interval`."""
+    """The kubelet's --root-dir, for its state files; empty: they are not read, and changes are found at each
+    `interval`."""
     pods_api: bool = True
-    """Watch the kubelet's Pods API (on from 1.37) where `kubelet_root` has its socket: the end of a pod, which writes
-    no state file, is then seen at once."""
+    """Watch the kubelet's Pods API (on from 1.37) where `kubelet_root` has its socket. The end of a pod, which changes
+    no state file, is then noticed at once."""
     kubelet: Kubelet = msgspec.field(default_factory=Kubelet)
-    """Where the kubelet's configuration comes from."""
+    """Sources of the kubelet's configuration."""
     notify_file: str = ""
-    """A file that is touched when something changed, such as by a hook of the container runtime; empty: none."""
+    """A file that is touched at a change, for example by a hook of the container runtime; empty: none."""
     interval: PositiveDuration = PositiveDuration(1)
-    """Between two syncs if no event comes. A sync is two local calls, and writes only what is new."""
+    """Time between two syncs without an event. A sync is two local calls, and writes only changes."""
     machine_interval: PositiveDuration = PositiveDuration(60)
-    """Between two readings of /sys, if no kernel event asks for one."""
+    """Time between two reads of /sys without a kernel event."""
     drift_interval: PositiveDuration = PositiveDuration(300)
-    """Between two comparisons of the object on the API server with what should be there; spread by a fifth."""
+    """Time between two comparisons of the object on the API server with the desired object; varied by up to a fifth."""
     exclude: Exclusions = msgspec.field(default_factory=Exclusions)
-    """What is left out."""
+    """Resources and pods that are left out."""
     publish: Publishing = msgspec.field(default_factory=Publishing)
-    """What the object says beyond zones."""
+    """Content of the object beyond zones."""
     resource_slices: bool = True
-    """Count the devices that pods get by resource claims (DRA) on their NUMA nodes, by the node's ResourceSlices; left
-    out while those cannot be read."""
+    """Count devices of resource claims (DRA) by NUMA node, from the node's ResourceSlices; they are left out while the
+    slices cannot be read."""
     numatopology: bool = False
     """Publish Volcano's Numatopology as well."""
     pod_placements: bool = False
-    """Annotate the node's pods with the NUMA nodes of what they hold, as KAI's numa-placement-exporter does
+    """Annotate the node's pods with the NUMA nodes of their resources, as KAI's numa-placement-exporter does
     (`kai.scheduler/numa-placement-observed`); run only one of the two. Needs `list` and `patch` of pods."""
     serving: Serving = msgspec.field(default_factory=Serving)
     """Metrics and health."""

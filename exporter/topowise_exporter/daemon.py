@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from topowise import __version__
-from topowise.attributes import doubts
+from topowise.attributes import confirmation
 from topowise.errors import ApiError, SourceError
 from topowise.kube import credentials
 from topowise.kube.api import Api
@@ -37,7 +37,7 @@ from topowise_exporter.metrics import Metrics
 from topowise_exporter.observe import Observer, Reading
 from topowise_exporter.publish import topology
 from topowise_exporter.publish.other_writers import PAUSE_S
-from topowise_exporter.publish.own import OwnObject
+from topowise_exporter.publish.own_object import OwnObject
 from topowise_exporter.publisher import Outcome, Publisher, Standing
 from topowise_exporter.triggers import FileWatch, RateLimit, Trigger, Uevents
 
@@ -213,7 +213,7 @@ class Exporter:
 
     async def _publish(self, reading: Reading) -> ApiError | None:
         # At once: a pod that comes now would be admitted before its devices are there again.
-        if doubts.of_devices_only(reading.doubts):
+        if confirmation.of_devices_only(reading.doubts):
             outcome = await self._publisher.publish(reading.observation, reading.doubts)
         else:
             outcome = await self._publisher.keep(reading.doubts)

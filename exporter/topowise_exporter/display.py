@@ -6,7 +6,7 @@ import logging
 from typing import Final
 
 from topowise import nrt
-from topowise.attributes import doubts
+from topowise.attributes import confirmation
 from topowise.runtime.log import V2, kv
 from topowise_exporter import publisher
 from topowise_exporter.conditions import Conditions
@@ -54,7 +54,7 @@ class Display:
         self._doubts = reasons
         self._metrics.show_doubts(reasons)
         texts = (", ".join(sorted(reasons)),) if reasons else ()
-        is_of_devices = doubts.of_devices_only(reasons)
+        is_of_devices = confirmation.of_devices_only(reasons)
         self._conditions.note(_NOT_TRUE_YET, () if is_of_devices else texts)
         self._conditions.note(_NO_DEVICES_YET, texts if is_of_devices else ())
 

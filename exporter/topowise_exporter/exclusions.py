@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 import msgspec
 
 from topowise.runtime.config import Section
-from topowise_exporter.kubelet.model import (
+from topowise_exporter.kubelet.allocations import (
     Allocatable,
     Allocations,
     ContainerAllocation,
@@ -27,21 +27,20 @@ class PodPattern(Section, frozen=True):
     """Both globs must match."""
 
     namespace: str = "*"
-    """Of the pod's namespace."""
+    """Glob of the pod's namespace."""
     name: str = "*"
-    """Of the pod's name."""
+    """Glob of the pod's name."""
 
 
 class Exclusions(Section, frozen=True):
     """Nothing by default."""
 
     resources: tuple[str, ...] = ()
-    """Globs of resource names, "example.com/*". scheduler-plugins refuses every pod that asks for cpu, memory or
-    hugepages where these are left out."""
+    """Globs of resource names, "example.com/*". scheduler-plugins refuses every pod that requests cpu, memory or
+    hugepages where these are excluded."""
     pods: tuple[PodPattern, ...] = ()
-    """Pods that are treated as if they did not exist: what they hold counts as free. For pods whose CPUs and devices
-    somebody else looks after. The cache of scheduler-plugins takes no fingerprint of the node while one of them
-    runs."""
+    """Pods that are ignored: their resources count as free. For pods whose CPUs and devices another component manages.
+    The cache of scheduler-plugins accepts no fingerprint of the node while such a pod runs."""
 
     def has_resource(self, name: str) -> bool:
         """Whether the resource is left out."""

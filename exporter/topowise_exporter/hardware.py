@@ -11,7 +11,7 @@ import psutil
 from topowise.quantity import human_bytes
 from topowise_exporter import machine
 from topowise_exporter.configuration import ExporterConfiguration
-from topowise_exporter.machine.model import Machine
+from topowise_exporter.machine.inventory import Machine
 
 # On old kernels, MemTotal of the NUMA nodes exceeds MemTotal of the machine by up to 3 %.
 _MEMORY_TOLERANCE_PERCENT: Final = 5

@@ -17,7 +17,7 @@ SOURCES = ("configz", "file", "flags", "defaults")
 
 
 class Metrics:
-    """All families, in a registry."""
+    """All metric families, in one registry."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry()
@@ -27,56 +27,59 @@ class Metrics:
         build.labels(__version__).set(1)
         self.lag = Lag(self.registry, "topowise_exporter")
         self.sync_seconds = self._histogram(
-            "sync", "Time of one reading of the node: kubelet, state files, /sys if due."
+            "sync", "Time to read the node in a sync: kubelet, state files, /sys if due."
         )
-        self.publish_seconds = self._histogram("publish", "Time of one write to the API server.")
+        self.publish_seconds = self._histogram("publish", "Time of a write to the API server.")
         self.writes = self._counter(
-            "writes", "Writes of an object, or none as it is unchanged or held back.", "kind", "outcome"
+            "writes",
+            "Writes of an object by outcome; unchanged and held-back count without a write.",
+            "kind",
+            "outcome",
         )
-        self.source_errors = self._counter("source_errors", "Syncs that failed, by what could not be read.", "source")
-        self.events = self._counter("events", "What made the exporter sync: events, and the interval.", "reason")
-        self.clamped = self._counter("clamped_amounts", "Syncs at which the kubelet's numbers did not add up.")
+        self.source_errors = self._counter(
+            "source_errors", "Failed syncs, by the source that was unreadable.", "source"
+        )
+        self.events = self._counter("events", "Triggers of syncs: events, and the interval.", "reason")
+        self.clamped = self._counter("clamped_amounts", "Syncs in which the kubelet's amounts were inconsistent.")
         self.drifts = self._counter("drifts", "Objects found changed or deleted on the API server.", "kind")
-        self.last_sync = self._gauge("last_sync_timestamp_seconds", "When the node was last read.")
+        self.last_sync = self._gauge("last_sync_timestamp_seconds", "Time of the last successful sync.")
         self.last_publish = self._gauge(
-            "last_publish_timestamp_seconds", "When the published object last agreed with what was seen."
+            "last_publish_timestamp_seconds", "Time at which the published object last matched the node."
         )
-        self.pods = self._gauge("listed_pods", "Pods in the kubelet's last answer.")
+        self.pods = self._gauge("listed_pods", "Pods in the kubelet's last List.")
         self.withheld = self._gauge("withheld_pods", "Pods left out of the object because they are being admitted.")
-        self.admitting = self._gauge(
-            "admitting_pods", "Pods published although their admission has not been seen to end."
-        )
+        self.admitting = self._gauge("admitting_pods", "Published pods whose admission has not been seen to end.")
         self.unconfirmed = self._gauge(
             "unconfirmed",
-            "1 for each reason for which the object is the last true one and not what the kubelet says now.",
+            "1 for each reason to keep the last complete object instead of the kubelet's present answer.",
             "reason",
         )
         self.refused_files = self._gauge(
-            "refused_state_file", "1 for each state file on which the kubelet would not start again.", "file"
+            "refused_state_file", "1 for each state file that the kubelet would refuse at its next start.", "file"
         )
         self.claims = self._gauge(
             "claimed_devices",
-            "Devices that pods hold by resource claims; zone is unknown for those no ResourceSlice places on one.",
+            "Devices allocated to pods by resource claims; zone is unknown without a NUMA node in a ResourceSlice.",
             "driver",
             "zone",
         )
         self.foreign = self._gauge(
             "foreign_writer",
-            "1 for each other that wrote an object's content in the last minutes.",
+            "1 for each other field manager that wrote an object's content in the last minutes.",
             "kind",
             "manager",
         )
-        self.source = self._gauge("kubelet_config_source", "1 for where the kubelet's configuration is from.", "source")
+        self.source = self._gauge("kubelet_config_source", "1 for the source of the kubelet's configuration.", "source")
         self.zones = self._gauge(
             "zone_resource",
-            "Amounts of the own node as published: cores, bytes, devices.",
+            "Published amounts of this node: cores, bytes, devices.",
             "zone",
             "resource",
             "amount",
         )
 
     def show_accounts(self, accounts: Accounts) -> None:
-        """The zones as they were published last."""
+        """Sets the amounts of the zones as published last."""
         self.zones.clear()
         for node_id, amounts in accounts.amounts.items():
             for resource, amount in amounts.items():
@@ -85,35 +88,35 @@ class Metrics:
                     self.zones.labels(f"node-{node_id}", resource, name).set(getattr(amount, name) / unit)
 
     def show_doubts(self, reasons: Iterable[str]) -> None:
-        """Why the kubelet is not believed."""
+        """Sets the reasons for which the kubelet's answer is incomplete."""
         self.unconfirmed.clear()
         for reason in reasons:
             self.unconfirmed.labels(reason).set(1)
 
     def show_admissions(self, withheld: Collection[object], admitting: Collection[object]) -> None:
-        """How many pods are being admitted."""
+        """Sets the numbers of pods that are being admitted."""
         self.withheld.set(len(withheld))
         self.admitting.set(len(admitting))
 
     def show_refused_files(self, names: Iterable[str]) -> None:
-        """State files that the kubelet would not accept."""
+        """Sets the state files that the kubelet would refuse."""
         self.refused_files.clear()
         for name in names:
             self.refused_files.labels(name).set(1)
 
     def show_source(self, current: str) -> None:
-        """Where the kubelet's configuration is from."""
+        """Sets the source of the kubelet's configuration."""
         for name in SOURCES:
             self.source.labels(name).set(int(name == current))
 
     def show_claims(self, devices: Mapping[tuple[str, int | None], int]) -> None:
-        """Devices held by claims, by driver and NUMA node."""
+        """Sets the devices allocated by claims, by driver and NUMA node."""
         self.claims.clear()
         for (driver, node_id), count in devices.items():
             self.claims.labels(driver, "unknown" if node_id is None else f"node-{node_id}").set(count)
 
     def show_foreign(self, writers: Mapping[str, Iterable[str]]) -> None:
-        """Other writers, by kind of object."""
+        """Sets the other writers, by kind of object."""
         self.foreign.clear()
         for kind, managers in writers.items():
             for manager in managers:

@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 from topowise.errors import SourceError
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise_exporter.kubelet import device_checkpoint, state_files
-from topowise_exporter.kubelet.admission import States
 from topowise_exporter.kubelet.device_checkpoint import DeviceState
+from topowise_exporter.kubelet.pods_in_admission import States
 from topowise_exporter.kubelet.state_files import CpuState, MemoryState, State, StateFile
 
 _NONE: Final[frozenset[str]] = frozenset()

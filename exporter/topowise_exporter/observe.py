@@ -19,15 +19,22 @@ from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.dra import device_counts
 from topowise_exporter.dra.slices import Devices
 from topowise_exporter.hardware import Hardware, HardwareReading
-from topowise_exporter.kubelet import holders
-from topowise_exporter.kubelet.admission import Admissions, Sorted
-from topowise_exporter.kubelet.model import Allocatable, Allocations, Device, FreeMemory, MemoryBlock, PodAllocation
+from topowise_exporter.kubelet import entry_owners
+from topowise_exporter.kubelet.allocations import (
+    Allocatable,
+    Allocations,
+    Device,
+    FreeMemory,
+    MemoryBlock,
+    PodAllocation,
+)
 from topowise_exporter.kubelet.podresources import PodResources, lists_claims
+from topowise_exporter.kubelet.pods_in_admission import Admissions, Sorted
 from topowise_exporter.kubelet.settings import Source
-from topowise_exporter.kubelet.settled import Answer, Before, Kubelet
+from topowise_exporter.kubelet.startup import Answer, Before, Kubelet
 from topowise_exporter.node_files import AdmittedPods, FilesReading, NodeFiles
 from topowise_exporter.publish.topology import Observation
-from topowise_exporter.restart import StartCheck
+from topowise_exporter.state_file_check import StartCheck
 from topowise_exporter.unlisted import Unlisted, UnlistedResources
 
 _NONE: Final[frozenset[str]] = frozenset()
@@ -49,7 +56,7 @@ class Reading(msgspec.Struct, frozen=True):
     observation: Observation
     """The same object as before if nothing has changed."""
     doubts: frozenset[str] = frozenset()
-    """Why the answers of the kubelet are not true yet (topowise.attributes.doubts)."""
+    """Why the answers of the kubelet are not true yet (topowise.attributes.confirmation)."""
     withheld: frozenset[tuple[str, str]] = frozenset()
     """Pods that are left out because the kubelet is admitting them."""
     due: float | None = None
@@ -93,7 +100,7 @@ class _Claims:
         """The devices, and the problem for which they are left out."""
         devices = self._devices()
         # The feature gate may be set by a flag, which no configuration file shows. A claim in List proves the gate.
-        self._is_listed = self._is_listed or bool(devices and device_counts.held(pods))
+        self._is_listed = self._is_listed or bool(devices and device_counts.allocated_claims(pods))
         if not devices or self._is_listed or lists_claims(version, kubelet.featureGates or {}):
             return devices, {}
         problem = f"kubelet {version} without the feature gate KubeletPodResourcesDynamicResources"
@@ -119,7 +126,7 @@ class Observer:
         self._hardware = hardware or Hardware(settings, clock)
         self._files = NodeFiles(settings.kubelet_root)
         self._claims = _Claims(devices)
-        self._whole_pods = holders.WholePods()
+        self._whole_pods = entry_owners.WholePods()
         self._admissions = Admissions()
         self._unlisted = UnlistedResources()
         self._kubelet = Kubelet(settings.podresources_socket, clock)
@@ -254,8 +261,8 @@ def _free_memory(files: FilesReading, admission: Sorted, last: Allocations | Non
     if files.readable.memory is None:
         is_same = last is not None and _memory_of(last.pods) == _memory_of(admission.pods)
         return last.free_memory if last is not None and is_same else None
-    live = holders.live_memory_holders(files.memory, admission.pods, admission.whole)
-    return holders.exact_memory(files.memory, live)
+    live = entry_owners.live_memory_holders(files.memory, admission.pods, admission.whole)
+    return entry_owners.exact_memory(files.memory, live)
 
 
 def _memory_of(pods: Iterable[PodAllocation]) -> list[tuple[str, str, tuple[MemoryBlock, ...]]]:

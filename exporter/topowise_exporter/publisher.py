@@ -21,7 +21,7 @@ from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.dra.device_counts import held_by_node
 from topowise_exporter.own_node import Owner, OwnNodeReader, RetryPace
 from topowise_exporter.publish import numatopology as volcano
-from topowise_exporter.publish import size, topology
+from topowise_exporter.publish import size_limit, topology
 from topowise_exporter.publish.other_writers import product
 from topowise_exporter.publish.topology import Observation
 from topowise_exporter.publish.writer import TooLargeError, Writer, WriteResult, is_newer, topology_writer
@@ -123,7 +123,7 @@ class Publisher:
             path = paths.path(numatopology.PATH, self._node_name)
             self._numatopology = Writer(api, path, volcano.same, numatopology.decode, numatopology.KIND)
         self._numatopology_pace = RetryPace(monotonic)
-        self._size_limit = size.LIMIT
+        self._size_limit = size_limit.LIMIT
         self._other_writers: dict[str, frozenset[str]] = {}
         self._published: Observation | None = None
         self._last_true = _LastTrue()
@@ -278,11 +278,11 @@ class Publisher:
         return result != "held-back"
 
     async def _write_topology(self, target: nrt.NodeResourceTopology, record: _Record) -> WriteResult:
-        fitted = size.fit(target, self._size_limit)
+        fitted = size_limit.fit(target, self._size_limit)
         if fitted.bytes > self._size_limit:
-            message = f"the object is too large: {size.warning(fitted, self._size_limit)}"
+            message = f"the object is too large: {size_limit.warning(fitted, self._size_limit)}"
             raise ApiError(413, "TooLarge", message, request=f"PATCH {nrt.PATH}/{self._node_name}")
-        record.conditions[LARGE] = (size.warning(fitted, self._size_limit),) if fitted.left_out else ()
+        record.conditions[LARGE] = (size_limit.warning(fitted, self._size_limit),) if fitted.left_out else ()
         try:
             return await self._write(nrt.KIND, self._topology, fitted.topology, record)
         except TooLargeError as exc:

@@ -46,9 +46,7 @@ class Trigger:
 
     async def wait(self, at_most: float, *, quiet: float) -> frozenset[str]:
         """Waits for an event and then for `quiet` seconds without events (at most ten times that); or for `at_most`.
-
-        Returns the events, empty if only time has passed.
-        """
+        Returns the events, empty if only time has passed."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(at_most):
                 await self._notified.wait()
@@ -143,21 +141,17 @@ class FileWatch:
 
 @functools.cache
 def libudev() -> Any:
-    """The library, loaded once. Raises ImportError.
-
-    pyudev finds it by a program (ldconfig), which a confined exporter cannot start.
-    """
+    """The library, loaded once. Raises ImportError. pyudev finds it by a program (ldconfig), which a confined exporter
+    cannot start."""
     import pyudev
 
     return pyudev.Context()
 
 
 class Uevents:
-    """Kernel uevents of PCI functions, CPUs and memory blocks.
-
-    The kernel's multicast reaches a pod with its own network namespace, and udevd's does not. Without libudev
-    (distroless images) there are no events, and the machine is scanned at its interval only.
-    """
+    """Kernel uevents of PCI functions, CPUs and memory blocks. The kernel's multicast reaches a pod with its own
+    network namespace, and udevd's does not. Without libudev (distroless images) there are no events, and the machine is
+    scanned at its interval only."""
 
     SUBSYSTEMS = ("pci", "cpu", "memory", "node")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from topowise_exporter.kubelet import holders
-from topowise_exporter.kubelet.admission import Sorted
+from topowise_exporter.kubelet import entry_owners
+from topowise_exporter.kubelet.allocations import Device, PodAllocation
 from topowise_exporter.kubelet.device_checkpoint import DeviceState
-from topowise_exporter.kubelet.model import Device, PodAllocation
+from topowise_exporter.kubelet.pods_in_admission import Sorted
 from topowise_exporter.kubelet.state_files import CpuState
 from topowise_exporter.node_files import FilesReading
 
@@ -38,11 +38,11 @@ class UnlistedResources:
         self._match: _Match | None = None
         self._listed_with_cpus: frozenset[str] = _NONE
         self._listed_with_devices: frozenset[str] = _NONE
-        self._leftovers = holders.Leftovers()
+        self._leftovers = entry_owners.Leftovers()
 
     def remember(self, uids: frozenset[str]) -> None:
         """Take the pods that the last object of an earlier exporter had beyond List."""
-        self._leftovers = holders.Leftovers(uids)
+        self._leftovers = entry_owners.Leftovers(uids)
 
     def read(
         self, files: FilesReading, pods: tuple[PodAllocation, ...], admission: Sorted, directories: frozenset[str]
@@ -56,8 +56,8 @@ class UnlistedResources:
     def _cpus(self, state: CpuState, admission: Sorted, directories: frozenset[str]) -> dict[str, frozenset[int]]:
         pods = admission.pods
         if self._match is None or self._match.state is not state or self._match.pods is not pods:
-            listed = holders.listed_uids(state, pods)
-            self._match = _Match(state, pods, listed, holders.unlisted_cpus(state, pods, listed))
+            listed = entry_owners.listed_uids(state, pods)
+            self._match = _Match(state, pods, listed, entry_owners.unlisted_cpus(state, pods, listed))
         seen = (self._listed_with_cpus | self._match.listed | admission.listed) & state.holders.keys()
         self._listed_with_cpus = frozenset(seen)
         if len(self._match.listed) == len(state.holders):
@@ -65,7 +65,7 @@ class UnlistedResources:
         # A pod whose CPUs List never shows exists while its directory does. A pod that List shows with memory or
         # devices alone may still have CPUs of its init containers.
         existing = directories - self._listed_with_cpus
-        return holders.unlisted_cpus(state, pods, self._match.listed | admission.whole | existing)
+        return entry_owners.unlisted_cpus(state, pods, self._match.listed | admission.whole | existing)
 
     def _devices(
         self, state: DeviceState, pods: tuple[PodAllocation, ...], admission: Sorted, directories: frozenset[str]
@@ -73,4 +73,4 @@ class UnlistedResources:
         self._listed_with_devices = (self._listed_with_devices | admission.listed) & state.holders.keys()
         candidates = (directories & state.holders.keys()) - self._listed_with_devices
         live = admission.whole | self._leftovers.living(candidates, pods)
-        return holders.unlisted_devices(state, admission.pods, live)
+        return entry_owners.unlisted_devices(state, admission.pods, live)

@@ -16,8 +16,8 @@ import msgspec
 
 from topowise import attributes, cpuset, nrt, quantity
 from topowise.kubeletconfig import KubeletConfiguration
-from topowise_exporter.kubelet.model import Allocations, MemoryBlock
-from topowise_exporter.machine.model import Machine, NumaNode
+from topowise_exporter.kubelet.allocations import Allocations, MemoryBlock
+from topowise_exporter.machine.inventory import Machine, NumaNode
 
 MOST_NODES: Final = 64
 
@@ -90,19 +90,15 @@ def high_nodes(machine: Machine) -> tuple[str, ...]:
 
 
 def zones(machine: Machine, accounts: Accounts, named: Mapping[int, Mapping[str, str]]) -> list[nrt.Zone]:
-    """The zones as published: `node-<id>`, costs to every node, resources and attributes sorted by name.
-
-    `named` are the attributes of each node.
-    """
+    """The zones as published: `node-<id>`, costs to every node, resources and attributes sorted by name. `named` are
+    the attributes of each node."""
     return [_zone(node, accounts.amounts[node.id], named[node.id]) for node in machine.nodes]
 
 
 def placeholders(machine: Machine) -> list[nrt.Zone]:
-    """A zone with nothing in it for every id below the highest that no node has.
-
-    scheduler-plugins keeps one score per zone and puts it at the zone's id (pkg/noderesourcetopology/score.go,
-    scoreForEachNUMANode; least_numa.go likewise): a machine of the nodes 0 and 8 ends its scheduler.
-    """
+    """A zone with nothing in it for every id below the highest that no node has. scheduler-plugins keeps one score per
+    zone and puts it at the zone's id (pkg/noderesourcetopology/score.go, scoreForEachNUMANode; least_numa.go likewise):
+    a machine of the nodes 0 and 8 ends its scheduler."""
     there = {node.id for node in machine.nodes}
     mark = (nrt.Attribute(attributes.ABSENT, "true"),)
     return [

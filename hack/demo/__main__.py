@@ -20,15 +20,16 @@ from demo.cluster import Cluster
 from demo.processes import ProcessDiedError
 from demo.scheduling import ScheduledPod, Scheduling
 from sandbox import kept
+from sandbox.apiserver.client import TABLE
 from sandbox.tables import columns
 from topowise import cpuset, nrt, quantity
 from topowise.errors import TopowiseError
-from topowise.kube.api import TABLE, Api
+from topowise.kube.api import Api
 from topowise_exporter.kubelet.podresources import PodResources
-from topowise_scheduler.kubectl.nodes import table
 from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.presentation import picture
+from topowise_scheduler.presentation.kubectl.nodes import table
 from topowise_scheduler.report import kubelet_of, read
-from topowise_scheduler.view import picture
 
 # Leads to what `--keep` has left running.
 LINK: Final = Path(__file__).resolve().parents[2] / ".demo"

@@ -16,15 +16,15 @@ RECORDED: Final = Path("hack/lab/recorded.json")
 PAGE: Final = Path("docs/lab.md")
 _WORDS: Final = Path(__file__).with_name("page.md")
 _SERIES: Final = "Series: "
-# What no run of the lab shows, whatever is chosen.
+# Cases that no run of the lab covers.
 NEVER_RUN: Final = (
-    "real hardware: caches, distances and devices are those that QEMU makes up, and nothing is fast",
-    "KVM, unless the line above says so",
+    "real hardware: QEMU emulates caches, distances and devices, and nothing is fast",
+    "KVM, unless the line above names it",
     "hosts and images of arm64",
-    "other container runtimes than the one above, and kubelets of other minors than those named",
+    "container runtimes and minors of kubelets beyond the list above",
     "devices of resource claims (DRA), SR-IOV, hot-plugged memory and CPUs",
     "topowise-scheduler as a pod: it runs on the host, with the rights that the chart gives to a static pod",
-    "an upgrade between two releases, as there is none yet",
+    "an upgrade between two releases, as there is no release yet",
 )
 
 
@@ -61,7 +61,7 @@ def page(found: Results) -> str:
 
 
 def _unrun(name: str) -> str:
-    return f"{name}: left out of this run, for want of time"
+    return f"{name}: skipped in this run, for lack of time"
 
 
 def _verdict(part: Part) -> str:

@@ -12,7 +12,7 @@ from topowise import nrt
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise_exporter import machine as hardware
 from topowise_exporter.exclusions import Exclusions
-from topowise_exporter.kubelet.model import (
+from topowise_exporter.kubelet.allocations import (
     Allocatable,
     Allocations,
     ContainerAllocation,
@@ -179,7 +179,7 @@ def _left_over(kubelet: Kubelet, pods: Mapping[str, PodAllocation]) -> dict[str,
     shown = frozenset[int]().union(*(pod.cpus for pod in pods.values()))
     held = {
         uid: frozenset(cpu for cpus in of_pod.values() for cpu in members(cpus)) - shown
-        for uid, of_pod in kubelet.cpu.held.items()
+        for uid, of_pod in kubelet.cpu.allocations.items()
     }
     return {uid: cpus for uid, cpus in held.items() if cpus}
 

@@ -1,5 +1,4 @@
-"""Shapes of pods as a configuration declares them, `{cpu: 16, memory: 64Gi, nvidia.com/gpu: 4, count: 2}`, and parts of
-the day in which something may be done."""
+"""Parses pod shapes such as `{cpu: 16, memory: 64Gi, nvidia.com/gpu: 4, count: 2}`, and daily time windows."""
 
 from __future__ import annotations
 
@@ -16,11 +15,11 @@ from topowise_scheduler import kube_scheduler
 
 COUNT: Final = "count"
 _WINDOW: Final = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)", re.ASCII)
-_MOST: Final = 1000
+_MAX_COUNT: Final = 1000
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """Pods of one container with these amounts, and how many of them there should be room for."""
+    """Pods of a container with these amounts, and the number of pods that should fit."""
 
     amounts: Mapping[str, str]
     count: int
@@ -29,8 +28,8 @@ class Shape(msgspec.Struct, frozen=True):
         return ", ".join(f"{name} {amount}" for name, amount in self.amounts.items())
 
     def pod(self, priority: int) -> kube_scheduler.Pod:
-        """One of them. It tolerates taints that are named like a resource it asks for, as a pod does to which the
-        admission plug-in ExtendedResourceToleration has been."""
+        """Returns such a pod. It tolerates taints named like its extended resources, as the admission plugin
+        ExtendedResourceToleration adds to real pods."""
         document = {
             "metadata": {"name": "declared-shape", "namespace": "default"},
             "spec": {
@@ -43,11 +42,11 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 def shape(declared: Mapping[str, str | int]) -> Shape:
-    """Raises ValueError for one that cannot be read."""
+    """Returns the parsed shape. Raises ValueError."""
     amounts = {name: str(amount) for name, amount in declared.items() if name != COUNT}
     count = declared.get(COUNT, 1)
-    if not isinstance(count, int) or not 1 <= count <= _MOST:
-        raise ValueError(f"{COUNT} of a shape is {count!r:.80}, expected a number from 1 to {_MOST}")
+    if not isinstance(count, int) or not 1 <= count <= _MAX_COUNT:
+        raise ValueError(f"{COUNT} of a shape is {count!r:.80}, expected a number from 1 to {_MAX_COUNT}")
     if not amounts:
         raise ValueError("a shape names no resource, expected amounts such as cpu: 16")
     for name, amount in amounts.items():
@@ -59,7 +58,7 @@ def shape(declared: Mapping[str, str | int]) -> Shape:
 
 
 class Window(NamedTuple):
-    """A part of every day, in UTC; it may end on the next."""
+    """A part of every day, in UTC; it may end on the next day."""
 
     begins: time
     ends: time
@@ -73,9 +72,9 @@ class Window(NamedTuple):
 
 
 def window(text: str) -> Window:
-    """Raises ValueError unless it is like "22:00-06:00"."""
-    found = _WINDOW.fullmatch(text)
-    if not found or found[1] + found[2] == found[3] + found[4]:
-        raise ValueError(f'{text!r:.80} is no part of a day, expected one such as "22:00-06:00"')
-    first, second, third, fourth = map(int, found.groups())
+    """Parses a text like "22:00-06:00". Raises ValueError."""
+    match = _WINDOW.fullmatch(text)
+    if not match or match[1] + match[2] == match[3] + match[4]:
+        raise ValueError(f'{text!r:.80} is not a time window, expected a window such as "22:00-06:00"')
+    first, second, third, fourth = map(int, match.groups())
     return Window(time(first, second), time(third, fourth))

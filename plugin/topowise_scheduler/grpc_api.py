@@ -28,8 +28,8 @@ from topowise.wire import scoring_pb2, scoring_pb2_grpc
 from topowise_scheduler import kube_scheduler
 from topowise_scheduler.answers import Answers, Question
 from topowise_scheduler.configuration import Grpc
-from topowise_scheduler.fit_together import Fitting, FitTogether
-from topowise_scheduler.view.cluster_view import ClusterView
+from topowise_scheduler.fit_together import FitTogether, FitTogetherService
+from topowise_scheduler.presentation.explain.cluster_view import ClusterView
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class Scoring(scoring_pb2_grpc.ScoringServicer):
     """Aborts with UNAVAILABLE before the first sync, and INVALID_ARGUMENT for a pod that cannot be read."""
 
     def __init__(
-        self, answers: Answers, view: ClusterView, fitting: Fitting, not_ready: Callable[[], str | None]
+        self, answers: Answers, view: ClusterView, fitting: FitTogetherService, not_ready: Callable[[], str | None]
     ) -> None:
         self._answers = answers
         self._view = view

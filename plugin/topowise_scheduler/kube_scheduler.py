@@ -1,9 +1,9 @@
-"""What kube-scheduler itself has against a node, before it asks any extender, as far as the Node object tells it.
+"""Why kube-scheduler's own plug-ins refuse a node, as far as the Node object decides it.
 
-The verbs need none of this: they are asked about nodes that have passed. Whoever asks for an explanation names nodes
-that have not, and a node that is cordoned, or has no GPU at all, "fits" nobody. So the plug-ins NodeUnschedulable,
-NodeName, TaintToleration, NodeAffinity and NodeResourcesFit are here once, as functions of values, in the order in
-which kube-scheduler asks them and in its words. What else it looks at (other pods, volumes, ports) `unexamined` names.
+The extender's verbs do not need this: they get nodes that passed these plug-ins. Explanations and nominations also
+cover nodes that did not pass. So the plug-ins NodeUnschedulable, NodeName, TaintToleration, NodeAffinity and
+NodeResourcesFit are here as functions of values, in kube-scheduler's order and with its messages. `unexamined` lists
+the criteria that are missing here (other pods, volumes, ports).
 
 Upstream: pkg/scheduler/framework/plugins, staging/src/k8s.io/component-helpers/scheduling/corev1 (1.36).
 """
@@ -20,14 +20,14 @@ from topowise.pods import Amounts, Needs
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 MIRROR: Final = "kubernetes.io/config.mirror"
-"""Annotation of a pod that its kubelet has from a file (static): deleting the object does not end it."""
+"""Annotation of the mirror pod of a static pod: deleting the object does not end the pod."""
 NO_NODE: Final = "node(s) without a Node object"
 _PODS: Final = "pods"
 _HARD: Final = ("NoSchedule", "NoExecute")
 
 
 class Taint(msgspec.Struct, frozen=True, gc=False):
-    """One taint of a node."""
+    """A taint of a node."""
 
     key: str = ""
     value: str = ""
@@ -65,7 +65,7 @@ class NodeStatus(msgspec.Struct, frozen=True, gc=False):
 
 
 class NodeObject(msgspec.Struct, frozen=True, gc=False):
-    """What is read of a v1.Node."""
+    """The decoded fields of a v1.Node."""
 
     metadata: NodeMetadata
     spec: NodeSpec = NodeSpec()
@@ -73,12 +73,13 @@ class NodeObject(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_ready(self) -> bool:
-        """Whether its kubelet says so; one without conditions says nothing against it."""
-        return all(one.status == "True" for one in self.status.conditions or () if one.type == "Ready")
+        """Whether the condition Ready is True; a node without this condition counts as ready."""
+        conditions = self.status.conditions or ()
+        return all(condition.status == "True" for condition in conditions if condition.type == "Ready")
 
 
 class Node(msgspec.Struct, frozen=True, gc=False):
-    """What is kept of a v1.Node. `labels` are without the hostname, so that nodes of one pool can share them."""
+    """The stored fields of a v1.Node. `labels` lack the hostname, so that nodes of a pool can share them."""
 
     name: str
     allocatable: Amounts = {}
@@ -92,16 +93,16 @@ class Node(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def page_sizes(self) -> tuple[str, ...]:
-        """The hugepages that the kubelet knows, sorted; it may have none of them."""
+        """The hugepage resources that the kubelet reports, sorted; their amounts may be 0."""
         return tuple(sorted([name for name in self.allocatable if name.startswith(pods.HUGEPAGES)]))
 
     def label(self, key: str) -> str | None:
-        """The value of a label, None if the node does not have it."""
+        """The value of a label, None without this label."""
         return (self.hostname or None) if key == HOSTNAME else self.labels.get(key)
 
 
 class Toleration(msgspec.Struct, frozen=True, gc=False):
-    """One toleration; "" means any."""
+    """A toleration; an empty key or effect matches any."""
 
     key: str = ""
     operator: str = "Equal"
@@ -109,7 +110,7 @@ class Toleration(msgspec.Struct, frozen=True, gc=False):
     effect: str = ""
 
     def covers(self, taint: Taint) -> bool:
-        """Whether the taint is tolerated."""
+        """Whether the toleration tolerates the taint (Toleration.ToleratesTaint)."""
         if self.effect not in ("", taint.effect) or self.key not in ("", taint.key):
             return False
         if self.operator == "Exists":
@@ -118,7 +119,7 @@ class Toleration(msgspec.Struct, frozen=True, gc=False):
 
 
 class Requirement(msgspec.Struct, frozen=True, gc=False):
-    """One line of a node selector term."""
+    """A requirement of a node selector term."""
 
     key: str = ""
     operator: str = ""
@@ -167,7 +168,7 @@ class Spread(msgspec.Struct, frozen=True, gc=False):
 
 
 class Spec(pods.Spec, frozen=True, gc=False):
-    """What pods.Spec has, and what kube-scheduler's plug-ins read: too much to be decoded of every pod of a cluster."""
+    """pods.Spec and the fields that kube-scheduler's plug-ins read, which are too many to decode for every pod."""
 
     containers: tuple[Container, ...] | None = ()
     nodeSelector: dict[str, str] | None = None
@@ -184,20 +185,20 @@ class Spec(pods.Spec, frozen=True, gc=False):
 
 
 class Owner(msgspec.Struct, frozen=True, gc=False):
-    """Who has made a pod; its `controller` makes it anew."""
+    """An owner of a pod; a `controller` recreates the pod."""
 
     kind: str = ""
     controller: bool | None = None
 
 
 class Metadata(pods.Metadata, frozen=True, gc=False):
-    """What pods.Metadata has, and owners."""
+    """pods.Metadata and the owners."""
 
     ownerReferences: tuple[Owner, ...] | None = None
 
 
 class Pod(pods.Pod, frozen=True, gc=False):
-    """A pod that somebody asks about."""
+    """The pod of a request."""
 
     metadata: Metadata
     spec: Spec
@@ -207,9 +208,9 @@ decode = msgspec.json.Decoder(Pod).decode
 
 
 class Refusal(msgspec.Struct, frozen=True, gc=False):
-    """Why not: `words` are kube-scheduler's, the same for many nodes; `text` tells what they mean of this one.
+    """The reason for a refusal: `words` are kube-scheduler's message, `text` adds the details of this node.
 
-    `verdict`: "not now" if it would do were it empty, "never" if it would not, "excluded" if room is not the question.
+    `verdict`: "not now" if the pod fits on the empty node, "never" if not, "excluded" for reasons other than resources.
     """
 
     verdict: Literal["not now", "never", "excluded"]
@@ -218,50 +219,50 @@ class Refusal(msgspec.Struct, frozen=True, gc=False):
 
 
 def unbound(pod: Pod) -> Pod:
-    """A pod of the cluster as kube-scheduler met it; the nodeName of a manifest is somebody's wish, and stays."""
+    """A pod of the cluster without its nodeName, as kube-scheduler saw it; a manifest (no uid) keeps its nodeName."""
     if not pod.metadata.uid or not pod.spec.nodeName:
         return pod
     return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, nodeName=""))
 
 
 def unexamined(spec: Spec) -> tuple[str, ...]:
-    """What the pod asks of its node that nothing here looks at."""
+    """The pod's requirements on its node that this module does not check."""
     affinity = spec.affinity or Affinity()
-    between = [one for one in (affinity.podAffinity, affinity.podAntiAffinity) if one is not None]
-    sources = [key for volume in spec.volumes or () for key, given in volume.items() if given is not None]
+    between = [terms for terms in (affinity.podAffinity, affinity.podAntiAffinity) if terms is not None]
+    sources = [key for volume in spec.volumes or () for key, source in volume.items() if source is not None]
     ports = [port for container in spec.containers or () for port in container.ports or ()]
     spreads = spec.topologySpreadConstraints or ()
-    found = {
-        "pod affinity": any(one.requiredDuringSchedulingIgnoredDuringExecution for one in between),
-        "topology spread": any(one.whenUnsatisfiable == "DoNotSchedule" for one in spreads),
+    requirements = {
+        "pod affinity": any(terms.requiredDuringSchedulingIgnoredDuringExecution for terms in between),
+        "topology spread": any(constraint.whenUnsatisfiable == "DoNotSchedule" for constraint in spreads),
         "volumes": any(source in ("persistentVolumeClaim", "ephemeral", "csi") for source in sources),
         "host ports": any(spec.hostNetwork or port.hostPort for port in ports),
         "resource claims": bool(spec.resourceClaims),
         "scheduling gates": bool(spec.schedulingGates),
     }
-    return tuple([words for words, is_asked in found.items() if is_asked])
+    return tuple([words for words, is_required in requirements.items() if is_required])
 
 
 def refusal(node: Node, spec: Spec, needs: Needs, used: Mapping[str, int]) -> Refusal | None:
-    """What is against the node, None if nothing is. `used` is what its pods request, with their number as "pods"."""
+    """Why the node is refused, None if it is not. `used` are its pods' requests, with their number as "pods"."""
     return kept_off(node, spec) or short(node, needs, used)
 
 
 def has_room(node: Node, needs: Needs, used: Mapping[str, int]) -> bool:
-    """Whether the sums have room for one such pod."""
-    return all(amount <= node.allocatable.get(name, 0) - used.get(name, 0) for name, amount in _asked(needs))
+    """Whether node allocatable suffices for another such pod."""
+    return all(amount <= node.allocatable.get(name, 0) - used.get(name, 0) for name, amount in _requests(needs))
 
 
 def room(node: Node, needs: Needs, used: Mapping[str, int]) -> tuple[int, str]:
-    """How many such pods the sums have room for, and the words for what is too little for one more."""
+    """The number of such pods for which node allocatable suffices, and the message for the next pod."""
     return min(
         (max(0, (node.allocatable.get(resource, 0) - used.get(resource, 0)) // amount), _insufficient(resource))
-        for resource, amount in _asked(needs)
+        for resource, amount in _requests(needs)
     )
 
 
 def spell(resource: str, amount: int) -> str:
-    """An amount for people; CPUs are given in thousandths."""
+    """An amount as text; CPUs are in thousandths."""
     if resource == "cpu":
         return quantity.from_milli(amount)
     is_bytes = resource in ("memory", "ephemeral-storage") or resource.startswith(pods.HUGEPAGES)
@@ -269,7 +270,7 @@ def spell(resource: str, amount: int) -> str:
 
 
 def kept_off(node: Node, spec: Spec) -> Refusal | None:
-    """What is against the node whatever room it has."""
+    """Why the node is refused for reasons other than resources, None if it is not."""
     tolerations = spec.tolerations or ()
     if node.is_cordoned and not _is_tolerated(_CORDONED, tolerations):
         return _excluded("node(s) were unschedulable", "the node is cordoned")
@@ -286,10 +287,10 @@ def kept_off(node: Node, spec: Spec) -> Refusal | None:
 
 
 def short(node: Node, needs: Needs, used: Mapping[str, int]) -> Refusal | None:
-    """All that the node has too little of, in the order of the pod's requests; None if there is room."""
+    """The resources that the node lacks, in the order of the pod's requests; None if it has enough."""
     short = [
         (resource, amount, node.allocatable.get(resource, 0))
-        for resource, amount in _asked(needs)
+        for resource, amount in _requests(needs)
         if amount > node.allocatable.get(resource, 0) - used.get(resource, 0)
     ]
     if not short:
@@ -305,67 +306,68 @@ def _excluded(words: str, detail: str) -> Refusal:
 
 
 def _taints(node: Node) -> Iterator[Taint]:
-    """With the one that a node gets in the moment after its kubelet was found not to be ready."""
+    """The node's hard taints, and the taint that the node controller is about to set on a node that is not ready."""
     if not node.is_ready and not any(taint.key in _SILENT for taint in node.taints):
         yield _NOT_READY
     yield from (taint for taint in node.taints if taint.effect in _HARD)
 
 
 def _is_tolerated(taint: Taint, tolerations: Iterable[Toleration]) -> bool:
-    return any(one.covers(taint) for one in tolerations)
+    return any(toleration.covers(taint) for toleration in tolerations)
 
 
 def _unmatched(node: Node, spec: Spec) -> str | None:
-    """What the node's labels are not, None if they are all that is asked for."""
-    for key, wanted in (spec.nodeSelector or {}).items():
-        if (given := node.label(key)) != wanted:
-            return f"{key}={wanted} is asked for, {'it has no such label' if given is None else f'it is {given!r}'}"
+    """The requirement that the node's labels do not meet, None if they meet all."""
+    for key, required_value in (spec.nodeSelector or {}).items():
+        if (value := node.label(key)) != required_value:
+            actual = "the node has no such label" if value is None else f"the node has {value!r}"
+            return f"the pod requires {key}={required_value}, {actual}"
     affinity = spec.affinity and spec.affinity.nodeAffinity
     required = affinity and affinity.requiredDuringSchedulingIgnoredDuringExecution
     if not required:
         return None
-    # Terms are alternatives; one without requirements selects nothing, and so does an empty list of them.
+    # Terms are alternatives. A term without requirements and an empty list of terms match no node.
     terms = required.nodeSelectorTerms or ()
     missed = [next(_missed(node, term), None) for term in terms if term.matchExpressions or term.matchFields]
-    if any(one is None for one in missed):
+    if any(requirement is None for requirement in missed):
         return None
-    return f"required: {' or '.join(map(str, missed))}" if missed else "required: nothing that any node matches"
+    return f"required: {' or '.join(map(str, missed))}" if missed else "required: terms that match no node"
 
 
 def _missed(node: Node, term: Term) -> Iterator[Requirement]:
-    for one in term.matchExpressions or ():
-        if not _matches(one, node.label(one.key)):
-            yield one
-    for one in term.matchFields or ():
-        # The only field there is.
-        if one.key != "metadata.name" or not _matches(one, node.name):
-            yield one
+    for requirement in term.matchExpressions or ():
+        if not _matches(requirement, node.label(requirement.key)):
+            yield requirement
+    for requirement in term.matchFields or ():
+        # The only field of nodes that the API server accepts.
+        if requirement.key != "metadata.name" or not _matches(requirement, node.name):
+            yield requirement
 
 
-def _matches(one: Requirement, given: str | None) -> bool:
-    """labels.Requirement.Matches; what the API server would not let through matches nothing."""
-    values = one.values or ()
-    match one.operator:
+def _matches(requirement: Requirement, value: str | None) -> bool:
+    """labels.Requirement.Matches; requirements that the API server rejects match nothing."""
+    values = requirement.values or ()
+    match requirement.operator:
         case "In":
-            return given in values
+            return value in values
         case "NotIn":
-            return given not in values
+            return value not in values
         case "Exists":
-            return given is not None
+            return value is not None
         case "DoesNotExist":
-            return given is None
+            return value is None
         case "Gt" | "Lt":
             try:
-                left, right = int(given or ""), int(values[0] if len(values) == 1 else "")
+                left, right = int(value or ""), int(values[0] if len(values) == 1 else "")
             except ValueError:
                 return False
-            return left > right if one.operator == "Gt" else left < right
+            return left > right if requirement.operator == "Gt" else left < right
     return False
 
 
 def _lack(resource: str, amount: int, of: int, used: int) -> str:
     if resource == _PODS:
-        return f"{used} of {of} are there"
+        return f"{used} of {of} are in use"
     if not of:
         return f"asks for {spell(resource, amount)}, the node has none"
     return f"asks for {spell(resource, amount)}, {spell(resource, max(0, of - used))} of {spell(resource, of)} are free"
@@ -375,5 +377,5 @@ def _insufficient(resource: str) -> str:
     return "Too many pods" if resource == _PODS else f"Insufficient {resource}"
 
 
-def _asked(needs: Needs) -> list[tuple[str, int]]:
+def _requests(needs: Needs) -> list[tuple[str, int]]:
     return [(_PODS, 1), *((resource, amount) for resource, amount in needs.requests.items() if amount > 0)]

@@ -1,8 +1,8 @@
-"""The words with which a node is refused. kube-scheduler writes them into the pod's status.
+"""The texts of refusals, which kube-scheduler writes into the pod's status.
 
-An update of the status that changes the text requeues the pod again: a text with a moving number in it is an endless
-loop (1,081 calls in 45 s were measured). So these never vary; `explain` says what is lacking where. They share a
-prefix, by which a pod that waits because of us is known again after a restart.
+A changed text requeues the pod, so a text with a changing number causes an endless loop (measured: 1,081 calls in 45
+s). So the texts are constant, and `explain` shows the missing amounts. They share a prefix that identifies our waiting
+pods after a restart.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NOT_ALLOCATABLE: Final = PREFIX + "kubelet could not allocate CPUs, memory or de
 NEVER_ALLOCATABLE: Final = PREFIX + "node can never allocate the CPUs, memory or devices"
 NOT_WHOLE_CORES: Final = PREFIX + "kubelet gives whole physical cores only"
 NO_SHARED_POOL: Final = PREFIX + "pod leaves no CPUs or memory for its shared containers"
-WOULD_HANG: Final = PREFIX + "kubelet would never end to admit the pod"
+WOULD_HANG: Final = PREFIX + "kubelet would search forever for CPUs of the pod"
 WOULD_PANIC: Final = PREFIX + "kubelet would panic while it admits the pod"
 TOO_SLOW: Final = PREFIX + "kubelet would take too long to admit the pod"
 SIDECARS: Final = PREFIX + "kubelet does not take pods with sidecars"
@@ -25,13 +25,15 @@ OUT_OF: Final = PREFIX + "node allocatable is used up"
 NEVER_ENOUGH: Final = PREFIX + "node allocatable is too small"
 QUARANTINED: Final = PREFIX + "kubelet refused such a pod, waiting for a new report of the node"
 UNCONFIRMED: Final = PREFIX + "kubelet is restarting, waiting for a report that it confirms"
-UNCERTAIN: Final = PREFIX + "no room wherever its newest pods may lie, waiting for a new report of the node"
+UNCERTAIN: Final = (
+    PREFIX + "pod does not fit every possible placement of the newest pods, waiting for a new report of the node"
+)
 WEAKER_POLICY: Final = PREFIX + "Topology Manager policy is weaker than the pod asks for"
-OTHER_POLICY: Final = PREFIX + "Topology Manager policy is not the one the pod asks for"
-NOT_NEAR: Final = PREFIX + "devices would lie farther apart than the pod requires"
-NOT_SURELY_NEAR: Final = PREFIX + "devices might lie farther apart than the pod requires"
-TOO_LARGE: Final = PREFIX + "pod has more containers or amounts than are judged"
-PLACES_UNKNOWN: Final = PREFIX + "nobody tells whether devices lie as near as the pod requires"
+OTHER_POLICY: Final = PREFIX + "Topology Manager policy differs from the policy that the pod asks for"
+NOT_NEAR: Final = PREFIX + "devices would be farther apart than the pod requires"
+NOT_SURELY_NEAR: Final = PREFIX + "devices might be farther apart than the pod requires"
+TOO_LARGE: Final = PREFIX + "pod has too many containers or resource amounts"
+PLACES_UNKNOWN: Final = PREFIX + "node does not report how near its devices are, which the pod requires"
 
 _NOW: Final = {
     "TopologyAffinityError": NOT_NOW,
@@ -46,7 +48,7 @@ _EVER: Final = {**_NOW, "TopologyAffinityError": NEVER, "UnexpectedAdmissionErro
 
 
 def of(reason: str, *, ever: bool) -> str:
-    """The words for a kubelet's reason ("" if it fits); `ever`: not even an empty node would do."""
+    """Returns the refusal for a kubelet's reason ("" if the pod fits); `ever`: even an empty node would refuse it."""
     if not reason:
         return ""
     if reason.startswith("OutOf"):

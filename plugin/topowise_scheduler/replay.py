@@ -1,8 +1,7 @@
-"""Replays recorded scenarios through the kubelet model: what would a kubelet with that machine and configuration do?
+"""Replays recorded scenarios through the kubelet model: the results for a machine, a configuration and events.
 
-Each input line is a scenario (machine, configuration, events), alone or as `{"scenario": ...}`; each output line
-says what became of every event. A line that cannot be read is named on stderr, and the next one is taken; where there
-was nothing that could be read, the command fails.
+Each input line is a scenario, bare or as `{"scenario": ...}`, and each output line has the results of its events. An
+unreadable line is reported on stderr and skipped; without any readable line the command fails.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class Configuration(KubeletConfiguration, frozen=True, gc=False):
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
-    """One thing that happens on the node; which fields it has depends on `op`."""
+    """An event on the node; its fields depend on `op`."""
 
     op: Literal["admit", "start", "remove", "devices"]
     uid: str = ""
@@ -61,10 +60,10 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 
 
 class Scenario(msgspec.Struct, frozen=True, gc=False):
-    """`kubeletVersion` as a Node tells it; without one, the newest version whose code was run, and drafts are allowed.
+    """`kubeletVersion` is as in a Node. By default it is the newest version whose code was run, and drafts are allowed.
 
-    The gates of alpha and beta options count as on unless `featureGates` sets them to false; with `gateDefaults` they
-    are what the version has them at, as for a kubelet that is to start.
+    The gates of alpha and beta options are on unless `featureGates` sets them to false. With `gateDefaults` they have
+    the defaults of the version, as in a kubelet that starts.
     """
 
     machine: Machine
@@ -85,7 +84,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def replay(lines: Iterable[bytes | str]) -> Iterator[dict[str, Any]]:
-    """The result of every scenario, in order. Empty lines are skipped, malformed ones reported on stderr."""
+    """The result of every scenario, in order. Empty lines are skipped, malformed lines are reported on stderr."""
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -96,12 +95,12 @@ def replay(lines: Iterable[bytes | str]) -> Iterator[dict[str, Any]]:
 
 
 def read_scenario(line: bytes | str) -> Scenario:
-    """The scenario of one line, whichever form it has. Raises MsgspecError."""
+    """The scenario of a line in either form. Raises MsgspecError."""
     return _wrapped(line).scenario or _bare(line)
 
 
 def replay_scenario(scenario: Scenario) -> dict[str, Any]:
-    """The result of one scenario. Raises ParseError for a malformed quantity or CPU list."""
+    """The result of a scenario. Raises ParseError for a malformed quantity or CPU list."""
     result: dict[str, Any] = {"id": scenario.id, "events": []}
     if scenario.kubeletVersion is not None:
         result["kubelet"] = _version_of(scenario)
@@ -112,12 +111,12 @@ def replay_scenario(scenario: Scenario) -> dict[str, Any]:
     if kubelet.settings.drafts:
         result["drafts"] = kubelet.settings.drafts
     for event in scenario.events:
-        said = apply(kubelet, event)
-        if said.get("reason") == NEVER_ENDS:
-            # A kubelet that never answers does not see the next event either.
-            result["hang"] = said["message"]
+        outcome = apply(kubelet, event)
+        if outcome.get("reason") == NEVER_ENDS:
+            # A kubelet that never answers does not process the next event.
+            result["hang"] = outcome["message"]
             break
-        result["events"].append(said)
+        result["events"].append(outcome)
     return result
 
 
@@ -141,7 +140,7 @@ def _version_of(scenario: Scenario) -> dict[str, str]:
 
 
 def apply(kubelet: Kubelet, event: Event) -> dict[str, Any]:
-    """Let one event happen, and say what became of it."""
+    """Applies an event to the kubelet; returns the result."""
     match event.op:
         case "admit":
             return _admit(kubelet, event)
@@ -161,7 +160,7 @@ def apply(kubelet: Kubelet, event: Event) -> dict[str, Any]:
 
 
 def main_replay(path: str, progress: Callable[[str], None] | None = None) -> int:
-    """`topowise-scheduler replay FILE[.gz]`: one result a line on stdout. The exit status, 1 if there was no result."""
+    """Runs `topowise-scheduler replay FILE[.gz]`: a result per line on stdout. Returns 1 without any result, else 0."""
     count, progress = 0, progress or Progress()
     try:
         with _open(path) as (lines, share):
@@ -172,19 +171,19 @@ def main_replay(path: str, progress: Callable[[str], None] | None = None) -> int
                 progress(f"{count} scenarios done{share()}")
     except BrokenPipeError:
         raise
-    # What is damaged within a gzip file is no OSError.
+    # Damage inside a gzip file raises other exceptions than OSError.
     except (OSError, EOFError, zlib.error) as exc:
         output.note(f"error: {path}: {exc}")
         return 1
     if not count:
-        output.note(f"error: {path}: no scenario could be read, expected one a line")
+        output.note(f"error: {path}: no readable scenario, expected a scenario per line")
         return 1
     return 0
 
 
 @contextmanager
 def _open(path: str) -> Iterator[tuple[BinaryIO, Callable[[], str]]]:
-    """The lines of a file, or of stdin for "-", unpacked if they are packed; and how much of a file was read so far."""
+    """The decompressed lines of a file, or of stdin for "-", and a function that returns the progress as text."""
     with cast("BufferedReader", sys.stdin.buffer) if path == "-" else Path(path).open("rb") as file:
         size = os.fstat(file.fileno()).st_size if file.seekable() else 0
 

@@ -1,14 +1,14 @@
-"""What a pod asks the managers of a kubelet for, without who it is.
+"""A pod's requests to a kubelet's managers, without its identity.
 
-Invariant: pods of one `Shape` get the same verdict on the same node, so every verdict is kept by shape. What follows
-from the requests of a pod, its view and its shape under each combination of feature gates and behaviours that makes a
-difference to it, is computed once; to most pods none does.
+Invariant: pods of one `Shape` get the same verdict on the same node, so verdicts are cached by shape. The requests of a
+pod determine its view and shape. Both are computed once for each combination of feature gates and behaviours that
+affects the pod; most pods are affected by none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -19,19 +19,19 @@ from topowise_scheduler.kubelet.pod import PodView, device_requests, view
 Amounts = tuple[tuple[str, int], ...]
 
 # No pod has this uid.
-_NOBODY = "\0"
-# What no device plugin can be registered for.
-_NATIVE = frozenset(("cpu", "memory", "ephemeral-storage"))
+_PLACEHOLDER_UID = "\0"
+NATIVE: Final = frozenset(("cpu", "memory", "ephemeral-storage"))
+"""Resources of containers that no device plug-in can register."""
 _CONTAINER_BYTES = 512
 _AMOUNT_BYTES = 200
-# What every node allocatable has.
-_ALWAYS_KNOWN = frozenset(("cpu", "memory"))
+# Resources in every node's allocatable.
+_IN_EVERY_NODE = frozenset(("cpu", "memory"))
 
 
 class AlignedRequest(NamedTuple):
-    """What one hint is asked for: exclusive CPUs, memory by type, devices by resource; the last two sorted by name.
+    """The request for a hint: exclusive CPUs, memory by type, devices by resource; the last two sorted by name.
 
-    `memory` is None for what is no whole number of bytes.
+    `memory` is None for a fraction of a byte.
     """
 
     cpus: int
@@ -39,17 +39,17 @@ class AlignedRequest(NamedTuple):
     devices: Amounts
 
     def can_be_aligned(self, *, pinned: bool) -> bool:
-        """Whether it asks for anything that some kubelet would align; `pinned` is the pod's."""
+        """Returns whether a kubelet may align anything of the request; `pinned` is the pod's."""
         amounts = (*self.devices, *(self.memory or () if pinned else ()))
         return self.cpus > 0 or any(amount > 0 for _, amount in amounts)
 
 
 class Shape(NamedTuple):
-    """Equal shapes get equal verdicts on equal nodes.
+    """An equivalence class of pods: equal shapes get equal verdicts on equal nodes.
 
-    `containers` are in the order of admission, `kinds` theirs; `total` is what scope pod asks for at once. `requests`
-    are those above 0 the predicates look at, `init_requests` those that count also where a node lacks the resource.
-    `pinned` and `by_pod_level` as in PodView.
+    `containers` are in the order of admission, with their `kinds`; `total` is the pod's request in scope pod.
+    `requests` are the predicates' amounts above 0, `init_requests` the amounts that count even if a node lacks the
+    resource. `pinned` and `by_pod_level` as in PodView.
     """
 
     containers: tuple[AlignedRequest, ...]
@@ -63,7 +63,7 @@ class Shape(NamedTuple):
 
     @classmethod
     def of(cls, view: PodView) -> Shape:
-        """The shape of a pod as kubelets with the same feature gates see it."""
+        """Returns the shape of a pod for kubelets with the same feature gates."""
         containers = tuple(
             [
                 AlignedRequest(container.cpus, _sorted(container.memory), _devices(container.limits))
@@ -78,13 +78,13 @@ class Shape(NamedTuple):
             total = AlignedRequest(view.cpus, _sorted(view.memory), counts)
         requests = tuple(sorted([pair for pair in view.requests.items() if pair[1] > 0]))
         kinds = tuple([container.kind for container in view.containers])
-        before = tuple(sorted([pair for pair in view.init_requests.items() if pair[1] > 0]))
+        init_requests = tuple(sorted([pair for pair in view.init_requests.items() if pair[1] > 0]))
         sidecars = any(container.declared == "sidecar" for container in view.containers)
-        return cls(containers, kinds, total, requests, view.pinned, view.by_pod_level, before, sidecars)
+        return cls(containers, kinds, total, requests, view.pinned, view.by_pod_level, init_requests, sidecars)
 
 
 class Gates(Protocol):
-    """What decides how a kubelet sees a pod: its feature gates, and three fields of its behaviour."""
+    """The feature gates and the behaviour of a kubelet that affect its view of a pod."""
 
     @property
     def behaviour(self) -> Behaviour: ...
@@ -97,143 +97,144 @@ class Gates(Protocol):
 
 
 class PodForm(NamedTuple):
-    """A pod as kubelets of some gates and behaviours see it; the view is nobody's, its uid is one no pod has."""
+    """The view and the shape of a pod for kubelets of some gates and behaviours; the view's UID is a placeholder."""
 
     view: PodView
     shape: Shape
 
 
 class PodRequests:
-    """What pods with these needs ask for; pods that ask for the same share it.
+    """The requests of pods with these needs; pods with equal requests share it.
 
-    `ungated` is what such a pod needs where the gate PodLevelResources is off, None if that is the same. `shape` is
-    equal for equal needs (PodRecord). `shared_devices` are the resources that more than one container asks for. `size`
-    is bytes, about.
+    `ungated` are the needs without the gate PodLevelResources, None if equal. `shape` is equal for equal needs
+    (PodRecord). `shared_devices` are the resources that several containers request. `size` is in bytes, about.
     """
 
-    __slots__ = ("__weakref__", "_forms", "_one", "_ways", "needs", "shape", "shared_devices", "size", "ungated")
+    __slots__ = ("__weakref__", "_dims", "_forms", "_only_form", "needs", "shape", "shared_devices", "size", "ungated")
 
     def __init__(self, needs: Needs, ungated: Needs | None = None, shape: bytes = b"") -> None:
         self.needs = needs
         self.ungated = ungated
         self.shape = shape
         self.size = _size(needs)
-        self.shared_devices = _shared(needs)
-        self._ways: _Ways | None = None
-        self._one: PodForm | None = None
-        self._forms: dict[_Way, PodForm] = {}
+        self.shared_devices = _shared_devices(needs)
+        self._dims: _Dimensions | None = None
+        self._only_form: PodForm | None = None
+        self._forms: dict[_Variant, PodForm] = {}
 
     @property
     def forms(self) -> tuple[PodForm, ...]:
-        """One if all kubelets see the pod alike; else all that there can be, that of the newest first."""
-        if self._one is not None:
-            return (self._one,)
-        if self._ways is None:
-            self._ways = _Ways.of(self.needs, self.ungated)
-        found = tuple([self._made(way) for way in self._ways.all()])
-        if len(found) == 1:
-            self._one = found[0]
-        return found
+        """Returns one form if all kubelets see the pod alike, otherwise all forms, the newest version's first."""
+        if self._only_form is not None:
+            return (self._only_form,)
+        if self._dims is None:
+            self._dims = _Dimensions.of(self.needs, self.ungated)
+        forms = tuple([self._build(variant) for variant in self._dims.all()])
+        if len(forms) == 1:
+            self._only_form = forms[0]
+        return forms
 
     @property
     def can_be_aligned(self) -> bool:
-        """Whether any container asks for anything that some kubelet would align."""
+        """Returns whether a kubelet may align any container's request."""
         shapes = [form.shape for form in self.forms]
         return any(request.can_be_aligned(pinned=shape.pinned) for shape in shapes for request in shape.containers)
 
     def form(self, gates: Gates) -> PodForm:
-        """The pod as a kubelet with these gates and this behaviour sees it."""
-        if self._one is None and self._ways is None:
+        """Returns the pod as a kubelet with these gates and this behaviour sees it."""
+        if self._only_form is None and self._dims is None:
             _ = self.forms
-        return self._one or self._made(_way(gates, self._ways or _ALIKE))
+        return self._only_form or self._build(_variant(gates, self._dims or _NO_DIMENSIONS))
 
     def view(self, uid: str, gates: Gates) -> PodView:
-        """One of these pods as a kubelet with these gates sees it."""
+        """Returns the view of a pod with these needs and this UID."""
         return msgspec.structs.replace(self.form(gates).view, uid=uid)
 
-    def _made(self, way: _Way) -> PodForm:
-        form = self._forms.get(way)
+    def _build(self, variant: _Variant) -> PodForm:
+        form = self._forms.get(variant)
         if form is None:
-            needs = self.needs if way.pod_level or self.ungated is None else self.ungated
-            found = view(
-                _NOBODY,
+            needs = self.needs if variant.pod_level or self.ungated is None else self.ungated
+            pod_view = view(
+                _PLACEHOLDER_UID,
                 needs,
-                pod_level_resource_managers=way.managers,
+                pod_level_resource_managers=variant.managers,
                 behaviour=Behaviour(
-                    sidecars_are_kept=way.keeps_sidecars,
-                    unknown_resources_of_init_containers_are_dropped=way.drops_unknown,
-                    pod_level_pods_are_not_aligned=way.leaves_alone,
+                    sidecars_are_kept=variant.keeps_sidecars,
+                    unknown_resources_of_init_containers_are_dropped=variant.drops_unknown,
+                    pod_level_pods_are_not_aligned=variant.ignores_pod_level,
                 ),
             )
-            form = self._forms[way] = PodForm(found, Shape.of(found))
+            form = self._forms[variant] = PodForm(pod_view, Shape.of(pod_view))
         return form
 
 
-class _Way(NamedTuple):
-    """How a kubelet sees a pod. What makes no difference to the pod is as in the newest."""
+class _Variant(NamedTuple):
+    """The gates and behaviours of a view. Values without an effect on the pod equal the newest version's."""
 
     pod_level: bool = True
     managers: bool = False
     keeps_sidecars: bool = True
     drops_unknown: bool = True
-    leaves_alone: bool = True
+    ignores_pod_level: bool = True
 
 
-class _Ways(NamedTuple):
-    """What can make a difference to a pod."""
+class _Dimensions(NamedTuple):
+    """The gates and behaviours that affect a pod."""
 
     pod_level: bool
     sidecars: bool
     unknown: bool
 
     @classmethod
-    def of(cls, needs: Needs, ungated: Needs | None) -> _Ways:
-        before = [container for container in needs.containers if container.kind != "app"]
+    def of(cls, needs: Needs, ungated: Needs | None) -> _Dimensions:
+        init_containers = [container for container in needs.containers if container.kind != "app"]
         return cls(
             needs.pod_level is not None or ungated is not None,
-            any(container.kind == "sidecar" for container in before),
+            any(container.kind == "sidecar" for container in init_containers),
             any(
-                name not in _ALWAYS_KNOWN and not name.startswith(HUGEPAGES) for one in before for name in one.requests
+                name not in _IN_EVERY_NODE and not name.startswith(HUGEPAGES)
+                for container in init_containers
+                for name in container.requests
             ),
         )
 
-    def all(self) -> Iterator[_Way]:
+    def all(self) -> Iterator[_Variant]:
         gates = [(True, False, True), (True, False, False), (True, True, True), (False, False, True)]
-        for pod_level, managers, apart in gates if self.pod_level else gates[:1]:
+        for pod_level, managers, ignores in gates if self.pod_level else gates[:1]:
             for keeps in (True, False) if self.sidecars else (True,):
                 for drops in (True, False) if self.unknown else (True,):
-                    yield _Way(pod_level, managers, keeps, drops, apart)
+                    yield _Variant(pod_level, managers, keeps, drops, ignores)
 
 
-_ALIKE = _Ways(False, False, False)
+_NO_DIMENSIONS = _Dimensions(False, False, False)
 
 
-def _way(gates: Gates, ways: _Ways) -> _Way:
-    how = gates.behaviour
-    pod_level = not ways.pod_level or gates.pod_level_resources
-    managers = ways.pod_level and pod_level and gates.pod_level_resource_managers
-    return _Way(
+def _variant(gates: Gates, dimensions: _Dimensions) -> _Variant:
+    behaviour = gates.behaviour
+    pod_level = not dimensions.pod_level or gates.pod_level_resources
+    managers = dimensions.pod_level and pod_level and gates.pod_level_resource_managers
+    return _Variant(
         pod_level,
         managers,
-        not ways.sidecars or how.sidecars_are_kept,
-        not ways.unknown or how.unknown_resources_of_init_containers_are_dropped,
-        # Without pod-level resources, or with managers of them, nobody is left alone.
-        managers or not pod_level or not ways.pod_level or how.pod_level_pods_are_not_aligned,
+        not dimensions.sidecars or behaviour.sidecars_are_kept,
+        not dimensions.unknown or behaviour.unknown_resources_of_init_containers_are_dropped,
+        # Without pod-level resources, or with managers for them, no pod is ignored.
+        managers or not pod_level or not dimensions.pod_level or behaviour.pod_level_pods_are_not_aligned,
     )
 
 
 def _size(needs: Needs) -> int:
-    """Names and amounts are kept several times over, by who looks at them."""
-    amounts = [name for one in needs.containers for name in (*one.requests, *one.limits)]
+    """Returns the approximate size; several caches keep the names and amounts."""
+    amounts = [name for container in needs.containers for name in (*container.requests, *container.limits)]
     return _CONTAINER_BYTES * len(needs.containers) + sum([_AMOUNT_BYTES + len(name) for name in amounts])
 
 
-def _shared(needs: Needs) -> frozenset[str]:
+def _shared_devices(needs: Needs) -> frozenset[str]:
     seen, shared = set[str](), set[str]()
-    for one in needs.containers if len(needs.containers) > 1 else ():
-        mine = {name for name, _ in _devices(one.limits)}
-        shared |= seen & mine
-        seen |= mine
+    for container in needs.containers if len(needs.containers) > 1 else ():
+        names = {name for name, _ in _devices(container.limits)}
+        shared |= seen & names
+        seen |= names
     return frozenset(shared)
 
 
@@ -243,5 +244,5 @@ def _sorted(amounts: dict[str, int] | None) -> Amounts | None:
 
 def _devices(limits: dict[str, int]) -> Amounts:
     return tuple(
-        sorted([pair for pair in limits.items() if pair[0] not in _NATIVE and not pair[0].startswith(HUGEPAGES)])
+        sorted([pair for pair in limits.items() if pair[0] not in NATIVE and not pair[0].startswith(HUGEPAGES)])
     )

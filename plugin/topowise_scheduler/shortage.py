@@ -22,7 +22,7 @@ from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.engine import Outcome
-from topowise_scheduler.kubelet import Kubelet, room
+from topowise_scheduler.kubelet import Kubelet, free_amounts
 
 _INTERVAL_S: Final = 5.0
 # Writers of reports may invent resources; machines have no more kinds of devices than this.
@@ -101,7 +101,7 @@ def _zones(node: Kubelet) -> _Zones:
     return tuple(
         [
             tuple([(name, _rounded(amount)) for name, amount in free.items() if name not in nowhere])
-            for free in room.by_position(node)
+            for free in free_amounts.by_position(node)
         ]
     )
 

@@ -1,4 +1,4 @@
-"""The names of the scoring strategies, by themselves: a command line lists them without loading what computes them."""
+"""The names of the scoring strategies, in a separate module so that command lines list them without importing numpy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state files of the kubelet's CPU and memory manager, of every version, as the kubelet that wrote them reads them.
+"""Decodes the state files of the kubelet's CPU manager and memory manager, in the formats of all versions.
 
 | file | form | written by |
 |---|---|---|
@@ -10,9 +10,9 @@
 | | V2, V1 with `podEntries` | 1.36 with PodLevelResourceManagers |
 | | V3, V1 with `data` | from 1.37 on (kubernetes#139626) |
 
-`data` is a text of JSON with all there is, and counts where there is one. The fields beside it are for older kubelets,
-and lack what pods hold as a whole. Nothing names the form, so it is told by its fields, and one of a newer kubelet is
-read as far as it is known. Upstream: cm/cpumanager/state and cm/memorymanager/state, checkpoint.go.
+`data` is JSON text with the whole content, and takes precedence. The fields beside it are for older kubelets, without
+pod-level resources. No field names the format: it is recognised by its fields, and unknown fields of a newer kubelet
+are ignored. Upstream: cm/cpumanager/state and cm/memorymanager/state, checkpoint.go.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import msgspec
 from topowise import cpuset, documents
 from topowise.errors import ParseError
 
-# A CPU is named by the init containers of a pod and by one more, and by dead pods.
+# The same CPU appears in init containers and an app container of a pod, and in dead pods.
 _MOST_HELD: Final = 1 << 18
 
 Decoded = TypeVar("Decoded")
@@ -33,11 +33,8 @@ Cpus = frozenset[int]
 
 
 class CpuState(NamedTuple):
-    """The policy, the CPUs that nobody holds exclusively, and by pod uid and container those that somebody does.
-
-    `pods` are what pods hold as a whole (KEP-5526), of which their containers' are shares. Containers of V1 have an id
-    that nobody else knows: they are under "" as their pod.
-    """
+    """The policy, the shared CPUs, and the exclusive CPUs by pod UID and container. `pods` are pod-level CPUs
+    (KEP-5526), which include the containers' CPUs. Containers of V1 have only an id: they are under "" as their pod."""
 
     policy: str
     shared: Cpus
@@ -46,7 +43,7 @@ class CpuState(NamedTuple):
 
 
 class MemoryTable(msgspec.Struct, frozen=True, rename="camel"):
-    """Bytes of one type on one node."""
+    """Bytes of a memory type on a node."""
 
     total: int = 0
     system_reserved: int = 0
@@ -56,7 +53,8 @@ class MemoryTable(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class MemoryNode(msgspec.Struct, frozen=True, rename="camel"):
-    """`cells` are the nodes of the group this one belongs to; `number_of_assignments` how many blocks lie on it."""
+    """`cells` are the nodes of the group that this node belongs to; `number_of_assignments` is the number of blocks on
+    it."""
 
     number_of_assignments: int = 0
     memory_map: dict[str, MemoryTable] = {}
@@ -75,7 +73,7 @@ Blocks = tuple[Block, ...]
 
 
 class MemoryState(NamedTuple):
-    """The policy, the tables by NUMA node id, and by pod uid and container what is held; `pods` as in CpuState."""
+    """The policy, the tables by NUMA node id, and blocks by pod UID and container; `pods` as in CpuState."""
 
     policy: str
     nodes: Mapping[int, MemoryNode]
@@ -108,21 +106,21 @@ class _MemoryForm(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def cpu_state(text: bytes) -> CpuState:
-    """`cpu_manager_state`. Raises ParseError."""
+    """Decodes a `cpu_manager_state`. Raises ParseError."""
     form = _decode(text, _CpuForm)
     if form.data:
         form = _decode(form.data.encode(), _CpuForm)
-    of_pods = {uid: {"": pod.cpu_set} for uid, pod in (form.pod_entries or {}).items()}
+    pod_cpus = {uid: {"": pod.cpu_set} for uid, pod in (form.pod_entries or {}).items()}
     return CpuState(
         form.policy_name,
         cpuset.parse(form.default_cpu_set),
         _held_cpus(form.entries or {}),
-        {uid: held[""] for uid, held in _held_cpus(of_pods).items()},
+        {uid: pod[""] for uid, pod in _held_cpus(pod_cpus).items()},
     )
 
 
 def memory_state(text: bytes) -> MemoryState:
-    """`memory_manager_state`. Raises ParseError."""
+    """Decodes a `memory_manager_state`. Raises ParseError."""
     form = _decode(text, _MemoryForm)
     if form.data:
         form = _decode(form.data.encode(), _MemoryForm)
@@ -135,17 +133,17 @@ def memory_state(text: bytes) -> MemoryState:
 
 
 def _held_cpus(entries: Mapping[str, Mapping[str, str] | str]) -> dict[str, dict[str, Cpus]]:
-    found: dict[str, dict[str, Cpus]] = {}
+    cpus_by_pod: dict[str, dict[str, Cpus]] = {}
     count = 0
     for uid, containers in entries.items():
         pod, named = ("", {uid: containers}) if isinstance(containers, str) else (uid, containers)
-        mine = found.setdefault(pod, {})
+        pod_containers = cpus_by_pod.setdefault(pod, {})
         for name, cpus in named.items():
-            mine[name] = cpuset.parse(cpus)
-            count += len(mine[name])
+            pod_containers[name] = cpuset.parse(cpus)
+            count += len(pod_containers[name])
             if count > _MOST_HELD:
                 raise ParseError("checkpoint", f"{len(entries)} entries", f"up to {_MOST_HELD} CPUs in all of them")
-    return found
+    return cpus_by_pod
 
 
 def _decode(text: bytes, kind: type[Decoded]) -> Decoded:

@@ -1,9 +1,9 @@
-"""Sets of CPUs (and of NUMA nodes) as the kernel and the kubelet spell them: "0-3,8,10-11".
+"""Sets of CPUs or NUMA nodes in the list format of the kernel and the kubelet: "0-3,8,10-11".
 
-A set is a plain `frozenset[int]`, or a mask (bit i for id i) where sets are many; this module only reads and writes the
-spelling. A few characters can name many ids, so ids and the widths of all ranges together are bounded.
-Kernel quirks handled here, all seen on real machines: a trailing NUL after the newline (5.15-rc), an empty line for the
-empty set, "(null)" for an unset `nohz_full`, and `cpumap` masks of comma-separated 32-bit words.
+A set is a plain `frozenset[int]`, or a mask (bit i for id i) where there are many sets. A few characters can name many
+ids, so ids and the width of all ranges together are limited. Kernel quirks handled here, all seen on real machines: a
+trailing NUL after the newline (5.15-rc), an empty line for the empty set, "(null)" for an unset `nohz_full`, and
+`cpumap` masks of comma-separated 32-bit words.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from topowise import digits
 from topowise.errors import ParseError
 
 MAX_ID: Final = (1 << 13) - 1
-"""The kernel's NR_CPUS ends at 8192 (arch/x86/Kconfig), and nodes at 1024; a larger id is damage, not a machine."""
+"""The kernel's limits are 8192 CPUs (NR_CPUS, arch/x86/Kconfig) and 1024 nodes; a larger id means damaged text."""
 
-# People may name an id twice, so the ranges may be somewhat wider than all there is.
+# Hand-written lists may name an id twice, so the ranges may be wider than all ids together.
 _MAX_WIDTH: Final = 2 * (MAX_ID + 1)
 _WORD: Final = re.compile(r"[0-9a-fA-F]{1,8}")
 
 
 def parse(text: str) -> frozenset[int]:
-    """The set a cpulist names. The empty text is the empty set. Raises ParseError."""
+    """Returns the set of a cpulist; empty text is the empty set. Raises ParseError."""
     members: set[int] = set()
     for low, high in _ranges(text):
         members.update(range(low, high + 1))
@@ -32,7 +32,7 @@ def parse(text: str) -> frozenset[int]:
 
 
 def mask(text: str) -> int:
-    """The same set as a mask, made without counting its members. Raises ParseError."""
+    """Returns the set as a mask, without enumerating its members. Raises ParseError."""
     bits = 0
     for low, high in _ranges(text):
         bits |= ((1 << (high - low + 1)) - 1) << low
@@ -59,7 +59,7 @@ def _ranges(text: str) -> Iterator[tuple[int, int]]:
 
 
 def parse_mask(text: str) -> frozenset[int]:
-    """The set of a kernel bitmap ("00000000,000000ff": 32-bit words, highest first). Raises ParseError."""
+    """Returns the set of a kernel bitmap ("00000000,000000ff": 32-bit words, highest first). Raises ParseError."""
     stripped = text.strip(" \t\r\n\0")
     if not stripped:
         return frozenset()
@@ -73,7 +73,7 @@ def parse_mask(text: str) -> frozenset[int]:
 
 
 def spell(members: Iterable[int]) -> str:
-    """The shortest list that names the set, ids ascending: {0,1,2,8} -> "0-2,8"."""
+    """Returns the shortest list of the set, ids ascending: {0,1,2,8} -> "0-2,8"."""
     ranges: list[list[int]] = []
     for member in sorted(set(members)):
         if ranges and member == ranges[-1][1] + 1:

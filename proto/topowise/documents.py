@@ -1,10 +1,10 @@
-"""YAML and JSON from outside, within bounds.
+"""Parses YAML and JSON from outside, within limits.
 
-Two things make a short YAML text dangerous. libyaml builds collections by recursion in C, so some thousands of opening
-brackets end the whole process with a segmentation fault, which nothing catches. And aliases of aliases name a billion
-nodes in ten lines. So the parser's events, which come without recursion, are counted before anything is built.
+Two kinds of short YAML text are dangerous. libyaml builds collections recursively in C, so some thousands of opening
+brackets crash the process with a segmentation fault. And aliases of aliases expand to a billion nodes in ten lines. So
+the parser's events, which need no recursion, are counted before anything is built.
 
-Times stay texts, as they do in Kubernetes, which makes JSON of YAML before it looks at it.
+Timestamps stay texts, as in Kubernetes, which converts YAML to JSON before it decodes it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import yaml
 from topowise.errors import TopowiseError
 from topowise.text import escaped, escaped_json
 
-# No object of Kubernetes is a third as deep; the API server's own limit for custom resources is higher only in theory.
+# No Kubernetes object is a third as deep. The API server's limit for custom resources is higher only in theory.
 MAX_DEPTH: Final = 64
-# With every alias written out: a list of 5,000 pods has a million.
+# Nodes with every alias expanded: a list of 5,000 pods has a million.
 MAX_NODES: Final = 1 << 21
-# Written out, aliases may make so many times the text they come in, as in go-yaml.
+# Limit of the growth by aliases, as in go-yaml.
 _MAX_GROWTH: Final = 10
 _FEW_NODES: Final = 10_000
-# PyYAML's way from the digits of a number to an int takes the square of their count.
+# PyYAML converts the digits of a number in quadratic time.
 _MAX_NUMBER: Final = 400
 _NUMBERS: Final = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
@@ -34,15 +34,15 @@ _NUMBERS: Final = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _Dumper: Final = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
-"""What a msgspec decoder of JSON raises for bytes from outside: deep nesting is no DecodeError."""
+"""Exceptions of a msgspec JSON decoder for foreign bytes: deep nesting is not a DecodeError."""
 
 
 class DocumentError(TopowiseError, ValueError):
-    """A text that is no YAML, or more than we are ready to read; one line without the name of its source."""
+    """The text is not YAML, or exceeds a limit; the message is one line without the name of its source."""
 
 
 def load(text: bytes | str) -> Any:
-    """The only document of a text, None for an empty one; null ones do not count. Raises DocumentError."""
+    """Returns the only document of a text, None for empty text; null documents do not count. Raises DocumentError."""
     documents = [document for document in load_all(text) if document is not None]
     if len(documents) > 1:
         raise DocumentError(f"has {len(documents)} documents, expected one")
@@ -50,39 +50,40 @@ def load(text: bytes | str) -> Any:
 
 
 def load_all(text: bytes | str) -> list[Any]:
-    """The documents of a text in its order, null ones included. Raises DocumentError."""
-    if (text.lstrip()[:1] in (b"{", "{")) and (found := _json(text)) is not None:
-        return [found]
+    """Returns the documents of a text in order, including null documents. Raises DocumentError."""
+    if (text.lstrip()[:1] in (b"{", "{")) and (document := _json(text)) is not None:
+        return [document]
     try:
         _check(text)
         return list(yaml.load_all(text, _Loader))
-    # PyYAML says ValueError and the like of a scalar that does not fit its tag, and of odd characters.
+    # PyYAML raises ValueError and similar errors for a scalar that does not fit its tag, and for control characters.
     except (yaml.YAMLError, ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError) as exc:
         raise DocumentError(" ".join(str(exc).split()) or type(exc).__name__) from exc
 
 
 def spell(document: Any, form: str) -> str:
-    """A document as YAML if `form` is "yaml", else as JSON. Invisible characters are escapes of the format."""
+    """Formats a document as YAML if `form` is "yaml", else as JSON. Invisible characters are escaped."""
     if form != "yaml":
         return escaped_json(msgspec.json.format(msgspec.json.encode(document), indent=2).decode()) + "\n"
     text = msgspec.yaml.encode(document).decode()
     if escaped(text, keep="\n") == text:
         return text
-    # PyYAML leaves all characters beyond ASCII as they are, or none.
+    # PyYAML escapes either all characters beyond ASCII or none.
     return str(yaml.dump(msgspec.to_builtins(document), Dumper=_Dumper, sort_keys=False, allow_unicode=False))
 
 
 def repeated_key(text: bytes | str) -> str:
-    """A key that a mapping has twice, "" for none, of a text that was loaded: all but the last is lost in silence."""
+    """Returns a key that a mapping has twice, "" if there is none. A loader silently keeps only the last value of such
+    a key."""
     try:
         nodes: list[yaml.Node] = list(yaml.compose_all(text, _Loader))
     except yaml.YAMLError:
-        # JSON with tabs or the like; a program has written it.
+        # JSON with tabs, for example: written by a program.
         return ""
     seen: set[int] = set()
     while nodes:
         node = nodes.pop()
-        # An alias is the node that it names.
+        # PyYAML composes an alias to the node object that it names.
         if not isinstance(node, yaml.CollectionNode) or id(node) in seen:
             continue
         seen.add(id(node))
@@ -97,41 +98,43 @@ def repeated_key(text: bytes | str) -> str:
 
 
 def _json(text: bytes | str) -> Any:
-    """The value of a JSON text, None if it is none: a flow mapping of YAML begins with the same bracket."""
+    """Returns the value of a JSON text, None for other text: a flow mapping of YAML begins with the same bracket."""
     try:
-        found = msgspec.json.decode(text)
+        value = msgspec.json.decode(text)
     except UNREADABLE:
         return None
-    return None if _is_deep(found) else found
+    return None if _is_deep(value) else value
 
 
 def _is_deep(value: Any) -> bool:
     level = [value]
     for _ in range(MAX_DEPTH):
-        level = [inner for one in level if isinstance(one, dict | list) for inner in _members(one)]
+        level = [inner for member in level if isinstance(member, dict | list) for inner in _members(member)]
         if not level:
             return False
     return True
 
 
 def _members(value: dict[Any, Any] | list[Any]) -> Iterator[Any]:
-    return (one for one in (value.values() if isinstance(value, dict) else value) if isinstance(one, dict | list))
+    return (
+        member for member in (value.values() if isinstance(value, dict) else value) if isinstance(member, dict | list)
+    )
 
 
 def _check(text: bytes | str) -> None:
-    """Raises DocumentError for a text that must not be built, and what PyYAML raises for one that is no YAML."""
+    """Raises DocumentError for a text over the limits, and PyYAML's errors for text that is not YAML."""
     counter = _Counter()
     for event in yaml.parse(text, _Loader):
         counter.take(event)
 
 
 class _Counter:
-    """Counts nodes as they will be with every alias written out."""
+    """Counts nodes with every alias expanded."""
 
     def __init__(self) -> None:
         self._written = 0
         self._expanded = 0
-        # (anchor, nodes before it) of each collection that is open.
+        # (anchor, nodes before it) of each open collection.
         self._open: list[tuple[str | None, int]] = []
         self._sizes: dict[str, int | None] = {}
 
@@ -170,7 +173,7 @@ class _Counter:
 
 
 def _is_number(event: yaml.ScalarEvent) -> bool:
-    """Whether PyYAML would make a number of it. "0,2,4" is none, however long a list of CPUs is."""
+    """Whether PyYAML would convert the scalar to a number. "0,2,4" stays text, however long the list of CPUs is."""
     if event.tag in _NUMBERS:
         return True
     resolvers = _Loader.yaml_implicit_resolvers.get(event.value[0], ()) if event.implicit[0] else ()
@@ -178,7 +181,7 @@ def _is_number(event: yaml.ScalarEvent) -> bool:
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """The safe loader without times."""
+    """The safe loader without timestamps."""
 
 
 _Loader.yaml_implicit_resolvers = {

@@ -1,22 +1,22 @@
-"""The errors topowise raises on purpose.
+"""The errors that topowise raises deliberately.
 
-Foreign exceptions are mapped to one of these once, where the foreign thing is called, and kept as `__cause__`.
-A message names the thing, the value and what was expected; the caller adds what happens instead.
+Exceptions of libraries are mapped to one of these where the library is called, and kept as `__cause__`. A message names
+the thing, its value and the expected value; the caller adds the consequence.
 """
 
 from __future__ import annotations
 
 from topowise.text import escaped
 
-# Texts name what others wrote, which may be of any length.
+# Messages quote foreign text, which may be of any length.
 _MAX_TEXT = 1000
 
 
 class TopowiseError(Exception):
-    """Base of everything raised on purpose; its text is one line, fit for a log or for stderr."""
+    """Base of all deliberate errors; its text is a single line, safe for a log or stderr."""
 
     def __init__(self, text: str) -> None:
-        # Escapes are longer than what they stand for.
+        # Escapes are longer than the characters that they replace.
         shown = escaped(text[: _MAX_TEXT + 1])
         super().__init__(shown if len(shown) <= _MAX_TEXT else shown[: _MAX_TEXT - 3] + "...")
 
@@ -30,7 +30,7 @@ class ConfigError(TopowiseError):
 
 
 class SourceError(TopowiseError):
-    """A file, socket or service on this machine gave no usable answer. `source` is its path or address."""
+    """A local file, socket or service gave no usable answer. `source` is its path or address."""
 
     def __init__(self, source: str, problem: str) -> None:
         super().__init__(f"{source}: {problem}")
@@ -38,7 +38,7 @@ class SourceError(TopowiseError):
 
 
 class ParseError(TopowiseError, ValueError):
-    """A text that does not have the form it must have."""
+    """A text without the expected form."""
 
     def __init__(self, what: str, text: str, expected: str) -> None:
         shown = text if len(text) <= 80 else text[:77] + "..."
@@ -47,10 +47,8 @@ class ParseError(TopowiseError, ValueError):
 
 
 class ApiError(TopowiseError):
-    """The API server refused, or could not be reached (status 0).
-
-    `retry_after` is the server's Retry-After in seconds, None if it sent none.
-    """
+    """The API server refused the request, or did not answer (status 0). `retry_after` is the server's Retry-After in
+    seconds, None if it sent none."""
 
     def __init__(
         self, status: int, reason: str, message: str, *, request: str, retry_after: float | None = None
@@ -64,6 +62,6 @@ class ApiError(TopowiseError):
 
     @property
     def is_general(self) -> bool:
-        """Whether a request about another object would fail too: no answer, trouble of the server, too many requests,
-        or credentials that the server does not take."""
+        """Whether a request for another object would fail too: no answer, an error of the server, too many requests, or
+        rejected credentials."""
         return not 400 <= self.status < 500 or self.status in (401, 429)

@@ -1,7 +1,7 @@
-"""Feature gates that bear on admissions or on what a node reports: default and life by minor.
+"""Feature gates that affect admission or a node's report: stage by minor version.
 
-A kubelet does not start with a gate it does not know, or with another value for one that is locked. A gate that is not
-listed here is none of our business and never judged: a kubelet has hundreds (pkg/features/kube_features.go,
+A kubelet does not start with an unknown gate, or with a locked gate set to another value. A gate that is not listed
+here has no influence on topowise and is never checked: a kubelet has hundreds (pkg/features/kube_features.go,
 k8s.io/component-base/featuregate).
 """
 
@@ -19,10 +19,8 @@ _FOR_ALL: Final[Mapping[Life, str]] = {"alpha": "AllAlpha", "beta-off": "AllBeta
 
 
 class Gate(NamedTuple):
-    """One gate: `lives` by the minor they begin with. Alpha is off, all others are on, but for a beta that is not.
-
-    "gone": the gate is unknown again, and what it was for is always there.
-    """
+    """A gate: `lives` maps the first minor version of each stage to the stage. Alpha and beta-off are off by default,
+    all other stages are on. "gone": the gate is unknown again, and its feature is always on."""
 
     source: str
     lives: Mapping[int, Life]
@@ -57,27 +55,27 @@ GATES: Final[Mapping[str, Gate]] = {
 
 @lru_cache(maxsize=64)
 def lives(minor: int) -> dict[str, Life]:
-    """The life of every listed gate in a minor."""
-    found: dict[str, Life] = dict.fromkeys(GATES, "absent")
+    """Returns the stage of every listed gate in a minor version."""
+    stages: dict[str, Life] = dict.fromkeys(GATES, "absent")
     for name, gate in GATES.items():
         for since, life in gate.lives.items():
             if minor >= since:
-                found[name] = life
-    return found
+                stages[name] = life
+    return stages
 
 
-def is_on(name: str, lives: Mapping[str, Life], given: Mapping[str, bool]) -> bool:
-    """Whether a listed gate is on. What is given for it counts first, then AllAlpha and AllBeta, then the default."""
-    value = given.get(name)
+def is_on(name: str, lives: Mapping[str, Life], overrides: Mapping[str, bool]) -> bool:
+    """Whether a listed gate is on. Its own override takes precedence, then AllAlpha and AllBeta, then the default."""
+    value = overrides.get(name)
     if value is not None:
         return value
     life = lives[name]
-    return given.get(_FOR_ALL.get(life, ""), life not in _OFF)
+    return overrides.get(_FOR_ALL.get(life, ""), life not in _OFF)
 
 
-def problem(lives: Mapping[str, Life], given: Mapping[str, bool]) -> str:
-    """Why a kubelet does not start with these gates, "" if it does."""
-    for name, value in given.items():
+def problem(lives: Mapping[str, Life], overrides: Mapping[str, bool]) -> str:
+    """Returns why a kubelet does not start with these gates, "" if it starts."""
+    for name, value in overrides.items():
         life = lives.get(name)
         if life in _UNKNOWN:
             return f"unrecognized feature gate: {name}"

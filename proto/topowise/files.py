@@ -1,8 +1,8 @@
-"""Files that others can replace: by a FIFO that nobody writes, a device without an end, or something enormous.
+"""Reads files that other processes can replace: by a FIFO without a writer, an endless device, or a huge file.
 
-Opening a FIFO waits for a writer and /dev/zero never ends, so what is read from the host goes through here: it is not
-waited for, must be a regular file, and has a size. So does what a
-configuration names, and a configuration itself: they lie in folders that others may write.
+Opening a FIFO waits for a writer, and /dev/zero never ends. So every file of the host is read here: without waiting,
+only if it is a regular file, and up to a size. The same holds for configurations and the files that they name: other
+users may write to their directories.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _CHUNK: Final = 1 << 16
 
 
 def open_regular(path: str | os.PathLike[str], most: int) -> tuple[int, os.stat_result]:
-    """A descriptor to read from, and the file's status. Raises OSError, also for what is no file, or a larger one."""
+    """Returns a descriptor to read from, and the file's status. Raises OSError, also for other than a regular file of
+    this size."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:
         status = os.fstat(descriptor)
@@ -40,12 +41,12 @@ def open_regular(path: str | os.PathLike[str], most: int) -> tuple[int, os.stat_
 
 
 def read_regular(path: str | os.PathLike[str], most: int = MOST_BYTES) -> bytes:
-    """All of a file. Raises OSError, also for one that turns out to have more than `most` bytes."""
+    """Returns the content of a file. Raises OSError, also for a file that has more than `most` bytes."""
     descriptor, _ = open_regular(path, most)
     try:
         content = os.read(descriptor, _CHUNK)
-        # A short read may be a page boundary; only the empty one is the end, and what the kernel's files say is their
-        # size is none.
+        # A short read may be a page boundary; only an empty read is the end. The st_size of the kernel's files is not
+        # their length.
         while part := os.read(descriptor, _CHUNK):
             content += part
             if len(content) > most:
@@ -59,8 +60,8 @@ def read_regular(path: str | os.PathLike[str], most: int = MOST_BYTES) -> bytes:
 
 @contextmanager
 def regular(path: str | os.PathLike[str], most: int = MOST_BYTES) -> Iterator[str]:
-    """A name by which a library that takes names only reads the file that was looked at, whatever is put into its place
-    meanwhile. Raises OSError."""
+    """Yields a path to the checked file for a library that accepts paths only, even if the file is replaced meanwhile.
+    Raises OSError."""
     descriptor, _ = open_regular(path, most)
     try:
         yield f"/proc/self/fd/{descriptor}"
@@ -69,37 +70,34 @@ def regular(path: str | os.PathLike[str], most: int = MOST_BYTES) -> Iterator[st
 
 
 def trusting(path: str | os.PathLike[str]) -> ssl.SSLContext:
-    """For clients: a context that trusts a bundle of CA certificates only. Raises OSError or ssl.SSLError."""
+    """Returns a client context that trusts only this bundle of CA certificates. Raises OSError or ssl.SSLError."""
     with regular(path) as name:
         return as_go(ssl.create_default_context(cafile=name))
 
 
 def as_go(context: ssl.SSLContext) -> ssl.SSLContext:
-    """The context itself, from now on content with the certificates that components of Kubernetes are content with.
-
-    What is in a bundle is trusted, intermediate CAs too, and a CA needs neither key identifiers nor key usage: those
-    of EKS and MicroK8s had none for years, and from 3.13 on Python would refuse them.
-    """
+    """Makes the context accept the certificates that Go, and so Kubernetes components, accept. Returns the same
+    context. Every certificate in a bundle is trusted, also an intermediate CA, and a CA needs neither key identifiers
+    nor key usage: the CAs of EKS and MicroK8s had none for years, and Python from 3.13 on would refuse them."""
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     return context
 
 
 def load_chain(context: ssl.SSLContext, certificate: str, key: str | None) -> None:
-    """Gives a context its own certificate; without a file for the key it is in the same one. Raises OSError or
-    ssl.SSLError."""
+    """Loads a context's own certificate; without `key` the same file has the key. Raises OSError or ssl.SSLError."""
     with ExitStack() as stack:
         context.load_cert_chain(*[stack.enter_context(regular(path)) for path in (certificate, key) if path])
 
 
 def stamps(*paths: str | os.PathLike[str]) -> tuple[tuple[int, int], ...]:
-    """Returns what differs as soon as one of the files was replaced or written."""
-    seen = []
+    """Returns values that change as soon as one of the files is replaced or written."""
+    stamps_of_files = []
     for path in paths:
         try:
             status = Path(path).stat()
-            # Not when it was written, which says nothing of a chown, and which tools set as they like.
-            seen.append((status.st_ctime_ns, status.st_ino))
+            # Change time (ctime) instead of modification time: chown changes only ctime, and tools can set mtime.
+            stamps_of_files.append((status.st_ctime_ns, status.st_ino))
         except OSError:
-            seen.append((0, 0))
-    return tuple(seen)
+            stamps_of_files.append((0, 0))
+    return tuple(stamps_of_files)

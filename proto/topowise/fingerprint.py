@@ -1,7 +1,7 @@
-"""The pods fingerprint: a digest of which pods an exporter saw on its node.
+"""The pods fingerprint: a digest of the pods that an exporter saw on its node.
 
-The exporter publishes it with the NRT; a scheduler computes it over the pods it believes are there. Equal digests mean
-that the amounts in the NRT account for exactly these pods. Algorithm and known answers:
+The exporter publishes it with the NRT; a scheduler computes it over the pods that it expects on the node. Equal digests
+mean that the amounts in the NRT account for exactly these pods. Algorithm and known answers:
 github.com/k8stopologyawareschedwg/podfingerprint, version 1.
 """
 
@@ -26,7 +26,7 @@ _VERSION = "v001"
 
 
 def of(pods: Iterable[tuple[str, str]]) -> str:
-    """The fingerprint of (namespace, name) pairs, in any order; duplicates count."""
+    """Returns the fingerprint of (namespace, name) pairs, in any order; duplicates count."""
     hashes = sorted(_hash(namespace, name) for namespace, name in pods)
     digest = xxhash.xxh64_hexdigest(struct.pack(f"<{len(hashes)}Q", *hashes))
     return f"{_PREFIX}{_VERSION}{digest}"
@@ -38,7 +38,7 @@ def _hash(namespace: str, name: str) -> int:
 
 
 def check(fingerprint: str) -> None:
-    """Raises ParseError unless the text is a fingerprint of the version we compute."""
+    """Raises ParseError unless the text is a fingerprint of the version that `of` computes."""
     digest = fingerprint[8:]
     well_formed = len(digest) == 16 and all(c in "0123456789abcdef" for c in digest)
     if fingerprint[:4] != _PREFIX or not well_formed:

@@ -1,13 +1,13 @@
-"""The part of a KubeletConfiguration that decides where pods go, as file, kubelet and our attribute know it.
+"""The fields of a KubeletConfiguration that decide placements, as in files, the kubelet's configz and our attribute.
 
-A kubelet's configuration is what was written plus defaults that are not all where one looks for them: most come from
-SetDefaults (pkg/kubelet/apis/config/v1beta1/defaults.go), the hard eviction thresholds only while the main file is
-loaded (cmd/kubelet/app/server.go, loadConfigFile), and there as a whole: naming one threshold drops the others, unless
-mergeDefaultEvictionSettings (1.33, kubernetes#127577) asks for them. As memory.available is kept from pods, this moves
-what fits. So nothing is defaulted in silence: `parse` reads what is written, `with_defaults` makes of it what the
-kubelet uses, and `evictionHard` stays None until somebody has decided what it is.
+The effective configuration is the written one plus defaults from several places. Most defaults are in SetDefaults
+(pkg/kubelet/apis/config/v1beta1/defaults.go). The hard eviction thresholds are set only while the main file is loaded
+(cmd/kubelet/app/server.go, loadConfigFile), and as a whole: a single threshold drops the others, unless
+mergeDefaultEvictionSettings (1.33, kubernetes#127577) is set. memory.available is reserved, so this changes which pods
+fit. So no default is applied silently: `parse` reads what is written, `with_defaults` returns what the kubelet uses,
+and `evictionHard` stays None until it is decided.
 
-For Go an empty string and a zero are "not set", and so they are here. Null and missing are the same.
+Go treats an empty string and zero as "not set", and so does this module. Null and missing are the same.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _EVICTION_HARD: Final[Mapping[str, str]] = {
 _INODES_OF_IMAGES_SINCE: Final = (1, 30)
 _MERGED_EVICTION_SINCE: Final = (1, 33)
 
-# Only these signals are kept from pods (cm/helpers.go, hardEvictionReservation).
+# Only these signals reserve resources (cm/helpers.go, hardEvictionReservation).
 _RESERVING_SIGNALS: Final = {"memory.available": "memory", "nodefs.available": "ephemeral-storage"}
 
 _VERSION = re.compile(r"v?(\d{1,9})\.(\d{1,9})(?!\d)", re.ASCII)
@@ -53,14 +53,15 @@ _FIELD = re.compile(r"`\$\.(\w+)")
 
 
 class MemoryReservation(msgspec.Struct, frozen=True, gc=False):
-    """Memory of one NUMA node that no pod gets."""
+    """Reserved memory of a NUMA node."""
 
     numaNode: int
     limits: dict[str, Quantity] = {}
 
 
 class KubeletConfiguration(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """Fields and spelling of kubelet.config.k8s.io/v1beta1. A map that is None was not written; an empty one was."""
+    """Fields with the names of kubelet.config.k8s.io/v1beta1. None means that a map was not written; an empty map
+    was."""
 
     topologyManagerPolicy: str = "none"
     topologyManagerScope: str = "container"
@@ -83,42 +84,41 @@ class KubeletConfiguration(msgspec.Struct, frozen=True, gc=False, omit_defaults=
 
     @property
     def reserved_cpus(self) -> frozenset[int]:
-        """The CPUs named for the system; empty if only an amount is reserved."""
+        """The reserved CPUs by id; empty if only an amount is reserved."""
         return cpuset.parse(self.reservedSystemCPUs)
 
     def reserved_on(self, node: int, resource: str) -> int:
-        """Bytes of a memory type (`memory`, `hugepages-2Mi`) that `reservedMemory` keeps on a NUMA node."""
-        kept = (entry.limits.get(resource) for entry in self.reservedMemory or () if entry.numaNode == node)
-        return sum(amount_of(resource, given) for given in kept)
+        """Returns the bytes of a memory type (`memory`, `hugepages-2Mi`) that `reservedMemory` reserves on a NUMA
+        node."""
+        reservations = (entry.limits.get(resource) for entry in self.reservedMemory or () if entry.numaNode == node)
+        return sum(amount_of(resource, amount) for amount in reservations)
 
     def reserved(self, capacities: Mapping[str, int]) -> dict[str, int]:
-        """What is kept from pods on the whole machine, per resource: system + kube + hard eviction.
-
-        `capacities` (bytes) is what percentages are of; milli-CPU for cpu. A set of reserved CPUs replaces both
-        amounts of cpu (cmd/kubelet/app/server.go, run). Source: cm.GetNodeAllocatableReservation.
-        """
-        kept: dict[str, int] = {}
-        for listed in (self.systemReserved, self.kubeReserved):
-            for name, given in (listed or {}).items():
-                kept[name] = kept.get(name, 0) + amount_of(name, given)
+        """Returns the reservation of the whole machine by resource: system + kube + hard eviction. `capacities` in
+        bytes are the base of percentages; cpu is in milli-CPU. A set of reserved CPUs replaces both amounts of cpu
+        (cmd/kubelet/app/server.go, run). Source: cm.GetNodeAllocatableReservation."""
+        reserved: dict[str, int] = {}
+        for amounts in (self.systemReserved, self.kubeReserved):
+            for name, amount in (amounts or {}).items():
+                reserved[name] = reserved.get(name, 0) + amount_of(name, amount)
         if self.reservedSystemCPUs:
-            kept["cpu"] = 1000 * len(self.reserved_cpus)
+            reserved["cpu"] = 1000 * len(self.reserved_cpus)
         for signal, name in _RESERVING_SIGNALS.items():
             threshold = (self.evictionHard or {}).get(signal)
             if threshold is not None:
-                kept[name] = kept.get(name, 0) + eviction_threshold(threshold, capacities.get(name, 0))
-        return kept
+                reserved[name] = reserved.get(name, 0) + eviction_threshold(threshold, capacities.get(name, 0))
+        return reserved
 
 
 FIELDS: Final = frozenset(KubeletConfiguration.__struct_fields__)
 
 
 def eviction_threshold(text: str, capacity: int) -> int:
-    """An eviction threshold in units of its capacity. Raises ParseError.
+    """Returns an eviction threshold in units of its capacity. Raises ParseError.
 
-    The share is a float32 and the product is truncated, so 5% of 1 TiB is 820 bytes more than a twentieth; the memory
-    manager compares such sums for equality. Source: eviction/helpers.go parsePercentage, eviction/api
-    GetThresholdQuantity. "0%" and "100%" turn a threshold off (parseThresholdStatement).
+    The percentage is a float32 and the product is truncated, so 5% of 1 TiB is 820 bytes more than a twentieth; the
+    memory manager compares such sums for equality. Source: eviction/helpers.go parsePercentage, eviction/api
+    GetThresholdQuantity. "0%" and "100%" disable a threshold (parseThresholdStatement).
     """
     if not text.endswith("%"):
         amount = quantity.value(text)
@@ -143,38 +143,43 @@ def _float32(number: float) -> float:
 
 
 def parse(text: bytes, *, source: str = "kubelet configuration") -> KubeletConfiguration:
-    """What is written, in YAML or JSON, checked but without defaults. Raises SourceError naming field and value."""
+    """Returns what a YAML or JSON text contains, checked but without defaults. Raises SourceError with field and
+    value."""
     return check(convert(document(text, source=source), source=source), source=source)
 
 
 def document(text: bytes, *, source: str) -> dict[str, Any]:
-    """The fields in a text, nulls included. Raises SourceError unless it is a mapping of the right kind, or empty."""
+    """Returns the fields of a text, including nulls. Raises SourceError unless it is a mapping of the right kind, or
+    empty."""
     try:
-        read = documents.load(text)
+        fields = documents.load(text)
     except documents.DocumentError as exc:
         raise SourceError(source, f"is not YAML: {exc}") from exc
-    if read is None:
+    if fields is None:
         return {}
-    if not isinstance(read, dict):
-        raise SourceError(source, f"is a {type(read).__name__}, expected the fields of a {KIND}")
+    if not isinstance(fields, dict):
+        raise SourceError(source, f"is a {type(fields).__name__}, expected the fields of a {KIND}")
     for field, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
-        if read.get(field) not in (None, expected):
-            raise SourceError(source, f"{field} is {read[field]!r}, expected {expected!r}")
-    return read
+        if fields.get(field) not in (None, expected):
+            raise SourceError(source, f"{field} is {fields[field]!r}, expected {expected!r}")
+    return fields
 
 
-def convert(given: Mapping[str, Any], *, source: str) -> KubeletConfiguration:
-    """The fields of a document with the right types; what Go takes for "not set" is absent. Raises SourceError."""
+def convert(document_fields: Mapping[str, Any], *, source: str) -> KubeletConfiguration:
+    """Returns the fields of a document with the right types, without what Go treats as "not set". Raises
+    SourceError."""
     try:
         written = {
-            name: item for name, item in _without_nulls(given).items() if item != "" and (name, item) != ("maxPods", 0)
+            name: item
+            for name, item in _without_nulls(document_fields).items()
+            if item != "" and (name, item) != ("maxPods", 0)
         }
         return msgspec.convert(written, KubeletConfiguration)
     except RecursionError as exc:
         raise SourceError(source, "is nested too deep for the fields of a kubelet") from exc
     except msgspec.ValidationError as exc:
-        named = _FIELD.search(str(exc))
-        value = f", it says {written.get(named[1])!r:.80}" if named else ""
+        field_match = _FIELD.search(str(exc))
+        value = f", its value is {written.get(field_match[1])!r:.80}" if field_match else ""
         raise SourceError(source, f"{exc}{value}") from exc
 
 
@@ -187,7 +192,7 @@ def _without_nulls(item: Any) -> Any:
 
 
 def check(config: KubeletConfiguration, *, source: str) -> KubeletConfiguration:
-    """The configuration itself. Raises SourceError if a kubelet would not start with one of its values."""
+    """Returns the configuration. Raises SourceError if a kubelet would not start with a value in it."""
     for problem in _problems(config):
         raise SourceError(source, problem)
     return config
@@ -195,9 +200,9 @@ def check(config: KubeletConfiguration, *, source: str) -> KubeletConfiguration:
 
 def _problems(config: KubeletConfiguration) -> Iterator[str]:
     for field, values in _VALUES.items():
-        given = getattr(config, field)
-        if given and given not in values:
-            yield f"{field} {given!r}: expected one of {', '.join(values)}"
+        value = getattr(config, field)
+        if value and value not in values:
+            yield f"{field} {value!r}: expected one of {', '.join(values)}"
     if config.maxPods < 0:
         yield f"maxPods {config.maxPods}: expected a number of pods"
     try:
@@ -218,20 +223,18 @@ def _problems(config: KubeletConfiguration) -> Iterator[str]:
 
 
 def _bad_amounts(field: str, amounts: Iterable[tuple[str, Quantity]]) -> Iterator[str]:
-    for name, given in amounts:
+    for name, amount in amounts:
         try:
-            if amount_of(name, given) < 0:
-                yield f"{field}[{name}] {given!r}: expected a quantity that is not negative"
+            if amount_of(name, amount) < 0:
+                yield f"{field}[{name}] {amount!r}: expected a quantity that is not negative"
         except ParseError as exc:
             yield f"{field}[{name}]: {exc}"
 
 
 def with_defaults(config: KubeletConfiguration, kubelet_version: str | None = None) -> KubeletConfiguration:
-    """The configuration as a kubelet sees that read it from its main file; twice is the same as once.
-
-    `kubelet_version` is the Node's ("v1.33.2"); None or odd: the newest. mergeDefaultEvictionSettings is absent
-    afterwards, because it has been done.
-    """
+    """Returns the configuration that a kubelet derives from its main file. Idempotent. `kubelet_version` is the Node's
+    ("v1.33.2"); None or malformed: the newest. mergeDefaultEvictionSettings is removed from the result, because it has
+    been applied."""
     return msgspec.structs.replace(
         config,
         topologyManagerPolicy=config.topologyManagerPolicy or "none",
@@ -245,7 +248,7 @@ def with_defaults(config: KubeletConfiguration, kubelet_version: str | None = No
 
 
 def without_eviction_defaults(config: KubeletConfiguration) -> KubeletConfiguration:
-    """For a configuration in which the kubelet has decided on thresholds already: what is not there, is not."""
+    """Returns a configuration whose thresholds the kubelet has already set: a missing threshold stays missing."""
     return msgspec.structs.replace(config, evictionHard=config.evictionHard or {}, mergeDefaultEvictionSettings=None)
 
 
@@ -255,28 +258,28 @@ def _eviction_hard(config: KubeletConfiguration, version: tuple[int, int]) -> di
         del defaults["imagefs.inodesFree"]
     if config.evictionHard is None:
         return defaults
-    # An older kubelet does not know the field, and ignores it.
+    # Older kubelets ignore the unknown field.
     if config.mergeDefaultEvictionSettings and version >= _MERGED_EVICTION_SINCE:
         return defaults | config.evictionHard
     return config.evictionHard
 
 
 def release_of(version: str | None) -> tuple[int, int]:
-    """Major and minor of a kubelet's version, above all others if it names none."""
-    found = _VERSION.match(version or "")
-    return (int(found[1]), int(found[2])) if found else (1 << 30, 0)
+    """Returns major and minor version; a version above all others if the text has none."""
+    match = _VERSION.match(version or "")
+    return (int(match[1]), int(match[2])) if match else (1 << 30, 0)
 
 
 _decode = msgspec.json.Decoder(KubeletConfiguration).decode
 
 
 def encode(config: KubeletConfiguration) -> str:
-    """Compact JSON, keys sorted at every level, without what is absent or as if absent: the attribute's text."""
+    """Returns the attribute's text: compact JSON, keys sorted at every level, without absent and default fields."""
     return msgspec.json.encode(config, order="sorted").decode()
 
 
 def decode(text: str) -> KubeletConfiguration:
-    """The inverse of `encode`. Raises ParseError."""
+    """Returns the inverse of `encode`. Raises ParseError."""
     try:
         config = _decode(text)
     except documents.UNREADABLE as exc:

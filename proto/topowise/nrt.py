@@ -1,8 +1,8 @@
 """NodeResourceTopology (`topology.node.k8s.io/v1alpha2`), the contract between exporters and schedulers.
 
-Typed as what every producer writes (RTE, NFD, koordlet, topowise): unknown fields are dropped, quantities keep their
-spelling until someone asks for a number, and v1alpha1 objects (zones plus the required `topologyPolicies`) decode with
-the same structs. Schema: github.com/k8stopologyawareschedwg/noderesourcetopology-api.
+The structs fit the objects of every producer (RTE, NFD, koordlet, topowise): unknown fields are dropped, quantities
+stay text until a number is needed, and v1alpha1 objects (zones plus the required `topologyPolicies`) decode with the
+same structs. Schema: github.com/k8stopologyawareschedwg/noderesourcetopology-api.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ API_VERSION: Final = f"{GROUP}/{VERSION}"
 KIND: Final = "NodeResourceTopology"
 PLURAL: Final = "noderesourcetopologies"
 PATH: Final = f"/apis/{API_VERSION}/{PLURAL}"
-# All there is where only Koordinator's or an old RTE's definition was ever installed. It has no attributes on top, and
-# the API server leaves them out of what it shows by it, so it is for reading where VERSION is not served.
+# The only served version where only Koordinator's or an old RTE's CRD was ever installed. It has no top-level
+# attributes, and the API server drops them from objects in this version. So it is read only where VERSION is not
+# served.
 OLD_VERSION: Final = "v1alpha1"
 OLD_PATH: Final = f"/apis/{GROUP}/{OLD_VERSION}/{PLURAL}"
 ZONE_TYPE: Final = "Node"
 MOST_BYTES: Final = 512 << 10
-"""JSON of an object that topowise-scheduler reads. A node with 1,000 pods and 3,000 devices has less than 300 KiB."""
+"""Limit for the JSON of an object that topowise-scheduler reads. A node with 1,000 pods and 3,000 devices has less than
+300 KiB."""
 
 
 class Attribute(msgspec.Struct, frozen=True, gc=False):
@@ -36,14 +38,14 @@ class Attribute(msgspec.Struct, frozen=True, gc=False):
 
 
 class Cost(msgspec.Struct, frozen=True, gc=False):
-    """The distance of this zone to the zone `name` (10 is local in the kernel's unit)."""
+    """The distance from this zone to the zone `name` (10 is local in the kernel's unit)."""
 
     name: str
     value: int
 
 
 class Resource(msgspec.Struct, frozen=True, gc=False):
-    """One resource of a zone, in Kubernetes quantities: capacity >= allocatable >= available."""
+    """A resource of a zone, in Kubernetes quantities: capacity >= allocatable >= available."""
 
     name: str
     capacity: str | int
@@ -153,18 +155,18 @@ _decode_resources = msgspec.json.Decoder(tuple[Resource, ...] | None).decode
 
 
 def decode(raw: bytes | str | msgspec.Raw) -> NodeResourceTopology:
-    """An object of either version, as one of VERSION. Raises msgspec.DecodeError."""
+    """Decodes an object of either version, as an object of VERSION. Raises msgspec.DecodeError."""
     return current(_decode(raw))
 
 
 def decode_identity(raw: bytes | msgspec.Raw) -> tuple[str, str]:
-    """Name and resourceVersion of an object, whatever else it has. Raises msgspec.DecodeError."""
+    """Returns name and resourceVersion of an object, whatever else it has. Raises msgspec.DecodeError."""
     metadata = _decode_identified(raw).metadata
     return metadata.name, metadata.resourceVersion
 
 
 def current(topology: NodeResourceTopology) -> NodeResourceTopology:
-    """The object as one of VERSION: what v1alpha1 has means the same there."""
+    """Returns the object as an object of VERSION: v1alpha1 fields have the same meaning there."""
     if topology.apiVersion != f"{GROUP}/{OLD_VERSION}":
         return topology
     return msgspec.structs.replace(topology, apiVersion=API_VERSION)
@@ -178,7 +180,7 @@ def new(
     annotations: Mapping[str, str] | None = None,
     owner: OwnerReference | None = None,
 ) -> NodeResourceTopology:
-    """An object ready to be written: zones by numeric id, attributes and resources by name."""
+    """Returns an object to write: zones by numeric id, attributes and resources by name."""
     return NodeResourceTopology(
         apiVersion=API_VERSION,
         kind=KIND,
@@ -193,44 +195,43 @@ def new(
 
 
 def zone_name(numa_id: int) -> str:
-    """The canonical name of a NUMA zone, `node-<id>`."""
+    """Returns the canonical name of a NUMA zone, `node-<id>`."""
     return f"node-{numa_id}"
 
 
 def zone_id(name: str) -> int | None:
-    """The NUMA node id of a canonical zone name, None for any other name. "node-007" is not canonical."""
+    """Returns the NUMA node id of a canonical zone name, None for any other name. "node-007" is not canonical."""
     number = digits.natural(name.removeprefix("node-"))
     return number if number is not None and name == zone_name(number) else None
 
 
 def numa_zones(topology: NodeResourceTopology) -> list[tuple[int, Zone]]:
-    """The zones of type Node with a canonical name, by id; other types are for other readers, and so are the zones
-    that our exporter puts in place of nodes that are not there."""
-    found = {
+    """Returns the zones of type Node with a canonical name, by id, without the placeholder zones of missing nodes."""
+    zone_by_id = {
         numa_id: zone
         for zone in topology.zones or ()
         if is_numa_zone(zone) and (numa_id := zone_id(zone.name)) is not None
     }
-    return sorted(found.items())
+    return sorted(zone_by_id.items())
 
 
 def is_numa_zone(zone: Zone) -> bool:
-    """Whether the zone is a NUMA node that is there."""
+    """Whether the zone is an existing NUMA node."""
     return zone.type == ZONE_TYPE and not is_absent(zone)
 
 
 def is_absent(zone: Zone) -> bool:
-    """Whether the zone says of itself that the machine has no such node."""
+    """Whether the zone is a placeholder: the machine has no such node."""
     return not zone.resources and attributes_of(zone.attributes).get(ABSENT) == "true"
 
 
 def attributes_of(attributes: Iterable[Attribute] | None) -> dict[str, str]:
-    """Attributes by name; the last of a repeated name wins, as for every consumer that builds a map."""
+    """Returns attributes by name; the last of a repeated name wins, as for every consumer that builds a map."""
     return {attribute.name: attribute.value for attribute in attributes or ()}
 
 
 def same_content(a: NodeResourceTopology, b: NodeResourceTopology) -> bool:
-    """Whether two objects say the same, whatever the order of their lists and the spelling of quantities."""
+    """Whether two objects have the same content, whatever the order of their lists and the format of quantities."""
     return _content(a) == _content(b)
 
 

@@ -1,7 +1,7 @@
-"""Numatopology (`nodeinfo.volcano.sh/v1alpha1`), what Volcano's numa-aware plugin reads instead of an NRT.
+"""Numatopology (`nodeinfo.volcano.sh/v1alpha1`), which Volcano's numa-aware plugin reads instead of an NRT.
 
-Typed as Volcano's resource-exporter writes it: Go's `omitempty` drops zeros, so CPU 0 of core 0 on socket 0 and node 0
-is `{}`. `numares.cpu.allocatable` names the CPUs that are *free*, over all nodes; `cpuDetail` tells the nodes apart.
+The structs fit the object of Volcano's resource-exporter: Go's `omitempty` drops zeros, so CPU 0 of core 0 on socket 0
+and node 0 is `{}`. `numares.cpu.allocatable` names the *free* CPUs of all nodes; `cpuDetail` has the node of each CPU.
 Schema: volcano.sh/apis pkg/apis/nodeinfo/v1alpha1; reader: volcano pkg/scheduler/plugins/numaaware.
 """
 
@@ -30,7 +30,7 @@ TIMESTAMP_ANNOTATION: Final = "timestamp"
 
 
 class ResourceInfo(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """Of `cpu`: the cpulist of free CPUs, and the number of all online ones."""
+    """For `cpu`: the cpulist of free CPUs, and the number of online CPUs."""
 
     allocatable: str = ""
     capacity: int = 0
@@ -43,14 +43,15 @@ class CpuInfo(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class ContainerAllocation(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Resource name -> what the container holds: a cpulist for `cpu`, else a quantity."""
+    """Resource name -> allocation of the container: a cpulist for `cpu`, else a quantity."""
 
     name: str = ""
     allocations: dict[str, str] | None = None
 
 
 class PodAllocation(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`uid` comes from kubelet's state file, namespace and name from podresources, never all three."""
+    """`uid` is set for a pod from the kubelet's state file, namespace and name for a pod from podresources, never all
+    three."""
 
     uid: str = ""
     name: str = ""
@@ -86,7 +87,7 @@ def new(
     pods: Iterable[PodAllocation] = (),
     owner: nrt.OwnerReference | None = None,
 ) -> Numatopology:
-    """An object ready to be written, every list and map in order."""
+    """Returns an object to write, with every list and map in order."""
     return Numatopology(
         apiVersion=API_VERSION,
         kind=KIND,
@@ -102,14 +103,15 @@ def new(
 
 
 def stamped(topology: Numatopology, seconds: int) -> Numatopology:
-    """The same object with the time of its change, which resource-exporter sets at every update."""
+    """Returns the object with the time of its change, which resource-exporter sets at every update."""
     annotations = {**(topology.metadata.annotations or {}), TIMESTAMP_ANNOTATION: str(seconds)}
     metadata = msgspec.structs.replace(topology.metadata, annotations=dict(sorted(annotations.items())))
     return msgspec.structs.replace(topology, metadata=metadata)
 
 
 def same_content(a: Numatopology, b: Numatopology) -> bool:
-    """Whether two objects say the same, whatever their timestamps, the order of lists and the spelling of values."""
+    """Whether two objects have the same content, whatever their timestamps, the order of lists and the format of
+    values."""
     return _content(a.spec) == _content(b.spec)
 
 
@@ -142,7 +144,7 @@ def _content(spec: Spec) -> object:
 
 
 def _value(resource: str, text: str) -> object:
-    """The set of CPUs or the number; a text that is neither is itself, since others write these objects too."""
+    """Returns the set of CPUs or the number; other text stays text, because other clients write these objects too."""
     if resource != CPU:
         return _quantity(text)
     try:

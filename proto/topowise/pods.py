@@ -1,8 +1,8 @@
-"""Pods as both daemons need them: ten fields of v1.Pod, and what the pod asks for as exact integers.
+"""The fields of v1.Pod that both daemons need, and a pod's requests as exact integers.
 
-A pod object carries a hundred fields; decoding it into these structs skips the rest, which is what makes a watch
-over a whole cluster cheap. `needs` turns the quantities into integers once (milli-CPU for cpu, units for all
-others), after the defaulting of the API server, so that every later step is integer arithmetic.
+A pod object has a hundred fields. Decoding into these structs skips the rest, which makes a watch of a whole cluster
+cheap. `needs` converts quantities to integers once (milli-CPU for cpu, units for all other resources), after the
+defaulting of the API server. So every later step is integer arithmetic.
 
 Upstream: k8s.io/component-helpers/resource/helpers.go (PodRequests), pkg/apis/core/v1/helper/qos/qos.go (GetPodQOS),
 pkg/apis/core/v1/defaults.go (SetDefaults_Pod), KEP-753 (sidecars), KEP-2837 (pod-level resources).
@@ -26,7 +26,7 @@ Kind = Literal["app", "init", "sidecar"]
 Qos = Literal["Guaranteed", "Burstable", "BestEffort"]
 
 HUGEPAGES: Final = "hugepages-"
-# 8 PiB, or nine million million CPUs.
+# 8 PiB, or nine trillion CPUs.
 MAX_AMOUNT: Final = 1 << 53
 _LONGEST: Final = 100
 _TERMINAL_PHASES: Final = frozenset(("Succeeded", "Failed"))
@@ -59,7 +59,7 @@ class Metadata(msgspec.Struct, frozen=True, gc=False):
 
 
 class SchedulingGroup(msgspec.Struct, frozen=True, gc=False):
-    """The group with which a pod is scheduled (KEP-4671)."""
+    """The PodGroup with which a pod is scheduled (KEP-4671)."""
 
     podGroupName: str = ""
 
@@ -107,7 +107,7 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether the pod has ended and holds nothing any more; a terminating pod still holds all it has."""
+        """Whether the pod has ended and its resources are released. A terminating pod still holds all its resources."""
         return self.status is not None and self.status.phase in _TERMINAL_PHASES
 
 
@@ -139,9 +139,9 @@ _decode_of_many = msgspec.json.Decoder(_PodOfMany).decode
 
 
 def with_blank_containers(raw: bytes | msgspec.Raw) -> Pod:
-    """A pod whose containers are as many as they are and ask for nothing: a tenth of the time for one of thousands."""
-    given = _decode_of_many(raw)
-    spec, status = given.spec, given.status or _StatusOfMany()
+    """Decodes a pod with its number of containers, but without their requests: a tenth of the time of `decode`."""
+    decoded = _decode_of_many(raw)
+    spec, status = decoded.spec, decoded.status or _StatusOfMany()
     known = Status(
         phase=status.phase,
         reason=status.reason,
@@ -151,11 +151,12 @@ def with_blank_containers(raw: bytes | msgspec.Raw) -> Pod:
     )
     containers = (Container(""),) * len(spec.containers or ())
     before = (Container(""),) * len(spec.initContainers or ())
-    return Pod(given.metadata, Spec(containers, before, nodeName=spec.nodeName, priority=spec.priority), known)
+    return Pod(decoded.metadata, Spec(containers, before, nodeName=spec.nodeName, priority=spec.priority), known)
 
 
 class ContainerNeeds(msgspec.Struct, frozen=True, gc=False):
-    """What one container asks for, after API defaulting. `fractional` names what is no whole number of bytes."""
+    """Requests and limits of a container after API defaulting. `fractional` names memory resources that are not a whole
+    number of bytes."""
 
     name: str
     kind: Kind
@@ -172,12 +173,9 @@ class PodLevel(msgspec.Struct, frozen=True, gc=False):
 
 
 class Needs(msgspec.Struct, frozen=True, gc=False):
-    """What a pod asks for.
-
-    `containers` are the init containers, sidecars among them, followed by the app containers, each in the order of
-    the spec. `requests` is the whole pod's effective request (PodRequests). `pod_level` is None unless
-    `spec.resources` names a resource that can be set for a pod (IsPodLevelResourcesSet).
-    """
+    """A pod's requests and limits. `containers` are the init containers, including sidecars, followed by the app
+    containers, each in the order of the spec. `requests` is the pod's effective request (PodRequests). `pod_level` is
+    None unless `spec.resources` names a resource that can be set for a pod (IsPodLevelResourcesSet)."""
 
     containers: tuple[ContainerNeeds, ...]
     requests: Amounts
@@ -186,7 +184,8 @@ class Needs(msgspec.Struct, frozen=True, gc=False):
 
 
 def needs(pod: Pod, *, pod_level_resources: bool = True) -> Needs:
-    """What the pod asks for; `pod_level_resources` is the feature gate of that name. Raises ParseError."""
+    """Returns the pod's requests and limits; `pod_level_resources` is the feature gate of that name. Raises
+    ParseError."""
     spec = pod.spec
     containers = tuple(
         [
@@ -203,16 +202,16 @@ def needs(pod: Pod, *, pod_level_resources: bool = True) -> Needs:
     if level is not None:
         requests.update((name, amount) for name, amount in level.requests.items() if _is_pod_level(name))
     if spec.overhead:
-        _add(requests, {name: amount_of(name, given) for name, given in spec.overhead.items()})
+        _add(requests, {name: amount_of(name, overhead) for name, overhead in spec.overhead.items()})
     return Needs(containers, requests, qos, level if level_set else None)
 
 
 def allocated(pod: Pod) -> Pod:
-    """The pod with the requests that its kubelet has given it, which are others than the spec's while a resize in place
-    is not (or never) granted; the same object if there is no such difference.
+    """Returns the pod with the requests that its kubelet has allocated; the same object if they equal the spec.
 
-    A kubelet tells them from 1.33 on (KEP-1287, `allocatedResources`; only CPUs and memory can be resized). A limit
-    that is equal to its request goes with it. Raises ParseError.
+    They differ while an in-place resize is not (or never) granted. A kubelet reports them from 1.33 on (KEP-1287,
+    `allocatedResources`; only CPUs and memory can be resized). A limit that equals its request changes with it. Raises
+    ParseError.
     """
     spec, status = pod.spec, pod.status
     if status is None:
@@ -227,21 +226,19 @@ def allocated(pod: Pod) -> Pod:
 
 
 def aggregate(containers: Iterable[ContainerNeeds], amounts: Iterable[Mapping[str, int]]) -> Amounts:
-    """max(largest init step, app containers + sidecars) per resource, where a step includes the sidecars before it.
-
-    `amounts` are the requests or the limits of the containers, in their order; the result is a new dict
-    (AggregateContainerRequests, AggregateContainerLimits).
-    """
-    held = [(container.kind, mine) for container, mine in zip(containers, amounts, strict=True)]
-    if len(held) == 1:
-        return dict(held[0][1])
-    names = dict.fromkeys(name for _, mine in held for name in mine)
-    return {name: peak([(kind, mine.get(name, 0)) for kind, mine in held]) for name in names}
+    """Returns max(largest init step, app containers + sidecars) per resource, where a step includes the sidecars before
+    it. `amounts` are the requests or the limits of the containers, in their order; the result is a new dict
+    (AggregateContainerRequests, AggregateContainerLimits)."""
+    by_container = list(zip((container.kind for container in containers), amounts, strict=True))
+    if len(by_container) == 1:
+        return dict(by_container[0][1])
+    names = dict.fromkeys(name for _, requests in by_container for name in requests)
+    return {name: peak([(kind, requests.get(name, 0)) for kind, requests in by_container]) for name in names}
 
 
 def peak(amounts: Iterable[tuple[Kind, int]]) -> int:
-    """What containers need of one thing while they need most: an init container runs beside the sidecars before it,
-    and before the rest (PodRequests)."""
+    """Returns the maximum that containers need of a resource at the same time: an init container runs beside the
+    sidecars before it, and before the remaining containers (PodRequests)."""
     running = sidecars = most = 0
     for kind, amount in amounts:
         if kind == "init":
@@ -253,48 +250,46 @@ def peak(amounts: Iterable[tuple[Kind, int]]) -> int:
     return max(running, most)
 
 
-def amount_of(resource: str, given: Quantity) -> int:
-    """The canonical integer of a quantity as JSON spells it: text, number or null (which is 0).
-
-    Raises ParseError, also for an amount that no machine has: sums of such would not fit into 64 bits.
-    """
-    # What is longer than any name or amount in use is not remembered: 16,384 times 200 bytes are 5 MiB with the rest.
-    # Nor is a plain number, which costs next to nothing: a tenant makes up as many of those as there are.
-    if len(resource) > _LONGEST or (isinstance(given, str) and (len(given) > _LONGEST or given.isdigit())):
-        return _amount_of.__wrapped__(resource, given)
-    return _amount_of(resource, given)
+def amount_of(resource: str, value: Quantity) -> int:
+    """Returns the canonical integer of a JSON quantity: text, number or null (which is 0). Raises ParseError, also for
+    an amount that no machine has: sums of such amounts would not fit into 64 bits."""
+    # The cache must stay small: 16,384 entries of 200 bytes take 5 MiB. Longer texts are not cached. Plain integers are
+    # not cached either: they are cheap to parse, and a tenant can create any number of them.
+    if len(resource) > _LONGEST or (isinstance(value, str) and (len(value) > _LONGEST or value.isdigit())):
+        return _amount_of.__wrapped__(resource, value)
+    return _amount_of(resource, value)
 
 
 @lru_cache(maxsize=16384, typed=True)
-def _amount_of(resource: str, given: Quantity) -> int:
-    if given is None:
+def _amount_of(resource: str, value: Quantity) -> int:
+    if value is None:
         return 0
-    amount = quantity.for_resource(resource, repr(given) if isinstance(given, float) else given)
+    amount = quantity.for_resource(resource, repr(value) if isinstance(value, float) else value)
     if abs(amount) > MAX_AMOUNT:
         most = "2^53 thousandths (9 trillion CPUs)" if resource == "cpu" else "2^53 (8Pi of bytes)"
-        raise ParseError(resource, str(given), f"at most {most}, which is more than machines have")
+        raise ParseError(resource, str(value), f"at most {most}, which is more than machines have")
     return amount
 
 
 @lru_cache(maxsize=4096, typed=True)
-def _is_fractional(given: Quantity) -> bool:
-    return given is not None and quantity.whole(repr(given) if isinstance(given, float) else given) is None
+def _is_fractional(value: Quantity) -> bool:
+    return value is not None and quantity.whole(repr(value) if isinstance(value, float) else value) is None
 
 
 def _container_needs(container: Container, kind: Kind) -> ContainerNeeds:
     resources = container.resources
     if resources is None:
         return ContainerNeeds(container.name, kind, {}, {})
-    asked = resources.requests or _NONE
-    given = resources.limits
-    if not given:
+    request_values = resources.requests or _NONE
+    limit_values = resources.limits
+    if not limit_values:
         limits: Amounts = {}
     else:
-        limits = {name: amount_of(name, amount) for name, amount in given.items()}
-        # The API server sets request := limit where only the limit is given (SetDefaults_Pod).
-        asked = {**given, **asked}
-    requests = {name: amount_of(name, amount) for name, amount in asked.items()}
-    fractional = tuple([name for name, amount in asked.items() if _is_memory(name) and _is_fractional(amount)])
+        limits = {name: amount_of(name, amount) for name, amount in limit_values.items()}
+        # The API server sets request := limit where only the limit is set (SetDefaults_Pod).
+        request_values = {**limit_values, **request_values}
+    requests = {name: amount_of(name, amount) for name, amount in request_values.items()}
+    fractional = tuple([name for name, amount in request_values.items() if _is_memory(name) and _is_fractional(amount)])
     return ContainerNeeds(container.name, kind, requests, limits, fractional)
 
 
@@ -303,17 +298,17 @@ def _with_allocated(
 ) -> tuple[Container, ...] | None:
     if not containers or not statuses:
         return containers
-    given = {status.name: status.allocatedResources for status in statuses if status.allocatedResources}
+    allocated_by_name = {status.name: status.allocatedResources for status in statuses if status.allocatedResources}
     changed = False
-    found = []
+    resized_containers = []
     for container in containers:
         resources = container.resources
-        resized = None if resources is None else _resized(resources, given.get(container.name))
+        resized = None if resources is None else _resized(resources, allocated_by_name.get(container.name))
         if resized is not resources:
             changed = True
             container = msgspec.structs.replace(container, resources=resized)
-        found.append(container)
-    return tuple(found) if changed else containers
+        resized_containers.append(container)
+    return tuple(resized_containers) if changed else containers
 
 
 def _resized(resources: Resources, allocated: Quantities | None) -> Resources:
@@ -340,7 +335,7 @@ def _resized(resources: Resources, allocated: Quantities | None) -> Resources:
 
 
 def _pod_level(resources: Resources, containers: tuple[ContainerNeeds, ...], aggregated: Amounts) -> PodLevel:
-    """`spec.resources` with the defaults of defaultHugePagePodLimits and defaultPodRequests."""
+    """Returns `spec.resources` with the defaults of defaultHugePagePodLimits and defaultPodRequests."""
     requests = {name: amount_of(name, amount) for name, amount in (resources.requests or _NONE).items()}
     limits = {name: amount_of(name, amount) for name, amount in (resources.limits or _NONE).items()}
     if requests or limits:
@@ -358,7 +353,7 @@ def _pod_level(resources: Resources, containers: tuple[ContainerNeeds, ...], agg
 
 
 def _stated_qos(pod: Pod) -> Qos | None:
-    """The class the API server recorded; GetPodQOS computes one only if there is none."""
+    """Returns the QoS class that the API server recorded; GetPodQOS computes it only if there is none."""
     match pod.status.qosClass if pod.status is not None else "":
         case "Guaranteed":
             return "Guaranteed"
@@ -370,7 +365,8 @@ def _stated_qos(pod: Pod) -> Qos | None:
 
 
 def _qos(containers: tuple[ContainerNeeds, ...], level: PodLevel | None) -> Qos:
-    """ComputePodQOS: only cpu and memory above 0 count, and pod-level resources replace those of all containers."""
+    """Returns ComputePodQOS: only cpu and memory above 0 count, and pod-level resources replace the containers'
+    resources."""
     requests: Amounts = {}
     limits: Amounts = {}
     everywhere_limited = True

@@ -1,13 +1,13 @@
-"""Whether a kubelet would start again on its own state files, which are compared with machine and configuration.
+"""Predicts whether a kubelet would start again with its own state files.
 
-A kubelet whose `cpu_manager_state` or `memory_manager_state` does not match exits, and so does the next one, until
-somebody drains the node and deletes the file. It is not looked at while the kubelet runs, so a changed reservation or
-MemTotal, which differs by some pages from boot to boot, comes out at the worst time. Here it comes out before.
+At start a kubelet compares `cpu_manager_state` and `memory_manager_state` with machine and configuration. It exits on a
+mismatch, and so does every restart, until the node is drained and the file deleted. A running kubelet does not compare
+them. So a changed reservation, or MemTotal, which differs by some pages from boot to boot, shows at the worst time.
+This module finds it earlier.
 
-The texts are the kubelet's own, with what differs, which it only logs. A kubelet refuses a file with a wrong checksum
-too, and the exporter looks at checksums (restart.py). Upstream:
-cm/cpumanager/policy_static.go and cm/memorymanager/policy_static.go (validateState), and their
-state/state_checkpoint.go.
+The texts are the kubelet's own errors, with the difference, which the kubelet only logs. A kubelet also refuses a file
+with a wrong checksum; the exporter checks it (state_file_check.py). Upstream: cm/cpumanager/policy_static.go and
+cm/memorymanager/policy_static.go (validateState), and their state/state_checkpoint.go.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _DIFFERENT: Final = "[memorymanager] the expected machine state is different fro
 
 
 class Problem(NamedTuple):
-    """Why a kubelet would not start: its own error, and what in particular is the matter ("" if that says it all)."""
+    """Why a kubelet would not start: its own error, and the particular difference ("" if the error has it)."""
 
     error: str
     detail: str = ""
 
 
 class MemoryAmounts(NamedTuple):
-    """Bytes of one type on one NUMA node, as machine and configuration have them now."""
+    """Present bytes of a memory type on a NUMA node, by machine and configuration."""
 
     total: int
     system_reserved: int
@@ -40,11 +40,9 @@ class MemoryAmounts(NamedTuple):
 
 
 def cpu_problem(text: bytes, *, policy: str, cpus: Cpus, reserved: Cpus, strict: bool = False) -> Problem | None:
-    """Whether `cpu_manager_state` is refused at the next start.
-
-    `policy` is cpuManagerPolicy, `cpus` are those that are online, `reserved` those kept for the system, and `strict`
-    is strict-cpu-reservation. With policy none only the policy is compared.
-    """
+    """Returns why a kubelet would refuse `cpu_manager_state` at its next start, None if it would accept it. `policy` is
+    cpuManagerPolicy, `cpus` are the online CPUs, `reserved` the reserved CPUs, and `strict` is strict-cpu-reservation.
+    With policy none only the policy is compared."""
     try:
         state = cpu_state(text)
     except ParseError as exc:
@@ -57,10 +55,8 @@ def cpu_problem(text: bytes, *, policy: str, cpus: Cpus, reserved: Cpus, strict:
 
 
 def memory_problem(text: bytes, *, policy: str, nodes: Mapping[int, Mapping[str, MemoryAmounts]]) -> Problem | None:
-    """Whether `memory_manager_state` is refused at the next start.
-
-    `policy` is memoryManagerPolicy, `nodes` what every NUMA node would have of every type then.
-    """
+    """Returns why a kubelet would refuse `memory_manager_state` at its next start, None if it would accept it. `policy`
+    is memoryManagerPolicy, `nodes` has the amounts of every NUMA node and type at that start."""
     try:
         state = memory_state(text)
     except ParseError as exc:
@@ -69,25 +65,25 @@ def memory_problem(text: bytes, *, policy: str, nodes: Mapping[int, Mapping[str,
         return Problem(f"{_NOT_RESTORED}[memorymanager] {_other_policy(policy, state.policy)}")
     if policy != "Static":
         return None
-    held = list(_held_memory(state))
+    assignments = list(_held_memory(state))
     if not state.nodes:
         empty = Problem("[memorymanager] machine state can not be empty when it has memory assignments")
-        return empty if held else None
-    for who, block in held:
+        return empty if assignments else None
+    for owner, block in assignments:
         affinity = block.numaAffinity or ()
-        uses = f"[memorymanager] {who} the memory assignment uses"
-        lost = next((node for node in affinity if node not in nodes), None)
-        if lost is not None:
-            return Problem(f"{uses} the NUMA that does not exist", f"node {lost}")
+        uses = f"[memorymanager] {owner} the memory assignment uses"
+        missing_node = next((node for node in affinity if node not in nodes), None)
+        if missing_node is not None:
+            return Problem(f"{uses} the NUMA that does not exist", f"node {missing_node}")
         if any(block.type not in nodes[node] for node in affinity):
             return Problem(f"{uses} memory resource that does not exist", block.type)
-    expected = _expected(nodes, [block for _, block in held])
+    expected = _expected(nodes, [block for _, block in assignments])
     detail = next(_differences(state.nodes, expected), None)
     return None if detail is None else Problem(_DIFFERENT, detail)
 
 
 def _held_memory(state: MemoryState) -> Iterator[tuple[str, Block]]:
-    """Who has which block. What a pod has as a whole counts, and not its containers' shares of that."""
+    """Yields owner and block. Pod-level blocks count instead of the containers' shares."""
     for uid, containers in state.held.items():
         if uid in state.pods:
             yield from ((f"(pod: {uid}, container: )", block) for block in state.pods[uid])
@@ -97,17 +93,17 @@ def _held_memory(state: MemoryState) -> Iterator[tuple[str, Block]]:
 
 
 def _held_cpus(state: CpuState) -> Iterator[tuple[str, Cpus]]:
-    """Who has which CPUs, named as the kubelet does. A holder of V1 is a container id alone."""
+    """Yields owner and CPUs, with the kubelet's name of the owner. In V1 the owner is only a container id."""
     for uid, containers in state.held.items():
         for name, cpus in containers.items():
             yield f"pod: {uid}, container: {name}" if uid else f"container id: {name}", cpus
 
 
 def _invalid_cpu_state(state: CpuState, known: Cpus, reserved: Cpus, strict: bool) -> Problem | None:
-    """validateState of policy static, in its order."""
-    shared, held = state.shared, dict(_held_cpus(state))
+    """Returns what validateState of policy static would refuse, in its order of checks."""
+    shared, cpus_by_owner = state.shared, dict(_held_cpus(state))
     if not shared:
-        return Problem("default cpuset cannot be empty") if held else None
+        return Problem("default cpuset cannot be empty") if cpus_by_owner else None
     if strict and reserved & shared:
         both = cpuset.spell(reserved & shared)
         return Problem(
@@ -118,12 +114,12 @@ def _invalid_cpu_state(state: CpuState, known: Cpus, reserved: Cpus, strict: boo
             f'not all reserved cpus: "{cpuset.spell(reserved)}" are present in defaultCpuSet: "{cpuset.spell(shared)}"',
             f"{cpuset.spell(reserved - shared)} is held by a container",
         )
-    for who, cpus in held.items():
+    for owner, cpus in cpus_by_owner.items():
         if cpus & shared:
             return Problem(
-                f'{who} cpuset: "{cpuset.spell(cpus)}" overlaps with default cpuset "{cpuset.spell(shared)}"'
+                f'{owner} cpuset: "{cpuset.spell(cpus)}" overlaps with default cpuset "{cpuset.spell(shared)}"'
             )
-    total = shared.union(*held.values(), *state.pods.values())
+    total = shared.union(*cpus_by_owner.values(), *state.pods.values())
     if total == known:
         return None
     changes = [("came", known - total), ("went", total - known)]
@@ -139,7 +135,7 @@ def _other_policy(configured: str, stored: str) -> str:
 
 
 def _expected(nodes: Mapping[int, Mapping[str, MemoryAmounts]], blocks: Iterable[Block]) -> dict[int, MemoryNode]:
-    """The machine with these blocks on it: each fills its lowest nodes first."""
+    """Returns the machine state that results from these blocks: each block fills its lowest nodes first."""
     reserved = {node: dict.fromkeys(types, 0) for node, types in nodes.items()}
     assignments = dict.fromkeys(nodes, 0)
     cells: dict[int, tuple[int, ...]] = {node: (node,) for node in nodes}
@@ -165,30 +161,31 @@ def _expected(nodes: Mapping[int, Mapping[str, MemoryAmounts]], blocks: Iterable
 
 
 def _differences(stored: Mapping[int, MemoryNode], expected: Mapping[int, MemoryNode]) -> Iterator[str]:
-    """areMachineStatesEqual: what the file says of a group of nodes is compared for the group."""
+    """Yields differences as areMachineStatesEqual finds them: amounts in a group of nodes are compared for the
+    group."""
     if stored.keys() != expected.keys():
         yield f"NUMA nodes {cpuset.spell(stored)} in the file, {cpuset.spell(expected)} on the machine"
         return
-    for node, mine in stored.items():
-        other = expected[node]
-        if mine.number_of_assignments != other.number_of_assignments:
-            yield f"node {node}: {mine.number_of_assignments} assignments, {other.number_of_assignments} in its entries"
-        cells = mine.cells or ()
-        if sorted(cells) != sorted(other.cells or ()):
-            yield f"node {node}: grouped with {cpuset.spell(cells)}, by its entries {cpuset.spell(other.cells or ())}"
-        if mine.memory_map.keys() != other.memory_map.keys():
-            yield f"node {node}: {', '.join(sorted(mine.memory_map))}, now {', '.join(sorted(other.memory_map))}"
+    for node, saved in stored.items():
+        real = expected[node]
+        if saved.number_of_assignments != real.number_of_assignments:
+            yield f"node {node}: {saved.number_of_assignments} assignments, {real.number_of_assignments} in its entries"
+        cells = saved.cells or ()
+        if sorted(cells) != sorted(real.cells or ()):
+            yield f"node {node}: grouped with {cpuset.spell(cells)}, by its entries {cpuset.spell(real.cells or ())}"
+        if saved.memory_map.keys() != real.memory_map.keys():
+            yield f"node {node}: {', '.join(sorted(saved.memory_map))}, now {', '.join(sorted(real.memory_map))}"
             continue
-        for name, table in mine.memory_map.items():
-            now = other.memory_map[name]
+        for name, table in saved.memory_map.items():
+            now = real.memory_map[name]
             for field in ("total", "system_reserved", "allocatable"):
                 if getattr(table, field) != getattr(now, field):
                     yield (
                         f"node {node}, {name}: {field.replace('_', ' ')} {getattr(table, field)}, "
                         f"now {getattr(now, field)}"
                     )
-            # A node of the group that lacks it, in the file or now, is named for itself.
-            tables = [(stored[one].memory_map, expected[one].memory_map) for one in cells if one in stored]
+            # A node of the group without this type, in the file or now, is reported on its own.
+            tables = [(stored[member].memory_map, expected[member].memory_map) for member in cells if member in stored]
             together = [(old[name], new[name]) for old, new in tables if name in old and name in new]
             for field in ("free", "reserved"):
                 before = sum(getattr(old, field) for old, _ in together)

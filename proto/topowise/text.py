@@ -1,8 +1,8 @@
-"""Text that people read: every character that a reader cannot see is escaped, and a line stays one line.
+"""Escapes text for people: characters that a reader cannot see are escaped, and a line stays a single line.
 
-Names, labels and messages of a cluster reach terminals, logs, metrics and events. A control character moves a cursor or
-starts a line, a format character turns the direction of the text around. Styles are therefore no part of a text: a
-`Styled` carries the style beside the text, and `rendered` writes the only escape sequences that reach a terminal.
+Names, labels and messages of a cluster appear in terminals, logs, metrics and events. A control character moves a
+cursor or starts a line, a format character reverses the direction of the text around it. So style is no part of a text:
+a `Styled` carries the style beside the text, and only `rendered` writes escape sequences to a terminal.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-# Letters and marks that Unicode counts as printable although no font draws them.
+# Letters and marks that Unicode counts as printable although no font shows them.
 _BLANK: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0")
-# What a text must have before it is looked at character by character.
+# Only text with such a character is checked character by character.
 _SUSPECT: Final = re.compile(r"[^ -~]")
 
 
 class Styled(NamedTuple):
-    """A part of a line with SGR parameters of its own, such as "1" for bold."""
+    """A part of a line with its own SGR parameters, such as "1" for bold."""
 
     text: str
     code: str
 
 
 Line = str | Sequence[str | Styled]
-"""A line of output, without its end."""
+"""A line of output, without its line end."""
 
 
 def escaped(text: str, *, keep: str = "", ascii_only: bool = False, backslash: str = "\\") -> str:
@@ -45,25 +45,20 @@ def escaped(text: str, *, keep: str = "", ascii_only: bool = False, backslash: s
 
 
 def escaped_json(document: str) -> str:
-    """A JSON document of the same value, in which invisible characters of strings are `\\u` escapes."""
+    """Returns a JSON document of the same value, with invisible characters in strings as `\\u` escapes."""
     return _SUSPECT.sub(_json_escape, document)
 
 
 def escaped_json_bytes(document: bytes) -> bytes:
-    """As `escaped_json`; the same bytes if nothing is to be escaped."""
+    """Same as `escaped_json`; the same bytes if there is nothing to escape."""
     if document.isascii() and b"\x7f" not in document:
-        # An encoder of JSON has escaped the rest of the control characters.
+        # JSON encoders escape all other control characters.
         return document
     return escaped_json(document.decode()).encode()
 
 
-def joined(line: Line) -> str:
-    """A line without its styles, and without escapes."""
-    return line if isinstance(line, str) else "".join(part if isinstance(part, str) else part.text for part in line)
-
-
 def rendered(lines: Iterable[Line]) -> str:
-    """Lines as a terminal takes them: the text is escaped, a line end included, and the styles are SGR sequences."""
+    """Returns lines for a terminal: the text is escaped, including line ends, and the styles are SGR sequences."""
     return "".join(f"{_rendered(line)}\n" for line in lines)
 
 
@@ -86,8 +81,8 @@ def _escape(character: str) -> str:
     return f"x{number:02x}" if number < 0x100 else f"u{number:04x}" if number < 0x10000 else f"U{number:08x}"
 
 
-def _json_escape(found: re.Match[str]) -> str:
-    character = found[0]
+def _json_escape(match: re.Match[str]) -> str:
+    character = match[0]
     if character in "\n\t" or _is_visible(character):
         return character
     units = character.encode("utf-16-be", "surrogatepass").hex()

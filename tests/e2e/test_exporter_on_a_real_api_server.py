@@ -20,11 +20,11 @@ from topowise.kube.api import APPLY_PATCH, JSON, Api
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise_exporter.annotator import Annotator
 from topowise_exporter.conditions import Conditions
-from topowise_exporter.kubelet.model import Allocations, ContainerAllocation, PodAllocation
-from topowise_exporter.machine.model import Machine, NumaNode
+from topowise_exporter.kubelet.allocations import Allocations, ContainerAllocation, PodAllocation
+from topowise_exporter.machine.inventory import Machine, NumaNode
 from topowise_exporter.metrics import Metrics
-from topowise_exporter.publish import size
-from topowise_exporter.publish.placements import ANNOTATION
+from topowise_exporter.publish import size_limit
+from topowise_exporter.publish.placement_annotation import ANNOTATION
 from topowise_exporter.publish.topology import Observation
 from topowise_exporter.publish.writer import TooLargeError, topology_writer
 
@@ -96,8 +96,8 @@ async def test_a_forced_apply_of_somebody_else_is_counted_and_then_named(real: A
 async def test_an_object_of_the_size_that_is_allowed_is_taken_and_a_larger_one_is_known_for_it(real: Api) -> None:
     names = {attributes.CORES: "", attributes.HOLDINGS: ""}
     empty = len(msgspec.json.encode(topology("large", 8, **names)))
-    largest = {**names, attributes.HOLDINGS: "x" * (size.LIMIT - empty)}
-    assert not size.fit(topology("large", 8, **largest)).left_out
+    largest = {**names, attributes.HOLDINGS: "x" * (size_limit.LIMIT - empty)}
+    assert not size_limit.fit(topology("large", 8, **largest)).left_out
     writer = topology_writer(real, "large")
     assert await writer.publish(topology("large", 8, **largest)) == "written"
     # Refused by etcd, by the API server's client of it, by the API server.

@@ -15,7 +15,7 @@ import yaml
 from daemons import CRD, assert_eventually
 from sandbox.controlplane import ControlPlane, assets
 from topowise import nrt
-from topowise_exporter.publish import placements
+from topowise_exporter.publish import placement_annotation
 
 BINARIES = assets()
 ROOT = Path(__file__).parents[2]
@@ -35,7 +35,7 @@ PLURALS = {
     "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
 }
 PODS = "/api/v1/namespaces/default/pods"
-KEPT = {"metadata": {"annotations": {placements.ANNOTATION: "[]"}}}
+KEPT = {"metadata": {"annotations": {placement_annotation.ANNOTATION: "[]"}}}
 
 
 class Cluster:
@@ -119,7 +119,9 @@ async def test_of_pods_it_changes_its_annotation_on_those_of_its_own_node(cluste
         return await cluster.patch("mine", KEPT, "n1") == 200 and await cluster.patch("theirs", KEPT, "n1") == 422
 
     await assert_eventually(is_in_force, within=30)
-    assert await cluster.patch("mine", {"metadata": {"annotations": {placements.ANNOTATION: None}}}, "n1") == 200
+    assert (
+        await cluster.patch("mine", {"metadata": {"annotations": {placement_annotation.ANNOTATION: None}}}, "n1") == 200
+    )
 
 
 @pytest.mark.parametrize(

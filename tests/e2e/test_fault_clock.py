@@ -80,7 +80,7 @@ async def test_a_clock_that_jumps_by_a_day(
         other = time.strftime("%m%d", time.localtime(time.time() + (DAY_S if jump == "+1d" else -DAY_S)))
         assert all(line[1:5] == other for line in place.scheduler.lines("Cannot list and watch")[:1])
         # The lease was renewed for longer than it lasts, and not lost but by the outage.
-        assert not place.scheduler.lines("Another holds the lease")
+        assert not place.scheduler.lines("Another process holds the lease")
         assert await place.service.is_ready()
         place.assert_alive()
         assert_said_once(place.exporter, lines[0], at_most=2)

@@ -201,7 +201,7 @@ async def test_a_state_file_that_is(
 async def test_a_state_file_with_a_wrong_checksum_is_not_read(
     server: ApiServer, exporting: Exporting, state_file: Path
 ) -> None:
-    """What the file said last holds: a kubelet refuses such a file (test_restart.py)."""
+    """What the file said last holds: a kubelet refuses such a file (test_state_file_check.py)."""
     exporter = await exporting("2")
     lines = len(exporter.log.splitlines())
     wrong = {**json.loads(state_file.read_bytes()), "checksum": 1}

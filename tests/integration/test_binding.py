@@ -77,10 +77,10 @@ async def test_a_pod_that_cannot_be_read_is_not_bound(server: ApiServer, binder:
     [
         ("a?dryRun=All", "default", 'pods "a?dryRun=All" not found'),
         ("a#", "default", 'pods "a#" not found'),
-        ("a/status", "default", "'a/status' is in the place of a name"),
-        ("..", "default", "'..' is in the place of a name"),
-        ("a", ".", "'.' is in the place of a name"),
-        ("a", "", "'' is in the place of a name"),
+        ("a/status", "default", "'a/status' is not a valid name"),
+        ("..", "default", "'..' is not a valid name"),
+        ("a", ".", "'.' is not a valid name"),
+        ("a", "", "'' is not a valid name"),
     ],
 )
 async def test_a_name_that_is_none_is_no_other_path(

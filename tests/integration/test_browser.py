@@ -134,7 +134,7 @@ async def test_a_page_of_another_site_reserves_binds_and_learns_nothing(
         assert "nodeName" not in json.loads(await api.request("GET", "/api/v1/namespaces/default/pods/real"))["spec"]
         # The dashboard is for whoever opens it, in no frame and from no link of another site.
         await page.open(f"{service.pages}/ui", width=800)
-        await page.has("#map", "n1")
+        await page.has("#nodes-list", "n1")
     async with aiohttp.ClientSession() as session:
         assert (await service.ask("filter", real, ["n1"], session))["NodeNames"] == ["n1"]
 

@@ -128,7 +128,7 @@ async def test_a_changed_policy_is_published_once_the_kubelet_has_read_it(
 
     path = Path(config["kubelet"]["configFile"])
     path.write_text(path.read_text().replace("single-numa-node", "restricted"))
-    await assert_eventually(lambda: exporter.lines("has changed since the kubelet was started"))
+    await assert_eventually(lambda: exporter.lines("has changed since the kubelet started"))
     kubelet.give("p", 1)
     await assert_eventually(lambda: available(server) == "2")
     assert policies() == {"single-numa-node"}
@@ -433,7 +433,7 @@ async def test_once_says_that_it_has_no_state_files(
     arguments += ["--kubelet-config", config["kubelet"]["configFile"]]
     printed = await start("topowise_exporter", "once", *arguments, "--podresources-socket", str(kubelet.socket))
     assert await printed.process.wait() == 0
-    said = f"warning: {tmp_path}/cpu_manager_state: missing; printing what the socket alone tells"
+    said = f"warning: {tmp_path}/cpu_manager_state: missing; printing what the socket alone reports"
     assert printed.lines("cpu_manager_state") == [said]
 
 

@@ -18,7 +18,7 @@ from exporter_setup import MACHINE, FakeKubelet, published
 from sandbox import machines
 from sandbox.apiserver import ApiServer
 from topowise import attributes
-from topowise.attributes import places
+from topowise.attributes import pci_devices
 from topowise.kube.api import Api
 from topowise.runtime import config as configurations
 from topowise_exporter.conditions import Conditions
@@ -61,7 +61,7 @@ async def trigger(config: dict[str, Any], kubelet: FakeKubelet, api: Api, tmp_pa
 def placed(server: ApiServer) -> list[str]:
     found = published(server) or {"attributes": []}
     named = {one["name"]: one["value"] for one in found["attributes"]}
-    return list(places.read(named.get(attributes.PCI, "[]")))
+    return list(pci_devices.read(named.get(attributes.PCI, "[]")))
 
 
 async def test_the_object_follows_within_a_second(server: ApiServer, trigger: Trigger, tmp_path: Path) -> None:

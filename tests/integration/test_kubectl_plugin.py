@@ -196,7 +196,7 @@ async def test_fits_simulate_and_defrag(run: Run, cluster: None, tmp_path: Path)
 async def test_doctor(run: Run, cluster: None, server: ApiServer, api: Api) -> None:
     answer = await run("doctor", "--patience", "0")
     assert answer.status == 0, answer.out + answer.err
-    assert "Looked at 2 reports, 2 nodes, 2 pods: nothing to mend." in answer.out
+    assert "Looked at 2 reports, 2 nodes, 2 pods: no problem found." in answer.out
     create_node(server, "n3")
     await publish(api, "n2", counts("n2", ("8", "8")), "another-exporter")
     message = f"0/3 nodes are available: 3 {refusals.NOT_NOW}."

@@ -22,7 +22,7 @@ from topowise_scheduler.leader.refused_pods import RefusedPods
 from topowise_scheduler.leader.startup_taint import StartupTaint
 from topowise_scheduler.leader.unused_reports import UnusedReports
 from topowise_scheduler.leader.waiting_pods import WaitingPods
-from topowise_scheduler.view.waiting import obstacle
+from topowise_scheduler.presentation.explain.waiting_pod import obstacle
 
 PODS = "/api/v1/namespaces/default/pods"
 OURS = {"key": STARTUP_TAINT, "effect": "NoSchedule"}
@@ -245,7 +245,7 @@ def test_what_is_in_the_way_of_a_pod() -> None:
     service.clock.now += 10
     found = obstacle(service.ledger, service.answers, record, ["n1", "n2"])
     assert found is not None
-    assert (found.nearest, found.now, found.never, found.lesser) == ("n2", 2, 0, 0)
+    assert (found.nearest, found.now, found.never, found.lower_priority) == ("n2", 2, 0, 0)
     assert set(found.in_the_way) < {"default/n2-0", "default/n2-1"}
     huge = service.put(pod("huge", "5", conditions=WAITS))
     never = obstacle(service.ledger, service.answers, huge, ["n1", "n2"])

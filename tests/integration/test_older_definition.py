@@ -141,7 +141,7 @@ async def test_the_service_falls_back_when_v1alpha2_is_taken_away(server: ApiSer
 async def ask(server: ApiServer, folder: Path, *words: str) -> tuple[int, str, str]:
     """`kubectl topowise ...`, which reads the cluster by the real kubectl: status, stdout, stderr."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "topowise_scheduler.kubectl", *words),
+        *(sys.executable, "-m", "topowise_scheduler.presentation.kubectl", *words),
         *("--kubeconfig", str(server.kubeconfig(folder / "kubeconfig"))),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

@@ -19,7 +19,7 @@ from topowise.kube.credentials import Credentials
 from topowise.runtime.backoff import Backoff
 from topowise_exporter.dra.slices import Device
 from topowise_exporter.dra.watch import PATHS, ResourceSlices
-from topowise_exporter.kubelet.model import Claim
+from topowise_exporter.kubelet.allocations import Claim
 
 NODE_OF = {"numaNode": {"int": 1}}
 

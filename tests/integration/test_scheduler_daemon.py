@@ -171,7 +171,7 @@ async def test_what_is_forwarded_for_people_neither_books_nor_binds(start: Start
             assert "expected 0 at the most" in await response.text()
         async with session.post(f"{service.pages}/fit-together", json={"pods": [pod("1")]}) as response:
             assert "fits" in json.loads(await response.text())
-        for path in ("explain?pod=a/b", "ui", "ui/parts"):
+        for path in ("explain?pod=a/b", "ui", "ui/app.js"):
             async with session.get(f"{service.pages}/{path}") as response:
                 assert response.status == 200
             async with session.get(f"{service.prefix}/{path}") as response:

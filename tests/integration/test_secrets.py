@@ -99,7 +99,7 @@ async def test_the_scheduler_shows_none(echo: tuple[str, list[bytes]], start: St
     await assert_eventually(lambda: daemon.lines("Cannot list and watch"))
     assert any(secret.encode() in received[0] for secret in SECRETS)
     pages = [await get(f"http://127.0.0.1:{health_port}/{page}") for page in ("metrics", "readyz", "livez")]
-    pages += [await get(f"http://127.0.0.1:{port}/{page}") for page in ("ui", "ui/parts", "explain?pod=a/b")]
+    pages += [await get(f"http://127.0.0.1:{port}/{page}") for page in ("ui", "ui?resource=memory", "explain?pod=a/b")]
     await daemon.stop()
     assert "[redacted]" in daemon.log
     assert "Effective configuration" in daemon.log

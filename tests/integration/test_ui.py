@@ -68,7 +68,7 @@ async def test_it_is_not_there_unless_it_is_asked_for(
 ) -> None:
     service = await started(server, api, tmp_path, start)
     async with aiohttp.ClientSession() as session:
-        for path in ("ui", "ui/parts", "ui/app.js"):
+        for path in ("ui", "ui/app.js"):
             async with session.get(f"{service.pages}/{path}") as response:
                 assert response.status == 404
 
@@ -76,19 +76,13 @@ async def test_it_is_not_there_unless_it_is_asked_for(
 async def test_decisions_come_to_the_page(service: Service, server: ApiServer) -> None:
     await decide(service, server, "trainer", "6")
     await decide(service, server, "giant", "9")
-    url = f"{service.pages}/ui"
-    async with aiohttp.ClientSession() as session:
-        async with session.get(f"{url}/parts") as response:
-            parts = {name: text for name, (_, text) in (await response.json())["parts"].items()}
-        assert parts["decisions-list"].index("default/giant") < parts["decisions-list"].index("default/trainer")
-        for said_here in ("no room", "bound", "metal-1"):
-            assert said_here in parts["decisions-list"]
-        assert parts["map"].count("<bdi>metal-") == 2
-        async with session.get(url) as response:
-            text = await response.text()
-        assert "default/trainer" in text
-        async with session.post(f"{url}/fits", json=pod_of("x", "1")) as response:
-            assert "<strong>6</strong> more of default/x fit on 2 of 2 nodes." in await response.text()
+    async with aiohttp.ClientSession() as session, session.get(f"{service.pages}/ui") as response:
+        text = await response.text()
+    decisions = text.partition('id="decisions-list"')[2].partition("</section>")[0]
+    assert decisions.index("default/giant") < decisions.index("default/trainer")
+    for word in ("no room", "bound", "metal-1"):
+        assert word in decisions
+    assert text.partition('id="nodes-list"')[2].count("<bdi>metal-") == 2
 
 
 @pytest.fixture
@@ -102,15 +96,15 @@ async def test_a_browser_shows_it(service: Service, server: ApiServer, page: Pag
     url = f"{service.pages}/ui"
     await page.open(url, width=1280)
     await page.has("#live", "live")
-    await page.has("#map", "metal-1", "metal-2", "single-numa-node")
+    await page.has("#nodes-list", "metal-1", "metal-2", "single-numa-node")
     await page.has("#decisions", "default/trainer", "bound", "1 of 2")
     # Live: a decision comes without a reload.
     await decide(service, server, "giant", "9")
     await page.has("#decisions", "default/giant", "no room")
     await page.run("document.querySelector('#decisions [data-pod=\"default/giant\"]').click()")
-    await page.has("#panel", "default/giant", "As things are now", "never", "needs cpu 9", "no room")
+    await page.has("#panel", "default/giant", "At present", "never", "needs cpu 9", "no room")
     # A node by keyboard, and away again.
-    await page.run("document.querySelector('#map a').focus()")
+    await page.run("document.querySelector('#nodes-list a').focus()")
     await page.press("Enter", windowsVirtualKeyCode=13, text="\r")
     await page.has("#panel", "metal-1", "default/trainer", "uncertain")
     assert await page.run("document.querySelectorAll('#panel svg rect').length") > 10
@@ -123,26 +117,16 @@ async def test_a_browser_shows_it(service: Service, server: ApiServer, page: Pag
         return bool(await page.run("document.activeElement.dataset.node") == "metal-1")
 
     await assert_eventually(is_back)
-    # Nodes are those on which a pod fits, until all are asked for.
-    manifest = json.dumps(pod_of("web", "3"))
-    await page.run("document.querySelector('#fits summary').click()")
-    await page.run(f"document.querySelector('#manifest').value = {json.dumps(manifest)}")
-    await page.run("document.querySelector('#fits-form button').click()")
-    await page.has("#fits-result", "more of default/web fit on 1 of 2 nodes")
-    await page.has("#filtered", "1 of 2 nodes match, those on which default/web fits now")
-    assert "metal-2" not in await page.text("#map")
-    await page.run("document.querySelector('#filtered a').click()")
-    await page.has("#map", "metal-1", "metal-2")
     await page.run(
         "document.querySelector('#filter [name=name]').value = 'metal-2';"
         "document.querySelector('#filter').dispatchEvent(new Event('input'))"
     )
 
     async def is_filtered() -> bool:
-        return "metal-1" not in await page.text("#map")
+        return "metal-1" not in await page.text("#nodes-list")
 
     await assert_eventually(is_filtered)
-    await page.has("#map", "metal-2")
+    await page.has("#nodes-list", "metal-2")
     picture = await page.picture()
     assert picture.startswith(b"\x89PNG")
     (tmp_path / "dashboard.png").write_bytes(picture)
@@ -169,23 +153,22 @@ async def test_reports_and_pods_come_and_what_one_looks_at_stays_where_it_is(
 ) -> None:
     await page.open(f"{service.pages}/ui", width=1280)
     await page.has("#live", "live")
-    await page.has("#map", "metal-2")
+    await page.has("#nodes-list", "metal-2")
     await page.watch_shifts()
     said = f"0/2 nodes are available: 2 {refusals.NOT_NOW}."
     for number in range(4):
         await comes(server, api, f"waits-{number}", "8", conditions=condition("False", said))
     await comes(server, api, "refused", "2", node="metal-2", phase="Failed", reason="TopologyAffinityError")
     await publish(api, counts("metal-1", ("6", "6"), included=()))
-    await page.has("#map", "6/8")
+    await page.has("#nodes-list", "6/8")
     await page.has("#waiting", "default/waits-0", "3 more alike", "2× no room that the kubelet could align")
     await page.has("#refused", "default/refused", "metal-2", "TopologyAffinityError", "quarantine")
     assert await page.shifts() == []
     # What was reported is told in words, and what waits opens to the node that comes nearest, which opens too.
     await page.run("document.querySelector('#refused [data-node=metal-2]').click()")
     await page.has("#panel", "metal-2", "quarantine")
-    await page.run("document.querySelector('#map [data-node=metal-1]').click()")
-    await page.has("#panel", "metal-1", "reported", "s ago")
-    assert "<" not in await page.text("#panel .facts")
+    await page.run("document.querySelector('#nodes-list [data-node=metal-1]').click()")
+    await page.has("#panel", "metal-1", "policy single-numa-node")
     await page.run("document.querySelector('#waiting [data-pod=\"default/waits-0\"]').click()")
     await page.has("#panel", "default/waits-0", "comes nearest: container c needs cpu 8 together", "not now")
     await page.run("document.querySelector('#panel .answer [data-node]').click()")
@@ -204,10 +187,11 @@ async def test_decisions_survive_a_restart(server: ApiServer, api: Api, tmp_path
     second.config["ui"] = {"enabled": True}
     await start("topowise_scheduler", "serve", config=second.config)
     await assert_eventually(second.is_ready)
-    async with aiohttp.ClientSession() as session, session.get(f"{second.pages}/ui/parts") as response:
-        parts = {name: text for name, (_, text) in (await response.json())["parts"].items()}
-    for told in ("default/trainer", "bound", "metal-1", "NUMA 0", "default/waits", "no room", "2026-01-02T03:04:05Z"):
-        assert told in parts["decisions-list"]
+    async with aiohttp.ClientSession() as session, session.get(f"{second.pages}/ui") as response:
+        text = await response.text()
+    decisions = text.partition('id="decisions-list"')[2].partition("</section>")[0]
+    for word in ("default/trainer", "bound", "metal-1", "NUMA 0", "default/waits", "no room", "2026-01-02T03:04:05Z"):
+        assert word in decisions
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1280, "light")])
@@ -222,68 +206,10 @@ async def test_it_fits_on_the_screen(service: Service, page: Page, width: int, s
     assert page.conditions == []
 
 
-async def test_many_nodes_are_tiles_and_the_focus_stays_where_it_is(service: Service, api: Api, page: Page) -> None:
-    for number in range(118):
-        await publish(api, counts(f"node-{number:03}", ("8", "3"), included=()))
-    await page.open(f"{service.pages}/ui", width=1280)
-    await page.has("#live", "live")
-    await page.has("#spread", "NUMA nodes by free share of cpu")
-    await page.has("#map", "Each tile is a node")
-
-    async def are_there() -> bool:
-        return bool(await page.run("document.querySelectorAll('.tile').length") == 120)
-
-    await assert_eventually(are_there)
-    arrow = "new KeyboardEvent('keydown', {key: 'ArrowRight', bubbles: true})"
-    focused = "document.activeElement.dataset.node"
-    await page.run("document.querySelector('.tile').focus()")
-    await page.run(f"document.activeElement.dispatchEvent({arrow})")
-    assert await page.run(focused) == "metal-2"
-    # Its block comes anew, and the other one does not.
-    await page.run("window.last = document.querySelector('#tiles-1 .tile')")
-    await publish(api, counts("metal-2", ("6", "6"), included=()))
-
-    async def has_come() -> bool:
-        return "6 of 8 free" in await page.run("document.querySelector('#map [data-node=metal-2]').title")
-
-    await assert_eventually(has_come)
-    assert await page.run(focused) == "metal-2"
-    assert await page.run("document.querySelector('#tiles-1 .tile') === window.last")
-    await page.run("document.activeElement.click()")
-    await page.has("#panel", "metal-2")
-    assert await page.run("document.querySelector('.tile.chosen').dataset.node") == "metal-2"
-    assert page.conditions == []
-
-
-async def test_very_many_nodes_are_groups_that_open(service: Service, api: Api, page: Page) -> None:
-    for number in range(510):
-        await publish(api, counts(f"node-{number:03}", ("8", "3"), included=()))
-    await page.open(f"{service.pages}/ui", width=1280)
-    await page.has("#live", "live")
-    await page.has("#map", "metal-1 – node-097", "node-509", "largest free 8")
-    assert await page.run("document.querySelectorAll('.group').length") == 6
-    assert await page.run("document.querySelectorAll('.tile').length") == 0
-    await page.run("document.querySelector('.group').focus()")
-    await page.press("Enter", windowsVirtualKeyCode=13, text="\r")
-
-    async def is_open() -> bool:
-        return bool(await page.run("document.querySelectorAll('.tile').length") == 100)
-
-    await assert_eventually(is_open)
-    assert await page.run("document.activeElement.getAttribute('aria-expanded')") == "true"
-    assert await page.run("document.querySelector('.tile').tabIndex") == 0
-    assert await page.run("location.search") == "?open=0"
-    # As many as have the room, by a figure that leads there.
-    await page.run("document.querySelector('[data-room=\"8\"]').click()")
-    await page.has("#map", "node-509")
-    assert await page.run("document.querySelector('[name=room]').value") == "8"
-    assert page.conditions == []
-
-
 async def test_a_browser_without_javascript_shows_it(service: Service, server: ApiServer, page: Page) -> None:
     await decide(service, server, "trainer", "6")
     await page.open(f"{service.pages}/ui?node=metal-2", width=1000, script=False)
-    await page.has("body", "metal-1", "default/trainer", "bound", "kubectl topowise fits", "policy single-numa-node")
+    await page.has("body", "metal-1", "default/trainer", "bound", "policy single-numa-node")
 
 
 async def test_a_hidden_tab_asks_nothing(service: Service, page: Page) -> None:

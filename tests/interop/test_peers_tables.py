@@ -21,11 +21,11 @@ from topowise_scheduler import strategies
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.configuration import Scoring
 from topowise_scheduler.kubelet import Core, Kubelet, Machine, NumaNode
+from topowise_scheduler.kubelet.allocated_nodes import allocated_nodes
 from topowise_scheduler.kubelet.configuration import CpuSettings, TopologySettings
 from topowise_scheduler.kubelet.cpu_manager import CpuManager, CpuPolicy
 from topowise_scheduler.kubelet.cpu_topology import CpuTopology
 from topowise_scheduler.kubelet.hints import Hint, Hints, Refused
-from topowise_scheduler.kubelet.located import located
 from topowise_scheduler.kubelet.masks import mask_of, masks_in, members
 from topowise_scheduler.kubelet.pod import ContainerView, PodView
 from topowise_scheduler.kubelet.topology_manager import TopologyManager
@@ -147,7 +147,7 @@ def test_a_pod_fits_where_the_peer_says_so_or_differs_for_a_named_reason(line: L
 
 def _lies(kubelet: Kubelet) -> list[int]:
     mask = 0
-    for place in located(kubelet, "uid-p").values():
+    for place in allocated_nodes(kubelet, "uid-p").values():
         mask |= place.mask
     return [kubelet.node_ids[position] for position in members(mask)]
 

@@ -25,7 +25,7 @@ from topowise import pods
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise_exporter import machine as hardware
 from topowise_exporter.exclusions import Exclusions
-from topowise_exporter.kubelet.model import Allocations
+from topowise_exporter.kubelet.allocations import Allocations
 from topowise_exporter.kubelet.podresources import PodDecoder, decode_allocatable
 from topowise_exporter.publish import numatopology
 from topowise_exporter.publish.topology import Observation, Published, Publishing, build

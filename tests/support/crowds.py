@@ -20,7 +20,7 @@ from topowise_scheduler.extender.explaining import Explainer
 from topowise_scheduler.extender.http import Application, Metrics
 from topowise_scheduler.leader.requeue import Requeuer
 from topowise_scheduler.preemption import Budgets
-from topowise_scheduler.ui import Dashboard, Decisions
+from topowise_scheduler.presentation.dashboard import Dashboard, Decisions
 
 
 def names(nodes: int) -> list[str]:
@@ -87,13 +87,12 @@ async def requeueing(service: Service) -> asyncio.Task[None]:
 
 
 async def look(service: Service, *targets: str) -> list[bytes]:
-    """What the dashboard shows at these addresses, each read anew; at /ui/fits for a pod of a CPU."""
+    """What the dashboard shows at these addresses, each read anew."""
     decisions = Decisions(200, lambda: 1.0)
     explainer = Explainer(NoApi(), service.view, lambda: None)
     page = Dashboard(
         service.ledger,
         service.answers,
-        service.view,
         explainer.explanations,
         lambda: None,
         decisions,
@@ -110,13 +109,13 @@ async def _fetched(page: Dashboard, target: str) -> bytes:
     sent: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": msgspec.json.encode(pod("fits", "1"))}
+        return {"type": "http.request", "body": b""}
 
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
     path, _, query = target.partition("?")
-    await page(scope(path, "POST" if path == "/ui/fits" else "GET", query=query.encode()), receive, send)
+    await page(scope(path, "GET", query=query.encode()), receive, send)
     return bytes(sent[1]["body"])
 
 

@@ -16,9 +16,20 @@ import msgspec
 
 from sandbox.exported import exported
 from scheduling import configuration
-from topowise import attributes, cpuset, documents, fingerprint, kubeletconfig, nrt, numatopology, pci, placement, pods
+from topowise import (
+    attributes,
+    cpuset,
+    documents,
+    fingerprint,
+    kubeletconfig,
+    nrt,
+    numaplacement,
+    numatopology,
+    pci,
+    pods,
+)
 from topowise import quantity as quantities
-from topowise.attributes import cores, devices, holdings, places
+from topowise.attributes import cores, devices, holdings, pci_devices
 from topowise.errors import ParseError, TopowiseError
 from topowise.kube import kubeconfig
 from topowise.runtime import config
@@ -27,12 +38,11 @@ from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.dra import slices
 from topowise_exporter.kubelet import device_checkpoint, podresources, state_files
 from topowise_exporter.kubelet.settings import configz
-from topowise_scheduler import device_affinity, policies, report
+from topowise_scheduler import device_affinity, policy_annotations, report
 from topowise_scheduler.cluster.pods.records import Records
 from topowise_scheduler.configuration import SchedulerConfiguration
 from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, Machine, MemoryBlock, NumaNode, Placement
 from topowise_scheduler.preemption import decode_budget
-from topowise_scheduler.ui import fits
 
 GI = 1 << 30
 
@@ -52,7 +62,7 @@ def _text(parse: Callable[[str], object]) -> Callable[[bytes], object]:
 
 
 def _quantity(text: str) -> object:
-    return quantities.value(text), quantities.milli_value(text), quantities.whole(text), quantities.same(text, "1k")
+    return quantities.value(text), quantities.milli_value(text), quantities.whole(text)
 
 
 def _threshold(text: str) -> object:
@@ -70,13 +80,13 @@ def _cpus(text: str) -> object:
 
 def _placement(text: str) -> object:
     metadata, _, vector = text.partition(" ")
-    return placement.decode(metadata, {1: vector})
+    return numaplacement.decode(metadata, {1: vector})
 
 
 def _places(text: str) -> object:
-    found = places.read(text)
-    written = places.write(found)
-    assert written.omitted or places.read(written.text) == found
+    found = pci_devices.read(text)
+    written = pci_devices.write(found)
+    assert written.omitted or pci_devices.read(written.text) == found
     return [pci.distance(one.place, other.place) for one in list(found.values())[:8] for other in found.values()]
 
 
@@ -92,7 +102,9 @@ def _named(text: str) -> object:
 
 def _demand(text: str) -> object:
     ours, _, volcano = text.partition(" ")
-    return policies.demand({policies.POLICY_ANNOTATION: ours, policies.VOLCANO_ANNOTATION: volcano})
+    return policy_annotations.demand(
+        {policy_annotations.POLICY_ANNOTATION: ours, policy_annotations.VOLCANO_ANNOTATION: volcano}
+    )
 
 
 def _wishes(text: str) -> object:
@@ -128,7 +140,11 @@ def _report(given: bytes) -> object:
 
 def _pod(given: bytes) -> object:
     pod = pods.decode(given)
-    return pods.needs(pods.allocated(pod)), policies.demand(pod.metadata.annotations or {}), Records().decode(given)
+    return (
+        pods.needs(pods.allocated(pod)),
+        policy_annotations.demand(pod.metadata.annotations or {}),
+        Records().decode(given),
+    )
 
 
 def _numatopology(given: bytes) -> object:
@@ -171,7 +187,7 @@ _FOREIGN_TOPOLOGY = msgspec.json.encode(
         "metadata": {"name": "n1", "resourceVersion": "7"},
         "topologyPolicies": ["SingleNUMANodePodLevel"],
         "attributes": [
-            {"name": placement.METADATA_ATTRIBUTE, "value": "npv0v001::ve=leb89::cc=3::nn=2::bn=0"},
+            {"name": numaplacement.METADATA_ATTRIBUTE, "value": "npv0v001::ve=leb89::cc=3::nn=2::bn=0"},
             {"name": "topologyManagerPolicy", "value": "restricted"},
         ],
         "zones": [
@@ -179,7 +195,7 @@ _FOREIGN_TOPOLOGY = msgspec.json.encode(
                 "name": f"node-{number}",
                 "type": "Node",
                 "costs": [{"name": "node-0", "value": 10}, {"name": "node-1", "value": 20}],
-                "attributes": [{"name": placement.VECTOR_ATTRIBUTE, "value": "!"}] if number else [],
+                "attributes": [{"name": numaplacement.VECTOR_ATTRIBUTE, "value": "!"}] if number else [],
                 "resources": [
                     {"name": name, "capacity": "8", "allocatable": "7500m", "available": "4"}
                     for name in ("cpu", "memory", "hugepages-1Gi", "example.com/gpu")
@@ -316,6 +332,5 @@ def parsers() -> tuple[Parser, ...]:
         Parser("resource slice", slices.decode, (_SLICE,), _OBJECT),
         Parser("numatopology", _numatopology, (_NUMATOPOLOGY,), _OBJECT),
         Parser("disruption budget", decode_budget, (_BUDGET,), _OBJECT),
-        Parser("manifest", fits.pod_of, (_MANIFEST, _POD_JSON)),
         Parser("documents", documents.load_all, (_MANIFEST + b"---\n" + _KUBELET_YAML, b"[1, {a: 2}]")),
     )

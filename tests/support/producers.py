@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from random import Random
 from typing import Any, NamedTuple
 
-from topowise import cpuset, fingerprint, nrt, placement
+from topowise import cpuset, fingerprint, nrt, numaplacement
 from topowise_scheduler.kubelet import Kubelet, Machine
 from topowise_scheduler.kubelet.machine import hugepages_resource
 from topowise_scheduler.kubelet.masks import members
@@ -172,11 +172,11 @@ def rte(node: Node, rng: Random, method: str | None = "with-exclusive-resources"
         annotations["topology.node.k8s.io/fingerprint"] = digest
         if policy == "single-numa-node":
             where = _where(node)
-            named[placement.METADATA_ATTRIBUTE], vectors = placement.encode(where, node.kubelet.node_ids)
+            named[numaplacement.METADATA_ATTRIBUTE], vectors = numaplacement.encode(where, node.kubelet.node_ids)
             for zone in zones:
                 vector = vectors.get(nrt.zone_id(zone["name"]) or 0)
                 if vector is not None:
-                    zone["attributes"] = _pairs({placement.VECTOR_ATTRIBUTE: vector})
+                    zone["attributes"] = _pairs({numaplacement.VECTOR_ATTRIBUTE: vector})
     named["topologyManagerScope"] = scope
     named["topologyManagerPolicy"] = policy
     return {
@@ -192,7 +192,7 @@ def rte(node: Node, rng: Random, method: str | None = "with-exclusive-resources"
     }
 
 
-def _where(node: Node) -> dict[placement.Container, int]:
+def _where(node: Node) -> dict[numaplacement.Container, int]:
     found = {}
     for uid in node.pods:
         for container, placed in node.kubelet.placements(uid).items():

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from sandbox.exported import exported
-from topowise import fingerprint, nrt, placement, pods
+from topowise import fingerprint, nrt, numaplacement, pods
 from topowise.kube.api import Api
 from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
 from topowise_scheduler import refusals, report, strategies
@@ -24,10 +24,10 @@ from topowise_scheduler.extender.explaining import Explainer
 from topowise_scheduler.extender.fitting import FittingVerb
 from topowise_scheduler.extender.replies import NotReady, Observer, Reply, Verb
 from topowise_scheduler.extender.verbs import Verbs, table
-from topowise_scheduler.fit_together import Fitting
+from topowise_scheduler.fit_together import FitTogetherService
 from topowise_scheduler.kubelet import Core, Kubelet, Machine, NumaNode
 from topowise_scheduler.preemption import Budgets
-from topowise_scheduler.view.cluster_view import ClusterView
+from topowise_scheduler.presentation.explain.cluster_view import ClusterView
 
 GIB = 1 << 30
 
@@ -72,7 +72,7 @@ def counts(
     vectors: dict[int, str] = {}
     if placed is not None:
         where = {("default", one, "c"): zone for one, zone in placed.items()}
-        named[placement.METADATA_ATTRIBUTE], vectors = placement.encode(where, range(len(zones)))
+        named[numaplacement.METADATA_ATTRIBUTE], vectors = numaplacement.encode(where, range(len(zones)))
     document = {
         "metadata": {"name": name, "resourceVersion": version},
         "attributes": [{"name": key, "value": value} for key, value in named.items()],
@@ -81,7 +81,7 @@ def counts(
                 "name": f"node-{number}",
                 "type": "Node",
                 "attributes": [
-                    {"name": placement.VECTOR_ATTRIBUTE, "value": vector}
+                    {"name": numaplacement.VECTOR_ATTRIBUTE, "value": vector}
                     for at, vector in vectors.items()
                     if at == number
                 ],
@@ -212,9 +212,9 @@ class Service:
             FittingVerb(self.fitting(), not_ready),
         )
 
-    def fitting(self, most_reserved: int = 0) -> Fitting:
+    def fitting(self, most_reserved: int = 0) -> FitTogetherService:
         """Whether pods fit at once."""
-        return Fitting(self.ledger, self.answers, self.view, most_reserved=most_reserved, clock=self.clock)
+        return FitTogetherService(self.ledger, self.answers, self.view, most_reserved=most_reserved, clock=self.clock)
 
     def report(self, topology: nrt.NodeResourceTopology) -> None:
         """The watch of NRTs brings an object."""

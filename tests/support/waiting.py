@@ -129,7 +129,8 @@ class Simulation:
         assert node_state is not None
         assert node_state.kubelet is not None
         uncertain = {view.uid for view in node_state.uncertain(self.service.clock.now)}
-        for uid, booking in node_state.bookings.items():
+        for booking in node_state.history.entries():
+            uid = booking.uid
             if booking.state is not BookingState.ASSIGNED or node_state.is_reported(uid) or uid in uncertain:
                 continue
             if {uid} <= truth.active.keys() & node_state.kubelet.active.keys():
@@ -147,7 +148,7 @@ class Simulation:
     def _bookings(self, name: str) -> list[Any]:
         node_state = self.service.ledger.node_states.of(name)
         assert node_state is not None
-        return list(node_state.bookings.values())
+        return list(node_state.history.entries())
 
     def _bind(self, one: _Pod, record: PodRecord, name: str) -> None:
         assert record.needs is not None

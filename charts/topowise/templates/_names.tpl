@@ -107,7 +107,7 @@ metadata:
   {{- with $account.annotations }}
   annotations: {{- toYaml . | nindent 4 }}
   {{- end }}
-# Our own pods ask for the token; whatever else runs under this account does not get it unasked.
+# Our own pods request the token; other pods under this account do not get it by default.
 automountServiceAccountToken: false
 {{- end }}
 {{- end -}}

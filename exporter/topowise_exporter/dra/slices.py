@@ -1,9 +1,8 @@
-"""ResourceSlices as far as they tell which devices there are and what NUMA node each is near. Pure.
+"""Parses ResourceSlices: devices and the NUMA node of each. Pure.
 
 `resource.k8s.io` v1 (1.34) and v1beta2 have a device's fields on the device, v1beta1 (1.32) under `basic`. A pool may
-be spread over several slices. A driver that changes a pool raises its `generation` and writes slice by slice: only the
-newest generation counts, and only once all of its `resourceSliceCount` slices are there.
-API: k8s.io/api/resource/v1, types.go.
+span several slices. A driver that changes a pool raises its `generation` and writes slice by slice. So only the newest
+generation counts, and only once all of its `resourceSliceCount` slices exist. API: k8s.io/api/resource/v1, types.go.
 """
 
 from __future__ import annotations
@@ -13,27 +12,27 @@ from typing import Final
 
 import msgspec
 
-from topowise_exporter.kubelet.model import Claim
+from topowise_exporter.kubelet.allocations import Claim
 
 NUMA_NODE: Final = "resource.kubernetes.io/numaNode"
-"""KEP-6072: the device's node, or a list that begins with it and goes on with others of the same socket."""
+"""KEP-6072: the device's NUMA node, or a list of nodes of the same socket that begins with the device's node."""
 PCI_BUS_ID: Final = "resource.kubernetes.io/pciBusID"
 PCIE_ROOT: Final = "resource.kubernetes.io/pcieRoot"
 
-# What drivers wrote before there was a standard name: gpu.amd.com/numaNode and dra.memory/numaNode, dra.cpu/numaNodeID
+# Attribute names from before the standard name: gpu.amd.com/numaNode and dra.memory/numaNode, dra.cpu/numaNodeID
 # (kubernetes-sigs/dra-driver-cpu), and dra.net/numaNode, which dranet and the SR-IOV driver share.
 _OWN_NAMES: Final = ("numaNode", "numaNodeID")
 _SHARED_NAME: Final = "dra.net/numaNode"
-# Effects of a taint that keep new pods away.
+# Taint effects that keep new pods away.
 _KEPT_AWAY: Final = ("NoSchedule", "NoExecute")
 
 
 class Device(msgspec.Struct, frozen=True, gc=False):
-    """What a driver says of a device; where it lies is found in the machine (topowise_exporter.dra.device_counts).
+    """A device as its driver describes it; device_counts finds its NUMA node.
 
-    `is_whole`: it is given to one claim as a whole. The others are left out of counts: partitions that exclude each
-    other (KEP-4815) and devices that are given in parts (KEP-5075) say nothing about what is left by their number.
-    `is_open`: no taint keeps new pods away.
+    `is_whole`: the device is allocated to a single claim as a whole. Other devices are left out of counts: for
+    partitions that exclude each other (KEP-4815) and devices that are shared in parts (KEP-5075) a count does not show
+    what is left. `is_open`: no taint keeps new pods away.
     """
 
     numa_node: int | None = None
@@ -44,7 +43,7 @@ class Device(msgspec.Struct, frozen=True, gc=False):
 
 
 class Slice(msgspec.Struct, frozen=True):
-    """One slice; `of_pool` slices make the pool's generation whole."""
+    """A ResourceSlice; `of_pool` is the number of slices in a complete generation of the pool."""
 
     name: str
     driver: str
@@ -55,11 +54,12 @@ class Slice(msgspec.Struct, frozen=True):
 
 
 Devices = Mapping[Claim, Device]
-"""By driver, pool and name."""
+"""Devices by driver, pool and name."""
 
 
 class _Value(msgspec.Struct, frozen=True, gc=False, rename={"number": "int", "numbers": "ints", "text": "string"}):
-    """One of several; booleans and versions tell nothing here. Lists are alpha in 1.36 (KEP-5491)."""
+    """An attribute value has exactly one of these fields; booleans and versions are not used. Lists are alpha in 1.36
+    (KEP-5491)."""
 
     number: int | None = None
     numbers: tuple[int, ...] | None = None
@@ -116,12 +116,14 @@ _decode = msgspec.json.Decoder(_Object).decode
 
 
 def decode(raw: bytes | msgspec.Raw) -> Slice:
-    """A slice of any served version. Raises msgspec.DecodeError."""
-    read = _decode(raw)
-    spec = read.spec
-    devices = {one.name: _device(one.basic or one, spec.driver) for one in spec.devices or ()}
+    """Decodes a slice of any served version. Raises msgspec.DecodeError."""
+    slice_object = _decode(raw)
+    spec = slice_object.spec
+    devices = {device.name: _device(device.basic or device, spec.driver) for device in spec.devices or ()}
     pool = spec.pool
-    return Slice(read.metadata.name, spec.driver, pool.name, pool.generation, pool.resource_slice_count, devices)
+    return Slice(
+        slice_object.metadata.name, spec.driver, pool.name, pool.generation, pool.resource_slice_count, devices
+    )
 
 
 def _device(facts: _Facts, driver: str) -> Device:
@@ -137,29 +139,29 @@ def _device(facts: _Facts, driver: str) -> Device:
 
 
 def _numa_node(attributes: Mapping[str, _Value], driver: str) -> int | None:
-    """The first that is a number; a name without a domain is in the driver's."""
+    """Returns the first numeric attribute; a name without domain belongs to the driver's domain."""
     own = (name for bare in _OWN_NAMES for name in (bare, f"{driver}/{bare}"))
     for name in (NUMA_NODE, *own, _SHARED_NAME):
-        found = attributes.get(name, _Value()).first_number
-        if found is not None:
-            return found
+        number = attributes.get(name, _Value()).first_number
+        if number is not None:
+            return number
     return None
 
 
 def devices_of(slices: Iterable[Slice], before: Devices) -> Devices:
-    """All devices of whole pools. While a driver writes a pool anew, the pool is as it was `before`."""
+    """Returns all devices of complete pools. While a driver rewrites a pool, its devices stay as they were `before`."""
     pools: dict[tuple[str, str], list[Slice]] = {}
-    for one in sorted(slices, key=lambda one: one.name):
-        pools.setdefault((one.driver, one.pool), []).append(one)
-    found: dict[Claim, Device] = {}
-    for (driver, pool), mine in pools.items():
-        newest = max(one.generation for one in mine)
-        current = [one for one in mine if one.generation == newest]
-        if len(current) < max(one.of_pool for one in current):
-            found.update((key, known) for key, known in before.items() if (key.driver, key.pool) == (driver, pool))
+    for item in sorted(slices, key=lambda item: item.name):
+        pools.setdefault((item.driver, item.pool), []).append(item)
+    devices: dict[Claim, Device] = {}
+    for (driver, pool), pool_slices in pools.items():
+        newest = max(item.generation for item in pool_slices)
+        current = [item for item in pool_slices if item.generation == newest]
+        if len(current) < max(item.of_pool for item in current):
+            devices.update((key, known) for key, known in before.items() if (key.driver, key.pool) == (driver, pool))
             continue
-        for one in current:
-            for name, device in one.devices.items():
-                # Two devices of one name make a pool invalid; kube-scheduler gives out none of it.
-                found.setdefault(Claim(driver, pool, name), device)
-    return found
+        for item in current:
+            for name, device in item.devices.items():
+                # A duplicate device name makes a pool invalid, and kube-scheduler allocates nothing of it.
+                devices.setdefault(Claim(driver, pool, name), device)
+    return devices

@@ -1,9 +1,9 @@
-"""Keeps what this node's ResourceSlices say, by a watch of its own.
+"""Watches this node's ResourceSlices.
 
-Nobody waits for it but the first sync, and that not for long: a sync takes what is known. An API server that is away
-leaves the last known devices in place. One that has no such API (DRA is off, before 1.32), or refuses to show it, means
-that devices of claims are in no zone: that is said once, and tried again ever more seldom.
-The field selector makes the answer this node's alone, and is an index of the API server's watch cache.
+Only the first sync waits for them, for a short time; a sync uses the present state. While the API server does not
+answer, the last known devices stay. If the API is not served (DRA is off, or before 1.32) or not permitted, devices of
+claims are in no zone: the log says so once, and the watch is retried ever more rarely. The field selector restricts the
+answer to this node, and is an index of the API server's watch cache.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FORBIDDEN, _NOT_FOUND = 403, 404
 
 
 class ResourceSlices:
-    """`devices` is the same object as long as nothing about them changes; `changed` is called when something has."""
+    """Keeps `devices`, the same object while no device changes; `changed` is called at each change."""
 
     def __init__(
         self, api: Api, node_name: str, changed: Callable[[], None], *, backoff: Backoff | None = None
@@ -43,7 +43,7 @@ class ResourceSlices:
         self.devices: Devices = {}
 
     async def answered(self, at_most: float) -> None:
-        """Until the API server has said something, be it no; or `at_most` seconds."""
+        """Waits for the API server's first answer, also a refusal; at most `at_most` seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(at_most):
                 await self._answered.wait()
@@ -65,7 +65,7 @@ class ResourceSlices:
             except ApiError as exc:
                 refusal = exc
             if reflector.synced:
-                # A version may have gone with the API server's own upgrade; what was read holds until the next try.
+                # An upgrade of the API server may have removed the version. The devices stay until the next try.
                 self._backoff.reset()
             else:
                 self._forget(refusal)
@@ -80,13 +80,13 @@ class ResourceSlices:
         self._publish({})
 
     def replace(self, items: list[Slice]) -> None:
-        """As Consumer: all slices of the node."""
+        """Implements Consumer: all slices of the node."""
         self._refusal = ""
-        self._slices = {one.name: one for one in items}
+        self._slices = {item.name: item for item in items}
         self._publish(devices_of(self._slices.values(), self.devices))
 
     def apply(self, event: EventType, item: Slice) -> None:
-        """As Consumer: one slice came, changed or went."""
+        """Implements Consumer: a slice was added, changed or deleted."""
         if event == "DELETED":
             self._slices.pop(item.name, None)
         else:

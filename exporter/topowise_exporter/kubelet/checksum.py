@@ -1,10 +1,10 @@
-"""The checksums of the kubelet's checkpoints: FNV-1a (32 bits) over go-spew's dump of the struct that is written.
+"""Checksums of the kubelet's checkpoints: FNV-1a (32 bits) over go-spew's dump of the struct that is written.
 
-pkg/kubelet/checkpointmanager/checksum, k8s.io/utils/dump: "%#v" with sorted keys. A dump names the Go types of struct
-fields, not those of elements and keys; a pointer within a map is `<*>`. So a checksum can be made again for structs
-that are known, those of kubelets up to 1.36, and one that disagrees tells damage only if no field is unknown: a newer
-kubelet's file is as good as ours, and a kubelet that is taken for damaged without being so would cost its node all new
-pods. From 1.37 on what counts is one text with a checksum of its own (kubernetes#139102, kubernetes#139626).
+Upstream: pkg/kubelet/checkpointmanager/checksum, k8s.io/utils/dump ("%#v" with sorted keys). A dump names the Go types
+of struct fields, but not those of elements and keys; a pointer within a map is `<*>`. So the checksum can be recomputed
+for known structs only, those of kubelets up to 1.36. A mismatch means damage only if no field is unknown: a file of a
+newer kubelet is valid, and a kubelet that is wrongly taken for damaged would cost its node all new pods. From 1.37 on
+the content is one text with a checksum of its own (kubernetes#139102, kubernetes#139626).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Json = Mapping[str, Any]
 _CPU_FIELDS: Final = {"policyName", "defaultCpuSet", "entries", "checksum"}
 _MEMORY_FIELDS: Final = {"policyName", "machineState", "entries", "checksum"}
 _NO_CHECKSUM: Final = "Checksum:(checksum.Checksum)0"
-# Twenty milliseconds of our time; a longer dump goes by its form alone.
+# A dump of this length takes 20 ms. The checksum of a longer dump is not checked.
 MOST_DUMPED: Final = 256 << 10
 
 
@@ -37,17 +37,17 @@ def check_memory_state(text: bytes, source: str) -> None:
 
 
 def of_cpu_state(state: Json) -> int:
-    """Of cpu_manager_state as JSON has it; a `checksum` in it is not looked at."""
+    """Returns the checksum of a cpu_manager_state, decoded from JSON; a `checksum` in it is ignored."""
     return fnv1a(next(_cpu_dumps(state)))
 
 
 def of_memory_state(state: Json) -> int:
-    """Of memory_manager_state."""
+    """Returns the checksum of a memory_manager_state, decoded from JSON."""
     return fnv1a(next(_memory_dumps(state)))
 
 
 def fnv1a(text: str) -> int:
-    """Of its UTF-8."""
+    """Returns the FNV-1a hash of the text's UTF-8."""
     value = 0x811C9DC5
     for byte in text.encode():
         value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
@@ -60,28 +60,28 @@ def _check(text: bytes, source: str, fields: set[str], dumps: Callable[[Json], I
     try:
         state = msgspec.json.decode(text)
     except documents.UNREADABLE as exc:
-        raise SourceError(source, f"is not the checkpoint it should be: {exc}") from exc
-    data, of_data = state.get("data"), state.get("dataChecksum")
-    if isinstance(data, str) and of_data is not None:
-        if of_data != (expected_of_data := fnv1a(f"(string){data}")):
-            raise SourceError(source, f"has dataChecksum {of_data}, expected {expected_of_data}")
+        raise SourceError(source, f"is not a checkpoint of a known format: {exc}") from exc
+    data, data_checksum = state.get("data"), state.get("dataChecksum")
+    if isinstance(data, str) and data_checksum is not None:
+        if data_checksum != (expected_data_checksum := fnv1a(f"(string){data}")):
+            raise SourceError(source, f"has dataChecksum {data_checksum}, expected {expected_data_checksum}")
         return
-    # A kubelet takes 0 for a file of the time before checksums.
+    # A kubelet accepts 0, which files of the time before checksums have.
     if not state.get("checksum") or not state.keys() <= fields:
         return
     try:
         expected = [fnv1a(dump) for dump in dumps(state)]
     except (KeyError, TypeError, AttributeError):
-        # Fields are missing that every kubelet writes; whether it can be used without is the reader's to say.
+        # A field is missing that every kubelet writes. The parser of the file decides whether it is usable without.
         return
     if state["checksum"] not in expected:
         raise SourceError(source, f"has checksum {state['checksum']}, expected {expected[0]}")
 
 
 def _cpu_dumps(state: Json) -> Iterator[str]:
-    """As V2 under the name that older kubelets gave it, under its own, and as V3 without pods that hold CPUs."""
+    """Yields the dumps of V2 under its older name and its own name, and of V3 without pod-level CPUs."""
     entries = state.get("entries") or {}
-    nested = all(isinstance(held, dict) for held in entries.values())
+    nested = all(isinstance(containers, dict) for containers in entries.values())
     kind = "map[string]map[string]string" if nested else "map[string]string"
     fields = (
         f"PolicyName:(string){state['policyName']} DefaultCPUSet:(string){state.get('defaultCpuSet', '')} "
@@ -120,9 +120,9 @@ def _table(table: Json) -> str:
 
 def _blocks(blocks: Iterable[Json]) -> str:
     return _list(
-        f"{{NUMAAffinity:([]int){_list(one['numaAffinity'])} Type:(v1.ResourceName){one['type']} "
-        f"Size:(uint64){one['size']}}}"
-        for one in blocks
+        f"{{NUMAAffinity:([]int){_list(block['numaAffinity'])} Type:(v1.ResourceName){block['type']} "
+        f"Size:(uint64){block['size']}}}"
+        for block in blocks
     )
 
 

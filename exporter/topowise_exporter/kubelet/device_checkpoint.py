@@ -1,11 +1,12 @@
-"""The kubelet's checkpoint of its device manager: devices that podresources does not tell of.
+"""Reads the kubelet's checkpoint of its device manager: devices that podresources does not list.
 
-List leaves init containers out, but a device that a finished one had stays with its pod until the pod ends, and it is
-written only here. Two traps: the file is written when a device is given and not when a pod ends, so it is full of pods
-that are long gone; and it names pods by uid. Formats (pkg/kubelet/cm/devicemanager/checkpoint): DeviceIDs is a list of
-ids up to Kubernetes 1.19, and by NUMA node since, where -1 is none; a device near two nodes is under both.
+List leaves init containers out, but a pod keeps the devices of a finished init container until the pod ends. Only this
+file shows them. Two traps: the kubelet writes the file when it allocates a device and not when a pod ends, so the file
+names many pods that are long gone; and it names pods by UID. Formats (pkg/kubelet/cm/devicemanager/checkpoint): up to
+Kubernetes 1.19 DeviceIDs is a list of ids. Since then it maps NUMA nodes to ids, where -1 is no node; a device near two
+nodes is under both.
 
-The checksum is made here again (checksum.py), as a kubelet that finds it wrong takes the file for damaged.
+The checksum is recomputed (checksum.py), because the kubelet rejects a file with a wrong checksum.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ import msgspec
 
 from topowise import documents
 from topowise.errors import SourceError
+from topowise_exporter.kubelet.allocations import Device
 from topowise_exporter.kubelet.checksum import MOST_DUMPED, fnv1a
-from topowise_exporter.kubelet.model import Device
 
 MOST_BYTES: Final = 16 << 20
-"""A plug-in's answer, with all environment and mounts, is in it for each container."""
+"""For each container the file has the plug-in's whole answer, with environment and mounts."""
 _MOST_DEVICES: Final = 1 << 16
 
 _Ids = tuple[str, ...]
 
 
 class DeviceState(msgspec.Struct, frozen=True):
-    """Pod uid -> container name -> its devices, and the resources of which plug-ins have shown devices."""
+    """Pod UID -> container name -> its devices, and the resources whose plug-ins have reported devices."""
 
     holders: Mapping[str, Mapping[str, tuple[Device, ...]]]
     registered: frozenset[str]
@@ -58,27 +59,27 @@ _decode = msgspec.json.Decoder(_Checkpoint).decode
 
 
 def parse(text: bytes, source: str) -> DeviceState:
-    """Raises SourceError for what no kubelet has written."""
+    """Returns the state. Raises SourceError for a file that no kubelet has written."""
     try:
         checkpoint = _decode(text)
         holders = _holders(checkpoint.Data, source)
         if (computed := checksum(checkpoint.Data)) is not None and computed != checkpoint.Checksum:
             raise SourceError(source, f"has checksum {checkpoint.Checksum}, expected {computed}")
     except documents.UNREADABLE as exc:
-        raise SourceError(source, f"is not the checkpoint it should be: {exc}") from exc
+        raise SourceError(source, f"is not a checkpoint of a known format: {exc}") from exc
     except ValueError as exc:
-        raise SourceError(source, f"has a NUMA node or an answer of a plug-in that is none: {str(exc)[:200]}") from exc
+        raise SourceError(source, f"has an invalid NUMA node or plug-in answer: {str(exc)[:200]}") from exc
     registered = checkpoint.Data.RegisteredDevices or {}
     return DeviceState(holders, frozenset(resource for resource, ids in registered.items() if ids))
 
 
 def checksum_of(data: object) -> int | None:
-    """Of a `Data` as JSON has it."""
+    """Returns the checksum of a `Data` object, decoded from JSON."""
     return checksum(msgspec.convert(data, _Data))
 
 
 def checksum(data: _Data) -> int | None:
-    """As the kubelet makes it; None for a file that would take too long. Raises ValueError."""
+    """Returns the kubelet's checksum; None for a file whose dump would take too long. Raises ValueError."""
     if sum(len(entry.AllocResp or "") for entry in data.PodDeviceEntries or ()) > MOST_DUMPED // 4:
         return None
     dump = _dump(data)
@@ -98,8 +99,8 @@ def _holders(data: _Data, source: str) -> dict[str, dict[str, tuple[Device, ...]
                 raise SourceError(source, f"names more than {_MOST_DEVICES} devices")
     holders: dict[str, dict[str, tuple[Device, ...]]] = {}
     for (uid, container, resource, device), near in sorted(nodes.items()):
-        held = holders.setdefault(uid, {})
-        held[container] = (*held.get(container, ()), Device(resource, device, tuple(sorted(near))))
+        containers = holders.setdefault(uid, {})
+        containers[container] = (*containers.get(container, ()), Device(resource, device, tuple(sorted(near))))
     return holders
 
 
@@ -113,9 +114,9 @@ def _placed(entry: _Entry) -> Iterator[tuple[int, str]]:
 
 def _dump(data: _Data) -> str:
     entries, registered = data.PodDeviceEntries, data.RegisteredDevices
-    held = "<nil>" if entries is None else f"[{' '.join(map(_dump_entry, entries))}]"
+    dumped_entries = "<nil>" if entries is None else f"[{' '.join(map(_dump_entry, entries))}]"
     return (
-        f"(checkpoint.checkpointData){{PodDeviceEntries:([]checkpoint.PodDevicesEntry){held} "
+        f"(checkpoint.checkpointData){{PodDeviceEntries:([]checkpoint.PodDevicesEntry){dumped_entries} "
         f"RegisteredDevices:(map[string][]string){_dump_map(registered, sorted(registered or ()))}}}"
     )
 

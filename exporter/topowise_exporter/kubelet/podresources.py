@@ -1,12 +1,12 @@
-"""The kubelet's podresources API over its unix socket.
+"""Client of the kubelet's podresources API on its unix socket.
 
-Decoding is separate from asking, so that recorded bytes can be tested. Quirks: lists are unordered; a device comes in
-an entry of its own for each NUMA node; plug-ins report ids such as -1; pod-level CPUs and memory overlap with those of
-the containers; all clients share 100 requests a second. API: k8s.io/kubelet/pkg/apis/podresources/v1.
+Decoding is separate from the calls, so that tests can use recorded bytes. Quirks of the API: lists are unordered; a
+device has an entry for each of its NUMA nodes; plug-ins report ids such as -1; pod-level CPUs and memory overlap with
+those of the containers; all clients share 100 requests a second. API: k8s.io/kubelet/pkg/apis/podresources/v1.
 
-List and GetAllocatableResources are served by every kubelet from 1.28 on. What differs by version is in List: devices
-of resource claims (`lists_claims`), pods that have ended, which it names up to 1.33, and what pods hold as a whole,
-from 1.37 on (docs/development/kubelet-versions.md; holders.py takes it from the files of 1.36). Get is not needed.
+Every kubelet from 1.28 on serves List and GetAllocatableResources. List differs by version: devices of resource claims
+(`lists_claims`), ended pods, which it names up to 1.33, and pod-level resources from 1.37 on
+(docs/development/kubelet-versions.md; entry_owners.py reads them from the state files of 1.36). Get is not needed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,14 @@ from topowise import feature_gates, kubeletconfig
 from topowise.errors import SourceError
 from topowise.wire import podresources_pb2 as pb
 from topowise.wire.podresources_frames_pb2 import ListFrames
-from topowise_exporter.kubelet.model import Allocatable, Claim, ContainerAllocation, Device, MemoryBlock, PodAllocation
+from topowise_exporter.kubelet.allocations import (
+    Allocatable,
+    Claim,
+    ContainerAllocation,
+    Device,
+    MemoryBlock,
+    PodAllocation,
+)
 
 DEFAULT_SOCKET: Final = "/var/lib/kubelet/pod-resources/kubelet.sock"
 
@@ -33,28 +40,25 @@ _CLAIMS: Final = "KubeletPodResourcesDynamicResources"
 
 Message = TypeVar("Message", pb.AllocatableResourcesResponse, pb.PodResources, ListFrames)
 
-# 250 pods are 43 KB; the kubelet's own clients raise gRPC's 4 MiB to this.
+# A List of 250 pods has 43 KB. The kubelet's own clients raise gRPC's limit of 4 MiB to 16 MiB as well.
 _MAX_MESSAGE = 16 << 20
 
 
 def socket_path(socket: str) -> str:
-    """The path of a socket that may be spelled as gRPC spells it: "unix:///run/kubelet.sock", "unix:/run/kubelet.sock".
-
-    Whatever is derived from the path (the kubelet's root, names of watched files) is derived from this."""
+    """The path of a socket that may be written as a gRPC target: "unix:///run/kubelet.sock", "unix:/run/kubelet.sock".
+    Derive further paths (the kubelet's root, names of watched files) from this result only."""
     return socket.removeprefix("unix:").removeprefix("//") if socket.startswith("unix:") else socket
 
 
 def lists_claims(version: str | None, gates: Mapping[str, bool]) -> bool:
-    """Whether List of a kubelet names the devices of resource claims; `gates` are those it was given.
-
-    A version that is none counts as the newest: there it has been on for long.
-    """
+    """Whether the kubelet's List names the devices of resource claims; `gates` are the feature gates set on the
+    kubelet. An unreadable version counts as the newest: there the gate has been on for long."""
     major, minor = kubeletconfig.release_of(version)
     return major != 1 or feature_gates.is_on(_CLAIMS, feature_gates.lives(minor), gates)
 
 
 class PodResources:
-    """A client of one kubelet. The channel reconnects by itself when the kubelet makes its socket anew."""
+    """Client of a kubelet. The channel reconnects by itself when the kubelet recreates its socket."""
 
     def __init__(self, socket: str = DEFAULT_SOCKET, *, timeout: float = 10.0) -> None:
         self._socket = socket_path(socket)
@@ -72,34 +76,30 @@ class PodResources:
     ) -> None:
         await self._drop()
 
-    @property
-    def socket(self) -> str:
-        """Path of the socket."""
-        return self._socket
-
     async def allocatable(self) -> Allocatable:
-        """One GetAllocatableResources. Raises SourceError."""
+        """Calls GetAllocatableResources. Raises SourceError."""
         answer = await self._call("GetAllocatableResources")
-        held, known = self._last_allocatable
-        if answer != held:
-            read = decode_allocatable(_parse(pb.AllocatableResourcesResponse, answer, self._socket))
-            # The same value stays the same object, by which later stages know that there is nothing to do.
-            known = known if read == known else read
-            self._last_allocatable = answer, known
-        return known
+        last_answer, allocatable = self._last_allocatable
+        if answer != last_answer:
+            decoded = decode_allocatable(_parse(pb.AllocatableResourcesResponse, answer, self._socket))
+            # Later stages compare by identity: the same object means that there is nothing to do.
+            allocatable = allocatable if decoded == allocatable else decoded
+            self._last_allocatable = answer, allocatable
+        return allocatable
 
     async def pods(self) -> tuple[PodAllocation, ...]:
-        """One List, by namespace and name. Raises SourceError."""
+        """Calls List; the pods are sorted by namespace and name. Raises SourceError."""
         return self._decoder.decode(await self._call("List"))
 
     async def _call(self, method: str) -> bytes:
-        """The answer as bytes: most syncs find the same as the one before, and need no decoding."""
-        # gRPC reports a missing file as an unreachable address after its own back-off; say what is the matter at once.
+        """Returns the answer as bytes: most answers equal the previous answer and need no decoding."""
+        # gRPC reports a missing socket as an unreachable address, and only after its back-off. This error names the
+        # cause at once.
         try:
             exists = Path(self._socket).exists()
         except OSError as exc:
             await self._drop()
-            raise SourceError(self._socket, f"cannot be looked for: {exc.strerror}") from exc
+            raise SourceError(self._socket, f"cannot be accessed: {exc.strerror}; is its directory mounted?") from exc
         if not exists:
             await self._drop()
             raise SourceError(self._socket, "no such socket (is the kubelet running, is the directory mounted?)")
@@ -109,12 +109,12 @@ class PodResources:
             self._calls.clear()
         call = self._calls.get(method)
         if call is None:
-            # Both requests are empty messages, which are no bytes at all.
+            # Both requests are empty messages, which protobuf encodes as zero bytes.
             call = self._calls[method] = self._channel.unary_unary(_SERVICE + method)
         try:
             answer: bytes = await call(b"", timeout=self._timeout)
         except grpc.aio.AioRpcError as exc:
-            # A channel in back-off refuses calls although the socket is back; a new one tries at once.
+            # A channel in back-off fails calls although the socket exists again. A new channel connects at once.
             await self._drop()
             details = " ".join((exc.details() or "no details").split())
             raise SourceError(self._socket, f"{method}: {exc.code().name}: {details}") from exc
@@ -134,16 +134,13 @@ def _parse(kind: type[Message], answer: bytes, socket: str) -> Message:
 
 
 def decode_allocatable(answer: pb.AllocatableResourcesResponse) -> Allocatable:
-    """Plain values of an answer."""
+    """Converts an answer to plain values."""
     return Allocatable(cpus=frozenset(answer.cpu_ids), memory=_memory(answer.memory), devices=_devices(answer.devices))
 
 
 class PodDecoder:
-    """List answers of one kubelet as plain values.
-
-    What has not changed since the last one stays the same object, pod by pod and as a whole: it is not decoded again,
-    and later stages know by it that there is nothing to do.
-    """
+    """Decodes List answers of a kubelet. Equal bytes give the same object, for each pod and for all pods: a pod whose
+    bytes have not changed is not decoded again, and later stages compare by identity."""
 
     def __init__(self, socket: str) -> None:
         self._socket = socket
@@ -152,7 +149,7 @@ class PodDecoder:
         self._pods: tuple[PodAllocation, ...] = ()
 
     def decode(self, answer: bytes) -> tuple[PodAllocation, ...]:
-        """All pods by namespace and name, duplicates kept. Raises SourceError."""
+        """Returns all pods by namespace and name; duplicates are kept. Raises SourceError."""
         if answer != self._answer:
             frames = _parse(ListFrames, answer, self._socket).pod_resources
             self._by_frame = {frame: self._by_frame.get(frame) or self._decode_pod(frame) for frame in frames}
@@ -174,9 +171,9 @@ def _pod(pod: pb.PodResources) -> PodAllocation:
         namespace=pod.namespace,
         name=pod.name,
         containers=tuple(
-            _container(one)
-            for one in pod.containers
-            if one.cpu_ids or one.memory or one.devices or one.dynamic_resources
+            _container(container)
+            for container in pod.containers
+            if container.cpu_ids or container.memory or container.devices or container.dynamic_resources
         ),
         own_cpus=frozenset(pod.cpu_ids),
         own_memory=_memory(pod.memory),
@@ -185,9 +182,9 @@ def _pod(pod: pb.PodResources) -> PodAllocation:
 
 def _container(container: pb.ContainerResources) -> ContainerAllocation:
     claims = (
-        Claim(part.driver_name, part.pool_name, part.device_name)
+        Claim(device.driver_name, device.pool_name, device.device_name)
         for claim in container.dynamic_resources
-        for part in claim.claim_resources
+        for device in claim.claim_resources
     )
     return ContainerAllocation(
         name=container.name,
@@ -209,11 +206,12 @@ def _memory(blocks: Iterable[pb.ContainerMemory]) -> tuple[MemoryBlock, ...]:
 
 
 def _devices(entries: Iterable[pb.ContainerDevices]) -> tuple[Device, ...]:
-    found: dict[tuple[str, str], set[int]] = {}
+    nodes_by_device: dict[tuple[str, str], set[int]] = {}
     for entry in entries:
         nodes = _nodes(entry.topology)
         for device_id in entry.device_ids:
-            found.setdefault((entry.resource_name, device_id), set()).update(nodes)
+            nodes_by_device.setdefault((entry.resource_name, device_id), set()).update(nodes)
     return tuple(
-        Device(resource, device_id, tuple(sorted(nodes))) for (resource, device_id), nodes in sorted(found.items())
+        Device(resource, device_id, tuple(sorted(nodes)))
+        for (resource, device_id), nodes in sorted(nodes_by_device.items())
     )

@@ -1,10 +1,10 @@
-"""The kubelet's checkpoints of its CPU and memory manager: what podresources does not tell. The third, of its device
-manager, is in device_checkpoint.
+"""Reads the kubelet's checkpoints of its CPU manager and memory manager. device_checkpoint reads that of the device
+manager.
 
-Two things are only here: CPUs that a finished init container keeps until its pod ends (List leaves init containers
-out), and how a block over several NUMA nodes is spread, with the groups of nodes it ties. The format is the kubelet's
-own business (kubernetes#118375), so anything unexpected makes the file unreadable, and amounts come from List.
-topowise.checkpoints reads the forms of all versions; here is what a sync needs of them.
+Only these files have two things. First, CPUs that a finished init container keeps until its pod ends (List leaves init
+containers out). Second, how a block over several NUMA nodes is spread, with the groups of nodes that it forms. The
+format is internal to the kubelet (kubernetes#118375). Anything unexpected therefore makes the file unreadable, and
+amounts come from List. topowise.checkpoints reads the formats of all versions; this module keeps what a sync needs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import msgspec
 from topowise import checkpoints, documents, files
 from topowise.errors import ParseError, SourceError
 from topowise_exporter.kubelet import checksum
-from topowise_exporter.kubelet.model import MemoryBlock
+from topowise_exporter.kubelet.allocations import MemoryBlock
 
 CPU_STATE: Final = "cpu_manager_state"
 MEMORY_STATE: Final = "memory_manager_state"
@@ -33,14 +33,13 @@ Checkpoint = TypeVar("Checkpoint")
 Read = TypeVar("Read", checkpoints.CpuState, checkpoints.MemoryState)
 State = TypeVar("State")
 
-# Pod uid -> container name -> what it holds.
+# Pod UID -> container name -> allocation.
 Holders = Mapping[str, Mapping[str, frozenset[int]]]
 BlockHolders = Mapping[str, Mapping[str, tuple[MemoryBlock, ...]]]
 
 
 class CpuState(msgspec.Struct, frozen=True):
-    """`shared` is the default cpuset: everything not given exclusively. `pods` is what pods have as a whole, by uid
-    (KEP-5526)."""
+    """`shared` is the default cpuset: all CPUs that are not exclusive. `pods` are pod-level CPUs by UID (KEP-5526)."""
 
     shared: frozenset[int]
     holders: Holders
@@ -48,7 +47,7 @@ class CpuState(msgspec.Struct, frozen=True):
 
 
 class MemoryState(msgspec.Struct, frozen=True):
-    """By NUMA node id; `pods` as in CpuState."""
+    """`nodes` by NUMA node id; `pods` as in CpuState."""
 
     nodes: Mapping[int, checkpoints.MemoryNode]
     holders: BlockHolders
@@ -56,14 +55,14 @@ class MemoryState(msgspec.Struct, frozen=True):
 
 
 def parse_cpu_state(text: bytes, source: str) -> CpuState | None:
-    """None if the CPU manager is off. Raises SourceError."""
+    """Returns the state, None if the CPU manager is off. Raises SourceError."""
     state = _read(checkpoints.cpu_state, text, source)
     checksum.check_cpu_state(text, source)
     return CpuState(state.shared, state.held, state.pods) if state.policy == "static" else None
 
 
 def parse_memory_state(text: bytes, source: str) -> MemoryState | None:
-    """None if the memory manager is off. Raises SourceError."""
+    """Returns the state, None if the memory manager is off. Raises SourceError."""
     state = _read(checkpoints.memory_state, text, source)
     checksum.check_memory_state(text, source)
     if state.policy != "Static":
@@ -72,17 +71,17 @@ def parse_memory_state(text: bytes, source: str) -> MemoryState | None:
         uid: {name: tuple(map(_block, blocks)) for name, blocks in containers.items()}
         for uid, containers in state.held.items()
     }
-    of_pods = {uid: tuple(map(_block, blocks)) for uid, blocks in state.pods.items()}
-    return MemoryState(state.nodes, holders, of_pods)
+    pods = {uid: tuple(map(_block, blocks)) for uid, blocks in state.pods.items()}
+    return MemoryState(state.nodes, holders, pods)
 
 
 def _read(parse: Callable[[bytes], Read], text: bytes, source: str) -> Read:
     try:
         state = parse(text)
     except ParseError as exc:
-        raise SourceError(source, f"is not the checkpoint it should be: {exc}") from exc
+        raise SourceError(source, f"is not a checkpoint of a known format: {exc}") from exc
     if not state.policy:
-        raise SourceError(source, "is not the checkpoint it should be: it names no policy")
+        raise SourceError(source, "is not a checkpoint of a known format: it names no policy")
     return state
 
 
@@ -97,44 +96,40 @@ class _AllocatedEntries(msgspec.Struct, frozen=True):
 
 
 def parse_allocated_pods(text: bytes, source: str) -> frozenset[str]:
-    """Uids of pods whose admission is over (pkg/kubelet/allocation/state/checkpoint.go). Raises SourceError.
-
-    The allocation manager writes a pod down once it has been admitted as a whole, by default since 1.33
-    (InPlacePodVerticalScaling), and long before the pod has a directory.
-    """
+    """Uids of pods whose admission is over (pkg/kubelet/allocation/state/checkpoint.go). Raises SourceError. The
+    allocation manager writes a pod down once it has been admitted as a whole, by default since 1.33
+    (InPlacePodVerticalScaling), and long before the pod has a directory."""
     data = _decode(text, source, _AllocatedPods).data
     return frozenset(_decode(data.encode(), source, _AllocatedEntries).entries)
 
 
 class StateFile(Generic[State]):
-    """A state file; while its bytes are the same, so is the object that is read from it.
-
-    The file is on a disk of the host, so it may be anything: what is no regular file of a likely size is not read.
-    """
+    """A state file. While its bytes are the same, `state` is the same object. The file is on a disk of the host and
+    could be anything: only a regular file of a plausible size is read."""
 
     def __init__(self, path: Path, parse: Callable[[bytes, str], State | None], most: int = 4 << 20) -> None:
-        """`most`: bytes of the largest file that is read."""
+        """`most`: size limit in bytes."""
         self._path = path
         self._parse = parse
         self._most = most
         self._signature: tuple[int, ...] | None = None
-        self._held: bytes | None = None
+        self._content: bytes | None = None
         self._problem = ""
         self.state: State | None = None
-        """What was read last, also while the file cannot be read; None if the manager is off."""
+        """The last state that was read, also while the file cannot be read; None if the manager is off."""
         self.is_readable = False
 
     def exists(self) -> bool:
-        """Whether there is anything by its name."""
+        """Whether the path exists, also as a dangling link."""
         return os.path.lexists(self._path)
 
     def read(self) -> State | None:
-        """None if the manager is off. Raises SourceError."""
+        """Returns the state, None if the manager is off. Raises SourceError."""
         self.is_readable = False
         try:
             text = self._text()
-            if text is not None and (text != self._held or self._problem):
-                self._held, self._problem = text, ""
+            if text is not None and (text != self._content or self._problem):
+                self._content, self._problem = text, ""
                 self.state = self._parse(text, str(self._path))
         except OSError as exc:
             self._signature = None
@@ -148,14 +143,15 @@ class StateFile(Generic[State]):
         return self.state
 
     def _text(self) -> bytes | None:
-        """The file's bytes, None if it is the one of the last time."""
+        """Returns the file's bytes, None if the file has not changed since the last read."""
         descriptor, status = files.open_regular(self._path, self._most)
         with os.fdopen(descriptor, "rb") as file:
             signature = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
             if signature == self._signature:
                 return None
             text = file.read(self._most + 1)
-        # Times have the resolution of a timer: within it a file can change twice and look the same.
+        # Time stamps have the resolution of the kernel's timer tick: within a tick a file can change twice with equal
+        # stamps.
         is_old = abs(time.time_ns() - status.st_ctime_ns) > _TICK_NS
         self._signature = signature if is_old else None
         return text
@@ -169,4 +165,4 @@ def _decode(text: bytes, source: str, kind: type[Checkpoint]) -> Checkpoint:
     try:
         return msgspec.json.decode(text, type=kind)
     except documents.UNREADABLE as exc:
-        raise SourceError(source, f"is not the checkpoint it should be: {exc}") from exc
+        raise SourceError(source, f"is not a checkpoint of a known format: {exc}") from exc

@@ -1,7 +1,7 @@
-"""The machine as its kernel describes it: NUMA nodes, CPUs, memory, hugepages and PCI functions."""
+"""The machine as the kernel describes it: NUMA nodes, CPUs, memory, hugepages and PCI functions."""
 
-from topowise_exporter.machine.model import Access, Cpu, Machine, NumaNode, PciFunction
-from topowise_exporter.machine.report import report
+from topowise_exporter.machine.inventory import Access, Cpu, Machine, NumaNode, PciFunction
+from topowise_exporter.machine.machine_json import as_json
 from topowise_exporter.machine.scan import read_boot_id, scan
 
-__all__ = ["Access", "Cpu", "Machine", "NumaNode", "PciFunction", "read_boot_id", "report", "scan"]
+__all__ = ["Access", "Cpu", "Machine", "NumaNode", "PciFunction", "as_json", "read_boot_id", "scan"]

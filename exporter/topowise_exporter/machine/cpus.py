@@ -1,11 +1,10 @@
-"""Which CPUs there are, and how they share cores, packages and L3 caches.
+"""Reads the CPUs, and which cores, packages and L3 caches they share.
 
-possible, present and online all differ on machines with hotplug or `maxcpus=`, and an offline CPU has neither topology
-nor cache directory, so only online ones are described. Threads of one core share package, die and core id, and CPUs of
-one L3 share its list: reading the first of each group is enough.
-Cores come from the sibling lists, never from `core_id`, which repeats in each package; L3 groups from the cache's
-`shared_cpu_list`, never from its id, which is missing or has gaps.
-Documentation/admin-guide/cputopology.rst, Documentation/ABI/testing/sysfs-devices-system-cpu.
+possible, present and online differ on machines with hotplug or `maxcpus=`. An offline CPU has neither a topology nor a
+cache directory, so only online CPUs are described. Threads of a core share package, die and core id, and CPUs of an L3
+cache share its CPU list: reading the first CPU of each group is enough. Cores come from the sibling lists, never from
+`core_id`, which repeats in each package. L3 groups come from the cache's `shared_cpu_list`, never from its id, which is
+missing or has gaps. Documentation/admin-guide/cputopology.rst, Documentation/ABI/testing/sysfs-devices-system-cpu.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from collections.abc import Mapping, Set
 import msgspec
 
 from topowise import cpuset
-from topowise_exporter.machine.model import Cpu
+from topowise_exporter.machine.inventory import Cpu
 from topowise_exporter.machine.sysfs import Tree
 
 ROOT = "devices/system/cpu"
 
 _L3 = 3
-# The perf units of the two kinds of cores of a hybrid x86 (arch/x86/events/intel/core.c) list their CPUs.
+# The perf units of the two core types of a hybrid x86 (arch/x86/events/intel/core.c) list their CPUs.
 _KINDS = ("core", "atom")
 
 
@@ -46,11 +45,11 @@ class _Cache(msgspec.Struct, frozen=True, gc=False):
 
 
 def read_sets(sysfs: Tree) -> CpuSets:
-    """The kernel's sets of CPUs; a file an old kernel lacks is made up from the others."""
+    """Returns the kernel's sets of CPUs; a file that an old kernel lacks is derived from the others."""
     directories = frozenset(sysfs.numbered(ROOT, "cpu"))
     online = sysfs.cpus(f"{ROOT}/online", instead="the CPUs not switched off are used")
     if not online:
-        # A CPU that cannot be switched off (often cpu0) has no file `online`.
+        # A CPU that cannot go offline (often cpu0) has no file `online`.
         online = frozenset(cpu for cpu in directories if sysfs.text(f"{ROOT}/cpu{cpu}/online") != "0")
     present = sysfs.cpus(f"{ROOT}/present") or directories | online
     possible = sysfs.cpus(f"{ROOT}/possible") or present
@@ -65,7 +64,7 @@ def read_sets(sysfs: Tree) -> CpuSets:
 
 
 def read(sysfs: Tree, online: frozenset[int], owners: Mapping[int, int]) -> tuple[Cpu, ...]:
-    """Every online CPU, by id."""
+    """Returns every online CPU, by id."""
     cores = _read_cores(sysfs, online)
     caches = _read_caches(sysfs, online)
     kinds = {cpu: kind for kind in _KINDS for cpu in sysfs.cpus(f"devices/cpu_{kind}/cpus") or () if cpu in online}
@@ -88,7 +87,7 @@ def read(sysfs: Tree, online: frozenset[int], owners: Mapping[int, int]) -> tupl
 
 def _read_cores(sysfs: Tree, online: frozenset[int]) -> dict[int, _Core]:
     cores: dict[int, _Core] = {}
-    alone: list[int] = []
+    coreless: list[int] = []
     for cpu in sorted(online):
         if cpu in cores:
             continue
@@ -99,19 +98,19 @@ def _read_cores(sysfs: Tree, online: frozenset[int]) -> dict[int, _Core]:
             masks=(f"{folder}/core_cpus", f"{folder}/thread_siblings"),
         )
         if siblings is None or cpu not in siblings:
-            alone.append(cpu)
+            coreless.append(cpu)
             siblings = frozenset((cpu,))
         core = _Core(
             socket=_id(sysfs, f"{folder}/physical_package_id"),
             die=_id(sysfs, f"{folder}/die_id"),
             core_id=_id(sysfs, f"{folder}/core_id"),
-            # Never take a thread away from a core that was read before: every CPU belongs to one core.
+            # Every CPU belongs to one core: a damaged list must not take a thread from a core that was read before.
             threads=tuple(sorted(thread for thread in siblings & online if thread not in cores)),
         )
         cores.update(dict.fromkeys(core.threads, core))
-    if alone:
-        where = f"{ROOT}/cpu{{{cpuset.spell(alone)}}}/topology"
-        sysfs.tell(where, "no list of siblings that names the CPU itself", "each is a core of its own")
+    if coreless:
+        where = f"{ROOT}/cpu{{{cpuset.spell(coreless)}}}/topology"
+        sysfs.tell(where, "no list of siblings contains the CPU itself", "each CPU counts as a core")
     return cores
 
 
@@ -133,7 +132,7 @@ def _read_caches(sysfs: Tree, online: frozenset[int]) -> dict[int, _Cache]:
 
 def _read_l3(sysfs: Tree, cpu: int, free: Set[int]) -> _Cache:
     folder = f"{ROOT}/cpu{cpu}/cache"
-    # Nearly always index3, but an index is only the order of discovery: a core with one L1 cache has its L3 at index2.
+    # Nearly always index3. But an index is only the order of discovery: a core with one L1 cache has its L3 at index2.
     for index in sorted(sysfs.numbered(folder, "index"), key=lambda index: (index != _L3, index)):
         if sysfs.integer(f"{folder}/index{index}/level") == _L3:
             shared = sysfs.cpus(

@@ -1,13 +1,14 @@
-"""Memory and hugepages of a NUMA node.
+"""Reads memory and hugepages of a NUMA node.
 
-`HugePages_Total` of a node's meminfo counts the default page size alone, so pages are read from the directory of each
+`HugePages_Total` of a node's meminfo counts the default page size only, so pages are read from the directory of each
 size; `nr_hugepages` there includes surplus pages (Documentation/admin-guide/mm/hugetlbpage.rst). MemTotal includes the
-hugepages. The directories are missing where hugetlb is not supported, for a size the CPU cannot map, and on some nodes
-only; what the kernel does not count we do not invent, except that the only node of a machine has what the machine has.
+hugepages. The directories are missing without hugetlb support, for a size that the CPU cannot map, and on some nodes
+only. Pages that the kernel does not count are not assumed, except that the only node of a machine has the machine's
+pages.
 
-How fast memory is, is told on machines with an ACPI HMAT only, as it is from the best initiators, which `access0`
-names: there are no figures for other pairs of nodes. Units are nanoseconds and MiB/s, and 0 is what the firmware left
-out (Documentation/admin-guide/mm/numaperf.rst).
+Access speed is known only on machines with an ACPI HMAT, and only from the best initiators, which `access0` names.
+Units are nanoseconds and MiB/s, and 0 means that the firmware left the value out
+(Documentation/admin-guide/mm/numaperf.rst).
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from collections.abc import Collection
 
 import msgspec
 
-from topowise_exporter.machine.model import Access
-from topowise_exporter.machine.nodes import ROOT
+from topowise_exporter.machine.inventory import Access
+from topowise_exporter.machine.numa_nodes import ROOT
 from topowise_exporter.machine.sysfs import Tree
 
 GLOBAL_HUGEPAGES = "kernel/mm/hugepages"
@@ -36,7 +37,7 @@ class Hugepages(msgspec.Struct, frozen=True, gc=False):
 
 
 def read_mem_total(tree: Tree, path: str, instead: str) -> int | None:
-    """MemTotal in bytes, of a node's meminfo or of /proc/meminfo."""
+    """Returns MemTotal in bytes from a node's meminfo or /proc/meminfo."""
     text = tree.text(path, instead)
     if text is None:
         return None
@@ -48,19 +49,19 @@ def read_mem_total(tree: Tree, path: str, instead: str) -> int | None:
 
 
 def read_node_memory(sysfs: Tree, procfs: Tree, node: int, *, is_only: bool) -> int:
-    """MemTotal of a node; of the only node the machine's will do, and 0 if all else fails."""
+    """Returns MemTotal of a node; for the only node the machine's value if the node has none, else 0."""
     instead = "MemTotal of the machine is used" if is_only else "its memory counts as 0"
     amount = read_mem_total(sysfs, f"{ROOT}/node{node}/meminfo", instead)
     return read_machine_memory(procfs) if amount is None and is_only else amount or 0
 
 
 def read_machine_memory(procfs: Tree) -> int:
-    """MemTotal of the whole machine, 0 if it cannot be told."""
+    """Returns MemTotal of the whole machine, 0 if it cannot be read."""
     return read_mem_total(procfs, "meminfo", "memory counts as 0") or 0
 
 
 def read_node_hugepages(sysfs: Tree, node: int, *, is_only: bool) -> Hugepages:
-    """All page sizes of a node; a node without the directory has none, unless it is the only one."""
+    """Returns all page sizes of a node; a node without the directory has none, unless it is the only node."""
     folder = f"{ROOT}/node{node}/hugepages"
     if sysfs.names(folder) is None and sysfs.names(GLOBAL_HUGEPAGES):
         instead = "the machine's hugepages are used" if is_only else "it counts as without hugepages"
@@ -70,7 +71,7 @@ def read_node_hugepages(sysfs: Tree, node: int, *, is_only: bool) -> Hugepages:
 
 
 def read_hugepages(sysfs: Tree, folder: str) -> Hugepages:
-    """All page sizes in a directory; a size whose total is unreadable is left out."""
+    """Returns all page sizes in a directory; a size without a readable total is left out."""
     total: dict[int, int] = {}
     free: dict[int, int] = {}
     surplus: dict[int, int] = {}
@@ -88,12 +89,13 @@ def read_hugepages(sysfs: Tree, folder: str) -> Hugepages:
 
 
 def read_access(sysfs: Tree, node: int, ids: Collection[int]) -> Access | None:
-    """From where, and how fast, the node's memory is reached best; `ids` are the nodes there are."""
+    """Returns the initiators with the best access to the node's memory, and its speed; `ids` are the ids of all
+    nodes."""
     folder = f"{ROOT}/node{node}/access0/initiators"
     latency, bandwidth = (sysfs.integer(f"{folder}/read_{what}") for what in ("latency", "bandwidth"))
-    found = Access(
-        initiators=tuple(other for other in sysfs.numbered(folder, "node") if other in ids),
+    access = Access(
+        initiators=tuple(initiator for initiator in sysfs.numbered(folder, "node") if initiator in ids),
         read_latency_ns=latency if latency is not None and latency > 0 else None,
         read_bandwidth_mib=bandwidth if bandwidth is not None and bandwidth > 0 else None,
     )
-    return None if found == Access((), None, None) else found
+    return None if access == Access((), None, None) else access

@@ -1,9 +1,8 @@
-"""One reading of the whole machine, from nothing but the two roots.
+"""Scans the whole machine from the two roots /sys and /proc.
 
-A scan never fails over a part: what is missing or damaged becomes a line in `problems` and a default. Only a root
-without a single CPU is refused, since that is a wrong path and no machine.
-A kernel without NUMA (s390x, 32-bit, CONFIG_NUMA=n) has no node directory at all; it gets one node 0 with all CPUs and
-all memory, which is what the kubelet sees there too.
+A scan never fails for a part: a missing or damaged file becomes a line in `problems` and a default value. Only a root
+without a single CPU is refused, because it is a wrong path. A kernel without NUMA (s390x, 32-bit, CONFIG_NUMA=n) has no
+node directory. It gets a node 0 with all CPUs and all memory, as in the kubelet.
 """
 
 from __future__ import annotations
@@ -11,41 +10,41 @@ from __future__ import annotations
 from typing import Final
 
 from topowise.errors import SourceError
-from topowise_exporter.machine import cpus, memory, names, nodes, pci
-from topowise_exporter.machine.model import Access, Cpu, Machine, NumaNode
+from topowise_exporter.machine import cpus, memory, numa_nodes, pci_functions, pci_names
+from topowise_exporter.machine.inventory import Access, Cpu, Machine, NumaNode
 from topowise_exporter.machine.sysfs import Tree
 
 _LONGEST_BOOT_ID: Final = 64
 
 
 def read_boot_id(procfs_root: str = "/proc") -> str:
-    """The present boot as the kernel names it, "" if it does not."""
+    """Returns the kernel's id of the present boot, "" if it cannot be read."""
     return (Tree(procfs_root, []).text("sys/kernel/random/boot_id") or "").strip()[:_LONGEST_BOOT_ID]
 
 
 def scan(sysfs_root: str = "/sys", procfs_root: str = "/proc") -> Machine:
-    """The machine now. Raises SourceError if there is no CPU below `sysfs_root`."""
+    """Returns the machine's present state. Raises SourceError if there is no CPU below `sysfs_root`."""
     problems: list[str] = []
     sysfs, procfs = Tree(sysfs_root, problems), Tree(procfs_root, problems)
     sets = cpus.read_sets(sysfs)
     if not sets.online:
         raise SourceError(f"{sysfs.root}/{cpus.ROOT}", "names no CPU; expected the root of a mounted sysfs")
-    ids, columns = nodes.read_ids(sysfs)
+    ids, columns = numa_nodes.read_ids(sysfs)
     if ids:
-        owners = nodes.read_owners(sysfs, ids, sets.online, sets.present)
+        owners = numa_nodes.read_owners(sysfs, ids, sets.online, sets.present)
     else:
-        sysfs.tell(nodes.ROOT, "has no node", "one node 0 with all CPUs and all memory is assumed")
+        sysfs.tell(numa_nodes.ROOT, "has no node", "one node 0 with all CPUs and all memory is assumed")
         owners = dict.fromkeys(sorted(sets.online | sets.present), 0)
     described = cpus.read(sysfs, sets.online, owners)
     if ids:
-        found = tuple(_read_node(sysfs, procfs, node, ids, columns, owners, described) for node in ids)
+        node_list = tuple(_read_node(sysfs, procfs, node, ids, columns, owners, described) for node in ids)
     else:
-        found = (_only_node(sysfs, procfs, owners, described),)
+        node_list = (_only_node(sysfs, procfs, owners, described),)
     return Machine(
-        nodes=found,
+        nodes=node_list,
         cpus=described,
-        pci=pci.read(sysfs, {node.id for node in found}),
-        pci_names=names.read(sysfs, procfs),
+        pci=pci_functions.read(sysfs, {node.id for node in node_list}),
+        pci_names=pci_names.read(sysfs, procfs),
         online=tuple(sorted(sets.online)),
         present=tuple(sorted(sets.present)),
         possible=tuple(sorted(sets.possible)),
@@ -71,7 +70,7 @@ def _read_node(
         described,
         memory_bytes=memory.read_node_memory(sysfs, procfs, node, is_only=is_only),
         pages=memory.read_node_hugepages(sysfs, node, is_only=is_only),
-        distances=nodes.read_distances(sysfs, node, ids, columns),
+        distances=numa_nodes.read_distances(sysfs, node, ids, columns),
         access=memory.read_access(sysfs, node, ids),
     )
 
@@ -83,7 +82,7 @@ def _only_node(sysfs: Tree, procfs: Tree, owners: dict[int, int], described: tup
         described,
         memory_bytes=memory.read_machine_memory(procfs),
         pages=memory.read_hugepages(sysfs, memory.GLOBAL_HUGEPAGES),
-        distances={0: nodes.LOCAL},
+        distances={0: numa_nodes.LOCAL},
     )
 
 
@@ -97,16 +96,16 @@ def _node(
     distances: dict[int, int],
     access: Access | None = None,
 ) -> NumaNode:
-    own = [cpu for cpu in described if cpu.node == node]
+    cpus_of_node = [cpu for cpu in described if cpu.node == node]
     return NumaNode(
         id=node,
-        cpus=tuple(cpu.id for cpu in own),
+        cpus=tuple(cpu.id for cpu in cpus_of_node),
         cpus_present=tuple(cpu for cpu, owner in owners.items() if owner == node),
         memory_bytes=memory_bytes,
         hugepages=pages.total,
         hugepages_free=pages.free,
         hugepages_surplus=pages.surplus,
         distances=distances,
-        sockets=tuple(sorted({cpu.socket for cpu in own})),
+        sockets=tuple(sorted({cpu.socket for cpu in cpus_of_node})),
         access=access,
     )

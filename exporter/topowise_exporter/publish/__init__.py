@@ -1,1 +1,1 @@
-"""From what was observed to the object on the API server."""
+"""Builds the objects from an observation of the node, and writes them to the API server."""

@@ -1,101 +1,59 @@
 """The Numatopology object of this node, for Volcano's numa-aware plugin. Pure.
 
-Three things differ from Volcano's own resource-exporter, each because of how the plugin reads them:
-- Free CPUs leave out the reserved ones, by id, and `resReserved` is only what is not left out that way.
-  resource-exporter offers them, and the plugin takes away as many as `resReserved` says, of its own choice
-  (`takeByTopology` of cpu_mng.go): often others than the kubelet keeps.
+It differs from the object of Volcano's resource-exporter in three points, because of how the plugin reads it:
+- Free CPUs leave out the reserved CPUs by id, and `resReserved` covers only what is not left out that way.
+  resource-exporter lists reserved CPUs as free. The plugin then subtracts as many CPUs as `resReserved` says, of its
+  own choice (`takeByTopology` of cpu_mng.go): often other CPUs than the kubelet reserves.
 - A core is named by its lowest CPU, as in the kubelet. The kernel's core_id repeats on each socket, and the plugin
-  hands out all CPUs of one number together; nor does it take a core for free unless the CPU *of that number* is.
-- `podAllocations` names every pod that the kubelet has, those without CPUs of their own with no containers. The plugin
-  books each Guaranteed pod that it sends, also one with fractions of CPUs, until the pod is named here, and as long as
-  one is missing it takes the CPUs that it guessed for all of them off again (node_info.go,
-  RefreshNumaSchedulerInfoByCrd).
+  allocates all CPUs of a core number together. It also counts a core as free only if the CPU *of that number* is free.
+- `podAllocations` names every pod of the kubelet; pods without exclusive CPUs have no containers in it. The plugin
+  books each Guaranteed pod that it binds, also with fractional CPUs, until the pod is named here. While a pod is
+  missing, the plugin subtracts the CPUs that it guessed for all of them (node_info.go, RefreshNumaSchedulerInfoByCrd).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from topowise import cpuset, nrt, numatopology
-from topowise.placement import Container
 from topowise.quantity import from_milli
 from topowise_exporter import exclusions
 from topowise_exporter.exclusions import Exclusions
-from topowise_exporter.machine.model import Cpu, Machine
+from topowise_exporter.kubelet.allocations import PodAllocation
+from topowise_exporter.machine.inventory import Cpu
 from topowise_exporter.publish.topology import Observation
 
 
 def observed(
-    node_name: str, seen: Observation, excluded: Exclusions, owner: nrt.OwnerReference | None = None
+    node_name: str, observation: Observation, excluded: Exclusions, owner: nrt.OwnerReference | None = None
 ) -> numatopology.Numatopology:
-    """The object to publish from one reading of the node."""
-    allocations = exclusions.apply(excluded, seen.allocations)
-    kubelet = seen.kubelet
-    unlisted = frozenset[int]().union(*allocations.unlisted.values())
-    with_cpus = not excluded.has_resource(numatopology.CPU)
-    return build(
-        node_name,
-        seen.machine,
-        cpu_policy=kubelet.cpuManagerPolicy,
-        topology_policy=kubelet.topologyManagerPolicy,
-        reserved_cpu=from_milli(kubelet.reserved({}).get("cpu", 0)),
-        reserved_cpus=kubelet.reserved_cpus,
-        allocatable=allocations.allocatable.cpus,
-        used=unlisted.union(*(pod.own_cpus for pod in allocations.pods)),
-        containers={
-            (pod.namespace, pod.name, container.name): container.cpus
-            for pod in allocations.pods
-            for container in pod.containers
-        },
-        pods=((pod.namespace, pod.name) for pod in allocations.pods if with_cpus),
-        owner=owner,
-        with_cpus=with_cpus,
-    )
-
-
-def build(
-    node_name: str,
-    machine: Machine,
-    *,
-    cpu_policy: str,
-    topology_policy: str,
-    reserved_cpu: str,
-    reserved_cpus: frozenset[int],
-    allocatable: frozenset[int],
-    used: frozenset[int],
-    containers: Mapping[Container, frozenset[int]],
-    pods: Iterable[tuple[str, str]] = (),
-    owner: nrt.OwnerReference | None = None,
-    with_cpus: bool = True,
-) -> numatopology.Numatopology:
-    """The object to publish.
-
-    `reserved_cpu` is the quantity that kubeReserved and systemReserved take together, `reserved_cpus` what
-    reservedSystemCPUs names. `allocatable` (without reserved ones) and `used` are the kubelet's CPU ids, `containers`
-    the exclusive ones of each, `pods` the namespaces and names of all. Without allocatable CPUs (CPU manager `none`)
-    all online ones but the named count, and the quantity is left to the reader; `with_cpus=False` says nothing of free
-    ones at all. No timestamp is set: the
-    writer does that, if it writes.
-    """
-    online = frozenset(machine.online)
-    free = ((allocatable or online) & online) - reserved_cpus - used.union(*containers.values())
+    """Returns the object to publish, without a timestamp: the writer sets it when it writes. With the CPU manager off
+    no CPU is allocatable: then all online CPUs except those of reservedSystemCPUs are free, and the reader subtracts
+    the sum of kubeReserved and systemReserved."""
+    allocations = exclusions.apply(excluded, observation.allocations)
+    kubelet, machine = observation.kubelet, observation.machine
+    includes_cpus = not excluded.has_resource(numatopology.CPU)
+    online, allocatable = frozenset(machine.online), allocations.allocatable.cpus
+    used = frozenset[int]().union(*allocations.unlisted.values(), *(pod.cpus for pod in allocations.pods))
+    free = cpuset.spell(((allocatable or online) & online) - kubelet.reserved_cpus - used)
+    reserved = "0" if allocatable or kubelet.reserved_cpus else from_milli(kubelet.reserved({}).get("cpu", 0))
     return numatopology.new(
         node_name,
         policies={
-            numatopology.CPU_MANAGER_POLICY: cpu_policy,
-            numatopology.TOPOLOGY_MANAGER_POLICY: topology_policy,
+            numatopology.CPU_MANAGER_POLICY: kubelet.cpuManagerPolicy,
+            numatopology.TOPOLOGY_MANAGER_POLICY: kubelet.topologyManagerPolicy,
         },
-        reserved={numatopology.CPU: "0" if allocatable or reserved_cpus else reserved_cpu},
-        resources={numatopology.CPU: numatopology.ResourceInfo(cpuset.spell(free), len(online))} if with_cpus else {},
+        reserved={numatopology.CPU: reserved},
+        resources={numatopology.CPU: numatopology.ResourceInfo(free, len(online))} if includes_cpus else {},
         cpus={cpu.id: _info(cpu) for cpu in machine.cpus},
-        pods=_pods(containers, online, pods),
+        pods=_pods(allocations.pods if includes_cpus else (), online),
         owner=owner,
     )
 
 
-def same(there: numatopology.Numatopology, wanted: numatopology.Numatopology) -> bool:
-    """Content and the owning Node; the time of the change and what others add to the metadata do not count."""
-    return _node_uids(wanted) <= _node_uids(there) and numatopology.same_content(there, wanted)
+def same(current: numatopology.Numatopology, desired: numatopology.Numatopology) -> bool:
+    """Whether content and owning Node are equal; the timestamp and metadata of other writers do not count."""
+    return _node_uids(desired) <= _node_uids(current) and numatopology.same_content(current, desired)
 
 
 def _node_uids(topology: numatopology.Numatopology) -> frozenset[str]:
@@ -103,17 +61,19 @@ def _node_uids(topology: numatopology.Numatopology) -> frozenset[str]:
 
 
 def _info(cpu: Cpu) -> numatopology.CpuInfo:
-    # The kernel's -1 ("does not know") is below the schema's minimum.
+    # The kernel's -1 ("unknown") is below the schema's minimum.
     return numatopology.CpuInfo(numa=max(0, cpu.node), socket=max(0, cpu.socket), core=cpu.core)
 
 
-def _pods(
-    containers: Mapping[Container, frozenset[int]], online: frozenset[int], pods: Iterable[tuple[str, str]]
-) -> Iterable[numatopology.PodAllocation]:
-    held: dict[tuple[str, str], list[numatopology.ContainerAllocation]] = {pod: [] for pod in pods}
-    for (namespace, pod, container), cpus in containers.items():
-        if exclusive := cpus & online:
-            allocation = numatopology.ContainerAllocation(container, {numatopology.CPU: cpuset.spell(exclusive)})
-            held.setdefault((namespace, pod), []).append(allocation)
-    for (namespace, pod), allocations in held.items():
-        yield numatopology.PodAllocation(name=pod, namespace=namespace, containerAllocations=tuple(allocations))
+def _pods(pods: Iterable[PodAllocation], online: frozenset[int]) -> Iterable[numatopology.PodAllocation]:
+    cpus_by_pod: dict[tuple[str, str], dict[str, frozenset[int]]] = {}
+    for pod in pods:
+        cpus = {container.name: container.cpus & online for container in pod.containers}
+        cpus_by_pod.setdefault((pod.namespace, pod.name), {}).update(cpus)
+    for (namespace, name), containers in cpus_by_pod.items():
+        allocations = [
+            numatopology.ContainerAllocation(container, {numatopology.CPU: cpuset.spell(cpus)})
+            for container, cpus in containers.items()
+            if cpus
+        ]
+        yield numatopology.PodAllocation(name=name, namespace=namespace, containerAllocations=tuple(allocations))

@@ -1,11 +1,11 @@
-"""Who else writes our object, and how often we write against them. Pure.
+"""Detects other writers of our object, and limits how often we overwrite them. Pure.
 
-A forced apply takes every field back, so its answer does not name the one who was overwritten. What tells is the
-object's generation: the API server counts changes of the content, and a count beyond our own is somebody else's. Their
-names are found when the object is read back before we write again.
+A forced apply takes every field back, and its answer does not name the writer that it overwrote. The object's
+generation shows it: the API server counts changes of the content, and each count beyond our own writes is another
+writer's. The exporter reads the object back before it writes again, and finds the writer's name there.
 
 Two writers that answer each other at once would keep the API server, etcd and every scheduler busy for nothing. So
-after a write that went against somebody else nothing is written for a minute, our own news neither: decision 7.
+after a write against another writer the exporter writes nothing for a minute, not even changes of its own: decision 7.
 """
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ import msgspec
 FIELD_MANAGER: Final = "topowise-exporter"
 
 UNKNOWN: Final = "unknown"
-"""Stands for whoever left no name."""
+"""The name of a writer without a field manager."""
 
 PAUSE_S: Final = 60.0
-"""At least so long between two writes against somebody else; up to a fifth more, so that nodes do not keep step."""
+"""Minimum interval of two writes against another writer, plus up to a fifth at random, so that nodes do not
+synchronise."""
 
-# Shorter than the ten minutes after which TopowiseForeignWriter fires: a single edit by hand wakes nobody.
+# Shorter than the ten minutes after which TopowiseForeignWriter fires: a single manual edit raises no alert.
 _FORGOTTEN_AFTER_S: Final = 540.0
 
-# What another writer must not touch; labels, annotations and owner references are anybody's.
+# The fields that only we write. Labels, annotations and owner references are open to every writer.
 _CONTENT_FIELDS: Final = frozenset(("f:zones", "f:attributes", "f:topologyPolicies", "f:spec"))
 
-# Clients that set no field manager get the name of their binary, which is the beginning of the user agent.
+# A client without a field manager gets the name of its binary, which is the beginning of the user agent.
 _PRODUCTS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        # Also in the image of numaresources-operator, which renames its own build to this.
+        # Also in the image of numaresources-operator, which renames its own build to this name.
         "resource-topology-exporter": "resource-topology-exporter (RTE)",
-        # Server-side apply under the first name, full updates by older versions.
+        # Current versions apply server-side under the first name, older versions update the full object.
         "node-feature-discovery-topology-updater": "NFD's topology updater",
         "nfd-topology-updater": "NFD's topology updater",
         "koordlet": "Koordinator's koordlet",
@@ -47,7 +48,8 @@ _PRODUCTS: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 
-# Metadata by which a writer is known that lost its fields: (label or annotation, value or "" for any) -> manager.
+# Metadata that identifies a writer whose fields were overwritten: (label or annotation, value or "" for any) ->
+# manager.
 _TRACES: Final[Mapping[tuple[str, str], str]] = MappingProxyType(
     {
         ("app.kubernetes.io/managed-by", "Koordinator"): "koordlet",
@@ -57,15 +59,15 @@ _TRACES: Final[Mapping[tuple[str, str], str]] = MappingProxyType(
 
 
 def product(manager: str) -> str:
-    """A field manager as people know it."""
-    known = _PRODUCTS.get(manager)
-    if known is None:
-        known = "somebody with kubectl" if manager.startswith("kubectl") else "a writer that is not known here"
-    return known if manager in (UNKNOWN, FIELD_MANAGER) else f"{known} (field manager {manager})"
+    """Returns a field manager with the product name that users know."""
+    name = _PRODUCTS.get(manager)
+    if name is None:
+        name = "a user with kubectl" if manager.startswith("kubectl") else "an unknown writer"
+    return name if manager in (UNKNOWN, FIELD_MANAGER) else f"{name} (field manager {manager})"
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What matters of the server's answer to a write or a read."""
+    """The parts of the server's answer to a write or a read that are used."""
 
     class Metadata(msgspec.Struct, frozen=True):
         class Manager(msgspec.Struct, frozen=True):
@@ -84,7 +86,7 @@ class Answer(msgspec.Struct, frozen=True):
     metadata: Metadata
 
     def writes(self) -> frozenset[tuple[str, str, str]]:
-        """The last write of each owner of content: (manager, operation, time)."""
+        """Returns the last write of each manager that owns content: (manager, operation, time)."""
         return frozenset(
             (entry.manager, entry.operation, entry.time)
             for entry in self.metadata.managedFields or ()
@@ -92,15 +94,15 @@ class Answer(msgspec.Struct, frozen=True):
         )
 
     def traces(self) -> frozenset[str]:
-        """Managers that left labels or annotations."""
-        held = {**(self.metadata.labels or {}), **(self.metadata.annotations or {})}
+        """Returns managers that left labels or annotations."""
+        metadata = {**(self.metadata.labels or {}), **(self.metadata.annotations or {})}
         return frozenset(
-            manager for (name, value), manager in _TRACES.items() if name in held and value in ("", held[name])
+            manager for (name, value), manager in _TRACES.items() if name in metadata and value in ("", metadata[name])
         )
 
 
 class OtherWriters:
-    """What the server's answers tell of others. Each answer is shown to it once, in order."""
+    """Tracks other writers by the server's answers. Every answer is passed to it once, in order."""
 
     def __init__(
         self,
@@ -117,38 +119,39 @@ class OtherWriters:
         self._opposed = False
         self._not_before = -float("inf")
         self.was_remade = False
-        """Whether the object of the last answer is another one than that of the answer before it."""
+        """Whether the object was deleted and recreated between the last two answers."""
 
     def names(self) -> frozenset[str]:
-        """Field managers that wrote content not long ago."""
+        """Returns field managers that wrote content in the last minutes."""
         now = self._clock()
         return frozenset(name for name, at in self._seen.items() if now - at < _FORGOTTEN_AFTER_S)
 
     def wait(self) -> float:
-        """Seconds until the next write; 0 unless the last one went against somebody."""
+        """Returns seconds until the next write is allowed; 0 unless the last write overwrote another writer."""
         return max(0.0, self._not_before - self._clock())
 
     def sending(self) -> None:
-        """A write is on its way, and may count even if its answer never comes."""
+        """Counts a write that is on its way: the server may apply it even if the answer is lost."""
         self._sent += 1
 
     def refused(self) -> None:
-        """The write on its way was turned down."""
+        """The server refused the write."""
         self._sent -= 1
 
     def lost(self) -> None:
-        """The write on its way was not answered; against somebody else it is not repeated at once."""
+        """The answer to the write was lost. A write against another writer is not repeated at once."""
         if self._opposed:
             self._pause()
 
     def answered(self, answer: Answer) -> None:
-        """To a write of ours, which has taken back what others had."""
+        """Notes the answer to our write, which has overwritten the fields of other writers."""
         if self._note(answer, own=True) or self._opposed:
             self._pause()
         self._opposed = False
 
     def read(self, answer: Answer, *, differs: bool) -> None:
-        """The object as it is now; `differs` from what was written: the next write goes against somebody."""
+        """Notes the object as read back. If it `differs` from what was written, the next write overwrites another
+        writer."""
         is_foreign = self._note(answer, own=False)
         if differs:
             self._opposed = True
@@ -156,24 +159,24 @@ class OtherWriters:
                 self._remember(self._whose(answer, frozenset()))
 
     def unreadable(self) -> None:
-        """An answer that does not decode; what comes next is compared with nothing."""
+        """An answer did not decode: the next answer is compared with nothing."""
         self._uid = ""
 
     def _note(self, answer: Answer, *, own: bool) -> bool:
-        """Whether others have changed content since the last answer."""
-        meta, writes = answer.metadata, answer.writes()
-        self.was_remade = bool(self._uid) and meta.uid != self._uid
-        # Whoever deleted the object and made another began to count anew.
-        counted = self._generation if meta.uid == self._uid else 0
-        is_foreign = bool(self._uid) and meta.generation - counted > self._sent
+        """Whether another writer has changed content since the last answer."""
+        metadata, writes = answer.metadata, answer.writes()
+        self.was_remade = bool(self._uid) and metadata.uid != self._uid
+        # A recreated object counts generations from the start.
+        previous_generation = self._generation if metadata.uid == self._uid else 0
+        is_foreign = bool(self._uid) and metadata.generation - previous_generation > self._sent
         if is_foreign:
-            fresh = frozenset(manager for manager, _, _ in writes - self._writes)
-            self._remember(self._whose(answer, fresh - {FIELD_MANAGER} if own else fresh))
-        self._uid, self._generation, self._sent, self._writes = meta.uid, meta.generation, 0, writes
+            managers = frozenset(manager for manager, _, _ in writes - self._writes)
+            self._remember(self._whose(answer, managers - {FIELD_MANAGER} if own else managers))
+        self._uid, self._generation, self._sent, self._writes = metadata.uid, metadata.generation, 0, writes
         return is_foreign
 
-    def _whose(self, answer: Answer, fresh: frozenset[str]) -> Iterable[str]:
-        return fresh - {FIELD_MANAGER} or fresh or self.names() or answer.traces() or {UNKNOWN}
+    def _whose(self, answer: Answer, managers: frozenset[str]) -> Iterable[str]:
+        return managers - {FIELD_MANAGER} or managers or self.names() or answer.traces() or {UNKNOWN}
 
     def _remember(self, names: Iterable[str]) -> None:
         now = self._clock()

@@ -1,9 +1,9 @@
-"""Writes an object of this node: server-side apply under our own field manager, only when it says something new.
+"""Writes an object of this node by server-side apply with our own field manager, only when its content changes.
 
-Apply creates or patches in one request and leaves other writers' annotations and labels alone. It has to carry all
-that we own, as what it leaves out it gives up; so the smallest request is no request, and the last object written is
-remembered for that. Now and then the server's object is compared with it, because others can write too.
-https://kubernetes.io/docs/reference/using-api/server-side-apply/
+Apply creates or patches in one request and leaves annotations and labels of other writers alone. An apply request must
+contain every field that we own, because a missing field is given up. So the cheapest request is no request: the writer
+remembers the last object that it wrote. Now and then it compares the server's object with it, because other clients can
+write too. https://kubernetes.io/docs/reference/using-api/server-side-apply/
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Object = TypeVar("Object")
 
 WriteResult = Literal["written", "unchanged", "held-back"]
 
-# etcd's words (above 1.5 MiB) and those of the API server's client of it (2 MiB), both with a 500; above its own limit
-# (3 MiB) the API server answers 413.
+# Error texts of etcd (above 1.5 MiB) and of the API server's etcd client (2 MiB), both with status 500. Above its own
+# limit (3 MiB) the API server answers 413.
 _TOO_LARGE: Final = ("request is too large", "larger than max")
 
 
 class TooLargeError(ApiError):
-    """The server does not take an object of `size` bytes."""
+    """The server refuses an object of `size` bytes because of its size."""
 
     def __init__(self, exc: ApiError, size: int) -> None:
         super().__init__(413, "TooLarge", f"{size} bytes: {exc.message}", request=exc.request)
@@ -39,8 +39,8 @@ class TooLargeError(ApiError):
 
 
 class Writer(Generic[Object]):
-    """The one writer of an object at `path`. `same` tells whether the first object says all that the second, wanted one
-    says."""
+    """The writer of the object at `path`. `same` tells whether the first object contains everything that the second,
+    desired object contains."""
 
     def __init__(
         self,
@@ -66,28 +66,28 @@ class Writer(Generic[Object]):
 
     @property
     def has_written(self) -> bool:
-        """Whether the server is believed to have what was written last."""
+        """Whether the server is expected to have the object that was written last."""
         return self._written is not None
 
     @property
     def was_remade(self) -> bool:
-        """Whether the last answer told that the object had been deleted and made anew since the one before."""
+        """Whether the object was deleted and recreated between the last two answers."""
         return self._other_writers.was_remade
 
     @property
     def foreign_writers(self) -> frozenset[str]:
-        """Others that wrote content of the object not long ago."""
+        """Other field managers that wrote content of the object in the last minutes."""
         return self._other_writers.names()
 
-    async def publish(self, wanted: Object) -> WriteResult:
-        """Makes the server's object say what `wanted` says, unless the last write went against somebody else not long
-        ago: then it is to be tried again later. Raises ApiError."""
-        if self._written is not None and self._same(self._written, wanted):
+    async def publish(self, desired: Object) -> WriteResult:
+        """Writes `desired` unless the server has it already. Returns "held-back" if the last write overwrote another
+        writer less than a minute ago; call it again later. Raises ApiError."""
+        if self._written is not None and self._same(self._written, desired):
             return "unchanged"
         if self._other_writers.wait() > 0:
             return "held-back"
         query = {"fieldManager": FIELD_MANAGER, "force": "true"}
-        body = msgspec.json.encode(wanted)
+        body = msgspec.json.encode(desired)
         self._other_writers.sending()
         try:
             answer = await self._api.request("PATCH", self._path, query=query, body=body, content_type=APPLY_PATCH)
@@ -96,7 +96,7 @@ class Writer(Generic[Object]):
                 self._other_writers.refused()
                 raise TooLargeError(exc, len(body)) from exc
             if not exc.status or exc.status >= 500:
-                # The answer is lost, perhaps not the write: what the server has is not known any more.
+                # The write may have been applied although its answer is lost, so the state on the server is unknown.
                 self._written = None
                 self._other_writers.lost()
             else:
@@ -105,18 +105,18 @@ class Writer(Generic[Object]):
                 message = f"the {self._kind} CRD is not installed or lacks this version; the chart's crds folder has it"
                 raise ApiError(404, exc.reason, message, request=exc.request) from exc
             raise
-        noted = _answer(answer)
-        if noted is None:
-            # The write was taken; that its answer cannot be read harms nobody.
+        parsed = _answer(answer)
+        if parsed is None:
+            # The write succeeded; an unreadable answer has no further consequence.
             self._other_writers.unreadable()
         else:
-            self._other_writers.answered(noted)
-            self.version = noted.metadata.resourceVersion
-        self._written, self.is_lost = wanted, False
+            self._other_writers.answered(parsed)
+            self.version = parsed.metadata.resourceVersion
+        self._written, self.is_lost = desired, False
         return "written"
 
     async def read(self) -> Object | None:
-        """The object on the server, None if there is none that decodes. Raises ApiError."""
+        """Returns the object on the server, None if it is missing or does not decode. Raises ApiError."""
         try:
             return self._decode(await self._api.request("GET", self._path))
         except ApiError as exc:
@@ -127,8 +127,8 @@ class Writer(Generic[Object]):
         return None
 
     async def check(self) -> str | None:
-        """Reads the object back. None if it is what was written, else what became of it; then the next publish writes
-        again. Raises ApiError."""
+        """Reads the object back. Returns None if it is unchanged, else what happened to it; the next publish then
+        writes it again. Raises ApiError."""
         if self._written is None:
             return None
         try:
@@ -143,12 +143,12 @@ class Writer(Generic[Object]):
             is_same = self._same(self._decode(answer), self._written)
         except (msgspec.DecodeError, ValueError) as exc:
             is_same, problem = False, f"it does not decode any more: {exc}"
-        noted = _answer(answer)
-        if noted is None:
+        parsed = _answer(answer)
+        if parsed is None:
             self._other_writers.unreadable()
         else:
-            self._other_writers.read(noted, differs=not is_same)
-            self.version = noted.metadata.resourceVersion
+            self._other_writers.read(parsed, differs=not is_same)
+            self.version = parsed.metadata.resourceVersion
         if is_same:
             return None
         self._written = None
@@ -163,20 +163,20 @@ def _answer(text: bytes) -> Answer | None:
 
 
 def is_newer(version: str, than: str) -> bool:
-    """Of two resourceVersions of an object; an event of ours may come before the answer, or long after it."""
+    """Whether a resourceVersion is newer. An event of our own write may arrive before its answer, or long after it."""
     if version.isdigit() and than.isdigit():
         return int(version) > int(than)
     return version != than
 
 
 def topology_writer(api: Api, node_name: str) -> Writer[nrt.NodeResourceTopology]:
-    """The writer of the node's NodeResourceTopology."""
+    """Returns the writer of the node's NodeResourceTopology."""
     return Writer(api, paths.path(nrt.PATH, node_name), same_topology, nrt.decode, nrt.KIND)
 
 
-def same_topology(there: nrt.NodeResourceTopology, wanted: nrt.NodeResourceTopology) -> bool:
-    """Content, our annotations and the owner; what others add to the metadata stays whatever we write."""
-    return _metadata(wanted) <= _metadata(there) and nrt.same_content(there, wanted)
+def same_topology(current: nrt.NodeResourceTopology, desired: nrt.NodeResourceTopology) -> bool:
+    """Whether content, our annotations and the owner are equal; metadata of other writers does not count."""
+    return _metadata(desired) <= _metadata(current) and nrt.same_content(current, desired)
 
 
 def _metadata(topology: nrt.NodeResourceTopology) -> set[tuple[str, str]]:
@@ -185,7 +185,7 @@ def _metadata(topology: nrt.NodeResourceTopology) -> set[tuple[str, str]]:
 
 
 class OwnNode(msgspec.Struct, frozen=True):
-    """What is used of this node's v1.Node."""
+    """The fields of this node's v1.Node that are used."""
 
     class Status(msgspec.Struct, frozen=True):
         class Info(msgspec.Struct, frozen=True):
@@ -197,12 +197,12 @@ class OwnNode(msgspec.Struct, frozen=True):
     status: Status = Status()
 
     def owner(self) -> nrt.OwnerReference:
-        """As owner of our objects, so that they go when the node goes."""
+        """Returns the owner reference for our objects: they are garbage-collected with the Node."""
         return nrt.OwnerReference(apiVersion="v1", kind="Node", name=self.metadata.name, uid=self.metadata.uid)
 
 
 async def read_own_node(api: Api, node_name: str) -> OwnNode:
-    """One GET. Raises ApiError."""
+    """Reads the Node. Raises ApiError."""
     body = await api.request("GET", paths.path(paths.NODES, node_name))
     try:
         return msgspec.json.decode(body, type=OwnNode)

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.density.cluster import Cluster
+from sandbox.judging import candidates
 from topowise.pods import Needs
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.shape import PodRequests
@@ -47,7 +48,7 @@ def longest_prefix(following: Callable[[], int], needs: Sequence[Needs], empty: 
 
 def _bins(needs: Sequence[Needs], empty: Kubelet) -> Mapping[str, Bins]:
     cluster = Cluster(empty, 1)
-    _, found = next(found for one in needs for found in cluster.engine.candidates(PodRequests(one)))
+    _, found = next(found for one in needs for found in candidates(cluster.engine, PodRequests(one)))
     return {name: amounts[:, 0] for name, amounts in found.allocatable.items()}
 
 

@@ -24,7 +24,7 @@ from topowise_scheduler.configuration import Scoring
 from topowise_scheduler.defrag import Movable
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.kubelet import Kubelet, Machine
-from topowise_scheduler.view.cluster_view import ClusterView
+from topowise_scheduler.presentation.explain.cluster_view import ClusterView
 
 SHARE: Final = 0.02
 _MOST: Final = 3

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from bench.density.cluster import Cluster, Sums
 from bench.density.fgd import FragmentationGradientDescent
+from sandbox.judging import candidates, judge, rate
 from topowise.pods import Needs
 from topowise_scheduler import strategies
 from topowise_scheduler.configuration import Scoring
@@ -51,11 +52,11 @@ class ByNuma:
     def best(self, cluster: Cluster, needs: Needs) -> list[int]:
         """By filter and prioritize."""
         engine, pod = cluster.engine, PodRequests(needs)
-        judgement = engine.judge(pod)
+        judgement = judge(engine, pod)
         fitting = judgement.rows[judgement.outcome == Outcome.FITS]
         if not fitting.size:
             return []
-        rated = strategies.rate(self._strategy, engine.candidates(pod, fitting))
+        rated = rate(self._strategy, candidates(engine, pod, fitting))
         scores = rated.levels(self._top)
         nodes = np.array([int(name) for name in engine.names(fitting[rated.at])])
         if self._beside:

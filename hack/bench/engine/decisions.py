@@ -19,6 +19,7 @@ from bench.engine.servers import KINDS, loaded
 from bench.engine.workloads import WORKLOADS, Workload, five
 from bench.figures import Figure, percentile
 from bench.usage import thread_ms
+from sandbox.judging import judge
 from topowise import pods
 from topowise_scheduler.engine import Engine, Outcome
 from topowise_scheduler.kubelet import Kubelet
@@ -52,9 +53,9 @@ def measure() -> list[Figure]:
 def _mixed(cluster: Cluster, what: str) -> list[Figure]:
     """Nodes in the middle of an upgrade."""
     shapes = map(PodRequests, map(five, itertools.count(1)))
-    cold = thread_ms([partial(cluster.engine.judge, shape) for shape in itertools.islice(shapes, ROUNDS)])
+    cold = thread_ms([partial(judge, cluster.engine, shape) for shape in itertools.islice(shapes, ROUNDS)])
     warm = PodRequests(five(0))
-    cluster.engine.judge(warm)
+    judge(cluster.engine, warm)
     changed = [_after_changes(cluster, warm, round_) for round_ in range(ROUNDS)]
     return [
         Figure(f"{what}: 5,000 nodes cold, p50", round(statistics.median(cold), 2), "ms"),
@@ -68,11 +69,11 @@ def _judgements(cluster: Cluster, policy: str, workload: Workload, target: float
     part = np.random.default_rng(1).choice(rows, 500, replace=False)
     shapes = map(PodRequests, map(workload.shape, itertools.count(1)))
     asked_before, judged_before = sum(engine.fallbacks.values()), engine.cache_misses
-    all_ms = thread_ms([partial(engine.judge, shape) for shape in itertools.islice(shapes, ROUNDS)])
-    part_ms = thread_ms([partial(engine.judge, shape, part) for shape in itertools.islice(shapes, ROUNDS)])
+    all_ms = thread_ms([partial(judge, engine, shape) for shape in itertools.islice(shapes, ROUNDS)])
+    part_ms = thread_ms([partial(judge, engine, shape, part) for shape in itertools.islice(shapes, ROUNDS)])
     asked, judged = sum(engine.fallbacks.values()) - asked_before, engine.cache_misses - judged_before
     warm = PodRequests(workload.shape(0))
-    fits = float((engine.judge(warm).outcome == Outcome.FITS).mean())
+    fits = float((judge(engine, warm).outcome == Outcome.FITS).mean())
     changed_ms = [_after_changes(cluster, warm, round_) for round_ in range(ROUNDS)]
     model_ms, unaligned = _model(cluster, warm.needs)
     what, median = f"{policy}, {workload.name}", statistics.median(all_ms)
@@ -93,7 +94,7 @@ def _after_changes(cluster: Cluster, warm: PodRequests, round_: int) -> float:
     for number in range(10):
         at = (round_ * 97 + number * 331) % NODES
         cluster.engine.put(f"node-{at}", cluster.kubelets[(at + round_ + 1) % DISTINCT])
-    return thread_ms([partial(cluster.engine.judge, warm)])[0]
+    return thread_ms([partial(judge, cluster.engine, warm)])[0]
 
 
 def _puts(cluster: Cluster) -> list[Figure]:

@@ -12,6 +12,7 @@ from bench.engine.servers import KINDS, loaded
 from bench.engine.workloads import five
 from bench.results import Point
 from bench.usage import thread_ms
+from sandbox.judging import candidates, judge, rate
 from topowise import pods
 from topowise_scheduler import strategies
 from topowise_scheduler.configuration import Scoring
@@ -42,8 +43,8 @@ def _grown(zones: int) -> list[Point]:
     for nodes in NODES:
         for number in range(len(engine), nodes):
             engine.put(f"node-{number}", kubelets[number % _DISTINCT])
-        cold = thread_ms([partial(engine.judge, shape) for shape in itertools.islice(shapes, _ROUNDS)])
-        engine.judge(warm)
+        cold = thread_ms([partial(judge, engine, shape) for shape in itertools.islice(shapes, _ROUNDS)])
+        judge(engine, warm)
         changed = [_after_changes(engine, kubelets, warm, round_) for round_ in range(_ROUNDS)]
         scored = thread_ms([partial(_score, engine, warm)] * _ROUNDS)
         cold_ms, changed_ms, scored_ms = (round(statistics.median(times), 4) for times in (cold, changed, scored))
@@ -55,13 +56,13 @@ def _after_changes(engine: Engine, kubelets: list[Kubelet], warm: PodRequests, r
     for number in range(10):
         at = (round_ * 97 + number * 331) % len(engine)
         engine.put(f"node-{at}", kubelets[(at + round_ + 1) % _DISTINCT])
-    return thread_ms([partial(engine.judge, warm)])[0]
+    return thread_ms([partial(judge, engine, warm)])[0]
 
 
 def _score(engine: Engine, pod: PodRequests) -> None:
     scoring = Scoring()
     strategy = strategies.make("TightFit", {one.name: one.weight for one in scoring.resources}, scoring)
-    strategies.rate(strategy, engine.candidates(pod)).levels(10)
+    rate(strategy, candidates(engine, pod)).levels(10)
 
 
 def _model_ms(kubelets: list[Kubelet], needs: pods.Needs) -> float:

@@ -14,7 +14,13 @@ from sandbox import machines
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise_exporter import machine
 from topowise_exporter.exclusions import Exclusions
-from topowise_exporter.kubelet.model import Allocatable, Allocations, ContainerAllocation, MemoryBlock, PodAllocation
+from topowise_exporter.kubelet.allocations import (
+    Allocatable,
+    Allocations,
+    ContainerAllocation,
+    MemoryBlock,
+    PodAllocation,
+)
 from topowise_exporter.publish.topology import Observation, Publishing, build
 
 _ROUNDS: Final = 20

@@ -22,7 +22,7 @@ from sandbox.kubelet.node import EmulatedNode
 from sandbox.kubelet.pace import Seconds
 from sandbox.kubelet.podresources import PodResourcesServicer
 from topowise import nrt, numatopology
-from topowise.attributes import doubts
+from topowise.attributes import confirmation
 from topowise.errors import ApiError, SourceError
 from topowise.kube import paths
 from topowise.kube.api import Api
@@ -33,8 +33,8 @@ from topowise.runtime.log import kv
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.exclusions import Exclusions
 from topowise_exporter.hardware import Hardware, HardwareReading
-from topowise_exporter.kubelet import holders, state_files
-from topowise_exporter.kubelet.model import Allocations
+from topowise_exporter.kubelet import entry_owners, state_files
+from topowise_exporter.kubelet.allocations import Allocations
 from topowise_exporter.kubelet.podresources import PodResources
 from topowise_exporter.kubelet.settings import Source
 from topowise_exporter.kubelet.settings.section import Kubelet
@@ -145,7 +145,7 @@ class Reporter:
         """What an exporter would see now. Raises SourceError if it would not believe it."""
         reading = await self._looker.observe()
         self._doubts = reading.doubts
-        if not doubts.of_devices_only(reading.doubts):
+        if not confirmation.of_devices_only(reading.doubts):
             raise SourceError("kubelet", f"not to be believed yet: {', '.join(sorted(reading.doubts))}")
         return reading.observation
 
@@ -258,9 +258,11 @@ class _Halves:
         allocatable = await self._podresources.allocatable()
         pods = await self._podresources.pods()
         cpu, memory = self._cpu_state.read(), self._memory_state.read()
-        unlisted = {} if cpu is None else holders.unlisted_cpus(cpu, pods, holders.listed_uids(cpu, pods))
+        unlisted = {} if cpu is None else entry_owners.unlisted_cpus(cpu, pods, entry_owners.listed_uids(cpu, pods))
         free_memory = (
-            None if memory is None else holders.exact_memory(memory, holders.live_memory_holders(memory, pods))
+            None
+            if memory is None
+            else entry_owners.exact_memory(memory, entry_owners.live_memory_holders(memory, pods))
         )
         allocations = Allocations(allocatable, pods, unlisted, free_memory)
         return Reading(Observation(self._machine, self._config, allocations))

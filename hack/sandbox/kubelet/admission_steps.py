@@ -37,16 +37,18 @@ class ManagerStates(msgspec.Struct, frozen=True):
     def holders(self) -> list[str]:
         """The uids of all that hold something, living or not, in the order they came."""
         managers = (self.devices, self.cpu, self.memory)
-        return list(dict.fromkeys(uid for one in managers if one is not None for uid in one.held))
+        return list(dict.fromkeys(uid for one in managers if one is not None for uid in one.allocations))
 
     def kinds(self, uid: str) -> dict[str, str]:
         """The containers of a pod that hold something; the managers do not know of what kind they are."""
         managers = (self.devices, self.cpu, self.memory)
-        return dict.fromkeys((name for one in managers if one is not None for name in one.held.get(uid, ())), "app")
+        return dict.fromkeys(
+            (name for one in managers if one is not None for name in one.allocations.get(uid, ())), "app"
+        )
 
     def without_cpus_of(self, uids: set[str]) -> ManagerStates:
         """The CPU manager has dropped these pods."""
-        if self.cpu is None or not uids & self.cpu.held.keys():
+        if self.cpu is None or not uids & self.cpu.allocations.keys():
             return self
         cpu = self.cpu.fork()
         for uid in uids:
@@ -103,27 +105,27 @@ class _Watch:
         self.steps: list[ManagerStates] = []
 
     def devices(self, manager: DeviceManager, uid: str) -> None:
-        if manager.held.get(uid) is not self._now.devices.held.get(uid):
+        if manager.allocations.get(uid) is not self._now.devices.allocations.get(uid):
             self._step(devices=manager.fork())
 
     def cpu(self, manager: CpuManager, uid: str) -> None:
         before = self._now.cpu
         assert before is not None
-        if manager.held.get(uid) is before.held.get(uid):
+        if manager.allocations.get(uid) is before.allocations.get(uid):
             return
         if manager.default != before.default:
             taken = manager.fork()
-            taken.held = before.held
+            taken.allocations = before.allocations
             self._step(cpu=taken)
         self._step(cpu=manager.fork())
 
     def memory(self, manager: MemoryManager, uid: str) -> None:
         before = self._now.memory
         assert before is not None
-        if manager.held.get(uid) is before.held.get(uid):
+        if manager.allocations.get(uid) is before.allocations.get(uid):
             return
         taken = manager.fork()
-        taken.held = before.held
+        taken.allocations = before.allocations
         self._step(memory=taken)
         self._step(memory=manager.fork())
 

@@ -186,7 +186,7 @@ class EmulatedNode:
         started = self._kubelet.start(uid)
         memory, model = self._managers.memory, self._kubelet.memory
         if started and memory is not None and model is not None:
-            done = set(memory.held.get(uid, ())) - set(model.held.get(uid, ()))
+            done = set(memory.allocations.get(uid, ())) - set(model.allocations.get(uid, ()))
             self._managers = self._managers.without_memory_of(uid, done)
         return started
 
@@ -290,9 +290,9 @@ class EmulatedNode:
         )
 
     def _held(self, uid: str, kinds: Mapping[str, str]) -> tuple[ContainerHoldings, ...]:
-        cpus = self._managers.cpu.held.get(uid, {}) if self._managers.cpu else {}
-        memory = self._managers.memory.held.get(uid, {}) if self._managers.memory else {}
-        devices = self._managers.devices.held.get(uid, {})
+        cpus = self._managers.cpu.allocations.get(uid, {}) if self._managers.cpu else {}
+        memory = self._managers.memory.allocations.get(uid, {}) if self._managers.memory else {}
+        devices = self._managers.devices.allocations.get(uid, {})
         tables = self._managers.devices.tables
         return tuple(
             ContainerHoldings(

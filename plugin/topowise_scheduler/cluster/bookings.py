@@ -119,6 +119,7 @@ class Bookings:
         assert needs is not None, f"{record.namespace}/{record.name} cannot be booked"
         now = self._clock()
         return Entry(
+            record.uid,
             record,
             needs,
             state,

@@ -138,7 +138,7 @@ class Ledger:
         self._waiting.pop(uid, None)
         self.queue.drop(uid)
         self.nominations.drop(uid)
-        self.reservations.queried.drop(uid)
+        self.reservations.queried.pop(uid)
         self.reservations.unverified_pods.note_gone(uid)
         if not keep_refusal:
             self.refused.pop(uid, None)
@@ -268,7 +268,7 @@ class Ledger:
             return
         if is_news and (pod.state is not State.RESERVED or pod.node != record.node):
             self.node_states.note_bound_by_others()
-        self.reservations.queried.drop(record.uid)
+        self.reservations.queried.pop(record.uid)
         nominated = self.pods.of(record.uid).nominated
         state = PodState(record.node, State.BOUND, nominated) if nominated else bound(record.node)
         self._bookings.move(record, state, is_news=is_news)

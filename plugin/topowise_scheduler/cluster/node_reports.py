@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Set
 from typing import Final
 
 from topowise.runtime.log import kv
-from topowise.runtime.once import OncePerChange
+from topowise.runtime.log_once import OncePerChange
 from topowise_scheduler.cluster.bookings import Bookings
 from topowise_scheduler.cluster.gates.gates import Gates
 from topowise_scheduler.cluster.gates.unconfirmed import OBJECT_DELETED, OVER_BUDGET
@@ -61,12 +61,17 @@ class NodeReports:
         node_state = self._node_states.made(report.name)
         before = node_state.report
         self._log_problems(report, before)
+        was_quarantined = report.name in self._gates.quarantine.all_nodes
         if before is None or before.version != report.version:
             self._gates.quarantine.release(report.name)
         self._gates.unconfirmed.put(report.name, report.unconfirmed, report.boot_id)
         self._gates.slow_admissions.put(report.name, report.empty)
-        self._count(report, node_state.put_report(report, self._clock()))
-        self._node_states.publish(report.name, node_state)
+        self._events[f"report_{report.precision}"] += 1
+        comparison = node_state.put_report(report, self._clock())
+        if comparison is not None:
+            self._count(report, comparison)
+        if comparison is not None or was_quarantined:
+            self._node_states.publish(report.name, node_state)
 
     def lose(self, name: str, why: str = OBJECT_DELETED) -> None:
         """The node's object was deleted, or is not used. As long as there is the Node, its kubelet is as it was: the
@@ -131,7 +136,6 @@ class NodeReports:
 
     def _count(self, report: Report, comparison: Comparison) -> None:
         """Counts and logs what became of predictions."""
-        self._events[f"report_{report.precision}"] += 1
         self._events["prediction_hit"] += comparison.hits
         self._events["prediction_miss"] += len(comparison.misses)
         for namespace, name in comparison.misses:

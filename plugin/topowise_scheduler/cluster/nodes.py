@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from topowise import pods
+from topowise.bounded import Bounded, size_of_dict
 from topowise.errors import ParseError
 from topowise_scheduler.cluster.changes import Changes
-from topowise_scheduler.cluster.shared import Shared, size_of_texts
 from topowise_scheduler.kube_scheduler import HOSTNAME, Node, NodeObject, Taint
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ class Nodes:
         self._nodes: dict[str, Node] = {}
         self.tainted: set[str] = set()
         """Names of nodes with the start-up taint."""
-        self._amounts: Shared[bytes, pods.Amounts] = Shared(_MAX_BYTES, len)
-        self._labels: Shared[bytes, dict[str, str]] = Shared(_MAX_BYTES, size_of_texts)
-        self._taints: Shared[tuple[Taint, ...], tuple[Taint, ...]] = Shared(_MAX_BYTES, _size_of_taints)
+        self._amounts: Bounded[bytes, pods.Amounts] = Bounded(_MAX_BYTES, size_of_dict)
+        self._labels: Bounded[bytes, dict[str, str]] = Bounded(_MAX_BYTES, size_of_dict)
+        self._taints: Bounded[tuple[Taint, ...], tuple[Taint, ...]] = Bounded(_MAX_BYTES, _size_of_taints)
         self._changes = Changes()
 
     def __len__(self) -> int:
@@ -110,7 +110,7 @@ class Nodes:
             self.tainted.discard(item.name)
 
 
-def _size_of_taints(taints: tuple[Taint, ...]) -> int:
+def _size_of_taints(taints: tuple[Taint, ...], _: object) -> int:
     return sum([len(taint.key) + len(taint.value) for taint in taints])
 
 

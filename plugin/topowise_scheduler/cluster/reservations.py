@@ -13,12 +13,12 @@ from typing import Final
 import msgspec
 
 from topowise import pods
+from topowise.bounded import Bounded
 from topowise.runtime.log import kv
 from topowise_scheduler.cluster.bookings import Bookings
 from topowise_scheduler.cluster.gates.gates import Gates
 from topowise_scheduler.cluster.pods.gangs import KEPT_S, Gangs
 from topowise_scheduler.cluster.pods.pod_states import PodState, State
-from topowise_scheduler.cluster.pods.queried_pods import QueriedPods
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.cluster.pods.unverified_pods import UnverifiedPods
 from topowise_scheduler.kubelet.trial import first_refusal
@@ -26,6 +26,9 @@ from topowise_scheduler.kubelet.trial import first_refusal
 log = logging.getLogger(__name__)
 
 DEFAULT_S: Final = 30.0
+_MAX_QUERIED: Final = 10_000
+# The pods of a question need not exist.
+_MAX_QUERIED_BYTES: Final = 32 << 20
 
 
 class Reservations:
@@ -45,7 +48,8 @@ class Reservations:
         self._events = events
         self._clock = clock
         self._seconds = seconds
-        self.queried = QueriedPods()
+        self.queried: Bounded[str, PodRecord]
+        self.queried = Bounded(_MAX_QUERIED_BYTES, lambda _, record: record.size, _MAX_QUERIED)
         """Records of queried pods: a bind request only names its pod."""
         self.unverified_pods = UnverifiedPods()
         """Pods that no watch has brought yet."""
@@ -58,7 +62,7 @@ class Reservations:
         """A question is about the pod; its bind will only name it."""
         for uid in self._gangs.note_queried(record):
             self.release(uid)
-        self.queried.put(record)
+        self.queried.put(record.uid, record)
 
     def note_nowhere(self, record: PodRecord) -> None:
         """A pod that was asked about fits on no node."""
@@ -145,7 +149,7 @@ class Reservations:
             self._events["bind_conflict"] += 1
             self.release(record.uid)
             return refusal
-        self.queried.drop(record.uid)
+        self.queried.pop(record.uid)
         self._bookings.move(record, PodState(name, State.ASSUMED, self._pods.of(record.uid).nominated), needs=needs)
         return ""
 

@@ -48,8 +48,7 @@ async def _run(core: Core) -> int:
         leader.stopped_classes,
     )
     measured = http.Metrics(registry)
-    dashboard = ports.dashboard(core)
-    pages = ports.for_people(core, measured, dashboard)
+    pages = ports.for_people(core, measured, ports.dashboard(core))
     probes = health.Health()
     probes.ready["synced"] = core.not_synced
     return await tasks.run_until_stopped(
@@ -62,7 +61,6 @@ async def _run(core: Core) -> int:
             "event loop lag": turns.Lag(registry, metrics.PREFIX).run(),
             "shortage": metrics.watch_shortage(registry, ledger, core.answers).run(),
             "memory": Heap().run(),
-            **({} if dashboard is None else {"dashboard": dashboard.run()}),
             "leader": leader.run(),
             "health": health.serve(settings.serving, probes, registry),
         }

@@ -7,7 +7,7 @@ from typing import Any
 
 from topowise.kube.api import Api
 from topowise.kube.reflector import Reflector
-from topowise_scheduler import strategies, ui
+from topowise_scheduler import strategies
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.nodes import Nodes
@@ -16,9 +16,10 @@ from topowise_scheduler.cluster.watch import reflectors
 from topowise_scheduler.configuration import SchedulerConfiguration
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.extender.explaining import Explainer
-from topowise_scheduler.fit_together import Fitting
+from topowise_scheduler.fit_together import FitTogetherService
 from topowise_scheduler.preemption import Budgets
-from topowise_scheduler.view.cluster_view import ClusterView
+from topowise_scheduler.presentation.dashboard import Decisions
+from topowise_scheduler.presentation.explain.cluster_view import ClusterView
 
 
 class Core:
@@ -35,7 +36,7 @@ class Core:
             affinity=settings.device_affinity.settings,
         )
         shows = settings.ui.enabled and bool(settings.read_only.port)
-        self.decisions = ui.Decisions(settings.ui.decisions, time.time) if shows else None
+        self.decisions = Decisions(settings.ui.decisions, time.time) if shows else None
         self.records = Records(
             settings.nominator.scheduler_names if settings.nominator.enabled else (),
             None if self.decisions is None else self.decisions.seen,
@@ -47,7 +48,9 @@ class Core:
         self.answers = Answers(self.ledger, self.records, strategy, top_score=settings.extender.score_scale)
         self.view = ClusterView(self.ledger, self.answers, self.nodes)
         self.explainer = Explainer(api, self.view, self.not_synced)
-        self.fitting = Fitting(self.ledger, self.answers, self.view, most_reserved=settings.fit_together.most_reserved)
+        self.fitting = FitTogetherService(
+            self.ledger, self.answers, self.view, most_reserved=settings.fit_together.most_reserved
+        )
 
     def not_synced(self) -> str | None:
         """Returns which collections have not been listed yet, None once all have."""

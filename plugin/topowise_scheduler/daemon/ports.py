@@ -6,8 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from topowise.runtime.allowance import Allowance
-from topowise_scheduler import ui
+from topowise.runtime.cpu_allowance import Allowance
 from topowise_scheduler.configuration import Extender, ReadOnly
 from topowise_scheduler.daemon.core import Core
 from topowise_scheduler.extender import callers, explaining, http, verbs
@@ -19,7 +18,8 @@ from topowise_scheduler.extender.fitting import refuse as refuse_fitting
 from topowise_scheduler.extender.replies import Verb
 from topowise_scheduler.extender.shortlist import Shortlist
 from topowise_scheduler.extender.verbs import Verbs
-from topowise_scheduler.fit_together import Fitting
+from topowise_scheduler.fit_together import FitTogetherService
+from topowise_scheduler.presentation.dashboard import Dashboard
 from topowise_scheduler.volcano import verbs as volcano
 from topowise_scheduler.volcano.allocations import Allocations
 from topowise_scheduler.volcano.victims import Victims
@@ -44,9 +44,9 @@ def for_schedulers(core: Core, measured: http.Metrics) -> http.Application:
     )
 
 
-def for_people(core: Core, measured: http.Metrics, dashboard: ui.Dashboard | None) -> http.Application:
+def for_people(core: Core, measured: http.Metrics, dashboard: Dashboard | None) -> http.Application:
     """Returns the application of the port for people: no verb books or binds, and fit-together only answers."""
-    asking = FittingVerb(Fitting(core.ledger, core.answers, core.view, most_reserved=0), core.not_synced)
+    asking = FittingVerb(FitTogetherService(core.ledger, core.answers, core.view, most_reserved=0), core.not_synced)
     explain = Verb(explaining.refuse, query=core.explainer.explain)
     return http.Application(
         {"explain": explain, "fit-together": Verb(refuse_fitting, later=asking.answer)},
@@ -58,13 +58,11 @@ def for_people(core: Core, measured: http.Metrics, dashboard: ui.Dashboard | Non
     )
 
 
-def dashboard(core: Core) -> ui.Dashboard | None:
+def dashboard(core: Core) -> Dashboard | None:
     """Returns the dashboard, None if it is disabled."""
     if core.decisions is None:
         return None
-    return ui.Dashboard(
-        core.ledger, core.answers, core.view, core.explainer.explanations, core.not_synced, core.decisions
-    )
+    return Dashboard(core.ledger, core.answers, core.explainer.explanations, core.not_synced, core.decisions)
 
 
 def _verbs(core: Core) -> Mapping[str, Verb]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from topowise.pods import Amounts
-from topowise_scheduler.kubelet import Kubelet, room
+from topowise_scheduler.kubelet import Kubelet, free_amounts
 from topowise_scheduler.kubelet.masks import Mask
 from topowise_scheduler.kubelet.pod import PodView, device_requests
 
@@ -25,7 +25,7 @@ class Bound:
         is_single = node.settings.topology.policy == "single-numa-node"
         masks = [1 << position for position in range(len(node.node_ids))] if is_single else [everywhere]
         self._relief = {uid: {mask: _allocated(node, uid, mask) for mask in masks} for uid in uids}
-        free = dict(zip(masks, room.free(node, masks), strict=True))
+        free = dict(zip(masks, free_amounts.on_masks(node, masks), strict=True))
         # Amounts that must be free together, with the missing amounts on each NUMA node mask that may provide them.
         self._demands = [
             [(mask, _missing(demand, free[mask])) for mask in masks]
@@ -95,18 +95,18 @@ def _allocated(node: Kubelet, uid: str, mask: Mask) -> Amounts:
     relief: Amounts = {}
     if node.cpu is not None:
         cpus = 0
-        for cpu_set in node.cpu.held.get(uid, {}).values():
+        for cpu_set in node.cpu.allocations.get(uid, {}).values():
             cpus |= cpu_set
         positions = [position for position in range(len(node.node_ids)) if mask >> position & 1]
         relief["cpu"] = sum((cpus & node.topology.numa_cpus[at]).bit_count() for at in positions)
     if node.memory is not None:
-        for blocks in node.memory.held.get(uid, {}).values():
+        for blocks in node.memory.allocations.get(uid, {}).values():
             for block in blocks:
                 if block.mask & mask:
                     relief[block.type] = relief.get(block.type, 0) + block.size
-    for holding in node.devices.held.get(uid, {}).values():
+    for holding in node.devices.allocations.get(uid, {}).values():
         for resource, devices in holding.items():
-            relief[resource] = relief.get(resource, 0) + room.near(node, resource, devices, mask)
+            relief[resource] = relief.get(resource, 0) + free_amounts.count_near(node, resource, devices, mask)
     return {name: amount for name, amount in relief.items() if amount}
 
 

@@ -18,7 +18,7 @@ from topowise_scheduler.defrag.movable import Movable
 from topowise_scheduler.defrag.scene import Change, Cluster, Scene, Step
 from topowise_scheduler.defrag.search import Progress, Search
 from topowise_scheduler.kube_scheduler import Pod
-from topowise_scheduler.view.cluster_view import ClusterView
+from topowise_scheduler.presentation.explain.cluster_view import ClusterView
 
 _Result = TypeVar("_Result")
 

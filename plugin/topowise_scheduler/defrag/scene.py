@@ -19,11 +19,11 @@ from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.defrag.movable import Movable
 from topowise_scheduler.engine import Outcome
 from topowise_scheduler.kube_scheduler import Pod
-from topowise_scheduler.kubelet import Kubelet, room
+from topowise_scheduler.kubelet import Kubelet, free_amounts
 from topowise_scheduler.kubelet.trial import place
-from topowise_scheduler.view import placed
-from topowise_scheduler.view.cluster_view import ClusterView
-from topowise_scheduler.view.placed import Placed
+from topowise_scheduler.presentation.explain import numa_placement
+from topowise_scheduler.presentation.explain.cluster_view import ClusterView
+from topowise_scheduler.presentation.explain.numa_placement import Placed
 
 # Lower than every pod's priority, so that all nominated pods count.
 _LOWEST_PRIORITY: Final = -(1 << 31)
@@ -185,7 +185,7 @@ class Scene:
             empty = before.fork()
             for uid in list(empty.active):
                 empty.remove(uid)
-            free = [room.by_position(state) for state in (empty, before, after)]
+            free = [free_amounts.by_position(state) for state in (empty, before, after)]
             for numa, *amounts in zip(before.node_ids, *free, strict=True):
                 yield Change(name, numa, *amounts)
 
@@ -221,7 +221,7 @@ class Scene:
         return after
 
     def _placement_of(self, state: Kubelet, uid: str, name: str) -> dict[str, Placed]:
-        return placed.of(state, uid, is_exact=self.cluster.view.precision(name) == "exact")
+        return numa_placement.of(state, uid, is_exact=self.cluster.view.precision(name) == "exact")
 
 
 def _add(amounts: Amounts, requests: Amounts, sign: int) -> None:

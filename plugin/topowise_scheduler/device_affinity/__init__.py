@@ -1,33 +1,33 @@
-"""Devices that a pod wishes to have near each other on the PCI buses, and whether a node will give it such ones.
+"""Devices of a pod that are to be near each other on the PCI buses (annotation `topowise.io/device-affinity`).
 
-The kubelet merges NUMA hints, then takes devices inside them resource by resource: any of them, or those that the
-device plug-in prefers among them (GetPreferredAllocation). Nothing tells it of PCI switches, and nothing can tell it
-which devices to take. So a wish is `sure` only where every choice that it may make meets it:
+The kubelet merges NUMA hints, then takes devices within the hint resource by resource: any device, or the devices that
+the device plug-in prefers (GetPreferredAllocation). It does not know PCI switches, and no API tells it which devices to
+take. So a term is `sure` only where every possible allocation meets it.
 
-- wishes.py: what a pod may write, and when two devices are near enough;
-- choices.py: all that a kubelet may choose, by the one-node model;
-- plugins.py: what known plug-ins prefer, which narrows it;
-- outcomes.py: sure, possible, impossible or unknown, and in which words;
-- draws.py: whether such a choice may come to a refusal, which concerns pods without a wish too.
+- affinity_terms.py: the annotation's terms, and when two devices are near enough;
+- choices.py: every allocation that a kubelet may choose, by the kubelet model;
+- preferred_allocation.py: what known plug-ins prefer, which narrows the choice;
+- outcomes.py: sure, possible, impossible or unknown, and the reason;
+- refusal_risk.py: whether a choice can lead to a refusal, for pods without the annotation too.
 """
 
-from topowise_scheduler.device_affinity.draws import may_refuse
+from topowise_scheduler.device_affinity.affinity_terms import ANNOTATION, AffinityTerm, read, terms_of
 from topowise_scheduler.device_affinity.outcomes import Admits, Devices, Judged, Outcome, Settings, judge, observed
-from topowise_scheduler.device_affinity.plugins import Rule
-from topowise_scheduler.device_affinity.wishes import ANNOTATION, Wish, read, wishes_of
+from topowise_scheduler.device_affinity.preferred_allocation import Rule
+from topowise_scheduler.device_affinity.refusal_risk import may_refuse
 
 __all__ = [
     "ANNOTATION",
     "Admits",
+    "AffinityTerm",
     "Devices",
     "Judged",
     "Outcome",
     "Rule",
     "Settings",
-    "Wish",
     "judge",
     "may_refuse",
     "observed",
     "read",
-    "wishes_of",
+    "terms_of",
 ]

@@ -1,7 +1,8 @@
-"""What a node's devices come to for a pod's wishes: before the pod is there, and once it has got them.
+"""Whether the devices of a pod are, or will be, as near each other as its affinity terms say.
 
-Invariant: `sure` is said only if no choice of the kubelet, wherever its newest pods may lie, misses the wish, and
-`impossible` only if none meets it. Where choices are too many to be gone through it is `possible` or `unknown`.
+Invariant: an outcome is `sure` only if every possible allocation meets the term, in every possible placement of
+unconfirmed pods, and `impossible` only if none does. Where not all allocations are examined, the outcome is `possible`
+or `unknown`.
 """
 
 from __future__ import annotations
@@ -13,13 +14,12 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 
 from topowise import pci
-from topowise.attributes.places import Located
-from topowise.pci import Place
+from topowise.attributes.pci_devices import Located
 from topowise.pods import Needs
 from topowise_scheduler import refusals
-from topowise_scheduler.device_affinity.choices import Choices, Kind, Seen
-from topowise_scheduler.device_affinity.plugins import Rule
-from topowise_scheduler.device_affinity.wishes import Wish
+from topowise_scheduler.device_affinity.affinity_terms import AffinityTerm
+from topowise_scheduler.device_affinity.choices import Choices, DeviceClass, KnownDevices
+from topowise_scheduler.device_affinity.preferred_allocation import Rule
 from topowise_scheduler.kubelet import Kubelet, Placement
 from topowise_scheduler.kubelet.device_table import DeviceSet
 from topowise_scheduler.kubelet.pod import PodView
@@ -33,218 +33,200 @@ _REFUSALS: Final[Mapping[Outcome, str]] = {
     "impossible": refusals.NOT_NEAR,
     "unknown": refusals.PLACES_UNKNOWN,
 }
-# Under these, pods whose place is only predicted lie nowhere but in the node's possible placements.
-_FORESEEN: Final = ("none", "restricted", "single-numa-node")
+_WHYS: Final[Mapping[Outcome, str]] = {
+    "sure": "every choice of the kubelet meets it",
+    "possible": "it depends on the devices that the kubelet takes: {}",
+    "impossible": "no choice of the kubelet meets it: {}",
+    "unknown": "{}",
+}
+# Under these policies the node's possible placements cover every placement of an unconfirmed pod.
+_COVERED_POLICIES: Final = ("none", "restricted", "single-numa-node")
+
+Verdict = tuple[bool | None, str]
+"""Whether a term is met, None if that is not known, and the reason against it."""
+
+_MET: Final[Verdict] = (True, "")
+_UNLISTED: Final[Verdict] = (None, "not all of its devices are known")
 
 
 class Settings(NamedTuple):
-    """What the service was told: which plug-in's rule a resource has, and what `require` is content with."""
+    """The service's configuration: the plug-in's rule by resource, and the outcome that a required term needs."""
 
     rules: Mapping[str, Rule] = {}
     admits: Admits = "sure"
 
 
 class Devices(NamedTuple):
-    """Where a node's devices are, by id, and the uids of pods of which it is only predicted which they hold."""
+    """The PCI functions of a node's devices by id, and the uids of pods whose devices are only predicted."""
 
     places: Mapping[str, Located]
     guessed: Collection[str] = ()
 
 
 class Judged(msgspec.Struct, frozen=True):
-    """The outcome of each wish with a reason for people, and of all that are required together ("" for none)."""
+    """The outcome of each term with a reason for people, and of all required terms together ("" without any)."""
 
-    wishes: tuple[Wish, ...]
+    wishes: tuple[AffinityTerm, ...]
     outcomes: tuple[Outcome, ...]
     whys: tuple[str, ...]
     required: Outcome | Literal[""]
 
     @property
     def grade(self) -> int:
-        """How good that is beside other nodes, larger is better."""
+        """The rank of this node among other nodes, larger is better."""
         return sum(_GRADES[outcome] for outcome in self.outcomes)
 
     def refusal(self, admits: Admits) -> str:
-        """Why the pod is kept from the node, "" if it is not."""
-        if not self.required or self.required == "sure" or (self.required == admits):
-            return ""
-        return _REFUSALS[self.required]
-
-
-class _Item(NamedTuple):
-    """Devices of one container that are alike, one of which is `name`; `is_one`: they are one function."""
-
-    resource: str
-    name: str
-    located: Located | None
-    number: int = 1
-    is_one: bool = True
+        """Why the node is refused, "" if it is not."""
+        return "" if not self.required or self.required in ("sure", admits) else _REFUSALS[self.required]
 
 
 class _Tally:
-    """What became of wishes in the ways looked at so far: met, not met, or None for not known."""
+    """The verdicts of the allocations so far: for each term, then for all required terms together, the first reason
+    by verdict."""
 
-    def __init__(self, wishes: tuple[Wish, ...]) -> None:
-        self._wishes = wishes
-        self._required = [at for at, wish in enumerate(wishes) if wish.strength == "require"]
-        self._seen: list[set[bool | None]] = [set() for _ in wishes]
-        self._together: set[bool | None] = set()
-        self._whys: list[dict[bool | None, str]] = [{} for _ in wishes]
+    def __init__(self, terms: tuple[AffinityTerm, ...]) -> None:
+        self._terms = terms
+        self._required = [at for at, term in enumerate(terms) if term.strength == "require"]
+        self._reasons: list[dict[bool | None, str]] = [{} for _ in range(len(terms) + bool(self._required))]
         self.doubt = ""
-        """Why what was seen may not be all there is, "" if it is."""
+        """Why other allocations may exist, "" if all were examined."""
 
-    def add(self, found: Sequence[tuple[bool | None, str]]) -> None:
-        """One more way: for each wish whether it is met, and what is against it."""
-        for (is_met, why), seen, whys in zip(found, self._seen, self._whys, strict=True):
-            seen.add(is_met)
-            whys.setdefault(is_met, why)
-        self._together.add(_all(found[at][0] for at in self._required))
+    def add(self, verdicts: Sequence[Verdict]) -> None:
+        """Counts an allocation: a verdict for each term."""
+        required = [_worst([verdicts[at] for at in self._required])] if self._required else []
+        for (is_met, reason), reasons in zip([*verdicts, *required], self._reasons, strict=True):
+            reasons.setdefault(is_met, reason)
 
     @property
     def is_settled(self) -> bool:
-        """Whether no further way changes anything."""
-        return all({True, False} <= seen for seen in self._seen) and (
-            not self._required or (True in self._together and len(self._together) > 1)
-        )
+        """Whether no further allocation changes an outcome."""
+        return all(True in reasons and False in reasons for reasons in self._reasons)
 
     def judged(self) -> Judged:
-        """All that was seen."""
-        outcomes = tuple(self._outcome(seen) for seen in self._seen)
-        return Judged(
-            self._wishes,
-            outcomes,
-            tuple(_WHYS[outcome].format(whys.get(False) or whys.get(None) or self.doubt)
-                  for outcome, whys in zip(outcomes, self._whys, strict=True)),
-            self._outcome(self._together) if self._required else "",
-        )  # fmt: skip
+        """The outcomes."""
+        outcomes = [self._outcome(reasons) for reasons in self._reasons]
+        whys = [
+            _WHYS[outcome].format(reasons.get(False) or reasons.get(None) or self.doubt)
+            for outcome, reasons in zip(outcomes, self._reasons, strict=True)
+        ]
+        count = len(self._terms)
+        return Judged(self._terms, tuple(outcomes[:count]), tuple(whys[:count]), outcomes[-1] if self._required else "")
 
-    def _outcome(self, seen: set[bool | None]) -> Outcome:
-        if seen == {True} and not self.doubt:
-            return "sure"
-        if seen == {False} and not self.doubt:
-            return "impossible"
-        return "possible" if True in seen else "unknown"
-
-
-_WHYS: Final[Mapping[Outcome, str]] = {
-    "sure": "whatever the kubelet takes",
-    "possible": "it depends on what the kubelet takes: {}",
-    "impossible": "whatever the kubelet takes: {}",
-    "unknown": "{}",
-}
+    def _outcome(self, reasons: Mapping[bool | None, str]) -> Outcome:
+        if len(reasons) == 1 and None not in reasons and not self.doubt:
+            return "sure" if True in reasons else "impossible"
+        return "possible" if True in reasons else "unknown"
 
 
 def judge(
-    wishes: tuple[Wish, ...],
+    terms: tuple[AffinityTerm, ...],
     needs: Needs,
     states: Iterable[Kubelet],
     view: Callable[[Kubelet], PodView],
     devices: Devices,
     settings: Settings,
 ) -> Judged:
-    """What a node in each of these states, which are left as they are, would give a pod with these needs and this
-    view. Without a state nothing is known of the node."""
-    asked = [_asked(needs, wish) for wish in wishes]
-    tally = _Tally(wishes)
-    if not any(count > 1 for counts in asked for count in counts.values()):
-        tally.add([(True, "")] * len(wishes))
+    """The outcomes for a pod with these needs and this view on a node in each of these states, which do not change.
+
+    Without a state every outcome is `unknown`.
+    """
+    requested = [_requested(needs, term) for term in terms]
+    tally = _Tally(terms)
+    if not any(count > 1 for counts in requested for count in counts.values()):
+        tally.add([_MET] * len(terms))
         return tally.judged()
     if not devices.places:
-        tally.add([(None, "no report tells where the node's devices are on the PCI buses")] * len(wishes))
+        tally.add([(None, "no report has the PCI paths of the node's devices")] * len(terms))
         return tally.judged()
-    resources = frozenset(name for wish in wishes for name in wish.resources)
+    resources = frozenset(name for term in terms for name in term.resources)
     for state in states:
-        pod, guessed = view(state), _guessed(state, devices.guessed)
-        choices = Choices(state, pod, resources, Seen(devices.places, guessed, settings.rules))
-        for way in choices:
-            if way is None:
-                tally.add([(False, "the kubelet refuses the pod")] * len(wishes))
+        unconfirmed, policy = _unconfirmed(state, devices.guessed), state.settings.topology.policy
+        choices = Choices(state, view(state), resources, KnownDevices(devices.places, unconfirmed, settings.rules))
+        for allocation in choices:
+            if allocation is None:
+                tally.add([(False, "the kubelet refuses the pod")] * len(terms))
                 continue
-            got = {name: _items(counts) for name, counts in way.items()}
-            tally.add([_of_pod(wish, mine, got) for wish, mine in zip(wishes, asked, strict=True)])
+            tally.add([_of_pod(term, counts, allocation) for term, counts in zip(terms, requested, strict=True)])
             if tally.is_settled:
                 return tally.judged()
         if not choices.is_complete:
-            tally.doubt = "there are too many choices to look at"
-        elif any(guessed.values()) and len(state.node_ids) > 1 and state.settings.topology.policy not in _FORESEEN:
-            tally.doubt = "no report has confirmed yet where its newest pods lie"
+            tally.doubt = "there are too many choices to examine"
+        elif any(unconfirmed.values()) and len(state.node_ids) > 1 and policy not in _COVERED_POLICIES:
+            tally.doubt = "no report has confirmed the placement of its newest pods"
     return tally.judged()
 
 
 def observed(
-    wishes: tuple[Wish, ...], needs: Needs, held: Mapping[str, Placement], places: Mapping[str, Located]
-) -> list[tuple[bool | None, str]]:
-    """Whether each wish is met by what the containers of a pod hold, None if that is not known, and what is against
-    it."""
-    got = {
-        name: [_Item(resource, one, places.get(one)) for resource, ids in placement.devices.items() for one in ids]
+    terms: tuple[AffinityTerm, ...], needs: Needs, held: Mapping[str, Placement], places: Mapping[str, Located]
+) -> list[Verdict]:
+    """The verdict of each term for the devices that the containers of a pod hold."""
+    allocation = {
+        name: {
+            DeviceClass(resource, device, places.get(device), is_one_function=True): 1
+            for resource, ids in placement.devices.items()
+            for device in ids
+        }
         for name, placement in held.items()
     }
-    return [_of_pod(wish, _asked(needs, wish), got) for wish in wishes]
+    return [_of_pod(term, _requested(needs, term), allocation) for term in terms]
 
 
-def _guessed(state: Kubelet, uids: Collection[str]) -> dict[str, DeviceSet]:
-    """By resource the devices of these pods; what one might hold elsewhere is under its uid with a place."""
-    found: dict[str, DeviceSet] = {}
-    for holder, containers in state.devices.held.items() if uids else ():
+def _unconfirmed(state: Kubelet, uids: Collection[str]) -> dict[str, DeviceSet]:
+    """The devices of these pods by resource. A holder is a uid, or a uid, a blank and a possible placement's key."""
+    unconfirmed: dict[str, DeviceSet] = {}
+    for holder, containers in state.devices.allocations.items() if uids else ():
         if holder.partition(" ")[0] in uids:
             for holding in containers.values():
                 for resource, devices in holding.items():
-                    found[resource] = found.get(resource, 0) | devices
-    return found
+                    unconfirmed[resource] = unconfirmed.get(resource, 0) | devices
+    return unconfirmed
 
 
-def _asked(needs: Needs, wish: Wish) -> dict[str, int]:
-    """By container how many devices the wish is about."""
+def _requested(needs: Needs, term: AffinityTerm) -> dict[str, int]:
+    """The number of devices of a term's resources by container; a plain init container ends before the pod works."""
     return {
-        one.name: sum(one.limits.get(name, 0) for name in wish.resources)
-        for one in needs.containers
-        if one.kind != "init"
+        container.name: sum(container.limits.get(name, 0) for name in term.resources)
+        for container in needs.containers
+        if container.kind != "init"
     }
 
 
-def _items(counts: Sequence[tuple[Kind, int]]) -> list[_Item]:
-    total: dict[Kind, int] = {}
-    for kind, count in counts:
-        total[kind] = total.get(kind, 0) + count
-    return [_Item(kind.resource, kind.sample, kind.located, count, kind.is_one) for kind, count in total.items()]
-
-
-def _of_pod(wish: Wish, asked: Mapping[str, int], got: Mapping[str, Sequence[_Item]]) -> tuple[bool | None, str]:
-    """Whether each container that gets several devices gets such that are near, and what is against it."""
-    found: list[tuple[bool | None, str]] = [(True, "")]
-    for name, count in asked.items():
+def _of_pod(
+    term: AffinityTerm, requested: Mapping[str, int], allocation: Mapping[str, Mapping[DeviceClass, int]]
+) -> Verdict:
+    """Whether each container with several devices gets devices that are near enough."""
+    verdicts = [_MET]
+    for name, count in requested.items():
         if count > 1:
-            mine = [item for item in got.get(name, ()) if item.resource in wish.resources]
-            found.append(_of_container(wish, mine) if sum(item.number for item in mine) == count else _NOT_THERE)
-    return min(found, key=lambda one: _ORDER.index(one[0]))
+            counts = {
+                device_class: number
+                for device_class, number in allocation.get(name, {}).items()
+                if device_class.resource in term.resources
+            }
+            verdicts.append(_of_container(term, counts) if sum(counts.values()) == count else _UNLISTED)
+    return _worst(verdicts)
 
 
-_ORDER: Final = (False, None, True)
-_NOT_THERE: Final = (None, "not all of its devices are known")
-
-
-def _of_container(wish: Wish, items: Sequence[_Item]) -> tuple[bool | None, str]:
-    worst: tuple[bool | None, str] = (True, "")
-    for one, other in combinations_with_replacement(items, 2):
-        if one is other and one.number < 2:
+def _of_container(term: AffinityTerm, counts: Mapping[DeviceClass, int]) -> Verdict:
+    verdict = _MET
+    for first, second in combinations_with_replacement(counts, 2):
+        if first is second and counts[first] < 2:
             continue
-        if one.located is None or other.located is None:
-            unknown = one if one.located is None else other
-            worst = None, f"nobody tells where {unknown.resource} {unknown.name} is on the PCI buses"
-        elif one.is_one if one is other else one.located.address == other.located.address:
+        if first.located is None or second.located is None:
+            unknown = first if first.located is None else second
+            verdict = None, f"no report has the PCI path of {unknown.resource} {unknown.sample}"
+        elif first.is_one_function if first is second else first.located.address == second.located.address:
             continue
-        elif not wish.allows(one.located.place, other.located.place):
-            return False, _apart(one, one.located.place, other, other.located.place)
-    return worst
+        elif not term.allows(first.located.place, second.located.place):
+            distance = pci.distance(first.located.place, second.located.place) or "an unknown distance"
+            if first is second:
+                return False, f"two of {first.resource} at {'/'.join(first.located.place.path)} are {distance} apart"
+            pair = f"{first.resource} {first.sample} and {second.resource} {second.sample}"
+            return False, f"{pair} are {distance} apart"
+    return verdict
 
 
-def _apart(one: _Item, at: Place, other: _Item, place: Place) -> str:
-    distance = pci.distance(at, place) or "on different roots, nobody tells how far"
-    if one is other:
-        return f"two of {one.resource} at {'/'.join(at.path)} are {distance} apart"
-    return f"{one.resource} {one.name} and {other.resource} {other.name} are {distance} apart"
-
-
-def _all(found: Iterable[bool | None]) -> bool | None:
-    return min(found, key=_ORDER.index, default=True)
+def _worst(verdicts: Sequence[Verdict]) -> Verdict:
+    """The first False, then the first None."""
+    return min(verdicts, key=lambda verdict: (False, None, True).index(verdict[0]))

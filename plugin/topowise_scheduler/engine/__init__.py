@@ -1,14 +1,14 @@
-"""Which nodes a pod fits on, where on them it will go, and how good that is.
+"""Which nodes a pod fits on, its NUMA placement there, and the rating of that placement.
 
-`Engine` decides for thousands of nodes at once what `kubelet.Kubelet` decides for one, and never differs from it: what
-its arithmetic over counts cannot tell is asked of the model, and counted. Its modules, from the outside in:
+`Engine` gives the verdict of `kubelet.Kubelet` for thousands of nodes at once. Where amounts per NUMA node do not
+decide, it uses the kubelet model of the node and counts that in `fallbacks`. Its modules, from the outside in:
 
-    engine -> cache, candidates -> admission -> topology, cpu, memory and device manager -> node_groups
-           -> counts, verdicts -> masks
+    engine -> verdict_cache, candidates -> batch_admission -> topology, cpu, memory and device manager
+           -> node_groups, node_arrays -> node_vector, verdicts -> mask_arrays
 """
 
 from topowise_scheduler.engine.candidates import AlignedContainer, Candidates
 from topowise_scheduler.engine.engine import Engine, Ratings
-from topowise_scheduler.engine.verdicts import Judgement, Outcome
+from topowise_scheduler.engine.verdicts import Outcome
 
-__all__ = ["AlignedContainer", "Candidates", "Engine", "Judgement", "Outcome", "Ratings"]
+__all__ = ["AlignedContainer", "Candidates", "Engine", "Outcome", "Ratings"]

@@ -1,13 +1,13 @@
-"""The CPU manager of many nodes at once (kubelet/cpu_manager.py), by numbers of CPUs per NUMA node.
+"""The CPU manager of many nodes at once (kubelet/cpu_manager.py), by number of CPUs per NUMA node.
 
-Invariant: where a node is not deferred to the model, the free CPUs per NUMA node kept here are those its CPU manager
-would have left after the same containers.
+Invariant: on a node that is not deferred to the model, the free CPUs per NUMA node equal those of its CPU manager after
+the same containers.
 
-Which CPUs a container gets matters to the next one in two ways: how many are left on each NUMA node, and how many of
-an init container's CPUs are taken over. Both follow from numbers as long as the kubelet packs CPUs on a machine
-without odd cores (kubelet/cpu_packing.py, takeByTopologyNUMAPacked): where no core and no socket is larger than the
-average, and every NUMA node is on one socket, its steps look at nothing but how many CPUs and how many whole cores each
-NUMA node has free. Elsewhere there are bounds, and where a hint depends on what lies between them, the model is asked.
+The allocation of a container affects the next container in two ways: the free CPUs of each NUMA node, and the CPUs of
+init containers that are reused. Both follow from amounts where the kubelet packs CPUs on an even machine
+(kubelet/cpu_packing.py, takeByTopologyNUMAPacked): no core and no socket is larger than the average, and every NUMA
+node is within a socket. There its steps depend only on the free CPUs and whole cores of each NUMA node. Elsewhere there
+are bounds. If a hint depends on the values between the bounds, the model decides.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topowise.pods import Kind
-from topowise_scheduler.engine.counts import CPU, Traits
-from topowise_scheduler.engine.masks import (
+from topowise_scheduler.engine.mask_arrays import (
     LOWEST_ZONE,
     Flags,
     Masks,
@@ -29,7 +28,8 @@ from topowise_scheduler.engine.masks import (
     to_masks,
     zones_in,
 )
-from topowise_scheduler.engine.node_groups import CountsView
+from topowise_scheduler.engine.node_groups import NodesView
+from topowise_scheduler.engine.node_vector import CPU, Traits
 from topowise_scheduler.engine.topology_manager import CountHints, ResourceHints
 from topowise_scheduler.engine.verdicts import FAILED, NOT_WHOLE_CORES, Decisions
 
@@ -38,13 +38,13 @@ Numbers = NDArray[np.int64]
 
 @dataclass(slots=True)
 class _Reusable:
-    """The CPUs of init containers that later ones may take over (zones, nodes): between `low` and `high`, and on the
-    whole node `at_most` (nodes,), which holds also where it is not known from which NUMA nodes they are.
+    """The CPUs of init containers that later containers may reuse (zones, nodes): between `low` and `high`, and
+    `at_most` (nodes,) on the whole node, which is also valid where their NUMA nodes are unknown.
 
-    Of one NUMA node the kubelet takes wholly free cores in a fixed order, then single CPUs of broken cores in a fixed
-    order. So containers that take from the same pool take beginnings of the same two rows, `broken` and `whole` are
-    how long those are, and what one leaves of another's is known. That is so up to the first container that keeps
-    what it takes; from then on both are None.
+    On a NUMA node the kubelet takes wholly free cores in a fixed order, then single CPUs of broken cores in a fixed
+    order. So containers that take from the same pool take prefixes of the same two sequences. `broken` and `whole` are
+    the lengths of the prefixes, and the overlap of two containers is known. The first container that keeps its CPUs
+    changes the pool; from then on both are None.
     """
 
     low: Numbers
@@ -55,14 +55,14 @@ class _Reusable:
 
 
 class CpuManager:
-    """`pool` (zones, nodes) is what the next container may take: free CPUs and reusable ones."""
+    """`pool` (zones, nodes) are the CPUs that the next container may take: free and reusable CPUs."""
 
-    def __init__(self, counts: CountsView, traits: Traits, decisions: Decisions) -> None:
-        self.counts = counts
+    def __init__(self, nodes: NodesView, traits: Traits, decisions: Decisions) -> None:
+        self.nodes = nodes
         self.traits = traits
         self.decisions = decisions
-        section = counts.section(CPU)
-        zones = counts.zones
+        section = nodes.section(CPU)
+        zones = nodes.zones
         self.pool: Numbers = section[:zones]
         self._total: Numbers = section[zones]
         self._whole_low: Numbers = section[zones + 1]
@@ -76,65 +76,72 @@ class CpuManager:
         self._uneven: Flags | None = None
 
     def hints(self, count: int) -> ResourceHints:
-        """The hints for so many exclusive CPUs."""
+        """The hints for this number of exclusive CPUs (generateCPUTopologyHints)."""
         self._defer_unknown(None)
         singles = to_masks(self.pool >= count)
         bound = None
         if self._reusable is not None:
-            # What init containers had must lie within the mask.
+            # A hint must contain the NUMA nodes of all reusable CPUs.
             bound = to_masks(self._reusable.low > 0)
-            within = np.where(popcounts(self.counts.zones)[bound] > 1, np.uint8(0), singles & bound)
+            # A single NUMA node cannot contain the reusable CPUs of several.
+            within = np.where(popcounts(self.nodes.zones)[bound] > 1, np.uint8(0), singles & bound)
             singles = np.where(bound == 0, singles, within)
-        return CountHints(self.pool, count, singles, self.counts.cpu_sizes(count), bound=bound)
+        return CountHints(self.pool, count, singles, self.nodes.cpu_sizes(count), bound=bound)
 
     def confirm(self, hint: Masks, preferred: Flags) -> None:
-        """Defer where hints would be others if CPUs of init containers were left, or were not."""
+        """Defers nodes whose hints depend on an unknown number of reusable CPUs."""
         reusable = self._reusable
         if reusable is not None:
-            perhaps = to_masks((reusable.high > 0) & (reusable.low <= 0))
-            same = preferred & (perhaps & ~hint == 0)
-            self.decisions.defer((perhaps != 0) & ~same, "cpus-of-init-containers")
+            uncertain = to_masks((reusable.high > 0) & (reusable.low <= 0))
+            is_same = preferred & (uncertain & ~hint == 0)
+            self.decisions.defer((uncertain != 0) & ~is_same, "cpus-of-init-containers")
 
-    def free(self, several: Flags, *, asks_for_cpus: bool) -> Numbers:
-        """(zones, nodes) what nobody holds, for the vote; defer where it is not known and `several` fit.
+    def free(self, several: Flags, *, requests_cpus: bool) -> Numbers:
+        """(zones, nodes) the free CPUs for the vote; defers nodes where they are unknown and `several` nodes fit.
 
-        With `asks_for_cpus` there is a choice only where no CPUs of init containers are left.
+        A container with exclusive CPUs has a choice of NUMA nodes only without reusable CPUs, so with `requests_cpus`
+        bounds suffice.
         """
         self._defer_unknown(several)
         reusable = self._reusable
         if reusable is None:
             return self.pool
-        if not asks_for_cpus:
+        if not requests_cpus:
             self.decisions.defer((reusable.low != reusable.high).any(axis=0) & several, "cpus-of-init-containers")
         return self.pool - reusable.low
 
     def check(self, count: int) -> None:
-        """Refuse where no hint would help."""
-        zones, decide = self.counts.zones, self.decisions
+        """Refuses a container under every hint (staticPolicy.Allocate, takeByTopology)."""
+        zones, decide = self.nodes.zones, self.decisions
+        # Before any refusal, because amounts are unreliable after an allocation on an uneven machine.
         decide.defer(self._uneven, "uneven-cores")
         if self.traits.full_cores:
-            per_core = self.counts.cores(zones)
+            # full-pcpus-only: a multiple of a core's CPUs, and enough of them outside reserved cores.
+            per_core = self.nodes.cores(zones)
             decide.refuse(count % per_core != 0, NOT_WHOLE_CORES)
             decide.refuse(self._whole_high < count, NOT_WHOLE_CORES)
+            # Between the bounds the reusable whole cores decide.
             decide.defer(self._whole_low < count, "cpus-of-init-containers")
         short = self._total < count
-        # Where a socket or core is larger than the average, CPUs that are not free count among those taken.
+        # With sockets or cores larger than the average, the accumulator also counts CPUs that are not free as taken.
         decide.defer(short & ~self._even(), "uneven-cores")
         decide.refuse(short, FAILED)
 
     def allocate(self, count: int, kind: Kind, hint: Masks, *, more: bool) -> None:
-        """Allocate what `check` let pass; `more`: a later container asks for exclusive CPUs or votes.
+        """Allocates a container that passed `check`; `more`: a later container requests exclusive CPUs or votes.
 
         A hint of 0 is no affinity.
         """
         if not (more or self.traits.distributed):
             return
-        zones, even = self.counts.zones, self._even()
+        zones, even = self.nodes.zones, self._even()
+        # Without affinity the CPUs still come from the only NUMA node.
         if zones == 1:
             hint = np.maximum(hint, np.uint8(1))
         zone = LOWEST_ZONE[hint]
         within = (popcounts(zones)[hint] == 1) & (at_zone(self.pool, zone) >= count)
         if self.traits.distributed:
+            # distribute-cpus-across-numa has no effect within a single NUMA node.
             self.decisions.defer(~(within & even), "distributed-cpus")
         if more:
             self._uneven = ~even
@@ -144,11 +151,11 @@ class CpuManager:
             self._book(taken, count, kind)
 
     def located(self, count: int, hint: Masks, subset: Subset, known: Flags) -> Masks:
-        """(subset,) the NUMA nodes from which `allocate` takes so many; where ids decide, `known` (nodes,) is cleared
-        and they are all that may be."""
-        zones, layout = self.counts.zones, self._cpu_layout()
-        found = hint[subset]
-        within = (popcounts(zones)[found] == 1) & (at_zone(self.pool[:, subset], LOWEST_ZONE[found]) >= count)
+        """(subset,) the NUMA nodes of the CPUs that `allocate` takes. Where ids decide, they are an upper bound and
+        `known` (nodes,) is cleared."""
+        zones, layout = self.nodes.zones, self._cpu_layout()
+        masks = hint[subset]
+        within = (popcounts(zones)[masks] == 1) & (at_zone(self.pool[:, subset], LOWEST_ZONE[masks]) >= count)
         sure = within | layout.known[subset]
         for unknown in (self._unknown, self._uneven):
             if unknown is not None:
@@ -156,64 +163,67 @@ class CpuManager:
         known[subset[~sure]] = False
         spread = sure & ~within
         if spread.any():
-            found[spread] = to_masks(self._packed(count, hint, subset[spread]) > 0)
+            masks[spread] = to_masks(self._packed(count, hint, subset[spread]) > 0)
         if not sure.all():
-            found[~sure] |= to_masks(self.pool[:, subset[~sure]] > 0)
-        return found
+            masks[~sure] |= to_masks(self.pool[:, subset[~sure]] > 0)
+        return masks
 
     def _defer_unknown(self, where: Flags | None) -> None:
-        """Defer where the pool is not known."""
+        """Defers nodes with an unknown pool."""
         for unknown, cause in ((self._uneven, "uneven-cores"), (self._unknown, "cpus-over-several-nodes")):
             if unknown is not None:
                 self.decisions.defer(unknown if where is None else unknown & where, cause)
 
     def _even(self) -> Flags:
-        even: Flags = self.counts.cores(self.counts.zones + 1) > 0
+        even: Flags = self.nodes.cores(self.nodes.zones + 1) > 0
         return even
 
     def _cpu_layout(self) -> CpuLayout:
         if self._layout is None:
-            self._layout = CpuLayout.of(self.counts)
+            self._layout = CpuLayout.of(self.nodes)
         return self._layout
 
     def _spread(self, taken: Numbers, count: int, hint: Masks, subset: Subset) -> None:
-        """What is taken where the hint has several NUMA nodes, none, or one with too little: first within it."""
+        """Stores the CPUs taken under a hint with several NUMA nodes, none, or a NUMA node with too few CPUs."""
         if not len(subset):
             return
         layout = self._cpu_layout()
         if not layout.known[subset].all():
             unknown = np.zeros(len(hint), dtype=np.bool_)
+            # Amounts do not decide here, so later hints of these nodes are deferred.
             unknown[subset] = ~layout.known[subset]
             self._unknown = unknown if self._unknown is None else self._unknown | unknown
             subset = subset[layout.known[subset]]
         taken[:, subset] = self._packed(count, hint, subset)
 
     def _packed(self, count: int, hint: Masks, subset: Subset) -> Numbers:
-        """(zones, subset) what is taken of nodes whose layout is known."""
-        layout = self._cpu_layout().of_some(subset)
+        """(zones, subset) the CPUs taken on nodes whose layout is known (allocateCPUs): first within the hint."""
+        layout = self._cpu_layout().select(subset)
         pool = np.maximum(self.pool[:, subset], 0)
         cores = self._cores[:, subset]
         inside = zones_in(hint[subset], len(pool))
         aligned = pool * inside
-        wanted = np.minimum(count, aligned.sum(axis=0))
-        found = take_packed(layout, aligned, cores * inside, wanted)
-        rest = np.flatnonzero(wanted < count)
+        number = np.minimum(count, aligned.sum(axis=0))
+        taken = take_packed(layout, aligned, cores * inside, number)
+        rest = np.flatnonzero(number < count)
         if len(rest):
-            # All within the hint is taken, so that whole cores are left outside only.
-            free = pool[:, rest] - found[:, rest]
+            # All CPUs within the hint are taken, so whole cores remain only outside.
+            free = pool[:, rest] - taken[:, rest]
             outside = cores[:, rest] * (free > 0)
-            found[:, rest] += take_packed(layout.of_some(rest), free, outside, count - wanted[rest])
-        return found
+            taken[:, rest] += take_packed(layout.select(rest), free, outside, count - number[rest])
+        return taken
 
     def _book(self, taken: Numbers, count: int, kind: Kind) -> None:
         layout, reusable = self._cpu_layout(), self._reusable
-        anew = np.int64(count) if reusable is None else np.maximum(0, count - reusable.at_most)
+        fresh = np.int64(count) if reusable is None else np.maximum(0, count - reusable.at_most)
+        # At worst all CPUs come from cores without a reserved CPU, at best cores with a reserved CPU are used up first.
         self._whole_low = self._whole_low - count
-        self._whole_high = self._whole_high - np.maximum(0, anew - self._beside_reserved)
-        # Whole cores first, then CPUs of broken ones, then more of whole ones.
+        self._whole_high = self._whole_high - np.maximum(0, fresh - self._beside_reserved)
+        # takeFullCores, then takeRemainingCPUs: CPUs of broken cores, then of further whole cores.
         single = taken - layout.per_core * np.minimum(self._cores, taken // layout.per_core)
         broken = np.minimum(single, np.maximum(0, self.pool - layout.per_core * self._cores))
         whole = taken - broken
+        # The pool keeps the CPUs of an init container, because later containers may reuse them.
         if kind == "init":
             self._keep_reusable(taken, count, broken, whole)
             return
@@ -226,16 +236,17 @@ class CpuManager:
             self._reusable = _Reusable(low, high, self._at_most(high, reusable.at_most, count), None, None)
         self.pool = self.pool - taken
         self._total = self._total - count
+        # A partly taken core is no longer whole.
         self._cores = self._cores - -(-whole // layout.per_core)
 
     def _at_most(self, high: Numbers, before: Numbers, kept: int) -> Numbers:
-        """How many CPUs may be reusable on the whole node, `before` or anew, once some are `kept`."""
+        """The most CPUs that are reusable on the whole node, from `before` or new, once a container has `kept` some."""
         known = high.sum(axis=0)
         bound = np.minimum(before, np.maximum(0, self._total - kept))
         return known if self._unknown is None else np.where(self._unknown, bound, known)
 
     def _keep_reusable(self, taken: Numbers, count: int, broken: Numbers, whole: Numbers) -> None:
-        """An init container has taken this."""
+        """Adds an init container's CPUs to the reusable CPUs (updateCPUsToReuse)."""
         reusable = self._reusable
         if reusable is None:
             everywhere = np.full(taken.shape[1], count, dtype=np.int64)
@@ -255,10 +266,9 @@ class CpuManager:
 
 @dataclass(frozen=True, slots=True)
 class CpuLayout:
-    """Of some nodes: `capacity` (zones, nodes) CPUs, `socket` (zones, nodes); the others (nodes,).
-
-    `known` says where the numbers suffice.
-    """
+    """The CPU topology of nodes: `capacity` (zones, nodes) CPUs and `socket` (zones, nodes) its position; all other
+    fields are (nodes,). `known` is where amounts decide the packing, `numa_first` where NUMA nodes are not smaller than
+    sockets (newCPUAccumulator)."""
 
     capacity: Numbers
     per_core: Numbers
@@ -268,16 +278,16 @@ class CpuLayout:
     socket: Numbers
 
     @classmethod
-    def of(cls, counts: CountsView) -> CpuLayout:
-        """Of all nodes of a view."""
-        section, zones = counts.cores(), counts.zones
+    def of(cls, nodes: NodesView) -> CpuLayout:
+        """The layouts of all nodes of a view."""
+        section, zones = nodes.cores(), nodes.zones
         per_core, _, known, numa_first, per_socket = section[zones : zones + 5]
         return cls(
             section[:zones], np.maximum(per_core, 1), known > 0, numa_first > 0, per_socket, section[zones + 5 :]
         )
 
-    def of_some(self, subset: Subset) -> CpuLayout:
-        """Of some of these nodes."""
+    def select(self, subset: Subset) -> CpuLayout:
+        """The layouts of a subset."""
         return CpuLayout(
             self.capacity[:, subset],
             self.per_core[subset],
@@ -288,14 +298,15 @@ class CpuLayout:
         )
 
 
-def take_packed(layout: CpuLayout, free: Numbers, cores: Numbers, wanted: Numbers) -> Numbers:
-    """(zones, nodes) how many CPUs come from each NUMA node; `wanted` (nodes,) is no more than is free.
+def take_packed(layout: CpuLayout, free: Numbers, cores: Numbers, number: Numbers) -> Numbers:
+    """(zones, nodes) the number of CPUs taken from each NUMA node (takeByTopologyNUMAPacked).
 
-    `free` (zones, nodes) are the CPUs that may be taken, `cores` the whole cores among them.
+    `free` (zones, nodes) are the CPUs that may be taken, `cores` the whole cores among them, and `number` (nodes,) the
+    CPUs to take, at most the sum of `free`.
     """
     taken = np.zeros_like(free)
-    left = wanted.copy()
-    # Most pods are smaller than a socket and a NUMA node, and are done after the first few of these.
+    left = number.copy()
+    # The conditions skip whole steps, because most pods are smaller than a socket and a NUMA node.
     if ((left >= layout.per_socket) & ~layout.numa_first).any():
         _take_sockets(layout, free, taken, left)
     if ((left >= layout.capacity) & (layout.capacity > 0)).any():
@@ -304,6 +315,7 @@ def take_packed(layout: CpuLayout, free: Numbers, cores: Numbers, wanted: Number
             whole = (size > 0) & (at_zone(free - taken, zone) == size) & (left >= size)
             _move(taken, left, zone, size * whole)
     if (left >= layout.per_core).any():
+        # Sockets and NUMA nodes were taken completely, so they have no whole cores left.
         cores = np.where(taken > 0, 0, cores)
         for zone in _in_order(layout, free - taken):
             count = np.minimum(at_zone(cores, zone), left // layout.per_core)
@@ -319,25 +331,28 @@ def take_packed(layout: CpuLayout, free: Numbers, cores: Numbers, wanted: Number
 
 
 def _take_sockets(layout: CpuLayout, free: Numbers, taken: Numbers, left: Numbers) -> None:
-    """Whole sockets, where a socket has several NUMA nodes."""
+    """Takes free sockets where a socket has several NUMA nodes (takeFullSockets)."""
     for socket in range(len(free)):
-        mine = layout.socket == socket
+        in_socket = layout.socket == socket
         size = layout.per_socket
-        whole = ~layout.numa_first & ((free * mine).sum(axis=0) == size) & (size > 0) & (left >= size)
-        taken += free * (mine & whole)
+        whole = ~layout.numa_first & ((free * in_socket).sum(axis=0) == size) & (size > 0) & (left >= size)
+        taken += free * (in_socket & whole)
         left -= size * whole
 
 
 def _in_order(layout: CpuLayout, free: Numbers) -> NDArray[np.intp]:
-    """(zones, nodes) the NUMA nodes as the kubelet sorts them: the fewest free CPUs first, and sockets likewise where
-    they have several NUMA nodes; those with nothing free last."""
+    """(zones, nodes) the NUMA nodes in the kubelet's order (sortAvailableNUMANodes): fewest free CPUs first.
+
+    Where a socket has several NUMA nodes, sockets come first in the same order. NUMA nodes without free CPUs are last.
+    """
     zones = len(free)
     key = free * zones + np.arange(zones)[:, None]
     if not layout.numa_first.all():
         of_socket = np.zeros_like(free)
         for socket in range(zones):
-            mine = layout.socket == socket
-            of_socket += mine * (free * mine).sum(axis=0)
+            in_socket = layout.socket == socket
+            of_socket += in_socket * (free * in_socket).sum(axis=0)
+        # A NUMA node has fewer than 2**21 CPUs, so the socket's key outweighs the NUMA node's.
         key += np.where(layout.numa_first, 0, (of_socket * zones + layout.socket) << 24)
     key += (free <= 0) * np.int64(1 << 60)
     return np.argsort(key, axis=0)

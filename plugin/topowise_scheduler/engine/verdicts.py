@@ -1,18 +1,17 @@
-"""What is said of a pod and many nodes: why a kubelet would refuse it, or why counts do not tell.
+"""The verdicts on a pod and many nodes: the kubelet's reason for a refusal, or the cause why amounts do not decide.
 
-Invariant: a node is decided once; what is found out about it later changes nothing (`Decisions`).
+Invariant: the first decision on a node is final (`Decisions`), as the kubelet stops at the first failed check.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from topowise_scheduler.engine.masks import Flags
+from topowise_scheduler.engine.mask_arrays import Flags
 from topowise_scheduler.kubelet.hints import (
     EMPTY_POOL,
     NEVER_ENDS,
@@ -25,7 +24,7 @@ from topowise_scheduler.kubelet.predicates import SIDECARS_FORBIDDEN
 
 OUT_OF: Final = "OutOf"
 
-# The reasons of the kubelet, by the number they have in arrays. "OutOf" goes on with the name of a resource.
+# The kubelet's reasons, by their number in arrays. The name of a resource follows "OutOf".
 REASONS: Final = (
     "", TOPOLOGY_AFFINITY, UNEXPECTED, SMT_ALIGNMENT, EMPTY_POOL, NEVER_ENDS, WOULD_PANIC, SIDECARS_FORBIDDEN,
     OUT_OF,
@@ -38,7 +37,7 @@ PANICS: Final = NUMBER_OF[WOULD_PANIC]
 SIDECARS: Final = NUMBER_OF[SIDECARS_FORBIDDEN]
 SHORT: Final = NUMBER_OF[OUT_OF]
 
-# Why counts do not tell and the model of the one node is asked.
+# Why amounts do not decide and the kubelet model of the node does.
 CAUSES: Final = (
     "",
     "zones",
@@ -61,27 +60,24 @@ CAUSE: Final = {cause: number for number, cause in enumerate(CAUSES)}
 
 
 class Decisions:
-    """`undecided` (nodes,), and of the others `reason` why they refuse, or `cause` why counts do not tell.
+    """`undecided` (nodes,), and for decided nodes the `reason` for the refusal or the `cause` for the model's
+    decision."""
 
-    `short` is the number of the missing resource among those the predicates check (admission.checked).
-    """
-
-    __slots__ = ("cause", "reason", "short", "undecided")
+    __slots__ = ("cause", "reason", "undecided")
 
     def __init__(self, count: int) -> None:
         self.undecided: Flags = np.ones(count, dtype=np.bool_)
         self.reason: NDArray[np.int8] = np.zeros(count, dtype=np.int8)
-        self.short: NDArray[np.int16] = np.full(count, -1, dtype=np.int16)
         self.cause: NDArray[np.int8] = np.zeros(count, dtype=np.int8)
 
     def refuse(self, where: Flags, reason: int) -> None:
-        """These nodes refuse the pod, unless they were decided before."""
+        """Decides that these nodes refuse the pod, unless they were decided before."""
         where = where & self.undecided
         self.reason[where] = reason
         self.undecided &= ~where
 
     def defer(self, where: Flags | None, cause: str) -> None:
-        """For these the model is to be asked, unless they were decided before."""
+        """Leaves these nodes to the kubelet model, unless they were decided before."""
         if where is not None:
             where = where & self.undecided
             self.cause[where] = CAUSE[cause]
@@ -91,37 +87,10 @@ class Decisions:
 class Outcome(IntEnum):
     """Whether the node's kubelet would admit the pod.
 
-    UNSCHEDULABLE: not now, but it would with nothing held by pods. UNRESOLVABLE: not even then. UNKNOWN: no such row.
+    UNSCHEDULABLE: only if the node were empty. UNRESOLVABLE: not even then. UNKNOWN: no verdict.
     """
 
     UNKNOWN = 0
     FITS = 1
     UNSCHEDULABLE = 2
     UNRESOLVABLE = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """Arrays in the order of `rows` (nodes,); they are the caller's own.
-
-    `outcome` is of Outcome. `reason` is a number of REASONS, 0 where the pod fits, and `short` one of `resources` where
-    the reason is a shortage, else -1.
-
-    `zones` (containers, nodes) are the NUMA nodes of what every container will hold, in the order of admission: bit z
-    for the one at position z, 0 if it holds nothing of any. `aligned` (containers, nodes) is whether its hint was
-    preferred. Both are right where the pod fits, and where the model would have to be asked only if they were asked for
-    (`Engine.judge`).
-    """
-
-    rows: NDArray[np.int32]
-    outcome: NDArray[np.int8]
-    reason: NDArray[np.int8]
-    short: NDArray[np.int16]
-    zones: NDArray[np.int64]
-    aligned: NDArray[np.bool_]
-    resources: tuple[str, ...]
-
-    def reason_of(self, index: int) -> str:
-        """The kubelet's reason for the node at an index of the arrays, "" if the pod fits."""
-        reason = int(self.reason[index])
-        return REASONS[reason] + self.resources[self.short[index]] if reason == SHORT else REASONS[reason]

@@ -18,11 +18,11 @@ from topowise import pods
 from topowise.errors import ApiError
 from topowise.kube import paths
 from topowise.kube.api import Api
+from topowise_scheduler import predicted_annotation
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.pods.records import PodRecord, Records
 from topowise_scheduler.extender import wire
 from topowise_scheduler.extender.replies import BadRequestError, NotReady, Observer, Reply
-from topowise_scheduler.view import prediction
 
 # Together less than the 2 s of kube-scheduler's httpTimeout in our documentation.
 _WAIT_S = 0.5
@@ -125,7 +125,7 @@ class Binder:
             return {}
         if args.PodUID not in state.kubelet.active:
             return {}
-        return prediction.for_binding(state.kubelet, args.PodUID, has_ids=state.report.precision == "exact")
+        return predicted_annotation.for_binding(state.kubelet, args.PodUID, has_ids=state.report.precision == "exact")
 
     def _keep_reservation(self, record: PodRecord, node: str) -> None:
         """The pod may be bound: its reservation stays until its next event, or until the reservation expires."""

@@ -19,14 +19,15 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from topowise import files
+from topowise.bounded import Bounded
 from topowise.kube.credentials import SERVICE_ACCOUNT
 
 _OWN_NAMESPACE: Final = SERVICE_ACCOUNT / "namespace"
 _JSON: Final = frozenset((b"application/json",))
 _MANIFEST: Final = _JSON | {b"application/yaml", b"application/x-yaml", b"text/yaml"}
 _SAME: Final = (b"none", b"same-origin")
-# Host headers that are cached; a service has one or two.
-_MAX_HOSTS: Final = 64
+# Bytes of Host headers that are cached; a service has one or two.
+_MAX_HOST_BYTES: Final = 16 << 10
 
 
 class Refusal(NamedTuple):
@@ -41,7 +42,7 @@ class Callers:
 
     def __init__(self, hosts: Iterable[str] | None) -> None:
         self._hosts = None if hosts is None else frozenset(map(_bare, hosts))
-        self._known: set[bytes] = set()
+        self._known: Bounded[bytes, bool] = Bounded(_MAX_HOST_BYTES, lambda host, _: len(host))
 
     def refusal(
         self, method: str, headers: Iterable[tuple[bytes, bytes]], scheme: str, *, is_page: bool
@@ -59,7 +60,7 @@ class Callers:
                 site = value
             elif name == b"content-type":
                 content_type = value
-        if host not in self._known and (refusal := self._unknown(host)) is not None:
+        if (host is None or not self._known.get(host)) and (refusal := self._unknown(host)) is not None:
             return refusal
         if origin is not None and not (is_page and origin == b"%s://%s" % (scheme.encode(), host or b"")):
             return Refusal(403, "not from a web page: the request has an Origin")
@@ -75,8 +76,7 @@ class Callers:
         name = _bare(host.decode("latin-1"))
         if not self._is_ours(name):
             return Refusal(403, f"Host is {name!r:.80}, expected an address, localhost or one of the configured hosts")
-        if len(self._known) < _MAX_HOSTS:
-            self._known.add(host)
+        self._known.put(host, True)
         return None
 
     def _is_ours(self, name: str) -> bool:

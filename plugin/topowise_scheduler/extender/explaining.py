@@ -15,8 +15,8 @@ from topowise.runtime.turns import collected
 from topowise.text import escaped_json_bytes
 from topowise_scheduler import kube_scheduler
 from topowise_scheduler.extender.replies import BadRequestError, NotReady, Query, Reply
-from topowise_scheduler.view.cluster_view import ClusterView
-from topowise_scheduler.view.explanation import NodeExplanation
+from topowise_scheduler.presentation.explain.cluster_view import ClusterView
+from topowise_scheduler.presentation.explain.explanation import NodeExplanation
 
 _TIMEOUT_S = 5.0
 _encode = msgspec.json.Encoder().encode

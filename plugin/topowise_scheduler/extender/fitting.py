@@ -1,4 +1,4 @@
-"""POST /fit-together: do these pods fit at once; JSON or YAML of `FitTogether` (fit_together.py)."""
+"""POST /fit-together: do these pods fit at once; JSON or YAML of `FitTogether` (fit_together/)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ import msgspec
 from topowise import documents
 from topowise.text import escaped_json_bytes
 from topowise_scheduler.extender.replies import BadRequestError, NotReady, Reply
-from topowise_scheduler.fit_together import Fitting, FitTogether
-from topowise_scheduler.view.together import Together
+from topowise_scheduler.fit_together import FitTogether, FitTogetherService, GroupPlacement
 
 
 class FittingVerb:
     """Raises BadRequestError and ParseError."""
 
-    def __init__(self, fitting: Fitting, not_ready: NotReady) -> None:
+    def __init__(self, fitting: FitTogetherService, not_ready: NotReady) -> None:
         self._fitting = fitting
         self._not_ready = not_ready
 
@@ -39,7 +38,7 @@ def refuse(problem: str) -> Reply:
     return Reply(msgspec.json.encode({"error": problem}), problem=problem)
 
 
-def _document(result: Together, reservation: str) -> dict[str, Any]:
+def _document(result: GroupPlacement, reservation: str) -> dict[str, Any]:
     document: dict[str, Any] = {
         "fits": result.fits,
         "placements": [

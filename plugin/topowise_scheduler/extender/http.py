@@ -20,10 +20,10 @@ import uvicorn
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from topowise.runtime import tls
-from topowise.runtime.allowance import Allowance, Paced
+from topowise.runtime.cpu_allowance import Allowance, Paced
 from topowise.runtime.listening import listen
 from topowise.runtime.log import kv
-from topowise.runtime.once import OncePerChange
+from topowise.runtime.log_once import OncePerChange
 from topowise.runtime.tasks import unending
 from topowise.runtime.turns import UnpreparedError, sliced
 from topowise_scheduler.configuration import Extender, ReadOnly

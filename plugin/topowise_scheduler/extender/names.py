@@ -12,13 +12,13 @@ win, because they are last.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from itertools import compress
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from topowise.bounded import Bounded
 from topowise_scheduler.answers import Verdicts
 from topowise_scheduler.engine import Engine, Outcome
 from topowise_scheduler.extender import wire
@@ -31,8 +31,8 @@ _HEAD: Final = b'{"Host":"'
 _ANSWER: Final = b'{"Nodes":null,"NodeNames":%b,"FailedNodes":%b,"FailedAndUnresolvableNodes":%b,"Error":""}'
 
 _MAX_LISTS: Final = 8
-_MAX_ANSWERS: Final = 32
 _MAX_BYTES: Final = 16 << 20
+_MAX_ANSWER_BYTES: Final = 8 << 20
 # Bytes of a string with its list entry, and of a row.
 _NAME_BYTES: Final = 72
 _ROW_BYTES: Final = 12
@@ -44,10 +44,11 @@ Rows = NDArray[np.int32]
 
 
 class Answered(NamedTuple):
-    """An ExtenderFilterResult, and its NodeNames."""
+    """An ExtenderFilterResult, its NodeNames, and the bytes that both add to the names of the question."""
 
     body: bytes
     fitting: Names
+    size: int = 0
 
 
 class Names:
@@ -59,10 +60,14 @@ class Names:
         self._text = text
         self._rows = engine.rows(names) if rows is None else rows
         self._known_at = engine.membership
-        self._answers: OrderedDict[bytes, Answered] = OrderedDict()
+        self._answers: Bounded[bytes, Answered] = Bounded(_MAX_ANSWER_BYTES, lambda _, answered: answered.size)
         self._scores: _Scores | None = None
-        self.size = (_NAME_BYTES + _ROW_BYTES + _SCORE_BYTES) * len(names) + 3 * len(text or b"")
+
+    @property
+    def size(self) -> int:
         """Approximate bytes, with all cached answers."""
+        own = (_NAME_BYTES + _ROW_BYTES + _SCORE_BYTES) * len(self.names) + 3 * len(self._text or b"")
+        return own + self._answers.bytes
 
     @property
     def rows(self) -> Rows:
@@ -76,7 +81,6 @@ class Names:
         """The names as JSON."""
         if self._text is None:
             self._text = wire.encode(self.names)
-            self.size += 3 * len(self._text)
         return self._text
 
     def begin_in(self, body: bytes) -> int:
@@ -89,29 +93,12 @@ class Names:
     def answer(self, verdicts: Verdicts) -> Answered:
         """The answer to filter."""
         key = verdicts.outcomes.tobytes() + verdicts.words.tobytes()
-        answer = self._answers.get(key)
-        if answer is None:
-            answer = self._answers[key] = self._encode(verdicts)
-            self.size += len(key) + len(answer.body) + answer.fitting.size
-            if len(self._answers) > _MAX_ANSWERS:
-                self._forget_oldest()
-        else:
-            self._answers.move_to_end(key)
-        return answer
+        return self._answers.once(key, lambda: self._encode(verdicts))
 
     def shortened(self, at: NDArray[np.intp]) -> Answered:
         """The answer to filter with only these nodes; no other node is named."""
         shortlist = Names(self._engine, [self.names[index] for index in at.tolist()], rows=self.rows[at])
         return Answered(_ANSWER % (shortlist.text, b"{}", b"{}"), shortlist)
-
-    def forget(self) -> None:
-        """Drop all cached answers."""
-        while self._answers:
-            self._forget_oldest()
-
-    def _forget_oldest(self) -> None:
-        key, answer = self._answers.popitem(last=False)
-        self.size -= len(key) + len(answer.body) + answer.fitting.size
 
     def scored(self, scores: NDArray[np.int64]) -> bytes:
         """The answer to prioritize: HostPriorityList."""
@@ -131,7 +118,9 @@ class Names:
             self._failed(verdicts, Outcome.UNSCHEDULABLE),
             self._failed(verdicts, Outcome.UNRESOLVABLE),
         )
-        return Answered(body, fitting)
+        # The key has three bytes for each name.
+        size = 3 * len(self.names) + len(body) + (0 if fitting is self else fitting.size)
+        return Answered(body, fitting, size)
 
     def _part(self, where: NDArray[np.bool_]) -> Names:
         return Names(self._engine, list(compress(self.names, where.tolist())), rows=self.rows[where])
@@ -215,9 +204,6 @@ class NameLists:
             self._lists = [names, *[known for known in self._lists if known is not names]][:_MAX_LISTS]
 
     def trim(self) -> None:
-        """Drop answers and lists beyond the limit of bytes."""
+        """Drop lists beyond the limit of bytes."""
         while self._lists and sum(names.size for names in self._lists) > _MAX_BYTES:
-            last = self._lists[-1]
-            last.forget()
-            if len(self._lists) > 1 or last.size > _MAX_BYTES:
-                self._lists.pop()
+            self._lists.pop()

@@ -57,7 +57,7 @@ class Verb(NamedTuple):
 
 
 class Observer(Protocol):
-    """Records decisions for people (ui/decisions.py); called after each answer is sent."""
+    """Keeps the decisions for the dashboard; each method is called after its answer is sent."""
 
     def filtered(self, question: Question, verdicts: Verdicts, seconds: float) -> None:
         """Nodes were filtered."""

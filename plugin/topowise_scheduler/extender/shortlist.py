@@ -14,12 +14,12 @@ memory, and does not report the node. Without a choice, the ledger knows the nod
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from topowise.bounded import Bounded
 from topowise_scheduler.answers import Answers, Question, Verdicts
 from topowise_scheduler.cluster.nodes import Nodes
 from topowise_scheduler.engine import Outcome
@@ -27,8 +27,8 @@ from topowise_scheduler.engine import Outcome
 # As kube-scheduler's encoder writes them. In an annotation they only cost the pod its short list.
 _PREFERENCES: Final = (b'"preferredDuringSchedulingIgnoredDuringExecution":[', b'"ScheduleAnyway"')
 _AVOIDED: Final = "PreferNoSchedule"
-# Pods that are remembered; a forgotten pod may get a second short list.
-_MAX_SHORTENED: Final = 10_000
+# Bytes of the uids of pods; a forgotten pod may get a second short list.
+_MAX_SHORTENED_BYTES: Final = 4 << 20
 
 
 class Shortlist:
@@ -38,7 +38,7 @@ class Shortlist:
         self._answers = answers
         self._nodes = nodes
         self._most = most
-        self._shortened_uids: OrderedDict[str, None] = OrderedDict()
+        self._shortened_uids: Bounded[str, bool] = Bounded(_MAX_SHORTENED_BYTES, lambda uid, _: len(uid))
 
     def of(self, question: Question, verdicts: Verdicts, body: bytes) -> NDArray[np.intp] | None:
         """Indices of the question's nodes, best first; None for all nodes that fit."""
@@ -52,9 +52,7 @@ class Shortlist:
         best = self._best(question, verdicts, self._most)
         if best is None or self._are_avoided(question, best):
             return None
-        self._shortened_uids[uid] = None
-        if len(self._shortened_uids) > _MAX_SHORTENED:
-            self._shortened_uids.popitem(last=False)
+        self._shortened_uids.put(uid, True)
         return best
 
     def _best(self, question: Question, verdicts: Verdicts, most: int) -> NDArray[np.intp] | None:

@@ -73,7 +73,7 @@ class Verbs:
         self._prefetched.drop(question.record.uid)
         verdicts = self._answers.verdicts(question, at_once=False)
         few = None if self._shortlist is None else self._shortlist.of(question, verdicts, body)
-        answer, fitting = names.answer(verdicts) if few is None else names.shortened(few)
+        answer, fitting, _ = names.answer(verdicts) if few is None else names.shortened(few)
         if nodes is not None:
             answer = wire.encode(
                 msgspec.structs.replace(wire.decode_result(answer), NodeNames=None, Nodes=_of(nodes, verdicts))

@@ -1,12 +1,12 @@
-"""What a node's kubelet will do with a pod: admitted or not, why, and which NUMA nodes, CPUs, memory and devices.
+"""Predicts what a node's kubelet will do with a pod: decision, reason, NUMA nodes, CPUs, memory and devices.
 
-A reader who knows the kubelet finds each part under its own name: topology_manager, cpu_manager (with cpu_topology,
-cpu_assignment), memory_manager, device_manager, predicates. One who does not may start at node.py, which is a node
-with its pods, and scopes.py, the order in which the kubelet asks its managers. Everything is a function of values: no
-I/O, no clock, no randomness. Where the kubelet takes "any" device of a set, the lowest id is taken.
+Each module has the name of the kubelet's part: topology_manager, cpu_manager (with cpu_topology, cpu_assignment),
+memory_manager, device_manager, predicates. New readers start at node.py, a node with its pods, and scopes.py, the order
+in which the kubelet asks its managers. Everything is a function of values: no I/O, no clock, no randomness. Where the
+kubelet takes any device of a set, the model takes the lowest id.
 
-Kubelets differ by version, and how is data: behaviour.py. Each version is checked against recorded decisions of its own
-code (tests/unit/scheduler/kubelet/test_recorded_decisions.py, test_recorded_versions.py).
+Kubelet versions differ in data only: behaviour.py. Recorded decisions of each version's own code check the model
+(tests/unit/scheduler/kubelet/test_recorded_decisions.py, test_recorded_versions.py).
 """
 
 from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation

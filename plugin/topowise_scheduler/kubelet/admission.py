@@ -1,4 +1,4 @@
-"""The answer of the model to a pod: the decision, and what every container holds."""
+"""The model's answer for a pod: the decision, and each container's allocation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from topowise_scheduler.kubelet.predicates import Shortage
 
 
 class MemoryBlock(msgspec.Struct, frozen=True, gc=False):
-    """Memory of one type on these NUMA nodes, by id."""
+    """Memory of a type on these NUMA nodes, by id."""
 
     type: str
     numa: tuple[int, ...]
@@ -21,9 +21,9 @@ class MemoryBlock(msgspec.Struct, frozen=True, gc=False):
 
 
 class Placement(msgspec.Struct, frozen=True, gc=False):
-    """What one container holds. `numa` and `preferred` are the stored hint, `numa` None for no affinity.
+    """The allocation of a container. `numa` and `preferred` are the stored hint; `numa` is None without affinity.
 
-    `cpus` is None on the shared pool; as an integer it has the bit of every CPU id set.
+    `cpus` is None for the shared pool, else an integer with the bit of every CPU id set.
     """
 
     kind: Kind
@@ -35,9 +35,9 @@ class Placement(msgspec.Struct, frozen=True, gc=False):
 
 
 class Rejection(msgspec.Struct, frozen=True, gc=False):
-    """Where an admission failed: the container ("" for the whole pod), and the provider or the hint that did not do.
+    """Where an admission failed: the container ("" for the pod), and the provider's error or the rejected hint.
 
-    The mask of the hint is one of positions (`Kubelet.ids` gives the node ids).
+    The mask of the hint has positions, not ids (`Kubelet.ids` converts them).
     """
 
     container: str
@@ -47,7 +47,7 @@ class Rejection(msgspec.Struct, frozen=True, gc=False):
 
 
 class Admission(msgspec.Struct, frozen=True, gc=False):
-    """The decision. `reason` and `message` are those of the pod's status, `stage` is "topology" or "predicate"."""
+    """The decision. `reason` and `message` are the pod's status fields; `stage` is "topology" or "predicate"."""
 
     uid: str
     qos: Qos

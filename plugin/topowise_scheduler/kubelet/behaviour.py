@@ -1,8 +1,8 @@
-"""In which ways kubelets decide differently: one field per change, and the version that brought it.
+"""Differences between kubelet versions: a field per change, and the version that introduced it.
 
-Every field is False for a kubelet from before the change and True after it, so that a version is the set of changes it
-has. The managers read fields and never a version; which version has what is in `ROWS`, and nowhere else. A new minor
-is one row with its differences (docs/development/kubelet-versions.md tells how one is added and proven).
+Every field is False for a kubelet before the change and True after it, so a version is a set of changes. The managers
+read fields and never a version. `ROWS` alone maps versions to changes. A new minor is a row with its differences
+(docs/development/kubelet-versions.md explains how to add and prove it).
 
 1.28 to 1.36 are recorded: code of that patch release decided the scenarios in tests/unit/scheduler/kubelet/recorded.
 1.37 and 1.38 are reconstructed: the changes were read, and applied to the code of 1.36.2.
@@ -20,61 +20,60 @@ Proof = Literal["recorded", "reconstructed"]
 
 
 class Behaviour(msgspec.Struct, frozen=True, kw_only=True, gc=False, cache_hash=True):
-    """What a kubelet does, each as a change that it has or has not. Equal behaviours decide equally."""
+    """The changes that a kubelet has. Equal behaviours decide equally."""
 
     sidecars_are_kept: bool = False
-    """CPUs, memory and devices of a sidecar stay its own. Before, they were left to the containers after it, as those
-    of an init container are."""
+    """A sidecar keeps its CPUs, memory and devices. Before, later containers reused them, like an init container's."""
 
     cpu_refusals_tell_amounts: bool = False
-    """"not enough cpus available to satisfy request" goes on with how many were asked for (the text alone)."""
+    """ "not enough cpus available to satisfy request" includes the requested and available numbers (text only)."""
 
     unknown_resources_of_init_containers_are_dropped: bool = False
-    """An extended resource that the node does not have keeps no pod out. Before, one of an init container did."""
+    """An extended resource that the node lacks refuses no pod. Before, an init container's did."""
 
     memory_groups_are_checked: bool = False
-    """The memory manager refuses a hint that joins nodes which are in use alone or in another group."""
+    """The memory manager refuses a hint that joins nodes with single-node allocations, or nodes of another group."""
 
     smt_refusal_counts_free_cores: bool = False
-    """A refusal by full-pcpus-only tells of free cores even if there are none (the text alone)."""
+    """A full-pcpus-only refusal has the number of free CPUs even if it is 0 (text only)."""
 
     memory_policies_are_by_platform: bool = False
-    """memoryManagerPolicy BestEffort is known, and not for Linux (the text alone)."""
+    """memoryManagerPolicy BestEffort exists, but not for Linux (text only)."""
 
     topology_option_errors_are_lower_case: bool = False
-    """How a topology option without its gate is refused begins with a lower-case letter (the text alone)."""
+    """The refusal of a topology option without its gate starts with a lower-case letter (text only)."""
 
     pod_level_pods_are_not_aligned: bool = False
-    """CPU and memory manager leave a pod with pod-level resources alone. Before, they saw its containers only."""
+    """CPU and memory manager ignore a pod with pod-level resources. Before, they read its containers only."""
 
     uncore_rounds_cores_up: bool = False
-    """An odd rest of CPUs may come from one L3 cache, with half a core. Before, only whole cores were counted."""
+    """An odd remainder of CPUs may come from one L3 cache, with half a core. Before, only whole cores counted."""
 
     device_hints_are_near_devices: bool = False
     """Device hints are masks over the NUMA nodes that have devices of the resource. Before, over all nodes."""
 
     distribution_prefers_one_socket: bool = False
-    """With align-by-socket, distribute-cpus-across-numa looks for NUMA nodes of one socket."""
+    """With align-by-socket, distribute-cpus-across-numa prefers NUMA nodes of one socket."""
 
     hint_width_is_least: bool = False
     """distribute-cpus-across-numa takes at least as many NUMA nodes as the hint has."""
 
     remainder_counts_whole_groups: bool = False
-    """distribute-cpus-across-numa offers a remainder to nodes with enough whole groups. Before, to nodes with enough
-    CPUs, and if those lie in parts of groups the search never ends."""
+    """distribute-cpus-across-numa takes a remainder from nodes with enough whole groups of free CPUs. Before, the
+    number of free CPUs counted, and free CPUs in incomplete groups made the search endless."""
 
     combinations_are_copied: bool = False
-    """A remembered combination of NUMA nodes stays what it was. Before, a later one could overwrite it."""
+    """A remembered combination of NUMA nodes stays unchanged. Before, a later combination could overwrite it."""
 
     spread_goes_core_by_core: bool = False
-    """distribute-cpus-across-cores takes one CPU of each core in turn. Before, CPUs by ascending id."""
+    """distribute-cpus-across-cores takes a CPU of each core in turn. Before, CPUs by ascending id."""
 
 
 CHANGES: Final = Behaviour.__struct_fields__
 
 
 class Row(NamedTuple):
-    """What one minor changed. `source` is the release whose code was run, `changes` has the change for each field."""
+    """The changes of one minor. `source` is the release whose code was run; `changes` maps fields to pull requests."""
 
     minor: int
     proof: Proof
@@ -83,7 +82,7 @@ class Row(NamedTuple):
 
 
 class Distribution(NamedTuple):
-    """A build with changes of its own, on top of its minor's row; `options` are policy options it has besides."""
+    """A build with changes in addition to its minor's row; `options` are its additional policy options."""
 
     name: str
     minor: int
@@ -104,12 +103,7 @@ ROWS: Final = (
         },
     ),
     Row(30, "recorded", "1.30.14"),
-    Row(
-        31,
-        "recorded",
-        "1.31.14",
-        {"unknown_resources_of_init_containers_are_dropped": "kubernetes#124273"},
-    ),
+    Row(31, "recorded", "1.31.14", {"unknown_resources_of_init_containers_are_dropped": "kubernetes#124273"}),
     Row(
         32,
         "recorded",
@@ -147,12 +141,7 @@ ROWS: Final = (
 )
 
 DISTRIBUTIONS: Final = (
-    Distribution(
-        "OpenShift 4.18",
-        31,
-        "its option table",
-        options={"prefer-align-cpus-by-uncorecache": "alpha"},
-    ),
+    Distribution("OpenShift 4.18", 31, "its option table", options={"prefer-align-cpus-by-uncorecache": "alpha"}),
     Distribution("OpenShift 4.20", 33, "its code", {"uncore_rounds_cores_up": "kubernetes#131850"}),
     Distribution(
         "OpenShift 4.22",

@@ -1,13 +1,13 @@
-"""The part of KubeletConfiguration that decides admissions, and the errors with which a kubelet does not start.
+"""The part of KubeletConfiguration that affects admissions, and the errors with which a kubelet does not start.
 
-`KubeletConfiguration` is what the file, or `/configz`, says; `settle` checks it against the machine in the order in
-which the kubelet builds its managers, and returns it in the form they use. The texts are the kubelet's own.
+`KubeletConfiguration` is the content of the file or of `/configz`. `settle` checks it against the machine in the order
+in which the kubelet builds its managers, and returns the form that the managers use. The error texts are the kubelet's.
 
 Upstream: pkg/kubelet/apis/config, cm/topologymanager/policy_options.go, cm/cpumanager/policy_options.go,
 cm/memorymanager/memory_manager.go, cm/node_container_manager_linux.go (getNodeAllocatableAbsolute).
 
-What a kubelet starts with depends on its version (behaviour.py, policy_options.py, feature_gates.py), and what can be
-known of it besides its configuration is `Evidence`: a report is one of a kubelet that runs.
+A start depends on the version (behaviour.py, policy_options.py, feature_gates.py), and on what else is known of the
+kubelet, its `Evidence`: a reported kubelet runs.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from topowise import cpuset, feature_gates
 from topowise.errors import TopowiseError
 from topowise.feature_gates import Life
 from topowise.kubeletconfig import KubeletConfiguration
-from topowise.pods import HUGEPAGES, Amounts, amount_of
+from topowise.pods import Amounts, amount_of
 from topowise_scheduler.kubelet.behaviour import Behaviour, Stage
-from topowise_scheduler.kubelet.machine import Machine
+from topowise_scheduler.kubelet.machine import Machine, is_memory
 from topowise_scheduler.kubelet.masks import mask_of
 from topowise_scheduler.kubelet.policy_options import DRAFTS, OPTIONS, Manager
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED, KubeletVersion
@@ -46,9 +46,9 @@ _EXCLUSIVE_CPU_OPTIONS: Final = (
 Evidence = Literal["runs", "options", "none"]
 """What is known besides the configuration.
 
-"runs": a kubelet runs with it. So its gates exist, those of its options are on unless they are set to false, and it has
-every option that any version or draft has. "options": the gates of its options count as on unless they are set to
-false; a scenario is written so. "none": what is not in the configuration is the version's default.
+"runs": a kubelet runs with it. So its gates exist, the gates of its options are on unless set to false, and it may use
+every option of any version or draft. "options": the gates of its options are on unless set to false, as in a scenario.
+"none": everything outside the configuration is the version's default.
 """
 
 
@@ -62,11 +62,11 @@ class TopologySettings(msgspec.Struct, frozen=True, gc=False):
     prefer_closest: bool = False
     prefer_most_allocated: bool = False
     max_numa_nodes: int = 0
-    """max-allowable-numa-nodes, 0 if it is not set; no decision on a machine that is accepted depends on it."""
+    """max-allowable-numa-nodes, 0 if unset; it affects no decision on a machine that the kubelet accepts."""
 
 
 class CpuSettings(msgspec.Struct, frozen=True, gc=False):
-    """Policy static. `reserved_cpus` is the set of reservedSystemCPUs, 0 to take `reserved_milli` by topology."""
+    """Policy static. `reserved_cpus` is reservedSystemCPUs as a set; if 0, `reserved_milli` is taken by topology."""
 
     reserved_cpus: int
     reserved_milli: int
@@ -79,10 +79,10 @@ class CpuSettings(msgspec.Struct, frozen=True, gc=False):
 
 
 class Settings(msgspec.Struct, frozen=True, gc=False):
-    """A configuration the kubelet starts with. `cpu` and `reserved_memory` are None with policy none.
+    """A valid configuration. `cpu` and `reserved_memory` are None with policy none.
 
-    `reserved` is what is kept from pods, per resource; `reserved_memory` the share of each NUMA node by position.
-    `sidecars` False refuses pods that have some. `drafts` names the options in use that are in no release.
+    `reserved` is reserved from pods, per resource; `reserved_memory` is the share of each NUMA node by position.
+    `sidecars` False refuses pods with sidecars. `drafts` names the active options that are in no release.
     """
 
     topology: TopologySettings
@@ -98,7 +98,7 @@ class Settings(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Start(NamedTuple):
-    """A kubelet that is to start: what it is given, and what its version makes of that."""
+    """A kubelet's start: its configuration and version."""
 
     config: KubeletConfiguration
     version: KubeletVersion
@@ -114,17 +114,17 @@ class _Start(NamedTuple):
         return self.config.gate(name, True)
 
     def stages(self, manager: Manager) -> dict[str, Stage]:
-        """The options that count as known. A kubelet that runs with one of a later version has it from there."""
+        """Returns the known options. A running kubelet with a later version's option has a backport of it."""
         stages = dict(self.version.options)
-        known: dict[str, Stage] = {}
+        by_name: dict[str, Stage] = {}
         for option in OPTIONS:
             if option.manager == manager:
                 stage = stages.get(option.name)
                 if self.evidence == "runs" and stage is None:
                     stage = "alpha"
                 if stage is not None and (stage != "draft" or self.evidence == "runs"):
-                    known[option.name] = stage
-        return known
+                    by_name[option.name] = stage
+        return by_name
 
 
 def settle(
@@ -133,12 +133,13 @@ def settle(
     version: KubeletVersion = NEWEST_RECORDED,
     evidence: Evidence = "runs",
 ) -> Settings:
-    """The configuration as the managers use it. Raises KubeletStartError, and ParseError for a malformed quantity."""
+    """Returns the configuration in the managers' form. Raises KubeletStartError, and ParseError for a bad quantity."""
     start = _Start(config, version, evidence, dict(version.gates))
     _check_gates(start)
     _check_reserved_cpus(start, machine)
     topology = _topology(start, machine)
-    reserved = _reserved(config, machine)
+    # Percentages are of the machine's capacity.
+    reserved = config.reserved({"memory": machine.memory(), "ephemeral-storage": machine.ephemeral_storage or 0})
     cpu = _cpu(start, machine, reserved, topology.policy)
     reserved_memory = _memory(start, machine, reserved)
     pod_level = start.gate("PodLevelResources")
@@ -157,9 +158,10 @@ def settle(
 
 
 def _check_gates(start: _Start) -> None:
-    """cmd/kubelet/app/server.go: the gates are the first thing that is read, and options as a whole have one too."""
+    # cmd/kubelet/app/server.go reads the gates first; options as a whole have a gate too. Raises KubeletStartError.
     config = start.config
     if start.evidence == "runs":
+        # The gates of a running kubelet are valid, even if this version's table lacks them.
         return
     problem = feature_gates.problem(start.lives, config.featureGates or {})
     if problem:
@@ -177,7 +179,7 @@ def _check_gates(start: _Start) -> None:
 
 
 def _check_reserved_cpus(start: _Start, machine: Machine) -> None:
-    """cmd/kubelet/app/server.go, getReservedCPUs: whatever the CPU manager's policy is."""
+    # cmd/kubelet/app/server.go, getReservedCPUs: applies to every CPU manager policy. Raises KubeletStartError.
     text = start.config.reservedSystemCPUs
     online = frozenset(cpu for node in machine.numa for core in node.cores for cpu in core.threads)
     if start.evidence != "runs" and not cpuset.parse(text) <= online:
@@ -185,46 +187,47 @@ def _check_reserved_cpus(start: _Start, machine: Machine) -> None:
 
 
 def _drafts(config: KubeletConfiguration, topology_policy: str) -> tuple[str, ...]:
-    given = config.topologyManagerPolicyOptions or {} if topology_policy != "none" else {}
-    return tuple(name for name in given if name in DRAFTS)
+    options = config.topologyManagerPolicyOptions or {} if topology_policy != "none" else {}
+    return tuple(name for name in options if name in DRAFTS)
 
 
 def _topology(start: _Start, machine: Machine) -> TopologySettings:
-    """topology_manager.go, NewManager: policy none looks at nothing else."""
+    # topology_manager.go, NewManager: policy none reads nothing else.
     config = start.config
     policy, scope = config.topologyManagerPolicy or "none", config.topologyManagerScope or "container"
-    given = config.topologyManagerPolicyOptions or {}
+    options = config.topologyManagerPolicyOptions or {}
     if policy == "none":
-        told = given.get("max-allowable-numa-nodes", "")
-        return TopologySettings(policy, scope, max_numa_nodes=int(told) if _INTEGER.fullmatch(told) else 0)
+        limit = options.get("max-allowable-numa-nodes", "")
+        return TopologySettings(policy, scope, max_numa_nodes=int(limit) if _INTEGER.fullmatch(limit) else 0)
     closest = most_allocated = False
-    given_most = 0
-    stages = start.stages("topology") if given else {}
-    for name, value in given.items():
+    max_nodes = 0
+    stages = start.stages("topology") if options else {}
+    for name, value in options.items():
         _check_topology_option(start, name, stages.get(name))
         match name:
             case "prefer-closest-numa-nodes":
                 closest = _boolean(name, value)
             case "max-allowable-numa-nodes":
-                given_most = _allowable(name, value)
+                max_nodes = _allowable(name, value)
             case "prefer-most-allocated-numa-node":
                 most_allocated |= _boolean(name, value)
             case "numa-allocation-strategy":
                 most_allocated |= _is_most_allocated(name, value)
+    # NewNUMAInfo reads distances only with this option.
     if closest and any(not node.distances for node in machine.numa):
         raise KubeletStartError("error getting NUMA distances from cadvisor")
-    allowable = given_most or MIN_ALLOWABLE_NUMA_NODES
+    allowable = max_nodes or MIN_ALLOWABLE_NUMA_NODES
     if len(machine.numa) > allowable:
         raise KubeletStartError(f"unsupported on machines with more than {allowable} NUMA Nodes")
     if policy not in TOPOLOGY_POLICIES:
         raise KubeletStartError(f'unknown policy: "{policy}"')
     if scope not in TOPOLOGY_SCOPES:
         raise KubeletStartError(f'unknown scope: "{scope}"')
-    return TopologySettings(policy, scope, closest, most_allocated, given_most)
+    return TopologySettings(policy, scope, closest, most_allocated, max_nodes)
 
 
 def _check_topology_option(start: _Start, name: str, stage: Stage | None) -> None:
-    """CheckPolicyOptionAvailable of the topology manager."""
+    # CheckPolicyOptionAvailable of the topology manager.
     if stage is None:
         raise KubeletStartError(f'unknown Topology Manager Policy option: "{name}"')
     level = _missing_gate(start, "TopologyManagerPolicy", stage)
@@ -236,7 +239,7 @@ def _check_topology_option(start: _Start, name: str, stage: Stage | None) -> Non
 
 
 def _missing_gate(start: _Start, prefix: str, stage: Stage) -> str:
-    """ "Alpha" or "Beta" where an option of this stage lacks its gate, "" where it may be used."""
+    """Returns "Alpha" or "Beta" if an option of this stage lacks its gate, "" if it may be used."""
     if stage == "stable":
         return ""
     level = "Beta" if stage == "beta" else "Alpha"
@@ -244,7 +247,7 @@ def _missing_gate(start: _Start, prefix: str, stage: Stage) -> str:
 
 
 def _allowable(name: str, value: str) -> int:
-    # strconv.Atoi: no spaces, no underscores, 64 bits. What is longer is refused there as well.
+    # strconv.Atoi accepts 64 bits without spaces or underscores. It refuses longer texts too.
     if not _INTEGER.fullmatch(value):
         raise KubeletStartError(f'unable to convert policy option to integer "{name}": {value!r:.80}')
     number = int(value)
@@ -254,7 +257,7 @@ def _allowable(name: str, value: str) -> int:
 
 
 def _is_most_allocated(name: str, value: str) -> bool:
-    """The draft of a strategy; its third value is not modelled, and a wrong prediction would be worse than none."""
+    """The draft of a strategy. Its third value is not modelled, and a wrong prediction would be worse than none."""
     if value not in ("none", "most-allocated"):
         why = "not modelled" if value == "least-allocated" else "expected none, most-allocated or least-allocated"
         raise KubeletStartError(f'bad value for option "{name}": {value!r:.80}: {why}')
@@ -269,31 +272,26 @@ def _boolean(name: str, value: str) -> bool:
     raise KubeletStartError(f'bad value for option "{name}": strconv.ParseBool: parsing "{value}": invalid syntax')
 
 
-def _reserved(config: KubeletConfiguration, machine: Machine) -> Amounts:
-    """What is kept from pods per resource; percentages are of the machine's capacity."""
-    capacities = {"memory": machine.memory(), "ephemeral-storage": machine.ephemeral_storage or 0}
-    return config.reserved(capacities)
-
-
 def _cpu(start: _Start, machine: Machine, reserved: Amounts, topology_policy: str) -> CpuSettings | None:
-    """cpu_manager.go, NewManager, with policy_options.go."""
+    # cpu_manager.go, NewManager, with policy_options.go.
     config = start.config
-    given = config.cpuManagerPolicyOptions or {}
+    options = config.cpuManagerPolicyOptions or {}
     if (config.cpuManagerPolicy or "none") == "none":
-        if given:
-            shown = _go_map(given)
+        if options:
+            shown = _go_map(options)
             raise KubeletStartError(f"new none policy error: None policy: received unsupported options={shown}")
         return None
     if config.cpuManagerPolicy != "static":
         raise KubeletStartError(f'unknown policy: "{config.cpuManagerPolicy}"')
     if "cpu" not in reserved:
         raise KubeletStartError("[cpumanager] unable to determine reserved CPU resources for static policy")
+    # An empty reservation would leave no CPUs for the shared pool.
     if reserved["cpu"] <= 0:
         raise KubeletStartError(
             "[cpumanager] the static policy requires systemreserved.cpu + kubereserved.cpu to be greater than zero"
         )
     try:
-        on = _cpu_options(start, given)
+        on = _cpu_options(start, options)
         _check_align_by_socket(on, machine, topology_policy)
     except KubeletStartError as exc:
         raise KubeletStartError(f"new static policy error: {exc}") from exc
@@ -309,11 +307,11 @@ def _cpu(start: _Start, machine: Machine, reserved: Amounts, topology_policy: st
     )
 
 
-def _cpu_options(start: _Start, given: Mapping[str, str]) -> frozenset[str]:
-    """The options that are on (NewStaticPolicyOptions)."""
+def _cpu_options(start: _Start, options: Mapping[str, str]) -> frozenset[str]:
+    """Returns the active options (NewStaticPolicyOptions)."""
     on = set()
-    stages = start.stages("cpu") if given else {}
-    for name, value in given.items():
+    stages = start.stages("cpu") if options else {}
+    for name, value in options.items():
         stage = stages.get(name)
         if stage is None:
             raise KubeletStartError(f'unknown CPU Manager Policy option: "{name}"')
@@ -324,15 +322,16 @@ def _cpu_options(start: _Start, given: Mapping[str, str]) -> frozenset[str]:
             )
         if _boolean(name, value):
             on.add(name)
-    for one, other in _EXCLUSIVE_CPU_OPTIONS:
-        if one in on and other in on:
-            raise KubeletStartError(f"static policy options {one} and {other} can not be used at the same time")
+    for option, excluded in _EXCLUSIVE_CPU_OPTIONS:
+        if option in on and excluded in on:
+            raise KubeletStartError(f"static policy options {option} and {excluded} can not be used at the same time")
     return frozenset(on)
 
 
 def _check_align_by_socket(on: frozenset[str], machine: Machine, topology_policy: str) -> None:
     if "align-by-socket" not in on:
         return
+    # ValidateStaticPolicyOptions; the typo is the kubelet's.
     if topology_policy == "single-numa-node":
         raise KubeletStartError(
             "Topolgy manager single-numa-node policy is incompatible with CPUManager align-by-socket policy option"
@@ -344,10 +343,10 @@ def _check_align_by_socket(on: frozenset[str], machine: Machine, topology_policy
 
 
 def _memory(start: _Start, machine: Machine, reserved: Amounts) -> tuple[Amounts, ...] | None:
-    """memory_manager.go, NewManager: what is reserved on the nodes must be what is reserved on the machine."""
+    """Checks that the nodes' reservations add up to the machine's (NewManager in memory_manager.go)."""
     config = start.config
     policy = config.memoryManagerPolicy or "None"
-    # While the gate could be switched off, there was no memory manager without it, whatever its policy.
+    # Versions with a MemoryManager gate build no memory manager without it.
     if policy == "None" or not start.gate("MemoryManager"):
         return None
     if policy == "BestEffort" and start.version.behaviour.memory_policies_are_by_platform:
@@ -357,18 +356,19 @@ def _memory(start: _Start, machine: Machine, reserved: Amounts) -> tuple[Amounts
     per_node: dict[int, Amounts] = {node.id: {} for node in machine.nodes()}
     total: Amounts = {}
     for reservation in config.reservedMemory or ():
-        mine = per_node.get(reservation.numaNode)
-        if mine is None:
+        of_node = per_node.get(reservation.numaNode)
+        if of_node is None:
             raise KubeletStartError(
                 f"the reserved memory configuration references a NUMA node {reservation.numaNode} that does not exist "
                 "on this machine"
             )
-        for name, given in reservation.limits.items():
-            amount = amount_of(name, given)
-            mine[name] = mine.get(name, 0) + amount
+        for name, text in reservation.limits.items():
+            amount = amount_of(name, text)
+            of_node[name] = of_node.get(name, 0) + amount
             total[name] = total.get(name, 0) + amount
+    # validateReservedMemory.
     for name in dict.fromkeys((*total, *reserved)):
-        if name != "memory" and not name.startswith(HUGEPAGES):
+        if not is_memory(name):
             continue
         if total.get(name, 0) != reserved.get(name, 0):
             raise KubeletStartError(
@@ -380,13 +380,13 @@ def _memory(start: _Start, machine: Machine, reserved: Amounts) -> tuple[Amounts
     return tuple(per_node.values())
 
 
-def _go_map(given: Mapping[str, str]) -> str:
-    """A map as Go prints it."""
-    return f"map[{' '.join(f'{name}:{value}' for name, value in sorted(given.items()))}]"
+def _go_map(options: Mapping[str, str]) -> str:
+    """Returns a map as Go prints it."""
+    return f"map[{' '.join(f'{name}:{value}' for name, value in sorted(options.items()))}]"
 
 
 def _decimal(amount: int) -> str:
-    """The canonical form of a DecimalSI quantity: 12345 -> "12345", 2000000 -> "2M"."""
+    """Returns the canonical form of a DecimalSI quantity: 12345 -> "12345", 2000000 -> "2M"."""
     suffixes = ("", "k", "M", "G", "T", "P", "E")
     power = 0
     while amount and amount % 1000 == 0 and power < len(suffixes) - 1:

@@ -1,6 +1,6 @@
-"""Which CPUs: takeByTopology of the static CPU manager (pkg/kubelet/cm/cpumanager/cpu_assignment.go).
+"""Chooses CPUs: takeByTopology of the static CPU manager (pkg/kubelet/cm/cpumanager/cpu_assignment.go).
 
-Packed by default (cpu_packing.py), even over NUMA nodes with distribute-cpus-across-numa (cpu_distribution.py).
+Packed by default (cpu_packing.py); evenly over NUMA nodes with distribute-cpus-across-numa (cpu_distribution.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from topowise_scheduler.kubelet.cpu_topology import CpuSet, CpuTopology
 
 
 class Assignment:
-    """How CPUs are taken on one machine under its policy options."""
+    """Chooses CPUs on a machine under its policy options."""
 
     __slots__ = ("_distribution", "_packing", "_topology")
 
@@ -22,6 +22,7 @@ class Assignment:
         self._packing = Packing(
             spread=options.distribute_across_cores,
             core_by_core=behaviour.spread_goes_core_by_core,
+            # takeByTopologyNUMADistributed passes preferAlignByUncoreCache=false to the packing.
             by_uncore=options.align_by_uncore and not options.distribute_across_numa,
             rounds_up=behaviour.uncore_rounds_cores_up,
             tells_amounts=behaviour.cpu_refusals_tell_amounts,
@@ -39,7 +40,7 @@ class Assignment:
             )
 
     def take(self, available: CpuSet, count: int, width: int = 0) -> CpuSet:
-        """`count` of the available CPUs; `width` is the number of NUMA nodes in the hint. Raises Refused."""
+        """Returns `count` of the available CPUs; `width` is the number of NUMA nodes in the hint. Raises Refused."""
         if self._distribution is not None:
             return self._distribution.take(available, count, width)
         return take_packed(self._topology, available, count, self._packing)

@@ -1,7 +1,7 @@
 """The CPU manager: exclusive CPUs for integer requests of Guaranteed pods (pkg/kubelet/cm/cpumanager/policy_static.go).
 
-`CpuPolicy` is what never changes on a node, `CpuManager` the state: the shared pool and who holds which CPUs. With
-policy none there is no `CpuManager` at all; it gives no hints and allocates nothing (policy_none.go).
+`CpuPolicy` is the constant part of a node, `CpuManager` the state: the shared pool and the exclusive CPUs. With policy
+none there is no `CpuManager`, because policy none returns no hints and allocates nothing (policy_none.go).
 """
 
 from __future__ import annotations
@@ -11,18 +11,10 @@ from topowise_scheduler.kubelet.behaviour import Behaviour
 from topowise_scheduler.kubelet.configuration import CpuSettings, KubeletStartError
 from topowise_scheduler.kubelet.cpu_assignment import Assignment
 from topowise_scheduler.kubelet.cpu_topology import CpuSet, CpuTopology
-from topowise_scheduler.kubelet.hints import (
-    EMPTY_POOL,
-    IMPOSSIBLE,
-    SMT_ALIGNMENT,
-    Hint,
-    Hints,
-    ProviderHints,
-    Refused,
-)
+from topowise_scheduler.kubelet.hints import EMPTY_POOL, IMPOSSIBLE, SMT_ALIGNMENT, Hint, Hints, ProviderHints, Refused
 from topowise_scheduler.kubelet.masks import by_groups, by_size, mask_of, members, reaching, subsets, supersets
-from topowise_scheduler.kubelet.only import with_more
 from topowise_scheduler.kubelet.pod import ContainerView, PodView
+from topowise_scheduler.kubelet.shared_allocations import with_container
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED
 
 EMPTY_POOL_FOR_INIT = "pod rejected, pod has shared init containers but no cpus available for them"
@@ -32,7 +24,7 @@ EMPTY_POOL_FOR_SHARED = (
 
 
 class CpuPolicy:
-    """Policy static on one machine (NewStaticPolicy). Raises KubeletStartError."""
+    """Policy static on a machine (NewStaticPolicy). Raises KubeletStartError."""
 
     __slots__ = ("behaviour", "node_count", "options", "reserved", "reserved_physical", "take", "topology")
 
@@ -47,20 +39,24 @@ class CpuPolicy:
         self.options = options
         self.node_count = node_count
         self.behaviour = behaviour
-        # Which CPUs, of these so many, for a hint of so many NUMA nodes. Raises Refused.
+        # (available CPUs, count, NUMA nodes in the hint) -> CPUs. Raises Refused.
         self.take = Assignment(topology, options, behaviour).take
-        wanted = -(-options.reserved_milli // 1000)
+        # NewManager rounds the reservation up to whole CPUs; NewStaticPolicy takes them by topology unless
+        # reservedSystemCPUs is set.
+        count = -(-options.reserved_milli // 1000)
         self.reserved: CpuSet = options.reserved_cpus
         if not self.reserved:
             try:
-                self.reserved = self.take(topology.cpus, wanted)
+                self.reserved = self.take(topology.cpus, count)
             except Refused:
                 self.reserved = 0
-        if self.reserved.bit_count() != wanted:
+        if self.reserved.bit_count() != count:
             raise KubeletStartError(
                 "new static policy error: [cpumanager] unable to reserve the required amount of CPUs "
-                f"(size of {cpuset.spell(members(self.reserved))} did not equal {wanted})"
+                f"(size of {cpuset.spell(members(self.reserved))} did not equal {count})"
             )
+        # All siblings of reserved CPUs (reservedPhysicalCPUs): full-pcpus-only must not allocate the other half of such
+        # a core.
         self.reserved_physical: CpuSet = 0
         for core in topology.cores:
             if core.cpus & self.reserved:
@@ -68,79 +64,81 @@ class CpuPolicy:
 
 
 class CpuManager:
-    """The state of policy static. `held` maps a pod's uid to the CPUs of each container that has exclusive ones.
+    """The state of policy static. `allocations` maps a pod's UID to the CPUs of each container with exclusive CPUs.
 
-    A pod whose pod-level resources are managed holds one `bubble` for all its containers.
+    A pod with managed pod-level resources has a `bubble` for all its containers.
     """
 
-    __slots__ = ("_reusable", "bubbles", "default", "held", "policy")
+    __slots__ = ("_reusable", "allocations", "bubbles", "default", "policy")
 
     def __init__(self, policy: CpuPolicy) -> None:
         self.policy = policy
         self.default: CpuSet = policy.topology.cpus
         if policy.options.strict_reservation:
             self.default &= ~policy.reserved
-        self.held: dict[str, dict[str, CpuSet]] = {}
+        self.allocations: dict[str, dict[str, CpuSet]] = {}
         self.bubbles: dict[str, CpuSet] = {}
         self._reusable: CpuSet = 0
 
     @property
     def available(self) -> CpuSet:
-        """What can still be taken for exclusive use (GetAvailableCPUs)."""
+        """Returns the CPUs that can be allocated exclusively (GetAvailableCPUs)."""
         return self.default & ~self.policy.reserved
 
     def fork(self) -> CpuManager:
-        """An independent copy of the state."""
+        """Returns an independent copy of the state."""
         copy = CpuManager.__new__(CpuManager)
         copy.policy = self.policy
         copy.default = self.default
-        copy.held = self.held.copy()
+        copy.allocations = self.allocations.copy()
         copy.bubbles = self.bubbles.copy()
         copy._reusable = 0
         return copy
 
     def begin(self) -> None:
-        """A new admission begins: nothing is left for reuse yet (cpusToReuse)."""
+        """Starts an admission: nothing can be reused yet (cpusToReuse)."""
         self._reusable = 0
 
     def hints(self, pod: PodView, container: ContainerView) -> ProviderHints:
-        """GetTopologyHints."""
+        """Returns the hints for a container (GetTopologyHints)."""
         if not container.cpus:
             return {}
-        held = self.held.get(pod.uid, {}).get(container.name)
-        if held is None:
+        cpus = self.allocations.get(pod.uid, {}).get(container.name)
+        if cpus is None:
             return {"cpu": self._fitting(self.available, self._reusable, container.cpus)}
-        if held.bit_count() != container.cpus:
+        if cpus.bit_count() != container.cpus:
+            # The request changed since the allocation. An empty list of hints refuses the pod, except under
+            # best-effort.
             return {"cpu": IMPOSSIBLE}
-        return {"cpu": self._fitting(held, 0, container.cpus)}
+        return {"cpu": self._fitting(cpus, 0, container.cpus)}
 
     def pod_hints(self, pod: PodView) -> ProviderHints:
-        """GetPodTopologyHints."""
+        """Returns the hints for the pod as a whole (GetPodTopologyHints)."""
         if not pod.cpus:
             return {}
         if pod.by_pod_level and _empty_pool(pod):
             return {"cpu": IMPOSSIBLE}
-        mine = self.held.get(pod.uid)
-        if mine:
-            return {"cpu": self._pod_hints_again(pod, mine)}
+        by_container = self.allocations.get(pod.uid)
+        if by_container:
+            return {"cpu": self._pod_hints_again(pod, by_container)}
         return {"cpu": self._fitting(self.available, self._reusable, pod.cpus)}
 
     def allocate(self, pod: PodView, container: ContainerView, hint: Hint) -> None:
-        """Allocate for one container. Raises Refused."""
+        """Allocates for a container. Raises Refused."""
         count = container.cpus
         if not count:
             return
         self._check_smt_alignment(count)
-        mine = self.held.get(pod.uid, {})
-        cpus = mine.get(container.name)
+        by_container = self.allocations.get(pod.uid, {})
+        cpus = by_container.get(container.name)
         if cpus is None:
             cpus = self._take(count, hint, self._reusable)
-            self.held[pod.uid] = with_more(mine, container.name, cpus)
-        # What an init container had is for the containers after it; a sidecar or app container keeps what it takes.
+            self.allocations[pod.uid] = with_container(by_container, container.name, cpus)
+        # Later containers reuse an init container's CPUs; sidecars and app containers keep theirs (updateCPUsToReuse).
         self._reusable = self._reusable | cpus if container.kind == "init" else self._reusable & ~cpus
 
     def allocate_pod(self, pod: PodView, hint: Hint) -> None:
-        """AllocatePod (KEP-5526): one bubble for the pod, dealt out to its containers. Raises Refused."""
+        """AllocatePod (KEP-5526): allocates a bubble for the pod and partitions it. Raises Refused."""
         if not pod.cpus or pod.uid in self.bubbles:
             return
         problem = _empty_pool(pod)
@@ -150,72 +148,79 @@ class CpuManager:
         bubble = self._take(pod.cpus, hint, 0)
         self.bubbles[pod.uid] = bubble
         sidecars: CpuSet = 0
-        dealt: dict[str, CpuSet | None] = {}
+        by_container: dict[str, CpuSet | None] = {}
         pool = bubble
         for container in pod.containers:
             if container.kind == "app" or (container.kind == "sidecar" and not container.cpus):
-                dealt[container.name] = self.policy.take(pool, container.cpus) if container.cpus else None
-                pool &= ~(dealt[container.name] or 0)
+                by_container[container.name] = self.policy.take(pool, container.cpus) if container.cpus else None
+                pool &= ~(by_container[container.name] or 0)
                 continue
+            # An init container ends before the app containers start, so it may use all CPUs but the sidecars'.
             runnable = bubble & ~sidecars
             cpus = self.policy.take(runnable, container.cpus) if container.cpus else runnable
-            dealt[container.name] = cpus
+            by_container[container.name] = cpus
             if container.kind == "sidecar":
                 sidecars |= cpus
                 pool &= ~cpus
-        self.held[pod.uid] = {name: pool if cpus is None else cpus for name, cpus in dealt.items()}
+        # Containers without exclusive CPUs share the rest of the bubble.
+        self.allocations[pod.uid] = {name: pool if cpus is None else cpus for name, cpus in by_container.items()}
 
     def hold(self, uid: str, container: str, cpus: CpuSet) -> None:
-        """Book CPUs that a container is known to have."""
-        self.held[uid] = with_more(self.held.get(uid), container, cpus)
+        """Books CPUs that a container is known to have."""
+        self.allocations[uid] = with_container(self.allocations.get(uid), container, cpus)
+        # Exclusive CPUs are never in the shared pool.
         self.default &= ~cpus
 
     def recount(self) -> None:
-        """Only what is held is taken."""
-        held: CpuSet = 0
-        for containers in self.held.values():
+        """Rebuilds the shared pool from the allocations."""
+        allocated: CpuSet = 0
+        for containers in self.allocations.values():
             for cpus in containers.values():
-                held |= cpus
-        self.default = CpuManager(self.policy).default & ~held
+                allocated |= cpus
+        self.default = CpuManager(self.policy).default & ~allocated
 
     def correct(self, available: CpuSet) -> None:
-        """The kubelet's own word on what can still be taken, whatever is known of the holders."""
+        """Sets the available CPUs that the kubelet reports, regardless of the known allocations."""
         self.default = self.default & self.policy.reserved | available & self.policy.topology.cpus
 
     def release(self, uid: str) -> None:
-        """Give back all the pod has (RemoveContainer, for each of its containers)."""
-        for cpus in self.held.pop(uid, {}).values():
+        """Releases all CPUs of the pod (RemoveContainer, for each of its containers)."""
+        for cpus in self.allocations.pop(uid, {}).values():
             self.default |= cpus
+        # A bubble may have CPUs that no container uses exclusively.
         self.default |= self.bubbles.pop(uid, 0)
 
     def exclusive_cpus(self, position: int) -> tuple[int, int]:
-        """How many CPUs of a NUMA node are held exclusively, and how many can be at all."""
+        """Returns the exclusively allocated and the allocatable CPUs of a NUMA node, as numbers."""
         policy = self.policy
         allocatable = policy.topology.numa_cpus[position] & ~policy.reserved
         return (allocatable & ~self.default).bit_count(), allocatable.bit_count()
 
-    def _pod_hints_again(self, pod: PodView, mine: dict[str, CpuSet]) -> Hints:
-        """The pod is admitted once more, after a restart of the kubelet."""
-        held = 0
+    def _pod_hints_again(self, pod: PodView, by_container: dict[str, CpuSet]) -> Hints:
+        """Returns the hints of a pod that is admitted again, after a restart of the kubelet."""
+        allocated = 0
         for container in pod.containers:
-            cpus = mine.get(container.name)
+            cpus = by_container.get(container.name)
             if cpus is None or not container.cpus:
                 continue
             if cpus.bit_count() != container.cpus:
+                # The container's request changed since the allocation.
                 return IMPOSSIBLE
-            held |= cpus
-        if held.bit_count() == pod.cpus:
-            return self._fitting(held, 0, pod.cpus)
-        return self._fitting(self.available, self._reusable | held, pod.cpus)
+            allocated |= cpus
+        if allocated.bit_count() == pod.cpus:
+            return self._fitting(allocated, 0, pod.cpus)
+        return self._fitting(self.available, self._reusable | allocated, pod.cpus)
 
     def _fitting(self, available: CpuSet, reusable: CpuSet, requested: int) -> Hints:
-        """generateCPUTopologyHints: every mask that has enough, preferred those no larger than the machine demands."""
+        # generateCPUTopologyHints: every mask with enough CPUs fits; masks of the smallest size are preferred.
         topology, count = self.policy.topology, self.policy.node_count
         free = tuple([(cpus & available).bit_count() for cpus in topology.numa_cpus])
         fits = reaching(free, requested - reusable.bit_count()) & subsets(topology.nodes)
         if reusable:
-            # What init containers had must be within the mask.
+            # The mask must contain all reusable CPUs: upstream skips a mask without the NUMA node of a reusable CPU.
             fits &= supersets(mask_of(numa.id for numa in topology.numas if numa.cpus & reusable), count)
+        # minAffinitySize counts all CPUs of a mask, also allocated and reserved CPUs. So a busy machine has no
+        # preferred hint.
         size = topology.smallest_mask(requested)
         preferred = fits & by_size(count)[size]
         if self.policy.options.align_by_socket:
@@ -223,17 +228,19 @@ class CpuManager:
         return Hints(fits, preferred)
 
     def _socket_aligned(self, fits: int, size: int) -> int:
-        """The masks on as few sockets as the smallest mask would need (isHintSocketAligned)."""
+        # Returns the masks on as few sockets as the smallest mask would need (isHintSocketAligned).
         topology = self.policy.topology
         nodes_per_socket = len(topology.numas) // topology.sockets_total if topology.sockets_total else 0
         if not nodes_per_socket:
             return 0
         by_sockets = by_groups(topology.socket_masks, self.policy.node_count)
+        # minSockets of isHintSocketAligned, rounded up.
         sockets = -(-size // nodes_per_socket)
         return fits & by_sockets[sockets] if sockets < len(by_sockets) else 0
 
     def _check_smt_alignment(self, count: int) -> None:
-        """full-pcpus-only: whole cores, none of which has a reserved CPU (enforceSMTAlignment)."""
+        """full-pcpus-only: a request must be whole cores without any reserved CPU. Raises Refused."""
+        # enforceSMTAlignment.
         if not self.policy.options.full_pcpus_only:
             return
         per_core = self.policy.topology.cpus_per_core
@@ -252,15 +259,16 @@ class CpuManager:
             )
 
     def _take(self, count: int, hint: Hint, reusable: CpuSet) -> CpuSet:
-        """allocateCPUs: first within the hint, then anywhere."""
+        # allocateCPUs: first within the hint, then from all available CPUs.
         pool = self.available | reusable
         taken: CpuSet = 0
         if hint.mask is not None:
             topology = self.policy.topology
-            wished = topology.cpus_in(hint.mask)
+            hint_cpus = topology.cpus_in(hint.mask)
             if self.policy.options.align_by_socket:
-                wished = topology.cpus_of_sockets_in(wished)
-            aligned = pool & wished
+                # getAlignedCPUs extends the hint to whole sockets.
+                hint_cpus = topology.cpus_of_sockets_in(hint_cpus)
+            aligned = pool & hint_cpus
             taken = self.policy.take(aligned, min(count, aligned.bit_count()), hint.mask.bit_count())
         taken |= self.policy.take(pool & ~taken, count - taken.bit_count())
         self.default &= ~taken
@@ -268,11 +276,13 @@ class CpuManager:
 
 
 def _empty_pool(pod: PodView) -> str:
-    """Why a container that shares the pod's CPUs would get none, "" if all get some (validatePodScopeResources)."""
+    """Returns why a container in the shared pool of the pod would get no CPUs, "" otherwise."""
+    # validatePodScopeResources.
     exclusive = 0
     shared = False
     for container in pod.containers:
         if container.kind == "init":
+            # An init container in the shared pool needs CPUs that no earlier sidecar has.
             if not container.cpus and exclusive >= pod.cpus:
                 return EMPTY_POOL_FOR_INIT
         elif container.cpus:

@@ -1,7 +1,7 @@
-"""Which CPUs by default: packed (takeByTopologyNUMAPacked in pkg/kubelet/cm/cpumanager/cpu_assignment.go).
+"""Chooses CPUs by default: packed (takeByTopologyNUMAPacked in pkg/kubelet/cm/cpumanager/cpu_assignment.go).
 
-Whole NUMA nodes, sockets, L3 caches and cores while the request still covers one, single CPUs last, and of equal places
-the fullest first, so that large free places stay whole.
+It takes whole NUMA nodes, sockets, L3 caches and cores while the request covers them, and single CPUs last. Among equal
+domains it takes the domain with the fewest free CPUs, so that large free domains stay whole.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from topowise_scheduler.kubelet.masks import members
 
 
 class Packing(NamedTuple):
-    """`spread` takes single CPUs round the cores, `by_uncore` prefers whole L3 caches; the others are behaviours."""
+    """`spread` takes single CPUs round the cores, `by_uncore` prefers whole L3 caches; the rest are behaviours."""
 
     spread: bool = False
     core_by_core: bool = False
@@ -25,7 +25,7 @@ class Packing(NamedTuple):
     tells_amounts: bool = True
 
     def shortage(self, count: int, free: int) -> Refused:
-        """What is said where there are too few CPUs."""
+        """Returns the refusal for too few CPUs."""
         amounts = f": requested={count}, available={free}" if self.tells_amounts else ""
         return Refused(f"not enough cpus available to satisfy request{amounts}")
 
@@ -34,7 +34,7 @@ PLAIN = Packing()
 
 
 def take_packed(topology: CpuTopology, available: CpuSet, count: int, packing: Packing = PLAIN) -> CpuSet:
-    """takeByTopologyNUMAPacked. Raises Refused."""
+    """Returns packed CPUs (takeByTopologyNUMAPacked). Raises Refused."""
     if count < 1:
         return 0
     free = available.bit_count()
@@ -54,7 +54,7 @@ def take_packed(topology: CpuTopology, available: CpuSet, count: int, packing: P
 
 
 def by_free(domains: Iterable[Domain], free: CpuSet) -> list[Domain]:
-    """Those with a free CPU, the fewest free CPUs first, then the lowest id (cpuAccumulator.sort)."""
+    """Returns the domains with a free CPU, the fewest free CPUs first, then the lowest id (cpuAccumulator.sort)."""
     counted = [((domain.cpus & free).bit_count(), domain) for domain in domains if domain.cpus & free]
     if len(counted) > 1:
         counted.sort()
@@ -62,7 +62,7 @@ def by_free(domains: Iterable[Domain], free: CpuSet) -> list[Domain]:
 
 
 def sorted_numas(topology: CpuTopology, free: CpuSet) -> list[Domain]:
-    """The NUMA nodes in the order they are filled; the sockets lead where a socket has several nodes."""
+    """Returns the NUMA nodes in the order in which they are filled; by socket first if a socket has several nodes."""
     if _numa_first(topology):
         return by_free(topology.numas, free)
     return [
@@ -77,7 +77,7 @@ def _numa_first(topology: CpuTopology) -> bool:
 
 
 class Accumulator:
-    """One take in progress: what is free still, how many CPUs are missing, what was taken (cpuAccumulator)."""
+    """A take in progress: the free CPUs, the number of missing CPUs, the taken CPUs (cpuAccumulator)."""
 
     __slots__ = ("free", "needed", "result", "topology")
 
@@ -88,20 +88,22 @@ class Accumulator:
         self.result: CpuSet = 0
 
     def take_full_numas_and_sockets(self) -> None:
-        """Steps 1 and 2: the larger of the two first."""
+        """Steps 1 and 2: takes the larger of the two first (takeFullFirstLevel, takeFullSecondLevel)."""
         steps = (self._take_full_numas, self._take_full_sockets)
         for step in steps if _numa_first(self.topology) else reversed(steps):
             if self.needed > 0:
                 step()
 
     def take_full_cores(self) -> None:
-        """Step 4."""
+        """Takes free cores while the request covers them."""
+        # Step 4, takeFullCores.
         per_core = self.topology.cpus_per_core
         if self.needed >= per_core:
             self._take_whole([core for core in self._sorted_cores() if (core.cpus & self.free).bit_count() == per_core])
 
     def take_single_cpus(self, packing: Packing) -> None:
-        """Step 5: in the order of the cores, or with `spread` by CPU id, or core by core, within the sockets."""
+        """Takes single CPUs by core; with `spread` by CPU id, or core by core, within the sockets."""
+        # Step 5, takeRemainingCPUs.
         domains = self._sorted_sockets() if packing.spread else self._sorted_cores()
         core_by_core = packing.spread and packing.core_by_core
         for domain in domains:
@@ -111,12 +113,13 @@ class Accumulator:
                     return
 
     def take_uncores(self, rounds_up: bool) -> None:
-        """Step 3: whole caches while the request covers one, then one that can give exactly the rest."""
+        """Takes whole caches while the request covers a cache, then a cache that can provide the exact rest."""
+        # Step 3, takeUncoreCache.
         per_uncore = self.topology.cpus_per_uncore
         for uncore in self._sorted_uncores():
             if self.needed >= per_uncore:
-                # Unlike sockets and cores, a cache is full by its own size, not by the average.
-                self._take_whole([one for one in self._sorted_uncores() if one.cpus & self.free == one.cpus])
+                # Unlike sockets and cores, a cache is full by its own size, not by the average (isUncoreCacheFree).
+                self._take_whole([cache for cache in self._sorted_uncores() if cache.cpus & self.free == cache.cpus])
             if self.needed < 1:
                 return
             self._take_part_of(uncore, rounds_up)
@@ -129,9 +132,11 @@ class Accumulator:
         self.needed -= cpus.bit_count()
 
     def _take_whole(self, domains: Sequence[Domain]) -> None:
-        """Each whole, with all CPUs the machine has there, while the request covers it."""
+        """Takes each domain, with all CPUs that the machine has there, while the request covers it."""
         for domain in domains:
             if self.needed >= domain.cpus.bit_count():
+                # All CPUs of the domain, as takeFullSockets does: on a machine with uneven cores that can include busy
+                # CPUs.
                 self._take(domain.cpus)
                 if self.needed < 1:
                     return
@@ -141,12 +146,13 @@ class Accumulator:
         self._take_whole([numa for numa in sorted_numas(self.topology, free) if numa.cpus & free == numa.cpus])
 
     def _take_full_sockets(self) -> None:
-        # "Full" is measured by the average of the machine, what is taken are the CPUs the socket really has.
+        # Full means the machine's average number of free CPUs; the take includes all CPUs of the socket (isSocketFree).
         per_socket = self.topology.cpus_per_socket
         free = self.free
-        self._take_whole([one for one in self._sorted_sockets() if (one.cpus & free).bit_count() == per_socket])
+        self._take_whole([item for item in self._sorted_sockets() if (item.cpus & free).bit_count() == per_socket])
 
     def _take_part_of(self, uncore: Domain, rounds_up: bool) -> None:
+        # takePartialUncore: takes the first cores of the cache if they have exactly the missing number of CPUs.
         per_core = self.topology.cpus_per_core
         free = self.free & uncore.cpus
         count = -(-self.needed // per_core) if rounds_up else self.needed // per_core
@@ -154,12 +160,13 @@ class Accumulator:
         for core in [core for core in self.topology.cores if core.cpus & free][:count]:
             part |= core.cpus & free
         if rounds_up and self.needed % 2 and per_core > 1 and part.bit_count() > self.needed:
+            # An odd request needs half of the last core, so its highest CPU stays free.
             part ^= 1 << (part.bit_length() - 1)
         if part.bit_count() == self.needed:
             self._take(part)
 
     def _round_the_cores(self, socket: Domain) -> list[int]:
-        """The free CPUs of a socket, one of each core in turn; cores with fewer free ones lead."""
+        """Returns the free CPUs of a socket, a CPU of each core in turn; cores with fewer free CPUs first."""
         cores = _by_free_within(self.topology.cores_of[socket], socket, self.free)
         turns = [tuple(members(core.cpus & self.free)) for core in cores]
         return [cpu for turn in zip_longest(*turns) for cpu in turn if cpu is not None]
@@ -189,6 +196,6 @@ class Accumulator:
 
 
 def _by_free_within(children: Iterable[Domain], parent: Domain, free: CpuSet) -> list[Domain]:
-    """Those with a free CPU inside the parent, ordered by what is free in them on the whole machine."""
+    """Returns the domains with a free CPU inside the parent, ordered by their free CPUs on the whole machine."""
     inside = parent.cpus & free
     return by_free([child for child in children if child.cpus & inside], free)

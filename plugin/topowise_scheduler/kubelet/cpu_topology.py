@@ -1,8 +1,7 @@
 """CPUs, cores, L3 caches, NUMA nodes and sockets of a machine as sets of CPUs (pkg/kubelet/cm/cpumanager/topology).
 
-A set of CPUs is an integer with the bit of every CPU id set. The kubelet divides counts of the whole machine to get
-"CPUs per core" and the like, integers even on a machine whose cores differ; the same averages are used here, on
-purpose.
+A set of CPUs is an integer with the bit of every CPU id set. The kubelet divides totals of the machine to get "CPUs per
+core" and similar numbers, even on a machine with uneven cores. The model uses the same averages on purpose.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class Domain(NamedTuple):
 
 
 class CpuTopology:
-    """Immutable; one per machine."""
+    """Immutable, an object per machine."""
 
     def __init__(self, machine: Machine) -> None:
         nodes = machine.nodes()
@@ -38,14 +37,16 @@ class CpuTopology:
         self.nodes: Mask = mask_of(numa.id for numa in self.numas)
         self.cores = _grouped((core_id, core.threads) for core_id, core in cores)
         self.sockets = _grouped((core.socket, core.threads) for _, core in cores)
-        # A core without an L3 id counts as on a cache with the id of its socket.
+        # The kubelet gives a core without an L3 id the id of its socket (getUncoreCacheID).
         self.uncores = _grouped(
             (core.socket if core.uncore is None else core.uncore, core.threads) for _, core in cores
         )
         self.tells_caches = all(core.uncore is not None for _, core in cores)
         self.cpus: CpuSet = sum(self.numa_cpus)
         count = self.cpus.bit_count()
+        # cadvisor's number of sockets, which can differ from the sockets of the cores.
         self.sockets_total = machine.sockets()
+        # Integer averages over the machine, like CPUsPerCore and CPUsPerSocket in topology.go.
         self.cpus_per_core = count // len(self.cores) if self.cores else 0
         self.cpus_per_socket = count // self.sockets_total if self.sockets_total else 0
         self.cpus_per_uncore = count // len(self.uncores) if self.uncores else 0
@@ -60,26 +61,26 @@ class CpuTopology:
 
     @cached_property
     def is_even(self) -> bool:
-        """Whether no core and no socket has more CPUs than the averages say, so that only free CPUs are ever taken."""
+        """Returns whether no core and no socket has more CPUs than the average. Then a take includes free CPUs only."""
         return all(core.cpus.bit_count() <= self.cpus_per_core for core in self.cores) and all(
             socket.cpus.bit_count() <= self.cpus_per_socket for socket in self.sockets
         )
 
     @cached_property
-    def socket_places(self) -> tuple[int, ...] | None:
-        """Per NUMA node the place of its socket in `sockets`, 0 for a node without CPUs; None if one has several."""
-        places = {socket: place for place, socket in enumerate(self.sockets)}
-        found = [0] * len(self.numa_cpus)
+    def socket_positions(self) -> tuple[int, ...] | None:
+        """Returns the position in `sockets` per NUMA node, 0 without CPUs; None if a node has several sockets."""
+        positions = {socket: position for position, socket in enumerate(self.sockets)}
+        by_node = [0] * len(self.numa_cpus)
         for numa in self.numas:
             sockets = self.sockets_of[numa]
             if len(sockets) > 1:
                 return None
-            found[numa.id] = places[sockets[0]]
-        return tuple(found)
+            by_node[numa.id] = positions[sockets[0]]
+        return tuple(by_node)
 
     @cached_property
     def _siblings(self) -> tuple[CpuSet, int, int] | None:
-        """The lowest CPU of every core, the step from thread to thread and their number; None if cores differ."""
+        """Returns each core's lowest CPU, the step from thread to thread and their number; None for uneven cores."""
         steps = set()
         for core in self.cores:
             threads = list(members(core.cpus))
@@ -92,28 +93,30 @@ class CpuTopology:
         return mask_of(core.id for core in self.cores), gaps[0] if gaps else 0, count
 
     def whole_cores(self, cpus: CpuSet) -> CpuSet:
-        """The lowest CPU of every core that lies in the set with all its threads."""
+        """Returns the lowest CPU of every core that is completely in the set."""
         if self._siblings is None:
+            # Uneven cores: each core is tested. Even cores need a shift per thread only.
             return mask_of(core.id for core in self.cores if core.cpus & cpus == core.cpus)
-        found, step, count = self._siblings
+        first_threads, step, count = self._siblings
         for thread in range(count):
-            found &= cpus >> thread * step
-        return found
+            first_threads &= cpus >> thread * step
+        return first_threads
 
     def cpus_in(self, mask: Mask) -> CpuSet:
-        """The CPUs of the NUMA nodes in the mask."""
+        """Returns the CPUs of the NUMA nodes in the mask."""
         return sum(numa.cpus for numa in self.numas if mask >> numa.id & 1)
 
     def sockets_in(self, cpus: CpuSet) -> int:
-        """How many sockets have one of these CPUs."""
+        """Returns how many sockets have any of these CPUs."""
         return sum(1 for socket in self.sockets if socket.cpus & cpus)
 
     def cpus_of_sockets_in(self, cpus: CpuSet) -> CpuSet:
-        """All CPUs of the sockets that have one of these."""
+        """Returns all CPUs of the sockets that have any of these CPUs."""
         return sum(socket.cpus for socket in self.sockets if socket.cpus & cpus)
 
     def smallest_mask(self, requested: int) -> int:
-        """The least number of NUMA nodes whose CPUs, busy and reserved ones too, reach the request."""
+        """Returns the least number of NUMA nodes whose CPUs cover the request (minAffinitySize)."""
+        # Counts busy and reserved CPUs too, as upstream does.
         for size, capacity in enumerate(self.capacity_by_size[1:], start=1):
             if capacity >= requested:
                 return size
@@ -132,7 +135,7 @@ def _contained(parents: Sequence[Domain], children: Sequence[Domain]) -> dict[Do
 
 
 def _largest(numa_cpus: Sequence[CpuSet]) -> tuple[int, ...]:
-    """At index k the most CPUs that k NUMA nodes have."""
+    """Returns at index k the most CPUs that k NUMA nodes have."""
     totals = [0]
     for count in sorted((cpus.bit_count() for cpus in numa_cpus if cpus), reverse=True):
         totals.append(totals[-1] + count)

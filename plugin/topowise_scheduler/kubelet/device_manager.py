@@ -1,8 +1,8 @@
 """The device manager: devices of plugins, near the NUMA nodes of the hint (pkg/kubelet/cm/devicemanager).
 
-A set of devices is an integer over the ids of the resource in ascending order, so "the lowest id" is the lowest bit.
-Where the kubelet takes any device of a set (Go's map order) the lowest id is taken here, unless a `chooser` says which:
-so one can go through all that it may take.
+A set of devices is an integer over the resource's ids in ascending order, so the lowest id is the lowest bit. Where the
+kubelet takes any device of a set (Go's map order), the model takes the lowest id, or the devices that a `chooser`
+returns. With a `chooser`, a caller can try every choice that the kubelet may make.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from topowise_scheduler.kubelet.device_table import DeviceSet, DeviceTable, shar
 from topowise_scheduler.kubelet.hints import IMPOSSIBLE, Hint, Hints, ProviderHints, Refused
 from topowise_scheduler.kubelet.machine import Device, Machine
 from topowise_scheduler.kubelet.masks import lowest
-from topowise_scheduler.kubelet.only import only_of
 from topowise_scheduler.kubelet.pod import ContainerView, PodView, device_requests
+from topowise_scheduler.kubelet.shared_allocations import single_resource
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED
 
-Holding = dict[str, DeviceSet]
+Devices = dict[str, DeviceSet]
 
 
 class Choice(NamedTuple):
-    """The kubelet takes any `number` of the devices `among` for a container that has `taken` of the resource already.
+    """The kubelet takes any `number` of the devices `among` for a container that already has `taken` of the resource.
 
-    `among` are those of `near` that can be had. `number` is at most as many as those.
+    `among` are the available devices of `near`. `number` is at most the number of available devices.
     """
 
     container: str
@@ -37,16 +37,16 @@ class Choice(NamedTuple):
 
 
 Chooser = Callable[[Choice], DeviceSet]
-"""Which devices are taken: exactly `number`, of those `among`."""
+"""Returns exactly `number` of the devices `among`."""
 
 
 class DeviceManager:
-    """The state: a table per resource, and the devices of every container by pod uid and name.
+    """The state: a table per resource, and the devices of every container by pod UID and name.
 
-    With a `chooser`, what plugins prefer (`preferred`) does not count: who chooses knows better.
+    A `chooser` overrides the plugins' preferred allocations (`preferred`).
     """
 
-    __slots__ = ("_everywhere", "_reusable", "allocated", "chooser", "held", "positions", "preferred", "tables")
+    __slots__ = ("_everywhere", "_reusable", "allocated", "allocations", "chooser", "positions", "preferred", "tables")
 
     def __init__(self, machine: Machine, behaviour: Behaviour = NEWEST_RECORDED.behaviour) -> None:
         self._everywhere = not behaviour.device_hints_are_near_devices
@@ -54,174 +54,180 @@ class DeviceManager:
         self.preferred = {plugin.resource: plugin.preferred for plugin in machine.devices}
         self.tables = {plugin.resource: self.table(plugin.devices) for plugin in machine.devices}
         self.allocated: dict[str, DeviceSet] = dict.fromkeys(self.tables, 0)
-        self.held: dict[str, dict[str, Holding]] = {}
-        self._reusable: Holding = {}
+        self.allocations: dict[str, dict[str, Devices]] = {}
+        self._reusable: Devices = {}
         self.chooser: Chooser | None = None
 
     def fork(self) -> DeviceManager:
-        """An independent copy of the state."""
+        """Returns an independent copy of the state."""
         copy = DeviceManager.__new__(DeviceManager)
         copy._everywhere = self._everywhere
         copy.positions = self.positions
         copy.preferred = self.preferred
         copy.tables = self.tables.copy()
         copy.allocated = self.allocated.copy()
-        copy.held = self.held.copy()
+        copy.allocations = self.allocations.copy()
         copy._reusable = {}
         copy.chooser = self.chooser
         return copy
 
     def table(self, devices: Iterable[Device]) -> DeviceTable:
-        """The devices of one resource, as this kubelet looks at them; nodes that have the same share it."""
+        """Returns the table of a resource for this kubelet; nodes with equal devices share it."""
         return shared_table(tuple(devices), self.positions, everywhere=self._everywhere)
 
     def report(self, resource: str, table: DeviceTable) -> None:
-        """The plugin reports a new list; devices that containers hold stay theirs, whatever the list says."""
+        """Applies a plugin's new list. Containers keep their devices, whether the list has them or not."""
         old = self.tables.get(resource)
         if old is not None:
-            held_ids = old.names(self.allocated[resource])
-            table = table.with_ids(held_ids)
-            self.held = {
+            allocated_ids = old.names(self.allocated[resource])
+            # Positions in a set are positions among the ids, so allocated sets are translated to the new table.
+            table = table.with_ids(allocated_ids)
+            self.allocations = {
                 uid: {
                     name: {
-                        held: table.select(old.names(devices)) if held == resource else devices
-                        for held, devices in holding.items()
+                        key: table.select(old.names(devices)) if key == resource else devices
+                        for key, devices in by_resource.items()
                     }
-                    for name, holding in containers.items()
+                    for name, by_resource in containers.items()
                 }
-                for uid, containers in self.held.items()
+                for uid, containers in self.allocations.items()
             }
-            self.allocated[resource] = table.select(held_ids)
+            self.allocated[resource] = table.select(allocated_ids)
         else:
             self.allocated[resource] = 0
         self.tables[resource] = table
 
     def free(self, resource: str) -> DeviceSet:
-        """Healthy devices nobody holds."""
+        """Returns the healthy devices that no container has (getAvailableDevices)."""
         return self.tables[resource].healthy & ~self.allocated[resource]
 
     def begin(self) -> None:
-        """A new admission begins: nothing is left for reuse yet (devicesToReuse)."""
+        """Starts an admission: nothing can be reused yet (devicesToReuse)."""
         self._reusable = {}
 
     def hints(self, pod: PodView, container: ContainerView) -> ProviderHints:
-        """GetTopologyHints."""
-        found: ProviderHints = {}
+        """Returns the hints for a container (GetTopologyHints)."""
+        hints: ProviderHints = {}
         reusable = self._reusable
-        mine = self.held.get(pod.uid, {}).get(container.name, {})
+        by_resource = self.allocations.get(pod.uid, {}).get(container.name, {})
         for resource, requested in container.limits.items():
             table = self.tables.get(resource)
             if table is None or not table.has_topology:
+                # No hint means "don't care" (deviceHasTopologyAlignment).
                 continue
-            held = mine.get(resource, 0)
-            if held:
-                found[resource] = self._hints_again(table, held, requested)
+            allocated = by_resource.get(resource, 0)
+            if allocated:
+                hints[resource] = self._hints_again(table, allocated, requested)
             else:
-                found[resource] = _fitting(table, self.free(resource), reusable.get(resource, 0), requested)
-        return found
+                hints[resource] = _fitting(table, self.free(resource), reusable.get(resource, 0), requested)
+        return hints
 
     def pod_hints(self, pod: PodView) -> ProviderHints:
-        """GetPodTopologyHints: nothing is reusable there."""
-        found: ProviderHints = {}
-        mine = self.held.get(pod.uid, {})
+        """Returns the hints for the pod as a whole (GetPodTopologyHints), which reuses no devices."""
+        hints: ProviderHints = {}
+        by_container = self.allocations.get(pod.uid, {})
         for resource, table in self.tables.items():
             if not table.has_topology:
                 continue
             requested = device_requests(pod, resource)
             if requested is None:
                 continue
-            held = 0
-            for holding in mine.values():
-                held |= holding.get(resource, 0)
-            if held:
-                found[resource] = self._hints_again(table, held, requested)
+            allocated = 0
+            for by_resource in by_container.values():
+                allocated |= by_resource.get(resource, 0)
+            if allocated:
+                hints[resource] = self._hints_again(table, allocated, requested)
             else:
-                found[resource] = _fitting(table, self.free(resource), 0, requested)
-        return found
+                hints[resource] = _fitting(table, self.free(resource), 0, requested)
+        return hints
 
     def allocate(self, pod: PodView, container: ContainerView, hint: Hint) -> None:
-        """Allocate for one container (allocateContainerResources). Raises Refused; nothing is booked then."""
-        mine = self.held.get(pod.uid, {})
+        """Allocates for a container (allocateContainerResources). Raises Refused without any change."""
+        by_container = self.allocations.get(pod.uid, {})
         reusable = dict(self._reusable)
-        held = mine.get(container.name, {})
-        taken: Holding = {}
+        previous = by_container.get(container.name, {})
+        taken: Devices = {}
         for resource, required in container.limits.items():
             table = self.tables.get(resource)
             if table is None:
                 continue
-            devices = held.get(resource, 0)
+            devices = previous.get(resource, 0)
             if devices and devices.bit_count() != required:
                 raise Refused(
                     f'pod "{pod.uid}" container "{container.name}" changed request for resource "{resource}" '
                     f"from {devices.bit_count()} to {required}"
                 )
+            # Upstream checks health before it checks how many devices are needed (kubernetes#109595).
             if not table.healthy:
                 raise Refused(f"no healthy devices present; cannot allocate unhealthy devices {resource}")
             if not devices and required > 0:
-                given = reusable.get(resource, 0)
+                pool = reusable.get(resource, 0)
                 if self.chooser is None:
-                    devices = self._take(resource, required, given, hint)
+                    devices = self._take(resource, required, pool, hint)
                 else:
-                    devices = self._take_any(self.chooser, container.name, resource, required, given, hint)
+                    devices = self._take_any(self.chooser, container.name, resource, required, pool, hint)
                 taken[resource] = devices
             if devices:
-                before = reusable.get(resource, 0)
-                reusable[resource] = before | devices if container.kind == "init" else before & ~devices
+                pool = reusable.get(resource, 0)
+                reusable[resource] = pool | devices if container.kind == "init" else pool & ~devices
+        # Booked only after all resources of the container were found.
         for resource, devices in taken.items():
             self.allocated[resource] |= devices
         if taken:
-            self.held[pod.uid] = {**mine, container.name: {**held, **taken}}
+            self.allocations[pod.uid] = {**by_container, container.name: {**previous, **taken}}
         self._reusable = reusable
 
     def hold(self, uid: str, container: str, resource: str, ids: tuple[str, ...]) -> None:
-        """Book devices that a container is known to have, on the plugin's list or not."""
+        """Books devices that a container is known to have, even if the plugin does not list them."""
         table = self.tables.get(resource) or self.table(())
-        known = table.with_ids(ids)
-        if known is not self.tables.get(resource):
-            self.report(resource, known)
-        devices = known.select(ids)
-        mine = self.held.get(uid, {})
-        self.held[uid] = (
-            {**mine, container: {**mine.get(container, {}), resource: devices}}
-            if mine
-            else only_of(container, resource, devices)
+        extended = table.with_ids(ids)
+        if extended is not self.tables.get(resource):
+            self.report(resource, extended)
+        devices = extended.select(ids)
+        by_container = self.allocations.get(uid, {})
+        self.allocations[uid] = (
+            {**by_container, container: {**by_container.get(container, {}), resource: devices}}
+            if by_container
+            else single_resource(container, resource, devices)
         )
         self.allocated[resource] |= devices
 
     def release(self, uid: str) -> None:
-        """Give back all the pod has."""
-        for holding in self.held.pop(uid, {}).values():
-            for resource, devices in holding.items():
+        """Releases all devices of the pod."""
+        for by_resource in self.allocations.pop(uid, {}).values():
+            for resource, devices in by_resource.items():
                 self.allocated[resource] &= ~devices
 
     def recount(self) -> None:
-        """Only what is held is taken."""
+        """Rebuilds the allocated sets from the allocations."""
         allocated = dict.fromkeys(self.tables, 0)
-        for containers in self.held.values():
-            for holding in containers.values():
-                for resource, devices in holding.items():
+        for containers in self.allocations.values():
+            for by_resource in containers.values():
+                for resource, devices in by_resource.items():
                     allocated[resource] |= devices
         self.allocated = allocated
 
-    def _hints_again(self, table: DeviceTable, held: DeviceSet, requested: int) -> Hints:
-        """The container has its devices already, after a restart of the kubelet."""
-        return _fitting(table, held, 0, requested) if held.bit_count() == requested else IMPOSSIBLE
+    def _hints_again(self, table: DeviceTable, allocated: DeviceSet, requested: int) -> Hints:
+        """Returns the hints of a container that has its devices already, after a restart of the kubelet."""
+        return _fitting(table, allocated, 0, requested) if allocated.bit_count() == requested else IMPOSSIBLE
 
     def _take(self, resource: str, required: int, reusable: DeviceSet, hint: Hint) -> DeviceSet:
-        """devicesToAllocate: reuse, then near the hint, then elsewhere; a plugin may prefer some. Raises Refused."""
+        # devicesToAllocate: reusable devices first, then devices near the hint, then other devices. Raises Refused.
         taken = lowest(reusable, required)
         needed = required - taken.bit_count()
         if not needed:
             return taken
-        available, aligned, rest = self._sides(resource, needed, hint)
-        unaligned = available & ~rest & ~aligned
+        available, aligned, without_nodes = self._sides(resource, needed, hint)
+        unaligned = available & ~without_nodes & ~aligned
         order: tuple[DeviceSet, ...]
         if needed < aligned.bit_count():
+            # Enough aligned devices: the plugin may choose among them only.
             order = (self._preferred(resource, aligned, taken, required) & aligned, aligned)
         else:
-            kept = taken | aligned
-            wish = self._preferred(resource, available | taken, kept, required)
-            order = (aligned, wish & available, unaligned, rest)
+            # All aligned devices are taken first; the plugin may choose the rest.
+            included = taken | aligned
+            preferred = self._preferred(resource, available | taken, included, required)
+            order = (aligned, preferred & available, unaligned, without_nodes)
         for devices in order:
             taken |= lowest(devices & ~taken, required - taken.bit_count())
         return taken
@@ -229,7 +235,7 @@ class DeviceManager:
     def _take_any(
         self, choose: Chooser, container: str, resource: str, required: int, reusable: DeviceSet, hint: Hint
     ) -> DeviceSet:
-        """The same by a chooser. Of devices that are not near the hint a plugin may prefer those without NUMA nodes."""
+        """Implements `_take` with a chooser."""
         table = self.tables[resource]
         count = min(required, reusable.bit_count())
         taken = choose(Choice(container, resource, reusable, reusable, 0, count)) if count else 0
@@ -238,6 +244,7 @@ class DeviceManager:
             return taken
         available, aligned, _ = self._sides(resource, needed, hint)
         near = table.healthy & (table.touching(hint.mask) if hint.mask is not None else 0)
+        # Among devices that are not near the hint, a plugin may prefer devices without NUMA nodes.
         for among, where in ((aligned, near), (available & ~aligned, table.healthy)):
             count = min(required - taken.bit_count(), among.bit_count())
             if count:
@@ -245,7 +252,8 @@ class DeviceManager:
         return taken
 
     def _sides(self, resource: str, needed: int, hint: Hint) -> tuple[DeviceSet, DeviceSet, DeviceSet]:
-        """filterByAffinity: what is available, of that what is near the hint, and what comes last. Raises Refused."""
+        """Returns the available devices, the aligned devices, and the devices to take last. Raises Refused."""
+        # filterByAffinity.
         table, available = self.tables[resource], self.free(resource)
         if available.bit_count() < needed:
             raise Refused(
@@ -257,25 +265,25 @@ class DeviceManager:
         return available, available & table.touching(hint.mask), available & table.without_nodes
 
     def _preferred(self, resource: str, available: DeviceSet, included: DeviceSet, size: int) -> DeviceSet:
-        """What the plugin answers to GetPreferredAllocation: `included`, filled up from one end of the ids."""
+        """Returns a plugin's answer to GetPreferredAllocation: `included`, filled up from an end of the ids."""
         preference = self.preferred.get(resource, "")
         missing = size - included.bit_count()
-        others = available & ~included
+        candidates = available & ~included
         if not preference or missing <= 0:
             return 0
         if preference == "first":
-            return included | lowest(others, missing)
-        return included | others & ~lowest(others, others.bit_count() - missing)
+            return included | lowest(candidates, missing)
+        return included | candidates & ~lowest(candidates, candidates.bit_count() - missing)
 
 
 def _fitting(table: DeviceTable, available: DeviceSet, reusable: DeviceSet, requested: int) -> Hints:
-    """generateDeviceTopologyHints: the masks over the nodes of the table that touch enough devices."""
+    # generateDeviceTopologyHints: masks over the nodes of the table that touch enough devices.
     if (available | reusable).bit_count() < requested:
         return IMPOSSIBLE
-    # A device to reuse must be near the mask; one without topology at all is not looked at.
-    bound = reusable & ~table.without_topology
-    wanted = requested - bound.bit_count()
-    fits = table.touched_by(available, wanted)
-    if bound:
-        fits &= table.touching_all(bound)
+    # A reusable device must be near the mask; upstream skips a device whose topology is nil.
+    reusable_near = reusable & ~table.without_topology
+    missing = requested - reusable_near.bit_count()
+    fits = table.touched_by(available, missing)
+    if reusable_near:
+        fits &= table.touching_all(reusable_near)
     return Hints(fits, fits & table.sizes[table.smallest_mask(requested)])

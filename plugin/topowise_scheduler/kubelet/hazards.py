@@ -1,4 +1,4 @@
-"""What a kubelet does not survive on its machine with its configuration: pods that make it panic or search for ever."""
+"""Finds combinations of machine and configuration for which a pod can make the kubelet panic or search forever."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ HAZARDS: Final[tuple[Hazard, ...]] = ("distances", "numa-ids", "page-sizes", "di
 
 
 def hazards(node: Kubelet) -> tuple[Hazard, ...]:
-    """The hazards of a node: the first three are panics (panics.py), the last is a search that may never end."""
+    """Returns the hazards of a node: the first three are panics (panics.py), the last is a search that may not end."""
     memory = None if node.memory is None else node.memory.policy
     cpu, behaviour = node.settings.cpu, node.settings.behaviour
-    is_there: dict[Hazard, bool] = {
+    present: dict[Hazard, bool] = {
         "distances": node.topology_manager.unmeasured != 0,
         "numa-ids": node.topology_manager.is_beyond_masks or (memory is not None and memory.is_beyond_masks),
         "page-sizes": memory is not None and bool(memory.lacking),
@@ -23,4 +23,4 @@ def hazards(node: Kubelet) -> tuple[Hazard, ...]:
         and cpu.distribute_across_numa
         and not behaviour.remainder_counts_whole_groups,
     }
-    return tuple([hazard for hazard in HAZARDS if is_there[hazard]])
+    return tuple([hazard for hazard in HAZARDS if present[hazard]])

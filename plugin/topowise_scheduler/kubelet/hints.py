@@ -1,4 +1,4 @@
-"""Topology hints, and why a provider refuses (pkg/kubelet/cm/topologymanager, pkg/kubelet/cm/admission)."""
+"""Topology hints, and the reasons of refusals (pkg/kubelet/cm/topologymanager, pkg/kubelet/cm/admission)."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ TOPOLOGY_AFFINITY: Final = "TopologyAffinityError"
 UNEXPECTED: Final = "UnexpectedAdmissionError"
 SMT_ALIGNMENT: Final = "SMTAlignmentError"
 EMPTY_POOL: Final = "EmptyPodSharedPoolError"
-# Not the kubelet's: it would go on for ever, and answer no other pod meanwhile.
+# Not a kubelet reason: the kubelet would search forever, and admit no other pod meanwhile.
 NEVER_ENDS: Final = "KubeletWouldHang"
-# Not the kubelet's: its process ends, starts again, and gets the same pod again.
+# Not a kubelet reason: the process would end, start again, and get the same pod again.
 WOULD_PANIC: Final = "KubeletWouldPanic"
 
 
 class Hint(NamedTuple):
-    """A merged hint. `mask` None is the kubelet's nil: no affinity at all, which is not the same as all nodes."""
+    """A merged hint. `mask` None is the kubelet's nil, no affinity, which differs from a mask of all nodes."""
 
     mask: Mask | None
     preferred: bool
 
 
 class Hints(NamedTuple):
-    """What one provider says about one resource: the masks that fit, and those of them it prefers.
+    """The hints of a provider for a resource: the masks that fit, and among them the preferred masks.
 
-    Nothing fits means "impossible", the kubelet's empty list. A resource the provider does not care about (the
-    kubelet's nil list or empty map) is left out of its answer instead.
+    An empty `fits` is the kubelet's empty list: impossible. Its nil list or empty map means "don't care": then the
+    provider leaves the resource out.
     """
 
     fits: MaskSet
@@ -39,8 +39,8 @@ IMPOSSIBLE: Final = Hints(0, 0)
 NO_AFFINITY: Final = Hint(None, False)
 
 
-class Refused(Exception):  # noqa: N818 - a decision, not an error of ours
-    """A provider does not allocate. `reason` is the pod's status.reason, the text the provider's own error."""
+class Refused(Exception):  # noqa: N818 - a decision, not a fault
+    """A provider refuses an allocation. `reason` is the pod's status.reason, the text the provider's error."""
 
     def __init__(self, error: str, reason: str = UNEXPECTED) -> None:
         super().__init__(error)
@@ -49,7 +49,7 @@ class Refused(Exception):  # noqa: N818 - a decision, not an error of ours
 
     @property
     def message(self) -> str:
-        """The text of the pod's status.message (GetPodAdmitResult in cm/admission/errors.go)."""
+        """Returns the pod's status.message (GetPodAdmitResult in cm/admission/errors.go)."""
         if self.reason == UNEXPECTED:
             return f"Allocate failed due to {self.error}, which is unexpected"
         return self.error

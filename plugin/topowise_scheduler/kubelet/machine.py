@@ -1,8 +1,7 @@
-"""The machine a kubelet runs on, as cadvisor and the device plugins describe it: plain data, no behaviour.
+"""The machine of a kubelet, as cadvisor and the device plugins describe it: plain data, no behaviour.
 
-Ids are the kernel's and may have gaps. Everywhere else in this package a NUMA node is its *position* in the
-ascending list of ids, so that a set of nodes is a small integer (see masks.py); positions keep the order of the ids,
-which is all the kubelet's comparisons look at.
+Ids are the kernel's and may have gaps. Everywhere else in this package a NUMA node is its *position* in the ascending
+list of ids. So a set of nodes is a small integer (masks.py), and positions keep the order of the ids.
 """
 
 from __future__ import annotations
@@ -11,16 +10,18 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-# Ids become bit numbers; a larger one is damage, not a machine.
+from topowise.pods import HUGEPAGES
+
+# Ids become bit numbers; a larger id is damage.
 Id = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Amount = Annotated[int, msgspec.Meta(ge=0)]
 
-# As many NUMA nodes as a kubelet accepts without max-allowable-numa-nodes; all their masks cost next to nothing.
+# NUMA nodes that a kubelet accepts without max-allowable-numa-nodes. Up to here all masks are cheap.
 WIDE: Final = 8
 
 
 class Core(msgspec.Struct, frozen=True, gc=False):
-    """One physical core; `threads` are CPU ids, `uncore` the id of its L3 cache, None if the kernel reports none."""
+    """A physical core; `threads` are CPU ids, `uncore` is the id of its L3 cache, None if the kernel reports none."""
 
     socket: Id
     threads: Annotated[tuple[Id, ...], msgspec.Meta(min_length=1)]
@@ -28,12 +29,11 @@ class Core(msgspec.Struct, frozen=True, gc=False):
 
 
 class NumaNode(msgspec.Struct, frozen=True, gc=False):
-    """One NUMA node. `memory` is in bytes, `hugepages` maps a page size in KiB to a number of pages.
+    """A NUMA node. `memory` is in bytes, `hugepages` maps a page size in KiB to a number of pages.
 
-    `distances` is the row of the SLIT as cadvisor reads it; None where it could not be read. Linux prints an entry for
-    each NUMA node that is online, by ascending id, and none for an id that is missing (topology_manager.py).
-    `read_latency` and `read_bandwidth` are of its memory as measured from the CPUs of the nodes `initiators` (ids), in
-    any unit, 0 where the firmware does not tell; the kubelet does not look at them.
+    `distances` is the row of the SLIT as cadvisor reads it, None if unreadable. Linux prints an entry for each online
+    NUMA node, by ascending id, and none for a missing id (topology_manager.py). `read_latency` and `read_bandwidth` are
+    measured from the CPUs of the nodes `initiators` (ids), in any unit, 0 if unknown; the kubelet does not read them.
     """
 
     id: Id
@@ -47,7 +47,7 @@ class NumaNode(msgspec.Struct, frozen=True, gc=False):
 
 
 class Device(msgspec.Struct, frozen=True, gc=False):
-    """One device of a plugin. `numa` None: no topology; empty: one without nodes. The kubelet tells them apart."""
+    """A device of a plugin. `numa` None (no topology) and empty (a topology without nodes) differ for the kubelet."""
 
     id: str
     numa: tuple[Id, ...] | None = None
@@ -55,7 +55,7 @@ class Device(msgspec.Struct, frozen=True, gc=False):
 
 
 class DevicePlugin(msgspec.Struct, frozen=True, gc=False):
-    """The devices of one resource. `preferred`: the ids GetPreferredAllocation picks, "" if there is none."""
+    """The devices of a resource. `preferred`: the ids that GetPreferredAllocation returns, "" without it."""
 
     resource: str
     devices: tuple[Device, ...] = ()
@@ -63,9 +63,9 @@ class DevicePlugin(msgspec.Struct, frozen=True, gc=False):
 
 
 class Machine(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """A whole machine. What is None is derived from the nodes; an unknown `ephemeral_storage` is not accounted.
+    """A whole machine. A field that is None is derived from the nodes; an unknown `ephemeral_storage` is not checked.
 
-    Raises ValueError (ValidationError when decoded) for a description that contradicts itself.
+    Raises ValueError (ValidationError when decoded) for a contradictory description.
     """
 
     numa: Annotated[tuple[NumaNode, ...], msgspec.Meta(min_length=1)]
@@ -89,15 +89,15 @@ class Machine(msgspec.Struct, frozen=True, gc=False, rename="camel"):
                 )
 
     def nodes(self) -> tuple[NumaNode, ...]:
-        """The NUMA nodes by ascending id: the order that gives a node its position in a mask."""
+        """Returns the NUMA nodes by ascending id: the order that gives a node its position in a mask."""
         return tuple(sorted(self.numa, key=lambda node: node.id))
 
     def modelled(self, *, with_memory: bool) -> Machine:
-        """The machine with the NUMA nodes that decide anything.
+        """Returns the machine with the NUMA nodes that affect decisions.
 
-        GPUs bring their memory as NUMA nodes, 32 of them on some machines, and masks double with every node. A bare one
-        (no CPUs, no devices, and where memory is managed none of that) makes no mask fit that does not fit without it,
-        so of those beyond `WIDE` nodes one is enough: the mask of all nodes has to differ from that of all others.
+        GPUs add NUMA nodes for their memory, 32 on some machines, and every node doubles the number of masks. A bare
+        node has no CPUs and no devices, and no memory if memory is managed. It makes no mask fit that does not fit
+        without it. Beyond `WIDE` nodes a single bare node is enough: it keeps the mask of all nodes distinct.
         """
         nodes = self.nodes()
         if len(nodes) <= WIDE:
@@ -110,6 +110,7 @@ class Machine(msgspec.Struct, frozen=True, gc=False, rename="camel"):
             and node.id not in near
             and not (with_memory and (node.memory or any(node.hugepages.values())))
         ]
+        # A bare node stays in any case.
         kept = max(1, WIDE - (len(nodes) - len(bare)))
         dropped = frozenset(bare[kept:])
         if not dropped:
@@ -123,21 +124,21 @@ class Machine(msgspec.Struct, frozen=True, gc=False, rename="camel"):
         )
 
     def sockets(self) -> int:
-        """The number of sockets cadvisor reports for the machine."""
+        """Returns the number of sockets that cadvisor reports."""
         if self.num_sockets is not None:
             return self.num_sockets
         return len({core.socket for node in self.numa for core in node.cores})
 
     def memory(self) -> int:
-        """The memory capacity of the machine in bytes."""
+        """Returns the memory capacity in bytes."""
         return sum(node.memory for node in self.numa) if self.memory_capacity is None else self.memory_capacity
 
     def cpus(self) -> int:
-        """The number of CPUs of the machine."""
+        """Returns the number of CPUs."""
         return sum(len(core.threads) for node in self.numa for core in node.cores)
 
     def hugepages(self) -> dict[str, int]:
-        """The bytes of hugepages per resource name, over all nodes."""
+        """Returns the bytes of hugepages by resource name, over all nodes."""
         total: dict[str, int] = {}
         for node in self.numa:
             for size_kib, pages in node.hugepages.items():
@@ -146,8 +147,13 @@ class Machine(msgspec.Struct, frozen=True, gc=False, rename="camel"):
         return total
 
 
+def is_memory(resource: str) -> bool:
+    """Returns whether the memory manager manages the resource."""
+    return resource == "memory" or resource.startswith(HUGEPAGES)
+
+
 def hugepages_resource(size_kib: int) -> str:
-    """The resource name of a page size: 2048 -> "hugepages-2Mi" (HugePageResourceName)."""
+    """Returns the resource name of a page size: 2048 -> "hugepages-2Mi" (HugePageResourceName)."""
     for unit, shift in (("Gi", 20), ("Mi", 10)):
         if size_kib % (1 << shift) == 0:
             return f"hugepages-{size_kib >> shift}{unit}"

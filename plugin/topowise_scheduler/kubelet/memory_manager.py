@@ -1,9 +1,8 @@
 """The memory manager: memory and hugepages of Guaranteed pods (pkg/kubelet/cm/memorymanager/policy_static.go).
 
-A node is used by single-node allocations or by one *group* of nodes, never by both; `cells` names the group. The
-rules have gaps (a narrower hint may land on a grouped node, release gives back to the lowest node first whoever took
-it where), and what follows from them is the kubelet's behaviour, so it is kept: even a refused pod can leave a
-group's tables changed.
+A node has single-node allocations or belongs to a *group* of nodes, never both; `cells` names the group. The rules
+have gaps: a narrower hint may select a grouped node, and a release returns memory to the lowest node first, whichever
+node provided it. The model keeps the consequences: even a refused pod can leave a group's tables changed.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from topowise_scheduler.kubelet import panics
 from topowise_scheduler.kubelet.hints import EMPTY_POOL, IMPOSSIBLE, Hint, Hints, ProviderHints, Refused
 from topowise_scheduler.kubelet.masks import Mask, MaskSet, by_size, masks_in, reaching
 from topowise_scheduler.kubelet.memory_tables import MemoryPolicy, MemoryTables
-from topowise_scheduler.kubelet.only import with_more
 from topowise_scheduler.kubelet.pod import NOT_WHOLE, ContainerView, PodView
+from topowise_scheduler.kubelet.shared_allocations import with_container
 
 NO_DEFAULT = "[memorymanager] failed to get the default NUMA affinity, no NUMA nodes with enough memory is available"
 NO_DEFAULT_PREFERRED = "[memorymanager] failed to find the default preferred hint"
@@ -27,7 +26,7 @@ VIOLATES_GROUP = "[memorymanager] preferred hint violates NUMA node allocation"
 
 
 class Block(NamedTuple):
-    """Memory of one type on the nodes of a mask (state.Block)."""
+    """Memory of a type on the nodes of a mask (state.Block)."""
 
     type: str
     mask: Mask
@@ -38,59 +37,60 @@ Blocks = tuple[Block, ...]
 
 
 class MemoryManager:
-    """The state of policy Static: the tables per node, and the blocks of every container by pod uid and name."""
+    """The state of policy Static: the tables per node, and the blocks of every container by pod UID and name."""
 
-    __slots__ = ("_reusable", "bubbles", "held", "policy", "tables")
+    __slots__ = ("_reusable", "allocations", "bubbles", "policy", "tables")
 
     def __init__(self, policy: MemoryPolicy) -> None:
         self.policy = policy
         self.tables = MemoryTables(policy)
-        self.held: dict[str, dict[str, Blocks]] = {}
+        self.allocations: dict[str, dict[str, Blocks]] = {}
         self.bubbles: dict[str, Blocks] = {}
         self._reusable: dict[Mask, Amounts] = {}
 
     def fork(self) -> MemoryManager:
-        """An independent copy of the state."""
+        """Returns an independent copy of the state."""
         copy = MemoryManager.__new__(MemoryManager)
         copy.policy = self.policy
         copy.tables = self.tables.fork()
-        copy.held = self.held.copy()
+        copy.allocations = self.allocations.copy()
         copy.bubbles = self.bubbles.copy()
         copy._reusable = {}
         return copy
 
     def begin(self) -> None:
-        """A new admission begins: nothing is left for reuse yet (initContainersReusableMemory)."""
+        """Starts an admission: nothing can be reused yet (initContainersReusableMemory)."""
         self._reusable = {}
 
     def hints(self, pod: PodView, container: ContainerView) -> ProviderHints:
-        """GetTopologyHints."""
+        """Returns the hints for a container (GetTopologyHints)."""
         if not pod.pinned or container.memory is None:
             return {}
-        held = self.held.get(pod.uid, {}).get(container.name)
-        if held is not None:
-            return _hints_again(held, container.memory)
+        blocks = self.allocations.get(pod.uid, {}).get(container.name)
+        if blocks is not None:
+            return _hints_again(blocks, container.memory)
         return self._hints(container.memory)
 
     def pod_hints(self, pod: PodView) -> ProviderHints:
-        """GetPodTopologyHints."""
+        """Returns the hints for the pod as a whole (GetPodTopologyHints)."""
         if not pod.pinned or not pod.memory:
             return {}
         if pod.by_pod_level and _empty_pool(pod, pod.memory):
+            # An empty list of hints for each type, as upstream returns.
             return dict.fromkeys(pod.memory, IMPOSSIBLE)
-        mine = self.held.get(pod.uid, {})
+        by_container = self.allocations.get(pod.uid, {})
         for container in pod.containers:
-            if container.name in mine:
-                # The blocks of the first container that has any are compared with the request of the whole pod.
-                return _hints_again(mine[container.name], pod.memory)
+            if container.name in by_container:
+                # Upstream compares the first container's blocks with the request of the whole pod.
+                return _hints_again(by_container[container.name], pod.memory)
         return self._hints(pod.memory)
 
     def allocate(self, pod: PodView, container: ContainerView, hint: Hint) -> None:
-        """Allocate for one container. Raises Refused."""
+        """Allocates for a container. Raises Refused."""
         if not pod.pinned:
             return
-        mine = self.held.get(pod.uid, {})
-        blocks = mine.get(container.name)
+        by_container = self.allocations.get(pod.uid, {})
+        blocks = by_container.get(container.name)
         if blocks is None:
             if container.memory is None:
                 raise Refused(NOT_WHOLE)
@@ -98,16 +98,17 @@ class MemoryManager:
             blocks = tuple([Block(name, mask, size) for name, size in container.memory.items()])
             reusable = self._reusable.get(mask, {})
             for name, mask, size in blocks:
+                # Also for size 0: updateMachineState counts the assignment and sets the group in any case.
                 self.tables.take(name, mask, max(0, size - reusable.get(name, 0)))
             self._update_reusable(container, blocks)
-            self.held[pod.uid] = with_more(
-                _shrunk(pod, container, mine, blocks) if mine else None, container.name, blocks
+            self.allocations[pod.uid] = with_container(
+                _shrunk(pod, container, by_container, blocks) if by_container else None, container.name, blocks
             )
         else:
             self._update_reusable(container, blocks)
 
     def allocate_pod(self, pod: PodView, hint: Hint) -> None:
-        """AllocatePod (KEP-5526): the total is booked, the containers' blocks only show shares. Raises Refused."""
+        """AllocatePod (KEP-5526): books the pod's total; the containers' blocks are shares of it. Raises Refused."""
         if not pod.pinned or pod.memory is None or pod.uid in self.bubbles:
             return
         problem = _empty_pool(pod, pod.memory)
@@ -119,81 +120,87 @@ class MemoryManager:
         self.bubbles[pod.uid] = tuple(Block(name, mask, size) for name, size in pod.memory.items())
         for name, size in pod.memory.items():
             self.tables.take(name, mask, size)
-        self.held[pod.uid] = _dealt(pod, pod.memory, mask)
+        self.allocations[pod.uid] = _dealt(pod, pod.memory, mask)
 
     def remove(self, uid: str, names: Iterable[str]) -> None:
-        """Give back what these containers of a pod have (RemoveContainer)."""
+        """Releases the memory of these containers of a pod (RemoveContainer)."""
         for name in names:
-            if name in self.held.get(uid, ()):
+            if name in self.allocations.get(uid, ()):
                 self._remove(uid, name)
 
     def hold(self, uid: str, container: str, blocks: Blocks) -> None:
-        """Book blocks that a container is known to have."""
+        """Books blocks that a container is known to have."""
         for name, mask, size in blocks:
             self.tables.take(name, mask, size)
-        self.held[uid] = with_more(self.held.get(uid), container, blocks)
+        self.allocations[uid] = with_container(self.allocations.get(uid), container, blocks)
 
     def release(self, uid: str) -> None:
-        """Give back all the pod has (RemoveContainer, for each of its containers)."""
-        self.remove(uid, sorted(self.held.get(uid, ())))
+        """Releases all memory of the pod (RemoveContainer, for each of its containers)."""
+        # Sorted, because the order of releases decides which node gets memory back.
+        self.remove(uid, sorted(self.allocations.get(uid, ())))
 
     def _remove(self, uid: str, name: str) -> None:
-        mine = dict(self.held.get(uid, {}))
-        blocks = mine.pop(name, ())
-        if mine:
-            self.held[uid] = mine
+        by_container = dict(self.allocations.get(uid, {}))
+        blocks = by_container.pop(name, ())
+        if by_container:
+            self.allocations[uid] = by_container
         else:
-            self.held.pop(uid, None)
+            self.allocations.pop(uid, None)
         if uid in self.bubbles:
-            # Nothing is given back before the last container of the pod is gone.
-            blocks = () if mine else self.bubbles.pop(uid)
+            # Only the last container releases pod-level memory.
+            blocks = () if by_container else self.bubbles.pop(uid)
         for block in blocks:
             self.tables.give(*block)
 
     def _hints(self, requested: Amounts) -> ProviderHints:
-        """calculateHints: one list for every type; if nothing fits there are none, which means "don't care"."""
+        # calculateHints: a common list for all types; no fitting mask means "don't care" (an empty map upstream).
         fits = self._fitting(requested)
         if not fits:
             return {}
+        # isHintPreferred: the size of the smallest mask that could have the request if its nodes were empty.
         preferred = fits & by_size(self.policy.count)[self.policy.smallest_mask(requested)]
         return dict.fromkeys(requested, Hints(fits, preferred))
 
     def _fitting(self, requested: Amounts) -> MaskSet:
-        """The masks with enough free memory of all types. Raises Refused where the kubelet would panic."""
+        """Returns the masks with enough free memory of all types. Raises Refused where the kubelet would panic."""
         if self.policy.is_beyond_masks:
             raise panics.beyond_masks(self.policy.all_ids)
+        # Without types upstream builds no hints.
         if not requested:
             return 0
         fits = allowed = self.tables.allowed()
         for name, size in requested.items():
             fits &= reaching(self.tables.free_of(name), size)
-        for mask, more in self._reusable.items():
-            # What can be reused counts on its very mask only, and never makes up for what the nodes do not have at all.
-            needed = {name: size - more.get(name, 0) for name, size in requested.items()}
+        for mask, reusable in self._reusable.items():
+            # getPodReusableMemory: reusable memory counts on exactly its mask, and never beyond allocatable memory.
+            needed = {name: size - reusable.get(name, 0) for name, size in requested.items()}
             possible = allowed >> mask & 1 and self.policy.is_large_enough(mask, requested)
             if possible and self.tables.has_free(mask, needed):
                 fits |= 1 << mask
         return fits
 
     def _settle(self, requested: Amounts, hint: Hint) -> Mask:
-        """The nodes to allocate on: the stored hint or the default one, widened if there is too little free."""
+        """Returns the nodes to allocate on: the stored or the default hint, extended if it has too little memory."""
         mask = hint.mask
         preferred = hint.preferred
         if mask is None:
-            mask, found_preferred = self._best(requested, 0, NO_DEFAULT)
-            if preferred and not found_preferred:
+            # getDefaultHint: no affinity from the topology manager.
+            mask, is_preferred = self._best(requested, 0, NO_DEFAULT)
+            # Upstream refuses to replace a preferred hint by a hint that is not preferred.
+            if preferred and not is_preferred:
                 raise Refused(NO_DEFAULT_PREFERRED)
-            preferred = found_preferred
+            preferred = is_preferred
+        # extendTopologyManagerHint: the merged hint can be narrower than the memory manager's own hint.
         if not self.tables.has_free(mask, requested):
-            mask, found_preferred = self._best(requested, mask, NO_EXTENSION)
-            if preferred and not found_preferred:
+            mask, is_preferred = self._best(requested, mask, NO_EXTENSION)
+            if preferred and not is_preferred:
                 raise Refused(NO_EXTENSION_PREFERRED)
         if self.policy.behaviour.memory_groups_are_checked and not self.tables.respects_groups(mask):
             raise Refused(VIOLATES_GROUP)
         return mask
 
     def _best(self, requested: Amounts, within: Mask, problem: str) -> tuple[Mask, bool]:
-        """findBestHint for "memory" among masks that contain `within`: preferred first, then the narrower."""
+        # findBestHint for "memory" among masks that contain `within`: preferred masks first, then narrower masks.
         fits = self._fitting(requested)
         if "memory" not in requested:
             raise Refused(problem)
@@ -205,7 +212,7 @@ class MemoryManager:
         return best, best.bit_count() == size
 
     def _update_reusable(self, container: ContainerView, blocks: Blocks) -> None:
-        """updatePodReusableMemory: an init container's memory is for those after it, what others take is gone."""
+        # updatePodReusableMemory: later containers reuse an init container's memory; other containers consume it.
         reusable = {mask: dict(amounts) for mask, amounts in self._reusable.items()}
         for name, mask, size in blocks:
             amounts = reusable.setdefault(mask, {})
@@ -216,51 +223,57 @@ class MemoryManager:
         self._reusable = reusable
 
 
-def _shrunk(pod: PodView, container: ContainerView, mine: dict[str, Blocks], blocks: Blocks) -> dict[str, Blocks]:
-    """The blocks of earlier init containers, less what `container` took over (updateInitContainersMemoryBlocks)."""
-    shrunk = dict(mine)
-    left = {(name, mask): size for name, mask, size in blocks}
+def _shrunk(
+    pod: PodView, container: ContainerView, by_container: dict[str, Blocks], blocks: Blocks
+) -> dict[str, Blocks]:
+    """Returns the blocks of earlier init containers, less the memory that `container` reuses."""
+    # updateInitContainersMemoryBlocks.
+    shrunk = dict(by_container)
+    reused = {(name, mask): size for name, mask, size in blocks}
     for earlier in pod.containers:
         if earlier is container or earlier.kind == "app":
-            # Init containers come before all app containers.
+            # Init containers precede all app containers.
             break
         if earlier.kind != "init" or earlier.name not in shrunk:
             continue
         changed = []
         for name, mask, size in shrunk[earlier.name]:
-            given = min(size, left.get((name, mask), 0))
-            if given:
-                left[name, mask] -= given
-            changed.append(Block(name, mask, size - given))
+            taken = min(size, reused.get((name, mask), 0))
+            if taken:
+                reused[name, mask] -= taken
+            # A block may shrink to size 0, and still counts as an assignment.
+            changed.append(Block(name, mask, size - taken))
         shrunk[earlier.name] = tuple(changed)
     return shrunk
 
 
-def _hints_again(held: Blocks, requested: Amounts) -> ProviderHints:
-    """regenerateHints, after a restart of the kubelet; a container whose request changed gets "don't care"."""
-    if {block.type: block.size for block in held} != requested or len(held) != len(requested):
+def _hints_again(blocks: Blocks, requested: Amounts) -> ProviderHints:
+    # regenerateHints, after a restart of the kubelet; a changed request gets "don't care".
+    if {block.type: block.size for block in blocks} != requested or len(blocks) != len(requested):
         return {}
-    return {block.type: Hints(1 << block.mask, 1 << block.mask) for block in held}
+    return {block.type: Hints(1 << block.mask, 1 << block.mask) for block in blocks}
 
 
 def _dealt(pod: PodView, total: Amounts, mask: Mask) -> dict[str, Blocks]:
-    """The blocks each container of a pod with pod-level resources shows."""
+    """Returns the blocks of each container of a pod with pod-level resources."""
     sidecars: Amounts = {}
     pool = dict(total)
-    dealt: dict[str, Blocks | None] = {}
+    by_container: dict[str, Blocks | None] = {}
     for container in pod.containers:
         amounts = container.memory or {}
         if container.kind == "init" and not amounts:
+            # An init container without own memory may use all memory but the sidecars'.
             amounts = {name: size - sidecars.get(name, 0) for name, size in total.items()}
-        dealt[container.name] = _blocks(amounts, mask) if amounts else None
+        by_container[container.name] = _blocks(amounts, mask) if amounts else None
         if container.kind == "init":
             continue
         for name, size in amounts.items():
             pool[name] = pool.get(name, 0) - size
             if container.kind == "sidecar":
                 sidecars[name] = sidecars.get(name, 0) + size
+    # All containers without own memory show the same rest of the pod's memory.
     shared = _blocks(pool, mask)
-    return {name: shared if blocks is None else blocks for name, blocks in dealt.items()}
+    return {name: shared if blocks is None else blocks for name, blocks in by_container.items()}
 
 
 def _blocks(amounts: Amounts, mask: Mask) -> Blocks:
@@ -268,7 +281,7 @@ def _blocks(amounts: Amounts, mask: Mask) -> Blocks:
 
 
 def _empty_pool(pod: PodView, total: Amounts) -> str:
-    """Why a container that shares the pod's memory would get none, "" if all get some (validatePodScopeResources)."""
+    """Returns why a container in the pod's shared memory would get none, "" otherwise (validatePodScopeResources)."""
     exclusive: Amounts = {}
     shared = False
     for container in pod.containers:

@@ -24,7 +24,7 @@ from topowise_scheduler.kubelet.versions import NEWEST_RECORDED
 
 
 class MemoryPolicy:
-    """What never changes: per type and node position the total, the system's share and the allocatable rest."""
+    """The constant part: per type and node position the total, the system's share and the allocatable rest."""
 
     def __init__(
         self,
@@ -37,14 +37,14 @@ class MemoryPolicy:
         self.count = len(nodes)
         self.ids = tuple([node.id for node in nodes])
         self.all_ids = all_ids or self.ids
-        # Whether a NUMA id does not fit into the kubelet's masks, so that all hints for memory panic.
+        # Whether a NUMA id exceeds the kubelet's masks. Then all hints for memory panic.
         self.is_beyond_masks = self.all_ids[-1] >= KUBELET_BITS
         self.system_reserved = tuple(reserved)
         hugepages = [
             {hugepages_resource(kib): pages * kib * 1024 for kib, pages in node.hugepages.items()} for node in nodes
         ]
         types = ("memory", *dict.fromkeys(name for amounts in hugepages for name in amounts))
-        # The nodes that lack a page size which others have: a kubelet that looks for it there panics.
+        # The nodes that lack a page size of other nodes. A kubelet that reads the size there panics.
         self.lacking: dict[str, Mask] = {
             name: mask
             for name in types[1:]
@@ -57,6 +57,7 @@ class MemoryPolicy:
             )
             for name in types
         }
+        # getDefaultMachineState: memory excludes the system's share and all hugepages of the node.
         self.allocatable = {
             name: tuple(
                 total[position]
@@ -73,7 +74,7 @@ class MemoryPolicy:
 
     @cached_property
     def _largest(self) -> dict[str, tuple[int, ...]]:
-        """Per type, at index k the most that k nodes can allocate."""
+        """Returns per type, at index k, the most bytes that k nodes can allocate."""
         largest = {}
         for name, values in self.allocatable.items():
             totals = [0]
@@ -83,27 +84,28 @@ class MemoryPolicy:
         return largest
 
     def smallest_mask(self, requested: Amounts) -> int:
-        """The least number of nodes that could hold all of the request if they were empty; all nodes if none can."""
+        """Returns the least number of nodes that could have the request if they were empty; all nodes if none can."""
         least = 1
         for name, size in requested.items():
             largest = self._largest[name]
             while least < self.count and largest[least] < size:
                 least += 1
+        # Several types: the nodes with most of a type may lack another type, so the masks themselves are tried.
         if len(requested) > 1:
-            everything = (1 << self.count) - 1
+            all_nodes = (1 << self.count) - 1
             while least < self.count and not any(
-                self.is_large_enough(mask, requested) for mask in sized_submasks(everything, least)
+                self.is_large_enough(mask, requested) for mask in sized_submasks(all_nodes, least)
             ):
                 least += 1
         return least
 
     def is_large_enough(self, mask: Mask, requested: Amounts) -> bool:
-        """Whether the allocatable memory of these nodes covers the request."""
+        """Returns whether the allocatable memory of these nodes covers the request."""
         return all(self._allocatable_sums[name][mask] >= size for name, size in requested.items())
 
 
 class MemoryTables:
-    """The moving part. `cells` at a position is the mask of the group the node belongs to, itself alone at first."""
+    """The changing part. `cells` at a position is the mask of the node's group, initially the node alone."""
 
     __slots__ = ("assignments", "cells", "free", "policy")
 
@@ -114,7 +116,7 @@ class MemoryTables:
         self.free = {name: list(values) for name, values in policy.allocatable.items()}
 
     def fork(self) -> MemoryTables:
-        """An independent copy."""
+        """Returns an independent copy."""
         copy = MemoryTables.__new__(MemoryTables)
         copy.policy = self.policy
         copy.assignments = self.assignments.copy()
@@ -123,41 +125,37 @@ class MemoryTables:
         return copy
 
     def correct(
-        self,
-        free: Mapping[str, Sequence[int | None]],
-        assignments: Sequence[int] | None,
-        cells: Sequence[Mask] | None,
+        self, free: Mapping[str, Sequence[int | None]], assignments: Sequence[int] | None, cells: Sequence[Mask] | None
     ) -> None:
-        """The kubelet's own accounting by position, whatever is known of the holders; None where they are not known."""
+        """Sets the kubelet's own accounting by position, regardless of allocations; None keeps a value."""
         for name, values in free.items():
-            mine = self.free[name]
+            bytes_by_node = self.free[name]
             for position, value in enumerate(values):
                 if value is not None:
-                    mine[position] = value
+                    bytes_by_node[position] = value
+        # Assignments and groups belong together, so both are set or none.
         if assignments is not None and cells is not None:
             self.assignments = list(assignments)
             self.cells = list(cells)
 
     def reserved(self, name: str, position: int) -> int:
-        """What containers hold of a type on a node."""
+        """Returns the bytes of a type that containers have on a node."""
         return self.policy.allocatable[name][position] - self.free[name][position]
 
     def free_of(self, name: str) -> tuple[int, ...]:
-        """The free memory of a type by node position. Raises Refused where the kubelet would panic."""
+        """Returns the free memory of a type by node position. Raises Refused where the kubelet would panic."""
+        # -1 is the mask of all nodes: calculateHints reads every node.
         return tuple(self._looked_up(name, -1))
 
     def _looked_up(self, name: str, mask: Mask) -> list[int]:
-        """By node position, as the kubelet looks it up on the nodes of the mask alone."""
+        """Returns free memory by node position, as the kubelet reads it on the nodes of the mask."""
         values, lacking = self.free.get(name), self.policy.lacking.get(name, 0) & mask
         if values is None or lacking:
             raise panics.page_size_missing(name, [self.policy.ids[position] for position in members(lacking)])
         return values
 
     def has_free(self, mask: Mask, requested: Mapping[str, int]) -> bool:
-        """isAffinitySatisfyRequest; what init containers left for reuse does not count.
-
-        Raises Refused where the kubelet would panic.
-        """
+        """isAffinitySatisfyRequest, which ignores reusable memory. Raises Refused where the kubelet would panic."""
         for name, size in requested.items():
             values = self._looked_up(name, mask)
             if sum(values[position] for position in members(mask)) < size:
@@ -165,10 +163,11 @@ class MemoryTables:
         return True
 
     def allowed(self) -> MaskSet:
-        """The masks the groups leave: single nodes outside groups, unused nodes together, and each group as a whole."""
+        """Returns the masks that the groups allow: single nodes outside groups, unused nodes together, whole groups."""
         singles = unused = 0
         groups = set()
         for position, cells in enumerate(self.cells):
+            # calculateHints: a node in a group cannot have single-node allocations, and the other way round.
             if cells.bit_count() == 1:
                 singles |= 1 << (1 << position)
             elif self.assignments[position]:
@@ -182,34 +181,35 @@ class MemoryTables:
         return allowed
 
     def respects_groups(self, mask: Mask) -> bool:
-        """Whether no node of the mask is in use alone or by another group (isAffinityViolatingNUMAAllocations).
-
-        A mask of a single node is never refused here, even if the node is part of a group.
-        """
+        """Returns whether no node of the mask has single-node allocations or another group."""
+        # isAffinityViolatingNUMAAllocations: a mask of a single node always passes, even if the node is in a group.
         if mask.bit_count() == 1:
             return True
         return all(not self.assignments[position] or self.cells[position] == mask for position in members(mask))
 
     def take(self, name: str, mask: Mask, size: int) -> None:
-        """Book a block: each node counts one assignment and joins the group; the lowest node fills first."""
+        """Books a block: each node counts an assignment and joins the group; the lowest node fills first."""
+        # updateMachineState.
         free = self.free[name]
         for position in members(mask):
             self.assignments[position] += 1
             self.cells[position] = mask
+            # Upstream skips a node without free memory.
             taken = min(free[position], size)
             if taken > 0:
                 free[position] -= taken
                 size -= taken
 
     def give(self, name: str, mask: Mask, size: int) -> None:
-        """Undo a block: from the lowest node on, as much as anyone holds there."""
+        """Releases a block (releaseMemory): from the lowest node on, up to the bytes that containers have there."""
         free = self.free[name]
         allocatable = self.policy.allocatable[name]
         for position in members(mask):
             self.assignments[position] -= 1
+            # The group ends with its last assignment.
             if self.assignments[position] == 0:
                 self.cells[position] = 1 << position
-            given = min(allocatable[position] - free[position], size)
-            if given > 0:
-                free[position] += given
-                size -= given
+            released = min(allocatable[position] - free[position], size)
+            if released > 0:
+                free[position] += released
+                size -= released

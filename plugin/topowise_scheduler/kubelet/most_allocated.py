@@ -1,10 +1,10 @@
-"""KEP-6007: of two equally preferred nodes take the fuller one. A draft, in no release of Kubernetes.
+"""KEP-6007: of two equally preferred nodes, take the fuller node. A draft, in no release of Kubernetes.
 
-Its option was prefer-most-allocated-numa-node and became numa-allocation-strategy: most-allocated; both names mean it.
+Its option was prefer-most-allocated-numa-node and became numa-allocation-strategy; the model accepts both names.
 
-Policy single-numa-node takes the lowest node that fits, so small pods spread over nodes as they come and go and a
-large pod finds none empty. With the option CPU and memory manager each vote for the node with the higher share of
-exclusively allocated resources. Which pods fit now is the same; which fit later is not.
+Policy single-numa-node takes the lowest node that fits. So small pods spread over nodes as pods come and go, and a
+large pod finds no empty node. With the option, CPU and memory manager each vote for the node with the higher share of
+exclusive allocations. The option does not change which pods fit now, only which pods fit later.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from topowise_scheduler.kubelet.memory_manager import MemoryManager
 
 
 class MostAllocated:
-    """The combined vote over the current state of the managers, None for one with policy none.
+    """The combined vote over the current state of the managers; a manager with policy none is None.
 
-    The KEP scores "as MostAllocated", which in the scheduler is integer division, so that shares less than one per
-    cent apart are equal. `integer_scores` False compares the shares exactly instead.
+    The KEP scores "as MostAllocated", which the scheduler computes by integer division: shares within one percent may
+    be equal. `integer_scores` False compares the exact shares instead.
     """
 
     __slots__ = ("cpu", "integer_scores", "memory")
@@ -28,7 +28,7 @@ class MostAllocated:
         self.integer_scores = integer_scores
 
     def __call__(self, current: int, candidate: int) -> int:
-        """The node (by position) to keep. Undecided or contradicting votes leave the lower one."""
+        """Returns the node (by position) to keep. Without a clear vote, the lower node stays."""
         votes = (self._vote_cpu(current, candidate), self._vote_memory(current, candidate))
         decided = {vote for vote in votes if vote is not None}
         return decided.pop() if len(decided) == 1 else min(current, candidate)
@@ -48,17 +48,17 @@ class MostAllocated:
         ]
         return self._higher(current, shares[0], candidate, shares[1])
 
-    def _higher(self, one: int, share: tuple[int, int], other: int, other_share: tuple[int, int]) -> int | None:
-        """The node with the higher share, each (allocated, allocatable); None if they are equal."""
+    def _higher(self, node: int, share: tuple[int, int], other_node: int, other_share: tuple[int, int]) -> int | None:
+        """Returns the node with the higher share, each (allocated, allocatable); None for equal shares."""
         if self.integer_scores:
             left, right = _score(*share), _score(*other_share)
         else:
             left, right = share[0] * max(1, other_share[1]), other_share[0] * max(1, share[1])
         if left == right:
             return None
-        return one if left > right else other
+        return node if left > right else other_node
 
 
 def _score(allocated: int, allocatable: int) -> int:
-    """mostRequestedScore of the scheduler: 0..100, rounded down, 0 where nothing can be allocated."""
+    # mostRequestedScore of the scheduler: 0 to 100, rounded down, 0 without allocatable amounts.
     return min(100, allocated * 100 // allocatable) if allocatable > 0 else 0

@@ -1,11 +1,9 @@
-"""One kubelet: its managers, the pods it runs, and what it does with the next one (pkg/kubelet/allocation, lifecycle).
+"""A node's kubelet: its managers, its pods, and its decision about the next pod (pkg/kubelet/allocation, lifecycle).
 
-An admission is hints, merge and allocation container by container (or once for the pod, scopes.py), then the
-predicates. The first refusal wins, and what the pod had been given by then is released the way the kubelet releases a
-dead pod's resources.
+An admission is hints, merge and allocation per container (or once for the pod, scopes.py), then the predicates. The
+first refusal wins. Then the pod's allocations are released as the kubelet releases a dead pod's resources.
 
-A `Kubelet` is cheap to `fork`: machine, topology and policies are shared, the state of a pod is never changed in
-place.
+A `Kubelet` is cheap to `fork`: machine, topology and policies are shared, and a pod's state never changes in place.
 """
 
 from __future__ import annotations
@@ -32,21 +30,21 @@ from topowise_scheduler.kubelet.machine import Device, Machine
 from topowise_scheduler.kubelet.masks import MAX_NODES, mask_of, members
 from topowise_scheduler.kubelet.memory_manager import Block, MemoryManager
 from topowise_scheduler.kubelet.memory_tables import MemoryPolicy
-from topowise_scheduler.kubelet.only import only
 from topowise_scheduler.kubelet.pod import PodView, finished, view
 from topowise_scheduler.kubelet.predicates import SIDECARS_FORBIDDEN, Shortage, node_allocatable, shortages
 from topowise_scheduler.kubelet.scopes import Observer, Rejected
+from topowise_scheduler.kubelet.shared_allocations import single
 from topowise_scheduler.kubelet.topology_manager import TopologyManager
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED, KubeletVersion
 
 _NO_HINTS: Mapping[str, Hint] = {}
-# Types are those the memory manager has, and most containers hold one or two.
-_MANY_HELD: Final = 8192
-_FEW_BLOCKS: Final = 4
+# Limits of the cache of blocks: entries, and blocks per entry. Most containers have 1 or 2 blocks.
+_CACHE_SIZE: Final = 8192
+_MAX_CACHED_BLOCKS: Final = 4
 
 
 class _Active(msgspec.Struct, frozen=True, gc=False):
-    """A pod the kubelet runs; `pod` is None for one that was only reported to hold something, `reported`."""
+    """An active pod; `pod` is None if only its allocations, `reported`, are known."""
 
     requests: Mapping[str, int]
     pod: PodView | None
@@ -55,36 +53,34 @@ class _Active(msgspec.Struct, frozen=True, gc=False):
 
 
 class Kubelet:
-    """The model of one node.
+    """The model of a node's kubelet.
 
-    Raises KubeletStartError if the kubelet would not start, ConfigError for too many NUMA nodes (masks.MAX_NODES),
-    and ParseError for a malformed quantity. `Settings` instead of a configuration are taken as they are: for a node of
-    which only a part is known, and no configuration that a kubelet starts with.
+    Raises KubeletStartError if the kubelet would not start, ConfigError for too many NUMA nodes (masks.MAX_NODES), and
+    ParseError for a malformed quantity. `Settings` for a partly known node replace a configuration, unchecked.
 
-    `version` is the kubelet's (versions.version_of), `evidence` what is known of it besides its configuration; both
-    count for a configuration alone, `Settings` have a behaviour already.
+    `version` is the kubelet's (versions.version_of), `evidence` what else is known about its configuration. Both apply
+    to a configuration only, because `Settings` have a behaviour already.
 
-    `node_ids` are the NUMA nodes by position in a mask, `all_node_ids` those that were left out as well
-    (Machine.modelled).
+    `node_ids` are the NUMA nodes by position in a mask; `all_node_ids` also has nodes beyond Machine.modelled.
 
-    `predicates` False leaves the predicates out; `integer_scores` is the arithmetic of KEP-6007 (most_allocated.py).
-    `allocatable` is what the predicates compare with, instead of what follows from machine and settings; a resource
-    that is neither in it nor a device's is then unknown, and not checked.
+    `predicates` False skips the predicates; `integer_scores` is the arithmetic of KEP-6007 (most_allocated.py).
+    `allocatable` replaces the node allocatable that follows from machine and settings. Then the predicates do not check
+    a resource that is neither in it nor a device.
     """
 
     __slots__ = (
         "__weakref__",
-        "_fixed",
-        "_knows_all",
-        "_used",
         "active",
         "all_node_ids",
+        "capacity",
         "cpu",
         "devices",
         "integer_scores",
+        "knows_all",
         "memory",
         "node_ids",
         "predicates",
+        "requested",
         "settings",
         "topology",
         "topology_manager",
@@ -125,19 +121,23 @@ class Kubelet:
             self.cpu = CpuManager(CpuPolicy(self.topology, self.settings.cpu, len(nodes), behaviour))
         self.memory: MemoryManager | None = None
         if self.settings.reserved_memory is not None:
-            positions = {node_id: place for place, node_id in enumerate(self.all_node_ids)}
+            positions = {node_id: position for position, node_id in enumerate(self.all_node_ids)}
             reserved = [self.settings.reserved_memory[positions[node_id]] for node_id in self.node_ids]
             self.memory = MemoryManager(MemoryPolicy(nodes, reserved, behaviour, self.all_node_ids))
         self.active: dict[str, _Active] = {}
-        self._used: Amounts = {}
-        self._knows_all = allocatable is None
-        if allocatable is None:
-            self._fixed = node_allocatable(machine, self.settings)
-        else:
-            self._fixed = {"pods": self.settings.max_pods, **allocatable}
+        # The sum of the effective requests of the active pods; may have entries of 0.
+        self.requested: Amounts = {}
+        # Whether an unknown resource is a resource that the node does not have.
+        self.knows_all = allocatable is None
+        # What the predicates compare requests with, without devices; all forks share the object.
+        self.capacity: Mapping[str, int] = (
+            node_allocatable(machine, self.settings)
+            if allocatable is None
+            else {"pods": self.settings.max_pods, **allocatable}
+        )
 
     def fork(self) -> Kubelet:
-        """An independent copy: pods can be tried on it without a trace here."""
+        """Returns an independent copy, for trials without an effect on this object."""
         copy = Kubelet.__new__(Kubelet)
         copy.settings = self.settings
         copy.all_node_ids = self.all_node_ids
@@ -150,44 +150,29 @@ class Kubelet:
         copy.cpu = None if self.cpu is None else self.cpu.fork()
         copy.memory = None if self.memory is None else self.memory.fork()
         copy.active = self.active.copy()
-        copy._used = self._used.copy()
-        copy._fixed = self._fixed
-        copy._knows_all = self._knows_all
+        copy.requested = self.requested.copy()
+        copy.capacity = self.capacity
+        copy.knows_all = self.knows_all
         return copy
 
     def emptied(self) -> Kubelet:
-        """The same node with no pods on it."""
+        """Returns the same node without pods."""
         copy = self.fork()
         copy.devices.allocated = dict.fromkeys(copy.devices.tables, 0)
-        copy.devices.held = {}
+        copy.devices.allocations = {}
         copy.cpu = None if copy.cpu is None else CpuManager(copy.cpu.policy)
         copy.memory = None if copy.memory is None else MemoryManager(copy.memory.policy)
         copy.active = {}
-        copy._used = {}
+        copy.requested = {}
         return copy
 
-    @property
-    def knows_all(self) -> bool:
-        """Whether a resource that it does not know is one that the node does not have."""
-        return self._knows_all
-
-    @property
-    def capacity(self) -> Mapping[str, int]:
-        """What the predicates compare requests with, devices left out; the same object in every fork."""
-        return self._fixed
-
-    @property
-    def requested(self) -> Mapping[str, int]:
-        """The sum of the effective requests of the active pods; 0 of a resource that nobody requests any more."""
-        return self._used
-
     def admit(self, pod: pods.Pod) -> Admission:
-        """Decide a pod and, if it is admitted, book it. Raises ParseError for a malformed quantity."""
+        """Decides a pod and, if it is admitted, books it. Raises ParseError for a malformed quantity."""
         needs = pods.needs(pod, pod_level_resources=self.settings.pod_level_resources)
         return self.admit_view(self.view(pod.metadata.uid, needs))
 
     def view(self, uid: str, needs: pods.Needs) -> PodView:
-        """The pod as this kubelet sees it; the same for all nodes of one behaviour with the same feature gates."""
+        """Returns the pod as this kubelet sees it; equal on all nodes with the same behaviour and feature gates."""
         return view(
             uid,
             needs,
@@ -196,10 +181,11 @@ class Kubelet:
         )
 
     def admit_view(self, seen: PodView, observe: Observer | None = None) -> Admission:
-        """Decide a pod whose view is known; `observe` is called for every merge on the way.
+        """Decides a pod with a known view; `observe` is called for every merge.
 
-        A pod that is active already is admitted once more, as after a restart of the kubelet: it keeps what it holds.
+        A pod that is active already is admitted again, as after a restart of the kubelet, and keeps its allocations.
         """
+        # Its own requests must not count against the pod.
         self._forget(seen.uid)
         for manager in (self.devices, self.cpu, self.memory):
             if manager is not None:
@@ -213,46 +199,52 @@ class Kubelet:
             if refused is not None:
                 return refused
         if len(hints) == 1:
-            # As most pods have one container, and all kinds of hints are few.
-            hints = only(*next(iter(hints.items())))
+            # Most pods have one container, and there are few distinct hints, so equal dicts are shared.
+            hints = single(*next(iter(hints.items())))
         self._activate(seen.uid, _Active(seen.requests, seen, hints))
         return Admission(uid=seen.uid, qos=seen.qos, admitted=True, placements=self.placements(seen.uid))
 
     def expect(self, seen: PodView) -> Admission:
-        """The same for a pod that is only expected, and not active: one that is refused has never been here. (A kubelet
-        takes back what it has given a pod that it refuses in the end, but its memory groups stay as the pod has made
-        them, and so do CPUs that it had from others.)"""
+        """Decides a pod that is predicted, not active. A refusal leaves no trace.
+
+        A kubelet releases a refused pod's allocations, but keeps the memory groups that the pod formed. On an uneven
+        machine the release also frees CPUs of other pods.
+        """
         before = self.fork() if self._may_keep_traces else self
         admission = self.admit_view(seen)
         if not admission.admitted:
+            # Restored from the fork: no manager can undo these traces.
             self.devices, self.cpu, self.memory = before.devices, before.cpu, before.memory
-            self.active, self._used = before.active, before._used
+            self.active, self.requested = before.active, before.requested
         return admission
 
     @property
     def _may_keep_traces(self) -> bool:
+        """Returns whether a refused pod may leave traces in the managers' state."""
         has_groups = self.memory is not None and self.settings.topology.policy != "single-numa-node"
+        # Forking is skipped where a refusal cannot change anything.
         return has_groups or (self.cpu is not None and not self.cpu.policy.topology.is_even)
 
     def start(self, uid: str, containers: Iterable[str] | None = None) -> bool:
-        """Containers (None: all) start: finished init containers free their memory. False for an unknown uid."""
+        """Starts containers (None: all), which frees the memory of ended init containers. False for an unknown UID."""
         active = self.active.get(uid)
         if active is None:
             return False
         if active.pod is None:
             return True
-        done = finished(active.pod, None if containers is None else frozenset(containers))
-        if done:
+        ended = finished(active.pod, None if containers is None else frozenset(containers))
+        if ended:
             if self.memory is not None:
-                self.memory.remove(uid, done)
+                self.memory.remove(uid, ended)
+            # The kubelet forgets the hints of removed containers; a sidecar keeps its hint.
             kept = {container.name for container in active.pod.containers if container.declared != "init"}
             self.active[uid] = msgspec.structs.replace(
-                active, hints={name: hint for name, hint in active.hints.items() if name in kept or name not in done}
+                active, hints={name: hint for name, hint in active.hints.items() if name in kept or name not in ended}
             )
         return True
 
     def remove(self, uid: str) -> bool:
-        """A pod has ended: all it holds is free at the next admission. False for an unknown uid."""
+        """Removes an ended pod: its allocations are free at the next admission. False for an unknown UID."""
         if uid not in self.active:
             return False
         self._forget(uid)
@@ -260,21 +252,17 @@ class Kubelet:
         return True
 
     def report_devices(self, resource: str, devices: Iterable[Device]) -> None:
-        """A device plugin reports its list, for the first time or anew.
-
-        Raises ConfigError for a device near a NUMA node that had nothing and was left out (Machine.modelled).
-        """
+        """Applies a device plugin's list. Raises ConfigError for a device near a node that is not modelled."""
         devices = tuple(devices)
         left_out = {*self.all_node_ids} - {*self.node_ids}
         if left_out and any(left_out.intersection(device.numa or ()) for device in devices):
-            raise ConfigError("devices", f"{resource} is now near NUMA nodes that had none, and that are not modelled")
+            raise ConfigError("devices", f"{resource} is now near NUMA nodes that had no devices and are not modelled")
         self.devices.report(resource, self.devices.table(devices))
 
     def hold(self, uid: str, requests: Mapping[str, int], placements: Mapping[str, Placement]) -> None:
-        """Book a pod that runs already, as the node reports it, without deciding anything.
+        """Books a running pod as the node reports it, without a decision.
 
-        `requests` are its effective requests (topowise.pods.needs). CPUs are taken out of the shared pool, memory
-        joins nodes to groups just as an allocation does.
+        `requests` are its effective requests (topowise.pods.needs). Its memory forms groups, as in an allocation.
         """
         self.remove(uid)
         for name, placement in placements.items():
@@ -282,7 +270,7 @@ class Kubelet:
         self._activate(uid, _Active(requests, None, _NO_HINTS, placements))
 
     def hold_bare(self, seen: PodView) -> None:
-        """Book a pod to which no manager gives anything: it counts in the sums of requests alone."""
+        """Books a pod without allocations: it counts only in the sums of requests."""
         self._activate(seen.uid, _Active(seen.requests, seen, _NO_HINTS))
 
     def hold_exactly(
@@ -291,10 +279,10 @@ class Kubelet:
         beside: Collection[str] = (),
         among: Collection[str] | None = None,
     ) -> None:
-        """Let these pods by uid be all there are (`among` some), each held as by `hold`; what is held like that already
-        stays, and so do those `beside`, as they are.
+        """Makes these pods, by UID, the only active pods, each booked as by `hold`.
 
-        Memory tables and CPUs that nobody holds depend on how they came about, and are to be corrected afterwards.
+        Pods with unchanged allocations stay, and so do the pods `beside`. `among` limits the active pods to look at.
+        Memory tables, and CPUs without an owner, depend on the history, so the caller corrects them afterwards.
         """
         for uid in list(self.active if among is None else among):
             if uid not in holders and uid not in beside:
@@ -303,20 +291,20 @@ class Kubelet:
             active = self.active.get(uid)
             if active is None or active.reported is not placements or active.requests != requests:
                 self.hold(uid, requests, placements)
-        # What two pods are said to hold is not free once the first of them has gone.
+        # Two pods may be reported with the same device or CPU. It stays allocated when the first pod is removed.
         self.devices.recount()
         if self.cpu is not None:
             self.cpu.recount()
 
     def allocates_whole(self, pod: PodView) -> bool:
-        """Whether a pod is given CPUs and memory as a whole, of which its containers get parts (AllocatePod)."""
+        """Returns whether the kubelet allocates CPUs and memory for the pod as a whole (AllocatePod)."""
         topology = self.settings.topology
         return pod.by_pod_level and topology.scope == "pod" and topology.policy != "none"
 
     @property
     def is_within(self) -> bool:
-        """Whether what the active pods request is there: then predicates refuse none of them, whoever came first."""
-        used, capacity = self._used, self._fixed
+        """Returns whether capacity covers all requests. Then the predicates refuse none of the pods, in any order."""
+        used, capacity = self.requested, self.capacity
         return len(self.active) <= capacity["pods"] and all(
             amount <= capacity[name] for name, amount in used.items() if name in capacity
         )
@@ -324,8 +312,7 @@ class Kubelet:
     def reserve(
         self, position: int, cpus: CpuSet, memory: Amounts | None = None, devices: Mapping[str, DeviceSet] | None = None
     ) -> None:
-        """Take CPUs, devices, and memory of the NUMA node at a position away for no pod; the predicates do not see it,
-        and it cannot be given back."""
+        """Takes CPUs, devices, and memory of a position's NUMA node away, for good. The predicates do not see it."""
         if self.cpu is not None:
             self.cpu.default &= ~cpus
         for name, size in (memory or {}).items():
@@ -335,42 +322,43 @@ class Kubelet:
             self.devices.allocated[resource] |= taken
 
     def placements(self, uid: str) -> dict[str, Placement]:
-        """What each container of an active pod holds now."""
+        """Returns the current allocation of each container of an active pod."""
         active = self.active[uid]
-        cpus = self.cpu.held.get(uid, {}) if self.cpu is not None else {}
-        memory = self.memory.held.get(uid, {}) if self.memory is not None else {}
-        devices = self.devices.held.get(uid, {})
+        cpus = self.cpu.allocations.get(uid, {}) if self.cpu is not None else {}
+        memory = self.memory.allocations.get(uid, {}) if self.memory is not None else {}
+        devices = self.devices.allocations.get(uid, {})
         kinds: dict[str, Kind] = (
             dict.fromkeys((*cpus, *memory, *devices), "app")
             if active.pod is None
             else {container.name: container.declared for container in active.pod.containers}
         )
-        found = {}
+        placements = {}
         for name, kind in kinds.items():
             hint = active.hints.get(name, NO_AFFINITY)
-            found[name] = Placement(
+            placements[name] = Placement(
                 kind,
                 None if hint.mask is None else self.ids(hint.mask),
                 hint.preferred,
                 cpus.get(name),
-                tuple([MemoryBlock(one.type, self.ids(one.mask), one.size) for one in memory.get(name, ())]),
+                tuple([MemoryBlock(block.type, self.ids(block.mask), block.size) for block in memory.get(name, ())]),
                 {
-                    resource: self.devices.tables[resource].names(held)
-                    for resource, held in devices.get(name, {}).items()
+                    resource: self.devices.tables[resource].names(allocated)
+                    for resource, allocated in devices.get(name, {}).items()
                 },
             )
-        return found
+        return placements
 
     def ids(self, mask: int) -> tuple[int, ...]:
-        """The NUMA node ids of a mask."""
+        """Returns the NUMA node ids of a mask."""
         if mask == (1 << len(self.node_ids)) - 1:
+            # The kubelet's mask of all nodes includes the nodes that are not modelled.
             return self.all_node_ids
         return tuple([self.node_ids[position] for position in members(mask)])
 
     def allocatable(self) -> Amounts:
-        """Node allocatable as the kubelet reports it: milli-CPU, bytes, healthy devices, pods."""
+        """Returns node allocatable as the kubelet reports it: milli-CPU, bytes, healthy devices, pods."""
         healthy = {name: table.healthy.bit_count() for name, table in self.devices.tables.items()}
-        return {**self._fixed, **healthy}
+        return {**self.capacity, **healthy}
 
     def _refused_by_predicates(self, pod: PodView) -> Admission | None:
         if not self.settings.sidecars:
@@ -393,7 +381,7 @@ class Kubelet:
         rejection: Rejection | None = None,
         shortages: tuple[Shortage, ...] = (),
     ) -> Admission:
-        """A refusal; whatever the pod had been given by then is free again."""
+        """Returns a refusal, and releases the pod's allocations."""
         self._release(pod.uid)
         return Admission(
             uid=pod.uid,
@@ -407,26 +395,29 @@ class Kubelet:
         )
 
     def _shortages(self, pod: PodView) -> Sequence[Shortage]:
-        held = pod.uid in self.devices.held
+        has_devices = pod.uid in self.devices.allocations
         devices = {}
         for resource, table in self.devices.tables.items():
             count = table.healthy.bit_count()
-            if held:
-                # A pod that got devices is not refused for those that turned unhealthy (sanitizeNodeAllocatable).
+            if has_devices:
+                # sanitizeNodeAllocatable: a pod with devices is not refused for devices that became unhealthy.
                 count = max(count, self.devices.allocated[resource].bit_count())
             devices[resource] = count
         requests = pod.requests
-        if not self._knows_all:
+        if not self.knows_all:
+            # Without known capacity a resource cannot be insufficient.
             requests = {
-                name: amount for name, amount in requests.items() if name in self._fixed or name in self.devices.tables
+                name: amount
+                for name, amount in requests.items()
+                if name in self.capacity or name in self.devices.tables
             }
-        return shortages(requests, self._used, len(self.active), self._fixed, devices, pod.init_requests)
+        return shortages(requests, self.requested, len(self.active), self.capacity, devices, pod.init_requests)
 
     def _hold(self, uid: str, name: str, placement: Placement) -> None:
         if self.cpu is not None and placement.cpus is not None:
             self.cpu.hold(uid, name, placement.cpus)
         if self.memory is not None and placement.memory:
-            blocks = _blocks if len(placement.memory) <= _FEW_BLOCKS else _blocks.__wrapped__
+            blocks = _blocks if len(placement.memory) <= _MAX_CACHED_BLOCKS else _blocks.__wrapped__
             self.memory.hold(uid, name, blocks(placement.memory, self.node_ids))
         for resource, ids in placement.devices.items():
             self.devices.hold(uid, name, resource, ids)
@@ -434,17 +425,17 @@ class Kubelet:
     def _activate(self, uid: str, active: _Active) -> None:
         self.active[uid] = active
         for name, amount in active.requests.items():
-            self._used[name] = self._used.get(name, 0) + amount
+            self.requested[name] = self.requested.get(name, 0) + amount
 
     def _forget(self, uid: str) -> None:
-        """The pod is no longer counted; what the managers gave it stays for now."""
+        """Stops counting the pod; its allocations stay for now."""
         active = self.active.pop(uid, None)
         if active is not None:
             for name, amount in active.requests.items():
-                self._used[name] -= amount
+                self.requested[name] -= amount
 
     def _release(self, uid: str) -> None:
-        """Remove stale state (removeStaleState of each manager)."""
+        """Releases the pod's allocations (removeStaleState of each manager)."""
         self.devices.release(uid)
         if self.cpu is not None:
             self.cpu.release(uid)
@@ -452,12 +443,12 @@ class Kubelet:
             self.memory.release(uid)
 
 
-@lru_cache(maxsize=_MANY_HELD)
-def _blocks(held: tuple[MemoryBlock, ...], node_ids: tuple[int, ...]) -> tuple[Block, ...]:
-    """What is held by ids of nodes, by their positions; once for all containers that hold the same."""
+@lru_cache(maxsize=_CACHE_SIZE)
+def _blocks(blocks: tuple[MemoryBlock, ...], node_ids: tuple[int, ...]) -> tuple[Block, ...]:
+    """Returns the blocks by positions instead of node ids; equal allocations share an object."""
     return tuple(
         [
-            Block(one.type, mask_of([node_ids.index(node) for node in one.numa if node in node_ids]), one.size)
-            for one in held
+            Block(block.type, mask_of([node_ids.index(node) for node in block.numa if node in node_ids]), block.size)
+            for block in blocks
         ]
     )

@@ -1,10 +1,10 @@
-"""Where a kubelet panics while it admits a pod: its process ends, starts again, and is given the same pod again.
+"""Predicts where a kubelet panics while it admits a pod: the process ends, starts again, and gets the same pod again.
 
-Each place reads an array or a map of the machine by a NUMA id without a check. All releases from 1.28 to 1.36 have them
-(docs/development/kubelet-versions.md lists them):
+Each place reads an array or a map of the machine by a NUMA id without a check. All releases from 1.28 to 1.36 have
+these places (docs/development/kubelet-versions.md lists them):
 
 - `NUMADistances.CalculateAverageFor` (topologymanager/numa_info.go) reads a row of distances by NUMA id. Linux prints
-  an entry for each NUMA node that is online. So if the ids of a machine have gaps, the highest ids are out of range.
+  an entry for each online NUMA node. So if the ids of a machine have gaps, the highest ids are out of range.
 - `calculateHints` (memorymanager/policy_static.go) reads the memory of a page size on every NUMA node. A NUMA node
   without the page size has no entry. Before Linux 6.1 a NUMA node without memory has no page sizes.
 - `bitmask.NewBitMask` (topologymanager/bitmask) returns a nil mask for an id of 64 or more, and its callers use it.
@@ -19,14 +19,14 @@ from typing import Final
 from topowise_scheduler.kubelet.hints import WOULD_PANIC, Hints, Refused
 from topowise_scheduler.kubelet.masks import KUBELET_BITS, Mask, MaskSet, masks_in, members, subsets, union
 
-# Steps of a walk through the permutations of hints, some two milliseconds. A longer walk counts as one that panics.
+# Steps of a walk through the permutations of hints, about two milliseconds. A longer walk counts as a panic.
 _MOST_STEPS: Final = 4096
 
 _Option = tuple[Mask, bool]
 
 
 def distances_missing(ids: Sequence[int]) -> Refused:
-    """The refusal where the kubelet compares NUMA nodes by distances that it does not have."""
+    """Returns the refusal for a comparison of NUMA nodes by missing distances."""
     return Refused(
         "the kubelet would panic: prefer-closest-numa-nodes reads the distances by NUMA id, and they have no entry for "
         f"NUMA id {', '.join(map(str, ids))}, as the ids of this machine have gaps",
@@ -35,7 +35,7 @@ def distances_missing(ids: Sequence[int]) -> Refused:
 
 
 def page_size_missing(name: str, ids: Sequence[int]) -> Refused:
-    """The refusal where the memory manager looks for a page size on a NUMA node that does not have it."""
+    """Returns the refusal for a page size that a NUMA node lacks."""
     where = f"NUMA node {', '.join(map(str, ids))} does not have" if ids else "no NUMA node has"
     return Refused(
         f"the kubelet would panic: its memory manager looks up {name} on every NUMA node, and {where} it", WOULD_PANIC
@@ -43,7 +43,7 @@ def page_size_missing(name: str, ids: Sequence[int]) -> Refused:
 
 
 def beyond_masks(ids: Sequence[int]) -> Refused:
-    """The refusal where a NUMA id does not fit into the kubelet's masks."""
+    """Returns the refusal for a NUMA id that exceeds the kubelet's masks."""
     beyond = ", ".join([str(numa_id) for numa_id in ids if numa_id >= KUBELET_BITS])
     return Refused(
         f"the kubelet would panic: its masks have {KUBELET_BITS} bits, one for each NUMA id, and the machine has NUMA "
@@ -53,35 +53,38 @@ def beyond_masks(ids: Sequence[int]) -> Refused:
 
 
 def unmeasured(ids: Sequence[int], lengths: Sequence[int]) -> MaskSet:
-    """The masks whose average distance is out of range, of machines with these NUMA ids and lengths of rows."""
+    """Returns the masks whose average distance is out of range, for machines with these NUMA ids and row lengths."""
     count = len(ids)
-    everything = (1 << count) - 1
-    measured = subsets(everything)
+    all_nodes = (1 << count) - 1
+    measured = subsets(all_nodes)
     for position, length in enumerate(lengths):
-        within = sum(1 << other for other, numa_id in enumerate(ids) if numa_id < length)
-        measured &= subsets(within) | subsets(everything & ~(1 << position))
-    return subsets(everything) & ~measured
+        within = sum(1 << column for column, numa_id in enumerate(ids) if numa_id < length)
+        measured &= subsets(within) | subsets(all_nodes & ~(1 << position))
+    return subsets(all_nodes) & ~measured
 
 
 def compares_unmeasured(
     groups: Sequence[Hints], unmeasured: MaskSet, rank: Sequence[int], count: int, unordered: int
 ) -> bool:
-    """Whether a merge of these hints compares two masks of one size of which one is not measured (HintMerger.compare).
+    """Returns whether a merge of these hints compares two masks of the same size, either of them unmeasured.
 
-    The first `unordered` groups are of devices. The kubelet takes them in a random order (it ranges over a map). A
-    merge that panics in one of the orders counts as one that panics.
+    The first `unordered` groups are device resources. The kubelet merges them in random order (it ranges over a map),
+    and a panic in any of the orders counts.
     """
+    # HintMerger.compare reads distances only of masks of the same size (NUMAInfo.Closest).
     everything = (1 << count) - 1
     reached = everything
     preferred = subsets(everything) & ~1
     for group in groups:
         reached &= union(masks_in(group.fits)) if group.fits else everything
         preferred &= group.preferred
+    # No merged mask is unmeasured, so no comparison can be out of range.
     if not subsets(reached) & unmeasured or not groups:
         return False
     if preferred:
         least = min(mask.bit_count() for mask in masks_in(preferred))
         rivals = [mask for mask in masks_in(preferred) if mask.bit_count() == least]
+        # The narrowest preferred masks are always compared with each other.
         if len(rivals) > 1 and any(unmeasured >> mask & 1 for mask in rivals):
             return True
     if any(group.fits.bit_count() > _MOST_STEPS for group in groups):
@@ -93,12 +96,12 @@ def compares_unmeasured(
 
 
 def _options(group: Hints, everything: Mask) -> list[_Option]:
-    """The hints in the order in which bitmask.IterateBitMasks makes them; one that fits nowhere takes nothing away."""
+    """Returns the hints in the order of bitmask.IterateBitMasks; a group without hints restricts nothing."""
     masks = sorted(masks_in(group.fits), key=lambda mask: (mask.bit_count(), tuple(members(mask))))
     return [(mask, bool(group.preferred >> mask & 1)) for mask in masks] or [(everything, False)]
 
 
-class _Panic(Exception):  # noqa: N818 - what the kubelet does, not an error of ours
+class _Panic(Exception):  # noqa: N818 - the kubelet's, not a fault here
     pass
 
 
@@ -107,8 +110,9 @@ class _Preferred(Exception):  # noqa: N818 - the end of a walk
 
 
 class _Walk:
-    """The permutations of hints one after the other, up to the first preferred one: from there on the kubelet compares
-    preferred masks alone. What comes after a merged mask depends on it and on the best mask so far, and is known."""
+    """Tries the permutations of hints in order, up to the first preferred result: from there on the kubelet compares
+    preferred masks only. The best mask after a group depends on the merged mask and the best so far, so it is cached.
+    """
 
     def __init__(self, unmeasured: MaskSet, rank: Sequence[int], narrowest: int) -> None:
         self._unmeasured = unmeasured
@@ -122,6 +126,7 @@ class _Walk:
         self._lists, self._known = lists, {}
         try:
             self._visit(0, everything, -1, 0)
+        # From here on the kubelet compares preferred masks, which `compares_unmeasured` has checked.
         except _Preferred:
             return False
         except _Panic:
@@ -129,16 +134,18 @@ class _Walk:
         return False
 
     def _visit(self, number: int, merged: Mask, same: Mask, best: Mask) -> Mask:
-        """The best mask after all hints of the groups from `number` on. `same` is the mask that all groups so far have
-        and prefer, -1 before the first and 0 if there is none."""
+        """Returns the best mask after all hints of the groups from `number` on.
+
+        `same` is the mask that all groups so far have and prefer, -1 before the first group and 0 without such a mask.
+        """
         if number == len(self._lists):
             if same:
                 raise _Preferred
             return self._fold(best, merged)
         key = number, merged, same, best
-        known = self._known.get(key)
-        if known is not None:
-            return known
+        cached = self._known.get(key)
+        if cached is not None:
+            return cached
         for mask, preferred in self._lists[number]:
             self._steps += 1
             if self._steps > _MOST_STEPS:
@@ -149,7 +156,7 @@ class _Walk:
         return best
 
     def _fold(self, best: Mask, mask: Mask) -> Mask:
-        """HintMerger.compare of two masks that are not preferred."""
+        # HintMerger.compare of two masks that are not preferred.
         if not best or best == mask:
             return mask
         before, now, aim = best.bit_count(), mask.bit_count(), self._narrowest

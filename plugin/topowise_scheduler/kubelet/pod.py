@@ -1,4 +1,4 @@
-"""The pod as the kubelet's managers see it: who gets exclusive CPUs and memory, and how much.
+"""The pod as the kubelet's managers see it: the containers with exclusive CPUs and memory, and the amounts.
 
 Upstream: cm/cpumanager/policy_static.go (guaranteedCPUs, podGuaranteedCPUs), cm/memorymanager/policy_static.go
 (getContainerRequestedResources, getPodRequestedResources), cm/devicemanager/topology_hints.go (getPodDeviceRequest),
@@ -18,14 +18,14 @@ from topowise_scheduler.kubelet.versions import NEWEST_RECORDED
 
 _NO_REQUESTS: Amounts = {}
 
-# The memory manager's refusal of a request that is not a whole number of bytes.
+# The memory manager's refusal of a request with a fraction of a byte.
 NOT_WHOLE = "[memorymanager] failed to represent quantity as int64"
 
 
 class ContainerView(msgspec.Struct, frozen=True, gc=False):
-    """One container. `cpus`: exclusive ones, 0 for the shared pool. `memory` None: not a whole number of bytes.
+    """A container. `cpus` counts exclusive CPUs, 0 for the shared pool; `memory` is None for a fraction of a byte.
 
-    `kind` is what the managers take it for, `declared` what it is in the pod.
+    `kind` is the kind for the managers, `declared` the kind in the pod's spec.
     """
 
     name: str
@@ -37,12 +37,12 @@ class ContainerView(msgspec.Struct, frozen=True, gc=False):
 
 
 class PodView(msgspec.Struct, frozen=True, gc=False):
-    """One pod; the containers in spec order, init containers first.
+    """A pod; the containers in spec order, init containers first.
 
-    `pinned`: the memory manager allocates for it (Guaranteed, and not left alone because of pod-level resources).
-    `by_pod_level`: pod-level resources that the managers handle themselves. Its `cpus` and `memory` are then the
-    pod's own totals, and a container has `cpus` and `memory` only if it is exclusive. `init_requests` is what the init
-    containers alone request, sidecars among them.
+    `pinned`: the memory manager allocates for the pod (Guaranteed, and not ignored because of pod-level resources).
+    `by_pod_level`: the managers handle pod-level resources. Then `cpus` and `memory` are the pod's own totals, and only
+    an exclusive container has `cpus` and `memory`. `init_requests` is the request of all init containers, including
+    sidecars.
     """
 
     uid: str
@@ -63,18 +63,20 @@ def view(
     pod_level_resource_managers: bool = False,
     behaviour: Behaviour = NEWEST_RECORDED.behaviour,
 ) -> PodView:
-    """The pod under this feature gate (KEP-5526), as a kubelet with this behaviour sees it."""
+    """Returns the pod as a kubelet with this feature gate (KEP-5526) and behaviour sees it."""
     by_pod_level = needs.pod_level is not None and pod_level_resource_managers
-    left_alone = needs.pod_level is not None and behaviour.pod_level_pods_are_not_aligned and not by_pod_level
-    pinned = needs.qos == "Guaranteed" and not left_alone
-    keeps = behaviour.sidecars_are_kept
-    containers = tuple([_container(container, pinned, by_pod_level, keeps) for container in needs.containers])
+    ignored = needs.pod_level is not None and behaviour.pod_level_pods_are_not_aligned and not by_pod_level
+    pinned = needs.qos == "Guaranteed" and not ignored
+    sidecars_are_kept = behaviour.sidecars_are_kept
+    containers = tuple(
+        [_container(container, pinned, by_pod_level, sidecars_are_kept) for container in needs.containers]
+    )
     cpus, memory = 0, None
     if pinned and by_pod_level and needs.pod_level is not None:
         cpus = _whole_cpus(needs.pod_level.requests)
         memory = {name: amount for name, amount in _memory(needs.pod_level.requests).items() if amount > 0}
     elif pinned:
-        cpus = pods.peak((one.kind, one.cpus) for one in containers)
+        cpus = pods.peak((container.kind, container.cpus) for container in containers)
         memory = _pod_memory(containers)
     return PodView(
         uid=uid,
@@ -92,16 +94,16 @@ def view(
 
 
 def device_requests(pod: PodView, resource: str) -> int | None:
-    """How many devices the pod needs at once (resourcehelper.PodLimits), None if it does not name the resource.
-
-    The helper knows sidecars in every version, whatever the managers make of them.
-    """
-    asked = [(one.declared, one.limits[resource]) for one in pod.containers if resource in one.limits]
-    return pods.peak(asked) if asked else None
+    """Returns the number of devices that the pod needs at once (PodLimits), None without such a request."""
+    # The helper knows sidecars in every version, so the declared kind counts.
+    limits = [
+        (container.declared, container.limits[resource]) for container in pod.containers if resource in container.limits
+    ]
+    return pods.peak(limits) if limits else None
 
 
 def finished(pod: PodView, started: Container[str] | None) -> list[str]:
-    """The plain init containers that are done once these containers (None: all) have started (AddContainer)."""
+    """Returns the init containers that have ended when these containers (None: all) have started (AddContainer)."""
     last = 0
     for index, container in enumerate(pod.containers):
         if started is None or container.name in started:
@@ -113,6 +115,7 @@ def _container(
     container: pods.ContainerNeeds, pinned: bool, by_pod_level: bool, sidecars_are_kept: bool
 ) -> ContainerView:
     declared = container.kind
+    # Before 1.29 the managers treated a sidecar like an init container.
     kind = "init" if declared == "sidecar" and not sidecars_are_kept else declared
     if not pinned or (by_pod_level and not _is_exclusive(container)):
         return ContainerView(container.name, kind, 0, {}, container.limits, declared)
@@ -121,17 +124,19 @@ def _container(
 
 
 def _init_requests(containers: tuple[pods.ContainerNeeds, ...]) -> Amounts:
-    before = [container for container in containers if container.kind != "app"]
-    return pods.aggregate(before, [container.requests for container in before])
+    init_containers = [container for container in containers if container.kind != "app"]
+    return pods.aggregate(init_containers, [container.requests for container in init_containers])
 
 
 def _is_exclusive(container: pods.ContainerNeeds) -> bool:
     requests, limits = container.requests, container.limits
+    # IsContainerEquivalentQOSGuaranteed: limits equal requests for CPU and memory.
     return all(0 < requests.get(name, 0) == limits.get(name, 0) for name in ("cpu", "memory"))
 
 
 def _whole_cpus(requests: Amounts) -> int:
     cpus, rest = divmod(requests.get("cpu", 0), 1000)
+    # guaranteedCPUs: a container with a fraction of a CPU uses the shared pool.
     return 0 if rest else cpus
 
 
@@ -140,9 +145,9 @@ def _memory(requests: Amounts) -> Amounts:
 
 
 def _pod_memory(containers: tuple[ContainerView, ...]) -> Amounts | None:
-    """The sum for the pod; a type that only init containers request is dropped, as getPodRequestedResources does."""
-    held = [(one.kind, one.memory) for one in containers if one.memory is not None]
-    if len(held) < len(containers):
+    """Returns the pod's sum; a type that only init containers request is dropped, as in getPodRequestedResources."""
+    amounts = [(container.kind, container.memory) for container in containers if container.memory is not None]
+    if len(amounts) < len(containers):
         return None
-    named = dict.fromkeys(name for kind, memory in held if kind == "app" for name in memory)
-    return {name: pods.peak((kind, memory.get(name, 0)) for kind, memory in held) for name in named}
+    types = dict.fromkeys(name for kind, memory in amounts if kind == "app" for name in memory)
+    return {name: pods.peak((kind, memory.get(name, 0)) for kind, memory in amounts) for name in types}

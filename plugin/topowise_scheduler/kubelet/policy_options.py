@@ -1,8 +1,7 @@
-"""The policy options of CPU and topology manager, and from which minor on each is alpha, beta and stable.
+"""The policy options of CPU and topology manager, and the minors in which each becomes alpha, beta and stable.
 
-An alpha option needs a gate that is off by default in every version, a beta option one that may not be switched off. A
-kubelet does not start with an option it does not know (cm/cpumanager/policy_options.go,
-cm/topologymanager/policy_options.go).
+An alpha option needs a gate that is off by default in every version, a beta option a gate that is on by default. A
+kubelet with an unknown option does not start (cm/cpumanager/policy_options.go, cm/topologymanager/policy_options.go).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ Manager = Literal["cpu", "topology"]
 
 
 class Option(NamedTuple):
-    """One option: `stages` by the minor they begin with. A draft is in no release; `source` is its KEP."""
+    """An option: `stages` by their first minor. A draft is in no release; `source` is its KEP."""
 
     manager: Manager
     name: str
@@ -34,7 +33,7 @@ OPTIONS: Final = (
     Option("cpu", "prefer-align-cpus-by-uncorecache", "KEP-4800", {32: "alpha", 34: "beta", 36: "stable"}),
     Option("topology", "prefer-closest-numa-nodes", "KEP-3545", {28: "beta", 32: "stable"}),
     Option("topology", "max-allowable-numa-nodes", "KEP-4622", {31: "beta", 35: "stable"}),
-    # One idea under two names: the second is what the KEP has come to, with "none" and "least-allocated" beside it.
+    # Two names of the same option: the KEP renamed it, and added the values "none" and "least-allocated".
     Option("topology", "prefer-most-allocated-numa-node", "KEP-6007", {0: "draft"}),
     Option("topology", "numa-allocation-strategy", "KEP-6007", {0: "draft"}),
 )
@@ -44,10 +43,10 @@ DRAFTS: Final = frozenset(option.name for option in OPTIONS if "draft" in option
 
 @lru_cache(maxsize=64)
 def stages(minor: int) -> dict[str, Stage]:
-    """The stage of every option that a minor has, drafts included."""
-    found: dict[str, Stage] = {}
+    """Returns the stage of every option that a minor has, drafts included."""
+    by_name: dict[str, Stage] = {}
     for option in OPTIONS:
         for since, stage in option.stages.items():
             if minor >= since:
-                found[option.name] = stage
-    return found
+                by_name[option.name] = stage
+    return by_name

@@ -1,8 +1,7 @@
 """The last check of an admission: the sums of requests against node allocatable (pkg/kubelet/lifecycle/predicate.go).
 
-It runs after the topology manager has allocated, for pods of every class, and compares with what the other pods
-*request*, not with what the managers gave them. Node affinity, taints and ports are the scheduler's business and not
-modelled.
+It runs after the topology manager has allocated, for pods of every QoS class. It counts what the other pods *request*,
+not what the managers allocated. The scheduler checks node affinity, taints and ports, so they are not modelled.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ SIDECARS_FORBIDDEN = "InitContainerRestartPolicyForbidden"
 
 
 class Shortage(NamedTuple):
-    """One resource that is not enough (InsufficientResourceError)."""
+    """An insufficient resource (InsufficientResourceError)."""
 
     resource: str
     requested: int
@@ -41,10 +40,9 @@ class Shortage(NamedTuple):
 
 
 def node_allocatable(machine: Machine, settings: Settings) -> Amounts:
-    """Node allocatable without devices: capacity less what is reserved (cm/node_container_manager_linux.go).
+    """Returns node allocatable without devices: capacity less reservations (cm/node_container_manager_linux.go).
 
-    Memory is less all hugepages of the machine as well. `ephemeral-storage` is left out where the capacity is not
-    known.
+    Memory also excludes all hugepages of the machine. `ephemeral-storage` is left out if its capacity is unknown.
     """
     hugepages = machine.hugepages()
     capacity = {"cpu": 1000 * machine.cpus(), "memory": machine.memory(), **hugepages}
@@ -64,15 +62,15 @@ def shortages(
     devices: Mapping[str, int],
     init_requests: Mapping[str, int] = MappingProxyType({}),
 ) -> list[Shortage]:
-    """What is not enough for a pod beside `pods` others that request `used`, in the kubelet's order (fitsRequest).
+    """Returns the insufficient resources for a pod beside `pods` pods that request `used`, in fitsRequest's order.
 
-    `fixed` is `node_allocatable`, `devices` the number per registered resource. A resource the node does not know is
-    not checked, except for hugepages: a device whose plugin is not registered does not keep a pod out. Of
-    `init_requests` it does (removeMissingExtendedResources, while it looked at app containers only).
+    `fixed` is `node_allocatable`, `devices` the number per registered resource. A resource that the node does not know
+    is not checked, except hugepages: an unregistered device plugin refuses no pod. It does refuse a pod for
+    `init_requests` (removeMissingExtendedResources, while it read app containers only).
     """
-    found = []
+    missing = []
     if pods + 1 > fixed["pods"]:
-        found.append(Shortage("pods", 1, pods, fixed["pods"]))
+        missing.append(Shortage("pods", 1, pods, fixed["pods"]))
     scalars = sorted(requests.keys() - _FIRST)
     for name in (*_FIRST, *scalars):
         requested = requests.get(name, 0)
@@ -86,5 +84,5 @@ def shortages(
                 if requested <= 0:
                     continue
         if requested > capacity - used.get(name, 0):
-            found.append(Shortage(name, requested, used.get(name, 0), capacity))
-    return found
+            missing.append(Shortage(name, requested, used.get(name, 0), capacity))
+    return missing

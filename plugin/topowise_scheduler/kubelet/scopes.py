@@ -1,7 +1,7 @@
-"""How a kubelet asks its managers for a pod: scope_none.go, scope_container.go and scope_pod.go, and their admission.
+"""The order in which a kubelet asks its managers (scope_none.go, scope_container.go, scope_pod.go).
 
-Hints of device, CPU and memory manager, in this order, then the merge, then the allocation in the same order. What has
-been allocated when a manager refuses stays allocated: to release it is for the kubelet (node.py), as it is upstream.
+Hints of device, CPU and memory manager, in this order, then the merge, then the allocation in the same order. If a
+manager refuses, earlier allocations stay: node.py releases them, as the kubelet does.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _NOT_ALIGNED: Final = "Resources cannot be allocated with Topology locality"
 _NOT_ALIGNED_POD: Final = "Pod Scope pod with pod-level resources failed admission "
 
 Observer = Callable[["Kubelet", ContainerView | None, Sequence[tuple[str, Hints]], Hint], None]
-"""Called for a merge: the node as it is then, the container (None: the whole pod), all hints, the result."""
+"""Called for each merge with the node's current state, the container (None: the whole pod), all hints, the result."""
 
 
 class Rejected(Exception):  # noqa: N818 - a decision, not an error
-    """The pod is refused: the kubelet's reason and message, and which manager it was."""
+    """The pod is refused: the kubelet's reason and message, and the refusing manager."""
 
     def __init__(self, reason: str, message: str, rejection: Rejection) -> None:
         super().__init__(message)
@@ -36,7 +36,7 @@ class Rejected(Exception):  # noqa: N818 - a decision, not an error
 
 
 def allocate(node: Kubelet, pod: PodView, observe: Observer | None) -> dict[str, Hint]:
-    """The hint of every container, all of them allocated. Raises Rejected."""
+    """Allocates for every container, and returns their hints. Raises Rejected."""
     settings = node.settings.topology
     if settings.policy == "none":
         hints = {}
@@ -48,6 +48,7 @@ def allocate(node: Kubelet, pod: PodView, observe: Observer | None) -> dict[str,
         return _allocate_pod(node, pod, observe)
     hints = {}
     for container in pod.containers:
+        # Container scope: each decision sees the allocations of the earlier containers.
         hint = _decide(node, pod, container, observe)
         hints[container.name] = hint
         _allocate_container(node, pod, container, hint)
@@ -60,7 +61,7 @@ def _allocate_pod(node: Kubelet, pod: PodView, observe: Observer | None) -> dict
         for container in pod.containers:
             _allocate_container(node, pod, container, hint)
     else:
-        # AllocatePod: the device manager has none, so devices are not allocated here at all.
+        # AllocatePod of the device manager does nothing, so devices are not allocated here.
         provider = ""
         try:
             if node.cpu is not None:
@@ -80,13 +81,16 @@ def _decide(node: Kubelet, pod: PodView, container: ContainerView | None, observ
     vote = None
     if node.settings.topology.prefer_most_allocated:
         vote = MostAllocated(node.cpu, node.memory, node.integer_scores)
+    # Among the providers only the memory manager raises: where the kubelet would panic.
     refusing = "memory"
     try:
         for provider in (node.devices, node.cpu, node.memory):
             if provider is not None:
-                found = provider.pod_hints(pod) if container is None else provider.hints(pod, container)
-                groups += found.items()
+                hints_by_resource = provider.pod_hints(pod) if container is None else provider.hints(pod, container)
+                groups += hints_by_resource.items()
         refusing = "topology"
+        # Their number, because the kubelet merges device resources in random order (Go maps) and before the other
+        # resources.
         devices = sum(resource in node.devices.tables for resource, _ in groups)
         hint, admitted = node.topology_manager.decide([hints for _, hints in groups], vote, devices)
     except Refused as refused:

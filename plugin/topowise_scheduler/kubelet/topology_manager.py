@@ -1,12 +1,12 @@
-"""The topology manager: merges the hints of all providers into one and decides (pkg/kubelet/cm/topologymanager).
+"""The topology manager: merges the hints of all providers and decides (pkg/kubelet/cm/topologymanager).
 
-The kubelet walks the cross product of all providers' hints, 255^k permutations on 8 nodes for k resources. The
-result is a maximum of a total order, and that order puts preferred candidates first, so the product is never needed:
+The kubelet tries the cross product of all providers' hints, 255^k permutations on 8 nodes for k resources. The result
+is the maximum of a total order that puts preferred candidates first, so the model needs no product:
 
-1. A preferred candidate takes the *same* preferred mask from every resource: the intersection of the preferred sets.
-2. Only if that is empty, a candidate that is not preferred can win. Those masks are tried best first: a mask can be
-   reached if it is the AND of one hint of every resource, which mostly is so because one resource has it and every
-   other has something above it.
+1. A preferred candidate has the *same* preferred mask from every resource: the intersection of the preferred sets.
+2. If the intersection is empty, the best candidate is not preferred. The model tries masks in the kubelet's order. A
+   mask is reachable if it is the AND of a hint of every resource. Mostly one resource has the mask, and every other
+   resource has a superset of it.
 
 `tests/unit/scheduler/kubelet/test_merge.py` compares this with the product itself.
 """
@@ -14,12 +14,14 @@ result is a maximum of a total order, and that order puts preferred candidates f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from operator import add, mul, sub
 
+from topowise.bounded import Bounded
 from topowise_scheduler.kubelet import panics
 from topowise_scheduler.kubelet.configuration import TopologySettings
 from topowise_scheduler.kubelet.hints import NO_AFFINITY, Hint, Hints
+from topowise_scheduler.kubelet.hmat_distances import hmat_distances
 from topowise_scheduler.kubelet.machine import NumaNode
 from topowise_scheduler.kubelet.masks import (
     KUBELET_BITS,
@@ -31,49 +33,48 @@ from topowise_scheduler.kubelet.masks import (
     submasks,
     supersets,
 )
-from topowise_scheduler.kubelet.nearness import nearness
 
-# Of two nodes, the one to take: the vote of KEP-6007 (most_allocated.py).
+# (node, node) -> the node to take: the vote of KEP-6007 (most_allocated.py).
 Fitter = Callable[[int, int], int]
 
 
 class TopologyManager:
-    """Policy and distances of one node; stateless, so it is shared by all forks of a kubelet.
+    """Policy and distances of a node; stateless, so all forks of a kubelet share it.
 
-    `everyone` are all NUMA nodes of the machine by ascending id, those too that are not modelled (Machine.modelled).
+    `all_nodes` are the machine's NUMA nodes by ascending id, including nodes that are not modelled (Machine.modelled).
     """
 
     def __init__(
-        self, settings: TopologySettings, nodes: Sequence[NumaNode], everyone: Sequence[NumaNode] | None = None
+        self, settings: TopologySettings, nodes: Sequence[NumaNode], all_nodes: Sequence[NumaNode] | None = None
     ) -> None:
         self.settings = settings
         self.count = len(nodes)
         self.default: Mask = (1 << self.count) - 1
         self._ids = tuple([node.id for node in nodes])
-        self._all_ids = tuple([node.id for node in everyone or nodes])
-        # Between positions, None if a node does not tell.
+        self._all_ids = tuple([node.id for node in all_nodes or nodes])
+        # By position, None if a node's row is missing.
         self.distances = _distances(nodes, self._all_ids) if all(node.distances for node in nodes) else None
-        # Whether a NUMA id does not fit into the kubelet's masks, so that every merge panics.
+        # Whether a NUMA id exceeds the kubelet's masks. Then every merge panics.
         self.is_beyond_masks = settings.policy != "none" and self._all_ids[-1] >= KUBELET_BITS
-        # What ranks masks if the option says so, and the masks for which the kubelet's index is out of range.
+        # The distances that rank masks under prefer-closest-numa-nodes, and the masks with an index out of range.
         self._ranking: tuple[tuple[int, ...], ...] | None = None
         self.unmeasured: MaskSet = 0
         if settings.prefer_closest and settings.policy in ("best-effort", "restricted") and self.distances is not None:
             self._ranking = _by_id(nodes)
             self.unmeasured = panics.unmeasured(self._ids, [len(node.distances or ()) for node in nodes])
-        # How far memory really is, where that was measured; no decision of the kubelet goes by it.
-        self.nearness = nearness(nodes, self.distances)
+        # Measured distances, for scores only: the kubelet does not read HMAT.
+        self.nearness = hmat_distances(nodes, self.distances)
         self._sequences: dict[int, tuple[Mask, ...]] = {}
 
     @property
     def unmeasured_ids(self) -> tuple[int, ...]:
-        """The NUMA ids that the kubelet's distances have no entry for, if it goes by distances."""
+        """Returns the NUMA ids without an entry in the kubelet's distances, if it uses distances."""
         return tuple([numa_id for at, numa_id in enumerate(self._ids) if self.unmeasured >> (1 << at) & 1])
 
     def decide(self, groups: Sequence[Hints], fitter: Fitter | None = None, unordered: int = 0) -> tuple[Hint, bool]:
-        """The hint to store and whether the pod is admitted (policy_*.go, Merge and canAdmitPodResult).
+        """Returns the hint to store, and whether the pod is admitted (policy_*.go, Merge and canAdmitPodResult).
 
-        The first `unordered` groups come in a random order. Raises Refused where the kubelet would panic.
+        The first `unordered` groups come in random order. Raises Refused where the kubelet would panic.
         """
         policy = self.settings.policy
         if policy == "none":
@@ -84,7 +85,7 @@ class TopologyManager:
             raise panics.distances_missing(self.unmeasured_ids)
         if policy == "single-numa-node":
             best = self._merge_single(groups, fitter)
-            # On a machine of one node this turns every hint into "no affinity".
+            # policy_single_numa_node.go stores nil instead of the default mask: always on a machine with a single node.
             if best.mask == self.default:
                 best = Hint(None, best.preferred)
             return best, best.preferred
@@ -92,7 +93,7 @@ class TopologyManager:
         return best, best.preferred or policy == "best-effort"
 
     def merge(self, groups: Sequence[Hints]) -> Hint:
-        """The best hint over all resources; one that fits nowhere only forbids `preferred` (policy.go, HintMerger)."""
+        """Returns the best hint over all resources (HintMerger.Merge). No hints for a resource prevent `preferred`."""
         possible = [group for group in groups if group.fits]
         if len(possible) == len(groups):
             if not groups:
@@ -101,25 +102,26 @@ class TopologyManager:
             for group in groups:
                 common &= group.preferred
             if common:
-                return Hint(self._fittest(common), True)
+                return Hint(min(masks_in(common), key=self._rank.__getitem__), True)
         return Hint(self._best_reachable([group.fits for group in possible]), False)
 
     def order(self, groups: Sequence[Hints]) -> Callable[[Hint], tuple[bool, int]]:
-        """A key that sorts merges of these groups as the kubelet compares them, the best first."""
+        """Returns a sort key for merge results of these groups in the kubelet's order, the best first."""
         narrowest = max(map(self._narrowest, (group.fits for group in groups if group.fits)), default=self.count)
-        places = {mask: place for place, mask in enumerate(self._sequence(narrowest))}
+        positions = {mask: position for position, mask in enumerate(self._sequence(narrowest))}
 
         def key(hint: Hint) -> tuple[bool, int]:
             mask = hint.mask or self.default
-            return not hint.preferred, self._rank[mask] if hint.preferred else places[mask]
+            return not hint.preferred, self._rank[mask] if hint.preferred else positions[mask]
 
         return key
 
     def _merge_single(self, groups: Sequence[Hints], fitter: Fitter | None) -> Hint:
-        """policy_single_numa_node.go: only preferred hints of one node take part, so all must name the same node."""
+        # policy_single_numa_node.go: only preferred hints of a single node take part, so all must name the same node.
         common = by_size(self.count)[1]
         for group in groups:
             common &= group.preferred
+        # No provider has a preference: the default affinity is preferred.
         if not groups:
             return Hint(self.default, True)
         if not common:
@@ -127,30 +129,32 @@ class TopologyManager:
         if fitter is None:
             return Hint(next(members(common)), True)
         # The vote is not transitive with three nodes or more: a left fold over ascending ids, not a maximum.
-        best, *others = [mask.bit_length() - 1 for mask in masks_in(common)]
-        for node in others:
+        best, *challengers = [mask.bit_length() - 1 for mask in masks_in(common)]
+        for node in challengers:
             best = fitter(best, node)
         return Hint(1 << best, True)
 
     @cached_property
     def _rank(self) -> tuple[int, ...]:
-        return _ranks(self.count, self._ranking)
-
-    def _fittest(self, candidates: MaskSet) -> Mask:
-        return min(masks_in(candidates), key=self._rank.__getitem__)
+        count, ranking = self.count, self._ranking
+        return _known_ranks.once((count, ranking), lambda: _ranks(count, ranking))
 
     def _best_reachable(self, groups: Sequence[MaskSet]) -> Mask:
-        """The best mask, in the order of HintMerger.compare, that is the AND of one mask of each group."""
+        """Returns the best mask, in the order of HintMerger.compare, that is the AND of a mask of each group."""
         if not groups:
+            # HintMerger.Merge without a result returns the default affinity.
             return self.default
+        # BestNonPreferredAffinityCount (maxOfMinAffinityCounts).
         narrowest = max(map(self._narrowest, groups))
         reached: list[int] | None = None
         for mask in self._sequence(narrowest):
             above = supersets(mask, self.count)
             if not all(group & above for group in groups):
                 continue
+            # A group has the mask, and every other group has a superset: their AND is the mask.
             if any(group >> mask & 1 for group in groups):
                 return mask
+            # Computed only if no group has the mask itself, which is rare.
             if reached is None:
                 reached = _products(groups, self.count)
             if reached[mask]:
@@ -164,24 +168,24 @@ class TopologyManager:
         raise AssertionError("a group without hints was left out before")
 
     def _sequence(self, narrowest: int) -> tuple[Mask, ...]:
-        """All masks, best first: with `narrowest` nodes, then fewer, the closest count first, then more."""
-        found = self._sequences.get(narrowest)
-        if found is None:
+        """Returns all masks, best first: with `narrowest` nodes, then fewer, the closest number first, then more."""
+        masks = self._sequences.get(narrowest)
+        if masks is None:
             sizes = (*range(narrowest, 0, -1), *range(narrowest + 1, self.count + 1))
-            found = tuple(
+            masks = tuple(
                 mask
                 for size in sizes
                 for mask in sorted(masks_in(by_size(self.count)[size]), key=self._rank.__getitem__)
             )
-            self._sequences[narrowest] = found
-        return found
+            self._sequences[narrowest] = masks
+        return masks
 
 
 def _products(groups: Iterable[MaskSet], count: int) -> list[int]:
-    """At index m in how many ways m is the AND of one mask of each group.
+    """Returns at index m in how many ways m is the AND of a mask of each group.
 
-    Above m there are as many as the product of how many each group has there; what is above m and not m is taken off
-    again. To walk pairs of masks instead takes minutes with sixteen nodes.
+    The ways to m or a superset are the product of each group's supersets of m. Subtracting the ways to proper supersets
+    leaves m (Möbius inversion). Trying pairs of masks instead takes minutes with sixteen nodes.
     """
     ways = [1] * (1 << count)
     for group in groups:
@@ -191,25 +195,24 @@ def _products(groups: Iterable[MaskSet], count: int) -> list[int]:
 
 
 def _over_supersets(values: Iterable[int], count: int, combine: Callable[[int, int], int]) -> list[int]:
-    """With `add` at index m the sum of the values at m and all masks above it; `sub` undoes that."""
-    found = [*values]
+    """With `add`, returns at index m the sum of the values at m and all its supersets; `sub` reverses that."""
+    result = [*values]
     for step in (1 << node for node in range(count)):
         for low in range(0, 1 << count, 2 * step):
             middle = low + step
-            found[low:middle] = map(combine, found[low:middle], found[middle : middle + step])
-    return found
+            result[low:middle] = map(combine, result[low:middle], result[middle : middle + step])
+    return result
 
 
-@lru_cache(maxsize=256)
 def _ranks(count: int, distances: tuple[tuple[int, ...], ...] | None) -> tuple[int, ...]:
-    """At index m how fit mask m is, 0 the fittest: fewer nodes, then closer ones, then the smaller integer.
+    """Returns at index m the rank of mask m, 0 the best: fewer nodes, then shorter distances, then the smaller mask.
 
-    Masks of one size have equally many distances, so their sums order them as the averages do (numa_info.go).
+    Masks of the same size have equally many distances, so sums order them like averages (numa_info.go, Closest).
     """
 
     def fitness(mask: Mask) -> tuple[int, int, int]:
         nodes = tuple(members(mask))
-        total = sum(distances[one][other] for one in nodes for other in nodes) if distances else 0
+        total = sum(distances[row][column] for row in nodes for column in nodes) if distances else 0
         return len(nodes), total, mask
 
     ranks = [0] * (1 << count)
@@ -218,18 +221,23 @@ def _ranks(count: int, distances: tuple[tuple[int, ...], ...] | None) -> tuple[i
     return tuple(ranks)
 
 
+# The ranks of 16 nodes take two megabytes, and a report may have new distances each time.
+_known_ranks: Bounded[tuple[int, tuple[tuple[int, ...], ...] | None], tuple[int, ...]]
+_known_ranks = Bounded(8 << 20, lambda _, ranks: 36 * len(ranks))
+
+
 def _distances(nodes: Sequence[NumaNode], all_ids: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """How far the nodes are apart: an entry of a row is of a node id, or of a place where the row has no gaps."""
-    places = {numa_id: place for place, numa_id in enumerate(all_ids)}
+    """Returns the distances by position. A row is by NUMA id, or by position among all nodes if ids have gaps."""
+    positions = {numa_id: position for position, numa_id in enumerate(all_ids)}
     rows = []
     for node in nodes:
         row = node.distances or ()
         by_id = len(row) > all_ids[-1]
-        rows.append(tuple([row[other.id if by_id else places[other.id]] for other in nodes]))
+        rows.append(tuple([row[target.id if by_id else positions[target.id]] for target in nodes]))
     return tuple(rows)
 
 
 def _by_id(nodes: Sequence[NumaNode]) -> tuple[tuple[int, ...], ...]:
-    """What the kubelet takes for the distances: the entry at a node's id, whichever node it is of; 0 out of range."""
+    """Returns the distances as the kubelet reads them: by NUMA id, whichever node an entry is for; 0 out of range."""
     rows = [node.distances or () for node in nodes]
-    return tuple([tuple([row[other.id] if other.id < len(row) else 0 for other in nodes]) for row in rows])
+    return tuple([tuple([row[target.id] if target.id < len(row) else 0 for target in nodes]) for row in rows])

@@ -1,9 +1,9 @@
-"""Which kubelet a version string means: its behaviour, and how sure that is.
+"""Maps a version string to a kubelet: its behaviour, and the certainty of that.
 
-`status.nodeInfo.kubeletVersion` is a Git tag with what a distribution adds: "v1.33.5+k3s1", "v1.29.14-eks-3abbec1",
-"v1.31.6+7cf4c05". OpenShift's builds have an abbreviated commit there and carry changes of their own; all others are
-their upstream minor. A minor that is newer than the table decides as the newest row, a text that is no version as the
-newest recorded one, and both say so (`remark`), so that nobody takes the answer for proven.
+`status.nodeInfo.kubeletVersion` is a Git tag with a distribution's suffix: "v1.33.5+k3s1", "v1.29.14-eks-3abbec1",
+"v1.31.6+7cf4c05". OpenShift's builds have an abbreviated commit as suffix, and changes of their own; all other builds
+equal their upstream minor. A newer minor than the table decides like the newest row, and an invalid text like the
+newest recorded row. Both have a `remark`, so that no answer passes for proven.
 """
 
 from __future__ import annotations
@@ -30,10 +30,9 @@ _LONGEST: Final = 256
 class KubeletVersion(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     """A kubelet as the model knows it.
 
-    `minor` is the row that is used. `certainty`: "recorded" where code of this minor was run, "reconstructed" where its
-    changes were read, "assumed" where the version is not one that the table has; `remark` says in a sentence why it is
-    less than recorded, and is empty otherwise. `options` are the policy options with their stage, drafts included, and
-    `gates` the feature gates with their life.
+    `minor` is the row in use. `certainty` is "recorded" if code of this minor was run, "reconstructed" if its changes
+    were read, "assumed" if the table lacks the version. `remark` explains any certainty below "recorded". `options` are
+    the policy options with their stage, including drafts, and `gates` the feature gates with their life.
     """
 
     name: str
@@ -46,7 +45,7 @@ class KubeletVersion(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
 
 
 def behaviour_of(minor: int, distribution: Distribution | None = None) -> Behaviour:
-    """The changes of all rows up to a minor, and those of a distribution."""
+    """Returns the changes of all rows up to a minor, and of a distribution."""
     names = [name for row in ROWS if row.minor <= minor for name in row.changes]
     if distribution is not None:
         names += distribution.changes
@@ -54,36 +53,37 @@ def behaviour_of(minor: int, distribution: Distribution | None = None) -> Behavi
 
 
 def is_release(text: str) -> bool:
-    """Whether it names a version that somebody may have released, known here or not."""
-    found = _VERSION.fullmatch(text.strip()) if len(text) <= _LONGEST else None
-    return found is not None and int(found[1]) > 0
+    """Returns whether the text is a possible release version, known here or not."""
+    match = _VERSION.fullmatch(text.strip()) if len(text) <= _LONGEST else None
+    return match is not None and int(match[1]) > 0
 
 
 @lru_cache(maxsize=1024)
 def version_of(text: str) -> KubeletVersion:
-    """The kubelet of a version string, whatever it says; never raises."""
-    found = _VERSION.fullmatch(text.strip()) if is_release(text) else None
-    if found is None:
-        # A kubelet that was built outside of a release calls itself v0.0.0.
-        said = f"kubelet version {text[:80]!r} is not one of a release, expected one as v1.33.5"
-        return _assumed(NEWEST_RECORDED.minor, said)
-    major, minor, suffix = int(found[1]), int(found[2]), found[4] or ""
+    """Returns the kubelet of a version string; never raises."""
+    match = _VERSION.fullmatch(text.strip()) if is_release(text) else None
+    if match is None:
+        # Builds outside of a release report v0.0.0.
+        remark = f"kubelet version {text[:80]!r} is not a release, expected a version such as v1.33.5"
+        return _assumed(NEWEST_RECORDED.minor, remark)
+    major, minor, suffix = int(match[1]), int(match[2]), match[4] or ""
     if (major, minor) > (1, _LAST):
-        return _assumed(_LAST, f"kubelet {major}.{minor} is newer than what is proven here ({_PROVEN})")
+        return _assumed(_LAST, f"kubelet {major}.{minor} is newer than the proven versions ({_PROVEN})")
     if minor < _FIRST:
-        return _assumed(_FIRST, f"kubelet {major}.{minor} is older than what is proven here ({_PROVEN})")
+        return _assumed(_FIRST, f"kubelet {major}.{minor} is older than the proven versions ({_PROVEN})")
     if _PRE_RELEASE.match(suffix):
         return _assumed(minor, f"kubelet 1.{minor} is a pre-release ({suffix[1:]})")
+    # Any other distribution builds the upstream code.
     if not _OPENSHIFT.fullmatch(suffix):
         return _known(minor)
-    distribution = next((one for one in DISTRIBUTIONS if one.minor == minor), None)
+    distribution = next((row for row in DISTRIBUTIONS if row.minor == minor), None)
     if distribution is None:
-        return _assumed(minor, f"kubelet 1.{minor} ({suffix[1:]}) is OpenShift's, whose own changes are not known here")
+        return _assumed(minor, f"kubelet 1.{minor} ({suffix[1:]}) is OpenShift's, whose own changes are unknown")
     return _known(minor, distribution)
 
 
 def _assumed(minor: int, why: str) -> KubeletVersion:
-    return msgspec.structs.replace(_known(minor), certainty="assumed", remark=f"{why}; judged as 1.{minor}")
+    return msgspec.structs.replace(_known(minor), certainty="assumed", remark=f"{why}; predicted as 1.{minor}")
 
 
 def _known(minor: int, distribution: Distribution | None = None) -> KubeletVersion:

@@ -25,7 +25,7 @@ from topowise_scheduler.engine import Outcome
 from topowise_scheduler.kube_scheduler import Pod
 from topowise_scheduler.kubelet.trial import trial
 from topowise_scheduler.preemption import Budgets
-from topowise_scheduler.view.cluster_view import ClusterView
+from topowise_scheduler.presentation.explain.cluster_view import ClusterView
 
 # Seconds for one choice. A busy node takes some 100 ms; the remaining nodes come in a later choice.
 _BUDGET_S: Final = 1.0

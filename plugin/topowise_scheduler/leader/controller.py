@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 from topowise.errors import ApiError
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.log import kv
-from topowise.runtime.once import OncePerChange
+from topowise.runtime.log_once import OncePerChange
 
 log = logging.getLogger(__name__)
 

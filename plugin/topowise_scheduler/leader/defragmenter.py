@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from topowise.bounded import Bounded
 from topowise.kube import paths
 from topowise.kube.api import Api
 from topowise.runtime.log import kv
@@ -33,8 +34,8 @@ from topowise_scheduler.engine import Outcome
 from topowise_scheduler.kube_scheduler import Pod
 from topowise_scheduler.leader import controller, events, evictions
 from topowise_scheduler.preemption import Budgets
-from topowise_scheduler.view.cluster_view import ClusterView
-from topowise_scheduler.view.picture.words import counted
+from topowise_scheduler.presentation.explain.cluster_view import ClusterView
+from topowise_scheduler.presentation.text import plural
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ _MAX_NODES: Final = 64
 _LONGEST_END_S: Final = 600.0
 _SETTLED_S: Final = 30.0
 _MAX_FAILURES: Final = 3
-_MAX_ANNOUNCED: Final = 1000
+_ANNOUNCED_BYTES: Final = 1 << 19
 
 
 class _Pods(msgspec.Struct, frozen=True):
@@ -100,7 +101,7 @@ class Defragmenter:
         }
         self._random = random.Random()
         self._evicted_at: list[float] = []
-        self._announced: set[str] = set()
+        self._announced: Bounded[str, bool] = Bounded(_ANNOUNCED_BYTES, lambda uid, _: len(uid))
 
     async def run(self) -> None:
         """Evicts pods until cancelled."""
@@ -199,11 +200,11 @@ class Defragmenter:
         goal = [step.node for step in plan.steps if step.kind == "new"][-1]
         note = (
             f"so that {goal} has {shape.text} free in one piece: {plan.already} of {shape.count} such pods fit, "
-            f"and a further pod after {counted(plan.moves, 'move')}. The evicted pod fits on {step.node}."
+            f"and a further pod after {plural(plan.moves, 'move')}. The evicted pod fits on {step.node}."
         )
         if self._settings.dry_run:
             if victim.uid not in self._announced:
-                self._announced = {victim.uid, *(self._announced if len(self._announced) < _MAX_ANNOUNCED else ())}
+                self._announced.put(victim.uid, True)
                 await events.post(
                     self._api, victim, "WouldMove", f"The pod would be evicted {note}", kind="Normal", action="Move"
                 )

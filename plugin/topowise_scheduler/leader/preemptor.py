@@ -20,6 +20,7 @@ from typing import Final
 
 import msgspec
 
+from topowise.bounded import Bounded
 from topowise.errors import ApiError, ParseError
 from topowise.kube import paths
 from topowise.kube.api import Api
@@ -38,7 +39,7 @@ _MINUTE_S: Final = 60.0
 _PAUSE_S: Final = 30.0
 _LONGEST_END_S: Final = 600.0
 _LONGEST_PAUSE_S: Final = 3600.0
-_MAX_STATIC: Final = 1000
+_STATIC_BYTES: Final = 1 << 19
 # Pods of a pass: each takes up to a second where nodes are many and busy.
 _MAX_LOOKS: Final = 16
 
@@ -75,7 +76,7 @@ class Preemptor:
         # By UID: rounds of evictions for the pod.
         self._rounds: dict[str, int] = {}
         # UIDs of static pods, which no eviction ends.
-        self._static_uids: set[str] = set()
+        self._static_uids: Bounded[str, bool] = Bounded(_STATIC_BYTES, lambda uid, _: len(uid))
         self._evicted_at: list[float] = []
         self._announced: dict[str, tuple[str, ...]] = {}
 
@@ -140,7 +141,7 @@ class Preemptor:
         if pod is None or nominated not in ("", self._nominated.get(record.uid)):
             # Another writer handles the pod: kube-scheduler while it evicts, or the nominator.
             return
-        spared = self._static_uids.union(*(going.victims for going in self._evictions.values()))
+        spared = set(self._static_uids).union(*(going.victims for going in self._evictions.values()))
         try:
             victims = await self._alignment.choose(pod, self._settings.per_minute, spared)
         except ParseError:
@@ -219,9 +220,7 @@ class Preemptor:
         kubelet runs without the API server."""
         pod = await self._get(victim)
         if pod is not None and MIRROR in (pod.metadata.annotations or {}):
-            if len(self._static_uids) >= _MAX_STATIC:
-                self._static_uids.clear()
-            self._static_uids.add(victim.uid)
+            self._static_uids.put(victim.uid, True)
             # Choose other victims at once.
             self._not_before.pop(record.uid, None)
             return False

@@ -25,12 +25,12 @@ from topowise.kube import paths
 from topowise.kube.api import MERGE_PATCH, Api
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.log import V2, kv
-from topowise.runtime.once import OncePerChange
+from topowise.runtime.log_once import OncePerChange
 from topowise.runtime.turns import SLICE_S
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.pods.records import PodRecord
-from topowise_scheduler.device_affinity import Wish
-from topowise_scheduler.policies import Demand
+from topowise_scheduler.device_affinity import AffinityTerm
+from topowise_scheduler.policy_annotations import Demand
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class _Requeued(msgspec.Struct, frozen=True):
 
 
 _NEVER: Final = _Requeued(0, float("-inf"), _FIRST_PAUSE_S)
-_Key = tuple[bytes, int, Demand, tuple[Wish, ...]]
+_Key = tuple[bytes, int, Demand, tuple[AffinityTerm, ...]]
 """Shape, priority, demand and affinity terms: pods of equal keys fit on the same nodes."""
 _Groups = dict[_Key, list[PodRecord]]
 

@@ -23,7 +23,7 @@ from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.leader import controller, events
-from topowise_scheduler.view import waiting
+from topowise_scheduler.presentation.explain import waiting_pod
 
 CONDITION: Final = "topowise.io/Alignable"
 _REASON: Final = "WaitsForAlignment"
@@ -80,7 +80,7 @@ class WaitingPods:
         names = self._ledger.node_states.reported() if classes else []
         for pod_class in sorted(classes, key=self._looked_at.__getitem__)[:_MAX_CLASSES]:
             self._looked_at[pod_class] = now
-            obstacle = waiting.obstacle(self._ledger, self._answers, classes[pod_class][0], names)
+            obstacle = waiting_pod.obstacle(self._ledger, self._answers, classes[pod_class][0], names)
             for record in classes[pod_class] if obstacle is not None else ():
                 assert obstacle is not None
                 announcement = self._announcements[record.uid]

@@ -1,13 +1,17 @@
-"""Which pods to evict from one node so that a more important pod fits, NUMA node by NUMA node.
+"""The victims on a node so that its kubelet can align a pod of higher priority.
 
-kube-scheduler's dry run asks its in-tree filters only, so it does not see that what it evicts leaves holes on different
-NUMA nodes, and for alignment alone it evicts nobody up to 1.37 and proposes nobody from 1.38 on. Here the exact kubelet
-model is asked instead: `choose` keeps what kube-scheduler proposes and adds the least harmful pods without which the
-kubelet would refuse. Everything is a function of values.
+kube-scheduler's dry run uses its in-tree filters only. It does not see that its victims may free resources on different
+NUMA nodes. For alignment alone it evicts no pods up to 1.37 and proposes no victims from 1.38 on. Here the kubelet
+model decides: `choose` keeps kube-scheduler's victims and adds the least harmful pods without which the kubelet would
+refuse. Everything is a function of values.
 
-roster.py has the pods in kube-scheduler's order and the harm of a set of them, trials.py asks the model, shares.py says
-who holds what the pod wants, cover.py finds a least harmful set within limits, search.py puts budgets first, victims.py
-confirms the answer, budgets.py knows which PodDisruptionBudget selects a pod.
+- roster.py: the pods in kube-scheduler's order, and the harm of a set of pods;
+- trials.py: tries sets on the kubelet model;
+- shares.py: the pods' shares of the requested resources;
+- cover.py: a least harmful set within limits;
+- search.py: the fewest violated budgets, then the least harm;
+- victims.py: confirms the answer;
+- budgets.py: the PodDisruptionBudgets of a pod.
 
 Upstream: pkg/scheduler/framework/preemption, pkg/scheduler/framework/plugins/defaultpreemption (1.36).
 """

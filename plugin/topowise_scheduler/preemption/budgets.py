@@ -1,7 +1,7 @@
-"""PodDisruptionBudgets (policy/v1) as preemption looks at them: which of them a pod's eviction counts against.
+"""The PodDisruptionBudgets (policy/v1) that a pod's eviction counts against.
 
-kube-scheduler up to 1.36 passes over budgets with an empty selector, as policy/v1beta1 meant it, and over pods without
-labels; kubernetes#141785 makes it read them as policy/v1 says and as the eviction API does. That is done here.
+kube-scheduler up to 1.36 ignores budgets with an empty selector, as in policy/v1beta1, and pods without labels.
+kubernetes#141785 changes that to the semantics of policy/v1 and of the eviction API, which are used here.
 
 Upstream: filterPodsWithPDBViolation (plugins/defaultpreemption/default_preemption.go), LabelSelectorAsSelector
 (apimachinery/pkg/apis/meta/v1/helpers.go), Requirement.Matches (apimachinery/pkg/labels/selector.go).
@@ -16,7 +16,7 @@ import msgspec
 
 
 class Requirement(msgspec.Struct, frozen=True, gc=False):
-    """One of matchExpressions (LabelSelectorRequirement)."""
+    """An entry of matchExpressions (LabelSelectorRequirement)."""
 
     key: str
     operator: str
@@ -24,13 +24,13 @@ class Requirement(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_valid(self) -> bool:
-        """In and NotIn need values, Exists and DoesNotExist take none; there are no other operators."""
+        """Whether the operator exists and has values if it needs them: In and NotIn do, Exists and DoesNotExist not."""
         if self.operator in ("In", "NotIn"):
             return bool(self.values)
         return self.operator in ("Exists", "DoesNotExist") and not self.values
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether these labels meet a valid requirement; a label that is missing is not in any values."""
+        """Whether these labels meet a valid requirement; a missing label is not in any values."""
         match self.operator:
             case "In":
                 return labels.get(self.key) in (self.values or ())
@@ -43,7 +43,7 @@ class Requirement(msgspec.Struct, frozen=True, gc=False):
 
 
 class Selector(msgspec.Struct, frozen=True, gc=False):
-    """A LabelSelector: all of it must hold, so that an empty one selects everything."""
+    """A LabelSelector: all parts must match, so an empty selector selects everything."""
 
     matchLabels: dict[str, str] | None = None
     matchExpressions: tuple[Requirement, ...] | None = None
@@ -68,7 +68,7 @@ class BudgetSpec(msgspec.Struct, frozen=True, gc=False):
 
 
 class BudgetStatus(msgspec.Struct, frozen=True, gc=False):
-    """`disruptedPods` maps names of pods whose eviction the API server has granted already to its time."""
+    """`disruptedPods` maps the names of pods whose eviction the API server has granted to the time of the grant."""
 
     disruptionsAllowed: int = 0
     disruptedPods: dict[str, str | None] | None = None
@@ -88,11 +88,11 @@ class Budget(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def allowed(self) -> int:
-        """Evictions left; 0 before the disruption controller has set the status."""
+        """The remaining evictions; 0 before the disruption controller has set the status."""
         return 0 if self.status is None else self.status.disruptionsAllowed
 
     def counts(self, name: str, labels: Mapping[str, str]) -> bool:
-        """Whether evicting the pod of this name in the budget's namespace takes from what is left."""
+        """Whether evicting the pod of this name in the budget's namespace uses up an eviction."""
         if self.spec is None or self.spec.selector is None or not self.spec.selector.matches(labels):
             return False
         return self.status is None or name not in (self.status.disruptedPods or ())
@@ -102,50 +102,50 @@ decode_budget = msgspec.json.Decoder(Budget).decode
 
 
 class Budgets:
-    """The PodDisruptionBudgets there are, found by what they select: a pod is compared with few of them.
+    """All PodDisruptionBudgets, indexed by selector: a pod is compared with few of them.
 
-    Invariant: a budget is in one bucket, that of one label which a pod must have to be selected, or of its namespace if
-    it asks for no label.
+    Invariant: a budget is in a single bucket, by a label that every selected pod has, or by its namespace if the
+    selector has no label.
     """
 
     def __init__(self, items: Iterable[Budget] = ()) -> None:
-        self._held: dict[str, Budget] = {}
+        self._by_key: dict[str, Budget] = {}
         self._buckets: dict[tuple[str, ...], dict[str, Budget]] = {}
         for item in items:
             self.apply("ADDED", item)
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._by_key)
 
     def replace(self, items: Iterable[Budget]) -> Iterator[None]:
-        """The collection is exactly this, once all steps are done; until then it is what it was."""
+        """Replaces all budgets, in steps; until the last step the old budgets are valid."""
         fresh = Budgets()
         for item in items:
             fresh.apply("ADDED", item)
             yield
-        self._held, self._buckets = fresh._held, fresh._buckets
+        self._by_key, self._buckets = fresh._by_key, fresh._buckets
 
     def apply(self, event: str, item: Budget) -> None:
-        """One budget came, changed or went (a watch's event)."""
-        old = self._held.pop(item.key, None)
+        """Applies a watch event to a budget."""
+        old = self._by_key.pop(item.key, None)
         if old is not None:
             bucket = self._buckets[_bucket(old)]
             del bucket[item.key]
             if not bucket:
                 del self._buckets[_bucket(old)]
         if event != "DELETED":
-            self._held[item.key] = item
+            self._by_key[item.key] = item
             self._buckets.setdefault(_bucket(item), {})[item.key] = item
 
     def matching(self, name: str, namespace: str, labels: Mapping[str, str]) -> tuple[str, ...]:
         """The keys of the budgets that an eviction of this pod counts against (`Running.budgets`)."""
         keys = [(namespace,), *((namespace, *label) for label in labels.items())]
-        found = chain.from_iterable(self._buckets.get(key, {}).values() for key in keys)
-        return tuple(sorted(one.key for one in found if one.counts(name, labels)))
+        candidates = chain.from_iterable(self._buckets.get(key, {}).values() for key in keys)
+        return tuple(sorted(budget.key for budget in candidates if budget.counts(name, labels)))
 
     def allowed(self, key: str) -> int:
-        """Evictions that are left of a budget."""
-        return self._held[key].allowed
+        """The remaining evictions of a budget."""
+        return self._by_key[key].allowed
 
 
 def _bucket(budget: Budget) -> tuple[str, ...]:

@@ -1,17 +1,17 @@
-"""A least harmful set of pods without which the pod fits, among more than can be tried.
+"""A least harmful set of pods without which the pod fits. There are too many sets to try all.
 
-kube-scheduler evicts everything and reprieves one pod after the other, the most important first. What is left cannot
-be made smaller, but it is seldom the smallest: on a node of eight NUMA nodes the less important pods of all of them
-are kept last, though only those of one are in the way. So the same reprieve is done
+kube-scheduler evicts all candidates and reprieves pod after pod, the most important first (SelectVictimsOnNode). No
+part of the result suffices, but the result is seldom minimal: on eight NUMA nodes it contains less important pods of
+all of them, although only the pods of a single NUMA node are in the way. So the reprieve is repeated
 
-1. for some sets of NUMA nodes, in an order that reprieves the pods elsewhere first, and among those on them the ones
-   that free least for their weight; it is not begun if more harm would have to be done than by the best set so far;
-2. in kube-scheduler's order, so that the result is never worse than its own;
-3. with one more pod in exchange: it is evicted for good, and those that were to be evicted are reprieved if they can.
+1. for some sets of NUMA nodes, in an order that reprieves pods elsewhere first, then the pods on these NUMA nodes that
+   free the least for their weight. It is skipped if the harm must exceed the harm of the best set so far;
+2. in kube-scheduler's order, so that the result is never worse than kube-scheduler's result;
+3. with an additional victim: it stays evicted, and the previous victims are reprieved where possible.
 
-Every set that comes out was tried. If evicting more never hurts, as is almost always so, and there are trials enough,
-the highest priority in it is the lowest possible and no part of it suffices; that it is the least harmful of all is
-very likely, not certain.
+Every result was tried. If further evictions never hurt, which is almost always so, and the trials suffice, the highest
+priority in the result is the lowest possible, and no part of the result suffices. That no set is less harmful is very
+likely, not certain.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ MAX_EXCHANGE_TRIALS: Final = 40
 
 
 class Cover:
-    """Looks for a part of `pool` that suffices if `base` is evicted too; the pod must fit without both.
+    """Searches a part of `pool` that suffices if `base` is evicted too; the pod must fit without both.
 
-    `counted` is what the harm of a part includes besides: a part is compared as if these were victims too.
+    The harm of a part includes the pods `counted`, which are victims in any case.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Cover:
         self._least = self._harm(pool)
 
     def search(self) -> PodSet:
-        """The least harmful part that was found; the whole pool if there were no trials left."""
+        """The least harmful part of those tried; the whole pool if no trials are left."""
         self._trials.clear(self._base)
         if self._fits(0):
             return 0
@@ -61,7 +61,7 @@ class Cover:
         return self.best
 
     def reprieved(self) -> PodSet:
-        """What kube-scheduler would find: violating pods reprieved first, then the others, the important ones first."""
+        """kube-scheduler's result: it reprieves violating pods first, then the rest, each by importance."""
         violating = self._roster.violating
         order = [*members(self._pool & violating), *members(self._pool & ~violating)]
         self._reprieve(self._pool, order)
@@ -81,7 +81,7 @@ class Cover:
         self._reprieve(pool, list(members(pool)))
 
     def _affordable(self, order: Sequence[int]) -> PodSet:
-        """As many of the last of `order` as are no worse than the best set, if it were not for their starts."""
+        """The longest tail of `order` that is not worse than the best set, apart from start times."""
         part = 0
         for at in reversed(order):
             if self._harm(part | 1 << at)[:-1] > self._least[:-1]:
@@ -103,10 +103,10 @@ class Cover:
         return True
 
     def _reprieve(self, part: PodSet, order: Sequence[int], width: int = 1) -> bool:
-        """Keep as many of `order` as possible, the first ones first; True if what is left is the best so far.
+        """Reprieves as many pods of `order` as possible, in this order; True if the rest is the best set so far.
 
-        It gallops: `width` pods are reprieved at once, more if that fits, fewer if not. A few victims among n pods
-        take about log2(n) trials each. As soon as the pods that must go are as harmful as the best set, it stops.
+        The number of pods reprieved at once (`width`) doubles if the pod fits and halves if not, so a victim among n
+        pods takes about log2(n) trials. The search stops when the certain victims are as harmful as the best set.
         """
         evicted = part & ~mask_of(order)
         at = 0
@@ -127,24 +127,24 @@ class Cover:
         return self._accept(part)
 
     def _masks(self, pool: PodSet) -> list[Mask]:
-        """The sets of NUMA nodes to concentrate on: as many as the pod takes once all are evicted, or fewer."""
+        """The sets of NUMA nodes to free: at most as many NUMA nodes as the pod takes if the whole pool is evicted."""
         size = max(
             1,
             self._trials.span(self._base | pool).bit_count(),
-            # Containers that are aligned one by one may find room on different NUMA nodes.
+            # Containers that are aligned separately can use different NUMA nodes.
             min(2, len(self._trials.pod.containers)),
         )
         return self._shares.roomiest(size, MAX_MASKS)
 
     def _exchange(self) -> None:
-        """Evict one more pod if that spares others, as long as it helps and there are trials left for it."""
+        """Adds a victim if that reprieves several victims, repeatedly while it helps and trials are left."""
         until = self._trials.left - MAX_EXCHANGE_TRIALS
         everywhere = self._shares.everywhere
         helps = True
         while helps:
-            others = sorted(members(self._pool & ~self.best), key=lambda at: (-self._shares.gain(at, everywhere), -at))
+            spared = sorted(members(self._pool & ~self.best), key=lambda at: (-self._shares.gain(at, everywhere), -at))
             helps = False
-            for at in others:
+            for at in spared:
                 if self._trials.left <= max(0, until):
                     return
                 order = list(members(self.best))
@@ -154,7 +154,7 @@ class Cover:
 
 
 def narrowed(trials: Trials, roster: Roster, base: PodSet, pool: PodSet) -> PodSet:
-    """The part of `pool` up to the lowest priority that suffices if `base` is evicted too, as all of it does."""
+    """The pods of `pool` up to the lowest priority that suffices if `base` is evicted too; the whole pool suffices."""
     levels = roster.priorities(pool)
     low, high = 0, len(levels) - 1
     while low < high:

@@ -1,8 +1,8 @@
-"""The sets of pods without which a pod fits: where to reprieve from, and budgets before everything else.
+"""The sets of pods without which a pod fits: the sets to start from, and violated budgets before all other criteria.
 
-First the fewest pods that violate a budget, all others being evicted; then, for these few, the least harmful of the
-others. That is the order in which pickOneNodeForPreemption compares. One case is beyond this: where more evictions do
-harm, fewer could do. Then some smaller sets are tried to start from, not all.
+First the fewest violating pods if all other pods are evicted; then, for these, the least harmful set of the other pods.
+That is the order of pickOneNodeForPreemption. If further evictions can prevent the admission, some smaller sets to
+start from are tried, not all.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_ALTERNATIVES: Final = 3
 
 
 class Search:
-    """Looks for victims besides the proposed ones on the node of these trials."""
+    """Searches victims in addition to the proposed pods, on the node of these trials."""
 
     def __init__(self, node: Kubelet, trials: Trials, roster: Roster) -> None:
         self._trials = trials
@@ -32,68 +32,69 @@ class Search:
         self._shares = Shares(node, trials.base, trials.pod, roster)
 
     def sets(self) -> set[PodSet]:
-        """Sets without which, the proposed pods gone too, the pod fits; what kube-scheduler would find is no better."""
-        found = set()
+        """Sets without which, and without the proposed pods, the pod fits; kube-scheduler's result is not better."""
+        sets = set()
         for ground in self._grounds():
             violating = ground & self._roster.violating
             rest = ground & ~violating
             choices = [0]
             if not self._trials.fits(rest):
-                found.add(self._cover(0, ground).reprieved())
+                sets.add(self._cover(0, ground).reprieved())
                 choices = self._violators(violating, rest)
-            found.update(one | self._cover(one, rest, one).search() for one in choices)
-        return found
+            sets.update(violators | self._cover(violators, rest, violators).search() for violators in choices)
+        return sets
 
     def _grounds(self) -> Iterator[PodSet]:
-        """Sets to reprieve from: everybody or, if even that is not enough, some of those that are."""
-        everyone = self._roster.everyone & ~self._roster.proposed
-        if self._trials.fits(everyone):
-            yield everyone
-        elif everyone and self._may_be_too_many(everyone):
-            for ground in islice(dict.fromkeys(self._smaller(everyone)), MAX_GROUNDS):
+        """Sets to reprieve from: all pods or, if the pod does not fit without all pods, some sets that suffice."""
+        all_pods = self._roster.all_pods & ~self._roster.proposed
+        if self._trials.fits(all_pods):
+            yield all_pods
+        elif all_pods and self._may_be_too_many(all_pods):
+            for ground in islice(dict.fromkeys(self._smaller(all_pods)), MAX_GROUNDS):
                 if self._trials.fits(ground):
                     yield ground
 
-    def _may_be_too_many(self, everyone: PodSet) -> bool:
-        """Whether fewer evictions can do what all cannot.
+    def _may_be_too_many(self, all_pods: PodSet) -> bool:
+        """Whether fewer evictions can suffice although all do not.
 
-        They can if containers get in each other's way: the first one takes the room another one needs. Node
-        allocatable (stage "predicate") and a pod of one container only gain.
+        They can if a container takes resources that a later container needs. The predicates and a pod with a single
+        container only gain from evictions.
         """
-        return len(self._trials.pod.containers) > 1 and self._trials.admission(everyone).stage == "topology"
+        return len(self._trials.pod.containers) > 1 and self._trials.admission(all_pods).stage == "topology"
 
-    def _smaller(self, everyone: PodSet) -> Iterator[PodSet]:
-        """All but one or two, those up to a priority, those on some NUMA nodes."""
-        for priority in self._roster.priorities(everyone):
-            yield self._roster.up_to(priority, everyone)
+    def _smaller(self, all_pods: PodSet) -> Iterator[PodSet]:
+        """The pods up to a priority, the pods on a NUMA node, and all pods without one or two."""
+        for priority in self._roster.priorities(all_pods):
+            yield self._roster.up_to(priority, all_pods)
         for position in members(self._shares.everywhere):
-            yield self._shares.holders(1 << position, everyone)
-        for kept in (1, 2):
-            for pods in combinations(members(everyone), kept):
-                yield everyone & ~mask_of(pods)
+            yield self._shares.holders(1 << position, all_pods)
+        for number in (1, 2):
+            for pods in combinations(members(all_pods), number):
+                yield all_pods & ~mask_of(pods)
 
     def _violators(self, violating: PodSet, rest: PodSet) -> list[PodSet]:
-        """The fewest pods that violate a budget without which the pod fits, if `rest` is evicted too: some choices."""
-        found = self._cover(rest, violating).search()
-        if self._trials.fits(found):
-            # Nobody else has to go, so no other choice can be less harmful.
-            return [found]
-        # Which of equally many go decides who else has to.
-        choices = [found, *self._swaps(found, violating, rest)]
+        """Smallest sets of violating pods without which the pod fits, if `rest` is evicted too: some alternatives."""
+        fewest = self._cover(rest, violating).search()
+        if self._trials.fits(fewest):
+            # No further victim is needed, so no alternative is less harmful.
+            return [fewest]
+        # The further victims depend on which of the violating pods are evicted.
+        choices = [fewest, *self._swaps(fewest, violating, rest)]
         highest = {
-            one: self._roster.harm(one | narrowed(self._trials, self._roster, one, rest)).highest_priority
-            for one in choices
+            pods: self._roster.harm(pods | narrowed(self._trials, self._roster, pods, rest)).highest_priority
+            for pods in choices
         }
-        choices = [one for one in choices if highest[one] == min(highest.values())]
+        choices = [pods for pods in choices if highest[pods] == min(highest.values())]
         return choices[:MAX_ALTERNATIVES]
 
-    def _swaps(self, found: PodSet, violating: PodSet, rest: PodSet) -> Iterator[PodSet]:
+    def _swaps(self, victims: PodSet, violating: PodSet, rest: PodSet) -> Iterator[PodSet]:
+        """The sets with a victim exchanged for another violating pod, as far as trials allow."""
         until = self._trials.left - MAX_SWAP_TRIALS
-        for kept in members(found):
-            for evicted in reversed(list(members(violating & ~found))):
+        for spared in members(victims):
+            for evicted in reversed(list(members(violating & ~victims))):
                 if self._trials.left <= max(0, until):
                     return
-                swapped = found & ~(1 << kept) | 1 << evicted
+                swapped = victims & ~(1 << spared) | 1 << evicted
                 if self._trials.fits(rest | swapped):
                     yield swapped
 

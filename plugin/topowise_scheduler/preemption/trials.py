@@ -1,4 +1,4 @@
-"""Asks the kubelet model whether a pod fits once certain pods are gone."""
+"""Tries on the kubelet model whether a pod fits without certain pods."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from topowise_scheduler.preemption.roster import PodSet, Roster
 
 
 class Trials:
-    """At most `limit` admissions on forks of `node`, which is never changed; each set is tried once.
+    """At most `limit` admissions on forks of `node`, which does not change; each set is tried once.
 
-    The proposed pods are evicted in every trial, and what the node has booked for the pod itself does not count.
+    Every trial evicts the proposed pods and removes a booking of the pod itself.
     """
 
     def __init__(self, node: Kubelet, pod: PodView, roster: Roster, limit: int) -> None:
@@ -28,12 +28,12 @@ class Trials:
         self._cleared: tuple[PodSet, Kubelet] = (roster.proposed, self.base)
 
     def clear(self, victims: PodSet) -> None:
-        """Prepare for trials of sets that contain these pods, so that they need not be evicted in each."""
+        """Prepares trials of sets that contain these pods, so that they are not evicted again in each trial."""
         victims |= self._roster.proposed
         self._cleared = (victims, self._evicted(self.base, victims & ~self._roster.proposed))
 
     def fits(self, victims: PodSet) -> bool:
-        """Whether the pod is known to fit without these pods: False for a new set once the limit is reached."""
+        """Whether the pod fits without these pods; False for an untried set once the limit is reached."""
         victims |= self._roster.proposed
         answer = self._answers.get(victims)
         if answer is None:
@@ -43,7 +43,7 @@ class Trials:
         return answer
 
     def admission(self, victims: PodSet) -> Admission:
-        """What the kubelet says without these pods and those that are proposed."""
+        """The kubelet's admission without these pods and the proposed pods."""
         self.left -= 1
         gone, node = self._cleared
         if gone & ~(victims | self._roster.proposed):
@@ -51,7 +51,7 @@ class Trials:
         return trial(self._evicted(node, victims & ~gone), self.pod).admission
 
     def span(self, victims: PodSet) -> Mask:
-        """The NUMA nodes the pod would get CPUs or memory on; none once the limit is reached."""
+        """The NUMA nodes of the CPUs and memory that the pod would get; none once the limit is reached."""
         if self.left <= 0:
             return 0
         cpus = 0
@@ -68,10 +68,10 @@ class Trials:
         )
 
     def holds(self, victims: PodSet) -> bool:
-        """Whether the pod fits on the node itself, in whichever order the victims end.
+        """Whether the pod fits on the node, for the order in which victims end and its reverse.
 
-        Memory is given back from the lowest node of a group on (MemoryTables.give), so the order can matter; the most
-        important victim first and last are tried. These two are not counted.
+        The memory manager releases memory from the lowest NUMA node of a group on (MemoryTables.give), so the order of
+        victims can matter. These two trials do not count.
         """
         uids = self._roster.uids(victims)
         for order in (uids, uids[::-1])[: max(1, len(uids))]:

@@ -1,7 +1,8 @@
-"""The victims on one node: what kube-scheduler proposes, and the least harmful pods without which that is in vain.
+"""The victims on a node: kube-scheduler's proposal and the least harmful further pods that make the pod fit.
 
-At most MAX_TRIALS admissions are tried and a few more confirm the answer. One takes about 0.1 ms per container of the
-pod, a full node of 110 pods and 8 NUMA nodes takes 60 to 240. What may be missed is said in cover.py and search.py.
+At most MAX_TRIALS admissions are tried, and a few more confirm the answer. A trial takes about 0.1 ms per container of
+the pod; a full node of 110 pods and 8 NUMA nodes takes 60 to 240 trials. cover.py and search.py name the limits of the
+search.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ MAX_TRIALS: Final = 256
 
 
 class Pod(Protocol):
-    """What has to be known of a pod that may be evicted."""
+    """A pod that may be evicted."""
 
     @property
     def uid(self) -> str: ...
@@ -46,17 +47,18 @@ def choose_for_all(
     proposed: Collection[str],
     budgets: Budgets,
 ) -> Choice | None:
-    """As `choose` on the state that the node is predicted to be in, if that helps in the others that it may be in too.
+    """The choice for the predicted state of the node, None if it does not help in some other possible state.
 
-    `view` is the pod as a kubelet sees it, `pods` are those on the node that may be evicted. The others are changed.
+    `view` returns the pod as a kubelet sees it, `pods` are the pods on the node that may be evicted. This function
+    changes the states `others`.
     """
     running = [
-        Running(one.uid, one.priority, one.started, budgets.matching(one.name, one.namespace, one.labels))
-        for one in pods
+        Running(pod.uid, pod.priority, pod.started, budgets.matching(pod.name, pod.namespace, pod.labels))
+        for pod in pods
     ]
-    allowed = {key: budgets.allowed(key) for one in running for key in one.budgets}
+    allowed = {key: budgets.allowed(key) for pod in running for key in pod.budgets}
     choice = choose(state, view(state), priority, running, proposed, allowed)
-    return choice if choice is not None and all(_fits_without(one, view, choice) for one in others) else None
+    return choice if choice is not None and all(_fits_without(other, view, choice) for other in others) else None
 
 
 def choose(
@@ -67,21 +69,20 @@ def choose(
     proposed: Collection[str],
     allowed: Mapping[str, int],
 ) -> Choice | None:
-    """Whom to evict from `node` so that its kubelet admits `pod`; None if evicting less important pods does not help.
+    """The pods to evict from `node` so that its kubelet admits `pod`, None if no evictions help.
 
-    `node` has every pod that is assigned to it booked, and is not changed. `running` are the pods on it that may be
-    evicted, those that are no less important than `priority` left aside. `proposed` are the uids kube-scheduler
-    proposes: for reasons of its own, so that they always stay victims. `allowed` maps the key of a budget to the
-    evictions that are left of it; one that is missing has none.
+    `node` has all assigned pods and does not change. `running` are the pods on it that may be evicted; only pods with a
+    lower priority than `priority` are. `proposed` are the uids that kube-scheduler proposes. It has further reasons for
+    these, so they always stay victims. `allowed` maps the key of a budget to its remaining evictions, 0 by default.
 
-    An empty choice says that the pod fits as it is. Every answer was confirmed by the model.
+    An empty choice means that the pod fits without evictions. The model has confirmed every answer.
     """
     roster = Roster(pod.uid, priority, running, frozenset(proposed), allowed)
     trials = Trials(node, pod, roster, MAX_TRIALS)
     if trials.holds(roster.proposed):
         return roster.choice(roster.proposed)
-    found = {roster.proposed | victims for victims in Search(node, trials, roster).sets()}
-    for victims in sorted(found, key=lambda one: (roster.harm(one), one)):
+    sets = {roster.proposed | victims for victims in Search(node, trials, roster).sets()}
+    for victims in sorted(sets, key=lambda pods: (roster.harm(pods), pods)):
         if trials.holds(victims):
             return roster.choice(victims)
     return None

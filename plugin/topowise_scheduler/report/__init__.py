@@ -1,22 +1,22 @@
-"""A node as its NodeResourceTopology tells it, as the state of the kubelet model.
+"""Turns the NodeResourceTopology of a node into the state of the kubelet model.
 
-Two precisions. *Exact*: our exporter publishes the machine core by core, the kubelet's configuration, and who holds
-what by id; the model made of these decides as one made on the node itself. *Counts*: of what any other exporter
-publishes, the simplest machine with these amounts is made (simplest.py). Which one it is depends on the object alone,
-and a part of ours that is missing or damaged makes it counts, with a line that says why.
+The precision of a report is either exact or counts, and depends on the object alone. *Exact*: our exporter publishes
+each core, the kubelet's configuration and each container's allocation by id. The model is a model of the node itself.
+*Counts*: the object has amounts only, and synthetic_machine.py builds the simplest machine with these amounts. If an
+attribute of ours is missing or damaged, the precision is counts, and `problems` says why.
 
-What podresources does not tell, an exact report cannot have either:
+The podresources API does not return the following, so an exact report lacks it too:
 
-- devices held by plain init containers, as they are in no list; they look free until the pod ends;
-- unhealthy devices nobody holds, and a device plugin none of whose devices is healthy or held;
-- a device's empty topology, which is read as none, and which devices a plugin prefers;
-- memory of init containers that have not finished yet: it is not free, but nobody's;
-- the hints stored with containers, which only a restart of the kubelet asks for;
-- capacity of local storage, so that it is not checked.
+- Devices of plain init containers. They look free until the pod ends.
+- Unhealthy devices that no container has, and a device plugin without any healthy or allocated device.
+- The difference between an empty topology of a device and no topology, and the preferred allocations of a plugin.
+- The container that owns the memory of an unfinished init container. The memory is not free.
+- The stored hints of containers, which only a kubelet restart reads.
+- The capacity of local storage, so ephemeral-storage is not checked.
 """
 
-from topowise_scheduler.report.holding import kubelet_of
-from topowise_scheduler.report.model import PageSizes, Placements, PodName, Precision, Report
+from topowise_scheduler.report.kubelet_state import kubelet_of
+from topowise_scheduler.report.nrt_report import PageSizes, Placements, PodName, Precision, Report
 from topowise_scheduler.report.reader import read, read_apart, read_bytes
 from topowise_scheduler.report.versions import of_node
 

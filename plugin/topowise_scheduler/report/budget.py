@@ -1,15 +1,13 @@
-"""The bounds of one report. They are above every machine that Linux runs on, and keep the cost of one object small.
+"""Limits of a report: above every machine that Linux runs on, and low enough that an object costs little.
 
-Whoever may write one NodeResourceTopology must not be able to stop or slow what the service does for other nodes. A
-report has two kinds of bounds:
+A client that may write a single NodeResourceTopology must not stop or slow the service for other nodes. There are:
 
-- The bounds of the object. A report above one of them is not used (`OverBudgetError`), and its node is treated as if
-  the object had been deleted: a node gains no more from an object that is too large than from none.
-- The bounds of a part. Without the part the report still says something: an exact report becomes one of counts, and of
-  counts that are too many only the sum is checked.
+- Limits of the object. The service does not use a report above such a limit (`OverBudgetError`). It treats the node as
+  if the object had been deleted, so an oversized object gives a node no advantage.
+- Limits of a part. Without it an exact report becomes a report of counts, and too many counts are checked as a sum.
 
-Names of resources need no Node that advertises them: a device plug-in may register before the Node's status says so,
-and the report of a node may come before its Node. A name costs only the node that reports it (engine.py).
+A resource name needs no Node that advertises it. A device plugin may register before the Node's status shows the
+resource, and a report may arrive before its Node. A name costs memory for the reporting node only (engine.py).
 """
 
 from __future__ import annotations
@@ -18,38 +16,38 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from topowise import nrt
-from topowise_scheduler.report.model import ReportError
+from topowise_scheduler.report.nrt_report import ReportError
 
-# Of the object.
+# Limits of the object.
 MAX_BYTES: Final = nrt.MOST_BYTES
-"""Of the JSON. Our exporter leaves parts out of an object that would be larger."""
+"""Bytes of JSON. Our exporter drops parts to stay below."""
 MAX_ZONES: Final = 256
-"""Of any type. No machine has more than 64 NUMA nodes; exporters may list ids that no node has."""
+"""Zones of all types. No machine has more than 64 NUMA nodes; exporters may list ids without a node."""
 MAX_ATTRIBUTES: Final = 4096
-"""On top and of all zones together."""
+"""Attributes of the object and of all its zones."""
 MAX_AMOUNTS: Final = 1024
-"""Resources of all zones together; of reports of counts."""
+"""Resource entries in all zones, for reports of counts."""
 MAX_NAMES: Final = 128
-"""Names of resources. A machine has some 30: CPUs, memory, page sizes, and a name for each kind of device."""
+"""Resource names. A machine has about 30: cpu, memory, page sizes, and a name for each kind of device."""
 LONGEST_NAME: Final = 317
-"""Characters of a resource's name: a DNS subdomain, a slash and a label."""
+"""Characters of a resource name: a DNS subdomain (253), a slash and a label (63)."""
 
-# Of a part. More than any NUMA node has: beyond it a number of CPUs is damage, and so many units are no plug-in's.
+# Limits of a part, per NUMA node and resource. A larger number of CPUs is damage; a resource with more units is no
+# device plugin's.
 MAX_CPUS: Final = 2048
 MAX_DEVICES: Final = 4096
-# CPUs and devices of a machine. The largest machines have 1,920 CPUs, and KubeVirt's plug-ins list 3,000 devices.
+# Limits of a machine. The largest machines have 1,920 CPUs, and KubeVirt's device plugins list 3,000 devices.
 MAX_ALL_CPUS: Final = 2048
 MAX_ALL_DEVICES: Final = 8192
-# Of holdings: pods, the containers of one pod, and the containers of all pods.
+# Limits of the holdings attribute: pods, containers of a pod, containers of all pods.
 MAX_PODS: Final = 1024
 MAX_CONTAINERS_OF_A_POD: Final = 256
 MAX_CONTAINERS: Final = 2048
-# Of an exact report: sizes of hugepages, of which an architecture has a few, and entries of reservedMemory, of which
-# each NUMA node has one.
+# Limits of an exact report: an architecture has few page sizes, and reservedMemory has an entry per NUMA node.
 MAX_PAGE_SIZES: Final = 16
 MAX_RESERVATIONS: Final = 64
 
-# Characters of texts that are longer than those of real machines, and are not remembered for other nodes.
+# Characters. A longer text is no real machine's, and is not cached for other nodes.
 MEMORABLE_FACTS: Final = 1 << 15
 MEMORABLE_PLACES: Final = 1 << 13
 MEMORABLE_HOLDING: Final = 512
@@ -58,7 +56,7 @@ _NOT_USED: Final = "the report is not used; see what writes the object, or delet
 
 
 class OverBudgetError(ReportError):
-    """The object is more than a report may be."""
+    """The object exceeds a limit of the object."""
 
 
 def check_size(size: int) -> None:
@@ -81,7 +79,7 @@ def check_amounts(zones: Iterable[nrt.Zone]) -> None:
         listed = zone.resources or ()
         count += len(listed)
         _check("zones", count, "resources in all", MAX_AMOUNTS)
-        names.update([one.name for one in listed])
+        names.update([resource.name for resource in listed])
     if not are_few(names):
         longest = max(map(len, names))
         _check("resources", len(names), "names", MAX_NAMES)
@@ -89,10 +87,10 @@ def check_amounts(zones: Iterable[nrt.Zone]) -> None:
 
 
 def are_few(names: Collection[str]) -> bool:
-    """Whether a report may name these resources."""
+    """Returns whether the number and the lengths of these resource names are within the limits."""
     return len(names) <= MAX_NAMES and all(len(name) <= LONGEST_NAME for name in names)
 
 
-def _check(thing: str, count: int, of: str, most: int) -> None:
-    if count > most:
-        raise OverBudgetError(f"{thing}: {count}{of and f' {of}'}, expected at most {most}; {_NOT_USED}")
+def _check(thing: str, count: int, unit: str, limit: int) -> None:
+    if count > limit:
+        raise OverBudgetError(f"{thing}: {count}{unit and f' {unit}'}, expected at most {limit}; {_NOT_USED}")

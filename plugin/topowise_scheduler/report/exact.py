@@ -1,4 +1,4 @@
-"""An object of our exporter, read exactly."""
+"""Reads an object of our exporter exactly."""
 
 from __future__ import annotations
 
@@ -6,40 +6,43 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from topowise import attributes, nrt
-from topowise.attributes.places import Located
+from topowise.attributes.pci_devices import Located
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.versions import KubeletVersion
-from topowise_scheduler.report import free, hardware
-from topowise_scheduler.report.held import Held, Known, held_by
-from topowise_scheduler.report.located_devices import places_of
-from topowise_scheduler.report.model import FreeResources, PageSizes, Report, ReportError
+from topowise_scheduler.report import free_resources, hardware
+from topowise_scheduler.report.container_allocations import Allocatable, Allocations, allocations_of
+from topowise_scheduler.report.nrt_report import FreeResources, PageSizes, Report, ReportError
+from topowise_scheduler.report.pci_paths import pci_paths_of
 
-# Any other exporter writes none of them.
+# Only our exporter writes these attributes.
 _OURS = (attributes.CORES, attributes.HOLDINGS, attributes.KUBELET_CONFIGURATION)
 
 
 class Source(NamedTuple):
-    """The texts of the node, and of its devices."""
+    """The texts of the machine, and of its devices."""
 
     facts: hardware.Facts
     devices: str
 
     def empty(self, version: KubeletVersion, page_sizes: PageSizes = ()) -> Kubelet | None:
-        """The node with a kubelet of this version, None if that would not start. Our exporter lists all page sizes."""
+        """Returns the node without pods, or None if a kubelet of this version does not start there.
+
+        Our exporter lists all page sizes, so `page_sizes` has no effect.
+        """
         return hardware.empty(self.facts, self.devices, version).kubelet
 
 
 class Exact(NamedTuple):
     empty: Kubelet
     source: Source
-    held: Held
+    allocations: Allocations
     free: FreeResources
     places: Mapping[str, Located]
     problems: tuple[str, ...]
 
 
 def is_ours(named: Mapping[str, str]) -> bool:
-    """Whether the object is meant to be read exactly."""
+    """Returns whether the object has an attribute of our exporter."""
     return any(attribute in named for attribute in _OURS)
 
 
@@ -49,42 +52,47 @@ def read(
     version: KubeletVersion,
     before: Report | None = None,
 ) -> Exact | None:
-    """The node. `named` are the attributes on top, `zones` those of type Node by id; `before` is its last report, and
-    None a zone that is as there. None if it must not be None: the node is another one.
+    """Returns the node. `named` are the object's attributes, `zones` the zones of type Node by id.
 
-    Raises TopowiseError or ValueError for the first thing that keeps it from being exact.
+    `before` is the node's previous report. A zone that is None equals the zone there. Returns None if such a zone is
+    needed and the node has changed. Raises TopowiseError or ValueError for the first fault that prevents exactness.
     """
-    of_zones = {numa_id: (zone, nrt.attributes_of(zone.attributes)) for numa_id, zone in zones if zone is not None}
-    last = None if before is None or not isinstance(before.source, Source) else before.source.facts
-    facts = hardware.facts_of(named, [(numa_id, of_zones.get(numa_id)) for numa_id, _ in zones], last)
+    parsed = {numa_id: (zone, nrt.attributes_of(zone.attributes)) for numa_id, zone in zones if zone is not None}
+    previous_facts = None if before is None or not isinstance(before.source, Source) else before.source.facts
+    facts = hardware.facts_of(named, [(numa_id, parsed.get(numa_id)) for numa_id, _ in zones], previous_facts)
     holdings = hardware.text_of(named, attributes.HOLDINGS)
     source = Source(facts, named.get(attributes.DEVICES, ""))
     empty, problems = hardware.empty(*source, version)
     if empty is None:
         raise ReportError("; ".join(problems))
-    same = before if before is not None and before.empty is empty else None
-    if same is None and len(of_zones) < len(zones):
+    # `hardware.empty` returns the same object for the same texts, so identity means that the node has not changed.
+    unchanged = before if before is not None and before.empty is empty else None
+    if unchanged is None and len(parsed) < len(zones):
         return None
-    derived = attributes.read_names(named, attributes.DERIVED)
-    for resource in derived and derived & _managed(empty):
+    derived_resources = attributes.read_names(named, attributes.DERIVED)
+    # Amounts from /sys mean that the manager is off, which contradicts a configuration with the manager on.
+    for resource in derived_resources and derived_resources & _managed(empty):
         raise ReportError(
-            f"attribute {attributes.DERIVED}: {resource}, expected none whose manager is on by "
+            f"attribute {attributes.DERIVED}: {resource}, expected no resource whose manager is on by "
             f"{attributes.KUBELET_CONFIGURATION}"
         )
-    modelled = [of_zones.get(numa_id) for numa_id, _ in zones if numa_id in empty.node_ids]
-    reported_free = free.free_of(empty, modelled, None if same is None else same.free)
+    # Only modelled NUMA nodes have a position in the kubelet's masks.
+    modelled = [parsed.get(numa_id) for numa_id, _ in zones if numa_id in empty.node_ids]
+    reported_free = free_resources.free_of(empty, modelled, None if unchanged is None else unchanged.free)
+    # The memory manager knows the types of its machine; a block of any other type is damage.
     types = frozenset(() if empty.memory is None else empty.memory.tables.free)
-    known = Known(empty.topology.cpus, empty.all_node_ids, types)
-    places, odd = places_of(named.get(attributes.PCI, ""))
-    held = Held(same.held, same.marks) if same is not None and same.marks else None
-    return Exact(empty, source, held_by(holdings, known, held), reported_free, places, (*problems, *odd))
+    allocatable = Allocatable(empty.topology.cpus, empty.all_node_ids, types)
+    places, pci_problems = pci_paths_of(named.get(attributes.PCI, ""))
+    previous = Allocations(unchanged.held, unchanged.marks) if unchanged is not None and unchanged.marks else None
+    allocations = allocations_of(holdings, allocatable, previous)
+    return Exact(empty, source, allocations, reported_free, places, (*problems, *pci_problems))
 
 
 def _managed(empty: Kubelet) -> set[str]:
-    """Resources whose manager has something to give, and so would tell."""
+    """Returns the resources whose manager has something to allocate."""
     managed = set()
     if empty.cpu is not None and empty.cpu.available:
         managed.add("cpu")
-    if empty.memory is not None and any(max(most) > 0 for most in empty.memory.policy.allocatable.values()):
+    if empty.memory is not None and any(max(amounts) > 0 for amounts in empty.memory.policy.allocatable.values()):
         managed.add("memory")
     return managed

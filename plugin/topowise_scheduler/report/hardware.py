@@ -1,10 +1,10 @@
-"""The empty node of an exact report: machine and configuration from the attributes' texts.
+"""Builds the empty node of an exact report, machine and configuration, from the attributes' texts.
 
-A node reports every few seconds, and what it is made of hardly ever changes. So it is known by the raw texts: the node
-as a whole by its hardware and configuration, which a cluster has few of, and by its devices on top.
+A node reports every few seconds, and its hardware hardly ever changes. So nodes are cached by the raw texts, at two
+levels: by hardware and configuration, and by the list of devices in addition. A cluster has few of the former.
 
-Invariant: what is known here lives as long as a report that is made of it. An object that changes all the time leaves
-nothing behind, and takes nothing away from other nodes.
+Invariant: a cache entry lives as long as a report that was built from it. An object that changes all the time leaves no
+entries behind, and evicts no entries of other nodes.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from topowise_scheduler.kubelet.versions import KubeletVersion
 from topowise_scheduler.report import budget
 from topowise_scheduler.report.costs import distances, speed
 from topowise_scheduler.report.hugepages import page_kib
-from topowise_scheduler.report.model import ReportError
+from topowise_scheduler.report.nrt_report import ReportError
 
 _SPEED: Final = (attributes.MEMORY_INITIATORS, attributes.MEMORY_READ_LATENCY, attributes.MEMORY_READ_BANDWIDTH)
 
 
 class ZoneFacts(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
-    """What never changes of a zone; `amounts` are (resource, capacity, allocatable) as published, `speed` tells how
-    fast its memory is: initiators, latency, bandwidth."""
+    """The constant part of a zone. `amounts` are (resource, capacity, allocatable) as published; `speed` is the
+    measured speed of its memory: initiators, latency, bandwidth."""
 
     id: int
     cpus: str
@@ -44,7 +44,7 @@ class ZoneFacts(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
 
 
 class Facts(msgspec.Struct, frozen=True, cache_hash=True, weakref=True):
-    """Raw texts that decide what the node is. Those that are too long are not `is_memorable`."""
+    """The raw texts that determine the node. Texts that are too long are not `is_memorable`."""
 
     cores: str
     configuration: str
@@ -53,7 +53,7 @@ class Facts(msgspec.Struct, frozen=True, cache_hash=True, weakref=True):
 
 
 class Empty(NamedTuple):
-    """The node with nothing held, None if the texts do not make one; `problems` say why, or what is odd."""
+    """The node without pods, None if the texts do not describe a valid node; `problems` are faults and oddities."""
 
     kubelet: Kubelet | None
     problems: tuple[str, ...]
@@ -64,22 +64,22 @@ def facts_of(
     zones: Sequence[tuple[int, tuple[nrt.Zone, Mapping[str, str]] | None]],
     before: Facts | None = None,
 ) -> Facts:
-    """The texts, not yet looked at. `zones` come with their attributes by name; None is one that is as in `before`,
-    which the node most likely has. Raises ReportError for one missing."""
-    known = () if before is None else before.zones
+    """Returns the node's texts, unparsed. `zones` have their attributes by name; a zone that is None is unchanged since
+    `before`. Raises ReportError for a missing text."""
+    previous = () if before is None else before.zones
     cores = text_of(named, attributes.CORES)
     configuration = text_of(named, attributes.KUBELET_CONFIGURATION)
-    found = tuple(
+    zone_facts = tuple(
         [
-            known[position] if given is None else _zone_facts(numa_id, *given)
-            for position, (numa_id, given) in enumerate(zones)
+            previous[position] if entry is None else _zone_facts(numa_id, *entry)
+            for position, (numa_id, entry) in enumerate(zones)
         ]
     )
-    # Its hash is known, and that of a new one takes longer than to compare them.
-    if before is not None and (before.cores, before.configuration, before.zones) == (cores, configuration, found):
+    # The hash of `before` is cached; hashing a new object takes longer than this comparison.
+    if before is not None and (before.cores, before.configuration, before.zones) == (cores, configuration, zone_facts):
         return before
-    is_memorable = len(cores) + len(configuration) + sum(map(_length, found)) <= budget.MEMORABLE_FACTS
-    return shared(Facts(cores, configuration, found, is_memorable))
+    is_memorable = len(cores) + len(configuration) + sum(map(_text_length, zone_facts)) <= budget.MEMORABLE_FACTS
+    return shared(Facts(cores, configuration, zone_facts, is_memorable))
 
 
 def _zone_facts(numa_id: int, zone: nrt.Zone, named: Mapping[str, str]) -> ZoneFacts:
@@ -89,9 +89,9 @@ def _zone_facts(numa_id: int, zone: nrt.Zone, named: Mapping[str, str]) -> ZoneF
         zone.costs or (),
         tuple(
             [
-                (one.name, one.capacity, one.allocatable)
-                for one in zone.resources or ()
-                if one.name in ("cpu", "memory") or one.name.startswith(HUGEPAGES)
+                (entry.name, entry.capacity, entry.allocatable)
+                for entry in zone.resources or ()
+                if entry.name in ("cpu", "memory") or entry.name.startswith(HUGEPAGES)
             ]
         ),
         tuple([named.get(name, "") for name in _SPEED]) if attributes.MEMORY_INITIATORS in named else (),
@@ -99,7 +99,7 @@ def _zone_facts(numa_id: int, zone: nrt.Zone, named: Mapping[str, str]) -> ZoneF
 
 
 def text_of(named: Mapping[str, str], attribute: str, zone: str = "") -> str:
-    """The text of an attribute. Raises ReportError if there is none."""
+    """Returns the text of an attribute. Raises ReportError if it is missing."""
     text = named.get(attribute)
     if text is None:
         raise ReportError(f"attribute {attribute}{zone and f' of zone {zone}'}: missing, expected with the others")
@@ -107,64 +107,67 @@ def text_of(named: Mapping[str, str], attribute: str, zone: str = "") -> str:
 
 
 def shared(facts: Facts) -> Facts:
-    """The same facts once for all nodes that have them: the texts come anew with each report."""
+    """Returns the cached equal facts, so that nodes with equal texts share an object."""
     if not facts.is_memorable:
         return facts
     return _facts.setdefault((facts.cores, facts.configuration, facts.zones), facts)
 
 
 def empty(facts: Facts, listed_devices: str, version: KubeletVersion) -> Empty:
-    """The node with these devices. Devices come and go with their health, the rest of the node stays the same."""
+    """Returns the node with these devices. Devices change with their health; the rest of the node stays cached."""
     if len(listed_devices) > budget.MEMORABLE_FACTS or not facts.is_memorable:
-        return _made(facts, listed_devices, version)[0]
+        # Long texts are not cached: a hostile object must not fill the cache.
+        return _build(facts, listed_devices, version)[0]
     key = facts, listed_devices, version
-    known = _nodes.get(key)
-    if known is not None:
-        return Empty(known, _made_of[known].problems)
-    made, bare = _made(facts, listed_devices, version)
-    if made.kubelet is not None:
-        _nodes[key], _made_of[made.kubelet] = made.kubelet, _MadeOf(made.problems, bare)
-        _last.append(made.kubelet)
-    return made
+    cached = _kubelets.get(key)
+    if cached is not None:
+        return Empty(cached, _origins[cached].problems)
+    node, base = _build(facts, listed_devices, version)
+    if node.kubelet is not None:
+        _kubelets[key], _origins[node.kubelet] = node.kubelet, _Origin(node.problems, base)
+        # Weak references alone would drop the kubelet before the second reading.
+        _recent.append(node.kubelet)
+    return node
 
 
-def _length(zone: ZoneFacts) -> int:
+def _text_length(zone: ZoneFacts) -> int:
+    # About 32 characters per cost and amount.
     return len(zone.cpus) + sum(map(len, zone.speed)) + 32 * (len(zone.costs) + len(zone.amounts))
 
 
-class _MadeOf(NamedTuple):
-    """What is odd about a node, and the same node without devices, which lives as long."""
+class _Origin(NamedTuple):
+    """The problems of a cached kubelet, and the same node without devices, which is kept alive with it."""
 
     problems: tuple[str, ...]
-    bare: Kubelet | None
+    base: Kubelet | None
 
 
 _facts: WeakValueDictionary[tuple[object, ...], Facts] = WeakValueDictionary()
-_nodes: WeakValueDictionary[tuple[object, ...], Kubelet] = WeakValueDictionary()
-_made_of: WeakKeyDictionary[Kubelet, _MadeOf] = WeakKeyDictionary()
-# The node that was made last: an object that differs from the report before is looked at twice (reader.py).
-_last: deque[Kubelet] = deque(maxlen=1)
+_kubelets: WeakValueDictionary[tuple[object, ...], Kubelet] = WeakValueDictionary()
+_origins: WeakKeyDictionary[Kubelet, _Origin] = WeakKeyDictionary()
+# Keeps the newest kubelet alive: reader.py may read one object twice, and no report refers to the kubelet in between.
+_recent: deque[Kubelet] = deque(maxlen=1)
 
 
-def _made(facts: Facts, listed_devices: str, version: KubeletVersion) -> tuple[Empty, Kubelet | None]:
-    """The node with these devices, and without."""
+def _build(facts: Facts, listed_devices: str, version: KubeletVersion) -> tuple[Empty, Kubelet | None]:
+    """Returns the node with these devices, and without."""
     try:
-        plugins = _plugins(listed_devices) if listed_devices else ()
-        # Which NUMA nodes of many are modelled goes by the devices near them (Machine.modelled).
+        plugins = _parse_plugins(listed_devices) if listed_devices else ()
+        # On a machine with many NUMA nodes, the devices decide which NUMA nodes are modelled (Machine.modelled).
         near = plugins if len(facts.zones) > WIDE else ()
-        bare = _bare(facts, near, version)
-        if bare.kubelet is None or not plugins:
-            return bare, None
-        kubelet = bare.kubelet.fork()
+        base = _without_devices(facts, near, version)
+        if base.kubelet is None or not plugins:
+            return base, None
+        kubelet = base.kubelet.fork()
         for plugin in plugins:
             kubelet.report_devices(plugin.resource, plugin.devices)
     except (TopowiseError, ValueError) as exc:
         return Empty(None, (str(exc),)), None
-    return Empty(kubelet, bare.problems), bare.kubelet
+    return Empty(kubelet, base.problems), base.kubelet
 
 
-def _plugins(listed_devices: str) -> tuple[DevicePlugin, ...]:
-    """Raises ParseError, and ReportError for too many."""
+def _parse_plugins(listed_devices: str) -> tuple[DevicePlugin, ...]:
+    """Returns the device plugins. Raises ParseError, and ReportError for too many devices or names."""
     names, count = devices.names(listed_devices), devices.count(listed_devices)
     if not budget.are_few(names) or count > budget.MAX_ALL_DEVICES:
         raise ReportError(
@@ -172,92 +175,92 @@ def _plugins(listed_devices: str) -> tuple[DevicePlugin, ...]:
             f"{budget.MAX_ALL_DEVICES} of {budget.MAX_NAMES} with names of up to {budget.LONGEST_NAME} characters"
         )
     by_resource: dict[str, list[Device]] = {resource: [] for resource in names}
-    for one in devices.read(listed_devices):
-        by_resource[one.resource].append(Device(one.id, one.nodes or None))
+    for device in devices.read(listed_devices):
+        by_resource[device.resource].append(Device(device.id, device.nodes or None))
     return tuple(DevicePlugin(resource, tuple(reported)) for resource, reported in by_resource.items())
 
 
-def _bare(facts: Facts, near: tuple[DevicePlugin, ...], version: KubeletVersion) -> Empty:
-    """The node without devices, which may be near some of its NUMA nodes."""
+def _without_devices(facts: Facts, near: tuple[DevicePlugin, ...], version: KubeletVersion) -> Empty:
+    """Returns the node without devices. `near` only decides which NUMA nodes are modelled."""
     key = (facts, near, version) if facts.is_memorable else ()
-    known = _nodes.get(key)
-    if known is not None:
-        return Empty(known, _made_of[known].problems)
-    made = _started(facts, near, version)
-    if made.kubelet is not None and key:
-        _nodes[key], _made_of[made.kubelet] = made.kubelet, _MadeOf(made.problems, None)
-    return made
+    cached = _kubelets.get(key)
+    if cached is not None:
+        return Empty(cached, _origins[cached].problems)
+    node = _start(facts, near, version)
+    if node.kubelet is not None and key:
+        _kubelets[key], _origins[node.kubelet] = node.kubelet, _Origin(node.problems, None)
+    return node
 
 
-def _started(facts: Facts, near: tuple[DevicePlugin, ...], version: KubeletVersion) -> Empty:
-    """What a kubelet makes of the machine at its start."""
+def _start(facts: Facts, near: tuple[DevicePlugin, ...], version: KubeletVersion) -> Empty:
+    """Returns the node as a kubelet builds it at its start."""
     try:
         config = kubeletconfig.decode(facts.configuration)
-        _check_few(facts, config)
+        _check_limits(facts, config)
         amounts = [_amounts(zone) for zone in facts.zones]
         machine = msgspec.structs.replace(_machine(facts, config, amounts), devices=near)
-        kubelet = Kubelet(machine, _resolved(config, facts), version=version)
+        kubelet = Kubelet(machine, _with_absolute_threshold(config, facts), version=version)
     except KubeletStartError as exc:
         return Empty(None, (f"attribute {attributes.KUBELET_CONFIGURATION}: no kubelet would start with it: {exc}",))
     except (TopowiseError, ValueError) as exc:
         return Empty(None, (str(exc),))
-    return Empty(kubelet, tuple(_odd_counts(kubelet, facts, amounts)))
+    return Empty(kubelet, tuple(_cpu_problems(kubelet, facts, amounts)))
 
 
-def _check_few(facts: Facts, config: KubeletConfiguration) -> None:
-    """Raises ReportError for more sizes of pages, or reservations, than a machine has."""
+def _check_limits(facts: Facts, config: KubeletConfiguration) -> None:
+    """Raises ReportError for more page sizes, or more reservations, than a machine has."""
     sizes = {name for zone in facts.zones for name, _, _ in zone.amounts if name.startswith(HUGEPAGES)}
-    for thing, count, most in (
+    reservations = f"attribute {attributes.KUBELET_CONFIGURATION}: entries of reservedMemory"
+    for noun, count, limit in (
         ("zones: sizes of hugepages", len(sizes), budget.MAX_PAGE_SIZES),
-        (
-            f"attribute {attributes.KUBELET_CONFIGURATION}: entries of reservedMemory",
-            len(config.reservedMemory or ()),
-            budget.MAX_RESERVATIONS,
-        ),
+        (reservations, len(config.reservedMemory or ()), budget.MAX_RESERVATIONS),
     ):
-        if count > most:
-            raise ReportError(f"{thing}: {count}, expected up to {most}")
+        if count > limit:
+            raise ReportError(f"{noun}: {count}, expected up to {limit}")
 
 
 def _amounts(zone: ZoneFacts) -> dict[str, tuple[int, int]]:
-    """Capacity and allocatable by resource. Raises ParseError, and ReportError without memory, or with too much."""
+    """Returns capacity and allocatable by resource. Raises ParseError, and ReportError for a bad memory size."""
     amounts = {
         name: (quantity.for_resource(name, capacity), quantity.for_resource(name, allocatable))
         for name, capacity, allocatable in zone.amounts
     }
-    for name, both in amounts.items():
-        if max(map(abs, both)) > MAX_AMOUNT:
-            raise ReportError(f"zone {nrt.zone_name(zone.id)}: {max(both)} of {name!r:.80}, expected at most 2^53")
+    for name, pair in amounts.items():
+        if max(map(abs, pair)) > MAX_AMOUNT:
+            raise ReportError(f"zone {nrt.zone_name(zone.id)}: {max(pair)} of {name!r:.80}, expected at most 2^53")
     if "memory" not in amounts:
         raise ReportError(f"zone {nrt.zone_name(zone.id)}: lists no memory, expected its capacity")
     return amounts
 
 
 def _machine(facts: Facts, config: KubeletConfiguration, amounts: list[dict[str, tuple[int, int]]]) -> Machine:
-    owner: dict[int, int] = {}
+    node_of_cpu: dict[int, int] = {}
     count = 0
     for position, zone in enumerate(facts.zones):
-        mine = cpuset.parse(zone.cpus)
-        count += len(mine)
+        zone_cpus = cpuset.parse(zone.cpus)
+        # Summed before the cores are built: a cpulist such as 0-65535 is short, but costs memory.
+        count += len(zone_cpus)
         if count > budget.MAX_ALL_CPUS:
             raise ReportError(f"attribute {attributes.ZONE_CPUS}: more than {budget.MAX_ALL_CPUS} CPUs in all zones")
-        owner.update(dict.fromkeys(mine, position))
-    of_zone: list[list[Core]] = [[] for _ in facts.zones]
+        node_of_cpu.update(dict.fromkeys(zone_cpus, position))
+    cores_by_zone: list[list[Core]] = [[] for _ in facts.zones]
     for core in cores.read(facts.cores):
-        # As the kubelet does, by node: the threads of a core that the kernel shows on two nodes are two cores.
+        # The kubelet groups CPUs by NUMA node first. If the kernel shows the threads of a core on two NUMA nodes, they
+        # are two cores.
         threads: dict[int, list[int]] = {}
         for cpu in core.threads:
-            if cpu in owner:
-                threads.setdefault(owner.pop(cpu), []).append(cpu)
-        for position, together in threads.items():
-            of_zone[position].append(Core(core.socket, tuple(together), core.uncore))
-    if owner:
-        raise ReportError(f"attribute {attributes.CORES}: CPUs {cpuset.spell(owner)} of the zones are in no core of it")
+            if cpu in node_of_cpu:
+                # Removed, so that a CPU in two cores counts once, and CPUs without a core remain.
+                threads.setdefault(node_of_cpu.pop(cpu), []).append(cpu)
+        for position, cpus in threads.items():
+            cores_by_zone[position].append(Core(core.socket, tuple(cpus), core.uncore))
+    if node_of_cpu:
+        raise ReportError(f"attribute {attributes.CORES}: CPUs {cpuset.spell(node_of_cpu)} of the zones are in no core")
     ids = [zone.id for zone in facts.zones]
     return Machine(
         numa=tuple(
-            _node(zone, config, tuple(mine), known, ids)
-            for zone, mine, known in zip(facts.zones, of_zone, amounts, strict=True)
+            _node(zone, config, tuple(zone_cores), zone_amounts, ids)
+            for zone, zone_cores, zone_amounts in zip(facts.zones, cores_by_zone, amounts, strict=True)
         )
     )
 
@@ -265,66 +268,73 @@ def _machine(facts: Facts, config: KubeletConfiguration, amounts: list[dict[str,
 def _node(
     zone: ZoneFacts,
     config: KubeletConfiguration,
-    of_zone: tuple[Core, ...],
+    zone_cores: tuple[Core, ...],
     amounts: Mapping[str, tuple[int, int]],
     ids: list[int],
 ) -> NumaNode:
-    """A node with the memory that the kubelet gives out.
+    """Returns a NUMA node with the memory that the kubelet manages.
 
-    The memory manager goes on with what it saw at its start; pages that were added or taken since are in the capacity
-    alone. So what it had follows from what it may give and what it keeps (memorymanager/policy_static.go).
+    The memory manager keeps the amounts that it read at its start; pages that are added or removed later change only
+    the capacity. So the amount at the start is the sum of the allocatable and the reserved amount
+    (memorymanager/policy_static.go, getDefaultMachineState).
     """
     pages: dict[int, int] = {}
     in_pages = 0
-    for name, known in amounts.items():
+    for name, listed in amounts.items():
         kib = page_kib(name)
         if kib is not None:
-            pages[kib] = _given_out(config, known, config.reserved_on(zone.id, name)) // (kib * 1024)
+            pages[kib] = _managed_bytes(config, listed, config.reserved_on(zone.id, name)) // (kib * 1024)
             in_pages += pages[kib] * kib * 1024
-    memory = _given_out(config, amounts["memory"], config.reserved_on(zone.id, "memory") + in_pages)
-    return NumaNode(zone.id, memory, of_zone, pages, distances(zone.costs, ids), *speed(zone.speed, ids))
+    memory = _managed_bytes(config, amounts["memory"], config.reserved_on(zone.id, "memory") + in_pages)
+    return NumaNode(zone.id, memory, zone_cores, pages, distances(zone.costs, ids), *speed(zone.speed, ids))
 
 
-def _given_out(config: KubeletConfiguration, known: tuple[int, int], kept: int) -> int:
-    """The bytes the memory manager started with: what it may give and what it keeps, at most all if it gives none."""
-    capacity, allocatable = known
+def _managed_bytes(config: KubeletConfiguration, amounts: tuple[int, int], reserved: int) -> int:
+    """Returns the bytes at the memory manager's start: allocatable plus reserved."""
+    capacity, allocatable = amounts
     if config.memoryManagerPolicy != "Static":
         return capacity
-    return allocatable + kept if allocatable > 0 else min(capacity, kept)
+    # Allocatable 0 does not show how much less than the reserved bytes the node had.
+    return allocatable + reserved if allocatable > 0 else min(capacity, reserved)
 
 
-def _resolved(config: KubeletConfiguration, facts: Facts) -> KubeletConfiguration:
-    """A share of memory.available as an amount: it is of /proc/meminfo's MemTotal, which no zone has.
+def _with_absolute_threshold(config: KubeletConfiguration, facts: Facts) -> KubeletConfiguration:
+    """Returns the configuration with an absolute threshold for memory.available instead of a percentage.
 
-    A kubelet with memory manager Static runs only if reservedMemory sums up to all that is kept, so the threshold is
-    what the sum has beyond the other reservations.
+    The percentage is of MemTotal in /proc/meminfo, which no zone has. A kubelet with the Static memory manager starts
+    only if reservedMemory equals the sum of all reservations. So the threshold is that sum less the other reservations.
     """
     thresholds = config.evictionHard or {}
     if config.memoryManagerPolicy != "Static" or not thresholds.get("memory.available", "").endswith("%"):
         return config
     by_node = sum(config.reserved_on(zone.id, "memory") for zone in facts.zones)
     threshold = by_node - config.reserved({}).get("memory", 0)
-    others = {signal: text for signal, text in thresholds.items() if signal != "memory.available"}
+    thresholds_left = {signal: text for signal, text in thresholds.items() if signal != "memory.available"}
     if threshold > 0:
-        others["memory.available"] = str(threshold)
-    return msgspec.structs.replace(config, evictionHard=others)
+        thresholds_left["memory.available"] = str(threshold)
+    return msgspec.structs.replace(config, evictionHard=thresholds_left)
 
 
-def _odd_counts(kubelet: Kubelet, facts: Facts, amounts: list[dict[str, tuple[int, int]]]) -> list[str]:
-    """CPUs that came or went since the kubelet started, or that it keeps for the system by a choice of its own."""
+def _cpu_problems(kubelet: Kubelet, facts: Facts, amounts: list[dict[str, tuple[int, int]]]) -> list[str]:
+    """Returns a line for each zone whose allocatable CPUs differ from cores and configuration.
+
+    CPUs came or went since the kubelet started, or the kubelet chose its reserved CPUs itself.
+    """
     if kubelet.cpu is None:
         return []
-    found = []
+    problems = []
     usable = kubelet.topology.cpus & ~kubelet.cpu.policy.reserved
     for zone, zone_amounts in zip(facts.zones, amounts, strict=True):
         position = kubelet.devices.positions.get(zone.id)
         if position is None:
+            # Not modelled, so it has no CPUs (Machine.modelled).
             continue
+        # Milli-CPUs.
         expected = 1000 * (kubelet.topology.numa_cpus[position] & usable).bit_count()
         _, reported = zone_amounts.get("cpu", (expected, expected))
         if reported != expected:
-            found.append(
+            problems.append(
                 f"zone {nrt.zone_name(zone.id)}: {quantity.from_milli(reported)} CPUs are allocatable, expected "
-                f"{quantity.from_milli(expected)} by cores and configuration; what is free is taken as published"
+                f"{quantity.from_milli(expected)} by cores and configuration; free CPUs are used as published"
             )
-    return found
+    return problems

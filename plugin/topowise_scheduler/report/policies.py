@@ -1,4 +1,4 @@
-"""Policies and options of a node whose configuration is not published, from the ecosystem's attributes."""
+"""Reads a node's policies and options from the ecosystem's attributes, without a published configuration."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 from topowise import attributes
 from topowise.errors import ParseError
-from topowise.pods import HUGEPAGES
 from topowise_scheduler.kubelet.configuration import TopologySettings
+from topowise_scheduler.kubelet.machine import is_memory
 
 _CLOSEST = attributes.option_name("prefer-closest-numa-nodes")
 _MOST_ALLOCATED = attributes.option_name("prefer-most-allocated-numa-node")
 _STRATEGY = attributes.option_name("numa-allocation-strategy")
-_MOST_NODES = 1024
+_MAX_NUMA_NODES = 1024
 _BOOLEANS = {
     **dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True),
     **dict.fromkeys(("0", "f", "F", "FALSE", "false", "False"), False),
@@ -21,8 +21,8 @@ _BOOLEANS = {
 
 
 class Policies(NamedTuple):
-    """`cpu` and `memory`: whether the kubelet's manager of them is on. Without `is_known` the object names a policy
-    that no kubelet has, and `topology` is none because nothing can be said of it."""
+    """`cpu` and `memory`: whether the kubelet's manager is on. If `is_known` is False, the object names a policy
+    that no kubelet has, and `topology` has policy none, which refuses no pod."""
 
     topology: TopologySettings
     cpu: bool
@@ -31,27 +31,28 @@ class Policies(NamedTuple):
 
 
 def policies_of(
-    named: Mapping[str, str], legacy: Collection[str] | None, listed: Collection[str], problems: list[str]
+    named: Mapping[str, str], legacy: Collection[str] | None, resources: Collection[str], problems: list[str]
 ) -> Policies:
-    """By the attributes, else as the zones look: a manager that is off has no amounts to list."""
+    """Returns the policies by the attributes. By default, a manager is on if the zones list its resource."""
     is_known = True
     try:
         policy, scope = attributes.policy_and_scope(named, legacy)
     except ParseError as exc:
-        problems.append(f"{exc}; the node's policy is taken to be unknown, only sums are checked")
+        problems.append(f"{exc}; the node's policy is unknown, only sums are checked")
         policy, scope, is_known = "none", "container", False
     topology = TopologySettings(
         policy,
         scope,
         prefer_closest=_option(named, _CLOSEST, problems),
         prefer_most_allocated=_option(named, _MOST_ALLOCATED, problems) or _is_most_allocated(named, problems),
-        max_numa_nodes=_most(named, problems),
+        max_numa_nodes=_max_numa_nodes(named, problems),
     )
+    # Amounts from /sys: the kubelet's manager is off.
     derived = attributes.read_names(named, attributes.DERIVED)
-    has_memory = any(resource == "memory" or resource.startswith(HUGEPAGES) for resource in listed)
+    has_memory = any(map(is_memory, resources))
     return Policies(
         topology,
-        "cpu" in listed and "cpu" not in derived and _is_on(named, attributes.CPU_MANAGER_POLICY, problems),
+        "cpu" in resources and "cpu" not in derived and _is_on(named, attributes.CPU_MANAGER_POLICY, problems),
         has_memory and "memory" not in derived and _is_on(named, attributes.MEMORY_MANAGER_POLICY, problems),
         is_known,
     )
@@ -60,31 +61,34 @@ def policies_of(
 def _is_on(named: Mapping[str, str], attribute: str, problems: list[str]) -> bool:
     match named.get(attribute, "").lower():
         case "" | "static":
+            # An unknown policy counts as static: a prediction of an alignment that does not happen refuses too much,
+            # not too little.
             return True
         case "none":
             return False
-    problems.append(f"attribute {attribute}: {named[attribute]!r:.80}, expected none or static; static is taken")
+    problems.append(f"attribute {attribute}: {named[attribute]!r:.80}, expected none or static; static is used")
     return True
 
 
-def _most(named: Mapping[str, str], problems: list[str]) -> int:
-    """As scheduler-plugins takes it: more than 1, and no more than 1,024; 0 for what is not told."""
+def _max_numa_nodes(named: Mapping[str, str], problems: list[str]) -> int:
+    """Returns the number as scheduler-plugins reads it: above 1, at most 1,024; 0 if unreported."""
     text = named.get(attributes.TOPOLOGY_MANAGER_MAX_NUMA_NODES)
     if text is None:
         return 0
     if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 1):
         problems.append(
             f"attribute {attributes.TOPOLOGY_MANAGER_MAX_NUMA_NODES}: {text!r:.80}, expected a number above 1; "
-            "the service's own is taken"
+            "the service's own limit is used"
         )
         return 0
-    return min(int(text), _MOST_NODES)
+    # The limit of scheduler-plugins.
+    return min(int(text), _MAX_NUMA_NODES)
 
 
 def _is_most_allocated(named: Mapping[str, str], problems: list[str]) -> bool:
     strategy = named.get(_STRATEGY, "none")
     if strategy not in ("none", "most-allocated"):
-        problems.append(f"attribute {_STRATEGY}: {strategy!r:.80}, expected none or most-allocated; none is taken")
+        problems.append(f"attribute {_STRATEGY}: {strategy!r:.80}, expected none or most-allocated; none is used")
     return strategy == "most-allocated"
 
 
@@ -94,5 +98,5 @@ def _option(named: Mapping[str, str], attribute: str, problems: list[str]) -> bo
         return False
     value = _BOOLEANS.get(text)
     if value is None:
-        problems.append(f"attribute {attribute}: {text!r:.80}, expected true or false; false is taken")
+        problems.append(f"attribute {attribute}: {text!r:.80}, expected true or false; false is used")
     return bool(value)

@@ -1,39 +1,34 @@
-"""An NRT object of any exporter becomes a report."""
+"""Reads an NRT object of any exporter into a report."""
 
 from __future__ import annotations
 
 import contextlib
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
 
-from topowise import attributes, fingerprint, nrt, placement
-from topowise.attributes import doubts
+from topowise import attributes, fingerprint, nrt, numaplacement
+from topowise.attributes import confirmation
 from topowise.errors import ParseError, TopowiseError
 from topowise.fingerprint import Method
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED, KubeletVersion
-from topowise_scheduler.report import budget, counted, exact, free, koordlet, simplest, versions
-from topowise_scheduler.report.model import PageSizes, Report, ReportError
+from topowise_scheduler.report import amounts_only, budget, exact, free_resources, koordlet, synthetic_machine, versions
+from topowise_scheduler.report.nrt_report import PageSizes, Report, ReportError
 
-_LONGEST_BOOT_ID: Final = 64
+_MAX_BOOT_ID_LENGTH: Final = 64
 _MAX_PROBLEMS: Final = 16
-_MAX_LENGTH: Final = 500
+_MAX_TEXT_LENGTH: Final = 500
 
 
 class _Head(NamedTuple):
-    """What an object tells on top, whoever wrote it. `problem` is that of the version."""
+    """What the object has outside its zones, from any exporter. `report` makes a report with these fields."""
 
     named: Mapping[str, str]
-    metadata: nrt.Metadata
-    reported_version: str
-    node_version: str
-    page_sizes: PageSizes
     kubelet: KubeletVersion
-    problem: str
-    digest: str
-    method: Method
+    report: Callable[..., Report]
 
 
 def read(
@@ -44,12 +39,12 @@ def read(
     zone_marks: bytes = b"",
     size: int = 0,
 ) -> Report:
-    """The node as the object tells it; `node_version` is the Node's kubeletVersion, "" if it is not known yet,
-    `page_sizes` the hugepages that it lists, and `before` the node's last report, whose parts are taken over as far as
-    they are the same. `zone_marks` are those of its zones, in their order.
+    """Returns the report of a node from any exporter's object.
 
-    Nothing in an object is an error; `problems` say what could not be used. `size` is the object's in bytes, 0 if it is
-    not known.
+    `node_version` is the Node's kubeletVersion, "" for an unknown Node; `page_sizes` are the hugepages that the Node
+    lists. `before` is the node's previous report, whose unchanged parts are reused, and `zone_marks` are the marks of
+    the zones in order. `size` is the object's size in bytes, 0 if unknown. An invalid object raises nothing: `problems`
+    lists the parts that were not used.
     """
     try:
         budget.check_size(size)
@@ -59,16 +54,16 @@ def read(
         return over_budget(topology.metadata.name, topology.metadata.resourceVersion, exc)
 
 
-def over_budget(name: str, version: str, why: budget.OverBudgetError) -> Report:
-    """What is left of an object that is more than a report may be."""
-    source = counted.Source(*simplest.NOTHING)
+def over_budget(name: str, version: str, error: budget.OverBudgetError) -> Report:
+    """Returns the report of an object that exceeds a limit of the object: it constrains nothing."""
+    source = amounts_only.Source(*synthetic_machine.NOTHING)
     return Report(
         name=name,
         version=version,
         precision="counts",
         empty=source.empty(NEWEST_RECORDED),
-        problems=(str(why),),
-        over_budget=str(why),
+        problems=(str(error),),
+        over_budget=str(error),
     )
 
 
@@ -79,7 +74,7 @@ def _read(
     before: Report | None,
     zone_marks: bytes,
 ) -> Report:
-    """The same. Raises OverBudgetError."""
+    """Implements `read`. Raises OverBudgetError."""
     problems: list[str] = []
     if koordlet.wrote(topology):
         topology = koordlet.translated(topology, problems)
@@ -87,47 +82,35 @@ def _read(
     named, zones = head.named, nrt.numa_zones(topology)
     if exact.is_ours(named):
         try:
-            found = exact.read(named, zones, head.kubelet, before)
-            assert found is not None
+            parsed = exact.read(named, zones, head.kubelet, before)
+            assert parsed is not None
         except (TopowiseError, ValueError) as exc:
             problems.append(f"{exc}; the node is predicted from counts")
         else:
             in_order = [zone for _, zone in zones] == list(topology.zones or ())
-            return _exact(head, found, problems, zone_marks if in_order else b"")
+            return _exact(head, parsed, problems, zone_marks if in_order else b"")
     problems += [
         f"zone {zone.name!r:.80}: expected a name node-<id>; the zone is left out"
         for zone in topology.zones or ()
         if zone.type == nrt.ZONE_TYPE and nrt.zone_id(zone.name) is None
     ]
-    simple = counted.read(topology, named, zones, head.kubelet, page_sizes, problems)
-    return Report(
-        name=head.metadata.name,
-        version=head.metadata.resourceVersion,
+    amounts = amounts_only.read(topology, named, zones, head.kubelet, page_sizes, problems)
+    return head.report(
         precision="counts",
-        empty=simple.empty,
-        occupants=simple.occupants,
+        empty=amounts.empty,
+        occupants=amounts.occupants,
         offsets=_offsets(named, zones, problems),
-        fingerprint=head.digest,
-        fingerprint_method=head.method,
-        admitting=doubts.read_pods(named),
-        unconfirmed=doubts.read_reasons(named),
-        boot_id=named.get(attributes.BOOT_ID, "")[:_LONGEST_BOOT_ID],
         problems=_bounded(problems),
-        kubelet=head.kubelet,
-        reported_version=head.reported_version,
-        node_version=node_version,
-        page_sizes=page_sizes,
-        version_problem=head.problem,
-        source=simple.source,
-        knows_policy=simple.source.policies.is_known,
+        source=amounts.source,
+        knows_policy=amounts.source.policies.is_known,
     )
 
 
 def read_apart(
     topology: nrt.Apart, node_version: str = "", page_sizes: PageSizes = (), before: Report | None = None
 ) -> Report:
-    """The same of an object whose zones have not been looked at: those of which the text is as in `before` are not.
-    Raises msgspec.DecodeError for a zone that is none."""
+    """Implements `read` for an object whose zones are not decoded: zones with the same text as in `before` stay
+    undecoded. Raises msgspec.DecodeError for an invalid zone."""
     try:
         budget.check_object(topology)
     except budget.OverBudgetError as exc:
@@ -136,122 +119,129 @@ def read_apart(
     if before is not None and len(before.zone_marks) == len(marks):
         problems: list[str] = []
         head = _head(topology.metadata, topology.attributes, node_version, page_sizes, problems)
+        # A changed zone that cannot be read exactly raises, and `read` decides about the whole object.
         with contextlib.suppress(TopowiseError, ValueError):
-            found = exact.read(head.named, _changed(topology, marks, before), head.kubelet, before)
-            if found is not None:
-                return _exact(head, found, problems, marks)
+            parsed = exact.read(head.named, _changed(topology, marks, before), head.kubelet, before)
+            if parsed is not None:
+                return _exact(head, parsed, problems, marks)
     return read(topology.whole(), node_version, page_sizes, before, marks)
 
 
-def read_bytes(raw: bytes | msgspec.Raw, known: Callable[[str], tuple[str, PageSizes, Report | None]]) -> Report:
-    """The same of an object's JSON. `known` tells by the node's name its version, its hugepages, and its last report.
-    Raises msgspec.DecodeError for what is no object."""
+def read_bytes(raw: bytes | msgspec.Raw, lookup: Callable[[str], tuple[str, PageSizes, Report | None]]) -> Report:
+    """Implements `read` for JSON. `lookup` returns a node's version, hugepages and previous report by name.
+
+    Raises msgspec.DecodeError.
+    """
     try:
         budget.check_size(memoryview(raw).nbytes)
     except budget.OverBudgetError as exc:
         return over_budget(*nrt.decode_identity(raw), exc)
     topology = nrt.decode_apart(raw)
-    return read_apart(topology, *known(topology.metadata.name))
+    return read_apart(topology, *lookup(topology.metadata.name))
 
 
 def _mark(zone: nrt.ZoneApart) -> int:
-    """Of all that is read of a zone of ours, as in held.py. Where containers lie changes in all zones with each pod."""
-    told = [(one.name, one.value) for one in zone.attributes or () if one.name != placement.VECTOR_ATTRIBUTE]
-    return hash((zone.name, zone.type, bytes(zone.costs), bytes(zone.resources), *told))
+    """Returns a hash of a zone's text. The numaplacement vector is left out: it changes in every zone with each pod."""
+    texts = [(item.name, item.value) for item in zone.attributes or () if item.name != numaplacement.VECTOR_ATTRIBUTE]
+    return hash((zone.name, zone.type, bytes(zone.costs), bytes(zone.resources), *texts))
 
 
 def _changed(topology: nrt.Apart, marks: bytes, before: Report) -> list[tuple[int, nrt.Zone | None]]:
-    """The zones by id, None for those that are as before. Raises ReportError if others are there."""
+    """Returns the zones by id, None for a zone unchanged since `before`. Raises ReportError for different ids."""
     assert isinstance(before.source, exact.Source)
-    now, last = memoryview(marks).cast("q"), memoryview(before.zone_marks).cast("q")
-    found: list[tuple[int, nrt.Zone | None]] = []
-    for zone, facts, mark, was in zip(topology.zones or (), before.source.facts.zones, now, last, strict=True):
-        changed = zone.whole() if mark != was else None
+    marks_now, marks_before = memoryview(marks).cast("q"), memoryview(before.zone_marks).cast("q")
+    zones: list[tuple[int, nrt.Zone | None]] = []
+    all_facts = before.source.facts.zones
+    for zone, facts, now, last in zip(topology.zones or (), all_facts, marks_now, marks_before, strict=True):
+        changed = zone.whole() if now != last else None
         if changed is not None and not (nrt.is_numa_zone(changed) and changed.name == nrt.zone_name(facts.id)):
             raise ReportError(f"zone {changed.name!r:.80}: expected {nrt.zone_name(facts.id)}")
-        found.append((facts.id, changed))
-    return found
+        zones.append((facts.id, changed))
+    return zones
 
 
 def _head(
     metadata: nrt.Metadata,
-    given: Sequence[nrt.Attribute] | None,
+    object_attributes: Sequence[nrt.Attribute] | None,
     node_version: str,
     page_sizes: PageSizes,
     problems: list[str],
 ) -> _Head:
-    named = nrt.attributes_of(given)
-    reported_version = named.get(attributes.KUBELET_VERSION, "")[:_MAX_LENGTH]
+    named = nrt.attributes_of(object_attributes)
+    reported_version = named.get(attributes.KUBELET_VERSION, "")[:_MAX_TEXT_LENGTH]
     kubelet, problem = versions.choose(reported_version, node_version)
     if problem:
         problems.append(problem)
     digest, method = _fingerprint(metadata, named, problems)
-    return _Head(named, metadata, reported_version, node_version, page_sizes, kubelet, problem, digest, method)
+    report = partial(
+        Report,
+        name=metadata.name,
+        version=metadata.resourceVersion,
+        fingerprint=digest,
+        fingerprint_method=method,
+        admitting=confirmation.read_pods(named),
+        unconfirmed=confirmation.read_reasons(named),
+        boot_id=named.get(attributes.BOOT_ID, "")[:_MAX_BOOT_ID_LENGTH],
+        kubelet=kubelet,
+        reported_version=reported_version,
+        node_version=node_version,
+        page_sizes=page_sizes,
+        version_problem=problem,
+    )
+    return _Head(named, kubelet, report)
 
 
-def _exact(head: _Head, found: exact.Exact, problems: Sequence[str], zone_marks: bytes) -> Report:
-    named = head.named
-    return Report(
-        name=head.metadata.name,
-        version=head.metadata.resourceVersion,
+def _exact(head: _Head, parsed: exact.Exact, problems: Sequence[str], zone_marks: bytes) -> Report:
+    return head.report(
         precision="exact",
-        empty=found.empty,
-        held=found.held.pods,
-        marks=found.held.marks,
-        zone_marks=zone_marks if free.is_whole(found.free, found.empty) else b"",
-        free=found.free,
-        places=found.places,
-        fingerprint=head.digest,
-        fingerprint_method=head.method,
-        admitting=doubts.read_pods(named),
-        unconfirmed=doubts.read_reasons(named),
-        boot_id=named.get(attributes.BOOT_ID, "")[:_LONGEST_BOOT_ID],
-        problems=_bounded((*problems, *found.problems)),
-        kubelet=head.kubelet,
-        reported_version=head.reported_version,
-        node_version=head.node_version,
-        page_sizes=head.page_sizes,
-        version_problem=head.problem,
-        source=found.source,
+        empty=parsed.empty,
+        held=parsed.allocations.pods,
+        marks=parsed.allocations.marks,
+        # Without all free resources a report can be booked only on an empty node, so its zones must not be reused.
+        zone_marks=zone_marks if free_resources.is_whole(parsed.free, parsed.empty) else b"",
+        free=parsed.free,
+        places=parsed.places,
+        problems=_bounded((*problems, *parsed.problems)),
+        source=parsed.source,
     )
 
 
 def _bounded(problems: Sequence[str]) -> tuple[str, ...]:
-    """The first problems, not too long: an object has room for thousands, and all of them go into the log."""
-    first = tuple([problem[:_MAX_LENGTH] for problem in problems[:_MAX_PROBLEMS]])
+    """Returns the first problems, truncated: an object may cause thousands of problems, and all of them are logged."""
+    first = tuple([problem[:_MAX_TEXT_LENGTH] for problem in problems[:_MAX_PROBLEMS]])
     return first if len(problems) <= _MAX_PROBLEMS else (*first, f"and {len(problems) - _MAX_PROBLEMS} more")
 
 
 def _offsets(
     named: Mapping[str, str], zones: Sequence[tuple[int, nrt.Zone]], problems: list[str]
 ) -> Mapping[int, tuple[int, ...]] | None:
-    """Where containers lie, if the object tells (RTE from 0.25)."""
-    metadata = named.get(placement.METADATA_ATTRIBUTE)
+    """Returns the NUMA nodes of containers from numaplacement (RTE from 0.25), None without it."""
+    metadata = named.get(numaplacement.METADATA_ATTRIBUTE)
     if metadata is None:
         return None
     vectors = {
         numa_id: vector
         for numa_id, zone in zones
-        if (vector := nrt.attributes_of(zone.attributes).get(placement.VECTOR_ATTRIBUTE)) is not None
+        if (vector := nrt.attributes_of(zone.attributes).get(numaplacement.VECTOR_ATTRIBUTE)) is not None
     }
     try:
-        return placement.decode(metadata, vectors)
+        return numaplacement.decode(metadata, vectors)
     except ParseError as exc:
-        problems.append(f"{exc}; where single pods lie is not known")
+        problems.append(f"{exc}; the NUMA nodes of pods are unknown")
         return None
 
 
 def _fingerprint(metadata: nrt.Metadata, named: Mapping[str, str], problems: list[str]) -> tuple[str, Method]:
-    """Digest and method, by attribute, else by annotation. One that cannot be compared is as good as none."""
+    """Returns digest and method, from the attribute or else the annotation. An invalid digest counts as missing."""
     method: Method = fingerprint.ALL
     match named.get(attributes.PODS_FINGERPRINT_METHOD):
         case None | fingerprint.ALL:
             pass
         case fingerprint.WITH_EXCLUSIVE_RESOURCES:
             method = fingerprint.WITH_EXCLUSIVE_RESOURCES
-        case other:
+        case text:
             problems.append(
-                f"attribute {attributes.PODS_FINGERPRINT_METHOD}: {other!r:.80}, expected {fingerprint.ALL} or "
+                f"attribute {attributes.PODS_FINGERPRINT_METHOD}: {text!r:.80}, expected {fingerprint.ALL} or "
                 f"{fingerprint.WITH_EXCLUSIVE_RESOURCES}; {fingerprint.ALL} is taken"
             )
     annotations = metadata.annotations or {}
@@ -260,6 +250,6 @@ def _fingerprint(metadata: nrt.Metadata, named: Mapping[str, str], problems: lis
         try:
             fingerprint.check(digest)
         except ParseError as exc:
-            problems.append(f"{exc}; the report is taken to have none")
+            problems.append(f"{exc}; the fingerprint is ignored")
             digest = ""
     return digest, method

@@ -1,8 +1,8 @@
-"""Which kubelet a report is of, and the same report once that is known better.
+"""Chooses the kubelet version of a report, and rebuilds the report when the version becomes known.
 
-Two tell: our exporter, which asks the kubelet itself, in an attribute, and the Node. Either may come first, a kubelet
-that is upgraded in place is seen by one before the other, and other producers' reports have the Node's word alone.
-Where the two disagree, the newer one is taken, as hardly anybody goes back, and nobody takes the answer for proven.
+There are two sources: an attribute, for which our exporter asks the kubelet, and the Node. Either may arrive first, and
+one may see an in-place upgrade before the other. Reports of other exporters have the Node's version alone. If the two
+differ, the newer version counts, because downgrades are rare, and the report's certainty is "assumed".
 """
 
 from __future__ import annotations
@@ -13,37 +13,40 @@ import msgspec
 
 from topowise import attributes
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED, KubeletVersion, is_release, version_of
-from topowise_scheduler.report.model import PageSizes, Report
+from topowise_scheduler.report.nrt_report import PageSizes, Report
 
 
-class Found(NamedTuple):
-    """The kubelet, and what is odd about what was reported of it ("" if nothing is)."""
+class Choice(NamedTuple):
+    """The kubelet version, and the problem with the reported versions, "" if there is none."""
 
     kubelet: KubeletVersion
     problem: str = ""
 
 
-def choose(reported: str, node: str) -> Found:
-    """The kubelet by what its exporter tells and by what its Node does; both "" if nobody has."""
+def choose(reported: str, node: str) -> Choice:
+    """Returns the kubelet version by the exporter's and the Node's version, each "" if unreported."""
     if not reported or (node and not is_release(reported)):
-        found = version_of(node) if node else NEWEST_RECORDED
-        return Found(found, _no_release(reported, node) if reported else "")
-    mine = version_of(reported)
+        version = version_of(node) if node else NEWEST_RECORDED
+        return Choice(version, _no_release(reported, node) if reported else "")
+    from_report = version_of(reported)
+    # A development build reports v0.0.0.
     if not is_release(reported):
-        return Found(mine, f"{_attribute(reported)}, expected one as v1.33.5; judged as 1.{mine.minor}")
-    other = version_of(node) if node and is_release(node) else mine
-    if mine == other:
-        return Found(mine)
-    newer = max(mine, other, key=lambda one: one.minor)
-    problem = f"{_attribute(reported)}, the Node says {node!r:.80}; judged as the newer, {newer.name}"
-    return Found(msgspec.structs.replace(newer, certainty="assumed", remark=problem), problem)
+        return Choice(
+            from_report,
+            f"{_attribute(reported)}, expected a version such as v1.33.5; predicted as 1.{from_report.minor}",
+        )
+    from_node = version_of(node) if node and is_release(node) else from_report
+    if from_report == from_node:
+        return Choice(from_report)
+    newer = max(from_report, from_node, key=lambda version: version.minor)
+    problem = f"{_attribute(reported)}, the Node says {node!r:.80}; predicted as the newer version, {newer.name}"
+    return Choice(msgspec.structs.replace(newer, certainty="assumed", remark=problem), problem)
 
 
 def of_node(report: Report, node_version: str, page_sizes: PageSizes = ()) -> Report:
-    """The report as it reads with this version on its Node, and these hugepages; the same object if that is what it was
-    read with.
+    """Returns the report for this version and these hugepages of its Node; the same object if nothing has changed.
 
-    A kubelet that would not start there is no reason to lose the report: it is judged as before, and says so.
+    If a kubelet of the version would not start there, the report keeps its previous version and says so.
     """
     as_read = node_version == report.node_version and page_sizes == report.page_sizes
     if as_read or report.source is None:
@@ -51,13 +54,16 @@ def of_node(report: Report, node_version: str, page_sizes: PageSizes = ()) -> Re
     kubelet, problem = choose(report.reported_version, node_version)
     empty = report.empty
     if kubelet != report.kubelet or page_sizes != report.page_sizes:
-        made = report.source.empty(kubelet, page_sizes)
-        if made is None:
-            problem = f"kubelet {kubelet.name} would not start with what is reported; judged as {report.kubelet.name}"
+        # Built from `source`: the object is not read again.
+        rebuilt = report.source.empty(kubelet, page_sizes)
+        if rebuilt is None:
+            problem = (
+                f"kubelet {kubelet.name} would not start with what is reported; predicted as {report.kubelet.name}"
+            )
             kubelet = msgspec.structs.replace(report.kubelet, certainty="assumed", remark=problem)
         else:
-            empty = made
-    others = [one for one in report.problems if one != report.version_problem]
+            empty = rebuilt
+    other_problems = [entry for entry in report.problems if entry != report.version_problem]
     return msgspec.structs.replace(
         report,
         empty=empty,
@@ -65,7 +71,7 @@ def of_node(report: Report, node_version: str, page_sizes: PageSizes = ()) -> Re
         node_version=node_version,
         page_sizes=page_sizes,
         version_problem=problem,
-        problems=(*([problem] if problem else []), *others),
+        problems=(*([problem] if problem else []), *other_problems),
     )
 
 
@@ -74,4 +80,4 @@ def _attribute(reported: str) -> str:
 
 
 def _no_release(reported: str, node: str) -> str:
-    return f"{_attribute(reported)}, expected one as v1.33.5; the Node's {node!r:.80} is taken"
+    return f"{_attribute(reported)}, expected a version such as v1.33.5; the Node's {node!r:.80} is taken"

@@ -1,7 +1,7 @@
-"""The containers of a pod one after the other, each with what those before it have left on the candidates.
+"""The containers of a pod in order, each with the resources that the previous containers leave on the candidates.
 
-Upstream scores every container against the same zones; here a container finds the zones without what the containers
-before it keep. A plain init container gives all of it back.
+Upstream scores every container against the same zones. Here the zones lack what the previous containers keep. A plain
+init container keeps nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ INIT: Final = "init"
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """What is placed at once: `requests` above 0, `available` (zones, nodes) of each of them by then."""
+    """A step of the placement: its positive `requests`, and the `available` amount (zones, nodes) before it."""
 
     requests: Mapping[str, int]
     available: Mapping[str, PerZone]
@@ -30,17 +30,17 @@ class Allocation:
 
 
 class AllocationPlan(NamedTuple):
-    """How the pod is placed on some nodes: `where` (nodes,), and the allocations, computed for all nodes."""
+    """The steps of a placement: the allocations, computed for all nodes, are valid for `where` (nodes,)."""
 
     where: NDArray[np.bool_]
     allocations: Sequence[Allocation]
 
 
 def allocation_plans(candidates: Candidates, *, without_init: bool = False) -> Iterator[AllocationPlan]:
-    """The allocations on every node, `without_init` those that last; none if nothing is asked for.
+    """The allocations on every node, none without requests. `without_init` leaves plain init containers out.
 
-    Where all containers lie in the same zones they are one allocation, elsewhere one each. So a pod counts as one in
-    scope pod, and in scope container where it makes no difference to the zones.
+    Where all containers have the same zones they form a single allocation, elsewhere an allocation each. So a pod
+    counts as a unit in scope pod, and in scope container where that makes no difference to the zones.
     """
     chosen = [
         index
@@ -73,19 +73,19 @@ def _one_by_one(
 
 
 def aligned_requests(candidates: Candidates, container: AlignedContainer) -> dict[str, int]:
-    """What a container asks for and any of the candidates has zones for."""
+    """The positive requests of a container for resources that any candidate aligns."""
     return {name: amount for name, amount in container.requests.items() if amount > 0 and name in candidates.available}
 
 
 def peak_requests(candidates: Candidates, containers: Sequence[AlignedContainer]) -> dict[str, int]:
-    """What these containers need together."""
-    amounts = [(container.kind, aligned_requests(candidates, container)) for container in containers]
-    names = dict.fromkeys(name for _, one in amounts for name in one)
-    return {name: peak([(kind, one.get(name, 0)) for kind, one in amounts]) for name in names}
+    """The requests of these containers together."""
+    requests = [(container.kind, aligned_requests(candidates, container)) for container in containers]
+    names = dict.fromkeys(name for _, amounts in requests for name in amounts)
+    return {name: peak([(kind, amounts.get(name, 0)) for kind, amounts in requests]) for name in names}
 
 
 def has_resource(candidates: Candidates, name: str) -> NDArray[np.bool_] | None:
-    """(nodes,) whether any zone of a node can give a resource at all; None if so on all nodes. Where it cannot, the
-    kubelet does not align it."""
+    """(nodes,) whether any zone of a node has the resource; None if so on all nodes. The kubelet does not align a
+    resource that no zone has."""
     somewhere = np.asarray(candidates.allocatable[name].any(axis=0))
     return None if somewhere.all() else somewhere

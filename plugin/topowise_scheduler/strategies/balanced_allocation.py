@@ -1,9 +1,9 @@
-"""BalancedAllocation: the more evenly the pod takes of each resource, the better (KEP-119 of scheduler-plugins).
+"""BalancedAllocation: the more equal the pod's shares of the resources, the better (KEP-119 of scheduler-plugins).
 
-One less the sample variance (divided by n - 1, as gonum's stat.Variance) of the shares of the zone's available amounts
-that the pod takes (balanced_allocation.go); weights do not count, as upstream. Of a single resource the variance is 0
-here; upstream it is NaN, and the score whatever the platform makes an integer of that. zones.py tells which zone
-counts and where else this differs.
+1 minus the sample variance (divided by n - 1, as in gonum's stat.Variance) of the shares of the zone's available
+amounts that the pod takes (balanced_allocation.go). Weights are ignored, as upstream. With a single resource the
+variance is 0 here. Upstream it is NaN, and the integer score depends on the platform. zone_scores.py says which zone
+counts and lists further differences.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topowise_scheduler.engine import Candidates
-from topowise_scheduler.strategies import zones
+from topowise_scheduler.strategies import zone_scores
 
 
 class BalancedAllocation:
@@ -24,15 +24,15 @@ class BalancedAllocation:
 
     def raw(self, candidates: Candidates) -> NDArray[np.int64]:
         """(nodes,) 0 to RAW_MAX."""
-        return zones.raw(candidates, _evenness)
+        return zone_scores.raw(candidates, _evenness)
 
     def finish(self, raw: NDArray[np.int64]) -> NDArray[np.int64]:
-        """As it is."""
+        """Unchanged."""
         return raw
 
 
-def _evenness(shares: Sequence[zones.Share]) -> zones.Scores:
-    mean = zones.mean_used(shares, {})
+def _evenness(shares: Sequence[zone_scores.Share]) -> zone_scores.Scores:
+    mean = zone_scores.mean_used(shares, {})
     if len(shares) == 1:
         return np.ones_like(mean)
     squares = np.zeros_like(mean)

@@ -1,7 +1,7 @@
 """LeastAllocated: the emptier the NUMA nodes stay, the better (KEP-119 of scheduler-plugins).
 
-The weighted mean over resources of what is left of the zone's available amount (least_allocated.go). zones.py tells
-which zone counts and where this differs from upstream.
+The weighted mean over resources of the share of the zone's available amount that stays free (least_allocated.go).
+zone_scores.py says which zone counts and where this differs from upstream.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topowise_scheduler.engine import Candidates
-from topowise_scheduler.strategies import zones
+from topowise_scheduler.strategies import zone_scores
 
 
 class LeastAllocated:
-    """`weights` of resources; one that is missing has 1."""
+    """`weights` of resources, 1 by default."""
 
     in_percent = False
 
@@ -25,11 +25,11 @@ class LeastAllocated:
 
     def raw(self, candidates: Candidates) -> NDArray[np.int64]:
         """(nodes,) 0 to RAW_MAX."""
-        return zones.raw(candidates, self._left)
+        return zone_scores.raw(candidates, self._left)
 
     def finish(self, raw: NDArray[np.int64]) -> NDArray[np.int64]:
-        """As it is."""
+        """Unchanged."""
         return raw
 
-    def _left(self, shares: Sequence[zones.Share]) -> zones.Scores:
-        return 1 - zones.mean_used(shares, self._weights)
+    def _left(self, shares: Sequence[zone_scores.Share]) -> zone_scores.Scores:
+        return 1 - zone_scores.mean_used(shares, self._weights)

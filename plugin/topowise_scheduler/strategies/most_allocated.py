@@ -1,7 +1,7 @@
 """MostAllocated: the fuller the NUMA nodes get, the better (KEP-119 of scheduler-plugins).
 
 The weighted mean over resources of the share of the zone's available amount that the pod takes (most_allocated.go).
-zones.py tells which zone counts and where this differs from upstream.
+zone_scores.py says which zone counts and where this differs from upstream.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topowise_scheduler.engine import Candidates
-from topowise_scheduler.strategies import zones
+from topowise_scheduler.strategies import zone_scores
 
 
 class MostAllocated:
-    """`weights` of resources; one that is missing has 1."""
+    """`weights` of resources, 1 by default."""
 
     in_percent = False
 
@@ -25,11 +25,11 @@ class MostAllocated:
 
     def raw(self, candidates: Candidates) -> NDArray[np.int64]:
         """(nodes,) 0 to RAW_MAX."""
-        return zones.raw(candidates, self._used)
+        return zone_scores.raw(candidates, self._used)
 
     def finish(self, raw: NDArray[np.int64]) -> NDArray[np.int64]:
-        """As it is."""
+        """Unchanged."""
         return raw
 
-    def _used(self, shares: Sequence[zones.Share]) -> zones.Scores:
-        return zones.mean_used(shares, self._weights)
+    def _used(self, shares: Sequence[zone_scores.Share]) -> zone_scores.Scores:
+        return zone_scores.mean_used(shares, self._weights)

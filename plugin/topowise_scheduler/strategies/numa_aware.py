@@ -1,13 +1,13 @@
 """NUMAAware: the fewer NUMA nodes the pod uses, the better, relative to the other candidates (Volcano's numa-aware).
 
 `100 - 100 * n / max n` over the candidates, truncated, 100 for all if max n is 0 (getNodeNumaNumForTask and
-NormalizeScore in Volcano, pkg/scheduler/plugins/numaaware, read at ed72c7c). Volcano multiplies by a weight of its own;
-here kube-scheduler's weight of the extender does, and the score is in hundredths of a percent. Here is different:
+NormalizeScore in Volcano, pkg/scheduler/plugins/numaaware, read at ed72c7c). The score is in hundredths of a percent;
+kube-scheduler's weight of the extender replaces Volcano's weight. Differences:
 
-- n counts the NUMA nodes on which anything the pod holds will lie, Volcano knows the hint for CPUs only; those of
-  sidecars too, which Volcano ignores;
-- so a node that aligns nothing counts with what its kubelet will take. In Volcano it has n = 0 and beats every node
-  that aligns.
+- n counts the NUMA nodes of all resources of the pod, including sidecars. Volcano uses the hint for CPUs only and
+  ignores sidecars;
+- so a node that aligns nothing counts with its kubelet's allocation. In Volcano it has n = 0 and beats every node that
+  aligns.
 """
 
 from __future__ import annotations

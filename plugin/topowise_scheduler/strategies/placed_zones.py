@@ -1,4 +1,4 @@
-"""Where the placements of a container point: on most nodes to one zone, on a few to several, and on some to none."""
+"""The zones of a container's placements on many nodes: mostly a single zone, sometimes several, sometimes none."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Zones = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class PlacedZones:
-    """`masks` (nodes,) taken apart: `single` are the nodes with one zone and `flat` its place in (zones, nodes) read
-    row by row, `several` those with more and `inside` (zones, several) whether each zone is in the mask, `none` those
-    with 0."""
+    """`masks` (nodes,) by number of zones. `single` are the nodes with a single zone, `flat` the index of that zone in
+    a flattened (zones, nodes) array. `several` are the nodes with more zones, `inside` (zones, several) whether each
+    zone is in the mask. `none` are the nodes without zones."""
 
     masks: Zones
     single: NDArray[np.intp]
@@ -29,7 +29,7 @@ class PlacedZones:
     def of(cls, masks: Zones, zones: int) -> PlacedZones:
         counts = np.bitwise_count(masks)
         single, several = np.flatnonzero(counts == 1), np.flatnonzero(counts > 1)
-        # The bits below the only one that is set.
+        # The position of the only set bit is the number of bits below it.
         zone = np.bitwise_count(masks[single] - 1).astype(np.intp)
         return cls(
             masks,
@@ -41,7 +41,7 @@ class PlacedZones:
         )
 
     def at_single(self, amounts: PerZone) -> NDArray[np.int64]:
-        """(single,) what (zones, nodes) holds in the one zone."""
+        """(single,) the entry of (zones, nodes) at the single zone."""
         return amounts.take(self.flat)
 
     def at_several(self, amounts: PerZone) -> NDArray[np.int64]:
@@ -50,23 +50,23 @@ class PlacedZones:
         return total
 
     def gather(self, single: PerZone, several: PerZone) -> NDArray[np.int64]:
-        """(nodes,) `at_single` of the one and `at_several` of the other, 0 for nodes with neither."""
+        """(nodes,) `at_single` of the first argument, `at_several` of the second, 0 for nodes without zones."""
         if self.single.size == self.masks.size:
             return self.at_single(single)
-        found = np.zeros(self.masks.size, np.int64)
-        found[self.single] = self.at_single(single)
+        amounts = np.zeros(self.masks.size, np.int64)
+        amounts[self.single] = self.at_single(single)
         if self.several.size:
-            found[self.several] = self.at_several(several)
-        return found
+            amounts[self.several] = self.at_several(several)
+        return amounts
 
     def without(self, available: PerZone, amount: int) -> PerZone:
-        """(zones, nodes) what is left when each node has given this amount, the lowest zone of its mask first."""
+        """(zones, nodes) the available amounts after each node has allocated `amount`, from its lowest zone on."""
         left = available.copy()
         left.put(self.flat, np.maximum(self.at_single(available) - amount, 0))
         if self.several.size:
             rest = np.full(self.several.size, amount, np.int64)
             for zone, inside in enumerate(self.inside):
-                given = np.minimum(left[zone, self.several], rest) * inside
-                left[zone, self.several] -= given
-                rest -= given
+                taken = np.minimum(left[zone, self.several], rest) * inside
+                left[zone, self.several] -= taken
+                rest -= taken
         return left

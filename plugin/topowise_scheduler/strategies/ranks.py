@@ -1,15 +1,15 @@
-"""What comes before every strategy's own rule: how well the pod will lie, by the placement its kubelet will make.
+"""The rank of a node by the quality of the pod's predicted placement, which precedes every strategy's score.
 
-An aligned node is better than one that is not, then fewer NUMA nodes are better than more, then near ones better than
-far ones: by what was measured where a node tells it (kubelet/nearness.py), by the SLIT elsewhere. That is what the pod
-runs with for its whole life; which hole it leaves behind, how evenly load is spread and all else that strategies look
-at only decides among nodes on which it would run equally well.
+An aligned placement is better than an unaligned placement, then fewer NUMA nodes, then nearer NUMA nodes: by measured
+distances where a node reports them (kubelet/hmat_distances.py), by the SLIT elsewhere. The pod has this placement for
+its whole life. The criteria of strategies, such as fragmentation and load, only decide among placements of equal
+quality.
 
-One thing comes before even that: where one of the best nodes may refuse the pod by its own choice of devices, those
-that surely take it are first (device_affinity/draws.py).
+If a best node may refuse the pod because of its choice of devices, nodes without this risk come first
+(device_affinity/refusal_risk.py).
 
-Containers are looked at one by one, and the widest counts; where the kubelet chooses NUMA nodes for the pod as a whole
-(scope pod) it is the pod. A plain init container is gone before the pod does its work, so it does not count.
+The container with the most NUMA nodes counts, or the pod where the kubelet aligns the whole pod (scope pod). A plain
+init container ends before the pod does its work, so it does not count.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from topowise_scheduler.strategies.placed_zones import PlacedZones, Zones
 Ranks = NDArray[np.int64]
 """(nodes,) 0 is the best. Of equal ranks, the strategy's own rule decides."""
 
-# Mean SLIT distances are below 256, and no machine has as many NUMA nodes as would carry over.
+# Mean SLIT distances are below 256, and 4,096 NUMA nodes would overflow into _NOT_ALIGNED.
 _ZONE: Final = 1 << 8
 _NOT_ALIGNED: Final = 1 << 20
 
 
 def of(candidates: Candidates) -> Ranks:
-    """(nodes,) of these candidates, comparable with other candidates'."""
-    lasting = [index for index, container in enumerate(candidates.containers) if container.kind != INIT]
+    """(nodes,) the ranks of these candidates, comparable between calls."""
+    running = [index for index, container in enumerate(candidates.containers) if container.kind != INIT]
     ranks = np.zeros(candidates.placed.shape[1], np.int64)
-    if not lasting:
+    if not running:
         return ranks
     placed, aligned = candidates.placed, candidates.aligned
-    if len(lasting) < len(placed):
-        placed, aligned = placed[lasting], aligned[lasting]
+    if len(running) < len(placed):
+        placed, aligned = placed[running], aligned[running]
     if candidates.by_pod:
         placed = np.bitwise_or.reduce(placed, axis=0)[None]
     several = np.flatnonzero((placed & (placed - 1)).any(axis=0))
@@ -52,30 +52,30 @@ def of(candidates: Candidates) -> Ranks:
 
 
 def refined(ranks: Ranks, grades: NDArray[np.int64]) -> Ranks:
-    """(nodes,) the same ranks, within each of which a greater grade (0 or more) comes first."""
+    """(nodes,) the ranks, split so that within a rank a greater grade (0 or more) comes first."""
     if not grades.size:
         return ranks
     best = int(grades.max())
-    found: Ranks = ranks * (best + 1) + (best - grades)
-    return found
+    split: Ranks = ranks * (best + 1) + (best - grades)
+    return split
 
 
 def first(ranks: Ranks, is_first: NDArray[np.bool_]) -> Ranks:
-    """(nodes,) the same ranks, but all others come after those that are first."""
+    """(nodes,) the ranks, changed so that nodes with `is_first` come before all nodes without."""
     if not ranks.size:
         return ranks
-    found: Ranks = ranks + ~is_first * (int(ranks.max()) + 1)
-    return found
+    shifted: Ranks = ranks + ~is_first * (int(ranks.max()) + 1)
+    return shifted
 
 
 def _spans(placed: Zones, distances: NDArray[np.int32]) -> Ranks:
-    """(nodes,) of (containers, nodes), some of which have several zones: how many the widest has, and how far apart the
-    farthest of as many are in the mean, half up."""
+    """(nodes,) from (containers, nodes): the most zones of a container, then the greatest mean distance (rounded half
+    up) of the containers with as many zones."""
     counts = np.bitwise_count(placed).astype(np.int64)
     most = counts.max(axis=0)
     farthest = np.zeros_like(most)
-    for mine, count in zip(placed, counts, strict=True):
-        zones = PlacedZones.of(mine, distances.shape[0])
+    for masks, count in zip(placed, counts, strict=True):
+        zones = PlacedZones.of(masks, distances.shape[0])
         mean = np.zeros_like(most)
         mean[zones.several] = _mean_distances(zones, distances)
         np.maximum(farthest, mean * (count == most), out=farthest)
@@ -84,7 +84,7 @@ def _spans(placed: Zones, distances: NDArray[np.int32]) -> Ranks:
 
 
 def _mean_distances(zones: PlacedZones, distances: NDArray[np.int32]) -> NDArray[np.int64]:
-    """(several,) between different zones."""
+    """(several,) the mean distance between different zones of a mask, rounded half up."""
     inside = zones.inside
     total = np.zeros(inside.shape[1], np.int64)
     for zone, row in enumerate(distances.take(zones.several, axis=2)):

@@ -1,11 +1,11 @@
-"""From ranks and raw scores to the extender's 0..10, or 0..100.
+"""Converts ranks and raw scores to the extender's scores, 0 to 10 or 0 to 100.
 
-kube-scheduler adds an extender's score as it comes (times weight times ten) and asks for integers, which leaves eleven
-levels. So the nodes of one call are spread over all of them, best on top and worst 0. If all are equal there is no
-opinion, and all get one level.
+kube-scheduler adds an extender's integer score without normalization (times weight times ten), which leaves eleven
+levels. So the nodes of a call are spread over all levels, from the worst with 0 to the best. Equal nodes get the same
+level.
 
-Where nodes are of several ranks (ranks.py), the best rank has the upper half of the levels and all others share the
-lower half, so that no level is wasted on the distance between ranks, and most are left where the choice is made.
+With several ranks (ranks.py) the best rank has the upper half of the levels, and all further ranks share the lower
+half. So no level is lost to the distance between ranks, and most levels are where the choice is made.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 
 from topowise_scheduler.strategies.ranks import Ranks
 
-# Raw scores are hundredths of a percent, so that nodes of a percent's difference are still told apart.
+# Raw scores are hundredths of a percent, so that differences below a percent still count.
 RAW_MAX: Final = 10_000
 
 Levels = NDArray[np.int64]
 
 
 def spread(raw: NDArray[np.int64], ranks: Ranks, top: int, low: int = 0, *, more_below: bool = False) -> Levels:
-    """(nodes,) ranks and raw scores 0..10,000 to low..top: linear between the worst and the best of a rank, rounded
-    half up. `more_below`: there is a worse rank still, whose nodes are none of these."""
+    """(nodes,) levels from low to top: linear between the worst and the best raw score (0 to 10,000) of a rank, rounded
+    half up. `more_below`: the call has a worse rank whose nodes are not in these arrays."""
     if not raw.size:
         return raw
     half = (top - low + 1) // 2
@@ -33,27 +33,27 @@ def spread(raw: NDArray[np.int64], ranks: Ranks, top: int, low: int = 0, *, more
         if more_below:
             return _stretched(raw, low + half, top)
         if int(raw.min()) == int(raw.max()):
-            # The height still means something to someone who compares two calls.
+            # The absolute score stays comparable between calls.
             return np.maximum((2 * raw * top + RAW_MAX) // (2 * RAW_MAX), low)
         return _stretched(raw, low, top)
     known, numbers = np.unique(ranks, return_inverse=True)
-    others = len(known) - 1
-    found = np.zeros_like(raw)
+    further = len(known) - 1
+    levels = np.zeros_like(raw)
     for number in range(len(known)):
-        mine = numbers == number
+        in_rank = numbers == number
         if number == 0:
-            found[mine] = _stretched(raw[mine], low + half, top)
+            levels[in_rank] = _stretched(raw[in_rank], low + half, top)
             continue
-        # With more ranks than levels some share one.
-        first, end = (others - number) * half // others, (others - number + 1) * half // others
-        found[mine] = _stretched(raw[mine], low + first, low + max(first, end - 1), equal=low + first)
-    return found
+        # With more ranks than levels, several ranks share a level.
+        first, end = (further - number) * half // further, (further - number + 1) * half // further
+        levels[in_rank] = _stretched(raw[in_rank], low + first, low + max(first, end - 1), equal=low + first)
+    return levels
 
 
 def break_tie(
     levels: Levels, raw: NDArray[np.int64], ranks: Ranks, wins: NDArray[np.bool_], top: int, low: int
 ) -> None:
-    """Of the best nodes those that win are left alone on their level, a level above all others."""
+    """Lowers all nodes but the best nodes with `wins` by a level, so that these nodes have the top level alone."""
     if not raw.size:
         return
     best = ranks == ranks.min()
@@ -65,25 +65,24 @@ def break_tie(
     if level > low:
         levels[~winners] = np.minimum(levels[~winners], level - 1)
     else:
-        # All are equal otherwise, and at the bottom.
+        # All nodes have the lowest level, so the winners are raised instead.
         levels[winners] = min(level + 1, top)
 
 
 def percents(raw: NDArray[np.int64], ranks: Ranks) -> Levels:
-    """(nodes,) 0 to 100 by the height of raw scores, for who compares them with figures from elsewhere; lowered where a
-    rank would reach into a better one."""
-    found = raw * 100 // RAW_MAX
+    """(nodes,) 0 to 100 in proportion to raw scores, lowered where a rank would overlap a better rank."""
+    levels = raw * 100 // RAW_MAX
     ceiling = 101
     for rank in np.unique(ranks).tolist():
-        mine = ranks == rank
-        found[mine] = np.minimum(found[mine], ceiling - 1)
-        ceiling = int(found[mine].min())
-    # There is no room below a rank that reaches down to 0.
-    return found if ceiling >= 0 else spread(raw, ranks, 100)
+        in_rank = ranks == rank
+        levels[in_rank] = np.minimum(levels[in_rank], ceiling - 1)
+        ceiling = int(levels[in_rank].min())
+    # No level is left below a rank that reaches 0.
+    return levels if ceiling >= 0 else spread(raw, ranks, 100)
 
 
 def _stretched(raw: NDArray[np.int64], low: int, high: int, equal: int | None = None) -> Levels:
-    """From low to high; all `equal` (high) if they are equal."""
+    """Linear from low to high; if all scores are equal, `equal` (by default high)."""
     worst, best = int(raw.min()), int(raw.max())
     if worst == best:
         return np.full_like(raw, high if equal is None else equal)

@@ -1,4 +1,4 @@
-"""What a strategy is to those who ask it, and what it is made from."""
+"""The interface of a strategy, and its options."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from topowise_scheduler.engine import Candidates
 
 
 class Strategy(Protocol):
-    """Raw scores, larger is better; ranks.py comes before them. The candidates of a call come in several parts, so only
-    `finish` sees all."""
+    """Raw scores, larger is better; ranks (ranks.py) precede them. The candidates of a call are split by group, and
+    only `finish` gets all nodes."""
 
     @property
     def in_percent(self) -> bool:
-        """Whether scores are figures that people know, and are not spread where there are levels for them."""
+        """Whether scores are percents, which are not spread over a scale of 100 levels."""
 
     def raw(self, candidates: Candidates) -> NDArray[np.int64]:
-        """(nodes,) of these candidates, comparable with other candidates'."""
+        """(nodes,) raw scores of these candidates, comparable between parts."""
 
     def finish(self, raw: NDArray[np.int64]) -> NDArray[np.int64]:
-        """(nodes,) of all candidates of a call, 0 to scale.RAW_MAX."""
+        """(nodes,) scores from the raw scores of all candidates of a call, 0 to scale.RAW_MAX."""
 
 
 class Options(Protocol):
-    """What only some strategies read; `Scoring` of the configuration has it."""
+    """Options of some strategies; configuration.Scoring implements this."""
 
     @property
     def tie_break(self) -> Literal["spread", "pack"]: ...

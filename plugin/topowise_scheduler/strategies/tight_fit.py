@@ -1,26 +1,27 @@
-"""TightFit: put the pod where it costs the least room for large pods to come.
+"""TightFit: place the pod where it costs the least contiguous free capacity for large pods.
 
-A pod that must lie in one NUMA node needs one large hole, not much room in all. Sort the free amounts of all zones of
-the cluster: placing a pod leaves the list as it was down to the hole it goes into. So the largest pods that can still
-come are kept by breaking the smallest hole that will do: best fit, over the zones on which the pod is predicted to lie.
-What counts among nodes of equal rank (ranks.py), the second only among equals of the first:
+A pod that must be in a single NUMA node needs a zone with enough free capacity; the sum over zones does not help. If
+the free amounts of all zones are sorted, a placement only changes entries from its zone down. So breaking the smallest
+sufficient zone keeps the capacity for the largest pods: best fit over the zones of the predicted placement. Two
+criteria apply to nodes of equal rank (ranks.py), the second only to nodes with an equal first criterion:
 
-1. *Loss*, in octaves: log2 of how many copies of the container the hole had, a weighted mean over the resources it asks
-   for. 0 is an exact fit; twice the hole is an octave more, whatever the zone's size. On top of it come
-   - half an octave for an intact zone, the only home of a pod that wants a whole one. It also tells a zone that is
-     barely touched from an intact one, when the container is too small for the logarithm to;
-   - up to an octave and a half for devices and hugepages the pod leaves idle, as far as both they and the rest of the
-     zone are still free: pods that want them would find no CPUs beside them;
-   - containers over several zones break all of these as if they were intact, whatever is free. They tie the memory of
-     these zones together, so that no zone of them takes a pod of one zone until they end, whoever else does before.
-   Containers in the same zones break one hole together, of others it is the mean. Plain init containers do not count:
-   they leave the hole as it was.
-2. *Fill*: the free share of the node's resources once the pod is there, in quarters; packing prefers the fuller node,
-   spreading the emptier.
+1. *Loss*, in octaves: log2 of the number of copies of the container that fit the zone's free amount, a weighted mean
+   over the requested resources. 0 is an exact fit; twice the free amount is an octave more for every size of zone.
+   Added to it are
+   - half an octave for an intact zone, because only intact zones fit a pod that needs a whole zone. It also separates
+     an intact zone from a slightly used zone where the container is too small for the logarithm;
+   - up to an octave and a half for devices and hugepages that the pod does not use, as far as they and the rest of the
+     zone are free: pods that need them would lack CPUs in that zone;
+   - containers over several zones count as if all of these zones were intact. Their memory makes the zones a group, and
+     no zone of a group fits a pod of a single zone until these containers end.
+   Containers in the same zones count together, otherwise the mean counts. Plain init containers do not count, because
+   they keep nothing.
+2. *Fill*: the free share of the node's resources with the pod, in quarters; packing prefers the fuller node, spreading
+   the emptier node.
 
-312 * 4 levels, 8 apart: 9,984 of the 10,001 raw scores. 30 levels an octave tell holes of 2.3 % difference. A
-logarithm keeps the first level from drowning the second by differences that do not matter, such as 240 or 241 free
-CPUs, and still tells 4 from 5 by ten levels.
+312 * 4 levels in steps of 8 use 9,984 of the 10,001 raw scores. 30 levels per octave separate free amounts that differ
+by 2.3 %. Under the logarithm 240 and 241 free CPUs are equal, so the second criterion decides, and 4 and 5 free CPUs
+are ten levels apart.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ Octaves = NDArray[np.float64]
 
 
 class TightFit:
-    """`weights` of resources; one that is missing has 1."""
+    """`weights` of resources, 1 by default."""
 
     in_percent = False
 
@@ -62,28 +63,28 @@ class TightFit:
         return scores
 
     def finish(self, raw: NDArray[np.int64]) -> NDArray[np.int64]:
-        """As it is."""
+        """Unchanged."""
         return raw
 
     def _levels(self, candidates: Candidates, allocations: Sequence[Allocation]) -> NDArray[np.int64]:
-        """(nodes,) both levels in one number."""
+        """(nodes,) the raw score: loss and fill combined."""
         count = candidates.placed.shape[1]
         idle = _idle(candidates, allocations)
         loss = np.zeros(count)
         for allocation in allocations:
             loss += self._loss(candidates, allocation, idle)
-        # Half up.
+        # Rounded half up.
         worse = np.floor(loss * (_LEVELS_PER_OCTAVE / len(allocations)) + 0.5).astype(np.int64)
         return (np.maximum(_LOSSES - 1 - worse, 0) * _FILLS + self._fill(candidates, allocations)) * _STEP
 
     def _loss(self, candidates: Candidates, allocation: Allocation, idle: Iterable[str]) -> Octaves:
-        """(nodes,) of one allocation; 0 where nothing is aligned."""
+        """(nodes,) the loss of an allocation; 0 where nothing is aligned."""
         placed, whole_zones = allocation.placed, candidates.allocatable
         count = placed.masks.size
         octaves, parts = np.zeros(count), np.zeros(count)
         share, left = np.ones(count), np.zeros(count)
         for name, amount in allocation.requests.items():
-            # Several zones are given up whole.
+            # Several zones count as intact.
             free = placed.gather(allocation.available[name], whole_zones[name])
             whole = placed.gather(whole_zones[name], whole_zones[name])
             has = whole > 0
@@ -114,7 +115,7 @@ class TightFit:
 
 
 def _idle(candidates: Candidates, allocations: Iterable[Allocation]) -> list[str]:
-    """Devices and hugepages that none of these asks for."""
+    """Devices and hugepages that no allocation requests."""
     used = {"cpu", "memory"}.union(*(allocation.requests for allocation in allocations))
     return [name for name in candidates.available if name not in used]
 

@@ -19,7 +19,6 @@ does not know; even a neutral answer would be a vote. They get 404 with the name
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, TypeVar
 
@@ -27,6 +26,7 @@ import msgspec
 import numpy as np
 
 from topowise import pods
+from topowise.bounded import Bounded
 from topowise.errors import ParseError
 from topowise_scheduler import refusals
 from topowise_scheduler.answers import Answers, Question
@@ -40,8 +40,7 @@ from topowise_scheduler.volcano.victims import Victims
 from topowise_scheduler.volcano.wire import Code, Status, Vote
 
 # Volcano decides one task after the other, and workers of its predicate helper ask about the same.
-_MAX_PODS: Final = 256
-_MAX_POD_BYTES: Final = 256 << 10
+_MAX_POD_BYTES: Final = 16 << 20
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _CODES: Final = {Outcome.UNSCHEDULABLE: Code.UNSCHEDULABLE, Outcome.UNRESOLVABLE: Code.UNRESOLVABLE}
 _FITS: Final = Reply(wire.encode(wire.PredicateResponse()))
@@ -56,7 +55,8 @@ class _Pods:
 
     def __init__(self, records: Records) -> None:
         self._records = records
-        self._records_by_uid: OrderedDict[str, tuple[bytes, PodRecord]] = OrderedDict()
+        self._records_by_uid: Bounded[str, tuple[bytes, PodRecord]]
+        self._records_by_uid = Bounded(_MAX_POD_BYTES, lambda uid, kept: len(uid) + len(kept[0]) + kept[1].size)
 
     def of(self, task: wire.Task) -> PodRecord:
         """Returns the record of a task's pod without its node. Raises ParseError, and msgspec.DecodeError."""
@@ -70,10 +70,7 @@ class _Pods:
         # A record ignores annotations that cannot be read; a scheduler that requests the pod gets the error.
         if record.needs is not None:
             annotated(pod.metadata.annotations, record.needs)
-        if len(raw) <= _MAX_POD_BYTES:
-            self._records_by_uid[task.UID] = raw, record
-        if len(self._records_by_uid) > _MAX_PODS:
-            self._records_by_uid.popitem(last=False)
+        self._records_by_uid.put(task.UID, (raw, record))
         return record
 
 

@@ -1,9 +1,9 @@
 """Ids of devices by resource and NUMA nodes: `topowise.io/devices`, JSON.
 
-{"nvidia.com/gpu": {"0": ["a", "b"], "0-1": ["c"], "": ["d"]}}: a key is the nodelist of its devices, "" is no affinity.
-A resource without any ("{}") is one whose plug-in is away: pods that ask for it are refused, not ignored.
-Devices of one resource and nodelist are interchangeable for hints; their ids are needed because the lowest, or the one
-a plug-in prefers, is what the kubelet gives.
+{"nvidia.com/gpu": {"0": ["a", "b"], "0-1": ["c"], "": ["d"]}}: a key is the nodelist of its devices, "" means no
+affinity. A resource without devices ("{}") has a plug-in that is away: pods that request it are refused, not ignored.
+Devices of a resource and nodelist are interchangeable for hints. Their ids are needed because the kubelet allocates the
+lowest ids, or the ids that the plug-in prefers.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import msgspec
 from topowise import cpuset, documents
 from topowise.errors import ParseError
 
-# Of all groups together; a machine has a few groups of a few nodes.
+# Limit for all groups together; a machine has a few groups of a few nodes.
 _MAX_NODES: Final = 1 << 16
 
 _decode = msgspec.json.Decoder(dict[str, dict[str, list[str]]]).decode
 
 
 class Device(msgspec.Struct, frozen=True, gc=False, order=True):
-    """`nodes` ascending; empty without affinity."""
+    """`nodes` ascend; empty without affinity."""
 
     resource: str
     id: str
@@ -32,7 +32,7 @@ class Device(msgspec.Struct, frozen=True, gc=False, order=True):
 
 
 def write(devices: Iterable[Device], empty: Iterable[str] = ()) -> str:
-    """The same text for the same devices in any order; `empty` are resources that may have none."""
+    """Returns the text, whatever the order of the devices; `empty` are resources that may have no device."""
     grouped: dict[str, dict[str, list[str]]] = {resource: {} for resource in empty}
     for device in sorted(devices):
         grouped.setdefault(device.resource, {}).setdefault(cpuset.spell(device.nodes), []).append(device.id)
@@ -40,19 +40,19 @@ def write(devices: Iterable[Device], empty: Iterable[str] = ()) -> str:
 
 
 def names(text: str) -> frozenset[str]:
-    """The resources, those without devices too. Raises ParseError."""
+    """Returns the resources, also without devices. Raises ParseError."""
     return frozenset(_listed(text))
 
 
 def count(text: str) -> int:
-    """How many devices. Raises ParseError."""
+    """Returns the number of devices. Raises ParseError."""
     return sum([len(ids) for by_nodes in _listed(text).values() for ids in by_nodes.values()])
 
 
 def read(text: str) -> tuple[Device, ...]:
-    """The inverse of `write`, sorted. Raises ParseError."""
+    """Returns the inverse of `write`, sorted. Raises ParseError."""
     listed = _listed(text)
-    found: list[Device] = []
+    devices: list[Device] = []
     width = 0
     for resource, by_nodes in listed.items():
         for nodes, ids in by_nodes.items():
@@ -60,9 +60,9 @@ def read(text: str) -> tuple[Device, ...]:
             width += len(near)
             if width > _MAX_NODES:
                 raise ParseError("devices", text, f"nodelists of together up to {_MAX_NODES} nodes")
-            # PCI addresses are the same on many nodes of a cluster, so each is kept once.
-            found += [Device(sys.intern(resource), sys.intern(device_id), near) for device_id in ids]
-    return tuple(sorted(found))
+            # Many nodes of a cluster have equal PCI addresses: interning keeps a single copy of each.
+            devices += [Device(sys.intern(resource), sys.intern(device_id), near) for device_id in ids]
+    return tuple(sorted(devices))
 
 
 def _listed(text: str) -> dict[str, dict[str, list[str]]]:

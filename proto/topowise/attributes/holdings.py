@@ -1,7 +1,8 @@
-"""Who holds what, by ids: `topowise.io/holdings`, JSON in arrays without keys, as there may be hundreds of pods.
+"""Allocations of pods by ids: `topowise.io/holdings`, JSON in arrays without keys, because there may be hundreds of
+pods.
 
-Only pods that hold something that belongs to a NUMA node are in it. A pod that the kubelet does not list any more by
-name, because only a finished init container of it holds CPUs, has no namespace and its uid for a name.
+Only pods with resources of a NUMA node are included. A pod that the kubelet does not list by name, because only a
+finished init container of it holds CPUs, has no namespace, and its UID as name.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Block(msgspec.Struct, frozen=True, gc=False, order=True, array_like=True):
 
 
 class Container(msgspec.Struct, frozen=True, array_like=True):
-    """`cpus` is a cpulist; `devices` maps a resource to ids."""
+    """`cpus` is a cpulist; `devices` maps a resource to device ids."""
 
     name: str
     cpus: str = ""
@@ -32,12 +33,12 @@ class Container(msgspec.Struct, frozen=True, array_like=True):
     devices: dict[str, tuple[str, ...]] = {}
 
     def cpu_ids(self) -> frozenset[int]:
-        """The CPUs as a set. Raises ParseError."""
+        """Returns the CPUs as a set. Raises ParseError."""
         return cpuset.parse(self.cpus)
 
 
 class Pod(msgspec.Struct, frozen=True, array_like=True):
-    """`own_cpus` and `own_memory` are of the pod level (KEP-5526)."""
+    """`own_cpus` and `own_memory` are pod-level resources (KEP-5526)."""
 
     namespace: str
     name: str
@@ -54,13 +55,13 @@ _EXPECTED: Final = '[["namespace", "pod", [["container", "cpulist", [], {}]]]]'
 
 
 def write(pods: Iterable[Pod]) -> str:
-    """The same text for the same holdings in any order."""
+    """Returns the text, whatever the order of the pods."""
     ordered = sorted(pods, key=lambda pod: (pod.namespace, pod.name))
     return msgspec.json.encode(ordered, order="sorted").decode()
 
 
 def read(text: str) -> tuple[Pod, ...]:
-    """The inverse of `write`. Raises ParseError."""
+    """Returns the inverse of `write`. Raises ParseError."""
     try:
         return _decode(text.encode())
     except documents.UNREADABLE as exc:
@@ -68,7 +69,7 @@ def read(text: str) -> tuple[Pod, ...]:
 
 
 def texts(text: str) -> tuple[msgspec.Raw, ...]:
-    """Each pod for itself, for `pod`. Raises ParseError."""
+    """Returns the undecoded text of each pod, for `pod`. Raises ParseError."""
     try:
         return _decode_texts(text.encode())
     except documents.UNREADABLE as exc:
@@ -76,7 +77,7 @@ def texts(text: str) -> tuple[msgspec.Raw, ...]:
 
 
 def pod(text: bytes) -> Pod:
-    """One of `texts`. Raises ParseError."""
+    """Decodes a pod of `texts`. Raises ParseError."""
     try:
         return _decode_pod(text)
     except documents.UNREADABLE as exc:

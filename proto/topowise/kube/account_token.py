@@ -49,9 +49,7 @@ class _Granted(msgspec.Struct, frozen=True):
 
 class AccountToken:
     """Writes `token`, `ca.crt` and `namespace` to `directory`, for the service account `account` of `namespace`.
-
-    `source` is the directory of the pod's own account: the CA is copied from there.
-    """
+    `source` is the directory of the pod's own account: the CA is copied from there."""
 
     def __init__(self, api: Api, account: str, directory: Path, *, source: Path = credentials.SERVICE_ACCOUNT) -> None:
         self._api = api

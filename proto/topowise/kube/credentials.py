@@ -1,9 +1,9 @@
-"""Who we are to the API server, and where it is.
+"""Credentials for the API server, and its address.
 
-Inside a pod that is the service account: an address from the environment, a CA and a token that the kubelet rotates.
-Reading those three takes thirty lines, and a kubeconfig with credentials in it not many more; the official client would
-cost every node 46 MB and 0.35 s of CPU for it, so it is imported only for kubeconfigs that need its exec plug-ins or
-OIDC. docs/adr/0002 has figures.
+Inside a pod these are the service account: an address from the environment, a CA and a token that the kubelet rotates.
+Reading the three takes thirty lines, and a kubeconfig with static credentials not many more. The official client would
+cost every node 46 MB and 0.35 s of CPU, so it is imported only for kubeconfigs with exec plug-ins or OIDC.
+docs/adr/0002 has measurements.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from topowise.kube import kubeconfig
 from topowise.runtime.log import kv
 
 IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
-"""The variable that every container of a cluster has."""
+"""Environment variable that every container of a cluster has."""
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
-# The kubelet rotates a projected token at 80 % of its life (an hour by default); client-go re-reads it each minute.
+# The kubelet rotates a projected token at 80 % of its lifetime (an hour by default); client-go reads it again each
+# minute.
 _TOKEN_MAX_AGE_S = 60.0
 _TLS_MAX_AGE_S = 10.0
 
@@ -34,12 +35,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Credentials:
-    """`server` is a base URL without trailing slash; `tls` is None for plain HTTP (tests on loopback), and `tls_files`
-    keep it current where it is made from files.
+    """`server` is a base URL without trailing slash. `tls` is None for plain HTTP (tests on loopback); `tls_files`
+    keeps it current if it is made from files.
 
-    `authorization` gives the value of the Authorization header, "" for none; with `renew` it looks for a newer one
-    (asked after a 401). Raises SourceError. `certified_name` is that of the server in its certificate where the address
-    has another, `proxy` the URL of the HTTP proxy before it.
+    `authorization` returns the value of the Authorization header, "" for none; with `renew` (after a 401) it looks for
+    a newer token. Raises SourceError. `certified_name` is the server's name in its certificate if it differs from the
+    address; `proxy` is the URL of an HTTP proxy.
     """
 
     server: str
@@ -50,31 +51,31 @@ class Credentials:
     tls_files: TlsFiles | None = None
 
     def context(self, renew: bool) -> ssl.SSLContext | None:
-        """The TLS context for the next request; with `renew` changed files are looked for at once (after a 401)."""
+        """Returns the TLS context for the next request; with `renew` (after a 401) it checks at once for changed
+        files."""
         return self.tls if self.tls_files is None else self.tls_files.current(renew)
 
 
 class TlsFiles:
-    """A TLS context of files that are replaced under the running process: a bundle of CAs, a client certificate.
-
-    A whole new context is made, as a context forgets no CA; aiohttp then makes new connections. Files that do not fit
-    each other yet leave the old context in use.
-    """
+    """A TLS context made from files that are replaced while the process runs: a CA bundle, a client certificate.
+    Renewal makes a new context, because a context cannot drop a CA; aiohttp then makes new connections. While the new
+    files do not match each other, the old context stays in use."""
 
     def __init__(
         self,
-        made: ssl.SSLContext,
+        context: ssl.SSLContext,
         make: Callable[[], ssl.SSLContext | None],
-        names: Sequence[str | os.PathLike[str]],
+        paths: Sequence[str | os.PathLike[str]],
         clock: Callable[[], float],
     ) -> None:
-        """`make` raises ConfigError or SourceError for files that cannot be used, and returns None to keep the old."""
-        self._context, self._make, self._names, self._clock = made, make, names, clock
-        self._seen = files.stamps(*names)
+        """`make` raises ConfigError or SourceError for files that cannot be used, and returns None to keep the old
+        context."""
+        self._context, self._make, self._names, self._clock = context, make, paths, clock
+        self._seen = files.stamps(*paths)
         self._looked_at = clock()
 
     def current(self, renew: bool) -> ssl.SSLContext:
-        """The context of the files as they were some seconds ago at most."""
+        """Returns a context of the files, which are checked every few seconds."""
         now = self._clock()
         if not renew and now - self._looked_at < _TLS_MAX_AGE_S:
             return self._context
@@ -86,9 +87,9 @@ class TlsFiles:
         try:
             self._context = self._make() or self._context
         except (ConfigError, SourceError) as exc:
-            log.warning("Renewed certificates cannot be used, keeping the old ones", extra=kv(why=exc))
+            log.warning("Renewed certificates cannot be used, keeping the old certificates", extra=kv(why=exc))
         else:
-            log.info("Took up renewed certificates for the API server", extra=kv(files=len(self._names)))
+            log.info("Using renewed certificates for the API server", extra=kv(files=len(self._names)))
         return self._context
 
 
@@ -99,10 +100,8 @@ async def load(
     service_account: Path = SERVICE_ACCOUNT,
     clock: Callable[[], float] = time.monotonic,
 ) -> Credentials:
-    """The kubeconfig if one is named here or by $KUBECONFIG, else the pod's service account, else ~/.kube/config.
-
-    Raises ConfigError or SourceError.
-    """
+    """Returns the credentials of the kubeconfig named here or by $KUBECONFIG, else of the pod's service account, else
+    of ~/.kube/config. Raises ConfigError or SourceError."""
     named = config_file or os.environ.get("KUBECONFIG", "")
     if named:
         return await _from_kubeconfig(named, context, clock)
@@ -112,7 +111,7 @@ async def load(
 
 
 def in_cluster(directory: Path = SERVICE_ACCOUNT) -> Credentials:
-    """The service account of this pod. Raises SourceError if a file of it is missing."""
+    """Returns the credentials of this pod's service account. Raises SourceError if one of its files is missing."""
     host = os.environ.get(IN_CLUSTER, "")
     port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     token = TokenFile(directory / "token")
@@ -135,7 +134,7 @@ def in_cluster(directory: Path = SERVICE_ACCOUNT) -> Credentials:
 
 
 class TokenFile:
-    """A token that someone else rotates on disk."""
+    """A token in a file that another process rotates."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = path
@@ -144,7 +143,8 @@ class TokenFile:
         self._read_at = 0.0
 
     def read(self, *, renew: bool = False) -> str:
-        """The token, at most a minute old. An unreadable file leaves the old token in use; SourceError if none."""
+        """Returns the token, at most a minute old. While the file is unreadable, the old token stays in use. Raises
+        SourceError if there is no token yet."""
         if self._token and not renew and self._clock() - self._read_at < _TOKEN_MAX_AGE_S:
             return self._token
         try:
@@ -169,14 +169,14 @@ async def _from_kubeconfig(path: str, context: str, clock: Callable[[], float]) 
         nonlocal header
         if token is not None:
             return f"Bearer {token.read(renew=renew)}"
-        if renew and (written_anew := kubeconfig.read(path, context)) is not None:
-            header = written_anew.header()
+        if renew and (renewed_config := kubeconfig.read(path, context)) is not None:
+            header = renewed_config.header()
         return header
 
     def context_anew() -> ssl.SSLContext | None:
-        # Certificates may be written in it, as kubeadm renews them.
-        written_anew = kubeconfig.read(path, context)
-        return None if written_anew is None else written_anew.context()
+        # The kubeconfig itself may contain the certificates, as kubeadm renews them.
+        renewed_config = kubeconfig.read(path, context)
+        return None if renewed_config is None else renewed_config.context()
 
     cluster, tls = static.cluster, static.context()
     renewed = None if tls is None else TlsFiles(tls, context_anew, (path, *static.tls_files()), clock)
@@ -195,7 +195,7 @@ async def _from_official_client(path: str, context: str, clock: Callable[[], flo
     async def read() -> None:
         try:
             await load_kube_config(path, context or None, client_configuration=configuration, persist_config=False)
-        # The official loader raises whatever its YAML, exec and OIDC helpers raise.
+        # The official loader raises the errors of its YAML, exec and OIDC helpers.
         except Exception as exc:
             raise ConfigError(f"kubeconfig {path}", " ".join(str(exc).split()) or type(exc).__name__) from exc
 
@@ -204,7 +204,7 @@ async def _from_official_client(path: str, context: str, clock: Callable[[], flo
 
     async def authorization(renew: bool) -> str:
         nonlocal read_at
-        # One reading serves all requests that were refused together.
+        # A single load serves all requests that were refused at the same time.
         if renew and clock() - read_at > 1:
             await read()
             read_at = clock()

@@ -1,8 +1,8 @@
-"""Kubeconfigs whose credentials are written in them: token, client certificate, password, or nobody.
+"""Kubeconfigs with static credentials: token, client certificate, password, or no credentials.
 
-That is what daemons outside a pod, tests and sandboxes use, and reading it here spares them the import of the official
-client. For whatever needs a helper (exec plug-ins, auth providers such as OIDC, several merged files) `read` answers
-None, and the official client takes over.
+Daemons outside a pod, tests and sandboxes use these, and reading them here avoids the import of the official client.
+For credentials from a helper (exec plug-ins, auth providers such as OIDC, several merged files) `read` returns None,
+and the official client is used.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from yarl import URL
 from topowise import documents, files
 from topowise.errors import ConfigError
 
-# kubectl knows SOCKS proxies too, aiohttp does not.
+# kubectl supports SOCKS proxies too, aiohttp does not.
 _SCHEMES: Final = ("http", "https")
 
 
@@ -48,7 +48,7 @@ class User(msgspec.Struct, frozen=True):
 
 
 class Static(msgspec.Struct, frozen=True):
-    """What the current context says. File names are absolute."""
+    """The cluster and user of a context. File names are absolute."""
 
     server: str
     cluster: Cluster
@@ -56,7 +56,7 @@ class Static(msgspec.Struct, frozen=True):
     directory: Path
 
     def context(self) -> ssl.SSLContext | None:
-        """None for plain HTTP. Raises ConfigError naming the entry that cannot be used."""
+        """Returns the TLS context, None for plain HTTP. Raises ConfigError if a certificate cannot be used."""
         if not self.server.startswith("https:"):
             return None
         cluster, user = self.cluster, self.user
@@ -78,17 +78,17 @@ class Static(msgspec.Struct, frozen=True):
         return context
 
     def token_file(self) -> Path | None:
-        """Where the token is, if not in the kubeconfig itself."""
+        """Returns the path of the token file if the kubeconfig names one."""
         path = self._path(self.user.tokenFile)
         return Path(path) if path else None
 
     def tls_files(self) -> list[str]:
-        """The files beside the kubeconfig that the TLS context is made from."""
+        """Returns the paths of the files from which the TLS context is made."""
         names = self.cluster.certificate_authority, self.user.client_certificate, self.user.client_key
         return [path for path in map(self._path, names) if path is not None]
 
     def header(self) -> str:
-        """The Authorization header for credentials that never change, "" for none."""
+        """Returns the Authorization header of static credentials, "" for none."""
         if self.user.token:
             return f"Bearer {self.user.token}"
         if self.user.username:
@@ -129,7 +129,7 @@ class _Kubeconfig(msgspec.Struct, frozen=True):
 
 
 def read(path: str, context: str = "") -> Static | None:
-    """The context named, or the current one; None if it needs the official client. Raises ConfigError."""
+    """Returns the named or current context; None if it needs the official client. Raises ConfigError."""
     if ":" in path:
         return None
     try:
@@ -138,17 +138,17 @@ def read(path: str, context: str = "") -> Static | None:
         raise ConfigError(f"kubeconfig {path}", f"cannot be read: {exc.strerror}") from exc
     except (msgspec.ValidationError, documents.DocumentError) as exc:
         raise ConfigError(f"kubeconfig {path}", str(exc)) from exc
-    wanted = context or config.current_context
-    named = next((one.context for one in config.contexts or () if one.name == wanted), None)
-    if named is None:
-        raise ConfigError(f"kubeconfig {path}", f"has no context {wanted!r}")
-    cluster = next((one.cluster for one in config.clusters or () if one.name == named.cluster), None)
+    context_name = context or config.current_context
+    entry = next((named.context for named in config.contexts or () if named.name == context_name), None)
+    if entry is None:
+        raise ConfigError(f"kubeconfig {path}", f"has no context {context_name!r}")
+    cluster = next((named.cluster for named in config.clusters or () if named.name == entry.cluster), None)
     if cluster is None or not cluster.server:
-        raise ConfigError(f"kubeconfig {path}", f"context {wanted!r} names no cluster with a server")
-    user = next((one.user for one in config.users or () if one.name == named.user), None) or User()
+        raise ConfigError(f"kubeconfig {path}", f"context {context_name!r} names no cluster with a server")
+    user = next((named.user for named in config.users or () if named.name == entry.user), None) or User()
     if user.impersonate:
-        # Sent without, our requests would have the rights of the one who is to step back.
-        problem = f"user {named.user!r} impersonates {user.impersonate!r}, expected one with rights of its own"
+        # Without impersonation, our requests would have the impersonating user's rights, which are usually wider.
+        problem = f"user {entry.user!r} impersonates {user.impersonate!r}, expected a user without impersonation"
         raise ConfigError(f"kubeconfig {path}", problem)
     checked_proxy(cluster.proxy_url, path)
     if user.exec is not None or user.auth_provider is not None:
@@ -160,28 +160,30 @@ def read(path: str, context: str = "") -> Static | None:
 
 
 def checked_server(server: str, path: str, *, otherwise: str = "") -> str:
-    """The server's URL, without a slash at its end. A host alone is of the scheme `otherwise`, for kubectl https where
-    there is something to verify or to show. Raises ConfigError."""
-    given = f"{otherwise}://{server}" if otherwise and "://" not in server else server
+    """Returns the server's URL without trailing slash. A host without a scheme gets the scheme `otherwise`: kubectl
+    uses https if there is a certificate to verify or to present. Raises ConfigError."""
+    full_url = f"{otherwise}://{server}" if otherwise and "://" not in server else server
     try:
-        url = URL(given)
-        is_fine = url.scheme in _SCHEMES and bool(url.host) and bool(url.port)
+        url = URL(full_url)
+        is_valid = url.scheme in _SCHEMES and bool(url.host) and bool(url.port)
     except ValueError:
-        is_fine = False
-    if not is_fine:
-        # What is before an @ is a password.
+        is_valid = False
+    if not is_valid:
+        # The part before an @ may contain a password.
         shown = server.rpartition("@")[2]
         raise ConfigError(f"kubeconfig {path}", f"server {shown!r:.100}: expected a URL such as https://10.0.0.1:6443")
-    return given.rstrip("/")
+    return full_url.rstrip("/")
 
 
 def checked_proxy(url: str, path: str) -> str:
-    """The proxy's URL, "" for none. Raises ConfigError."""
-    scheme, found, _ = url.partition("://")
-    if url and not (found and scheme in _SCHEMES):
-        # The rest may have a password in it.
-        given = scheme if found else ""
-        raise ConfigError(f"kubeconfig {path}", f"proxy-url of scheme {given!r:.40}: expected http:// or https://")
+    """Returns the proxy's URL, "" for none. Raises ConfigError."""
+    scheme, separator, _ = url.partition("://")
+    if url and not (separator and scheme in _SCHEMES):
+        # The rest of the URL may contain a password.
+        shown_scheme = scheme if separator else ""
+        raise ConfigError(
+            f"kubeconfig {path}", f"proxy-url of scheme {shown_scheme!r:.40}: expected http:// or https://"
+        )
     return url
 
 
@@ -193,7 +195,7 @@ def _text(data: str) -> str:
 
 
 def _load_chain(context: ssl.SSLContext, user: User) -> None:
-    # OpenSSL takes a chain from files only; this one is readable by us alone and gone at once.
+    # OpenSSL loads a chain from files only. This file is readable by this user only, and deleted at once.
     with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
         file.write(_text(user.client_key_data) + "\n" + _text(user.client_certificate_data))
         file.flush()

@@ -1,18 +1,19 @@
 """Leader election on a Lease (coordination.k8s.io/v1), by the rules of client-go's `tools/leaderelection`.
 
-The Lease holds a record: who leads, how long that lasts, when it was renewed. A holder renews it every retry period; a
-candidate that has seen the record unchanged for a lease duration takes it over. Every write names the resourceVersion
-it is based on, so of two that write only one succeeds. Times in the record are for people: what counts is for how long
-*we* have seen no change, by our own monotonic clock, so clocks need not agree, only run at about the same rate.
+The Lease holds a record: the leader, the lease duration, the time of the last renewal. A leader renews it every retry
+period; a candidate that has seen the record unchanged for a lease duration takes it over. Every write names the
+resourceVersion that it is based on, so only one of two concurrent writes succeeds. Times in the record are informative
+only. Each process measures with its own monotonic clock for how long it has seen no change. So clocks need not agree,
+only run at about the same rate.
 
-A leader counts from the moment it sent its last successful renewal, candidates from the moment they saw it, which is
-later. So between the end of the one (renew deadline) and the beginning of the other lies at least
-`lease_duration - renew_deadline`: the time that cancelled work has to come to an end. A process that is stopped for
-longer goes on where it was, so its work writes through `Api.fenced`, which asks `is_leader` before each write.
+A leader counts from the time at which it sent its last successful renewal, candidates from the time at which they saw
+it, which is later. So between the end of a leadership (renew deadline) and the beginning of the next there is at least
+`lease_duration - renew_deadline`: the time for cancelled work to end. A process that was stopped for longer continues
+where it was, so its work writes through `Api.fenced`, which checks `is_leader` before each write.
 
-Stricter than client-go: the renew deadline counts from the last renewal (there, from the first try after it), a leader
-whose record names another stops at once (there, at the deadline), and a Lease that was deleted under a living leader
-is left to the leader to create anew. Needs the verbs get, create and update on the Lease.
+Stricter than client-go: The renew deadline counts from the last renewal, not from the first try after it. A leader
+whose record names another process stops at once, not at the deadline. A Lease that was deleted under a running leader
+is left to this leader to create again. Needs the verbs get, create and update on the Lease.
 """
 
 from __future__ import annotations
@@ -33,28 +34,26 @@ from topowise.errors import ApiError, ConfigError
 from topowise.kube import paths
 from topowise.kube.api import Api
 from topowise.runtime.log import V2, kv
-from topowise.runtime.once import OncePerChange
+from topowise.runtime.log_once import OncePerChange
 
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
 _API_VERSION: Final = "coordination.k8s.io/v1"
-# Candidates wait for up to this many retry periods more, so that they do not come in step.
+# Candidates wait for up to this many additional retry periods, so that they do not synchronise.
 _JITTER: Final = 1.2
-# Of the retry period, for one request: a try that meets a conflict (write, read, write) has to fit into the whole.
+# Share of the retry period for a request: a try with a conflict (write, read, write) has to fit into the period.
 _REQUEST_SHARE: Final = 0.75
-# Of the retry period, between two tries to release.
+# Share of the retry period between two tries to release.
 _RELEASE_SHARE: Final = 0.1
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds, with the defaults of client-go and the control plane. Raises ConfigError.
-
-    `lease_duration`: how long a candidate sees no change before it takes over. `renew_deadline`: how long a leader goes
-    on without a successful renewal. `retry_period`: between two tries, each of which ends within it.
-    """
+    """Times in seconds, with the defaults of client-go and the control plane. Raises ConfigError. `lease_duration`: how
+    long a candidate sees no change before it takes over. `renew_deadline`: how long a leader continues without a
+    successful renewal. `retry_period`: time between two tries, each of which ends within it."""
 
     lease_duration: float = 15.0
     renew_deadline: float = 10.0
@@ -72,7 +71,7 @@ class Timing:
 
 
 class _Spec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """All of LeaseSpec, so that a write keeps what is not ours."""
+    """All fields of LeaseSpec, so that a write keeps the fields that this module does not use."""
 
     holderIdentity: str | None = None
     leaseDurationSeconds: int | None = None
@@ -84,7 +83,7 @@ class _Spec(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _Lease(msgspec.Struct, frozen=True):
-    """`metadata` goes back as it came, with the resourceVersion in it."""
+    """`metadata` is written back as read, including the resourceVersion."""
 
     metadata: msgspec.Raw
     spec: _Spec | None = None
@@ -96,20 +95,18 @@ _decode_lease = msgspec.json.Decoder(_Lease).decode
 
 
 class Elector:
-    """One candidate for one Lease. One task runs `run()`.
-
-    `identity` is unique to the process (host name and a random part): who finds its own identity in the record takes
-    itself for the holder. `holder` is the one last observed, "" for nobody.
-    """
+    """A candidate for a Lease. A single task runs `run()`. `identity` is unique to the process (host name and a random
+    part): a process that reads its own identity in the record considers itself the holder. `holder` is the last
+    observed holder, "" for none."""
 
     def __init__(self, api: Api, namespace: str, name: str, identity: str, *, timing: Timing | None = None) -> None:
-        """Raises ConfigError without an identity: an empty one means that nobody holds the lease."""
+        """Raises ConfigError for an empty identity: in a record it means that the lease has no holder."""
         if not identity:
             raise ConfigError("leaderElection.identity", "is empty")
         self._api = api
         self._collection = paths.path(f"/apis/{_API_VERSION}/namespaces", namespace, "leases")
         self._path = paths.path(self._collection, name)
-        self._place = {"name": name, "namespace": namespace}
+        self._lease_metadata = {"name": name, "namespace": namespace}
         self._lease_name = f"{namespace}/{name}"
         self._timing = timing or Timing()
         self._seconds = max(1, math.ceil(self._timing.lease_duration))
@@ -120,21 +117,22 @@ class Elector:
         self._lease: _Lease | None = None  # as last read or written
         self._record: _Spec | None = None  # the last one seen, its Lease may be gone
         self._observed = 0.0  # when _record was first seen
-        self._named = False  # the record may name us
+        self._may_be_holder = False  # the record may name us
         self._pause = 0.0  # the server's Retry-After
         self._failures = OncePerChange()
 
     @property
     def is_leader(self) -> bool:
-        """Whether we lead at this moment; false past the renew deadline, even before the event loop has noticed."""
+        """Whether this process leads now; false after the renew deadline, even before the event loop has noticed it."""
         return self._leading and self._remaining() > 0
 
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Competes for ever and runs `work()` each time we lead, until the lease is lost; ends only by cancellation.
+        """Competes for the lease and runs `work()` while this process leads. Ends only by cancellation, or by an error
+        of `work`.
 
-        Work that is cancelled, because of a loss or with `run` itself, is awaited before anything else happens; work
-        that returns leaves us leading without work. Work that raises ends `run` with its exception. On the way out the
-        lease is kept until the work has ended and then released, for which one retry period is taken at most.
+        Cancelled work, after a loss or with `run` itself, is awaited before anything else happens. After work returns,
+        the process leads without work. An exception of work ends `run`. At the end the lease is kept until the work has
+        ended and then released, within a retry period.
         """
         try:
             while True:
@@ -163,7 +161,8 @@ class Elector:
                 worker.result()
                 await asyncio.wait({keeper})
         finally:
-            # Renewed until the work has ended, or another might begin while it winds up.
+            # The lease is renewed until the work has ended; otherwise another leader might start while the work is
+            # still being cancelled.
             try:
                 await _end(worker)
             finally:
@@ -174,7 +173,7 @@ class Elector:
                         task.result()
 
     async def _keep(self) -> None:
-        """Renews until leadership is lost; then it returns."""
+        """Renews the lease and returns when it is lost."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._remaining()) as limit:
@@ -194,15 +193,15 @@ class Elector:
         log.warning("Lost the lease", extra=self._kv(identity=self.identity, why=why))
 
     async def _attempt(self) -> bool:
-        """One try of at most a retry period: whether the lease is ours after it."""
+        """Makes a try of at most a retry period. Returns whether this process holds the lease after it."""
         self._pause = 0.0
         try:
             async with asyncio.timeout(self._timing.retry_period):
-                ours = await _apart(self._acquire_or_renew())
+                is_holder = await _in_own_task(self._acquire_or_renew())
         except ApiError as exc:
             self._pause = exc.retry_after or 0.0
             if exc.status == 409 and not self._leading:
-                log.log(V2, "Another was faster", extra=self._kv(why=exc))
+                log.log(V2, "Another candidate was faster", extra=self._kv(why=exc))
             else:
                 self._log_failure(str(exc))
             return False
@@ -210,15 +209,15 @@ class Elector:
             self._log_failure(f"no answer within {self._timing.retry_period:g}s")
             return False
         if self._failures.clear():
-            log.info("The lease is within reach again", extra=self._kv(holder=self.holder))
-        return ours and self._remaining() > 0
+            log.info("The lease is accessible again", extra=self._kv(holder=self.holder))
+        return is_holder and self._remaining() > 0
 
     async def _acquire_or_renew(self) -> bool:
         if self._leading and self._lease is not None:
             try:
                 await self._write(self._lease)
             except ApiError as exc:
-                # Changed or gone; perhaps by a write of ours whose answer was lost.
+                # The Lease has changed or is gone; possibly by our own write whose answer was lost.
                 if exc.status not in (404, 409):
                     raise
             else:
@@ -233,20 +232,20 @@ class Elector:
         return True
 
     def _is_held(self) -> bool:
-        """Whether another holds the lease for all we know."""
+        """Whether another process holds the lease, as far as this process has observed."""
         record = self._record
         if record is None or self.holder in ("", self.identity):
             return False
         seconds: float = record.leaseDurationSeconds or self._seconds
         if seconds == self._seconds:
-            # The record has whole seconds only; one like ours stands for what ours stands for.
+            # The record has whole seconds only: a value equal to our rounded duration stands for our exact duration.
             seconds = self._timing.lease_duration
         return monotonic() < self._observed + seconds
 
     async def _read(self) -> _Lease | None:
-        """The Lease, None if there is none. Then the record that was seen last goes on to count. Raises ApiError."""
+        """Returns the Lease, None if there is none; then the last observed record stays valid. Raises ApiError."""
         try:
-            self._see(await self._request("GET", self._path))
+            self._observe(await self._request("GET", self._path))
         except ApiError as exc:
             if exc.status != 404:
                 raise
@@ -254,7 +253,7 @@ class Elector:
         return self._lease
 
     async def _write(self, lease: _Lease | None) -> None:
-        """Writes our name into the Lease, or creates it. Raises ApiError, 409 if it is not as we know it."""
+        """Writes our identity into the Lease, or creates it. Raises ApiError, 409 if the Lease has changed since."""
         now = _micro_time()
         record = self._record or _Spec()
         if record.holderIdentity == self.identity:
@@ -270,24 +269,25 @@ class Elector:
             leaseTransitions=transitions,
         )
         sent = monotonic()
-        self._named = True
+        self._may_be_holder = True
         if lease is None:
-            metadata = msgspec.Raw(msgspec.json.encode(self._place))
+            metadata = msgspec.Raw(msgspec.json.encode(self._lease_metadata))
             written = await self._request("POST", self._collection, _Lease(metadata, spec))
         else:
             written = await self._request("PUT", self._path, msgspec.structs.replace(lease, spec=spec))
-        self._see(written)
+        self._observe(written)
         self._deadline = sent + self._timing.renew_deadline
 
     async def _release(self) -> None:
-        """Empties the record if it names us, so that the next leader need not wait for its end."""
+        """Empties the record if it names this process, so that the next leader need not wait for the end of the
+        lease."""
         self._leading = False
         problem: Exception | None = None
         try:
             async with asyncio.timeout(self._timing.retry_period):
-                while self._named:
+                while self._may_be_holder:
                     try:
-                        await _apart(self._empty())
+                        await _in_own_task(self._empty())
                     except ApiError as exc:
                         problem = exc
                         await asyncio.sleep(self._timing.retry_period * _RELEASE_SHARE)
@@ -296,21 +296,21 @@ class Elector:
             log.warning("Cannot release the lease, it ends by itself", extra=self._kv(why=why))
 
     async def _empty(self) -> None:
-        # Read first: a renewal that was cancelled may have been written.
+        # Read first: a cancelled renewal may have been written.
         lease = await self._read()
         record = self._record
         if lease is None or record is None or record.holderIdentity != self.identity:
-            self._named = False
+            self._may_be_holder = False
             return
         now = _micro_time()
         spec = msgspec.structs.replace(
             record, holderIdentity="", leaseDurationSeconds=1, acquireTime=now, renewTime=now
         )
-        self._see(await self._request("PUT", self._path, msgspec.structs.replace(lease, spec=spec)), quiet=True)
+        self._observe(await self._request("PUT", self._path, msgspec.structs.replace(lease, spec=spec)), quiet=True)
         log.info("Released the lease", extra=self._kv(identity=self.identity))
 
     async def _request(self, method: str, path: str, lease: _Lease | None = None) -> _Lease:
-        """The Lease of the answer. Raises ApiError."""
+        """Returns the Lease of the answer. Raises ApiError."""
         body = None if lease is None else msgspec.json.encode(lease)
         timeout = self._timing.retry_period * _REQUEST_SHARE
         answer = await self._api.request(method, path, body=body, timeout=timeout)
@@ -320,15 +320,16 @@ class Elector:
             problem = f"the answer is not a Lease: {exc}"
             raise ApiError(0, "BadAnswer", problem, request=f"{method} {path}") from exc
 
-    def _see(self, lease: _Lease, *, quiet: bool = False) -> None:
+    def _observe(self, lease: _Lease, *, quiet: bool = False) -> None:
         self._lease = lease
         record = lease.spec or _Spec()
         if record != self._record:
             self._record, self._observed = record, monotonic()
         holder = record.holderIdentity or ""
-        self._named = holder == self.identity
+        self._may_be_holder = holder == self.identity
         if holder not in (self.holder, self.identity) and not quiet:
-            log.info("Another holds the lease" if holder else "Nobody holds the lease", extra=self._kv(holder=holder))
+            message = "Another process holds the lease" if holder else "The lease has no holder"
+            log.info(message, extra=self._kv(holder=holder))
         self.holder = holder
 
     def _remaining(self) -> float:
@@ -344,16 +345,14 @@ class Elector:
 
 
 def _micro_time() -> str:
-    """Now as meta/v1 MicroTime, which wants exactly six digits."""
+    """Returns the present time as meta/v1 MicroTime, which requires exactly six digits."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-async def _apart(requests: Coroutine[Any, Any, Result]) -> Result:
-    """Runs requests in a task of their own, which has ended when this returns or raises.
-
-    Inside aiohttp (3.14) a cancellation that meets the timeout of a request in one turn of the event loop is lost; the
-    candidate would go on for ever. The task only loses it to the ApiError of the timeout, and ends.
-    """
+async def _in_own_task(requests: Coroutine[Any, Any, Result]) -> Result:
+    """Runs requests in their own task, which has ended when this returns or raises. aiohttp (3.14) loses a cancellation
+    that arrives in the same iteration of the event loop as the timeout of a request; the candidate would then run
+    forever. In its own task the cancellation only loses to the ApiError of the timeout, and the task ends."""
     task = asyncio.create_task(requests)
     try:
         await asyncio.wait({task})
@@ -363,7 +362,8 @@ async def _apart(requests: Coroutine[Any, Any, Result]) -> Result:
 
 
 async def _end(task: asyncio.Task[Any]) -> None:
-    """Cancels a task and returns when it has ended, cancelled meanwhile or not; its result is left in it."""
+    """Cancels a task and returns when it has ended, even if the caller is cancelled meanwhile; the task keeps its
+    result."""
     task.cancel()
     interrupted: asyncio.CancelledError | None = None
     while not task.done():

@@ -1,9 +1,9 @@
-"""Paths of the API server with names in them.
+"""Paths of the API server that contain names.
 
-A name may come from a request, a command line or another object, so it is quoted, and what is no name of Kubernetes
-becomes the name of nothing instead of a query. Where quoting does not help we send nothing, like client-go
-(IsValidPathSegmentName): the API server decodes a path before it takes it apart, so that "a%2Fstatus" is a subresource
-there, and "." and ".." lead elsewhere in every proxy.
+A name may come from a request, a command line or another object, so it is quoted: an invalid name then matches no
+object instead of becoming a query. Where quoting does not help, no request is sent, as in client-go
+(IsValidPathSegmentName). The API server decodes a path before it splits it, so "a%2Fstatus" would be a subresource; "."
+and ".." lead to other paths in every proxy.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ _NEVER_IN_NAMES: Final = frozenset("/%")
 
 
 def path(collection: str, *names: str) -> str:
-    """The collection's path with these parts behind it. Raises ApiError 400, which is what the server would say."""
+    """Returns the collection's path with these names appended. Raises ApiError 400, the server's own answer to such a
+    name."""
     for name in names:
         if name in _NO_NAMES or _NEVER_IN_NAMES.intersection(name):
-            raise ApiError(400, "BadRequest", f"{name!r} is in the place of a name", request=f"path {collection}")
+            raise ApiError(400, "BadRequest", f"{name!r} is not a valid name", request=f"path {collection}")
     return "/".join((collection, *(quote(name, safe=":") for name in names)))
 
 
 def pod(namespace: str, name: str, *below: str) -> str:
-    """The path of a pod, or of something below it such as its "binding". Raises ApiError."""
+    """Returns the path of a pod, or of a subresource such as its "binding". Raises ApiError."""
     return path(NAMESPACES, namespace, "pods", name, *below)

@@ -1,13 +1,13 @@
-"""A reflector: a local copy of a collection that stays true through everything an API server does.
+"""A reflector: a local copy of a collection that stays consistent through everything that an API server does.
 
-Three nested loops, each with one duty: `run` never ends (back-off between failures), `_list_and_watch` makes the copy
-whole and then follows it until the server says that history is lost, `_watch_once` is a single connection.
-The consumer gets `replace` (everything there is) and `apply` (one event) and needs no knowledge of the rest.
+Three nested loops with a duty each: `run` never ends (back-off between failures), `_list_and_watch` lists the
+collection and then follows it until the server reports that history is lost, `_watch_once` is a single connection. The
+consumer implements `replace` (all objects) and `apply` (an event), and needs no knowledge of the protocol.
 
-Against the traps of the official informer: a silent peer is dropped after `silence` seconds (the first bookmark of a
-quiet watch was seen after two minutes), a 410 lists anew after a back-off, a list is paged, an object that does not
-decode is skipped with a line in the log, and an event older than what we hold is ignored, be it of an object that has
-gone since.
+It avoids the traps of the official informer. It drops a peer that is silent for `silence` seconds; a quiet watch sends
+its first bookmark after up to two minutes. After a 410 it lists again with back-off. Lists are paged. An object that
+does not decode is skipped and logged. An event older than the copy is ignored, also for an object that was deleted
+since.
 Rules: https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
 """
 
@@ -25,11 +25,12 @@ from typing import Generic, Literal, Protocol, TypeVar
 import msgspec
 
 from topowise import digits, documents
+from topowise.bounded import Bounded
 from topowise.errors import ApiError, TopowiseError
 from topowise.kube.api import Api
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.log import V2, kv
-from topowise.runtime.once import OncePerChange
+from topowise.runtime.log_once import OncePerChange
 from topowise.runtime.turns import SLICE_S
 
 log = logging.getLogger(__name__)
@@ -37,30 +38,31 @@ log = logging.getLogger(__name__)
 Object = TypeVar("Object")
 EventType = Literal["ADDED", "MODIFIED", "DELETED"]
 
-# Objects of a page. A page is decoded in one go, so that large objects come in smaller ones.
+# Objects in a page. A page is decoded in a single step, so pages of large objects have fewer objects.
 _FIRST_PAGE = 50
 _MOST_IN_PAGE = 500
 _PAGE_BYTES = 2 << 20
-# Less than the API server's own 5..10 minutes, and spread so that a restarted server is not asked by all at once.
+# Less than the API server's own 5..10 minutes; random, so that clients do not reconnect to a restarted server at once.
 _WATCH_SECONDS = (240.0, 290.0)
 _SILENCE_SECONDS = 150.0
-# For the server to end a watch by itself before we do.
+# Time for the server to end a watch before the client does.
 _MARGIN_S = 15.0
-# No answer, or "later": the place in history is not lost by it. Other refusals below 500 are about us or the resource.
+# No answer, or "later": the watch can resume. Other refusals below 500 concern our rights or the resource.
 _RESUMABLE = (0, 429)
-# Deletions that are remembered, so that no event from before them brings an object back.
+# Number of remembered deletions, so that no event from before a deletion brings the object back.
 _MOST_GONE = 1024
+_GONE_BYTES = 1 << 20
 
 
 class Consumer(Protocol[Object]):
-    """What is done with the copy. Called in the event loop; must not block."""
+    """Receives the copy. Called in the event loop; must not block."""
 
     def replace(self, items: list[Object]) -> Iterable[None] | None:
-        """The collection is exactly this. A large one may be taken in step by step: between two steps others run, and
-        no event of this collection comes before the last."""
+        """The collection has exactly these objects. A large collection may be processed in steps: other tasks run
+        between two steps, and no event of this collection arrives before the last step."""
 
     def apply(self, event: EventType, item: Object) -> None:
-        """One object came, changed or went."""
+        """An object was added, changed or deleted."""
 
 
 class _Meta(msgspec.Struct, frozen=True, gc=False):
@@ -100,18 +102,18 @@ _decode_envelope = msgspec.json.Decoder(_Envelope).decode
 
 
 class _Versions:
-    """The version in which each object is held, by namespace and name, as texts: those that the item keeps too."""
+    """The version of each object in the copy, by namespace and name, as texts that are shared with the objects."""
 
     def __init__(self) -> None:
         self._by_namespace: dict[str, dict[str, str]] = {}
 
     def of(self, meta: _Meta) -> int | None:
-        """None for an object that is not held."""
+        """Returns the version, None for an object that is not in the copy."""
         version = self._by_namespace.get(meta.namespace, {}).get(meta.name)
         return None if version is None else _number(version)
 
     def put(self, meta: _Meta, item: object) -> None:
-        # There may be 450,000, and the envelope's strings are others.
+        # There may be 450,000 objects: keep the item's own strings instead of the envelope's copies.
         name, version = getattr(item, "name", ""), getattr(item, "version", "")
         self._by_namespace.setdefault(meta.namespace, {})[name if name == meta.name else meta.name] = (
             version if version == meta.resourceVersion else meta.resourceVersion
@@ -126,11 +128,11 @@ class _Versions:
 
 
 class HistoryLostError(TopowiseError):
-    """The server cannot continue the watch where we stand; only a new list helps."""
+    """The server cannot continue the watch from our version; a new list is necessary."""
 
 
 class Reflector(Generic[Object]):
-    """Keeps `consumer` true to the collection at `path`. One task runs `run()`."""
+    """Keeps `consumer` consistent with the collection at `path`. A single task runs `run()`."""
 
     def __init__(
         self,
@@ -147,11 +149,12 @@ class Reflector(Generic[Object]):
         gives_up_on: Collection[int] = (),
         instead: Sequence[str] = (),
     ) -> None:
-        """`missing_is_empty`: a collection the server does not know (CRD not installed) counts as synced and empty.
+        """`missing_is_empty`: a collection that the server does not have (CRD not installed) counts as synced and
+        empty.
 
-        `gives_up_on`: statuses of refusals that end `run` with their ApiError.
-        `instead`: paths of the same collection in older versions, of which the first that is served is taken while
-        `path` is not; whether it is by now is asked at the end of each watch.
+        `gives_up_on`: statuses of refusals that end `run` with their ApiError. `instead`: paths of the same collection
+        in older versions. While `path` is not served, the first served path is used; after each watch the reflector
+        checks whether `path` is served by now.
         """
         self._api = api
         self._paths = (path, *instead)
@@ -165,10 +168,12 @@ class Reflector(Generic[Object]):
         self._missing_is_empty = missing_is_empty
         self._gives_up_on = gives_up_on
         self._version = ""
-        self._held = _Versions()
+        self._versions = _Versions()
         self._listed = 0
         self._is_listing = False
-        self._gone: dict[tuple[str, str], int] = {}
+        self._deleted: Bounded[tuple[str, str], int] = Bounded(
+            _GONE_BYTES, lambda key, _: 2 * sum(map(len, key)), _MOST_GONE
+        )
         self._failures, self._losses = OncePerChange(), OncePerChange()
         self._yielded_at = 0.0
         self.synced = False
@@ -177,14 +182,12 @@ class Reflector(Generic[Object]):
 
     @property
     def name(self) -> str:
-        """The collection, for logs and readiness."""
+        """The collection's name, for logs and readiness."""
         return self._path.rpartition("/")[2]
 
     async def run(self) -> None:
-        """Lists and watches until cancelled; every failure is logged once per change and retried with back-off.
-
-        Raises ApiError for the statuses it was told to give up on.
-        """
+        """Lists and watches until cancelled; every failure is logged once per change and retried with back-off. Raises
+        ApiError for the statuses in `gives_up_on`."""
         while True:
             try:
                 await self._list_and_watch()
@@ -205,35 +208,36 @@ class Reflector(Generic[Object]):
     async def _list_and_watch(self) -> None:
         await self._list()
         while True:
-            lasted = await self._watch_once()
+            has_lasted = await self._watch_once()
             if self._path != self._paths[0] and await self._is_served(self._paths[0]):
-                # What was read of it in an older version may lack fields.
+                # Objects that were read in an older version may lack fields.
                 await self._list()
-            if lasted:
+            if has_lasted:
                 self._backoff.reset()
                 self._losses.clear()
                 continue
-            # A server that closes every watch at once is in trouble; do not add to it.
+            # A server that closes every watch at once is in trouble: do not add load.
             await asyncio.sleep(self._backoff.next_delay())
 
     async def _list(self) -> None:
         has_failed, self._is_listing = self._is_listing, True
         items: list[Object] = []
-        held = _Versions()
+        versions = _Versions()
         query = {**self._query, "limit": str(_FIRST_PAGE)}
         page, size = await self._first_page(query)
         while True:
             for raw in page.items or ():
-                self._take(raw, items, held)
+                self._take(raw, items, versions)
                 await self._yield_if_due()
             if not page.metadata.more:
                 break
             query["continue"] = page.metadata.more
             query["limit"] = str(_next_limit(size, len(page.items or ())))
             page, size = await self._page(self._path, query)
-        self._version, self._held = page.metadata.resourceVersion, held
-        # All that was gone by then is missing in the list.
-        self._listed, self._gone = _number(self._version), {}
+        self._version, self._versions = page.metadata.resourceVersion, versions
+        # Objects deleted until then are missing in the list.
+        self._listed = _number(self._version)
+        self._deleted.clear()
         self.lists += 1
         await self._replace(items)
         self._is_listing = False
@@ -244,7 +248,7 @@ class Reflector(Generic[Object]):
             await self._yield_if_due()
 
     async def _first_page(self, query: dict[str, str]) -> tuple[_Page, int]:
-        """From the first path that is served; if none is, what is said of the first."""
+        """Requests the first page from the first served path; if no path is served, raises the first path's error."""
         missing: list[ApiError] = []
         for path in self._paths:
             try:
@@ -261,7 +265,7 @@ class Reflector(Generic[Object]):
         raise missing[0]
 
     async def _page(self, path: str, query: dict[str, str]) -> tuple[_Page, int]:
-        """A part of the list, and how many bytes it came in."""
+        """Returns a page of the list, and its size in bytes."""
         body = await self._api.request("GET", path, query=query, timeout=60.0)
         return _page(body, path), len(body)
 
@@ -275,13 +279,13 @@ class Reflector(Generic[Object]):
         return True
 
     async def _yield_if_due(self) -> None:
-        """Lets others run if it has been a while."""
+        """Lets other tasks run after some time."""
         now = time.monotonic()
         if now - self._yielded_at > SLICE_S:
             await asyncio.sleep(0)
             self._yielded_at = time.monotonic()
 
-    def _take(self, raw: msgspec.Raw, items: list[Object], held: _Versions) -> None:
+    def _take(self, raw: msgspec.Raw, items: list[Object], versions: _Versions) -> None:
         try:
             meta = _decode_envelope(raw).metadata
             item = self._decode(raw)
@@ -289,20 +293,21 @@ class Reflector(Generic[Object]):
             self._skip(raw, exc)
             return
         items.append(item)
-        held.put(meta, item)
+        versions.put(meta, item)
 
     async def _watch_once(self) -> bool:
-        """Follows one watch to its end. True if it lasted or brought anything, so that the next may start at once."""
-        seen = 0
+        """Follows a watch to its end. Returns True if it lasted or brought an event, so that the next watch may start
+        at once."""
+        events = 0
         loop = asyncio.get_running_loop()
         started = loop.time()
         try:
-            # The time limit of the request may cancel this task between two lines as well. The request has to be left
-            # here then, with the cancellation: a generator around it would be closed without being told of that.
+            # The request's time limit may cancel this task between two lines as well. Then the cancellation has to
+            # leave the request here: a generator around it would be closed without it.
             async with self._watch() as chunks, aclosing(_lines(chunks)) as lines:
                 async for line in lines:
                     self._on_line(line)
-                    seen += 1
+                    events += 1
                     await self._yield_if_due()
         except ApiError as exc:
             if exc.status == 410:
@@ -311,7 +316,7 @@ class Reflector(Generic[Object]):
                 raise
             self._on_broken_watch(exc, lasted=loop.time() - started)
             await asyncio.sleep(exc.retry_after or 0)
-        return seen > 0 or loop.time() - started > 1.0
+        return events > 0 or loop.time() - started > 1.0
 
     def _watch(self) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         seconds = random.uniform(*self._watch_seconds)
@@ -325,7 +330,7 @@ class Reflector(Generic[Object]):
         return self._api.stream(self._path, query=query, timeout=seconds + _MARGIN_S, silence=self._silence)
 
     def _on_broken_watch(self, exc: ApiError, *, lasted: float) -> None:
-        # What we hold is still a true past, so the next watch goes on from there without a list.
+        # The copy is a consistent past state, so the next watch continues from it without a list.
         if lasted > 1.0:
             log.log(V2, "Watch broke, resuming", extra=kv(resource=self.name, why=exc))
         else:
@@ -344,7 +349,7 @@ class Reflector(Generic[Object]):
         meta = envelope.metadata
         if kind in ("ADDED", "MODIFIED", "DELETED"):
             self._on_object(kind, raw, meta)  # type: ignore[arg-type]
-        # An event from the past does not move our place there.
+        # An event from the past does not change our version.
         if meta.resourceVersion and not 0 < _number(meta.resourceVersion) < _number(self._version):
             self._version = meta.resourceVersion
 
@@ -356,37 +361,33 @@ class Reflector(Generic[Object]):
         try:
             item = self._decode(raw)
         except Exception as exc:
-            if event == "DELETED" and self._held.of(meta) is not None:
+            if event == "DELETED" and self._versions.of(meta) is not None:
                 raise HistoryLostError(f"{meta.name} was deleted and does not decode any more: {exc}") from exc
             self._skip(raw, exc)
             return
         if event == "DELETED":
             self._note_deleted(meta, version)
         else:
-            self._held.put(meta, item)
+            self._versions.put(meta, item)
         try:
             self._consumer.apply(event, item)
         except Exception:
-            # A defect of ours, but one object's; without its task the daemon would be blind to all others.
+            # A defect of ours, for a single object. If the task ended, the daemon would miss all other objects.
             log.exception("Event cannot be applied, left out", extra=kv(resource=self.name, name=meta.name))
 
     def _is_past(self, event: EventType, meta: _Meta, version: int) -> bool:
-        """Whether an event says nothing new: it is older than what we hold, or than the end of the object."""
+        """Whether an event is older than the copy, or than the deletion of the object."""
         if not version:
             return False
-        held = self._held.of(meta)
-        if held is not None:
-            # Some servers let an object go in the version it had.
-            return version < held + (event != "DELETED")
-        return version <= max(self._listed, self._gone.get((meta.namespace, meta.name), 0))
+        known = self._versions.of(meta)
+        if known is not None:
+            # Some servers report a deletion with the version that the object had.
+            return version < known + (event != "DELETED")
+        return version <= max(self._listed, self._deleted.get((meta.namespace, meta.name)) or 0)
 
     def _note_deleted(self, meta: _Meta, version: int) -> None:
-        self._held.drop(meta)
-        key = (meta.namespace, meta.name)
-        self._gone.pop(key, None)
-        self._gone[key] = version
-        if len(self._gone) > _MOST_GONE:
-            del self._gone[next(iter(self._gone))]
+        self._versions.drop(meta)
+        self._deleted.put((meta.namespace, meta.name), version)
 
     def _skip(self, raw: bytes | msgspec.Raw, exc: Exception) -> None:
         log.warning(
@@ -399,15 +400,15 @@ class Reflector(Generic[Object]):
             log.warning("Cannot list and watch, trying again", extra=kv(resource=self.name, why=exc))
 
     def _recovered(self, count: int, *, has_failed: bool) -> None:
-        # A failing watch is not mended by a list.
+        # A successful list does not end the failure of a watch.
         if (has_failed and self._failures.clear()) or not self.synced:
             log.info("Listed", extra=kv(resource=self.name, objects=count, version=self._version))
         self.synced = True
 
 
 def _event(line: bytes) -> tuple[str, bytes | msgspec.Raw, _Envelope]:
-    """Its type, and its object. API servers write nothing behind the object, so that it is the rest of the line; there
-    is something if that is no JSON."""
+    """Returns type, object and envelope. API servers write nothing after the object, so it is the rest of the line; if
+    that is not JSON, the whole line is decoded."""
     for prefix, kind in _PREFIXES:
         if line.startswith(prefix) and line.endswith(b"}"):
             raw = line[len(prefix) : -1]
@@ -425,7 +426,7 @@ def _page(body: bytes, path: str) -> _Page:
 
 
 def _next_limit(size: int, count: int) -> int:
-    """How many objects to ask for after a page of `count` in `size` bytes."""
+    """Returns how many objects to request after a page of `count` objects in `size` bytes."""
     return max(1, min(_MOST_IN_PAGE, _PAGE_BYTES * max(1, count) // max(1, size)))
 
 

@@ -1,7 +1,7 @@
-"""Delays between tries: exponential with full jitter, so that a thousand nodes do not come back in step.
+"""Delays between tries: exponential with full jitter, so that a thousand nodes do not retry at the same time.
 
-https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/ ("full jitter"), with a floor that keeps
-a client from trying again at once; the defaults are client-go's reflector's.
+https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/ ("full jitter"), with a minimum that prevents
+an immediate retry; the defaults are those of client-go's reflector.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 
 class Backoff:
-    """Not thread-safe; one for each thing that is retried."""
+    """Not thread-safe; each retried operation has its own Backoff."""
 
     def __init__(
         self,
@@ -25,11 +25,11 @@ class Backoff:
         self.failures = 0
 
     def next_delay(self, at_least: float | None = None) -> float:
-        """Seconds to wait before the next try; never below `at_least` (a server's Retry-After)."""
+        """Returns seconds to wait before the next try; never below `at_least` (a server's Retry-After)."""
         ceiling = min(self._maximum, self._initial * 2.0 ** min(self.failures, 32))
         self.failures += 1
         return max(self._uniform(self._initial / 2, ceiling), at_least or 0.0)
 
     def reset(self) -> None:
-        """After a success."""
+        """Starts again with the initial delay, after a success."""
         self.failures = 0

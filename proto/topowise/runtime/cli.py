@@ -1,4 +1,4 @@
-"""What all commands share: one line on stderr and status 1 for what went wrong on purpose, quiet for a closed pipe."""
+"""Shared by all commands: a deliberate error is one line on stderr and status 1; a closed pipe is no error."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ if TYPE_CHECKING:
 
 
 def add_config(parser: argparse.ArgumentParser, kind: str) -> None:
-    """The options of a daemon."""
+    """Adds the options of a daemon."""
     parser.add_argument("--config", required=True, metavar="FILE", help=kind)
-    parser.add_argument("--check", action="store_true", help="only read the configuration and say whether it is valid")
+    parser.add_argument("--check", action="store_true", help="only check whether the configuration is valid, and exit")
 
 
 def check(options: argparse.Namespace, settings: Configuration) -> int:
-    """`--check`, once the configuration has been read: files that it names may be on another machine."""
+    """Runs `--check` on a configuration that was read. Missing files are only warnings: they may exist on another
+    machine."""
     from topowise.runtime.config import missing_files
 
     for line in missing_files(settings):
@@ -29,7 +30,7 @@ def check(options: argparse.Namespace, settings: Configuration) -> int:
 
 
 def run(parser: argparse.ArgumentParser, arguments: list[str] | None) -> int:
-    """Parses the arguments and calls `command(options)`, which each subcommand has set; the exit status."""
+    """Parses the arguments and calls `command(options)`, which each subcommand has set. Returns the exit status."""
     options = parser.parse_args(arguments)
     try:
         status: int = options.command(options)
@@ -37,7 +38,7 @@ def run(parser: argparse.ArgumentParser, arguments: list[str] | None) -> int:
         output.note(f"error: {exc}")
         return 1
     except BrokenPipeError:
-        # `| head` has seen enough.
+        # The reader, such as `| head`, has closed the pipe.
         output.drop()
         return 0
     return status

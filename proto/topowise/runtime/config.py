@@ -1,8 +1,8 @@
-"""Versioned configuration files in Kubernetes' form (`apiVersion`, `kind`, camelCase).
+"""Versioned configuration files in Kubernetes' format (`apiVersion`, `kind`, camelCase).
 
-A kind is a frozen struct deriving from `Configuration`; each field's docstring says meaning, unit, default and why.
-Unknown fields are errors, and keys that are there twice: what is silently ignored is found at night. Errors name the
-path in the file.
+A kind is a frozen struct derived from `Configuration`; the docstring of each field has meaning, unit, default and
+reason. Unknown fields and duplicate keys are errors, because a field that is silently ignored is noticed only in an
+incident. Errors name the path in the file.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)", re.ASCII)
 
 
 class Duration(float):
-    """Seconds, written as Go writes durations: "500ms", "10s", "1m30s"."""
+    """Seconds, written in Go's format of durations: "500ms", "10s", "1m30s"."""
 
     @classmethod
     def parse(cls, text: object) -> Self:
-        """Raises ValueError unless the text is a Go duration of ms, s, m and h."""
+        """Returns the duration. Raises ValueError unless the text is a Go duration of ms, s, m and h."""
         if text == "0":
             return cls(0)
         if not isinstance(text, str) or len(text) > _MAX_TEXT or not _DURATION.fullmatch(text):
@@ -44,7 +44,7 @@ class Duration(float):
         return cls(seconds)
 
     def __str__(self) -> str:
-        """The shortest text that parses to the same number: "1.001s", "0.5ms"."""
+        """Returns the shortest text that parses to the same number: "1.001s", "0.5ms"."""
         seconds = Decimal(repr(float(self)))
         number, unit = (seconds / _UNITS["ms"], "ms") if 0 < seconds < 1 else (seconds, "s")
         text = f"{number:f}"
@@ -52,14 +52,14 @@ class Duration(float):
 
 
 class PositiveDuration(Duration):
-    """A pause or a time limit, of which none is no sensible one."""
+    """A pause or time limit, for which 0 makes no sense."""
 
     @classmethod
     def parse(cls, text: object) -> Self:
-        """As Duration.parse, and raises ValueError for 0."""
+        """As Duration.parse; raises ValueError for 0."""
         seconds = super().parse(text)
         if not seconds:
-            raise ValueError(f"{text!r:.80} is no time at all, expected more than 0")
+            raise ValueError(f"{text!r:.80} is zero, expected more than 0")
         return seconds
 
 
@@ -68,20 +68,20 @@ PortOrNone = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """A part of a configuration."""
+    """A section of a configuration."""
 
 
 class Logging(Section, frozen=True):
-    """How the daemon logs."""
+    """Logging of the daemon."""
 
     format: Literal["text", "json"] = "text"
-    """`text` as klog writes it, `json` with component-base's keys."""
+    """`text` in klog's format, `json` with component-base's keys."""
     verbosity: Annotated[int, msgspec.Meta(ge=0, le=10)] = 0
     """klog's -v: 0 state changes, 2 passes, 4 single objects."""
 
 
 class ServingTls(Section, frozen=True):
-    """Certificates of a port. Files are read again when they change."""
+    """Certificates of a port. Changed files are read again."""
 
     cert_file: str
     key_file: str
@@ -90,10 +90,10 @@ class ServingTls(Section, frozen=True):
 
 
 class Serving(Section, frozen=True):
-    """Where metrics and health are served."""
+    """The port of metrics and health."""
 
     address: str = "0.0.0.0"
-    """An IP address; "127.0.0.1" hides the port from the network, "::" is every address of both families."""
+    """An IP address; "127.0.0.1" makes the port local, "::" is every address of both families."""
     port: PortOrNone = 9153
     """0 turns the port off."""
     tls: ServingTls | None = None
@@ -101,14 +101,14 @@ class Serving(Section, frozen=True):
 
 
 class KubeClient(Section, frozen=True):
-    """How the API server is reached."""
+    """Access to the API server."""
 
     kubeconfig: str = ""
-    """Path of a kubeconfig; empty: the pod's service account, or what $KUBECONFIG names outside a pod."""
+    """Path of a kubeconfig; empty: the pod's service account, or outside a pod the kubeconfig of $KUBECONFIG."""
     context: str = ""
-    """Context in the kubeconfig; empty: its current one."""
+    """Context in the kubeconfig; empty: its current context."""
     timeout: PositiveDuration = PositiveDuration(10)
-    """Bound of one request; watches have their own."""
+    """Time limit of a request; watches have their own."""
 
 
 class Configuration(Section, frozen=True, tag_field="kind"):
@@ -123,7 +123,7 @@ Kind = TypeVar("Kind", bound=Configuration)
 
 
 def load(kind: type[Kind], path: str) -> Kind:
-    """The configuration in a YAML (or JSON) file. Raises ConfigError naming the file and the path inside it."""
+    """Returns the configuration in a YAML (or JSON) file. Raises ConfigError with the file and the path inside it."""
     try:
         text = files.read_regular(path)
     except OSError as exc:
@@ -134,42 +134,42 @@ def load(kind: type[Kind], path: str) -> Kind:
 def parse(kind: type[Kind], text: bytes, *, source: str = "configuration") -> Kind:
     """As `load`, from bytes."""
     try:
-        read = msgspec.convert(documents.load(text), kind, dec_hook=_decode_other)
+        configuration = msgspec.convert(documents.load(text), kind, dec_hook=_decode_other)
     except msgspec.ValidationError as exc:
         raise ConfigError(source, config_errors.explained(kind, str(exc))) from exc
     except documents.DocumentError as exc:
         raise ConfigError(source, f"is not YAML: {exc}") from exc
     if key := documents.repeated_key(text):
-        raise ConfigError(source, f"{key!r:.80} is there twice in one place, expected once: only the last would count")
-    return read
+        raise ConfigError(source, f"duplicate key {key!r:.80}, expected once: the first value would be ignored")
+    return configuration
 
 
 def default(kind: type[Kind]) -> Kind:
-    """The configuration of an empty file."""
+    """Returns the configuration of an empty file."""
     return kind(apiVersion=API_VERSION)
 
 
 def effective(configuration: Configuration) -> str:
-    """The whole configuration with its defaults as one line of JSON, for the first log line."""
+    """Returns the whole configuration with its defaults as a line of JSON, for the first log line."""
     return msgspec.json.encode(configuration, enc_hook=str).decode()
 
 
 def missing_files(part: Section, path: str = "$") -> list[str]:
-    """Of the files that it names, those that cannot be read on this machine, a line each."""
-    found = []
+    """Returns a line for each named file that cannot be read on this machine."""
+    missing = []
     for field in msgspec.structs.fields(part):
         value, where = getattr(part, field.name), f"{path}.{field.encode_name}"
         if isinstance(value, Section):
-            found += missing_files(value, where)
+            missing += missing_files(value, where)
         elif not value or value == field.default:
-            # A default is where a pod finds the file.
+            # A default path exists inside a pod only.
             continue
         elif (field.name == "kubeconfig" or field.name.endswith("_file")) and not os.access(value, os.R_OK):
-            found.append(f"{value}: cannot be read here - at `{where}`")
-    return found
+            missing.append(f"{value}: cannot be read on this machine - at `{where}`")
+    return missing
 
 
-def _decode_other(wanted: type[Any], item: Any) -> Any:
-    if issubclass(wanted, Duration):
-        return wanted.parse(item)
-    raise AssertionError(f"no decoder for {wanted}")
+def _decode_other(kind: type[Any], item: Any) -> Any:
+    if issubclass(kind, Duration):
+        return kind.parse(item)
+    raise AssertionError(f"no decoder for {kind}")

@@ -1,7 +1,7 @@
-"""The port for people and probes: /metrics, /livez, /readyz (and /healthz, as older manifests ask).
+"""The port for metrics and probes: /metrics, /livez, /readyz (and /healthz for older manifests).
 
-Liveness is a heartbeat: each loop beats at every turn, and a loop that has been silent for longer than it
-promised makes the process not live. Readiness is a list of named conditions; the answer names those that are not met.
+Liveness is a heartbeat: each loop beats at every iteration. A loop that has been silent for longer than its limit makes
+the process not live. Readiness is a list of named conditions; the answer names the conditions that are not met.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from topowise.runtime.probe_server import LIMITS, Answer, Limits, ProbeServer
 from topowise.text import escaped
 
 _RENDERED_FOR_S: Final = 1.0
-# A rendering is kept for so many times the CPU time that it took, so that renderings take 1 % at most.
+# A rendering is kept for this multiple of its CPU time, so that renderings take 1 % at most.
 _RENDERED_FOR_TIMES: Final = 100.0
 
 
@@ -34,21 +34,21 @@ class Heartbeat:
         self._last = clock()
 
     def beat(self) -> None:
-        """Called at every turn of the loop."""
+        """Called at every iteration of the loop."""
         self._last = self._clock()
 
     def silence(self) -> str | None:
-        """None while alive, else what is wrong."""
+        """Returns None while alive, else the problem."""
         silent = self._clock() - self._last
         return f"no sign of life for {silent:.0f}s, at most {self.limit:.0f}s expected" if silent > self.limit else None
 
 
 Check = Callable[[], str | None]
-"""None if all is well, else one line that says what is not."""
+"""None if the check passes, else the problem in a line."""
 
 
 class Health:
-    """What the probes ask; checks are added by the parts they belong to."""
+    """The checks behind the probes; each component adds its own."""
 
     def __init__(self) -> None:
         self.live: dict[str, Check] = {}
@@ -56,7 +56,7 @@ class Health:
 
     @staticmethod
     def report(checks: dict[str, Check]) -> tuple[int, str]:
-        """(HTTP status, a line a check), in the manner of the API server's /readyz?verbose."""
+        """Returns (HTTP status, a line per check), in the format of the API server's /readyz?verbose."""
         lines = []
         failed = False
         for name, check in sorted(checks.items()):
@@ -67,7 +67,7 @@ class Health:
 
 
 class Exposition:
-    """The text of /metrics, rendered once a second at most however often it is asked for."""
+    """The text of /metrics, rendered at most once a second however often it is requested."""
 
     def __init__(
         self,
@@ -83,21 +83,21 @@ class Exposition:
         self.renderings = 0
 
     def text(self) -> bytes:
-        """At most a second old, or a hundred times as old as the CPU time that the rendering took."""
+        """Returns a text that is at most a second old, or a hundred times as old as the CPU time of its rendering."""
         now = self._clock()
         if now >= self._until:
-            started = self._cpu()
-            # The escapes of the text format know no control character but the end of a line, and the backslash.
+            cpu_before = self._cpu()
+            # The text format escapes only line ends and backslashes, no other control characters.
             text = generate_latest(self._registry).decode()
             self._text = escaped(text, keep="\n", backslash=r"\\").encode()
             self.renderings += 1
-            took = self._cpu() - started
-            self._until = now + max(_RENDERED_FOR_S, _RENDERED_FOR_TIMES * took)
+            cpu_seconds = self._cpu() - cpu_before
+            self._until = now + max(_RENDERED_FOR_S, _RENDERED_FOR_TIMES * cpu_seconds)
         return self._text
 
 
 def pages(health: Health, exposition: Exposition) -> dict[str, Callable[[], Answer]]:
-    """What is served, by path."""
+    """Returns the served pages by path."""
 
     def probe(checks: dict[str, Check]) -> Answer:
         status, text = health.report(checks)

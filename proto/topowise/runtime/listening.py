@@ -1,4 +1,4 @@
-"""Sockets to listen on, with an error that names the address: a port that is taken is somebody's mistake, not ours."""
+"""Listening sockets. An error names the address, because a taken port is a mistake of the configuration."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from topowise.runtime.log import kv
 log = logging.getLogger(__name__)
 
 _BACKLOG: Final = 2048
-# A power of two; the program takes as many bits of the hash.
+# A power of two; the program uses this many bits of the hash.
 _QUEUE_BITS: Final = 4
-# Together as many: each connection that waits takes memory of the kernel, which counts for the container.
+# All queues together have _BACKLOG entries: each waiting connection uses kernel memory, which counts for the container.
 _BACKLOG_BY_PEER: Final = _BACKLOG >> _QUEUE_BITS
 _SO_ATTACH_REUSEPORT_CBPF: Final = 51
 # linux/filter.h, linux/bpf_common.h: offsets from here on count from the header of the network layer.
@@ -28,27 +28,29 @@ _IPV4_SOURCE, _IPV6_SOURCE_END = 12, 20
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """A TCP socket that listens; "::" is every address of both families. Raises SourceError if it cannot be had."""
+    """Returns a listening TCP socket; "::" is every address of both families. Raises SourceError if it cannot
+    listen."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     both = address == "::" and socket.has_dualstack_ipv6()
     try:
         return socket.create_server((address, port), family=family, backlog=_BACKLOG, dualstack_ipv6=both)
     except OSError as exc:
-        # The text of create_server says the address once more.
+        # create_server's text has the address too.
         raise cannot(
             endpoint(address, port), os.strerror(exc.errno) if exc.errno and exc.errno > 0 else str(exc)
         ) from exc
 
 
 def listen_by_peer(address: str, port: int, multiplier: int = 0) -> list[socket.socket]:
-    """TCP sockets that listen on one address; the kernel puts all connections of one peer address into one of them.
+    """Returns TCP sockets that listen on an address; the kernel assigns all connections of a peer address to the same
+    socket.
 
     Connections wait in the queue of a socket until they are accepted. A peer that opens more connections than the
-    process accepts fills one queue, and connections of most other peers wait in other queues. One socket alone where
-    the kernel cannot do that. `multiplier` is an odd number of 32 bits for the hash, 0 for a random number. Raises
-    SourceError if the address cannot be listened on.
+    process accepts fills only its queue; connections of most other peers wait in other queues. Returns a single socket
+    where the kernel does not support this. `multiplier` is an odd 32-bit number for the hash, 0 for a random number.
+    Raises SourceError if it cannot listen on the address.
     """
-    # Bound alone: with SO_REUSEPORT from the start, a second process of this user could listen here unnoticed.
+    # Bind without SO_REUSEPORT: otherwise a second process of this user could listen here unnoticed.
     first = listen(address, port)
     sockets = [first]
     try:
@@ -67,21 +69,21 @@ def listen_by_peer(address: str, port: int, multiplier: int = 0) -> list[socket.
 
 
 def _beside(first: socket.socket, *, dualstack: bool) -> socket.socket:
-    """Another socket on the same address. Raises OSError."""
-    where = first.getsockname()[:2]
+    """Returns another socket on the same address. Raises OSError."""
+    address = first.getsockname()[:2]
     return socket.create_server(
-        where, family=first.family, backlog=_BACKLOG_BY_PEER, reuse_port=True, dualstack_ipv6=dualstack
+        address, family=first.family, backlog=_BACKLOG_BY_PEER, reuse_port=True, dualstack_ipv6=dualstack
     )
 
 
 def _by_peer(multiplier: int) -> bytes:
-    """A classic BPF program: the number of the socket, by a hash of the peer's address."""
+    """Returns a classic BPF program that selects the socket by a hash of the peer's address."""
     program = (
         (_LOAD_BYTE, 0, 0, _NETWORK_HEADER),
         (_SHIFT_RIGHT, 0, 0, 4),
         (_IF_EQUAL, 2, 0, 6),
         (_LOAD_WORD, 0, 0, _NETWORK_HEADER + _IPV4_SOURCE),
-        # A jump over the next instruction, whatever was loaded.
+        # Jump over the next instruction, whatever was loaded.
         (_IF_EQUAL, 1, 1, 0),
         (_LOAD_WORD, 0, 0, _NETWORK_HEADER + _IPV6_SOURCE_END),
         (_MULTIPLY, 0, 0, multiplier),
@@ -92,17 +94,17 @@ def _by_peer(multiplier: int) -> bytes:
 
 
 def _attach(listening: socket.socket, program: bytes) -> None:
-    """Raises OSError."""
-    held = ctypes.create_string_buffer(program, len(program))
-    described = struct.pack("HP", len(program) // 8, ctypes.addressof(held))
-    listening.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_REUSEPORT_CBPF, described)
+    """Attaches the program to the sockets of the address. Raises OSError."""
+    buffer = ctypes.create_string_buffer(program, len(program))
+    program_header = struct.pack("HP", len(program) // 8, ctypes.addressof(buffer))
+    listening.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_REUSEPORT_CBPF, program_header)
 
 
 def endpoint(address: str, port: int) -> str:
-    """As URLs and gRPC have it."""
+    """Returns address and port as in URLs and gRPC targets."""
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def cannot(where: str, why: str) -> SourceError:
-    """What to raise for an address on which we cannot listen."""
+    """Returns the error for an address that cannot be listened on."""
     return SourceError(where, f"cannot be listened on: {why}; name another address or port in the configuration")

@@ -1,10 +1,9 @@
-"""Logging in the manner of klog, as text or JSON.
+"""Logging in klog's format, as text or JSON.
 
-Operators read these lines beside the kubelet's and kube-scheduler's, so form and keys are theirs: text as
-`I1121 01:16:03.123456   42 reflector.py:88] "Watch ended" resource="nodes"`, JSON with component-base's keys
-(`ts`, `v`, `logger`, `caller`, `msg`). A message is a constant, what varies goes into key-values:
-`log.info("Published topology", extra=kv(node=name, zones=8))`. Verbosity is klog's: 0 state changes, 2 passes,
-4 objects.
+Operators read these lines beside those of the kubelet and kube-scheduler, so format and keys are equal: text as `I1121
+01:16:03.123456   42 reflector.py:88] "Watch ended" resource="nodes"`, JSON with component-base's keys (`ts`, `v`,
+`logger`, `caller`, `msg`). A message is a constant; variable parts are key-values: `log.info("Published topology",
+extra=kv(node=name, zones=8))`. Verbosity is klog's: 0 state changes, 2 passes, 4 objects.
 """
 
 from __future__ import annotations
@@ -12,12 +11,14 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, Final, Literal, TextIO
 
 import msgspec
 
+from topowise.bounded import Bounded
 from topowise.text import escaped, escaped_json
 
 Format = Literal["text", "json"]
@@ -31,7 +32,7 @@ _MAX_KEY: Final = 200
 
 
 def kv(**values: object) -> dict[str, Any]:
-    """Key-values of a log line, passed as `extra=`."""
+    """Returns key-values of a log line, for `extra=`."""
     return {"kv": values}
 
 
@@ -40,20 +41,20 @@ def _severity(level: int) -> str:
 
 
 class TextFormatter(logging.Formatter):
-    """klog's text form; strings are quoted, a traceback follows on its own lines."""
+    """klog's text format; strings are quoted, a traceback follows on its own lines."""
 
     def format(self, record: logging.LogRecord) -> str:
         stamp = time.strftime("%m%d %H:%M:%S", time.localtime(record.created))
         micros = int(record.created % 1 * 1_000_000)
         head = f"{_severity(record.levelno)}{stamp}.{micros:06d} {record.process:>7} {record.filename}:{record.lineno}]"
-        pairs = "".join(f" {key}={_spell(item)}" for key, item in getattr(record, "kv", {}).items())
+        pairs = "".join(f" {key}={_format_value(item)}" for key, item in getattr(record, "kv", {}).items())
         line = f"{head} {_quote(record.getMessage())}{pairs}"
-        # No line of a traceback begins where a line of the log begins, whatever text an exception has.
+        # The indent keeps text of an exception from looking like a line of the log.
         return f"{line}\n  {_traceback(self, record)}" if record.exc_info else line
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line, with the keys of k8s.io/component-base/logs/json."""
+    """A JSON object per line, with the keys of k8s.io/component-base/logs/json."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -72,32 +73,32 @@ class JsonFormatter(logging.Formatter):
 
 
 class FewPerMinute(logging.Filter):
-    """Of each message at most so many warnings and errors a minute, with how many were left out in the next one.
-
-    A message is a constant, so there are a hundred, and each is a class: whoever makes us warn of a thousand pods,
-    requests or reports, all of them different, gets a thousandth of the log and not all of it.
-    """
+    """Limits warnings and errors per message and minute; the next line has the number of suppressed lines. A message is
+    a constant, so there are about a hundred messages, each with its own limit. A source of a thousand different
+    warnings of the same message gets its limit and not the whole log."""
 
     def __init__(self, most: int = 30, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._most = most
         self._clock = clock
-        self._counts: dict[tuple[str, str], tuple[int, int]] = {}
+        # Threads log too.
+        self._lock = threading.RLock()
+        self._counts: Bounded[tuple[str, str], tuple[int, int]] = Bounded(
+            1 << 20, lambda *_: 2 * _MAX_KEY, _MAX_MESSAGES
+        )
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the line is written."""
         if record.levelno < logging.WARNING:
             return True
-        # Libraries have no constants; what they said last is forgotten for it.
-        if len(self._counts) >= _MAX_MESSAGES:
-            self._counts.clear()
         key, minute = (record.name, str(record.msg)[:_MAX_KEY]), int(self._clock() / 60)
-        began, count = self._counts.get(key, (minute, 0))
+        with self._lock:
+            # Libraries have variable messages, so the counts are bounded too.
+            began, count = self._counts.get(key) or (minute, 0)
+            self._counts.put(key, (minute, count + 1 if began == minute else 1))
         if began != minute and count > self._most:
             record.kv = {**getattr(record, "kv", {}), "left_out_before": count - self._most}
-        count = count + 1 if began == minute else 1
-        self._counts[key] = minute, count
-        return count <= self._most
+        return began != minute or count < self._most
 
 
 def _quote(text: str) -> str:
@@ -113,27 +114,27 @@ def _json(item: Any) -> str:
     try:
         document = msgspec.json.encode(item, enc_hook=str).decode()
     except UnicodeEncodeError:
-        # Names of files may have lone surrogates.
+        # File names may contain lone surrogates.
         document = json.dumps(item, default=str)
     return escaped_json(document)
 
 
-def _spell(item: object) -> str:
+def _format_value(item: object) -> str:
     if isinstance(item, bool):
         return "true" if item else "false"
     return str(item) if isinstance(item, int | float) else _quote(str(item))
 
 
 def set_up(verbosity: int = 0, form: Format = "text", stream: TextIO | None = None) -> None:
-    """Makes the root logger write to `stream` (stderr by default); called once, before anything logs."""
+    """Makes the root logger write to `stream` (stderr by default); call it once, before anything logs."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     handler.addFilter(FewPerMinute())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.INFO - min(verbosity, 9))
-    # The libraries below us report what we report ourselves, per connection and without context.
+    # Libraries log events that we log ourselves, per connection and without context.
     for name in ("aiohttp", "asyncio", "uvicorn", "grpc", "kubernetes", "urllib3"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    # It warns of every request that is none, which anybody may send as often as it likes.
+    # uvicorn warns of every malformed request, which any client can send in any number.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)

@@ -1,7 +1,7 @@
-"""The only way to stdout and stderr, logs apart (log.py); the linter bans the streams everywhere else.
+"""The only way to stdout and stderr except logs (log.py); the linter forbids the streams everywhere else.
 
-What people read is lines, and a line is escaped where it is written. So a new command cannot write a name that moves
-the cursor or forges a row, whatever it forgets.
+Output for people consists of lines, and a line is escaped where it is written. So no command can write a name that
+moves the cursor or forges a row.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import NoReturn
 from topowise.text import Line, escaped, rendered
 
 Body = str | Sequence[Line]
-"""Lines for people, or a document in a format that has escapes of its own (documents.spell)."""
+"""Lines for people, or a document in a format with its own escapes (documents.spell)."""
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser of arguments whose errors quote these arguments escaped; its subcommands have the same class."""
+    """An argument parser whose errors quote the arguments escaped; its subcommands have the same class."""
 
     def error(self, message: str) -> NoReturn:
         """Ends the process with status 2."""
@@ -28,28 +28,29 @@ class Parser(argparse.ArgumentParser):
 
 
 def note(line: Line) -> None:
-    """Writes one line to stderr, at once."""
+    """Writes a line to stderr, unbuffered."""
     sys.stderr.write(rendered([line]))
     sys.stderr.flush()
 
 
 def write(body: Body) -> None:
-    """Writes to stdout, at once."""
+    """Writes to stdout, unbuffered."""
     _write(spelled(body))
 
 
 def spelled(body: Body) -> str:
-    """What `write` writes."""
+    """Returns the text that `write` writes."""
     return escaped(body, keep="\n\t") if isinstance(body, str) else rendered(body)
 
 
 def clear_screen() -> None:
-    """Makes an empty terminal of a full one, with the cursor at the top."""
+    """Clears the terminal and moves the cursor to the top."""
     _write("\x1b[H\x1b[2J\x1b[3J")
 
 
 def encode(form: str) -> None:
-    """Makes stdout take every character: UTF-8 for `form` "utf-8", else escapes beyond the encoding of the terminal."""
+    """Makes stdout accept every character: UTF-8 for `form` "utf-8", else escapes for characters that the terminal's
+    encoding lacks."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         if form:
             sys.stdout.reconfigure(encoding=form)
@@ -58,17 +59,17 @@ def encode(form: str) -> None:
 
 
 def drop() -> None:
-    """Makes stdout take the rest without a reader: the interpreter flushes it once more at its end."""
+    """Redirects stdout to /dev/null: the interpreter flushes it once more at exit, and the reader is gone."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def is_terminal() -> bool:
-    """Whether a person reads stdout."""
+    """Whether stdout is a terminal."""
     return sys.stdout.isatty()
 
 
 def is_unicode() -> bool:
-    """Whether stdout takes more than ASCII."""
+    """Whether stdout accepts more than ASCII."""
     return (sys.stdout.encoding or "").lower().startswith("utf")
 
 

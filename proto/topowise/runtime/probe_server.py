@@ -1,15 +1,15 @@
-"""A web server for probes and scrapes that takes a fixed share of the event loop, whatever its clients do.
+"""A web server for probes and scrapes that uses a fixed share of the event loop, whatever its clients do.
 
-The port is open to every pod by default, and its work is done in the thread that answers kube-scheduler. A web server
-that the loop serves as fast as clients ask lets a storm of requests stop the scheduler, so this server works by turns:
+The port is open to every pod by default, and its work runs in the thread that answers kube-scheduler. If it served
+clients as fast as they ask, a storm of requests would stop the scheduler. So this server works in turns:
 
-- A connection gets one answer and is closed. Nothing can be pipelined, and no connection is worth keeping.
-- One turn takes little CPU time, and the next turn waits until the allowance is above zero again. All work for
-  clients is charged: to accept, TLS handshakes, to read, to answer. While the server waits, clients wait in the kernel.
-- A peer address has a limited rate of connections and a limited number of them. A connection beyond the rate is closed
-  as soon as it is accepted. Where connections are too many, the peer that has most of them loses its oldest.
+- A connection gets a single answer and is closed. There is no pipelining, and no connection is worth keeping.
+- A turn takes little CPU time, and the next turn waits until the allowance is above zero again. All work for clients is
+  charged: accepts, TLS handshakes, reads, answers. While the server waits, clients wait in the kernel.
+- A peer address has a limited rate and number of connections. A connection beyond the rate is closed as soon as it is
+  accepted. When there are too many connections, the peer with the most loses its oldest.
 - Connections that are not accepted yet wait in queues by peer (`listening.listen_by_peer`), and each queue gets the
-  same share of the accepts. A kubelet and a Prometheus therefore get through while other peers flood the port.
+  same share of the accepts. So a kubelet and a Prometheus get through while other peers flood the port.
 """
 
 from __future__ import annotations
@@ -26,16 +26,18 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from topowise.runtime.allowance import Allowance
+from topowise.bounded import Bounded
+from topowise.runtime.cpu_allowance import Allowance
 from topowise.runtime.log import kv
 
 log = logging.getLogger(__name__)
 
 _SWEEP_S: Final = 1.0
 _TELL_S: Final = 60.0
-# The kernel hands out ready sockets in rotation; a short list per call keeps the rotation when a turn ends early.
+# The kernel returns ready sockets in rotation; a short list per call keeps the rotation when a turn ends early.
 _EVENTS_PER_POLL: Final = 8
 _MOST_PEERS: Final = 4096
+_PEER_BYTES: Final = 4 << 20
 _RESET: Final = struct.pack("ii", 1, 0)
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _REASONS: Final = {
@@ -51,17 +53,17 @@ class Limits(NamedTuple):
     """Seconds, bytes, and numbers of connections."""
 
     share: float = 0.03
-    """Of the CPU time of the event loop's thread, for all clients together."""
+    """Share of the CPU time of the event loop's thread, for all clients together."""
     burst_s: float = 0.02
-    """CPU time that may be used at once after a while without requests."""
+    """CPU time that is available at once after a time without requests."""
     turn_s: float = 0.001
     """CPU time after which a turn ends; other work of the loop waits for as long."""
     accepts: int = 4
-    """Connections that a turn takes from one queue."""
+    """Connections that a turn accepts from a queue."""
     per_second: float = 50.0
-    """Connections of one peer address in the long run."""
+    """Connections of a peer address in the long run."""
     at_once: float = 100.0
-    """Connections of one peer address after a while without any."""
+    """Connections of a peer address at once, after a time without any."""
     connections: int = 64
     of_one_peer: int = 8
     head_bytes: int = 8192
@@ -73,7 +75,7 @@ LIMITS: Final = Limits()
 
 
 class Answer(NamedTuple):
-    """What a page says."""
+    """The answer of a page."""
 
     status: int
     body: bytes
@@ -84,7 +86,7 @@ Page = Callable[[], Answer]
 
 
 class _Peer:
-    """What one address may do: tokens for connections, and the connections that are open, oldest first."""
+    """A peer address: its tokens for connections, and its open connections, oldest first."""
 
     __slots__ = ("at", "connections", "tokens")
 
@@ -95,7 +97,7 @@ class _Peer:
 
 
 class _Connection:
-    """A client from its accept to the end of its only answer."""
+    """A client connection, from its accept to the end of its answer."""
 
     __slots__ = ("born", "left", "peer", "received", "shaken", "sock")
 
@@ -109,10 +111,8 @@ class _Connection:
 
 
 class ProbeServer:
-    """`pages` by path. `context` gives the TLS context for a new connection, None for plain HTTP.
-
-    `served`, `accepted` and `closed` (by reason) count; turns are counted by `turns`.
-    """
+    """Serves `pages` by path. `context` returns the TLS context for a new connection, None for plain HTTP. `served`,
+    `accepted` and `closed` (by reason) count connections; `turns` counts turns."""
 
     def __init__(
         self,
@@ -128,29 +128,29 @@ class ProbeServer:
         self._allowance = Allowance(limits.share, limits.burst_s, clock=clock)
         self._poll = select.epoll()
         self._listening: dict[int, socket.socket] = {}
-        # Oldest first: all connections have the same lifetime.
+        # Oldest first, because all connections have the same lifetime.
         self._open: dict[int, _Connection] = {}
-        self._peers: dict[str, _Peer] = {}
-        self._told_at = float("-inf")
-        self._untold: Counter[str] = Counter()
+        self._peers: Bounded[str, _Peer] = Bounded(_PEER_BYTES, lambda *_: 500, _MOST_PEERS)
+        self._logged_at = float("-inf")
+        self._unlogged: Counter[str] = Counter()
         self.turns = self.accepted = self.served = 0
         self.closed: Counter[str] = Counter()
 
     async def run(self, listening: Sequence[socket.socket]) -> None:
-        """Serves until cancelled, and closes everything then."""
+        """Serves until cancelled, then closes everything."""
         for sock in listening:
             self.listen_on(sock)
         try:
             while True:
                 await self._wait()
                 self.turn()
-                # Not at once even with an allowance: the loop's other work comes between two turns.
+                # Yield even with allowance left: other work of the loop runs between two turns.
                 await asyncio.sleep(self._allowance.delay())
         finally:
             self.close()
 
     def listen_on(self, sock: socket.socket) -> None:
-        """Accepts from this socket from the next turn on, and closes it in the end."""
+        """Accepts from this socket from the next turn on; `close` closes it."""
         sock.setblocking(False)
         self._listening[sock.fileno()] = sock
         self._poll.register(sock.fileno(), select.EPOLLIN)
@@ -164,10 +164,10 @@ class ProbeServer:
         self._poll.close()
 
     async def _wait(self) -> None:
-        """Until a client wants something, or connections may have become too old."""
+        """Waits until a client is ready, or until it is time to check lifetimes."""
         loop = asyncio.get_running_loop()
         woken = asyncio.Event()
-        # A reader that stays would be called in every turn of the loop while the server waits.
+        # A permanent reader would be called in every iteration of the loop while the server waits.
         loop.add_reader(self._poll.fileno(), woken.set)
         timer = loop.call_later(_SWEEP_S, woken.set) if self._open else None
         try:
@@ -178,7 +178,7 @@ class ProbeServer:
                 timer.cancel()
 
     def turn(self) -> None:
-        """Does some of what clients wait for, and charges it."""
+        """Does some of the clients' work, and charges it."""
         self.turns += 1
         started = time.thread_time()
         self._sweep()
@@ -200,7 +200,7 @@ class ProbeServer:
             except (BlockingIOError, ConnectionError):
                 return
             except OSError:
-                # No file descriptor is left. The connection stays in the queue, so the next turn comes later.
+                # No file descriptor is left. The connection stays in the queue, so the next turn is delayed.
                 self._allowance.charge(self._limits.share * _SWEEP_S)
                 return
             self.accepted += 1
@@ -219,7 +219,9 @@ class ProbeServer:
         if len(peer.connections) >= self._limits.of_one_peer:
             self._evict(peer)
         elif len(self._open) >= self._limits.connections:
-            self._evict(max((one.peer for one in self._open.values()), key=lambda owner: len(owner.connections)))
+            self._evict(
+                max((connection.peer for connection in self._open.values()), key=lambda owner: len(owner.connections))
+            )
         sock.setblocking(False)
         if self._context is not None:
             try:
@@ -230,18 +232,13 @@ class ProbeServer:
         connection = _Connection(sock, peer, now)
         self._open[sock.fileno()] = peer.connections[sock.fileno()] = connection
         self._poll.register(sock.fileno(), select.EPOLLIN)
-        # The request of an honest client is here already.
+        # A well-behaved client has sent its request already.
         self._serve(connection)
 
     def _peer(self, address: str, now: float) -> _Peer:
         limits = self._limits
-        peer = self._peers.pop(address, None)
-        if peer is None:
-            peer = _Peer(limits.at_once, now)
-            if len(self._peers) >= _MOST_PEERS:
-                # The peer that was seen longest ago; its open connections know it still.
-                del self._peers[next(iter(self._peers))]
-        self._peers[address] = peer
+        # Open connections keep their reference to a peer that is dropped here.
+        peer = self._peers.once(address, lambda: _Peer(limits.at_once, now))
         peer.tokens = min(limits.at_once, peer.tokens + (now - peer.at) * limits.per_second)
         peer.at = now
         return peer
@@ -258,7 +255,7 @@ class ProbeServer:
         except ssl.SSLWantWriteError:
             events = select.EPOLLOUT
         except (OSError, ValueError):
-            # The client has gone, or speaks no TLS; that is worth no line of the log.
+            # The client is gone or does not use TLS, which is not worth a log line.
             events = 0
         if events:
             self._poll.modify(connection.sock.fileno(), events)
@@ -266,7 +263,7 @@ class ProbeServer:
             self._close(connection)
 
     def _step(self, connection: _Connection) -> int:
-        """What to wait for next, 0 for the end. Raises what the socket raises."""
+        """Returns the poll event to wait for next, 0 at the end. Raises the socket's errors."""
         sock = connection.sock
         if not connection.shaken:
             assert isinstance(sock, ssl.SSLSocket)
@@ -303,7 +300,7 @@ class ProbeServer:
         elif page is None:
             answer = Answer(404, b"no such page, expected one of %s\n" % b", ".join(self._pages))
         else:
-            answer = _said(page)
+            answer = _answer_of(page)
         reason = _REASONS.get(answer.status, b"Service Unavailable")
         return b"HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %d\r\nConnection: close\r\n%s\r\n%s" % (
             answer.status,
@@ -323,23 +320,23 @@ class ProbeServer:
     def _close(self, connection: _Connection) -> None:
         fd = connection.sock.fileno()
         del self._open[fd], connection.peer.connections[fd]
-        # Closing takes the socket out of the poll too.
+        # Closing removes the socket from the poll too.
         connection.sock.close()
 
     def _count(self, reason: str) -> None:
         self.closed[reason] += 1
-        self._untold[reason] += 1
+        self._unlogged[reason] += 1
 
     def _tell(self) -> None:
         now = self._clock()
-        if self._untold and now - self._told_at > _TELL_S:
-            counts = {reason.replace(" ", "_"): count for reason, count in self._untold.items()}
+        if self._unlogged and now - self._logged_at > _TELL_S:
+            counts = {reason.replace(" ", "_"): count for reason, count in self._unlogged.items()}
             log.warning("Closed connections to the port of metrics and probes", extra=kv(**counts))
-            self._untold.clear()
-            self._told_at = now
+            self._unlogged.clear()
+            self._logged_at = now
 
 
-def _said(page: Page) -> Answer:
+def _answer_of(page: Page) -> Answer:
     try:
         return page()
     except Exception:

@@ -1,4 +1,4 @@
-"""What is being done, a line on stderr each second, once it has taken longer than people wait."""
+"""Reports the present step on stderr each second, for work that takes longer than two seconds."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What keeps the event loop when it stands still, from a thread that looks at it now and then.
+"""Reports what blocks the event loop, from a thread that checks it regularly.
 
-Nothing in the loop can say so: it runs again when the blocking call is over, and then the call is no longer on the
-stack. The thread needs the interpreter's lock, so of native code that keeps the lock the stack is seen only afterwards.
+The loop itself cannot report it: it continues only when the blocking call has returned and is no longer on the stack.
+The thread needs the interpreter's lock, so a native call that keeps the lock shows only afterwards.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _MOST_CALLS: Final = 40
 
 
 class StallWatch:
-    """Looks at the loop of the thread that makes it, which calls `beat` many times within `limit` seconds."""
+    """Watches the loop of the thread that creates it, which calls `beat` many times within `limit` seconds."""
 
     def __init__(self, limit: float = LIMIT_S, clock: Callable[[], float] = time.monotonic) -> None:
         self._limit = limit
         self._clock = clock
         self._watched = threading.get_ident()
         self._beat_at = self._looked_at = clock()
-        self._told_of: float | None = None
+        self._reported_beat: float | None = None
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="stall watch", daemon=True)
 
@@ -48,23 +48,23 @@ class StallWatch:
         self._end.set()
 
     def beat(self) -> None:
-        """The loop has turned; says so once if it had stood still."""
+        """Notes an iteration of the loop; logs once if the loop had been blocked."""
         before, self._beat_at = self._beat_at, self._clock()
-        if self._told_of is not None:
-            self._told_of = None
+        if self._reported_beat is not None:
+            self._reported_beat = None
             log.warning("The event loop goes on", extra=kv(stood_still_s=round(self._beat_at - before, 1)))
 
     def look(self) -> None:
-        """Logs the stack of the loop's thread, once for each time that the loop stands still."""
+        """Logs the stack of the loop's thread, once for each time that the loop is blocked."""
         now, beat_at = self._clock(), self._beat_at
         since_look, self._looked_at = now - self._looked_at, now
-        if now - beat_at < self._limit or self._told_of == beat_at:
+        if now - beat_at < self._limit or self._reported_beat == beat_at:
             return
         if since_look > self._limit:
-            # This thread has not run either, so the stack is not to blame. The next look is another chance.
+            # This thread did not run either, so the stack is not the cause. The next check decides.
             log.warning("The process stood still: stopped, or without CPU", extra=kv(seconds=round(since_look, 1)))
             return
-        self._told_of = beat_at
+        self._reported_beat = beat_at
         frame = sys._current_frames().get(self._watched)
         calls = traceback.extract_stack(frame)[-_MOST_CALLS:] if frame is not None else []
         stack = " > ".join(f"{call.name} ({call.filename}:{call.lineno})" for call in calls)

@@ -1,8 +1,8 @@
-"""Named long-running tasks under one roof.
+"""Runs named long-running tasks.
 
-Every task of a daemon runs forever. One that returns or raises is a defect: the process logs which one and ends,
-and the pod's restart is the cure; a daemon that lost a loop and looks alive is the worst outcome. Sources that may
-fail retry inside their own loop.
+Every task of a daemon runs forever. If a task returns or raises, that is a defect: the process logs its name and ends,
+and the pod is restarted. A daemon that lost a loop and looks alive would be worse. Sources that may fail retry inside
+their own loop.
 """
 
 from __future__ import annotations
@@ -22,10 +22,8 @@ log = logging.getLogger(__name__)
 async def run_until_stopped(
     tasks: Mapping[str, Coroutine[Any, Any, None]], *, stop: asyncio.Event | None = None
 ) -> int:
-    """Runs the tasks until SIGTERM, SIGINT or `stop`, then cancels and awaits them all.
-
-    Returns the process's exit status: 0 after a stop, 1 if a task ended by itself.
-    """
+    """Runs the tasks until SIGTERM, SIGINT or `stop`, then cancels and awaits them. Returns the process's exit status:
+    0 after a stop, 1 if a task ended by itself."""
     stopping = stop or asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -47,14 +45,14 @@ async def run_until_stopped(
 
 
 class TaskEndedError(Exception):
-    """A task that runs until it is cancelled has ended by itself; the text names the task and says how."""
+    """A task that should run until it is cancelled has ended by itself; the text names the task and the cause."""
 
 
 async def unending(name: str, work: Coroutine[Any, Any, None]) -> None:
-    """Runs work that ends by a cancellation of this task alone. Raises TaskEndedError, from what the work has raised.
+    """Runs work that must end only by a cancellation of this task. Raises TaskEndedError, from the work's exception.
 
     A CancelledError without a call of `Task.cancel` is a defect of the work, such as a time limit that leaked out.
-    asyncio takes a task that ends by it for cancelled: the log gets no reason, and a TaskGroup goes on without it.
+    asyncio would treat the task as cancelled: the log would get no reason, and a TaskGroup would continue without it.
     """
     try:
         await work
@@ -62,25 +60,26 @@ async def unending(name: str, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
-        raise TaskEndedError(f"{name}: {type(exc).__name__}, although nobody cancelled the task") from exc
+        raise TaskEndedError(f"{name}: {type(exc).__name__}, although the task was not cancelled") from exc
     except Exception as exc:
         raise TaskEndedError(f"{name}: {_text(exc)}") from exc
     raise TaskEndedError(f"{name}: returned, expected to run until it is cancelled")
 
 
 def _log_end(task: asyncio.Task[Any]) -> None:
-    said = "Task ended, stopping the process"
+    message = "Task ended, stopping the process"
     failure = asyncio.CancelledError() if task.cancelled() else task.exception()
     cause = None if failure is None else failure.__cause__
     if isinstance(cause, TopowiseError):
-        # Raised on purpose: its text says it all.
-        log.error(said, extra=kv(task=task.get_name(), why=cause))
+        # A deliberate error: its text is complete without a traceback.
+        log.error(message, extra=kv(task=task.get_name(), why=cause))
     else:
-        log.error(said, extra=kv(task=task.get_name(), why=_text(failure)), exc_info=failure)
+        log.error(message, extra=kv(task=task.get_name(), why=_text(failure)), exc_info=failure)
 
 
 def _text(failure: BaseException | None) -> str:
-    """Type and text; of a group, those of all in it, as the group's own text names none."""
+    """Returns type and text; for a group those of all its exceptions, because the group's own text names none of
+    them."""
     if isinstance(failure, BaseExceptionGroup):
         return "; ".join(_text(part) for part in failure.exceptions)
     if isinstance(failure, TaskEndedError):

@@ -1,8 +1,8 @@
-"""TLS for the ports we serve: 1.2 and later, HTTP/1.1 only, client certificates if a CA for them is named.
+"""TLS for served ports: 1.2 and later, HTTP/1.1 only, client certificates if a CA for them is configured.
 
-Certificates and CAs are renewed under a running process (cert-manager writes new files some weeks before the old ones
-end), so a port has to take them up without a restart. A context cannot forget a CA, nor the sessions that it has given
-to clients of that CA, so a whole new one is made, and every new connection is one of it from the beginning.
+Certificates and CAs are renewed while the process runs (cert-manager writes new files some weeks before the old
+certificates expire), so a port must reload them without a restart. A context cannot drop a CA, nor the sessions of
+clients of that CA. So a new context is made, and every new connection uses it from the start.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class _Listening(ssl.SSLContext):
-    """What an event loop listens with; it makes connections by `wrap_bio` alone."""
+    """The context that the event loop listens with; the loop makes connections by `wrap_bio` only."""
 
     current: ssl.SSLContext
 
@@ -30,10 +30,8 @@ class _Listening(ssl.SSLContext):
 
 
 class Certificate:
-    """The certificate of a port. `context` is to listen with; it always serves the current files.
-
-    Raises SourceError naming the file that cannot be used.
-    """
+    """The certificate of a port. Listen with `context`; it always serves the current files. Raises SourceError with the
+    file that cannot be used."""
 
     def __init__(self, settings: ServingTls) -> None:
         self._settings = settings
@@ -42,13 +40,13 @@ class Certificate:
         self.context.current = checked_context(settings)
 
     async def keep_current(self, interval: float = 10.0) -> None:
-        """Looks for changed files until cancelled."""
+        """Checks for changed files until cancelled."""
         while True:
             await asyncio.sleep(interval)
             self.renew()
 
     def renew(self) -> bool:
-        """Takes up changed files. Files that do not fit each other yet leave the old ones in use."""
+        """Loads changed files. While they do not match each other, the old files stay in use."""
         now = stamps(self._settings)
         if now == self._seen:
             return False
@@ -56,17 +54,17 @@ class Certificate:
         try:
             self.context.current = checked_context(self._settings)
         except SourceError as exc:
-            log.warning("Renewed certificate cannot be used, keeping the old one", extra=kv(why=exc))
+            log.warning("Renewed certificate cannot be used, keeping the old certificate", extra=kv(why=exc))
             return False
         log.info("Serving the renewed certificate", extra=kv(file=self._settings.cert_file))
         return True
 
 
 def checked_context(settings: ServingTls) -> ssl.SSLContext:
-    """Of the files as they are, which fit each other. Raises SourceError naming the one that cannot be used."""
+    """Returns a context of the present files. Raises SourceError with the file that cannot be used."""
     context = files.as_go(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # Go takes HTTP/2 wherever it is offered, and it is the slower one here.
+    # Go clients use HTTP/2 if it is offered, and it is slower here.
     context.set_alpn_protocols(["http/1.1"])
     try:
         files.load_chain(context, settings.cert_file, settings.key_file)
@@ -83,5 +81,5 @@ def checked_context(settings: ServingTls) -> ssl.SSLContext:
 
 
 def stamps(settings: ServingTls) -> tuple[tuple[int, int], ...]:
-    """What is another if a file has changed."""
+    """Returns a value that changes when a file changes."""
     return files.stamps(*filter(None, (settings.cert_file, settings.key_file, settings.client_ca_file)))

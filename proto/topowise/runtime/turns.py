@@ -1,7 +1,7 @@
-"""Turns of the event loop: long work gives them up, and how long they take is measured.
+"""Splits long work on the event loop into slices, and measures the loop's lag.
 
-Both daemons do everything in one thread, so whoever works for long keeps all others waiting: a scheduler that asks, a
-probe, an event. Work on a whole cluster is therefore done step by step, and `Lag` tells whether it is.
+Both daemons do everything in a single thread, so long work delays everything else: a scheduler's request, a probe, an
+event. Work on a whole cluster is therefore done step by step, and `Lag` measures the delay.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from topowise.runtime.stalls import StallWatch
 
 Item = TypeVar("Item")
 
-# Work between two turns, in seconds: whoever else has something to do waits for as long.
+# Seconds of work in a slice: other tasks wait for as long.
 SLICE_S: Final = 0.002
-# Ten wake-ups a second are not seen in the CPU's use.
+# Ten wake-ups a second use hardly any CPU.
 _INTERVAL_S: Final = 0.1
 _BUCKETS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 
 
 class UnpreparedError(Exception):
-    """The answer would take long; it does not once the `steps` are done, and is to be asked for again then."""
+    """The answer would take long. Do the `steps` first, then ask again."""
 
     def __init__(self, steps: Iterator[None]) -> None:
         super().__init__("the answer is to be made in steps")
@@ -34,7 +34,7 @@ class UnpreparedError(Exception):
 
 
 async def sliced(steps: Iterable[object]) -> None:
-    """Does all steps, and lets others run whenever they have taken `SLICE_S`."""
+    """Does all steps, and lets other tasks run after each `SLICE_S`."""
     since = time.monotonic()
     for _ in steps:
         if time.monotonic() - since > SLICE_S:
@@ -43,31 +43,31 @@ async def sliced(steps: Iterable[object]) -> None:
 
 
 async def collected(steps: Iterable[Item | None]) -> list[Item]:
-    """What the steps come to, in slices as well."""
-    found: list[Item] = []
+    """Returns the items that the steps yield, in slices as well."""
+    items: list[Item] = []
 
     def gather() -> Iterator[None]:
         for item in steps:
             if item is not None:
-                found.append(item)
+                items.append(item)
             yield
 
     await sliced(gather())
-    return found
+    return items
 
 
 class Portions:
-    """Items that there may not be time for all of: as many as `seconds` suffice for, one at the least. Where some are
-    left, the next time begins at another one, so that none is left out for ever."""
+    """Iterates over as many items as fit into `seconds`, at least one. If items are left, the next call starts at
+    another item, so that every item gets its turn."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
         self._clock = clock
-        # As a part of the whole, which may be of others the next time.
+        # A fraction, because the next sequence may have another length.
         self._begin = 0.0
 
     def of(self, items: Sequence[Item]) -> Iterator[Item]:
-        """A portion of these."""
+        """Yields a portion of the items."""
         until, begin = self._clock() + self._seconds, int(self._begin * len(items))
         for count, item in enumerate((*items[begin:], *items[:begin]), 1):
             yield item
@@ -77,22 +77,20 @@ class Portions:
 
 
 class Lag:
-    """How much later than it asked for a timer of the loop runs, looked at ten times a second.
-
-    It is on the wall: a node that gives the process no CPU shows here too, as it does to those who wait.
-    """
+    """Measures how late a timer of the loop runs, ten times a second. Wall-clock time: it includes the time in which
+    the node gives the process no CPU, because requests wait for that too."""
 
     def __init__(self, registry: CollectorRegistry, prefix: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._seconds = Histogram(
             f"{prefix}_event_loop_lag_seconds",
-            "How late timers of the event loop run: for as long somebody has kept all others waiting.",
+            "How late timers of the event loop run: for this time other work has blocked the loop.",
             buckets=_BUCKETS,
             registry=registry,
         )
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         with StallWatch() as watch:
             while True:
                 due = self._clock() + _INTERVAL_S

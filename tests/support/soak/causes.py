@@ -107,7 +107,7 @@ def gives_twice(kubelet: Kubelet) -> bool:
     if kubelet.cpu is None:
         return False
     taken = 0
-    for containers in kubelet.cpu.held.values():
+    for containers in kubelet.cpu.allocations.values():
         mine = 0
         for cpus in containers.values():
             mine |= cpus

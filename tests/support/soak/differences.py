@@ -21,7 +21,7 @@ def told(node: HollowNode, replica: Replica, pod: pods.Pod) -> str:
     decision = believed.fork().admit(pod)
     bookings = {
         one.record.name: (one.state.name, state.is_reported(one.uid), state.is_placed(one.uid))
-        for one in state.bookings.values()
+        for one in state.history.entries()
     }
     return "\n".join(
         [

@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from topowise import nrt, pods
-from topowise.attributes import doubts
+from topowise.attributes import confirmation
 from topowise_scheduler.kubelet import Kubelet
 
 PODS = "/api/v1/pods"
@@ -303,5 +303,5 @@ class Heard:
         version = report.metadata.resourceVersion
         last = self.reports.get(report.metadata.name)
         if last is None or last.version != version:
-            reasons = doubts.read_reasons({one.name: one.value for one in report.attributes})
+            reasons = confirmation.read_reasons({one.name: one.value for one in report.attributes})
             self.reports[report.metadata.name] = ReportHeard(version, reasons, self._clock())

@@ -15,7 +15,7 @@ import msgspec
 from soak.heard import Known
 from soak.worlds import Courses, admits, gives_anything, gives_memory, places, spread, without_memory
 from topowise import pods
-from topowise.attributes import doubts
+from topowise.attributes import confirmation
 from topowise_scheduler import refusals
 from topowise_scheduler.cluster.gates.quarantine import QUARANTINE_S
 from topowise_scheduler.kubelet import Kubelet, cost
@@ -117,11 +117,13 @@ def _unconfirmed(pod: pods.Pod, known: Known, truth: Truth) -> str:
         return ""
     needs = pods.needs(pod)
     asked = {name for one in needs.containers for name in one.limits if name not in _NATIVE}
-    devices = {one.removeprefix(doubts.DEVICE) for one in known.report.doubts if one.startswith(doubts.DEVICE)}
+    devices = {
+        one.removeprefix(confirmation.DEVICE) for one in known.report.doubts if one.startswith(confirmation.DEVICE)
+    }
     if devices & asked:
         return UNCONFIRMED
     may_hold = needs.qos == "Guaranteed" or any(one.limits.get(name) for one in needs.containers for name in asked)
-    return UNCONFIRMED if may_hold and not doubts.of_devices_only(known.report.doubts) else ""
+    return UNCONFIRMED if may_hold and not confirmation.of_devices_only(known.report.doubts) else ""
 
 
 def _quarantined(pod: pods.Pod, known: Known, truth: Truth) -> str:

@@ -210,7 +210,7 @@ class Referee:
     def _is_by_chance(self, uid: str, name: str) -> bool:
         service = self._world.replica.service
         state = service.ledger.node_states.of(name)
-        booking = None if state is None else state.bookings.get(uid)
+        booking = None if state is None else state.history.entry(uid)
         return booking is not None and service.answers.may_be_refused(booking.record, name)
 
     def _tell(self, text: str, name: str, pod: pods.Pod) -> None:
@@ -232,10 +232,10 @@ def _hold_leftovers(kubelet: Kubelet, node: HollowNode) -> frozenset[str]:
     leftovers = frozenset(managers.holders) - node.kubelet.model.active.keys()
     for uid in sorted(leftovers):
         kubelet.hold(uid, {}, {})
-        for name, cpus in (managers.cpu.held.get(uid, {}) if managers.cpu is not None else {}).items():
+        for name, cpus in (managers.cpu.allocations.get(uid, {}) if managers.cpu is not None else {}).items():
             if kubelet.cpu is not None and not cpus & ~kubelet.cpu.available:
                 kubelet.cpu.hold(uid, name, cpus)
-        for name, blocks in (managers.memory.held.get(uid, {}) if managers.memory is not None else {}).items():
+        for name, blocks in (managers.memory.allocations.get(uid, {}) if managers.memory is not None else {}).items():
             if kubelet.memory is not None:
                 kubelet.memory.hold(uid, name, blocks)
     return leftovers

@@ -432,7 +432,7 @@ def test_notes_tell_what_to_type(helm: Run, chart: Path, recipe: str) -> None:
     assert "is installed, from ghcr.io/topowise/topowise:" in notes
     assert "kubectl label namespace topowise-system pod-security.kubernetes.io/enforce=privileged" in notes
     if not recipe:
-        assert "runs registry.k8s.io/kube-scheduler:v1.36.2, as\nscheduler.kubeScheduler.image says.\n" in notes
+        assert "runs registry.k8s.io/kube-scheduler:v1.36.2, as\nscheduler.kubeScheduler.image sets.\n" in notes
     _, has_extender, entry = notes.partition("  extenders:\n")
     assert bool(has_extender) == (recipe in ("default-scheduler", "cert-manager", "opt-in"))
     if has_extender:
@@ -446,7 +446,7 @@ def test_notes_tell_what_to_type(helm: Run, chart: Path, recipe: str) -> None:
     ("settings", "expected"),
     [
         ((), ""),
-        (("scheduler.restrictWrites=false",), "WARNING: no ValidatingAdmissionPolicy limits what the service writes"),
+        (("scheduler.restrictWrites=false",), "WARNING: no ValidatingAdmissionPolicy limits the service's writes"),
         (("scheduler.mode=static",), "The service has the same user as a kube-scheduler"),
         (("scheduler.mode=static", "scheduler.static.user=topowise-scheduler"), ""),
     ],

@@ -29,12 +29,12 @@ from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.metrics import Metrics
 from topowise_scheduler import refusals, strategies
 from topowise_scheduler.configuration import SchedulerConfiguration
-from topowise_scheduler.kubectl import arguments
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.masks import members
+from topowise_scheduler.presentation.explain import explanation
+from topowise_scheduler.presentation.kubectl import arguments
 from topowise_scheduler.replay import Scenario
 from topowise_scheduler.strategies import scale
-from topowise_scheduler.view import explanation
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 DOCS = REPOSITORY / "docs"

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -18,6 +19,7 @@ import topowise_scheduler
 from exporter_setup import MACHINE, FakeKubelet
 from sandbox import machines
 from scheduling import NoApi, Service, exact, kubelet, pod, scope
+from topowise import pods
 from topowise.errors import ApiError
 from topowise.runtime.config import API_VERSION
 from topowise_exporter.conditions import Conditions
@@ -29,6 +31,8 @@ from topowise_exporter.metrics import Metrics
 from topowise_exporter.observe import Observer
 from topowise_exporter.publisher import Publisher
 from topowise_exporter.triggers import Trigger
+from topowise_scheduler.cluster import watch
+from topowise_scheduler.cluster.nodes import Nodes
 from topowise_scheduler.extender import http
 from topowise_scheduler.extender.callers import Callers
 
@@ -150,6 +154,31 @@ async def test_a_pod_from_filter_to_bind() -> None:
     assert_as_written("`POST /filter`", filtering)
     assert_as_written("`POST /prioritize`", scoring)
     assert_as_written("`POST /bind`", binding)
+
+
+def test_a_watch_event_of_a_report() -> None:
+    """Of a node with one pod more than in the report before, and of a node without any change."""
+    service, node = Service("TightFit"), kubelet()
+    consumer = watch._Reports(service.ledger, Nodes())
+    list(consumer.release())
+
+    def apply(version: str) -> Walk:
+        raw = msgspec.json.encode(exact(node, version))
+        with Walk() as walk:
+            consumer.apply("MODIFIED", consumer.decode(raw))
+        return walk
+
+    apply("1")
+    unchanged = apply("2")
+    node.admit(pods.decode(msgspec.json.encode(pod("p", "2"))))
+    service.put(pod("p", "2", node="n1"))
+    for title, walk in (
+        ("watch event of a report, a pod more", apply("3")),
+        ("watch event of a report, another resourceVersion alone", unchanged),
+    ):
+        calls, files = figures(title)
+        assert len(walk.calls) == pytest.approx(calls, rel=0.1)
+        assert walk.files == pytest.approx(files, abs=2)
 
 
 def give(node: FakeKubelet, root: Path) -> None:

@@ -82,7 +82,7 @@ def test_a_configuration_is_checked_without_running_anything(
     assert main(["run", "--config", str(file), "--check"]) == 0
     shown = capsys.readouterr()
     assert shown.out == f"{file}: valid\n"
-    assert shown.err == f"warning: {file}: /nosuch: cannot be read here - at `$.client.kubeconfig`\n"
+    assert shown.err == f"warning: {file}: /nosuch: cannot be read on this machine - at `$.client.kubeconfig`\n"
     file.write_text("{apiVersion: topowise.io/v1alpha1, kind: ExporterConfiguration, nodename: x}")
     assert main(["run", "--config", str(file), "--check"]) == 1
     assert "did you mean nodeName?" in capsys.readouterr().err

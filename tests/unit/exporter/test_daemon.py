@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from topowise.attributes import doubts
+from topowise.attributes import confirmation
 from topowise.errors import ApiError, SourceError
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.runtime.backoff import Backoff
@@ -16,8 +16,8 @@ from topowise_exporter import daemon
 from topowise_exporter.conditions import Conditions
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.daemon import Exporter
-from topowise_exporter.kubelet.model import Allocations
-from topowise_exporter.machine.model import Machine
+from topowise_exporter.kubelet.allocations import Allocations
+from topowise_exporter.machine.inventory import Machine
 from topowise_exporter.metrics import Metrics
 from topowise_exporter.observe import Reading
 from topowise_exporter.publish.topology import Observation
@@ -85,9 +85,9 @@ async def test_a_server_that_wants_us_to_wait_long_does_not_make_us_look_dead(mo
     ("reasons", "written"),
     [
         ((), "present"),
-        ((doubts.device("nic"),), "present"),
-        ((doubts.device("nic"), doubts.PODS), "last"),
-        ((doubts.MEMORY_MANAGER,), "last"),
+        ((confirmation.device("nic"),), "present"),
+        ((confirmation.device("nic"), confirmation.PODS), "last"),
+        ((confirmation.MEMORY_MANAGER,), "last"),
     ],
 )
 async def test_the_last_object_stays_for_doubts_of_more_than_devices(reasons: tuple[str, ...], written: str) -> None:

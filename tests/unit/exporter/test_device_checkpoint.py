@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from topowise.errors import SourceError
-from topowise_exporter.kubelet import device_checkpoint, holders
-from topowise_exporter.kubelet.model import ContainerAllocation, Device, PodAllocation
+from topowise_exporter.kubelet import device_checkpoint, entry_owners
+from topowise_exporter.kubelet.allocations import ContainerAllocation, Device, PodAllocation
 from topowise_exporter.kubelet.state_files import StateFile
 
 REAL = (
@@ -77,15 +77,15 @@ def test_a_resource_without_devices_is_none_that_plug_ins_have_shown() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (b"", "is not the checkpoint"),
-        (REAL[:100], "is not the checkpoint"),
-        (b'{"policyName":"static","defaultCpuSet":"","checksum":1}', "is not the checkpoint"),
+        (b"", "is not a checkpoint"),
+        (REAL[:100], "is not a checkpoint"),
+        (b'{"policyName":"static","defaultCpuSet":"","checksum":1}', "is not a checkpoint"),
         (REAL.replace(b"3660592824", b"3660592825"), "has checksum 3660592825, expected 3660592824"),
         (REAL.replace(b"tegra", b"other", 1), "has checksum"),
-        (REAL.replace(b'"-1"', b'"one"'), "has a NUMA node or an answer"),
-        (REAL.replace(b"Ch8K", b"C!8K"), "has a NUMA node or an answer"),
-        (REAL.replace(b"tegra", b"\xff\xfe", 1), "is not the checkpoint"),
-        (b'{"Data":' * 5000, "is not the checkpoint"),
+        (REAL.replace(b'"-1"', b'"one"'), "has an invalid NUMA node or plug-in answer"),
+        (REAL.replace(b"Ch8K", b"C!8K"), "has an invalid NUMA node or plug-in answer"),
+        (REAL.replace(b"tegra", b"\xff\xfe", 1), "is not a checkpoint"),
+        (b'{"Data":' * 5000, "is not a checkpoint"),
     ],
 )
 def test_a_file_that_no_kubelet_wrote_is_named(text: bytes, problem: str) -> None:
@@ -181,12 +181,12 @@ STATE = device_checkpoint.DeviceState(
 
 
 def test_what_a_finished_init_container_had_beyond_list_is_found() -> None:
-    found = holders.unlisted_devices(STATE, [LISTED], frozenset({"live"}))
+    found = entry_owners.unlisted_devices(STATE, [LISTED], frozenset({"live"}))
     assert found == {"live": (Device("gpu", "b", (1,)),)}
 
 
 def test_a_pod_that_is_listed_with_nothing_holds_what_its_init_container_had_until_its_name_goes() -> None:
-    left, idle = holders.Leftovers(), PodAllocation("ns", "idle")
+    left, idle = entry_owners.Leftovers(), PodAllocation("ns", "idle")
     assert left.living(frozenset(), [LISTED]) == frozenset()
     assert left.living(frozenset({"gone"}), [LISTED, idle]) == {"gone"}
     # Another one without anything does not keep it.
@@ -197,6 +197,6 @@ def test_of_those_before_us_only_the_ones_that_the_last_object_named_live() -> N
     # The checkpoint has pods that ended long ago, and their directories stay as long as their objects.
     idle = [PodAllocation("ns", "idle")]
     both = frozenset({"ended", "named"})
-    left = holders.Leftovers(frozenset({"named"}))
+    left = entry_owners.Leftovers(frozenset({"named"}))
     assert left.living(both, idle) == {"named"}
     assert left.living(both, idle) == {"named"}

@@ -10,8 +10,8 @@ from topowise import nrt
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise_exporter.conditions import Conditions
 from topowise_exporter.display import Display
-from topowise_exporter.kubelet.model import Allocations
-from topowise_exporter.machine.model import Machine
+from topowise_exporter.kubelet.allocations import Allocations
+from topowise_exporter.machine.inventory import Machine
 from topowise_exporter.metrics import Metrics
 from topowise_exporter.observe import ConfigurationSource, Reading
 from topowise_exporter.publish.topology import Observation

@@ -15,7 +15,7 @@ from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.dra.slices import Device, Devices
 from topowise_exporter.hardware import Hardware, HardwareReading
 from topowise_exporter.kubelet import device_checkpoint
-from topowise_exporter.kubelet.model import (
+from topowise_exporter.kubelet.allocations import (
     Allocatable,
     Allocations,
     Claim,
@@ -23,8 +23,8 @@ from topowise_exporter.kubelet.model import (
     MemoryBlock,
     PodAllocation,
 )
-from topowise_exporter.kubelet.model import Device as Plugged
-from topowise_exporter.machine.model import Machine
+from topowise_exporter.kubelet.allocations import Device as Plugged
+from topowise_exporter.machine.inventory import Machine
 from topowise_exporter.observe import Observer, Reading
 
 STATE = b'{"policyName":"static","defaultCpuSet":"0-1","entries":{"u":{"setup":"2-3"}},"checksum":0}'

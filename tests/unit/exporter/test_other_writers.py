@@ -134,7 +134,7 @@ async def test_after_a_single_edit_news_wait_a_minute_and_then_flow_again() -> N
     await writer.publish("ours")
     server.now = 10
     server.write("kubectl-edit", "edited")
-    assert await writer.check() == "it was changed by somebody with kubectl (field manager kubectl-edit)"
+    assert await writer.check() == "it was changed by a user with kubectl (field manager kubectl-edit)"
     assert await writer.publish("ours") == "written"
     server.now = 11
     assert await writer.publish("news") == "held-back"
@@ -251,8 +251,8 @@ async def test_who_has_stopped_is_forgotten_before_an_alert_of_ten_minutes_fires
         ("nfd-topology-updater", "NFD's topology updater (field manager nfd-topology-updater)"),
         (KOORDLET, "Koordinator's koordlet (field manager koordlet)"),
         ("numatopo", "Volcano's resource-exporter (field manager numatopo)"),
-        ("kubectl-client-side-apply", "somebody with kubectl (field manager kubectl-client-side-apply)"),
-        ("ours-of-2019", "a writer that is not known here (field manager ours-of-2019)"),
+        ("kubectl-client-side-apply", "a user with kubectl (field manager kubectl-client-side-apply)"),
+        ("ours-of-2019", "an unknown writer (field manager ours-of-2019)"),
     ],
 )
 def test_products_are_named_as_people_know_them(manager: str, name: str) -> None:

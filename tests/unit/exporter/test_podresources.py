@@ -9,7 +9,7 @@ from sandbox.kubelet import podresources as server
 from sandbox.kubelet.holdings import Block, ContainerHoldings, NodeHoldings, PodHoldings
 from topowise.errors import SourceError
 from topowise.wire import podresources_pb2 as pb
-from topowise_exporter.kubelet.model import Device, MemoryBlock, PodAllocation
+from topowise_exporter.kubelet.allocations import Device, MemoryBlock, PodAllocation
 from topowise_exporter.kubelet.podresources import PodDecoder, PodResources, decode_allocatable
 
 

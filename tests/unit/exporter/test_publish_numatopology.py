@@ -1,6 +1,5 @@
 """The node as Volcano's numa-aware plugin sees it: free CPUs by id, cores that are unique on the machine."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +8,14 @@ import pytest
 import yaml
 
 from topowise import nrt, numatopology
+from topowise.kubeletconfig import KubeletConfiguration
 from topowise.numatopology import CpuInfo, Numatopology
-from topowise.placement import Container
+from topowise_exporter.exclusions import Exclusions
+from topowise_exporter.kubelet.allocations import Allocatable, Allocations, ContainerAllocation, PodAllocation
 from topowise_exporter.machine import Machine
-from topowise_exporter.machine.model import Cpu
-from topowise_exporter.publish.numatopology import build, same
+from topowise_exporter.machine.inventory import Cpu
+from topowise_exporter.publish.numatopology import observed, same
+from topowise_exporter.publish.topology import Observation
 
 CRD = Path(__file__).resolve().parents[3] / "charts/topowise/crds/numatopologies.yaml"
 OWNER = nrt.OwnerReference(apiVersion="v1", kind="Node", name="n1", uid="u")
@@ -45,26 +47,26 @@ TWO_SOCKETS = machine(*(cpu(i, node=8 if i % 4 > 1 else 0, socket=i % 4 // 2, co
 
 def built(
     on: Machine = TWO_SOCKETS,
-    *,
+    *pods: PodAllocation,
     reserved_cpu: str = "1",
-    reserved_cpus: frozenset[int] = frozenset(),
+    reserved_cpus: str = "",
     allocatable: frozenset[int] = frozenset(),
     used: frozenset[int] = frozenset(),
-    containers: Mapping[Container, frozenset[int]] | None = None,
     owner: nrt.OwnerReference | None = None,
 ) -> Numatopology:
-    return build(
-        "n1",
-        on,
-        cpu_policy="static",
-        topology_policy="restricted",
-        reserved_cpu=reserved_cpu,
-        reserved_cpus=reserved_cpus,
-        allocatable=allocatable,
-        used=used,
-        containers=containers or {},
-        owner=owner,
+    kubelet = KubeletConfiguration(
+        cpuManagerPolicy="static",
+        topologyManagerPolicy="restricted",
+        systemReserved={"cpu": reserved_cpu},
+        reservedSystemCPUs=reserved_cpus,
     )
+    allocations = Allocations(Allocatable(cpus=allocatable), pods, unlisted={"u": used})
+    return observed("n1", Observation(on, kubelet, allocations), Exclusions(), owner)
+
+
+def pod(name: str, container: str = "", *cpus: int) -> PodAllocation:
+    containers = (ContainerAllocation(container, frozenset(cpus)),) if cpus else ()
+    return PodAllocation("ns", name, containers)
 
 
 def free(topology: Numatopology) -> str:
@@ -101,14 +103,13 @@ def test_policies_and_capacity_are_the_nodes() -> None:
 
 
 def test_free_cpus_are_the_allocatable_ones_that_nobody_holds() -> None:
-    held = {("ns", "p", "c"): frozenset({1, 5})}
-    made = built(allocatable=frozenset({1, 2, 3, 5, 6, 7}), used=frozenset({2}), containers=held)
+    made = built(TWO_SOCKETS, pod("p", "c", 1, 5), allocatable=frozenset({1, 2, 3, 5, 6, 7}), used=frozenset({2}))
     assert free(made) == "3,6-7"
 
 
 def test_reserved_cpus_are_never_offered() -> None:
-    assert free(built(reserved_cpus=frozenset({0, 4}))) == "1-3,5-7"
-    assert free(built(reserved_cpus=frozenset({0, 4}), allocatable=frozenset(range(8)))) == "1-3,5-7"
+    assert free(built(reserved_cpus="0,4")) == "1-3,5-7"
+    assert free(built(reserved_cpus="0,4", allocatable=frozenset(range(8)))) == "1-3,5-7"
 
 
 def test_cpus_that_are_not_online_are_not_free() -> None:
@@ -119,27 +120,21 @@ def test_cpus_that_are_not_online_are_not_free() -> None:
 @pytest.mark.parametrize(
     ("named", "allocatable", "expected"),
     [
-        pytest.param(frozenset({3}), frozenset(), "0", id="named CPUs are gone already"),
-        pytest.param(frozenset(), frozenset(range(1, 8)), "0", id="the kubelet's choice is gone already"),
-        pytest.param(frozenset(), frozenset(), "500m", id="nobody says which CPUs"),
+        pytest.param("3", frozenset(), "0", id="named CPUs are gone already"),
+        pytest.param("", frozenset(range(1, 8)), "0", id="the kubelet's choice is gone already"),
+        pytest.param("", frozenset(), "500m", id="nobody says which CPUs"),
     ],
 )
 def test_the_reader_is_left_to_reserve_only_what_is_not_left_out(
-    named: frozenset[int], allocatable: frozenset[int], expected: str
+    named: str, allocatable: frozenset[int], expected: str
 ) -> None:
     made = built(reserved_cpu="500m", reserved_cpus=named, allocatable=allocatable)
     assert made.spec.resReserved == {"cpu": expected}
 
 
 def test_pods_show_the_exclusive_cpus_of_each_container_in_order() -> None:
-    made = built(
-        containers={
-            ("ns", "b", "z"): frozenset({5}),
-            ("ns", "b", "a"): frozenset({1, 2, 99}),
-            ("ns", "a", "c"): frozenset({6, 7}),
-            ("ns", "shared", "c"): frozenset(),
-        }
-    )
+    containers = (ContainerAllocation("z", frozenset({5})), ContainerAllocation("a", frozenset({1, 2, 99})))
+    made = built(TWO_SOCKETS, PodAllocation("ns", "b", containers), pod("a", "c", 6, 7))
     assert written(made)["spec"]["podAllocations"] == [
         {"name": "a", "namespace": "ns", "containerAllocations": [{"name": "c", "allocations": {"cpu": "6-7"}}]},
         {
@@ -175,7 +170,7 @@ def test_the_definition_names_every_field_that_is_written() -> None:
     names, version = definition["spec"]["names"], definition["spec"]["versions"][0]
     assert (definition["spec"]["group"], version["name"]) == (numatopology.GROUP, numatopology.VERSION)
     assert (names["kind"], names["plural"]) == (numatopology.KIND, numatopology.PLURAL)
-    made = built(containers={("ns", "p", "c"): frozenset({7})})
+    made = built(TWO_SOCKETS, pod("p", "c", 7))
     check(written(made)["spec"], version["schema"]["openAPIV3Schema"]["properties"]["spec"])
 
 
@@ -192,18 +187,7 @@ def check(value: Any, schema: dict[str, Any]) -> None:
 
 def test_every_pod_of_the_kubelet_is_named_whatever_it_holds() -> None:
     """Volcano waits until all that it sent are named, fractions of CPUs or not."""
-    topology = build(
-        "n1",
-        TWO_SOCKETS,
-        cpu_policy="static",
-        topology_policy="restricted",
-        reserved_cpu="0",
-        reserved_cpus=frozenset(),
-        allocatable=frozenset(range(8)),
-        used=frozenset(),
-        containers={("ns", "pinned", "c"): frozenset({1})},
-        pods=[("ns", "shared"), ("ns", "pinned")],
-    )
+    topology = built(TWO_SOCKETS, pod("shared"), pod("pinned", "c", 1), allocatable=frozenset(range(8)))
     shown = written(topology)["spec"]["podAllocations"]
     assert shown == [
         {

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from sandbox import machines
-from topowise import attributes, fingerprint, kubeletconfig, nrt, placement
+from topowise import attributes, fingerprint, kubeletconfig, nrt, numaplacement
 from topowise.attributes import cores, devices, holdings
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise_exporter import machine, zones
 from topowise_exporter.exclusions import Exclusions, PodPattern
-from topowise_exporter.kubelet.model import (
+from topowise_exporter.kubelet.allocations import (
     Allocatable,
     Allocations,
     ContainerAllocation,
@@ -217,13 +217,13 @@ def test_a_node_beyond_a_kubelet_s_masks_is_left_out_with_all_that_is_on_it(hard
 
 def test_numaplacement_tells_the_node_of_each_container(hardware: machine.Machine) -> None:
     topology = made(hardware)
-    metadata = named(topology)[placement.METADATA_ATTRIBUTE]
+    metadata = named(topology)[numaplacement.METADATA_ATTRIBUTE]
     vectors = {
-        numa_id: shown[placement.VECTOR_ATTRIBUTE]
+        numa_id: shown[numaplacement.VECTOR_ATTRIBUTE]
         for numa_id, zone in nrt.numa_zones(topology)
-        if placement.VECTOR_ATTRIBUTE in (shown := nrt.attributes_of(zone.attributes))
+        if numaplacement.VECTOR_ATTRIBUTE in (shown := nrt.attributes_of(zone.attributes))
     }
-    read = placement.resolve(placement.decode(metadata, vectors), [("a", "one", "c"), ("b", "two", "c")])
+    read = numaplacement.resolve(numaplacement.decode(metadata, vectors), [("a", "one", "c"), ("b", "two", "c")])
     assert read == {("a", "one", "c"): 0, ("b", "two", "c"): 1}
 
 
@@ -231,7 +231,7 @@ def test_a_container_on_two_nodes_leaves_numaplacement_out_and_says_so(hardware:
     astride = PodAllocation("a", "astride", (ContainerAllocation("c", frozenset({1, 2})),))
     seen = Observation(hardware, STATIC, Allocations(ALLOCATABLE, (astride,)))
     built = build("n", seen, Publishing(), Exclusions())
-    assert placement.METADATA_ATTRIBUTE not in named(built.topology)
+    assert numaplacement.METADATA_ATTRIBUTE not in named(built.topology)
     assert "a/astride/c" in built.problems[0]
 
 

@@ -10,14 +10,14 @@ import msgspec
 import pytest
 
 from topowise import attributes, nrt, numatopology
-from topowise.attributes import doubts
+from topowise.attributes import confirmation
 from topowise.errors import ApiError
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.runtime.config import API_VERSION
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.exclusions import Exclusions, PodPattern
-from topowise_exporter.kubelet.model import Allocatable, Allocations, ContainerAllocation, PodAllocation
-from topowise_exporter.machine.model import Cpu, Machine, NumaNode
+from topowise_exporter.kubelet.allocations import Allocatable, Allocations, ContainerAllocation, PodAllocation
+from topowise_exporter.machine.inventory import Cpu, Machine, NumaNode
 from topowise_exporter.publish.topology import Observation, Publishing
 from topowise_exporter.publisher import HIGH_NODES, Outcome, Publisher
 
@@ -340,7 +340,7 @@ def marks(api: FakeApi) -> dict[str, str]:
     return {name: named[name] for name in (attributes.UNCONFIRMED, attributes.ADMITTING) if name in named}
 
 
-PODS = frozenset({doubts.PODS})
+PODS = frozenset({confirmation.PODS})
 
 
 async def test_the_last_true_object_stays_and_says_so() -> None:
@@ -363,7 +363,7 @@ async def test_while_only_a_device_plug_in_is_missing_the_rest_is_written_as_it_
     publisher = make(api)
     await succeed(publisher.publish(seen(1)))
     facts = seen(1, 2)
-    await succeed(publisher.publish(facts, frozenset({doubts.device("nic")})))
+    await succeed(publisher.publish(facts, frozenset({confirmation.device("nic")})))
     assert marks(api) == {attributes.UNCONFIRMED: "device:nic"}
     assert free(api) == "1"
     # The kubelet starts anew: the last object lacks these devices still.

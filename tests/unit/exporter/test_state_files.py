@@ -10,8 +10,8 @@ import pytest
 from topowise import checkpoints
 from topowise.errors import SourceError
 from topowise.start_check import MemoryAmounts, cpu_problem, memory_problem
-from topowise_exporter.kubelet import device_checkpoint, holders
-from topowise_exporter.kubelet.model import Device, MemoryBlock
+from topowise_exporter.kubelet import device_checkpoint, entry_owners
+from topowise_exporter.kubelet.allocations import Device, MemoryBlock
 from topowise_exporter.kubelet.state_files import parse_cpu_state, parse_memory_state
 
 FILES = Path(__file__).parent / "state_files"
@@ -61,7 +61,7 @@ def test_the_memory_managers_state_is_the_same_in_every_form(version: str) -> No
         "main": (MemoryBlock("memory", (0, 1), 10 * GI), MemoryBlock("hugepages-2Mi", (0, 1), GI // 2))
     }
     assert bool(state.pods) is version.startswith("pod-level")
-    free = holders.exact_memory(state, frozenset((MAIN, WHOLE)))
+    free = entry_owners.exact_memory(state, frozenset((MAIN, WHOLE)))
     assert free.cells == {0: (0, 1), 1: (0, 1)}
     assert free.free[0, "memory"] == 0
     assert free.free[1, "memory"] == (3 if version.startswith("pod-level") else 5) * GI

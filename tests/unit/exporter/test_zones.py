@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
 from topowise_exporter.hardware import memory_problem
-from topowise_exporter.kubelet.model import (
+from topowise_exporter.kubelet.allocations import (
     Allocatable,
     Allocations,
     ContainerAllocation,

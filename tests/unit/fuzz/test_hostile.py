@@ -12,7 +12,7 @@ from fuzzing import hold
 from parsers import Parser, parsers
 from topowise import attributes, cpuset, documents
 from topowise.errors import ParseError
-from topowise_scheduler.report import simplest
+from topowise_scheduler.report import synthetic_machine
 
 SIZE = 100_000
 # Of YAML, every node of which takes PyYAML some microseconds.
@@ -211,11 +211,11 @@ def test_ranges_are_bounded_one_by_one_and_together() -> None:
 
 
 def test_what_is_left_out_of_a_report_with_too_much_is_told() -> None:
-    assert simplest.modelled_devices([{"a/b": (4096, 1), "cpu": (8, 8)}, {"a/b": (4096, 1), "a/c": (5000, 1)}]) == {
-        "a/b"
-    }
+    assert synthetic_machine.modelled_devices(
+        [{"a/b": (4096, 1), "cpu": (8, 8)}, {"a/b": (4096, 1), "a/c": (5000, 1)}]
+    ) == {"a/b"}
     many = [{f"a/r{at:02}": (4096, 0) for at in range(3)}]
-    assert simplest.modelled_devices(many) == {"a/r00", "a/r01"}
+    assert synthetic_machine.modelled_devices(many) == {"a/r00", "a/r01"}
 
 
 @pytest.mark.parametrize(

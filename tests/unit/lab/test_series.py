@@ -131,7 +131,7 @@ def test_the_page_tells_figures_problems_and_what_was_not_run() -> None:
         "| restricted | quad | v1.35.6 | 1 | passed | 4 | 5 | 0 | 100.0 |\n"
         "| all |  |  |  |  | 7 | 7 | 1 | 87.5 |",
         "refused \\| after fits",
-        "- reboot: left out",
+        "- reboot: skipped",
     ):
         assert text in page
 

@@ -15,22 +15,24 @@ from crowds import many_containers
 from scheduling import WAITS, NoApi, Service, counts, exact, kubelet, pod
 from topowise import attributes, nrt, pods
 from topowise.attributes import holdings
+from topowise.bounded import ENTRY_BYTES
 from topowise.kube.reflector import Reflector, _decode_envelope
 from topowise_scheduler.cluster.gates.quarantine import Quarantine
+from topowise_scheduler.cluster.node.possible_placements import Possible
 from topowise_scheduler.cluster.nodes import Nodes
 from topowise_scheduler.cluster.pods import records as records_of_pods
 from topowise_scheduler.cluster.rows import possible_rows, same_states
 from topowise_scheduler.cluster.rows.possible_rows import PossibleRows
-from topowise_scheduler.cluster.rows.same_states import Expected, SameStates
-from topowise_scheduler.cluster.shared import Shared
-from topowise_scheduler.engine import Engine
-from topowise_scheduler.engine import cache as verdict_cache
-from topowise_scheduler.engine.cache import VerdictCache
-from topowise_scheduler.kubelet import Device, masks
-from topowise_scheduler.kubelet.only import only, only_of, with_more
+from topowise_scheduler.cluster.rows.same_states import SameStates
+from topowise_scheduler.engine import Engine, verdict_cache
+from topowise_scheduler.engine.verdict_cache import VerdictCache
+from topowise_scheduler.kubelet import Device, masks, topology_manager
+from topowise_scheduler.kubelet.configuration import TopologySettings
+from topowise_scheduler.kubelet.machine import NumaNode
+from topowise_scheduler.kubelet.shared_allocations import single, single_resource, with_container
+from topowise_scheduler.kubelet.topology_manager import TopologyManager
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED
-from topowise_scheduler.report import hardware, located_devices, simplest
-from topowise_scheduler.report import held as held_by_pods
+from topowise_scheduler.report import container_allocations, hardware, pci_paths, synthetic_machine
 from topowise_scheduler.shape import PodRequests
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -95,16 +97,6 @@ def test_a_large_pod_on_a_node_is_told_by_its_report_alone(caplog: pytest.LogCap
     service.ledger.check()
 
 
-def test_what_is_shared_is_bounded_in_bytes_and_begins_anew() -> None:
-    shared: Shared[str, list[str]] = Shared(10_000, lambda key: 100 if key == "a" else 700)
-    first = shared.once("a", list)
-    assert shared.once("a", list) is first
-    for number in range(100):
-        shared.once(f"k{number}", list)
-        assert len(shared) <= 10
-    assert shared.once("a", list) is not first
-
-
 @pytest.mark.parametrize("count", [records_of_pods._MOST_LABELS, 200])
 def test_labels_of_pods_that_have_gone_are_bounded_in_all_that_they_take(count: int) -> None:
     """A text of three characters takes fifty bytes, and a place in a dict."""
@@ -126,9 +118,13 @@ def test_labels_of_pods_that_have_gone_are_bounded_in_all_that_they_take(count: 
 
 def test_labels_of_nodes_that_change_all_the_time_are_not_kept() -> None:
     nodes = Nodes()
+    common = {"metadata": {"name": "m", "labels": {"zone": "a"}}, "spec": {}, "status": {}}
+    labels = nodes.decode(msgspec.json.encode(common)).labels
     for number in range(100):
         document = {"metadata": {"name": "n", "labels": {"x": f"{number:0>1000000}"}}, "spec": {}, "status": {}}
         nodes.apply("MODIFIED", nodes.decode(msgspec.json.encode(document)))
+        # Labels that other nodes use stay shared while labels of no use come and go.
+        assert nodes.decode(msgspec.json.encode(common)).labels is labels
     assert len(nodes._labels) <= 16
 
 
@@ -139,12 +135,13 @@ def test_pods_that_were_asked_about_are_bounded_in_bytes_and_go_with_their_event
         document["metadata"]["uid"] = f"made-up-{number}"
         service.ledger.remember(service.records.decode(msgspec.json.encode(document)))
     asked = service.ledger.reservations.queried
-    assert 0 < len(asked._records) < 600
-    assert 31 << 20 < asked._size <= 32 << 20
+    assert 0 < len(asked) < 600
+    assert 31 << 20 < asked.bytes <= 32 << 20
     assert service.ledger.remembered("made-up-799") is not None
-    for uid in list(asked._records):
+    assert service.ledger.remembered("made-up-0") is None
+    for uid in list(asked):
         service.ledger.drop_pod(uid)
-    assert asked._size == 0
+    assert asked.bytes == 0
 
 
 def test_a_quarantine_is_bounded_in_pairs_and_the_oldest_node_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,10 +186,23 @@ def test_verdicts_are_bounded_in_bytes_with_what_they_are_of(monkeypatch: pytest
         found = cached.of(requests(100, number + 1), 100)
         found.kinds[number] = np.zeros(100, np.int64), np.zeros(100, np.int8)
     assert 1 < len(cached) < 10
-    assert cached._bytes == sum(one.counted for one in cached._shapes.values()) <= 1 << 20
+    counted = sum(verdicts.counted + ENTRY_BYTES for _, verdicts in cached._shapes.items())
+    assert counted == cached._shapes.bytes <= 1 << 20
 
 
-def full_node(count: int, number: int, devices: int = 0) -> Expected:
+def test_verdicts_above_the_bound_are_kept_alone_until_the_next_pod() -> None:
+    """A pod that is judged in steps finds the verdicts of its last step."""
+    cached, large, small = VerdictCache(), requests(200, 1), requests(1, 2)
+    rows = 30_000
+    first = cached.of(large, rows)
+    assert first.size > verdict_cache._MAX_BYTES
+    assert cached.of(large, rows) is first
+    second = cached.of(small, rows)
+    assert len(cached) == 1
+    assert cached.of(small, rows) is second
+
+
+def full_node(count: int, number: int, devices: int = 0) -> Possible:
     """A node on which so many pods may lie elsewhere; no two of another number are alike."""
     node = kubelet()
     node.report_devices("x.io/nic", [Device(f"nic-{at}", (at % 2,)) for at in range(devices)])
@@ -200,7 +210,7 @@ def full_node(count: int, number: int, devices: int = 0) -> Expected:
     views = [needs.view(f"uid-{number}-{'x' * 200}-{at}", node.settings) for at in range(count)]
     for view in views:
         assert node.admit_view(view).admitted
-    return Expected(node, views)
+    return Possible(node, views)
 
 
 def test_states_are_recognised_within_a_bound_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,7 +253,7 @@ def test_possible_placements_are_kept_within_a_bound_in_bytes(monkeypatch: pytes
             rows._engine.put("n", expected.node)
             rows.put("n", expected)
         kept = tracemalloc.get_traced_memory()[0]
-        rows._made.clear()
+        rows._by_number.clear()
         # What is left is what the node itself has, and what all tests share.
         assert kept - tracemalloc.get_traced_memory()[0] < 1 << 19
     finally:
@@ -255,9 +265,33 @@ def test_possible_placements_are_kept_within_a_bound_in_bytes(monkeypatch: pytes
 def test_sets_of_masks_over_many_nodes_are_few(nodes: int) -> None:
     for number in range(3):
         assert len(masks.masks_in((1 << (1 << nodes) - number) - 1)) == (1 << nodes) - number
-    assert masks._many_in.cache_info().maxsize * (1 << 16) * 36 < 40 << 20
-    assert masks._few_in.cache_info().maxsize * (1 << 8) * 8 < 10 << 20
+    assert masks._large_members.cache_info().maxsize * (1 << 16) * 36 < 40 << 20
+    assert masks._small_members.cache_info().maxsize * (1 << 8) * 8 < 10 << 20
     assert len(masks.submasks((1 << nodes) - 1)) == (1 << nodes) - 1
+
+
+def test_sets_of_masks_that_amounts_reach_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On 16 NUMA nodes a set takes 8 KiB, and there is one for each amount that a pod asks for."""
+    monkeypatch.setattr(masks._many_reach, "most_bytes", 50_000)
+    tracemalloc.start()
+    try:
+        for wanted in range(1, 25):
+            assert masks.reaching((wanted,) * 16, wanted) == (1 << (1 << 16)) - 2
+        assert tracemalloc.get_traced_memory()[0] < 120_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_ranks_of_masks_by_distances_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report may say other distances each time, and over 16 NUMA nodes the ranks take two megabytes."""
+    monkeypatch.setattr(topology_manager._known_ranks, "most_bytes", 100_000)
+    settings = TopologySettings("restricted", "container", prefer_closest=True)
+    for number in range(30):
+        nodes = [NumaNode(at, 1 << 30, (), {}, tuple(10 + (at != to) * number for to in range(8))) for at in range(8)]
+        manager = TopologyManager(settings, nodes)
+        assert sorted(manager._rank[1:]) == list(range(255))
+        assert topology_manager._known_ranks.bytes <= 100_000
+    assert len(topology_manager._known_ranks) > 5
 
 
 def many_amounts(number: int) -> PodRequests:
@@ -295,7 +329,7 @@ def test_pods_that_were_asked_about_count_with_their_amounts(monkeypatch: pytest
         document = pod(f"p{number}")
         document["spec"]["containers"][0]["resources"] = {"requests": amounts, "limits": amounts}
         service.ledger.remember(service.records.decode(msgspec.json.encode(document)))
-    assert 30 < len(service.ledger.reservations.queried._records) < 90
+    assert 30 < len(service.ledger.reservations.queried) < 90
 
 
 def test_verdicts_go_with_the_last_pod_of_their_shape() -> None:
@@ -314,12 +348,12 @@ def test_verdicts_go_with_the_last_pod_of_their_shape() -> None:
 
 
 def test_what_containers_hold_alike_is_one_object_and_what_is_made_up_is_not_kept() -> None:
-    assert only("c", 5) is only("c", 5)
-    assert with_more(only("a", 1), "b", 2) is with_more({"a": 1}, "b", 2)
-    assert only_of("c", "gpu", 1) is only_of("c", "gpu", 1)
+    assert single("c", 5) is single("c", 5)
+    assert with_container(single("a", 1), "b", 2) is with_container({"a": 1}, "b", 2)
+    assert single_resource("c", "gpu", 1) is single_resource("c", "gpu", 1)
     for name, held in (("c" * 64, 1), ("c", 1 << 2000)):
-        assert only(name, held) == {name: held}
-        assert only(name, held) is not only(name, held)
+        assert single(name, held) == {name: held}
+        assert single(name, held) is not single(name, held)
 
 
 def test_nodes_with_the_same_devices_share_their_table() -> None:
@@ -334,7 +368,7 @@ def test_what_reports_are_made_of_goes_with_the_last_report_of_it() -> None:
     """An object that is another one each time leaves nothing behind."""
     service = Service()
     base = msgspec.json.encode(exact(kubelet()))
-    kept = (hardware._facts, hardware._nodes, hardware._made_of, simplest._kept, located_devices._known)
+    kept = (hardware._facts, hardware._kubelets, hardware._origins, synthetic_machine._cache, pci_paths._cache)
 
     def tell(turn: int, name: str = "n1") -> None:
         document = msgspec.json.decode(base)
@@ -379,20 +413,22 @@ def test_nodes_of_a_kind_share_what_their_reports_are_made_of() -> None:
 
 def test_long_texts_of_reports_are_not_remembered() -> None:
     long = hardware.Facts("x" * (1 << 16), "", ())
-    before = (len(hardware._facts), len(hardware._nodes))
+    before = (len(hardware._facts), len(hardware._kubelets))
     assert hardware.shared(long) is long
     assert hardware.empty(long, "", NEWEST_RECORDED).kubelet is None
-    assert (len(hardware._facts), len(hardware._nodes)) == before
+    assert (len(hardware._facts), len(hardware._kubelets)) == before
 
 
 def test_what_holdings_say_at_length_is_not_remembered() -> None:
-    known = held_by_pods.Known(1, (0,), frozenset({"memory"}))
-    before = held_by_pods._block.cache_info().currsize
+    known = container_allocations.Allocatable(1, (0,), frozenset({"memory"}))
+    before = container_allocations._cached_block.cache_info().currsize
     for number in range(10):
-        assert held_by_pods._block_of(holdings.Block("memory", "0," * 300 + "0", number), known).size == number
-    many = held_by_pods.Known(1, (0,), frozenset({"memory", *(f"hugepages-{size}Ki" for size in range(20))}))
-    assert held_by_pods._block_of(holdings.Block("memory", "0", 77), many).size == 77
-    assert held_by_pods._block.cache_info().currsize == before
+        assert container_allocations._block_of(holdings.Block("memory", "0," * 300 + "0", number), known).size == number
+    many = container_allocations.Allocatable(
+        1, (0,), frozenset({"memory", *(f"hugepages-{size}Ki" for size in range(20))})
+    )
+    assert container_allocations._block_of(holdings.Block("memory", "0", 77), many).size == 77
+    assert container_allocations._cached_block.cache_info().currsize == before
 
 
 def test_deletions_that_are_remembered_are_bounded() -> None:
@@ -400,12 +436,12 @@ def test_deletions_that_are_remembered_are_bounded() -> None:
     for number in range(3000):
         raw = msgspec.Raw(b'{"metadata":{"name":"p%d","namespace":"d","resourceVersion":"%d"}}' % (number, number + 1))
         reflector._note_deleted(_decode_envelope(raw).metadata, number + 1)
-    assert len(reflector._gone) == 1024
-    assert ("d", "p2999") in reflector._gone
+    assert len(reflector._deleted) == 1024
+    assert ("d", "p2999") in reflector._deleted
 
 
 def test_spellings_of_what_pods_ask_for_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records_of_pods, "_MAX_TEXTS", 50)
+    monkeypatch.setattr(records_of_pods, "_MAX_TEXT_BYTES", 50 * ENTRY_BYTES)
     made = records_of_pods.Records()
     kept = [made.decode(msgspec.json.encode(pod(f"p{number}", "1." + "0" * number))) for number in range(1, 90)]
     assert len({id(one.requests) for one in kept}) == 1

@@ -24,7 +24,7 @@ HEAD = b"apiVersion: topowise.io/v1alpha1\nkind: SchedulerConfiguration\n"
         ("serving: {port: 70000}", "$.serving.port"),
         ("requeue: {interval: 0s}", "$.requeue.interval"),
         ("reservations: {ttl: 0s}", "$.reservations.ttl"),
-        ("extender: {port: 8081}", "extender.port and readOnly.port are both 8081, expected one for each"),
+        ("extender: {port: 8081}", "extender.port and readOnly.port are both 8081, expected different ports"),
         ("serving: {port: 8080}", "extender.port and serving.port are both 8080"),
         ("grpc: {port: 8081}", "readOnly.port and grpc.port are both 8081"),
         ("ui: {enabled: true}\nreadOnly: {port: 0}", "ui.enabled is true and readOnly.port 0"),

@@ -17,8 +17,8 @@ from prometheus_client import CollectorRegistry
 
 from pki import Authority
 from scheduling import Service, counts, pod
-from topowise.runtime.allowance import Allowance
 from topowise.runtime.config import ServingTls
+from topowise.runtime.cpu_allowance import Allowance
 from topowise_scheduler.configuration import Extender
 from topowise_scheduler.extender import http
 from topowise_scheduler.extender.callers import Callers

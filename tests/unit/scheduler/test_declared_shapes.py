@@ -64,6 +64,6 @@ def test_without_quiet_hours_every_hour_is() -> None:
 
 
 @pytest.mark.parametrize("text", ["22-6", "24:00-06:00", "10:00-10:00", "", "10:00-11:00 UTC"])
-def test_what_is_no_part_of_a_day_is_named(text: str) -> None:
-    with pytest.raises(ValueError, match="is no part of a day"):
+def test_what_is_no_time_window_is_named(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a time window"):
         Defragmenter(quiet_hours=(text,))

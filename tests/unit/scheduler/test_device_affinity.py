@@ -15,26 +15,27 @@ from prometheus_client import CollectorRegistry
 from sandbox.exported import exported
 from scheduling import WAITS, Service, machine, pod, scope
 from topowise import nrt
-from topowise.attributes import PCI, places
-from topowise.attributes.places import Located
+from topowise.attributes import PCI, pci_devices
+from topowise.attributes.pci_devices import Located
 from topowise.errors import ConfigError
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.pci import Place
 from topowise.runtime import config
 from topowise_scheduler import defrag, metrics, refusals
+from topowise_scheduler.cluster.gates import affinity as affinity_gate
 from topowise_scheduler.configuration import SchedulerConfiguration
 from topowise_scheduler.defrag.scene import Cluster
 from topowise_scheduler.device_affinity import ANNOTATION, Rule, Settings
 from topowise_scheduler.extender import http
 from topowise_scheduler.extender.callers import Callers
+from topowise_scheduler.fit_together import group_placement
 from topowise_scheduler.kube_scheduler import Pod
-from topowise_scheduler.kubectl import arguments
-from topowise_scheduler.kubectl.console import Console
-from topowise_scheduler.kubectl.doctor import command
 from topowise_scheduler.kubelet import Device, DevicePlugin, Kubelet, Machine, Placement
 from topowise_scheduler.leader.alignment import AlignmentPreemption
 from topowise_scheduler.preemption import Budgets
-from topowise_scheduler.view import together
+from topowise_scheduler.presentation.kubectl import arguments
+from topowise_scheduler.presentation.kubectl.console import Console
+from topowise_scheduler.presentation.kubectl.doctor import command
 from volcano import RELEASING, Volcano
 
 GPU, NIC = "nvidia.com/gpu", "rdma/hca"
@@ -51,7 +52,9 @@ APART = {one: zone + 2 * (one[0] == "n") for one, zone in DEVICES.items()}
 
 def hardware() -> Machine:
     listed = tuple(
-        DevicePlugin(resource, tuple(Device(one, (zone,)) for one, zone in DEVICES.items() if one[0] == letter))
+        DevicePlugin(
+            resource, tuple(Device(device, (zone,)) for device, zone in DEVICES.items() if device[0] == letter)
+        )
         for resource, letter in ((GPU, "g"), (NIC, "n"))
     )
     return msgspec.structs.replace(machine(), devices=listed)
@@ -65,36 +68,36 @@ def node(
     config: KubeletConfiguration = CONFIGURATION,
 ) -> nrt.NodeResourceTopology:
     """What our exporter writes of a node: without any `ports` nothing about PCI."""
-    made = exported(hardware(), config, kubelet or Kubelet(hardware(), config), lambda uid: ("default", uid[4:]))
+    report = exported(hardware(), config, kubelet or Kubelet(hardware(), config), lambda uid: ("default", uid[4:]))
     located = {
-        one: Located(f"0000:{number:02x}:00.0", Place(("pci0000:00", f"0000:00:{port:02x}.0"), DEVICES[one]))
-        for number, (one, port) in enumerate(ports.items(), 1)
+        device: Located(f"0000:{number:02x}:00.0", Place(("pci0000:00", f"0000:00:{port:02x}.0"), DEVICES[device]))
+        for number, (device, port) in enumerate(ports.items(), 1)
     }
-    named = (*made.attributes, nrt.Attribute(PCI, places.write(located).text)) if ports else made.attributes
-    metadata = msgspec.structs.replace(made.metadata, name=name, resourceVersion=version)
-    return msgspec.structs.replace(made, metadata=metadata, attributes=named)
+    named = (*report.attributes, nrt.Attribute(PCI, pci_devices.write(located).text)) if ports else report.attributes
+    metadata = msgspec.structs.replace(report.metadata, name=name, resourceVersion=version)
+    return msgspec.structs.replace(report, metadata=metadata, attributes=named)
 
 
 def wanting(name: str, annotations: Mapping[str, str], gpus: int = 1, nics: int = 1, **fields: Any) -> dict[str, Any]:
-    made = pod(name, annotations=dict(annotations), **fields)
-    for amounts in made["spec"]["containers"][0]["resources"].values():
+    document = pod(name, annotations=dict(annotations), **fields)
+    for amounts in document["spec"]["containers"][0]["resources"].values():
         amounts |= {GPU: str(gpus), NIC: str(nics)}
-    return made
+    return document
 
 
 ALL = {"one-switch": ONE_SWITCH, "two-switches": TWO_SWITCHES, "apart": APART, "silent": {}}
 
 
 def service(nodes: Mapping[str, Mapping[str, int]] = ALL, **options: Any) -> Service:
-    made = Service(**options)
+    started = Service(**options)
     for name, ports in nodes.items():
-        made.report(node(name, ports))
-    return made
+        started.report(node(name, ports))
+    return started
 
 
-def asked(made: Service, verb: str, document: dict[str, Any], *names: str) -> Any:
+def asked(service: Service, verb: str, document: dict[str, Any], *names: str) -> Any:
     """What POST /<verb> answers; what follows the answer is done too."""
-    app = http.Application(made.served(), http.Metrics(CollectorRegistry()), 1 << 20, Callers(()))
+    app = http.Application(service.served(), http.Metrics(CollectorRegistry()), 1 << 20, Callers(()))
     sent: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:
@@ -108,8 +111,8 @@ def asked(made: Service, verb: str, document: dict[str, Any], *names: str) -> An
     return json.loads(sent[1]["body"])
 
 
-def scores(made: Service, document: dict[str, Any], *names: str) -> dict[str, int]:
-    return {one["Host"]: one["Score"] for one in asked(made, "prioritize", document, *names)}
+def scores(service: Service, document: dict[str, Any], *names: str) -> dict[str, int]:
+    return {score["Host"]: score["Score"] for score in asked(service, "prioritize", document, *names)}
 
 
 def test_require_lets_pass_where_it_is_sure() -> None:
@@ -123,10 +126,10 @@ def test_require_lets_pass_where_it_is_sure() -> None:
 
 
 def test_require_can_be_content_with_what_is_possible() -> None:
-    made = service(affinity=Settings(admits="possible"))
-    answer = asked(made, "filter", wanting("p", REQUIRE), *ALL)
+    running = service(affinity=Settings(admits="possible"))
+    answer = asked(running, "filter", wanting("p", REQUIRE), *ALL)
     assert answer["NodeNames"] == ["one-switch", "two-switches"]
-    assert scores(made, wanting("p", REQUIRE), "one-switch", "two-switches") == {"one-switch": 10, "two-switches": 0}
+    assert scores(running, wanting("p", REQUIRE), "one-switch", "two-switches") == {"one-switch": 10, "two-switches": 0}
 
 
 def test_a_node_that_nobody_has_reported_is_not_sure() -> None:
@@ -136,10 +139,10 @@ def test_a_node_that_nobody_has_reported_is_not_sure() -> None:
 
 
 def test_prefer_refuses_nothing_and_scores_what_is_sure_above_what_is_possible() -> None:
-    made = service()
-    assert asked(made, "filter", wanting("p", PREFER), *ALL)["NodeNames"] == list(ALL)
-    found = scores(made, wanting("p", PREFER), *ALL)
-    assert found["one-switch"] > found["two-switches"] > found["apart"] == found["silent"]
+    running = service()
+    assert asked(running, "filter", wanting("p", PREFER), *ALL)["NodeNames"] == list(ALL)
+    by_node = scores(running, wanting("p", PREFER), *ALL)
+    assert by_node["one-switch"] > by_node["two-switches"] > by_node["apart"] == by_node["silent"]
 
 
 def test_without_a_word_it_is_preferred() -> None:
@@ -152,43 +155,61 @@ def test_an_aligned_node_comes_before_near_devices() -> None:
     config = msgspec.structs.replace(CONFIGURATION, topologyManagerPolicy="best-effort")
     split = Kubelet(hardware(), config)
     split.hold("uid-a", {}, {"c": Placement("app", (0,), True, None, (), {GPU: ("g0", "g1"), NIC: ("n2", "n3")})})
-    made = Service()
-    made.report(node("split", dict.fromkeys(DEVICES, 1), split, config=config))
-    made.report(node("apart", APART, config=config))
-    found = scores(made, wanting("p", PREFER), "split", "apart")
-    assert found["apart"] > found["split"]
-    assert [one.outcome for name in ("split", "apart") for one in affinity(made, name)] == ["sure", "impossible"]
+    running = Service()
+    running.report(node("split", dict.fromkeys(DEVICES, 1), split, config=config))
+    running.report(node("apart", APART, config=config))
+    by_node = scores(running, wanting("p", PREFER), "split", "apart")
+    assert by_node["apart"] > by_node["split"]
+    assert [term.outcome for name in ("split", "apart") for term in affinity(running, name)] == ["sure", "impossible"]
 
 
-def affinity(made: Service, name: str, annotations: Mapping[str, str] = PREFER) -> Any:
+def affinity(service: Service, name: str, annotations: Mapping[str, str] = PREFER) -> Any:
     document = msgspec.convert(wanting("p", annotations), Pod)
-    return made.view.explanations(document, [name])[0].device_affinity
+    return service.view.explanations(document, [name])[0].device_affinity
 
 
 def test_pods_without_the_annotation_are_answered_as_ever() -> None:
-    made = service()
-    record = made.records.decode(msgspec.json.encode(wanting("p", {"other": "x"})))
+    running = service()
+    record = running.records.decode(msgspec.json.encode(wanting("p", {"other": "x"})))
     assert record.wishes == ()
-    assert asked(made, "filter", wanting("p", {"other": "x"}), *ALL)["NodeNames"] == list(ALL)
-    assert made.ledger.gates.affinity._judged._values == {}
+    assert asked(running, "filter", wanting("p", {"other": "x"}), *ALL)["NodeNames"] == list(ALL)
+    assert not running.ledger.gates.affinity._judged._values
 
 
 def test_what_was_found_of_a_node_is_kept_until_it_changes() -> None:
-    made = service({"n1": ONE_SWITCH})
-    question = made.question(wanting("p", REQUIRE), "n1")
-    first = made.answers.affinity(question, "n1")
+    running = service({"n1": ONE_SWITCH})
+    question = running.question(wanting("p", REQUIRE), "n1")
+    first = running.answers.affinity(question, "n1")
     assert first is not None
-    assert made.answers.affinity(question, "n1") is first
-    made.report(node("n1", APART, version="2"))
-    again = made.answers.affinity(question, "n1")
+    assert running.answers.affinity(question, "n1") is first
+    running.report(node("n1", APART, version="2"))
+    again = running.answers.affinity(question, "n1")
     assert (first.outcomes, again and again.outcomes) == (("sure",), ("impossible",))
+
+
+def test_judgements_of_shapes_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(affinity_gate, "_MOST_BYTES", 20_000)
+    made = service({"n1": ONE_SWITCH})
+
+    def judged(number: int) -> Any:
+        document = wanting("p", REQUIRE)
+        document["spec"]["containers"][0]["resources"]["limits"]["memory"] = str(number)
+        return made.answers.affinity(made.question(document, "n1"), "n1")
+
+    first = judged(1)
+    assert judged(1) is first
+    for number in range(2, 60):
+        judged(number)
+        assert made.ledger.gates.affinity._judged._kept.bytes <= 20_000
+    assert judged(59) is judged(59)
+    assert judged(1) is not first
 
 
 @pytest.mark.parametrize(("rule", "outcome"), [("any", "possible"), ("lowest-ids", "sure")])
 def test_a_plugin_whose_rule_is_known_narrows_the_choice(rule: Rule, outcome: str) -> None:
     """The lowest ids of both resources hang on one switch."""
-    made = service({"n1": TWO_SWITCHES}, affinity=Settings({GPU: rule, NIC: rule}))
-    assert [one.outcome for one in affinity(made, "n1")] == [outcome]
+    running = service({"n1": TWO_SWITCHES}, affinity=Settings({GPU: rule, NIC: rule}))
+    assert [term.outcome for term in affinity(running, "n1")] == [outcome]
 
 
 def test_rules_of_plugins_are_configured() -> None:
@@ -203,9 +224,9 @@ def test_rules_of_plugins_are_configured() -> None:
 
 
 def test_a_pod_that_waits_is_tried_again_only_where_its_devices_would_be_near() -> None:
-    made = service()
-    record = made.records.decode(msgspec.json.encode(wanting("p", REQUIRE)))
-    assert made.answers.fits(record, list(ALL)).tolist() == [True, False, False, False]
+    running = service()
+    record = running.records.decode(msgspec.json.encode(wanting("p", REQUIRE)))
+    assert running.answers.fits(record, list(ALL)).tolist() == [True, False, False, False]
 
 
 BAD = {
@@ -220,52 +241,54 @@ BAD = {
 
 @pytest.mark.parametrize("text", BAD)
 def test_a_bad_annotation_is_one_clear_error(text: str) -> None:
-    made = service({"n1": ONE_SWITCH})
-    error = asked(made, "filter", wanting("p", {ANNOTATION: text}), "n1")["Error"]
+    running = service({"n1": ONE_SWITCH})
+    error = asked(running, "filter", wanting("p", {ANNOTATION: text}), "n1")["Error"]
     assert error.startswith(f"annotation {ANNOTATION} '")
     assert BAD[text] in error
     assert error.endswith("the pod is not placed until it is corrected")
-    assert asked(made, "prioritize", wanting("p", {ANNOTATION: text}), "n1") == []
+    assert asked(running, "prioritize", wanting("p", {ANNOTATION: text}), "n1") == []
     # A pod that is there already counts as it is.
-    assert made.put(wanting("there", {ANNOTATION: text}, node="n1")).wishes == ()
+    assert running.put(wanting("there", {ANNOTATION: text}, node="n1")).wishes == ()
 
 
 def test_a_damaged_attribute_is_told_and_costs_only_the_places() -> None:
-    made = Service()
+    running = Service()
     whole = node("n1", ONE_SWITCH)
-    broken = tuple(nrt.Attribute(one.name, "[[") if one.name == PCI else one for one in whole.attributes)
-    made.report(msgspec.structs.replace(whole, attributes=broken))
-    state = made.ledger.node_states.of("n1")
+    broken = tuple(
+        nrt.Attribute(attribute.name, "[[") if attribute.name == PCI else attribute for attribute in whole.attributes
+    )
+    running.report(msgspec.structs.replace(whole, attributes=broken))
+    state = running.ledger.node_states.of("n1")
     assert state is not None and state.report is not None
     assert state.report.precision == "exact"
     [problem] = state.report.problems
     assert problem.startswith(f"attribute {PCI}: places '[['")
-    assert problem.endswith("; where its devices are is not known")
-    assert asked(made, "filter", wanting("p", {}), "n1")["NodeNames"] == ["n1"]
-    assert asked(made, "filter", wanting("p", REQUIRE), "n1")["NodeNames"] == []
+    assert problem.endswith("; the PCI paths of its devices are unknown")
+    assert asked(running, "filter", wanting("p", {}), "n1")["NodeNames"] == ["n1"]
+    assert asked(running, "filter", wanting("p", REQUIRE), "n1")["NodeNames"] == []
 
 
 def test_a_pod_that_no_report_has_confirmed_may_hold_other_devices_than_predicted() -> None:
     """Predicted on g0 and n0 it may hold g1 and n1: what is left is not known."""
-    made = service({"one": ONE_SWITCH, "two": {**TWO_SWITCHES, "g2": 9, "g3": 9, "n2": 10, "n3": 10}})
+    running = service({"one": ONE_SWITCH, "two": {**TWO_SWITCHES, "g2": 9, "g3": 9, "n2": 10, "n3": 10}})
     for name in ("one", "two"):
-        made.put(wanting(f"first-{name}", {}, node=name))
-    assert [one.outcome for one in affinity(made, "one")] == ["sure"]
-    assert [one.outcome for one in affinity(made, "two")] == ["possible"]
+        running.put(wanting(f"first-{name}", {}, node=name))
+    assert [term.outcome for term in affinity(running, "one")] == ["sure"]
+    assert [term.outcome for term in affinity(running, "two")] == ["possible"]
     truth = Kubelet(hardware(), CONFIGURATION)
     truth.hold("uid-first-two", {}, {"c": Placement("app", (0,), True, None, (), {GPU: ("g0",), NIC: ("n0",)})})
-    made.report(node("two", {**TWO_SWITCHES, "g2": 9, "g3": 9, "n2": 10, "n3": 10}, truth, "2"))
-    assert [one.outcome for one in affinity(made, "two")] == ["sure"]
+    running.report(node("two", {**TWO_SWITCHES, "g2": 9, "g3": 9, "n2": 10, "n3": 10}, truth, "2"))
+    assert [term.outcome for term in affinity(running, "two")] == ["sure"]
 
 
 def test_a_bind_asks_again_if_the_node_has_changed() -> None:
-    made = service({"n1": ONE_SWITCH})
-    record = made.records.decode(msgspec.json.encode(wanting("p", REQUIRE)))
+    running = service({"n1": ONE_SWITCH})
+    record = running.records.decode(msgspec.json.encode(wanting("p", REQUIRE)))
     assert record.needs is not None
-    made.report(node("n1", TWO_SWITCHES, version="2"))
-    assert made.ledger.reservations.assume(record, record.needs, "n1") == refusals.NOT_SURELY_NEAR
-    made.report(node("n1", ONE_SWITCH, version="3"))
-    assert made.ledger.reservations.assume(record, record.needs, "n1") == ""
+    running.report(node("n1", TWO_SWITCHES, version="2"))
+    assert running.ledger.reservations.assume(record, record.needs, "n1") == refusals.NOT_SURELY_NEAR
+    running.report(node("n1", ONE_SWITCH, version="3"))
+    assert running.ledger.reservations.assume(record, record.needs, "n1") == ""
 
 
 @pytest.mark.parametrize(
@@ -280,16 +303,16 @@ def test_what_the_pod_got_is_compared_with_the_wish_and_counted(
     ports: Mapping[str, int], held: tuple[str, str], outcome: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    made = service({"n1": ports})
-    made.put(wanting("p", PREFER, node="n1"))
+    running = service({"n1": ports})
+    running.put(wanting("p", PREFER, node="n1"))
     truth = Kubelet(hardware(), CONFIGURATION)
     gpu, nic = held
     truth.hold("uid-p", {}, {"c": Placement("app", (0,), True, None, (), {GPU: (gpu,), NIC: (nic,)})})
     for version in ("2", "3"):
-        made.report(node("n1", ports, truth, version))
-    registry = metrics.registry(made.ledger, made.answers)
+        running.report(node("n1", ports, truth, version))
+    registry = metrics.registry(running.ledger, running.answers)
     name = "topowise_scheduler_device_affinity_total"
-    assert {one: registry.get_sample_value(name, {"outcome": one}) for one in ("met", "not_met", "unknown")} == {
+    assert {key: registry.get_sample_value(name, {"outcome": key}) for key in ("met", "not_met", "unknown")} == {
         "met": 0,
         "not_met": 0,
         "unknown": 0,
@@ -299,54 +322,54 @@ def test_what_the_pod_got_is_compared_with_the_wish_and_counted(
 
 
 def test_explain_says_what_it_is_and_why() -> None:
-    made = service()
-    found = {name: affinity(made, name)[0] for name in ALL}
-    assert {name: one.outcome for name, one in found.items()} == {
+    running = service()
+    terms = {name: affinity(running, name)[0] for name in ALL}
+    assert {name: term.outcome for name, term in terms.items()} == {
         "one-switch": "sure",
         "two-switches": "possible",
         "apart": "impossible",
         "silent": "unknown",
     }
-    assert str(found["one-switch"]) == (
-        "device affinity prefer nvidia.com/gpu,rdma/hca: pcie-switch is sure: whatever the kubelet takes"
+    assert str(terms["one-switch"]) == (
+        "device affinity prefer nvidia.com/gpu,rdma/hca: pcie-switch is sure: every choice of the kubelet meets it"
     )
-    assert found["two-switches"].why == (
-        "it depends on what the kubelet takes: nvidia.com/gpu g0 and rdma/hca n1 are PHB apart"
+    assert terms["two-switches"].why == (
+        "it depends on the devices that the kubelet takes: nvidia.com/gpu g0 and rdma/hca n1 are PHB apart"
     )
-    assert found["apart"].why == "whatever the kubelet takes: nvidia.com/gpu g0 and rdma/hca n0 are PHB apart"
-    assert found["silent"].why == "no report tells where the node's devices are on the PCI buses"
+    assert terms["apart"].why == "no choice of the kubelet meets it: nvidia.com/gpu g0 and rdma/hca n0 are PHB apart"
+    assert terms["silent"].why == "no report has the PCI paths of the node's devices"
 
 
 def test_nobody_is_evicted_where_the_devices_would_not_be_near() -> None:
     """Every GPU is given out; the one that an eviction frees is only on one of the two nodes at a switch with NICs."""
     for ports, expected in ((ONE_SWITCH, {"n1"}), (APART, set[str]())):
-        made = Service()
+        running = Service()
         full = Kubelet(hardware(), CONFIGURATION)
-        for number, one in enumerate(("g0", "g1", "g2", "g3")):
-            zone = DEVICES[one]
-            full.hold(f"uid-v{number}", {}, {"c": Placement("app", (zone,), True, None, (), {GPU: (one,)})})
-        made.report(node("n1", ports, full))
+        for number, gpu in enumerate(("g0", "g1", "g2", "g3")):
+            zone = DEVICES[gpu]
+            full.hold(f"uid-v{number}", {}, {"c": Placement("app", (zone,), True, None, (), {GPU: (gpu,)})})
+        running.report(node("n1", ports, full))
         for number in range(4):
-            made.put(wanting(f"v{number}", {}, nics=0, node="n1", priority=0), is_news=False)
+            running.put(wanting(f"v{number}", {}, nics=0, node="n1", priority=0), is_news=False)
         args = {
             "Pod": wanting("p", REQUIRE, priority=1000),
             "NodeNameToMetaVictims": {"n1": {"Pods": [{"UID": "uid-v0"}], "NumPDBViolations": 0}},
         }
-        reply = asyncio.run(made.verbs().preempt(msgspec.json.encode(args)))
+        reply = asyncio.run(running.verbs().preempt(msgspec.json.encode(args)))
         assert set(json.loads(reply.body)["NodeNameToMetaVictims"]) == expected
 
 
 def a_gpu_taken_on_each_numa_node(ports: Mapping[str, int]) -> tuple[Service, list[dict[str, Any]]]:
     """Two GPUs are free in sum, on one NUMA node only without the less important pod that has the other."""
-    made, full, there = Service(), Kubelet(hardware(), CONFIGURATION), []
-    for number, one in enumerate(("g0", "g2")):
-        full.hold(f"uid-v{number}", {}, {"c": Placement("app", (number,), True, None, (), {GPU: (one,)})})
-    made.report(node("n1", ports, full))
-    made.put_node("n1", allocatable={"cpu": "8", "memory": "64Gi", "pods": "110", GPU: "4", NIC: "4"})
+    running, full, there = Service(), Kubelet(hardware(), CONFIGURATION), []
+    for number, gpu in enumerate(("g0", "g2")):
+        full.hold(f"uid-v{number}", {}, {"c": Placement("app", (number,), True, None, (), {GPU: (gpu,)})})
+    running.report(node("n1", ports, full))
+    running.put_node("n1", allocatable={"cpu": "8", "memory": "64Gi", "pods": "110", GPU: "4", NIC: "4"})
     for number in range(2):
         there.append(wanting(f"v{number}", {}, nics=0, node="n1", priority=0))
-        made.put(there[-1], is_news=False)
-    return made, there
+        running.put(there[-1], is_news=False)
+    return running, there
 
 
 NEAR_ONCE_EVICTED = pytest.mark.parametrize(("ports", "is_near"), [(ONE_SWITCH, True), (APART, False)])
@@ -356,8 +379,8 @@ NEAR_ONCE_EVICTED = pytest.mark.parametrize(("ports", "is_near"), [(ONE_SWITCH, 
 def test_the_preemptor_evicts_nobody_where_the_devices_would_not_be_near(
     ports: Mapping[str, int], *, is_near: bool
 ) -> None:
-    made, _ = a_gpu_taken_on_each_numa_node(ports)
-    alignment = AlignmentPreemption(made.ledger, made.answers, made.view, Budgets())
+    running, _ = a_gpu_taken_on_each_numa_node(ports)
+    alignment = AlignmentPreemption(running.ledger, running.answers, running.view, Budgets())
     waits = msgspec.convert(wanting("p", REQUIRE, gpus=2, priority=1000, conditions=WAITS), Pod)
     assert (asyncio.run(alignment.choose(waits, 10, ())) is not None) is is_near
     assert alignment.still_needs(waits, "n1", (), ("uid-v0",)) is is_near
@@ -367,24 +390,24 @@ def test_the_preemptor_evicts_nobody_where_the_devices_would_not_be_near(
 def test_nothing_is_evicted_for_volcano_where_the_devices_would_not_be_near(
     ports: Mapping[str, int], *, is_near: bool
 ) -> None:
-    made, there = a_gpu_taken_on_each_numa_node(ports)
-    volcano, wanted = Volcano(made), wanting("p", REQUIRE, gpus=2, priority=1000)
-    assert volcano.evictable(wanted, "n1", *there)[0] == (1 if is_near else -1)
+    running, there = a_gpu_taken_on_each_numa_node(ports)
+    volcano, document = Volcano(running), wanting("p", REQUIRE, gpus=2, priority=1000)
+    assert volcano.evictable(document, "n1", *there)[0] == (1 if is_near else -1)
     volcano.deallocate(there[0], "n1", RELEASING)
-    assert volcano.fits(wanted, "n1") is is_near
+    assert volcano.fits(document, "n1") is is_near
 
 
 @NEAR_ONCE_EVICTED
 def test_no_pod_is_moved_where_the_devices_would_not_be_near(ports: Mapping[str, int], *, is_near: bool) -> None:
-    made, there = a_gpu_taken_on_each_numa_node(ports)
-    made.report(node("n2", ONE_SWITCH))
-    made.put_node("n2", allocatable={"cpu": "8", "memory": "64Gi", "pods": "110", GPU: "1"})
+    running, there = a_gpu_taken_on_each_numa_node(ports)
+    running.report(node("n2", ONE_SWITCH))
+    running.put_node("n2", allocatable={"cpu": "8", "memory": "64Gi", "pods": "110", GPU: "1"})
     for document in there:
         document["metadata"]["ownerReferences"] = [{"kind": "ReplicaSet", "controller": True}]
     listed = [msgspec.convert(document, Pod) for document in there]
-    movers, _ = defrag.sort([(one, made.records.record(one)) for one in listed], Budgets(), 0)
+    movers, _ = defrag.sort([(one, running.records.record(one)) for one in listed], Budgets(), 0)
     wanted = msgspec.convert(wanting("p", REQUIRE, gpus=2), Pod)
-    found = defrag.plan(made.answers, made.view, wanted, 1, movers, 2)
+    found = defrag.plan(running.answers, running.view, wanted, 1, movers, 2)
     assert bool(found.steps) is is_near
 
 
@@ -407,11 +430,11 @@ def test_as_many_fit_as_surely_get_near_devices() -> None:
         return filling.count, filling.limit
 
     def at_once(ports: Mapping[str, int], count: int) -> tuple[int, str]:
-        made = service({"n1": ports})
-        made.put_node("n1", allocatable={"cpu": "8", "memory": "64Gi", "pods": "110", GPU: "4", NIC: "4"})
+        running = service({"n1": ports})
+        running.put_node("n1", allocatable={"cpu": "8", "memory": "64Gi", "pods": "110", GPU: "4", NIC: "4"})
         pods = [msgspec.convert(wanting(f"p{at}", REQUIRE, cpu="0"), Pod) for at in range(count)]
-        found = together.place(made.answers, made.view, pods, ["n1"])
-        return len(found.placements), found.why
+        fitting = group_placement.place(running.answers, running.view, pods, ["n1"])
+        return len(fitting.placements), fitting.why
 
     nics_on_one_switch = {**TWO_SWITCHES, "g0": 1, "n0": 1, "n1": 1, "g1": 1}
     assert room(ONE_SWITCH, REQUIRE)[0] == room(ONE_SWITCH, {})[0] == 4

@@ -16,7 +16,7 @@ from scheduling import Service, counts, pod, scope
 from topowise_scheduler.extender import http
 from topowise_scheduler.extender.callers import Callers
 from topowise_scheduler.extender.replies import Reply, Verb
-from topowise_scheduler.ui.decisions import Decisions
+from topowise_scheduler.presentation.dashboard.decisions import Decisions
 
 
 def application(service: Service) -> http.Application:

@@ -34,8 +34,8 @@ def against(on: kube_scheduler.Node, used: dict[str, int] | None = None, **spec:
 
 
 def words(on: kube_scheduler.Node, **spec: Any) -> str:
-    found = against(on, **spec)
-    return found.words if found else ""
+    refusal = against(on, **spec)
+    return refusal.words if refusal else ""
 
 
 def required(*terms: dict[str, Any]) -> dict[str, Any]:
@@ -52,8 +52,8 @@ def test_nothing_is_against_a_node_with_room() -> None:
 
 
 def test_a_cordoned_node_is_for_who_tolerates_it() -> None:
-    found = against(node({"unschedulable": True}))
-    assert found == Refusal(
+    refusal = against(node({"unschedulable": True}))
+    assert refusal == Refusal(
         "excluded", "node(s) were unschedulable", "node(s) were unschedulable: the node is cordoned"
     )
     assert not words(node({"unschedulable": True}), tolerations=[{"operator": "Exists"}])
@@ -73,26 +73,26 @@ def test_a_cordoned_node_is_for_who_tolerates_it() -> None:
     ],
 )
 def test_taints(toleration: dict[str, Any], is_enough: bool) -> None:
-    found = words(node({"taints": [GPU]}), tolerations=[toleration])
-    assert found == ("" if is_enough else "node(s) had untolerated taint(s)")
+    refusal = words(node({"taints": [GPU]}), tolerations=[toleration])
+    assert refusal == ("" if is_enough else "node(s) had untolerated taint(s)")
 
 
 def test_a_taint_is_named_and_a_preference_is_none() -> None:
     preferred = {"key": "old", "effect": "PreferNoSchedule"}
     assert against(node({"taints": [preferred]})) is None
-    found = against(node({"taints": [preferred, GPU]}))
-    assert found is not None
-    assert found.text == "node(s) had untolerated taint(s): gpu=only:NoSchedule"
+    refusal = against(node({"taints": [preferred, GPU]}))
+    assert refusal is not None
+    assert refusal.text == "node(s) had untolerated taint(s): gpu=only:NoSchedule"
 
 
 @pytest.mark.parametrize("spec", [{}, {"taints": [NOT_READY]}, {"taints": [UNREACHABLE]}], ids=["none", "not", "un"])
 @pytest.mark.parametrize("ready", ["False", "Unknown"])
 def test_a_node_that_is_not_ready_is_named_as_such(ready: str, spec: dict[str, Any]) -> None:
     """Whether the node controller has tainted it yet or not."""
-    found = against(node(spec, ready=ready))
-    assert found is not None
-    assert (found.verdict, found.words) == ("excluded", "node(s) had untolerated taint(s)")
-    assert found.text.endswith("the node is not ready")
+    refusal = against(node(spec, ready=ready))
+    assert refusal is not None
+    assert (refusal.verdict, refusal.words) == ("excluded", "node(s) had untolerated taint(s)")
+    assert refusal.text.endswith("the node is not ready")
     assert against(node(spec, ready=ready), tolerations=[{"operator": "Exists"}]) is None
 
 
@@ -100,12 +100,14 @@ def test_node_name_and_selector() -> None:
     assert words(node(), nodeName="n1") == ""
     assert words(node(), nodeName="n2") == "node(s) didn't match the requested node name"
     assert words(node(pool="a"), nodeSelector={"pool": "a", "kubernetes.io/hostname": "n1"}) == ""
-    found = against(node(pool="a"), nodeSelector={"pool": "b"})
-    assert found is not None
-    assert found.text == "node(s) didn't match Pod's node affinity/selector: pool=b is asked for, it is 'a'"
-    found = against(node(), nodeSelector={"pool": "b"})
-    assert found is not None
-    assert found.text.endswith("pool=b is asked for, it has no such label")
+    refusal = against(node(pool="a"), nodeSelector={"pool": "b"})
+    assert refusal is not None
+    assert (
+        refusal.text == "node(s) didn't match Pod's node affinity/selector: the pod requires pool=b, the node has 'a'"
+    )
+    refusal = against(node(), nodeSelector={"pool": "b"})
+    assert refusal is not None
+    assert refusal.text.endswith("the pod requires pool=b, the node has no such label")
 
 
 @pytest.mark.parametrize(
@@ -137,20 +139,20 @@ def test_node_name_and_selector() -> None:
     ],
 )
 def test_required_node_affinity(terms: list[dict[str, Any]], fits: bool) -> None:
-    found = words(node(pool="a", size="16"), affinity=required(*terms))
-    assert found == ("" if fits else "node(s) didn't match Pod's node affinity/selector")
+    refusal = words(node(pool="a", size="16"), affinity=required(*terms))
+    assert refusal == ("" if fits else "node(s) didn't match Pod's node affinity/selector")
 
 
 def test_what_no_alternative_matches_is_told() -> None:
-    found = against(node(), affinity=required(expression("pool", "In", "b", "c"), expression("size", "Gt", "8")))
-    assert found is not None
-    assert found.text.endswith(": required: pool In [b, c] or size Gt [8]")
+    refusal = against(node(), affinity=required(expression("pool", "In", "b", "c"), expression("size", "Gt", "8")))
+    assert refusal is not None
+    assert refusal.text.endswith(": required: pool In [b, c] or size Gt [8]")
 
 
 @pytest.mark.parametrize(
     ("used", "resources", "verdict", "text"),
     [
-        ({"pods": 3}, {}, "not now", "Too many pods: 3 of 3 are there"),
+        ({"pods": 3}, {}, "not now", "Too many pods: 3 of 3 are in use"),
         ({"pods": 0, "cpu": 6001}, {}, "not now", "Insufficient cpu: asks for 2, 1999m of 8 are free"),
         ({"pods": 0}, {"cpu": "9"}, "never", "Insufficient cpu: asks for 9, 8 of 8 are free"),
         ({"pods": 0}, {"nvidia.com/gpu": "1"}, "never", "Insufficient nvidia.com/gpu: asks for 1, the node has none"),
@@ -167,9 +169,9 @@ def test_what_no_alternative_matches_is_told() -> None:
 def test_sums(used: dict[str, int], resources: dict[str, str], verdict: str, text: str) -> None:
     amounts = {"cpu": "2", "memory": "1Gi", **resources}
     containers = [{"name": "c", "resources": {"requests": amounts, "limits": amounts}}]
-    found = against(node(), used, containers=containers)
-    assert found is not None
-    assert (found.verdict, found.text) == (verdict, text)
+    refusal = against(node(), used, containers=containers)
+    assert refusal is not None
+    assert (refusal.verdict, refusal.text) == (verdict, text)
 
 
 def test_what_is_asked_for_zero_times_is_not_asked_for() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topowise import attributes
-from topowise.attributes import cores, devices, doubts, holdings
+from topowise.attributes import confirmation, cores, devices, holdings
 from topowise.attributes.cores import Core
 from topowise.attributes.devices import Device
 from topowise.attributes.holdings import Block, Container, Pod
@@ -83,29 +83,35 @@ def test_damaged_json_is_named(text: str) -> None:
 
 
 def test_pods_that_are_being_admitted_are_read_back() -> None:
-    text = doubts.write_pods([("b", "p"), ("a", "q"), ("b", "p")])
+    text = confirmation.write_pods([("b", "p"), ("a", "q"), ("b", "p")])
     assert text == "a/q,b/p"
-    assert doubts.read_pods({attributes.ADMITTING: text}) == {("a", "q"), ("b", "p")}
-    assert doubts.read_pods({}) == frozenset()
+    assert confirmation.read_pods({attributes.ADMITTING: text}) == {("a", "q"), ("b", "p")}
+    assert confirmation.read_pods({}) == frozenset()
 
 
 def test_reasons_to_doubt_an_object_are_read_back_sorted() -> None:
-    text = doubts.write_reasons([doubts.PODS, doubts.device("example.com/nic"), doubts.CPU_MANAGER])
+    text = confirmation.write_reasons(
+        [confirmation.PODS, confirmation.device("example.com/nic"), confirmation.CPU_MANAGER]
+    )
     assert text == "cpu-manager,device:example.com/nic,pods"
-    assert doubts.read_reasons({attributes.UNCONFIRMED: text}) == ("cpu-manager", "device:example.com/nic", "pods")
-    assert doubts.read_reasons({}) == ()
+    assert confirmation.read_reasons({attributes.UNCONFIRMED: text}) == (
+        "cpu-manager",
+        "device:example.com/nic",
+        "pods",
+    )
+    assert confirmation.read_reasons({}) == ()
 
 
 def test_doubts_stay_short_however_many_there_are() -> None:
     pods = [("ns", f"pod-{number:05}") for number in range(10_000)]
-    named = {attributes.ADMITTING: doubts.write_pods(pods), attributes.UNCONFIRMED: "x" * 1_000_000}
-    assert doubts.read_pods(named) == set(pods[: doubts.MOST_PODS])
-    assert [len(reason) for reason in doubts.read_reasons(named)] == [300]
+    named = {attributes.ADMITTING: confirmation.write_pods(pods), attributes.UNCONFIRMED: "x" * 1_000_000}
+    assert confirmation.read_pods(named) == set(pods[: confirmation.MOST_PODS])
+    assert [len(reason) for reason in confirmation.read_reasons(named)] == [300]
     named = {name: ",".join(f"a/{number}" for number in range(10_000)) for name in named}
-    assert len(doubts.read_pods(named)) == doubts.MOST_PODS
-    assert len(doubts.read_reasons(named)) == doubts.MOST_REASONS
+    assert len(confirmation.read_pods(named)) == confirmation.MOST_PODS
+    assert len(confirmation.read_reasons(named)) == confirmation.MOST_REASONS
 
 
 @pytest.mark.parametrize("text", ["", ",", "/", "pod", "ns/", "/pod", ",,pod,"])
 def test_what_is_no_name_of_a_pod_is_left_out(text: str) -> None:
-    assert doubts.read_pods({attributes.ADMITTING: text + ",ns/p"}) == {("ns", "p")}
+    assert confirmation.read_pods({attributes.ADMITTING: text + ",ns/p"}) == {("ns", "p")}

@@ -20,14 +20,14 @@ from topowise.runtime import config
 from topowise.runtime.config import ServingTls
 from topowise.runtime.tls import Certificate
 from topowise_exporter.configuration import ExporterConfiguration
-from topowise_exporter.kubelet.model import Allocatable
+from topowise_exporter.kubelet.allocations import Allocatable
+from topowise_exporter.kubelet.settings.config_files import FileSource, load
 from topowise_exporter.kubelet.settings.configz import ConfigzSource
-from topowise_exporter.kubelet.settings.file import FileSource, load
 from topowise_exporter.kubelet.settings.section import Configz
 from topowise_exporter.kubelet.state_files import StateFile
-from topowise_exporter.machine.model import Machine
+from topowise_exporter.machine.inventory import Machine
 from topowise_exporter.machine.sysfs import Tree
-from topowise_exporter.restart import StartCheck
+from topowise_exporter.state_file_check import StartCheck
 from topowise_scheduler import grpc_api
 from topowise_scheduler.configuration import SchedulerConfiguration
 from topowise_scheduler.extender import callers

@@ -428,12 +428,12 @@ async def test_one_line_a_change(caplog: pytest.LogCaptureFixture) -> None:
         failing = False
         await until(lambda: elector.is_leader)
     assert messages(caplog) == [
-        "Another holds the lease",
+        "Another process holds the lease",
         "Acquired the lease",
         "Cannot renew the lease, trying again",
         "Lost the lease",
         "Cannot compete for the lease",
-        "The lease is within reach again",
+        "The lease is accessible again",
         "Acquired the lease",
         "Released the lease",
     ]

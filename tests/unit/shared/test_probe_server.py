@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from topowise.errors import SourceError
 from topowise.runtime import health, listening, probe_server
-from topowise.runtime.allowance import Allowance, Paced
+from topowise.runtime.cpu_allowance import Allowance, Paced
 from topowise.runtime.probe_server import LIMITS, Answer, Limits, ProbeServer
 
 GENEROUS = LIMITS._replace(share=1.0, burst_s=60.0, per_second=1e6, at_once=1e6)

@@ -162,7 +162,7 @@ def test_a_wrong_name_at_the_top_is_answered_too() -> None:
     ],
 )
 def test_a_key_that_is_there_twice_is_named_and_not_half_ignored(text: bytes) -> None:
-    with pytest.raises(ConfigError, match=r"/etc/x.yaml: '(logging|verbosity)' is there twice"):
+    with pytest.raises(ConfigError, match=r"/etc/x.yaml: duplicate key '(logging|verbosity)'"):
         config.parse(ExampleConfiguration, text, source="/etc/x.yaml")
 
 
@@ -177,9 +177,11 @@ def test_files_that_a_configuration_names_are_looked_at(tmp_path: Path) -> None:
     (tmp_path / "key").touch()
     tls = config.ServingTls(cert_file=str(tmp_path / "cert"), key_file=str(tmp_path / "key"))
     serving = Serving(tls=tls)
-    assert config.missing_files(serving) == [f"{tmp_path / 'cert'}: cannot be read here - at `$.tls.certFile`"]
+    assert config.missing_files(serving) == [
+        f"{tmp_path / 'cert'}: cannot be read on this machine - at `$.tls.certFile`"
+    ]
     client = config.KubeClient(kubeconfig="/nosuch")
-    assert config.missing_files(client) == ["/nosuch: cannot be read here - at `$.kubeconfig`"]
+    assert config.missing_files(client) == ["/nosuch: cannot be read on this machine - at `$.kubeconfig`"]
     assert not config.missing_files(config.default(ChoosyConfiguration))
 
 

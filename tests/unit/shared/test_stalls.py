@@ -128,11 +128,11 @@ async def leaks_in_a_group() -> None:
     ("work", "why", "where"),
     [
         (returns, "broken: returned, expected to run until it is cancelled", "unending"),
-        (leaks, "broken: CancelledError, although nobody cancelled the task", "leaks"),
+        (leaks, "broken: CancelledError, although the task was not cancelled", "leaks"),
         (fails, "broken: KeyError: 'no such thing'", "fails"),
         (fails_in_groups, "broken: requeue: KeyError: 'no such thing'", "fails"),
         (refuses_in_a_group, "broken: requeue: SourceError: /dev/null: is no certificate", "refuses"),
-        (leaks_in_a_group, "broken: requeue: CancelledError, although nobody cancelled the task", "leaks"),
+        (leaks_in_a_group, "broken: requeue: CancelledError, although the task was not cancelled", "leaks"),
     ],
 )
 async def test_a_task_that_ends_says_how_and_where(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topowise.text import Styled, escaped, escaped_json, escaped_json_bytes, joined, rendered
+from topowise.text import Styled, escaped, escaped_json, escaped_json_bytes, rendered
 
 
 @pytest.mark.parametrize(
@@ -61,4 +61,3 @@ def test_a_line_is_one_line_and_only_styles_are_sequences() -> None:
     assert (
         rendered([line, "d\ne", ""]) == "\x1b[1ma" + r"\x1b[0m\x0a" + "\x1b[0m" + r"b\x0ac" + "\n" + r"d\x0ae" + "\n\n"
     )
-    assert joined(line) == "a\x1b[0m\nb\nc"

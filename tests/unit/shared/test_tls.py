@@ -222,7 +222,9 @@ async def test_a_broken_new_file_is_told_once_and_the_old_ones_stay(
         assert await ask(port, one, one.issue("client")) == b"ok\n"
         assert await refused(port, one, None)
     task.cancel()
-    assert [one.getMessage() for one in caplog.records] == ["Renewed certificate cannot be used, keeping the old one"]
+    assert [one.getMessage() for one in caplog.records] == [
+        "Renewed certificate cannot be used, keeping the old certificate"
+    ]
 
 
 async def test_a_half_renewed_pair_leaves_the_old_one_in_use(

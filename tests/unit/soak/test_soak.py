@@ -13,9 +13,10 @@ import pytest
 
 from sandbox import simulated_time
 from soak import play
-from topowise_scheduler.answers import Answers
+from topowise_scheduler.cluster.gates.capacity import CapacityGate
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.node.node_state import NodeState
+from topowise_scheduler.cluster.node_reports import NodeReports
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -44,7 +45,7 @@ def test_a_planted_fault_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "was not let onto" in tally.evidence[0]
 
 
-def _refuses_nobody(self: Answers, asked: Any, outcomes: Any, words: Any) -> None:
+def _refuses_no_pod(self: CapacityGate, question: Any, draft: Any) -> None:
     return
 
 
@@ -53,16 +54,16 @@ def _has_not_changed(self: NodeState, uid: str) -> bool:
 
 
 def test_nor_has_one_that_lets_pods_onto_every_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Answers, "_judge", _refuses_nobody)
+    monkeypatch.setattr(CapacityGate, "verdicts", _refuses_no_pod)
     monkeypatch.setattr(NodeState, "is_as_judged", _has_not_changed)
     assert play(4, pods=24).refused[""] > 0
 
 
 def test_what_a_daemon_would_log_and_live_on_after_breaks_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(self: Ledger, report: object) -> None:
+    def fails(self: NodeReports, report: object) -> None:
         raise KeyError("gpu0")
 
-    monkeypatch.setattr(Ledger, "put_report", fails)
+    monkeypatch.setattr(NodeReports, "put", fails)
     with pytest.raises(AssertionError, match="gpu0"):
         play(4, pods=12)
 

@@ -1,4 +1,4 @@
-"""Where the exporter gets the kubelet's configuration from: configz, files with drop-ins, or its own options."""
+"""Sources of the kubelet's configuration: configz, files with drop-ins, or the exporter's own options."""
 
 from topowise_exporter.kubelet.settings.section import Configz, Kubelet
 from topowise_exporter.kubelet.settings.sources import Source

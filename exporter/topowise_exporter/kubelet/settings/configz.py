@@ -1,11 +1,11 @@
-"""The running kubelet's configuration from its own HTTPS port: GET /configz, as kubectl proxies it.
+"""The running kubelet's configuration from its HTTPS port: GET /configz, which `kubectl proxy` exposes too.
 
-The answer is {"kubeletconfig": {...}} with flags and defaults applied, so nothing is defaulted here: a map that is
-missing is empty (omitempty), evictionHard too. The certificate is always verified, against a CA that is named; a
-token sent to whoever answers on port 10250 would be a gift. Redirects are refused for the same reason.
+The answer is {"kubeletconfig": {...}} with flags and defaults applied, so this module adds no defaults: a missing map
+is empty (omitempty), evictionHard too. The certificate is always verified against a configured CA: without that, any
+process on port 10250 would receive the token. Redirects are refused for the same reason.
 
-Which version runs is not among it, and no other page of the port is about that; /metrics has it in a line
-(kubernetes_build_info). Who may not read that goes by the Node, whose status the kubelet writes.
+The answer has no kubelet version. /metrics has it (kubernetes_build_info). Without the permission to read /metrics the
+version comes from the Node, whose status the kubelet writes.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from topowise.kube.credentials import TokenFile
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise_exporter.kubelet.settings import section
 
-# After a failure, so that a kubelet that comes back is not waited for as long as one that answered.
+# Interval after a failure. It is shorter than that after an answer, so that a restarted kubelet is found soon.
 _RETRY_S: Final = 10.0
 
 _BUILD: Final = re.compile(rb'kubernetes_build_info\{[^}\n]*\bgit_version="([^"\n]{1,64})"')
-# Of /metrics: that of a kubelet with many pods has some hundred KiB.
+# Limit of a body. /metrics of a kubelet with many pods has some hundred KiB.
 _MOST_METRICS: Final = 16 << 20
 
 _HINTS: Final = {
@@ -42,7 +42,7 @@ _HINTS: Final = {
 
 
 class ConfigzSource:
-    """Asks at most once per interval, and remembers a failure as well as an answer."""
+    """Requests the configuration at most once per interval, and caches a failure as well as an answer."""
 
     name: Final = "configz"
 
@@ -57,14 +57,14 @@ class ConfigzSource:
         self._config: KubeletConfiguration | None = None
         self._failure: SourceError | None = None
         self.version = ""
-        """The kubelet's version as it gave it with its configuration, "" if it did not."""
+        """The kubelet's version from /metrics, "" if that could not be read."""
 
     def expire(self) -> None:
-        """The kubelet has restarted: what it said last may not hold."""
+        """Makes the next `read` send a request: the kubelet has restarted."""
         self._due = float("-inf")
 
     async def read(self, kubelet_version: str | None) -> KubeletConfiguration:
-        """The configuration, at most an interval old; a kubelet's version changes nothing here. Raises SourceError."""
+        """Returns the configuration, at most an interval old; `kubelet_version` is not used. Raises SourceError."""
         if self._clock() >= self._due:
             await self._renew()
         if self._failure is not None:
@@ -86,13 +86,13 @@ class ConfigzSource:
 
     async def _build(self) -> str:
         try:
-            found = _BUILD.search(await self._ask(f"{self._base}/metrics"))
+            match = _BUILD.search(await self._ask(f"{self._base}/metrics"))
         except SourceError:
             return ""
-        return found[1].decode(errors="replace") if found else ""
+        return match[1].decode(errors="replace") if match else ""
 
     async def _ask(self, url: str) -> bytes:
-        """The body of a 200."""
+        """Returns the body of a 200 answer."""
         connector = aiohttp.TCPConnector(ssl=_verifying(self._settings.ca_file))
         timeout = aiohttp.ClientTimeout(total=self._settings.timeout)
         try:
@@ -101,16 +101,16 @@ class ConfigzSource:
                 if status == 401:
                     status, body = await self._get(session, url, self._token.read(renew=True))
         except aiohttp.ClientConnectorCertificateError as exc:
-            refused = exc.certificate_error
-            why = getattr(refused, "verify_message", "") or str(refused)
+            certificate_error = exc.certificate_error
+            why = getattr(certificate_error, "verify_message", "") or str(certificate_error)
             raise SourceError(url, f"certificate refused with {self._settings.ca_file}: {why}") from exc
         except TimeoutError as exc:
             raise SourceError(url, f"no answer within {self._settings.timeout}") from exc
         except (aiohttp.ClientError, OSError, ValueError) as exc:
             raise SourceError(url, " ".join(str(exc).split()) or type(exc).__name__) from exc
         if status != 200:
-            said = " ".join(body[:200].decode(errors="replace").split())
-            raise SourceError(url, f"status {status}{f' {said!r}' if said else ''}{_HINTS.get(status, '')}")
+            excerpt = " ".join(body[:200].decode(errors="replace").split())
+            raise SourceError(url, f"status {status}{f' {excerpt!r}' if excerpt else ''}{_HINTS.get(status, '')}")
         return body
 
     async def _get(self, session: aiohttp.ClientSession, url: str, token: str) -> tuple[int, bytes]:
@@ -128,7 +128,7 @@ class ConfigzSource:
 
 
 async def _bounded(response: aiohttp.ClientResponse) -> bytes:
-    """The body, as far as anybody needs it. Raises ValueError for one without end."""
+    """Returns the body. Raises ValueError for a body over the limit."""
     body = bytearray()
     async for chunk in response.content.iter_any():
         body += chunk
@@ -138,15 +138,15 @@ async def _bounded(response: aiohttp.ClientResponse) -> bytes:
 
 
 def decode(body: bytes, *, source: str) -> KubeletConfiguration:
-    """The configuration in an answer. Raises SourceError."""
+    """Returns the configuration in an answer. Raises SourceError."""
     try:
         answer = msgspec.json.decode(body, type=dict[str, Any])
     except documents.UNREADABLE as exc:
         raise SourceError(source, f"answer is not a JSON object: {exc}") from exc
-    given = answer.get("kubeletconfig")
-    if not isinstance(given, dict):
+    fields = answer.get("kubeletconfig")
+    if not isinstance(fields, dict):
         raise SourceError(source, f"answer has no kubeletconfig, only {', '.join(sorted(answer)) or 'nothing'}")
-    config = kubeletconfig.check(kubeletconfig.convert(given, source=source), source=source)
+    config = kubeletconfig.check(kubeletconfig.convert(fields, source=source), source=source)
     return kubeletconfig.with_defaults(kubeletconfig.without_eviction_defaults(config))
 
 

@@ -1,4 +1,4 @@
-"""`kubelet` of an ExporterConfiguration: which sources of the kubelet's configuration are asked."""
+"""The `kubelet` section of an ExporterConfiguration: sources of the kubelet's configuration."""
 
 from __future__ import annotations
 
@@ -15,31 +15,29 @@ ADDRESS_VARIABLE: Final = "NODE_ADDRESS"
 
 
 class Configz(Section, frozen=True):
-    """The running kubelet's own answer: what it uses, with its flags and defaults, whatever the files say by now.
-
-    Needs `get` on `nodes/configz` (1.33 and later; `nodes/proxy` before) and a serving certificate that can be
-    verified, which kubeadm's kubelets have only with `serverTLSBootstrap: true`.
-    """
+    """The running kubelet's own answer: the configuration in use, with flags and defaults, whatever the files contain
+    by now. Needs `get` on `nodes/configz` (1.33 and later; `nodes/proxy` before) and a serving certificate that can be
+    verified. kubeadm's kubelets have such a certificate only with `serverTLSBootstrap: true`."""
 
     enabled: bool = False
-    """Off, because it needs the two things above; where they are given, the best source."""
+    """Off by default, because of these two requirements; where they are met, this is the best source."""
     address: str = ""
     """IP address or name of the node; empty: $NODE_ADDRESS, to be set from `status.hostIP`."""
     port: Port = 10250
     """The kubelet's HTTPS port."""
     ca_file: str = str(SERVICE_ACCOUNT / "ca.crt")
-    """PEM bundle that the kubelet's certificate must be signed by; the default is the cluster's CA. Read each time."""
+    """PEM bundle that verifies the kubelet's certificate; the default is the cluster's CA. Read for each request."""
     server_name: str = ""
-    """Name the certificate must be for; empty: `address`. For certificates with a node name and no IP address."""
+    """Name that the certificate must have; empty: `address`. For certificates with a node name and no IP address."""
     token_file: str = str(SERVICE_ACCOUNT / "token")
     """Bearer token; read again every minute and after a 401."""
     interval: PositiveDuration = PositiveDuration(60)
-    """Between two requests: a kubelet changes its configuration only by a restart."""
+    """Interval between two requests: a kubelet changes its configuration only when it restarts."""
     timeout: PositiveDuration = PositiveDuration(5)
-    """Bound of one request."""
+    """Time limit of a request."""
 
     def resolved_address(self, environment: Mapping[str, str]) -> str:
-        """The address, wherever it comes from. Raises ConfigError if there is none."""
+        """Returns the address from the configuration or the environment. Raises ConfigError if there is none."""
         address = self.address or environment.get(ADDRESS_VARIABLE, "")
         if not address:
             raise ConfigError("$.kubelet.configz.address", f"is empty and ${ADDRESS_VARIABLE} is not set")
@@ -47,16 +45,17 @@ class Configz(Section, frozen=True):
 
 
 class Kubelet(Section, frozen=True):
-    """Sources of the kubelet's configuration, in the order in which they are preferred."""
+    """Sources of the kubelet's configuration, in order of preference."""
 
     configz: Configz = msgspec.field(default_factory=Configz)
     """The kubelet's HTTPS endpoint."""
     config_file: str = "/var/lib/kubelet/config.yaml"
-    """The kubelet's --config; empty: it has none, or it cannot be read here."""
+    """The kubelet's --config; empty: the kubelet has none, or the exporter cannot read it."""
     config_dir: str = ""
-    """The kubelet's --config-dir with drop-ins (*.conf); empty: it has none. Mount it where the kubelet sees it."""
+    """The kubelet's --config-dir with drop-ins (*.conf); empty: the kubelet has none. Mount it at the kubelet's path.
+    """
     overrides: dict[str, Any] = msgspec.field(default_factory=dict)
-    """Fields of a KubeletConfiguration that hold whatever the sources say, as the kubelet's own flags do.
+    """Fields of a KubeletConfiguration that override every source, as the kubelet's own flags do.
 
-    With `topologyManagerPolicy` among them they also stand in for a source that cannot be read.
+    With `topologyManagerPolicy` set they also replace a source that cannot be read.
     """

@@ -1,9 +1,9 @@
-"""One configuration out of several sources: the first that answers, with the overrides applied over it.
+"""Selects the kubelet's configuration: the first source that answers, with the overrides applied.
 
-A source that fails is passed over with a line of its own. But the kubelet keeps its configuration while a file is
-being written or a port does not answer, so what a source said last stays true for a while, and for good if no other
-source can be read: policy `none`, published because of a glitch, would cost every pod on the node its alignment. For
-the same reason nothing is guessed while a source is configured that was never readable.
+A source that fails is skipped and reported. The kubelet keeps its configuration while a file is being written or a port
+does not answer. So the last answer of a source stays valid for PATIENCE_S, and for good if no other source can be read:
+policy `none`, published because of a glitch, would cost every pod on the node its alignment. For the same reason
+nothing is guessed for a configured source that was never readable.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from typing import Final, Literal, Protocol
 from topowise import kubeletconfig
 from topowise.errors import SourceError
 from topowise.kubeletconfig import KubeletConfiguration
+from topowise_exporter.kubelet.settings.config_files import FileSource
 from topowise_exporter.kubelet.settings.configz import ConfigzSource
-from topowise_exporter.kubelet.settings.file import FileSource
 from topowise_exporter.kubelet.settings.overrides import Overrides
 from topowise_exporter.kubelet.settings.section import Kubelet
 
 Name = Literal["configz", "file", "flags", "defaults"]
 
-# What can be done about it; docs/how-to/on has each of them by distribution.
+# Next steps for the operator; docs/how-to/on has them by distribution.
 _WAYS_OUT: Final = (
     "nothing is published: name the kubelet's --config in kubelet.configFile, ask the kubelet itself by "
     "kubelet.configz.enabled, or give its policies in kubelet.overrides"
 )
 
-# How long the last answer of a source is preferred to the present one of a source after it.
+# For this time the last answer of a source is preferred to the present answer of a later source.
 PATIENCE_S: Final = 300.0
 
 
 class Readable(Protocol):
-    """A source. `read` gives the configuration with defaults, cached as it sees fit until it is told to `expire`, or
-    raises SourceError; `version` is the kubelet's if the source has it from the kubelet itself, else ""."""
+    """A source. `read` returns the configuration with defaults, cached until `expire`, or raises SourceError. `version`
+    is the kubelet's version if the kubelet itself reported it, else ""."""
 
     @property
     def name(self) -> Name: ...
@@ -49,11 +49,9 @@ class Readable(Protocol):
 
 
 class Source:
-    """`name` is the source in use ("" before the first answer); `problems` has a line for each that failed last time;
-    `socket` is the kubelet's.
-
-    Raises ConfigError for settings that cannot work. Not for use by two tasks at once.
-    """
+    """Reads the first usable source. `name` is the source in use ("" before the first answer); `problems` has a line
+    for each source that failed in the last `read`; `socket` is the kubelet's podresources socket. Raises ConfigError
+    for settings that cannot work. Not for use by two tasks at once."""
 
     def __init__(
         self,
@@ -71,25 +69,23 @@ class Source:
         self.name: Name | Literal[""] = ""
         self.problems: tuple[str, ...] = ()
         self.version = ""
-        """The kubelet's version in its own words, "" if no source asks it."""
+        """The kubelet's version as reported by the kubelet, "" if no source asks it."""
 
     def expire(self) -> None:
-        """The kubelet has restarted: its configuration and version may be others."""
+        """Drops cached answers: the kubelet has restarted, so its configuration and version may have changed."""
         for candidate in self._candidates:
             candidate.expire()
 
     async def read(self, kubelet_version: str | None = None) -> KubeletConfiguration:
-        """The kubelet's configuration as the kubelet sees it; `kubelet_version` is the Node's, None: the newest.
-
-        Raises SourceError if nothing could be read so far and the overrides do not say enough.
-        """
+        """Returns the configuration that the kubelet uses; `kubelet_version` is the Node's, None: the newest. Raises
+        SourceError if no source was readable so far and the overrides do not suffice."""
         problems: list[str] = []
-        found = await self._first_readable(kubelet_version, problems)
+        config = await self._first_readable(kubelet_version, problems)
         self.problems = tuple(problems)
-        self.version = next((one.version for one in self._candidates if one.version), "")
-        if found is None:
+        self.version = next((candidate.version for candidate in self._candidates if candidate.version), "")
+        if config is None:
             return self._without_sources(kubelet_version)
-        return self._overrides.over(found)
+        return self._overrides.over(config)
 
     async def _first_readable(self, version: str | None, problems: list[str]) -> KubeletConfiguration | None:
         for candidate in self._candidates:
@@ -115,10 +111,10 @@ class Source:
 def _candidates(
     settings: Kubelet, socket: str, environment: Mapping[str, str], clock: Callable[[], float]
 ) -> tuple[Readable, ...]:
-    found: list[Readable] = []
+    candidates: list[Readable] = []
     if settings.configz.enabled:
         address = settings.configz.resolved_address(environment)
-        found.append(ConfigzSource(settings.configz, address, clock=clock))
+        candidates.append(ConfigzSource(settings.configz, address, clock=clock))
     if settings.config_file or settings.config_dir:
-        found.append(FileSource(settings.config_file, settings.config_dir, socket=socket))
-    return tuple(found)
+        candidates.append(FileSource(settings.config_file, settings.config_dir, socket=socket))
+    return tuple(candidates)

@@ -11,17 +11,17 @@ from typing import Final, Generic, TypeVar
 
 import numpy as np
 
+from topowise.bounded import Bounded
 from topowise_scheduler.cluster.gates.gate import FITS, Draft, Question
 from topowise_scheduler.cluster.gates.ignored_pods import IgnoredPods
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.cluster.rows.node_states import NodeStates
-from topowise_scheduler.device_affinity import Devices, Judged, Settings, Wish, judge, may_refuse
+from topowise_scheduler.device_affinity import AffinityTerm, Devices, Judged, Settings, judge, may_refuse
 from topowise_scheduler.kubelet import Kubelet
 
-_MOST: Final = 1 << 14
 _MOST_BYTES: Final = 16 << 20
 
-_Key = tuple[str, bytes, tuple[Wish, ...], frozenset[str]]
+_Key = tuple[str, bytes, tuple[AffinityTerm, ...], frozenset[str]]
 Value = TypeVar("Value")
 
 
@@ -76,7 +76,7 @@ class AffinityGate:
         return judged
 
     def may_be_refused(self, record: PodRecord, name: str) -> bool:
-        """Returns whether a node that fits may refuse the pod by its choice of devices (device_affinity/draws.py)."""
+        """Whether a fitting node may refuse the pod by its choice of devices (device_affinity/refusal_risk.py)."""
         assert record.requests is not None
         if not record.requests.shared_devices:
             return False
@@ -96,7 +96,7 @@ class AffinityGate:
         devices = Devices(places, {*unlisted, *guessed})
         return judge(record.wishes, record.needs, states, record.view, devices, self._settings)
 
-    def _key(self, record: PodRecord, name: str, wishes: tuple[Wish, ...]) -> _Key:
+    def _key(self, record: PodRecord, name: str, wishes: tuple[AffinityTerm, ...]) -> _Key:
         ignored = frozenset(self._ignored.on(record.uid, record.priority, name))
         return name, record.shape, wishes, ignored
 
@@ -106,21 +106,17 @@ class AffinityGate:
 
 
 class _CacheUntilChange(Generic[Value]):
-    """Values of nodes that have not changed since; bounded in number and in bytes."""
+    """Values of nodes that have not changed since; bounded in bytes."""
 
     def __init__(self, node_states: NodeStates) -> None:
         self._node_states = node_states
-        self._values: dict[_Key, tuple[int, Value]] = {}
-        self._bytes = 0
+        # Bytes: a verdict on each affinity term, and the UIDs of pods.
+        self._values: Bounded[_Key, tuple[int, Value]]
+        self._values = Bounded(_MOST_BYTES, lambda key, _: 512 * (1 + len(key[2])) + 100 * len(key[3]))
 
     def get(self, key: _Key) -> Value | None:
         value = self._values.get(key)
         return value[1] if value is not None and value[0] == self._node_states.changed_at(key[0]) else None
 
     def put(self, key: _Key, value: Value) -> None:
-        if key not in self._values:
-            self._bytes += len(key[1])
-            if len(self._values) >= _MOST or self._bytes > _MOST_BYTES:
-                self._values.clear()
-                self._bytes = len(key[1])
-        self._values[key] = self._node_states.changed_at(key[0]), value
+        self._values.put(key, (self._node_states.changed_at(key[0]), value))

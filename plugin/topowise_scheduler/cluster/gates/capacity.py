@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from topowise.bounded import Bounded
 from topowise_scheduler import refusals
 from topowise_scheduler.cluster.gates.gate import FITS, Draft, Question, Texts
 from topowise_scheduler.cluster.gates.ignored_pods import IgnoredPods
@@ -21,8 +22,7 @@ from topowise_scheduler.engine import Engine, Outcome
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.trial import first_refusal
 
-# Trials of nodes without their pods of lower priority that are remembered, and the bytes of the shapes they are of.
-_MAX_TRIALS: Final = 1 << 14
+# Of trials of nodes without their pods of lower priority, with the uids of these pods.
 _MAX_TRIAL_BYTES: Final = 16 << 20
 # What a number of Engine.reasons takes.
 _REASON_BITS: Final = 4
@@ -47,8 +47,8 @@ class CapacityGate:
             for number, reason in enumerate(engine.reasons):
                 text = refusals.of(reason, ever=refused is Outcome.UNRESOLVABLE)
                 self._words[(refused << _REASON_BITS) + number] = texts.number(text)
-        self._trials: dict[tuple[str, bytes, frozenset[str]], tuple[int, str | None]] = {}
-        self._trial_bytes = 0
+        self._trials: Bounded[tuple[str, bytes, frozenset[str]], tuple[int, str]]
+        self._trials = Bounded(_MAX_TRIAL_BYTES, lambda key, _: len(key[0]) + 100 * len(key[2]))
 
     def verdicts(self, question: Question, draft: Draft) -> None:
         """See `Gate`."""
@@ -149,14 +149,10 @@ class CapacityGate:
         if node_state.is_as_judged(record.uid):
             return ""
         key = (name, record.shape, frozenset(ignored))
-        changed_at, reason = self._trials.get(key, (-1, None))
+        changed_at, reason = self._trials.get(key) or (-1, "")
         if changed_at != self._node_states.changed_at(name):
-            self._trial_bytes += len(record.shape)
-            if len(self._trials) >= _MAX_TRIALS or self._trial_bytes > _MAX_TRIAL_BYTES:
-                self._trials.clear()
-                self._trial_bytes = 0
             reason = first_refusal(self._node_states.states(name, ignored), record.view) or ""
-            self._trials[key] = self._node_states.changed_at(name), reason
+            self._trials.put(key, (self._node_states.changed_at(name), reason))
         return reason
 
 

@@ -119,7 +119,7 @@ class Gates:
 
     def _order(self, record: PodRecord, name: str, leaving: Collection[str]) -> str:
         node_state = self._node_states.of(name)
-        if node_state is None:
+        if node_state is None or not node_state.has_coming(record.uid):
             return ""
         absent = {*self.ignored.on(record.uid, record.priority, name), *leaving}
         if not admission_order.survive(node_state, record, absent, _MAX_SWAPPED):

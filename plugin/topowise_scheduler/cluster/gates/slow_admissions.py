@@ -15,13 +15,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from topowise.bounded import Bounded
 from topowise_scheduler import refusals
 from topowise_scheduler.cluster.gates.gate import Draft, Question
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.kubelet import Kubelet, cost
 
-_MAX_SHAPES: Final = 256
+_MAX_BYTES: Final = 4 << 20
 
 Rows = NDArray[np.int32]
 _NONE: Final[Rows] = np.zeros(0, np.int32)
@@ -35,7 +36,7 @@ class SlowAdmissions:
         self._limit_s = limit_s
         self._nodes: dict[str, Kubelet] = {}
         # By shape of pod, estimated once for identical nodes; cleared when a slow node changes.
-        self._rows: dict[bytes, Rows] = {}
+        self._rows: Bounded[bytes, Rows] = Bounded(_MAX_BYTES, lambda _, rows: rows.nbytes)
 
     def put(self, node: str, empty: Kubelet | None) -> None:
         """Sets the empty state of a node, one object for identical nodes; None if the node has no report any more."""
@@ -63,14 +64,11 @@ class SlowAdmissions:
         if not self._nodes:
             # Most clusters have no such node, so no pod shape needs memory.
             return _NONE
-        rows = self._rows.get(record.shape)
-        if rows is None:
-            if len(self._rows) >= _MAX_SHAPES:
-                self._rows.clear()
-            seconds = {id(empty): cost.estimate(empty, record.view(empty)).seconds for empty in self._distinct()}
-            names = [name for name, empty in self._nodes.items() if seconds[id(empty)] > self._limit_s]
-            rows = self._rows[record.shape] = self._engine.rows(names)
-        return rows
+        return self._rows.once(record.shape, lambda: self._estimated(record))
+
+    def _estimated(self, record: PodRecord) -> Rows:
+        seconds = {id(empty): cost.estimate(empty, record.view(empty)).seconds for empty in self._distinct()}
+        return self._engine.rows([name for name, empty in self._nodes.items() if seconds[id(empty)] > self._limit_s])
 
     def _distinct(self) -> list[Kubelet]:
         return list({id(empty): empty for empty in self._nodes.values()}.values())

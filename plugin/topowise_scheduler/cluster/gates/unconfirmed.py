@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from topowise.attributes import doubts
+from topowise.attributes import confirmation
 from topowise_scheduler import refusals
 from topowise_scheduler.cluster.gates.gate import Draft, Question
 from topowise_scheduler.cluster.pods.records import PodRecord
@@ -116,9 +116,9 @@ def _closes(reason: str, record: PodRecord) -> bool:
     if needs is None or reason in _LEFT_BEHIND:
         return False
     named = {name for container in needs.containers for name in container.limits if name not in _NATIVE}
-    if reason.startswith(doubts.DEVICE):
+    if reason.startswith(confirmation.DEVICE):
         # A kubelet without healthy devices refuses also a request for 0 of them (devicemanager, devicesToAllocate).
-        return reason.removeprefix(doubts.DEVICE) in named
+        return reason.removeprefix(confirmation.DEVICE) in named
     # Such a pod may get exclusive CPUs, memory or devices; other pods get none.
     if needs.qos == "Guaranteed":
         return True

@@ -1,7 +1,7 @@
-"""Pods on their way to a node, in other orders than the predicted one: would their kubelet refuse one of them?
+"""Pods on their way to a node, in other orders than the predicted order: would their kubelet refuse a pod?
 
-Invariant: trials are copies. Yes is said only of orders that were tried, or of one that is like a tried one because its
-pods have the same shapes; where there were too many to try, the caller's `at_most` says how many decided.
+Invariant: trials are copies. The answer is yes only for orders that were tried, up to pods of the same shape. Where the
+orders are too many, the first `at_most` trials decide.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from topowise_scheduler.cluster.node.possible_placements import holds_own, is_of
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
+from topowise_scheduler.kubelet.trial import place_all, trial
 
 
 def survive(node: NodeState, record: PodRecord, without: Collection[str], at_most: int) -> bool:
-    """Whether the pods that their kubelet has not taken on yet still find room if this one comes before them.
-    `without` some pods. True if there are more than `at_most` of them.
+    """Returns whether the pods that their kubelet has not acknowledged still fit if the pod of `record` comes first.
+
+    The pods in `without` are away. True if more than `at_most` pods are on their way.
     """
     away = {record.uid, *without}
     coming = _coming(node, BookingState.ASSIGNED, away)
@@ -27,10 +29,10 @@ def survive(node: NodeState, record: PodRecord, without: Collection[str], at_mos
 
 
 def survive_any_order(node: NodeState, record: PodRecord, without: Collection[str], at_most: int) -> bool:
-    """Whether this pod and all that their kubelet has not taken on yet, the reserved ones too, find room in whatever
-    order they come: the one for pods that somebody else binds. `without` some pods.
+    """Returns whether the pod and all pods on their way, reserved pods too, fit in every order.
 
-    After `at_most` admissions, what was tried decides.
+    This is for pods that another scheduler binds. The pods in `without` are away. After `at_most` admissions, the
+    orders that were tried decide.
     """
     away = {record.uid, *without}
     coming = _coming(node, BookingState.RESERVED, away)
@@ -41,10 +43,10 @@ def survive_any_order(node: NodeState, record: PodRecord, without: Collection[st
 
 
 def only_expected(node: NodeState, record: PodRecord) -> list[str]:
-    """Pods that have room here and are not bound, if the pod might be refused for want of them.
+    """Returns the expected pods that fit here, if their absence may make the kubelet refuse the pod.
 
-    Its kubelet does not know them. That there is more room is not always better: an init container that finds some on
-    another NUMA node ties those after it to that one.
+    The kubelet does not know them yet. More free resources are not always better: an init container that finds some on
+    another NUMA node ties the containers after it to that NUMA node.
     """
     state = node.kubelet
     if state is None or len(state.node_ids) < 2 or len(record.view(state).containers) < 2:
@@ -57,7 +59,7 @@ def only_expected(node: NodeState, record: PodRecord) -> list[str]:
 
 
 def _coming(node: NodeState, least: BookingState, away: Collection[str]) -> list[PodRecord]:
-    """Pods at least as sure as this that have room here, and that their kubelet has not been seen to take on."""
+    """Returns the pods at least as sure as `least` that fit here and that their kubelet has not acknowledged."""
     return [
         entry.record
         for entry in (*node.history.log, *node.history.expected)
@@ -68,44 +70,41 @@ def _coming(node: NodeState, least: BookingState, away: Collection[str]) -> list
     ]
 
 
-def _matters(node: Kubelet, some: Iterable[PodRecord]) -> bool:
-    """Whether it matters to these pods in which order they come, if there is room for all of them."""
-    return len(node.node_ids) > 1 or any(is_of_any_size(node, one.view(node)) for one in some)
+def _matters(node: Kubelet, records: Iterable[PodRecord]) -> bool:
+    """Returns whether the order of these pods matters if there is room for all of them."""
+    return len(node.node_ids) > 1 or any(is_of_any_size(node, record.view(node)) for record in records)
 
 
 def _fit_after(state: Kubelet, record: PodRecord, coming: Sequence[PodRecord]) -> bool:
-    """Whether all of these, which the node has, still find room if another pod comes before them."""
-    trial = state.fork()
-    for one in coming:
-        trial.remove(one.uid)
-    return all(trial.admit_view(one.view(trial)).admitted for one in (record, *coming))
+    """Returns whether these pods of the node still fit if another pod comes before them."""
+    without = state.fork()
+    for pod in coming:
+        without.remove(pod.uid)
+    return place_all(without, [pod.view for pod in (record, *coming)]) is not None
 
 
 def _fit_in_any_order(state: Kubelet, record: PodRecord, coming: Sequence[PodRecord], at_most: int) -> bool:
-    """Whether another pod and all of these find room in whatever order they come. Takes them off the node.
-
-    After `at_most` admissions, what was tried decides.
-    """
-    # Pods of one shape are as good as each other. The newcomer first, then those that were booked last.
+    """Returns whether another pod and these pods fit in every order. Takes these pods off the node."""
+    # Pods of one shape need no order among them. The new pod is tried first, then the pods that were booked last.
     shapes: dict[bytes, list[PodView]] = {record.shape: [record.view(state)]}
-    for one in reversed(coming):
-        view = one.view(state)
+    for pod in reversed(coming):
+        view = pod.view(state)
         if holds_own(state, view):
-            state.remove(one.uid)
-            shapes.setdefault(one.shape, []).append(view)
+            state.remove(pod.uid)
+            shapes.setdefault(pod.shape, []).append(view)
     return _fit(state, list(shapes.values()), [at_most])
 
 
 def _fit(state: Kubelet, shapes: list[list[PodView]], left: list[int]) -> bool:
-    """Whether no order of these pods, equal ones together in a list, ends in a refusal. `left` counts down."""
+    """Returns whether no order of these pods, by shape, ends in a refusal. `left` counts the admissions down."""
     for at, equal in enumerate(shapes):
         if left[0] <= 0:
             return True
         left[0] -= 1
-        trial = state.fork()
-        if not trial.admit_view(equal[0]).admitted:
+        admission, after = trial(state, equal[0])
+        if not admission.admitted:
             return False
         rest = [*shapes[:at], *([equal[1:]] if len(equal) > 1 else []), *shapes[at + 1 :]]
-        if not _fit(trial, rest, left):
+        if not _fit(after, rest, left):
             return False
     return True

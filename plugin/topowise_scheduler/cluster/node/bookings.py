@@ -1,14 +1,14 @@
-"""How sure it is that a pod is on its node, and for how long the service doubts where it lies."""
+"""How sure it is that a pod is on its node, and for how long the service is unsure of its placement."""
 
 from __future__ import annotations
 
 from enum import IntEnum
 from typing import Final
 
-# What the API server tells of one moment comes to us within this time, and what a kubelet knows first within that.
+# The service hears of simultaneous events of the API server within EARLY_S, and of events on a node within LATE_S.
 EARLY_S: Final = 0.2
 LATE_S: Final = 2.0
-# For so long a report that still lists an ended pod is taken for an old one; later, for the kubelet's truth.
+# A report that lists an ended pod is taken for an old report for so long, and for the present state after that.
 ENDED_KEPT_S: Final = 120.0
 
 
@@ -16,8 +16,8 @@ class BookingState(IntEnum):
     """How sure a booking is; a later state replaces an earlier one."""
 
     NOMINATED = 1
-    """kube-scheduler evicts others for it here, or we have nominated it ahead."""
+    """kube-scheduler evicts victims for the pod here, or this service has nominated the pod."""
     RESERVED = 2
-    """We said yes, and expect it here."""
+    """This service has let the pod onto the node, and expects it."""
     ASSIGNED = 3
     """It is bound to the node."""

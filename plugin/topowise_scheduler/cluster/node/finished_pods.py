@@ -10,7 +10,7 @@ from topowise_scheduler.report import PodName, Report
 
 
 class FinishedPods:
-    """Those of one node, by UID and by name: the API server has one pod of a name."""
+    """The finished pods of a node, by UID and by name: the API server has one pod of a name."""
 
     __slots__ = ("_names", "_uids", "_unseen")
 

@@ -14,11 +14,12 @@ from itertools import repeat
 from operator import is_
 from typing import Final, NamedTuple
 
+from topowise_scheduler.cluster.node.bookings import BookingState
 from topowise_scheduler.cluster.node.history import Ended, Entry, History
 from topowise_scheduler.cluster.node.possible_placements import holds_own
 from topowise_scheduler.cluster.node.same_zones import same_zones
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.kubelet.same_node import is_same_node
+from topowise_scheduler.kubelet.node_identity import is_same_node
 from topowise_scheduler.report import Placements, PodName, Report, kubelet_of
 
 # States are some kilobytes each, and what changes is mostly among the last operations.
@@ -28,7 +29,7 @@ _Requests = Mapping[PodName, tuple[str, Mapping[str, int]]]
 
 
 class Operation(NamedTuple):
-    """One step of a fold. Operations with equal keys make the same state of the same state.
+    """A step of a fold. Operations with equal keys make the same state of the same state.
 
     `entry` is the pod that is admitted, kept or expected, None for an end of the pod `uid`. `listed` is what the report
     lists already of a pod that its kubelet is admitting.
@@ -38,6 +39,16 @@ class Operation(NamedTuple):
     uid: str
     entry: Entry | None = None
     listed: Placements = _NOTHING
+
+    @property
+    def is_nomination(self) -> bool:
+        """Returns whether the pod is neither bound nor reserved."""
+        return self.entry is not None and self.entry.state is BookingState.NOMINATED
+
+    @property
+    def step(self) -> tuple[object, bool]:
+        """Returns the key, and whether the pod is taken to lie where it is predicted as it does not come soon."""
+        return self.key, self.is_nomination and self.entry is not None and not self.entry.ahead
 
 
 class State(NamedTuple):
@@ -57,22 +68,46 @@ class _Base(NamedTuple):
     placed_in_turn: tuple[Entry, ...]
 
 
-class Fold:
-    """The states of one node, kept for its next event."""
+class Course(NamedTuple):
+    """What a state is made of. Equal courses make equal states."""
 
-    __slots__ = ("_base", "_operations", "_states")
+    base: Kubelet | None
+    operations: Sequence[Operation]
+
+    def is_same_without(self, uid: str, before: Course) -> bool:
+        """Returns whether a state without this pod is as it was. Nominations that came since do not count: they come
+        last, and the pod does not heed them."""
+        if self is before:
+            return True
+        steps = [operation.step for operation in before.operations if operation.uid != uid]
+        counted = set(steps)
+        return self.base is before.base and steps == [
+            operation.step
+            for operation in self.operations
+            if operation.uid != uid and (operation.step in counted or not operation.is_nomination)
+        ]
+
+
+_NO_COURSE: Final = Course(None, ())
+
+
+class Fold:
+    """The states of a node, kept for its next event."""
+
+    __slots__ = ("_base", "_operations", "_states", "course")
 
     def __init__(self) -> None:
         self._base: _Base | None = None
         self._operations: list[Operation] = []
-        # Those after the last operations, None for the others.
+        # The states after the last operations, None after operations before.
         self._states: list[State | None] = []
+        self.course = _NO_COURSE
 
     def present(self, history: History) -> Kubelet | None:
         """Returns the state of the node, None if it is not reported. The state is shared: fork it to try pods on it."""
         report = history.report
         if report is None:
-            self._base, self._operations, self._states = None, [], []
+            self._base, self._operations, self._states, self.course = None, [], [], _NO_COURSE
             return None
         base = self._based(history, report)
         if self._base is None or base.kubelet is not self._base.kubelet:
@@ -86,10 +121,17 @@ class Fold:
             states.append(state)
         first_kept = max(0, len(states) - _MOST_STATES)
         self._operations, self._states = operations, [*repeat(None, first_kept), *states[first_kept:]]
+        self.course = Course(base.kubelet, operations)
         return state.kubelet
 
+    def renew(self, report: Report) -> None:
+        """Takes a report in place of the last report, which it equals."""
+        base = self._base
+        if base is not None:
+            self._base = base._replace(parts=(report, *base.parts[1:]), key=(id(report), *base.key[1:]))
+
     def without(self, history: History, uids: Collection[str]) -> Kubelet | None:
-        """Returns a copy of the node on which the bound pods among these have ended, and the others never came."""
+        """Returns a copy of the node on which the bound pods of these have ended, and expected pods never came."""
         base = self._base
         if history.report is None or base is None:
             return None
@@ -102,6 +144,23 @@ class Fold:
         for operation in operations[same:]:
             state = apply(state, operation)
         return state.kubelet.fork() if state.kubelet is kept.kubelet else state.kubelet
+
+    @property
+    def whole_base(self) -> Kubelet | None:
+        """Returns the node as it was reported, None if a pod of the report may be refused."""
+        base = self._base
+        return None if base is None or base.placed_in_turn else base.kubelet
+
+    @staticmethod
+    def expecting(bound: Kubelet, history: History, without: Collection[str]) -> Kubelet:
+        """Returns a copy of a state of the bound pods without some pods, and with the other expected pods."""
+        state = State(bound.fork())
+        for uid in without:
+            state.kubelet.remove(uid)
+        for entry in history.expected:
+            if entry.uid not in without:
+                state = apply(state, _place(entry))
+        return state.kubelet
 
     def _state_before(self, operations: Sequence[Operation], base: _Base) -> tuple[int, State]:
         """Returns how many operations need not be applied again, and the state after these."""
@@ -123,7 +182,8 @@ class Fold:
         parts = (report, history.settled, history.ended, history.finished, history.counted)
         if before is not None and before.log == (listed, first) and all(map(is_, before.parts, parts)):
             return before
-        there = [*history.settled.values(), *[ended.entry for ended in _later_ends(history, report)]]
+        # The ends first: mostly the names that are looked for are theirs.
+        there = [*[ended.entry for ended in _later_ends(history, report)], *history.settled.values()]
         gone = _gone(history, report, there)
         held = frozenset([(entry.uid, entry.record.shape) for entry in there])
         key = (id(report), held, frozenset(gone), tuple(history.counted))
@@ -182,11 +242,12 @@ def _gone(history: History, report: Report, there: Iterable[Entry]) -> set[PodNa
     names.update(history.finished)
     for entry in history.log:
         names.update(_names(entry))
-    if not names:
-        return names
+    gone = {name for name in names if name in report.held}
     for entry in there:
-        names.difference_update(_names(entry))
-    return {name for name in names if name in report.held}
+        if not gone:
+            break
+        gone.difference_update(_names(entry))
+    return gone
 
 
 def _requests_by_name(there: Iterable[Entry], report: Report) -> _Requests:
@@ -237,6 +298,9 @@ def operations_of(
             bound.append((entry.turn, _place(entry, _listed(history, report, entry))))
     for ended in history.ended:
         entry = ended.entry
+        if ended.has_left and not ended.was_predicted:
+            # Neither the base nor the log has the pod.
+            continue
         if ended.was_predicted and not lists(report, entry):
             bound.append((entry.turn, _place(entry)))
         bound.append((ended.turn, _end(entry.uid)))
@@ -279,7 +343,7 @@ def apply(state: State, operation: Operation) -> State:
     kubelet, refused = state
     entry = operation.entry
     if entry is None:
-        left = tuple([one for one in refused if one.uid != operation.uid])
+        left = tuple([pod for pod in refused if pod.uid != operation.uid])
         if operation.uid not in kubelet.active:
             return State(kubelet, left)
         kubelet = kubelet.fork()
@@ -291,7 +355,7 @@ def apply(state: State, operation: Operation) -> State:
         placements = same_zones(kubelet, entry.seen.listed) if entry.seen.listed else None
         if placements is not None:
             kubelet.hold(entry.uid, entry.record.view(kubelet).requests, placements)
-        elif operation.key[0] == "stay" and not _admit(kubelet, entry):
+        elif operation.key[0] == "stay" and not admit(kubelet, entry):
             # No report tells of single pods there, so that it has most likely not ended.
             return State(kubelet, (*refused, entry))
         return State(kubelet, refused)
@@ -299,18 +363,21 @@ def apply(state: State, operation: Operation) -> State:
         if kubelet.expect(entry.record.view(kubelet)).admitted:
             _start(kubelet, entry)
         return State(kubelet, refused)
-    if not _admit(kubelet, entry, operation.listed):
+    if not admit(kubelet, entry, operation.listed):
         return State(kubelet, (*refused, entry))
     return _retried(kubelet, refused) if refused and gives_back(entry) else State(kubelet, refused)
 
 
 def _retried(kubelet: Kubelet, refused: Iterable[Entry]) -> State:
     """Admits pods that found no room: the service often hears of a pod before the end that made room for the pod."""
-    return State(kubelet, tuple([entry for entry in refused if not _admit(kubelet, entry)]))
+    return State(kubelet, tuple([entry for entry in refused if not admit(kubelet, entry)]))
 
 
-def _admit(kubelet: Kubelet, entry: Entry, listed: Placements = _NOTHING) -> bool:
-    """Admits a bound pod as its kubelet does, beside what the report lists of it already. A refusal leaves traces."""
+def admit(kubelet: Kubelet, entry: Entry, listed: Placements = _NOTHING) -> bool:
+    """Returns whether the kubelet admits a bound pod, which changes the state. A refusal leaves traces.
+
+    `listed` is what the report lists of the pod already.
+    """
     view = entry.record.view(kubelet)
     if listed:
         # The kubelet goes on with the admission: what is allocated stays, the rest is found beside it.

@@ -46,8 +46,9 @@ class Evidence(msgspec.Struct, frozen=True, gc=False):
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
-    """A pod on the node, bound or expected."""
+    """A pod on the node, bound or expected. `uid` is the UID of the record, which all keys are made of."""
 
+    uid: str
     record: PodRecord
     needs: pods.Needs
     state: BookingState
@@ -55,11 +56,6 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     turn: int = 0
     ahead: bool = False
     """The service has nominated the pod ahead of kube-scheduler: it comes soon, and other pods must reckon with it."""
-
-    @property
-    def uid(self) -> str:
-        """Returns the UID of the pod."""
-        return self.record.uid
 
     @property
     def name(self) -> PodName:
@@ -88,8 +84,6 @@ class Ended(msgspec.Struct, frozen=True):
     """A later report has not listed the pod any more."""
     was_predicted: bool = False
     """No report had confirmed the pod when it ended."""
-    was_uncertain: bool = False
-    """The pod could lie elsewhere than predicted when it ended."""
 
     @property
     def record(self) -> PodRecord:
@@ -102,10 +96,10 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 class History(msgspec.Struct, frozen=True):
-    """All that is known of one node.
+    """All that is known of a node.
 
-    `settled` are the bound pods by UID that the base of a fold has: those that the report confirms, and those to which
-    no manager gives anything. `log` are the other bound pods, in turn; `expected` are reservations and nominations.
+    `settled` are the bound pods by UID that the base of a fold has: pods that the report confirms, and pods to which no
+    manager gives anything. `log` are the other bound pods, in turn; `expected` are reservations and nominations.
     `ended` are the pods that ended lately, in turn; `finished` are the names in the report of pods that have ended by
     their status. `counted` are the pods that the numbers of a counts report are known to be of, if it tells where they
     lie.
@@ -131,9 +125,9 @@ class History(msgspec.Struct, frozen=True):
 
     def entry(self, uid: str) -> Entry | None:
         """Returns the entry of a pod, None if the pod is not on the node."""
-        found = self.settled.get(uid)
-        if found is not None:
-            return found
+        settled = self.settled.get(uid)
+        if settled is not None:
+            return settled
         return next((entry for entry in (*self.log, *self.expected) if entry.uid == uid), None)
 
     def entries(self) -> Iterator[Entry]:
@@ -149,8 +143,8 @@ class History(msgspec.Struct, frozen=True):
         """Returns the history with this entry in place of the pod's entry, if it has one."""
         rest = self.without_entry(entry.uid)
         if not entry.is_bound:
-            # The surest first, then the first that came.
-            expected = sorted((*rest.expected, entry), key=lambda one: (-one.state, one.turn))
+            # Surer pods are placed first, then pods that came first.
+            expected = sorted((*rest.expected, entry), key=lambda expected: (-expected.state, expected.turn))
             return _replace(rest, expected=tuple(expected))
         if settled:
             return _replace(rest, settled={**rest.settled, entry.uid: entry})
@@ -159,7 +153,7 @@ class History(msgspec.Struct, frozen=True):
     def without_entry(self, uid: str) -> History:
         """Returns the history as if the pod had never been on the node."""
         if uid in self.settled:
-            return _replace(self, settled={other: one for other, one in self.settled.items() if other != uid})
+            return _replace(self, settled={key: entry for key, entry in self.settled.items() if key != uid})
         if any(entry.uid == uid for entry in self.log):
             return _replace(self, log=tuple([entry for entry in self.log if entry.uid != uid]))
         if any(entry.uid == uid for entry in self.expected):

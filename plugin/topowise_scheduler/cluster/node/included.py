@@ -1,11 +1,11 @@
-"""Whom the numbers of a report can include, if nothing tells but the amounts in use.
+"""Infers which pods a report accounts for, from used amounts alone.
 
-Invariant: the pods that are found hold no more together than is in use.
+Invariant: the pods that are returned request no more together than is in use.
 
-So it is with producers that publish no fingerprint: koordlet, whose numbers are totals and include nobody, and RTE and
-NFD with it switched off. Which pods they include is found by adding up: the pods there, without the newest few of them,
-and maybe those that have ended lately, together hold what is in use. Where several such sets add up the one with the
-fewest pods counts, as a pod that is booked beside the numbers can only make the node look fuller than it is.
+Some producers publish no fingerprint: koordlet, whose numbers are totals that include no pod, and RTE and NFD with
+fingerprints switched off. The pods are found by addition: the pods on the node without the newest pods, and maybe pods
+that ended lately, request what is in use. Of several such sets the smallest set counts: a pod that is booked beside the
+numbers can only make the node look fuller than it is.
 """
 
 from __future__ import annotations
@@ -17,40 +17,41 @@ Amounts = Mapping[str, int]
 
 
 def included(in_use: Amounts, there: Sequence[Amounts], ended: Sequence[Amounts]) -> frozenset[int]:
-    """Positions of the pods there, first assigned first, that the numbers include; `ended` are the last first.
+    """Returns the positions in `there`, oldest pod first, of the pods that the numbers include.
 
-    Pods that hold nothing are in no number. Where nothing adds up (memory over several NUMA nodes is counted on each of
-    them by RTE, pods may be excluded) these are the first that there is room for, beside all that have ended.
+    `ended` are pods that ended lately, last end first. Pods without requests are in no number. If no set adds up (RTE
+    counts memory of several NUMA nodes on each, pods may be excluded), the oldest pods that fit beside all ended pods
+    count.
     """
     rest = Counter({name: amount for name, amount in in_use.items() if amount})
     sets = [_first(Counter(rest), there)]
-    for asked in ended:
-        if any(asked.values()):
-            rest.subtract(asked)
+    for requests in ended:
+        if any(requests.values()):
+            rest.subtract(requests)
             sets.append(_first(Counter(rest), there) if min(rest.values()) >= 0 else None)
-    adding_up = [one for one in sets if one is not None]
+    adding_up = [positions for positions in sets if positions is not None]
     return min(adding_up, key=len) if adding_up else _within(rest, there)
 
 
 def _first(rest: Counter[str], there: Sequence[Amounts]) -> frozenset[int] | None:
-    """The shortest beginning of these that holds just this."""
-    found = []
-    for position, asked in enumerate(there):
+    """Returns the fewest oldest pods that request exactly these amounts, None if there are no such pods."""
+    positions = []
+    for position, requests in enumerate(there):
         if not any(rest.values()):
             break
-        if any(asked.values()):
-            rest.subtract(asked)
+        if any(requests.values()):
+            rest.subtract(requests)
             if min(rest.values()) < 0:
-                # Nobody gives anything back.
+                # More pods only request more.
                 return None
-            found.append(position)
-    return None if any(rest.values()) else frozenset(found)
+            positions.append(position)
+    return None if any(rest.values()) else frozenset(positions)
 
 
 def _within(rest: Counter[str], there: Sequence[Amounts]) -> frozenset[int]:
-    found = []
-    for position, asked in enumerate(there):
-        if any(asked.values()) and all(amount <= rest[name] for name, amount in asked.items() if amount):
-            rest.subtract(asked)
-            found.append(position)
-    return frozenset(found)
+    positions = []
+    for position, requests in enumerate(there):
+        if any(requests.values()) and all(amount <= rest[name] for name, amount in requests.items() if amount):
+            rest.subtract(requests)
+            positions.append(position)
+    return frozenset(positions)

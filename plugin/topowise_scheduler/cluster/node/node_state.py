@@ -2,13 +2,14 @@
 
 Each event makes another history out of the present one; the state of the node is the fold over it (fold.py).
 
-Invariant: two nodes with equal histories have equal states (`check`). Whatever takes room from a newcomer moves
-`_revision` on.
+Invariant: two nodes with equal histories have equal states (`check`). All other fields are caches of values that follow
+from the history, or number its events.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -16,11 +17,12 @@ from topowise import fingerprint
 from topowise_scheduler.cluster.node import confirmation
 from topowise_scheduler.cluster.node.bookings import ENDED_KEPT_S, BookingState
 from topowise_scheduler.cluster.node.confirmation import Comparison
+from topowise_scheduler.cluster.node.event_orders import distinct, moved, possible_states
 from topowise_scheduler.cluster.node.finished_pods import FinishedPods
-from topowise_scheduler.cluster.node.fold import Fold, confirmed, gives_back, is_bare, lists
+from topowise_scheduler.cluster.node.fold import Course, Fold, confirmed, gives_back, is_bare, lists
 from topowise_scheduler.cluster.node.history import Ended, Entry, Evidence, History, Resize
-from topowise_scheduler.cluster.node.possible_placements import holds_anything, is_of_any_size, own_amounts, position_of
-from topowise_scheduler.cluster.node.uncertainty import uncertain
+from topowise_scheduler.cluster.node.possible_placements import Possible, holds_anything, is_of_any_size, own_amounts
+from topowise_scheduler.cluster.node.uncertainty import doubts, highest, is_settled
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.device_affinity import Devices
 from topowise_scheduler.kubelet import Kubelet
@@ -30,15 +32,22 @@ from topowise_scheduler.report import PageSizes, Placements, PodName, Report, of
 _replace = msgspec.structs.replace
 
 
+class _Orders(NamedTuple):
+    """The states of the bound pods by all orders of events, None if they are not known, and what they follow from."""
+
+    history: History
+    key: tuple[frozenset[str], frozenset[str]]
+    states: Sequence[Kubelet] | None
+
+
 class NodeState:
     """`kubelet` is the present state, None until the node is reported. It is shared: fork it to try pods on it."""
 
     __slots__ = (
         "_finished",
         "_fold",
-        "_highest",
         "_judged",
-        "_revision",
+        "_orders",
         "_turns",
         "history",
         "kubelet",
@@ -52,11 +61,9 @@ class NodeState:
         self._fold = Fold()
         self._finished = FinishedPods()
         self._turns = 0
-        self._revision = 0
-        # By uid the revision in which the pod was found to fit wherever the other pods may lie.
-        self._judged: dict[str, int] = {}
-        # By uid the highest position of a NUMA node at which the pod has been predicted.
-        self._highest: dict[str, int] = {}
+        # By UID, what the fold was made of when the pod was found to fit wherever the other pods may lie.
+        self._judged: dict[str, Course] = {}
+        self._orders: _Orders | None = None
 
     def __repr__(self) -> str:
         report = self.report
@@ -68,14 +75,13 @@ class NodeState:
         """Returns the last report."""
         return self.history.report
 
-    @property
-    def bookings(self) -> dict[str, Entry]:
-        """Returns the entries of all pods by UID."""
-        return {entry.uid: entry for entry in self.history.entries()}
-
     def booking_states(self) -> dict[str, BookingState]:
         """Returns what the pods here are, by UID."""
         return {entry.uid: entry.state for entry in self.history.entries()}
+
+    def has_coming(self, uid: str) -> bool:
+        """Returns whether pods beside this pod are bound without a report, or expected."""
+        return any(entry.uid != uid for entry in (*self.history.log, *self.history.expected))
 
     def is_placed(self, uid: str) -> bool:
         """Returns whether the pod has room on the node."""
@@ -86,28 +92,36 @@ class NodeState:
         entry, report = self.history.settled.get(uid), self.report
         return entry is not None and report is not None and confirmed(entry, report)
 
-    def afresh(self) -> Kubelet | None:
-        """Returns the state as a fold from the beginning gives it; for tests."""
-        return Fold().present(self.history)
-
-    def check(self) -> None:
-        """Raises AssertionError if the state is not the fold over the history; for tests."""
+    def check(self, now: float) -> None:
+        """Raises AssertionError if a cached state is not what the history gives; for tests."""
         assert (self.report is None) == (self.kubelet is None), self
-        anew = self.afresh()
-        if anew is not None and self.kubelet is not None:
-            assert anew.active.keys() == self.kubelet.active.keys(), self
-            for uid in anew.active:
-                assert anew.placements(uid) == self.kubelet.placements(uid), uid
+        anew = NodeState()
+        anew._become(self.history)
+        possible, expected = self.possible(now), anew.possible(now)
+        if possible is None or expected is None:
+            return
+        assert expected.node.active.keys() == possible.node.active.keys(), self
+        for uid in expected.node.active:
+            assert expected.node.placements(uid) == possible.node.placements(uid), uid
+        assert possible.doubted == expected.doubted, self
+        assert possible.highest == expected.highest, self
+        assert not distinct(possible.alternatives, (), expected.alternatives), self
+        assert not distinct(expected.alternatives, (), possible.alternatives), self
 
     # Events
 
-    def put_report(self, report: Report, now: float) -> Comparison:
-        """Takes a new report; `now` is in seconds, monotonic."""
+    def put_report(self, report: Report, now: float) -> Comparison | None:
+        """Takes a new report; `now` is in seconds, monotonic. Returns None if the node is as it was: the report differs
+        from the last report in its version alone, and no event waits for a report."""
+        history, before = self.history, self.history.report
+        waits = history.log or history.ended or self._finished.will_change
+        if before is not None and not waits and report == _replace(before, version=report.version):
+            self.reported_at, self.history = now, _replace(history, report=report)
+            self._fold.renew(report)
+            return None
         self.forget_past(now)
         self.reported_at = now
-        self._revision += 1
         history = self.history
-        before = history.report
         is_newer = before is None or not report.version or report.version != before.version
         comparison = Comparison()
         entries = {entry.uid: entry for entry in history.bound()}
@@ -129,19 +143,18 @@ class NodeState:
         return comparison
 
     def judge_as(self, kubelet_version: str, page_sizes: PageSizes) -> bool:
-        """Takes the Node's kubelet version and hugepage sizes. Returns whether the node is judged otherwise then."""
+        """Takes the Node's kubelet version and hugepage sizes. Returns whether verdicts change by them."""
         before = self.report
         if before is None:
             return False
         report = of_node(before, kubelet_version, page_sizes)
         is_other = report.empty is not before.empty
         if report is not before:
-            self._revision += is_other
             self._become(_replace(self.history, report=report, finished=self._finished.listed(report)))
         return is_other
 
     def drop_report(self) -> None:
-        """Nobody reports the node any more."""
+        """Takes the report away. The pods stay."""
         bound = [entry.seen_as(listed=None) for entry in self.history.bound()]
         self._become(_replace(self.history, report=None, settled={}, log=tuple(bound), finished=frozenset()))
 
@@ -150,60 +163,58 @@ class NodeState:
 
         `is_news` is False for a pod that was there before us: a report without a fingerprint may include it.
         """
-        held = self.history.entry(entry.uid)
-        if held is not None and held.state <= entry.state and held.record.shape != entry.record.shape:
-            # It was resized on its way here.
+        booked = self.history.entry(entry.uid)
+        if booked is not None and booked.state <= entry.state and booked.record.shape != entry.record.shape:
+            # The pod was resized on its way here.
             self.drop(entry.uid, None)
-            held = None
-        if held is not None and entry.state <= held.state:
-            # An event that says nothing new: it holds what it held.
-            return self._update(_replace(held, record=entry.record))
+            booked = None
+        if booked is not None and entry.state <= booked.state:
+            # The event is no news: the pod holds what it held.
+            return self._update(_replace(booked, record=entry.record))
         self._turns += 1
         entry = _replace(entry, turn=self._turns)
-        # From now on a pod that was only nominated may lie elsewhere than predicted. A kubelet knows nothing of it.
-        is_foreseen = held is not None and (held.ahead or held.state is BookingState.RESERVED)
-        was = self.kubelet
+        # From now on a pod that was only nominated by kube-scheduler may lie elsewhere than predicted.
+        is_foreseen = booked is not None and (booked.ahead or booked.state is BookingState.RESERVED)
         history = self.history.without_entry(entry.uid)
         report = history.report
         settled = {}
         if entry.is_bound and report is not None:
             if report.precision == "exact":
                 settled = self._listed(report, {entry.uid: entry}, history)
-            elif report.fingerprint or (held is None and not is_news):
-                bound = {one.uid: one for one in (*history.bound(), entry)}
+            elif report.fingerprint or (booked is None and not is_news):
+                bound = {pod.uid: pod for pod in (*history.bound(), entry)}
                 settled = self._counted(report, bound, history, believes=not report.fingerprint)
+        if entry.is_bound:
+            # The question is over, and the value keeps a state of the node in memory.
+            self._judged.pop(entry.uid, None)
         history = history.with_entry(entry, settled=False)
         history = _settle(history, settled)
         if report is not None:
             history = _with_counted(history, report)
-        self._become(history)
-        is_same = self.kubelet is was
-        self._revision += not (is_same and is_foreseen) and entry.state is not BookingState.NOMINATED
-        return not (is_same and is_foreseen)
+        return self._become(history) or not is_foreseen
 
     def update(self, record: PodRecord, now: float) -> bool:
         """Takes another version of a booked pod. Returns whether that changes the node: the pod was resized, or its
         init containers are done."""
-        held = self.history.entry(record.uid)
-        if held is None:
+        booked = self.history.entry(record.uid)
+        if booked is None:
             return False
-        before, entry = held.record, _replace(held, record=record)
-        if record.acknowledged and held.seen.acknowledged is None:
+        before, entry = booked.record, _replace(booked, record=record)
+        if record.acknowledged and booked.seen.acknowledged is None:
             entry = entry.seen_as(acknowledged=now)
         if record.shape != before.shape and record.needs is not None and before.needs is not None:
             return self._resize(_replace(entry, needs=record.needs), before, now)
-        if gives_back(entry) == gives_back(held):
+        if gives_back(entry) == gives_back(booked):
             self.history = self.history.with_entry(entry, settled=record.uid in self.history.settled)
             return False
         return self._update(entry)
 
     def _resize(self, entry: Entry, before: PodRecord, now: float) -> bool:
-        """Its kubelet has given a pod other amounts: it is placed anew, as if it came now, until a report shows it."""
+        """Takes other amounts of a pod: it is placed anew, as if it came now, until a report shows the amounts."""
         report, node = self.report, self.kubelet
         if report is None or node is None:
             self._update(entry)
             return False
-        self._revision += 1
         if own_amounts(node, entry.record.view(node)) == own_amounts(node, before.view(node)):
             self._update(entry)
             return True
@@ -227,16 +238,13 @@ class NodeState:
         entry = self.history.entry(uid)
         if entry is None:
             return
-        self._revision += 1
-        self._raise_highest(entry)
-        self._highest.pop(uid, None)
         self._judged.pop(uid, None)
         history = self.history.without_entry(uid)
         if ended_at is not None and entry.is_bound:
             history = _replace(history, ended=(*history.ended, self._end_of(entry, ended_at)))
         report = history.report
         if report is not None and report.precision == "counts":
-            bound = {one.uid: one for one in history.bound()}
+            bound = {pod.uid: pod for pod in history.bound()}
             settled = self._counted(report, bound, history, believes=ended_at is not None)
             history = _settle(_replace(history, settled={}, log=tuple(bound.values())), settled)
         self._become(history)
@@ -245,19 +253,18 @@ class NodeState:
         self._turns += 1
         report = self.report
         was_predicted = entry.seen.listed is None and not self.is_reported(entry.uid)
-        held = report.held.get(entry.name) if report is not None and entry.seen.listed is not None else None
-        was_uncertain = was_predicted and any(one.uid == entry.uid for one in self._uncertain(now))
-        return Ended(now, entry, self._turns, held, was_predicted=was_predicted, was_uncertain=was_uncertain)
+        allocated = report.held.get(entry.name) if report is not None and entry.seen.listed is not None else None
+        return Ended(now, entry, self._turns, allocated, was_predicted=was_predicted)
 
     def finish(self, uid: str, name: PodName, now: float) -> bool:
-        """A pod has ended by its own status: what a report lists of it from now on is free. Returns whether that
+        """A pod has ended by its own status: what a report lists of the pod is free now. Returns whether that
         changes the node."""
-        was_seen = any(one.entry.name == name for one in self.history.ended)
+        was_seen = any(ended.entry.name == name for ended in self.history.ended)
         self._finished.put(uid, name, None if was_seen else now)
         return self._note_finished()
 
     def forget_finished(self, uid: str) -> bool:
-        """It was deleted; its kubelet lists it no longer. Returns whether that changes the node."""
+        """A finished pod was deleted; its kubelet lists it no longer. Returns whether that changes the node."""
         self._finished.drop(uid)
         return self._note_finished()
 
@@ -268,15 +275,15 @@ class NodeState:
     def forget_past(self, now: float) -> bool:
         """Forgets ends and resizes of long ago. Returns whether that changes the node: a report lists a pod still."""
         history, report = self.history, self.report
-        ended = tuple([one for one in history.ended if now - one.at < ENDED_KEPT_S])
+        ended = tuple([end for end in history.ended if now - end.at < ENDED_KEPT_S])
         bound = {entry.uid: entry for entry in history.bound()}
-        unseen = [one for one in bound.values() if one.seen.resized and now - one.seen.resized.at >= ENDED_KEPT_S]
+        unseen = [pod for pod in bound.values() if pod.seen.resized and now - pod.seen.resized.at >= ENDED_KEPT_S]
         self._finished.forget(now)
         if len(ended) == len(history.ended) and not unseen:
             return self._note_finished()
         history = _replace(history, finished=self._finished.listed(report))
         bound.update({entry.uid: entry.seen_as(resized=None) for entry in unseen})
-        last_turn = max((one.turn for one in history.ended if now - one.at >= ENDED_KEPT_S), default=0)
+        last_turn = max((end.turn for end in history.ended if now - end.at >= ENDED_KEPT_S), default=0)
         for entry in history.log:
             if entry.turn < last_turn and entry.seen.listed is None and self.is_placed(entry.uid):
                 # What the pod was placed beside is forgotten, so where it was placed is remembered.
@@ -296,8 +303,9 @@ class NodeState:
     def remembers(self) -> bool:
         """Returns whether `forget_past` will have something to do."""
         history = self.history
-        resized = any(entry.seen.resized for entry in history.entries())
-        return bool(history.ended) or self._finished.will_change or resized
+        if history.ended or self._finished.will_change:
+            return True
+        return any(entry.seen.resized for entry in (*history.settled.values(), *history.log))
 
     @property
     def is_empty(self) -> bool:
@@ -308,16 +316,17 @@ class NodeState:
     def note_judged(self, uid: str) -> None:
         """The pod was found to fit before it was booked, and nothing else has changed since."""
         if self.history.entry(uid) is not None:
-            self._judged[uid] = self._revision
+            self._judged[uid] = self._fold.course
 
     # What follows from the history
 
     def is_as_judged(self, uid: str) -> bool:
-        """Returns whether an expected pod fits, because it did and nothing has changed since."""
-        return self._judged.get(uid) == self._revision and self.is_placed(uid)
+        """Returns whether an expected pod fits, because it did and the node without the pod is the same since."""
+        judged = self._judged.get(uid)
+        return judged is not None and self.is_placed(uid) and self._fold.course.is_same_without(uid, judged)
 
     def without(self, uids: Collection[str]) -> Kubelet | None:
-        """Returns a copy of the state in which these pods are gone, and those only expected never came."""
+        """Returns a copy of the state in which these pods are gone, and expected pods never came."""
         return self._fold.without(self.history, uids)
 
     def located_devices(self) -> Devices:
@@ -330,26 +339,47 @@ class NodeState:
 
     def uncertain(self, now: float) -> list[PodView]:
         """Returns the pods that may lie elsewhere than predicted, if they lie there at all."""
-        node, history = self.kubelet, self.history
-        if node is None or not (history.log or history.expected):
-            return []
+        possible = self.possible(now)
+        return [] if possible is None else [*possible.uncertain, *possible.moved]
+
+    def possible(self, now: float, *, is_alone: bool = True) -> Possible | None:
+        """Returns the states in which the node may be, None if nobody has reported the node.
+
+        Unless this service `is_alone` in binding pods, any pod may have come in between.
+        """
+        return None if self.kubelet is None else self._possible(self.kubelet, now, (), is_alone=is_alone)
+
+    def possible_without(self, uids: Collection[str], now: float, *, is_alone: bool = True) -> Possible | None:
+        """Returns the same as if these pods were gone, and expected pods never came."""
+        node = self.without(uids)
+        return None if node is None else self._possible(node, now, uids, is_alone=is_alone)
+
+    def _possible(self, node: Kubelet, now: float, without: Collection[str], *, is_alone: bool) -> Possible:
+        history, predicted = self.history, self.kubelet
+        if predicted is None or not (history.log or history.expected):
+            return Possible(node)
+        opened, settled = doubts(history, predicted, now)
+        bound = self._bound_states(now, without) if settled else ()
+        if bound is None:
+            opened, bound = [*opened, *settled], ()
         matters = holds_anything if len(node.node_ids) > 1 else is_of_any_size
-        return [view for entry in self._uncertain(now) if matters(node, view := entry.record.view(node))]
+        views = [entry.record.view(node) for entry in opened if entry.uid not in without]
+        uncertain = [view for view in views if matters(node, view)]
+        states = [self._fold.expecting(state, history, without) for state in bound]
+        alternatives = distinct(states, [view.uid for view in uncertain], [node])
+        heights = highest(history, [node, *alternatives]) if uncertain and is_alone else {}
+        views = [entry.record.view(node) for entry in moved(settled, node, alternatives)]
+        return Possible(node, uncertain, heights, alternatives, views)
 
-    def _uncertain(self, now: float) -> list[Entry]:
-        return [] if self.kubelet is None else uncertain(self.history, self.kubelet, now)
-
-    def highest(self) -> dict[str, int]:
-        """Returns by UID the highest position at which a pod was predicted, of pods whose way here has been seen. From
-        counts a prediction is not as good as that."""
-        report, history = self.report, self.history
-        if report is None or report.precision != "exact":
-            return {}
-        return {
-            entry.uid: self._highest[entry.uid]
-            for entry in (*history.log, *history.expected)
-            if entry.uid in self._highest and not entry.seen.was_there
-        }
+    def _bound_states(self, now: float, without: Collection[str]) -> Sequence[Kubelet] | None:
+        """Returns the states of the bound pods by all orders of events, None if the orders are too many or unknown."""
+        settled = frozenset([entry.uid for entry in self.history.log if is_settled(entry, now)])
+        key = settled, frozenset([entry.uid for entry in self.history.log if entry.uid in without])
+        if self._orders is None or self._orders.history is not self.history or self._orders.key != key:
+            base = self._fold.whole_base
+            states = None if base is None else possible_states(base, self.history, now, key[1])
+            self._orders = _Orders(self.history, key, states)
+        return self._orders.states
 
     # Inside
 
@@ -357,34 +387,24 @@ class NodeState:
         """Takes another history. Returns whether the state is another."""
         before, self.history = self.kubelet, history
         node = self.kubelet = self._fold.present(history)
-        if node is before:
-            return False
-        if node is not None:
-            if before is not None and before.node_ids != node.node_ids:
-                # Positions mean other NUMA nodes, such as where one without anything but devices has gone.
-                self._highest = dict.fromkeys(self._highest, len(node.node_ids) - 1)
-            for entry in (*history.log, *history.expected):
-                if entry.uid in node.active:
-                    position = position_of(node, node.placements(entry.uid))
-                    self._highest[entry.uid] = max(self._highest.get(entry.uid, 0), position)
-        return True
+        self._orders = None
+        return node is not before
 
     def _update(self, entry: Entry) -> bool:
         return self._become(self.history.with_entry(entry, settled=entry.uid in self.history.settled))
 
     def _listed(self, report: Report, bound: dict[str, Entry], history: History) -> dict[str, Entry]:
-        """Returns the pods that an exact report settles. Writes into `bound` what is known of the others now."""
+        """Returns the pods that an exact report settles. Writes into `bound` what is known of the other pods."""
         settled: dict[str, Entry] = {}
-        ended = history.ended_by_name
+        ended = history.ended_by_name if any(entry.name in report.held for entry in bound.values()) else {}
         bare = history.settled if history.report is not None and history.report.empty is report.empty else {}
         for uid, entry in bound.items():
             if confirmation.confirms(report, entry, ended, self.reported_at):
-                self._raise_highest(entry)
-                held, seen = report.held.get(entry.name) or report.held.get(("", uid), {}), entry.seen
-                is_known = seen.listed is held and seen.resized is None and seen.compared
-                settled[uid] = entry if is_known else entry.seen_as(listed=held, resized=None, compared=True)
+                allocated, seen = report.held.get(entry.name) or report.held.get(("", uid), {}), entry.seen
+                is_known = seen.listed is allocated and seen.resized is None and seen.compared
+                settled[uid] = entry if is_known else entry.seen_as(listed=allocated, resized=None, compared=True)
             elif entry.seen.listed is not None:
-                # It has ended, or its kubelet starts anew: it lies where it lay or nowhere, until its own event tells.
+                # The pod has ended, or its kubelet has restarted: it keeps its placement until its own event.
                 bound[uid] = entry.seen_as(listed=self._placements(uid))
             elif (bare.get(uid) is entry and not lists(report, entry)) or is_bare(entry, report):
                 settled[uid] = entry
@@ -398,7 +418,7 @@ class NodeState:
         Numbers without a fingerprint are added up anew only if something `believes` that they tell something new.
         """
         there = list(bound.values())
-        marked = [one for one in there if one.uid in history.settled]
+        marked = [entry for entry in there if entry.uid in history.settled]
         if report.fingerprint:
             if len(marked) < len(there):
                 marked += confirmation.by_fingerprint(
@@ -406,31 +426,24 @@ class NodeState:
                 )
         elif believes:
             positions = confirmation.by_amounts(report, there, history.ended_by_name)
-            marked = [one for position, one in enumerate(there) if position in positions]
-        return {one.uid: one if one.seen.resized is None else one.seen_as(resized=None) for one in marked}
+            marked = [entry for position, entry in enumerate(there) if position in positions]
+        return {pod.uid: pod if pod.seen.resized is None else pod.seen_as(resized=None) for pod in marked}
 
     def _placements(self, uid: str) -> Placements:
         """Returns what the pod holds at present, nothing if it has no room."""
         return self.kubelet.placements(uid) if self.kubelet is not None and uid in self.kubelet.active else {}
 
-    def _raise_highest(self, entry: Entry) -> None:
-        """A pod that goes, or is known to lie somewhere, may have lain elsewhere when pods after it were admitted."""
-        if self.kubelet is None or entry.uid not in self._highest or entry.seen.listed is not None:
-            return
-        last = len(self.kubelet.node_ids) - 1
-        self._highest.update({uid: last for uid in self._highest if uid != entry.uid})
-
 
 def _noted(history: History, report: Report) -> History:
     """Returns the history with the ended pods that a new exact report does not list any more."""
     left = {
-        one.turn
-        for one in history.ended
-        if one.held is not None and not one.has_left and one.entry.name not in report.held
+        end.turn
+        for end in history.ended
+        if end.held is not None and not end.has_left and end.entry.name not in report.held
     }
     if not left:
         return history
-    ended = [_replace(one, has_left=True) if one.turn in left else one for one in history.ended]
+    ended = [_replace(end, has_left=True) if end.turn in left else end for end in history.ended]
     return _replace(history, ended=tuple(ended))
 
 

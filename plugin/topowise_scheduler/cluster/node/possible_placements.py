@@ -1,15 +1,14 @@
-"""A node as it may be, while it is not known where its newest pods lie.
+"""The states in which a node may be while the placement of its newest pods is not known.
 
-A prediction is as good as the order of events. Between our decision and the kubelet's another pod may end, which the
-kubelet knows before the API server does, or two pods may change places; then a pod lies on another NUMA node than
-predicted, and the next one predicted on top of it may be refused. So until a report confirms them, or time has shown
-that nothing came in between, a pod only fits if it fits in every *possible placement*: each way in which such pods may
-lie on the NUMA nodes that could take them. How many CPUs such a pod has may be unknown too: which of those that its
-init containers had are given to it again is a matter of what else was free (allocateCPUs takes from both alike).
+Between the decision of this service and the admission by the kubelet a pod may end, and the kubelet knows of the end
+before the API server does. Then a pod may lie on another NUMA node than predicted, and the kubelet may refuse the next
+pod. A new pod therefore only fits if it fits in every *possible placement*: each way in which uncertain pods may lie on
+the NUMA nodes that could take them. The number of CPUs of such a pod may be unknown too: an app container takes CPUs of
+init containers and other free CPUs alike (allocateCPUs).
 
-Invariant: if the kubelet would refuse a pod in any way in which these pods may lie, it would in one of the copies.
-Where these are too many there is one instead, which is worse than all of them: each such pod holds what it could hold
-on every NUMA node at once.
+Invariant: if the kubelet would refuse a pod in any way in which the uncertain pods may lie, it would refuse the pod in
+a copy. If the copies are too many, a single copy is worse than all: each uncertain pod holds what it could hold on
+every NUMA node at once.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from math import prod
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -30,15 +29,52 @@ from topowise_scheduler.kubelet.pod import PodView, device_requests
 
 # Under the other policies CPUs and devices may come from anywhere, so that only their sums decide.
 _ZONES_DECIDE: Final = ("restricted", "single-numa-node")
-_MAX_POSSIBLE: Final = 16
+MAX_POSSIBLE: Final = 16
 _ANYWHERE: Final[Mapping[str, int]] = {}
 
 
-class _Part(msgspec.Struct, frozen=True):
-    """What has to lie together: a container, or with scope pod all of it. Whole CPUs, bytes, devices.
+class Possible(NamedTuple):
+    """The states in which a node may be: `node` is predicted, and `alternatives` are states by other orders of events.
 
-    `reuses`: the CPUs are those of an init container before it. `more_cpus` are those that it may have there besides,
-    `from_anywhere` all that a pod may have where zones do not decide.
+    `uncertain` pods may lie on any NUMA node in each of these, and `highest` says how high. `moved` are pods that lie
+    elsewhere in an alternative.
+    """
+
+    node: Kubelet
+    uncertain: Sequence[PodView] = ()
+    highest: Mapping[str, int] = _ANYWHERE
+    alternatives: Sequence[Kubelet] = ()
+    moved: Sequence[PodView] = ()
+
+    @property
+    def is_sure(self) -> bool:
+        """Returns whether the node is as predicted."""
+        return not (self.uncertain or self.alternatives)
+
+    @property
+    def doubted(self) -> tuple[frozenset[str], int]:
+        """Returns the UIDs of the pods that may lie anywhere, and the number of other states."""
+        return frozenset([pod.uid for pod in self.uncertain]), len(self.alternatives)
+
+    def states(self) -> list[Kubelet]:
+        """Returns copies of the node in every state but the predicted state."""
+        if not self.alternatives:
+            return possible_placements(self.node, self.uncertain, self.highest)
+        if not self.uncertain:
+            return [state.fork() for state in self.alternatives]
+        ways = [possible_placements(state, self.uncertain, self.highest) for state in (self.node, *self.alternatives)]
+        if sum(map(len, ways)) > MAX_POSSIBLE:
+            ways = [
+                possible_placements(state, self.uncertain, self.highest, 1) for state in (self.node, *self.alternatives)
+            ]
+        return [state for states in ways for state in states]
+
+
+class _Part(msgspec.Struct, frozen=True):
+    """What must lie together: a container, or with scope pod the whole pod. Whole CPUs, bytes, devices.
+
+    `reuses`: the part has the CPUs of an earlier init container. `more_cpus` are CPUs that the part may have there
+    besides, and `from_anywhere` all CPUs that a pod may have where zones do not decide.
     """
 
     cpus: int
@@ -54,43 +90,45 @@ class _Part(msgspec.Struct, frozen=True):
 
     @property
     def has_place(self) -> bool:
-        """Whether it lies on some NUMA node and not on others."""
+        """Returns whether the part lies on a particular NUMA node."""
         return bool(self.cpus or any(self.memory.values()) or any(self.devices.values()))
 
 
 def holds_anything(node: Kubelet, pod: PodView) -> bool:
-    """Whether the pod gets anything of its own on this node of which it matters where it is, or how much."""
+    """Returns whether the place or amount of what the pod gets on this node matters to other pods."""
     return any(_parts(node, pod))
 
 
 def holds_own(node: Kubelet, pod: PodView) -> bool:
-    """Whether any manager gives the pod anything: what others get depends on whether it is there."""
+    """Returns whether any manager gives the pod anything, so that its presence matters to other pods."""
     return any(own_amounts(node, pod).values())
 
 
 def is_of_any_size(node: Kubelet, pod: PodView) -> bool:
-    """Whether it is not known how many CPUs the pod gets, wherever it lies."""
+    """Returns whether the number of the pod's CPUs is not known."""
     if node.cpu is None or len(pod.containers) < 2 or pod.containers[0].kind == "app":
         return False
     return _most_cpus(node, pod) > _least_cpus(node, pod)
 
 
 def has_choice_of_devices(node: Kubelet, pod: PodView) -> bool:
-    """Whether it matters which of several devices the pod gets, because they are near other NUMA nodes besides. That is
-    its kubelet's (Go's map order) or its plug-in's choice."""
+    """Returns whether the pod asks for a resource whose devices are near several NUMA nodes.
+
+    The kubelet (Go's map order) or the device plugin chooses among such devices.
+    """
     if node.settings.topology.policy not in _ZONES_DECIDE:
         return False
     return any(not table.of_one_node and device_requests(pod, name) for name, table in node.devices.tables.items())
 
 
 def has_wide_memory(node: Kubelet, uid: str) -> bool:
-    """Whether an active pod has memory over several NUMA nodes."""
-    held = {} if node.memory is None else node.memory.held.get(uid, {})
-    return any(block.mask.bit_count() > 1 for blocks in held.values() for block in blocks)
+    """Returns whether an active pod has memory over several NUMA nodes."""
+    blocks_by_container = {} if node.memory is None else node.memory.allocations.get(uid, {})
+    return any(block.mask.bit_count() > 1 for blocks in blocks_by_container.values() for block in blocks)
 
 
 def own_amounts(node: Kubelet, pod: PodView) -> dict[str, int]:
-    """What the pod gets of its own in all once it runs, in units of requests: milli-CPU, bytes, devices."""
+    """Returns what managers give the pod once it runs, in units of requests: milli-CPU, bytes, devices."""
     amounts: dict[str, int] = {"cpu": 1000 * pod.cpus} if node.cpu is not None and pod.cpus else {}
     if node.memory is not None:
         amounts |= pod.memory or {}
@@ -98,42 +136,23 @@ def own_amounts(node: Kubelet, pod: PodView) -> dict[str, int]:
 
 
 def possible_placements(
-    node: Kubelet, uncertain: Sequence[PodView], highest: Mapping[str, int] = _ANYWHERE
+    node: Kubelet, uncertain: Sequence[PodView], highest: Mapping[str, int] = _ANYWHERE, at_most: int = MAX_POSSIBLE
 ) -> list[Kubelet]:
-    """Copies of the node for the ways in which these pods may lie, beside the predicted one. Predicates aside: what
-    pods request is the same in all of them.
+    """Returns copies of the node for the ways in which the uncertain pods may lie. Requests are equal in all copies.
 
-    `highest`: by uid the highest position at which a pod has been predicted since it is expected there, if all that can
-    have come in between is the end of others. Pods that are alike then lie there or lower: their kubelet takes the
-    lowest NUMA node that will do (of equally narrow hints the one with the lower bits: topologymanager/policy.go,
-    compareHints), and what ends makes more of them do, never fewer.
+    `highest` is the highest position by UID if only ends can have come in between. Alike pods then lie there or lower:
+    the kubelet takes the lowest NUMA node that suits (of equally narrow hints the hint with the lower bits:
+    topologymanager/policy.go, compareHints), and after an end more NUMA nodes suit, never fewer. One copy replaces more
+    than `at_most` copies.
     """
     if not uncertain:
         return []
     if _may_lie_in_groups(node, uncertain, highest):
         return [_without_memory(_at_worst(node, uncertain))]
-    wanted = [[part for part in _parts(node, pod) if part] for pod in uncertain]
-    takes_the_lowest = (
-        all(pod.uid in highest for pod in uncertain)
-        and not node.settings.topology.prefer_most_allocated
-        and all(_had_its_wish(node, pod) for pod in uncertain)
-        and all(parts == wanted[0] for parts in wanted[1:])
-    )
-    choices: list[list[tuple[int, _Part] | None]] = []
-    for pod, parts in zip(uncertain, wanted, strict=True):
-        if not _lie_each_for_itself(parts) or has_choice_of_devices(node, pod):
-            return [_at_worst(node, uncertain)]
-        for part in parts:
-            if _is_wide(part, node):
-                return [_at_worst(node, uncertain)]
-            count = highest[pod.uid] + 1 if takes_the_lowest else len(node.node_ids)
-            places = [position for position in range(count) if _is_possible(part, node, position)]
-            if not part.has_place:
-                del places[1:]
-            choices.append([(position, part) for position in places] or [None])
-    if prod(map(len, choices)) > _MAX_POSSIBLE:
+    choices = _choices(node, uncertain, highest)
+    if choices is None or prod(map(len, choices)) > at_most:
         return [_at_worst(node, uncertain)]
-    found = []
+    copies = []
     base = node.fork()
     for pod in uncertain:
         base.remove(pod.uid)
@@ -142,28 +161,54 @@ def possible_placements(
         for placed in combination:
             if placed is not None:
                 _reserve(copy, node, *placed, ())
-        found.append(copy)
-    return found
+        copies.append(copy)
+    return copies
+
+
+def _choices(
+    node: Kubelet, uncertain: Sequence[PodView], highest: Mapping[str, int]
+) -> list[list[tuple[int, _Part] | None]] | None:
+    """Returns for each part of the pods where it may lie, None if the parts depend on each other or are wide."""
+    parts_of = [[part for part in _parts(node, pod) if part] for pod in uncertain]
+    takes_the_lowest = (
+        all(pod.uid in highest for pod in uncertain)
+        and not node.settings.topology.prefer_most_allocated
+        and all(_had_its_wish(node, pod) for pod in uncertain)
+        and all(parts == parts_of[0] for parts in parts_of[1:])
+    )
+    choices: list[list[tuple[int, _Part] | None]] = []
+    for pod, parts in zip(uncertain, parts_of, strict=True):
+        if not _lie_each_for_itself(parts) or has_choice_of_devices(node, pod):
+            return None
+        count = highest[pod.uid] + 1 if takes_the_lowest else len(node.node_ids)
+        for part in parts:
+            if _is_wide(part, node):
+                return None
+            places = [position for position in range(count) if _is_possible(part, node, position)]
+            if not part.has_place:
+                del places[1:]
+            choices.append([(position, part) for position in places] or [None])
+    return choices
 
 
 def _lie_each_for_itself(parts: Sequence[_Part]) -> bool:
-    """Whether the places of all parts are choices that do not depend on each other. What an init container holds is
-    given to later containers, as far as their hints allow."""
+    """Returns whether the NUMA nodes of the parts do not depend on each other. Later containers get what an init
+    container holds, as far as their hints allow."""
     return len(parts) == 1 or all(part.kind != "init" and not part.reuses for part in parts)
 
 
 def position_of(node: Kubelet, placements: Mapping[str, Placement]) -> int:
-    """The position of the NUMA node on which an active pod lies; the last one if it is not one node."""
+    """Returns the position of the NUMA node on which an active pod lies, the last position if there are several."""
     hints = {placement.numa for placement in placements.values() if placement.numa is not None}
     zones = {zone for hint in hints for zone in hint}
     return node.node_ids.index(zones.pop()) if len(zones) == 1 else len(node.node_ids) - 1
 
 
 def _may_lie_in_groups(node: Kubelet, uncertain: Sequence[PodView], highest: Mapping[str, int]) -> bool:
-    """Whether memory of these pods may lie over several NUMA nodes, or beside what does.
+    """Returns whether memory of these pods may lie over several NUMA nodes, or beside such memory.
 
-    It may be other ones than predicted, and a container that is given some of both is refused ("violates NUMA node
-    allocation"), or finds nothing beside its hint.
+    The NUMA nodes may differ from the prediction. The kubelet refuses a container that gets some of both ("violates
+    NUMA node allocation") or finds nothing beside its hint.
     """
     policy = node.settings.topology.policy
     if node.memory is None or policy == "single-numa-node":
@@ -180,12 +225,14 @@ def _may_lie_in_groups(node: Kubelet, uncertain: Sequence[PodView], highest: Map
 
 
 def _may_be_wide(node: Kubelet, pod: PodView, *, only_ends: bool) -> bool:
-    """Whether the pod's memory may lie over several NUMA nodes. By best-effort it also does if CPUs or devices do; but
-    one that had all it asked for on one has it on one still when others have ended (`only_ends`)."""
+    """Returns whether the pod's memory may lie over several NUMA nodes. By best-effort the memory follows CPUs and
+    devices; but a pod that fits on a single NUMA node also fits there after ends of other pods (`only_ends`)."""
     if has_wide_memory(node, pod.uid):
         return True
-    amounts = [pod.memory] if node.settings.topology.scope == "pod" else [one.memory for one in pod.containers]
-    if any(_is_wide(_Part(0, one, {}), node) for one in amounts if one):
+    amounts = (
+        [pod.memory] if node.settings.topology.scope == "pod" else [container.memory for container in pod.containers]
+    )
+    if any(_is_wide(_Part(0, amount, {}), node) for amount in amounts if amount):
         return True
     if node.settings.topology.policy != "best-effort":
         return False
@@ -193,15 +240,15 @@ def _may_be_wide(node: Kubelet, pod: PodView, *, only_ends: bool) -> bool:
 
 
 def _had_its_wish(node: Kubelet, pod: PodView) -> bool:
-    """Whether the pod was given a hint that is preferred, as all are whom the other policies admit. Best-effort may
-    find such a one on a higher NUMA node later."""
+    """Returns whether the pod has a preferred hint, as every pod has that other policies admit. Best-effort may later
+    find a preferred hint on a higher NUMA node."""
     if node.settings.topology.policy != "best-effort":
         return True
     return pod.uid in node.active and all(placement.preferred for placement in node.placements(pod.uid).values())
 
 
 def _without_memory(node: Kubelet) -> Kubelet:
-    """Nobody who asks for some finds any."""
+    """Returns the node without free memory."""
     assert node.memory is not None
     for name, values in node.memory.tables.free.items():
         node.memory.tables.free[name] = [0] * len(values)
@@ -209,24 +256,24 @@ def _without_memory(node: Kubelet) -> Kubelet:
 
 
 def _at_worst(node: Kubelet, uncertain: Iterable[PodView]) -> Kubelet:
-    """A copy of the node in which each of these pods also holds what it might hold elsewhere."""
+    """Returns a copy of the node in which each of these pods also holds what it might hold elsewhere."""
     copy = node.fork()
     for pod in uncertain:
         parts = [part for part in _parts(node, pod) if part]
-        held = tuple(node.placements(pod.uid).values()) if pod.uid in node.active else ()
+        predicted = tuple(node.placements(pod.uid).values()) if pod.uid in node.active else ()
         anywhere = sum(part.from_anywhere for part in parts)
         if anywhere:
-            _reserve(copy, node, 0, _Part(0, {}, {}, from_anywhere=anywhere), held)
+            _reserve(copy, node, 0, _Part(0, {}, {}, from_anywhere=anywhere), predicted)
         for position in range(len(node.node_ids)):
-            wanted = _together(parts, node, position)
-            if wanted:
-                _reserve(copy, node, position, wanted, held)
+            part = _together(parts, node, position)
+            if part:
+                _reserve(copy, node, position, part, predicted)
     return copy
 
 
 def _parts(node: Kubelet, pod: PodView) -> Iterator[_Part]:
     zones_decide = node.settings.topology.policy in _ZONES_DECIDE
-    # Devices that are near no NUMA node say nothing of where the rest may be.
+    # Devices without a NUMA node do not limit where the rest may lie.
     tables = [name for name, table in node.devices.tables.items() if table.has_topology] if zones_decide else []
     has_cpus, has_memory = zones_decide and node.cpu is not None, node.memory is not None
     most = _most_cpus(node, pod) if is_of_any_size(node, pod) else 0
@@ -252,46 +299,49 @@ def _parts(node: Kubelet, pod: PodView) -> Iterator[_Part]:
 
 
 def _reusing(pod: PodView) -> Iterator[bool]:
-    """For each container whether its CPUs are those of an init container before it, and no others.
+    """Yields for each container whether it has exactly the CPUs of an earlier init container.
 
-    They are if it asks for the same: what they are taken from is as it was, as long as no container in between keeps
-    any.
+    It has if it asks for the same and no container in between keeps any CPUs.
     """
     before: list[object] = []
     for container in pod.containers:
-        asked = (container.cpus, container.memory, container.limits)
-        yield asked in before
+        amounts = (container.cpus, container.memory, container.limits)
+        yield amounts in before
         if container.cpus:
-            before = [*before, asked] if container.kind == "init" else []
+            before = [*before, amounts] if container.kind == "init" else []
 
 
 def _most_cpus(node: Kubelet, pod: PodView) -> int:
-    """What the pod may have in all if as few CPUs as possible are used again."""
+    """Returns the CPUs of the pod if app containers reuse as few CPUs of init containers as possible."""
     if node.allocates_whole(pod):
         return pod.cpus
-    return sum(one.cpus for one, reuses in zip(pod.containers, _reusing(pod), strict=True) if not reuses)
+    return sum(container.cpus for container, reuses in zip(pod.containers, _reusing(pod), strict=True) if not reuses)
 
 
 def _least_cpus(node: Kubelet, pod: PodView) -> int:
-    """The same if as many as possible are."""
-    return pod.cpus if node.allocates_whole(pod) else pods.peak((one.kind, one.cpus) for one in pod.containers)
+    """Returns the CPUs of the pod if app containers reuse as many CPUs as possible."""
+    return (
+        pod.cpus
+        if node.allocates_whole(pod)
+        else pods.peak((container.kind, container.cpus) for container in pod.containers)
+    )
 
 
 def _together(parts: Iterable[_Part], node: Kubelet, position: int) -> _Part:
-    """The most of a pod that can lie on one NUMA node: all parts for which it is large enough; init ones in turn."""
-    some = [one for one in parts if _is_possible(one, node, position) or _is_wide(one, node)]
-    cpus = sum(one.cpus + one.more_cpus for one in some if not one.reuses)
-    memory = _at_peak([(one.kind, one.memory) for one in some])
-    return _Part(cpus, memory, _at_peak([(one.kind, one.devices) for one in some]))
+    """Returns the most of a pod that can lie on a NUMA node: all parts that fit there, init containers in turn."""
+    fitting = [part for part in parts if _is_possible(part, node, position) or _is_wide(part, node)]
+    cpus = sum(part.cpus + part.more_cpus for part in fitting if not part.reuses)
+    memory = _at_peak([(part.kind, part.memory) for part in fitting])
+    return _Part(cpus, memory, _at_peak([(part.kind, part.devices) for part in fitting]))
 
 
-def _at_peak(held: Sequence[tuple[pods.Kind, Mapping[str, int]]]) -> dict[str, int]:
-    names = dict.fromkeys(name for _, amounts in held for name in amounts)
-    return {name: pods.peak((kind, amounts.get(name, 0)) for kind, amounts in held) for name in names}
+def _at_peak(parts: Sequence[tuple[pods.Kind, Mapping[str, int]]]) -> dict[str, int]:
+    names = dict.fromkeys(name for _, amounts in parts for name in amounts)
+    return {name: pods.peak((kind, amounts.get(name, 0)) for kind, amounts in parts) for name in names}
 
 
 def _is_wide(part: _Part, node: Kubelet) -> bool:
-    """Whether no NUMA node alone could have the part, so that it lies on several of them if it is there at all."""
+    """Returns whether the part only fits on several NUMA nodes together."""
     if node.settings.topology.policy == "single-numa-node":
         return False
     everywhere = range(len(node.node_ids))
@@ -299,7 +349,7 @@ def _is_wide(part: _Part, node: Kubelet) -> bool:
 
 
 def _is_possible(part: _Part, node: Kubelet, *positions: int) -> bool:
-    """Whether these NUMA nodes could have the part if nothing else were there."""
+    """Returns whether the part fits on these NUMA nodes of the empty node."""
     if part.cpus and node.cpu is not None:
         usable = union([node.topology.numa_cpus[at] for at in positions]) & ~node.cpu.policy.reserved
         if usable.bit_count() < part.cpus:
@@ -312,7 +362,7 @@ def _is_possible(part: _Part, node: Kubelet, *positions: int) -> bool:
             if name in allocatable
         ):
             return False
-    # Those that are not healthy now may have been when the pod came.
+    # Devices that are unhealthy now may have been healthy when the pod came.
     tables = [(node.devices.tables[name], count) for name, count in part.devices.items()]
     return all(union([table.near[at] for at in positions]).bit_count() >= count for table, count in tables)
 
@@ -320,22 +370,22 @@ def _is_possible(part: _Part, node: Kubelet, *positions: int) -> bool:
 _NONE = (0,) * 64
 
 
-def _reserve(copy: Kubelet, node: Kubelet, position: int, wanted: _Part, held: Sequence[Placement]) -> None:
-    """Take what is free of it, beyond what the pod is predicted to have there already."""
+def _reserve(copy: Kubelet, node: Kubelet, position: int, part: _Part, predicted: Sequence[Placement]) -> None:
+    """Reserves what is free of the part, beyond what the pod is predicted to have there."""
     zone = node.node_ids[position]
     cpus: CpuSet = 0
-    most = wanted.cpus + wanted.more_cpus + wanted.from_anywhere
+    most = part.cpus + part.more_cpus + part.from_anywhere
     if most and copy.cpu is not None:
-        mine = node.topology.cpus if wanted.from_anywhere else node.topology.numa_cpus[position]
-        already = union([placement.cpus or 0 for placement in held]) & mine
-        cpus = lowest(copy.cpu.available & mine, max(0, most - already.bit_count()))
+        zone_cpus = node.topology.cpus if part.from_anywhere else node.topology.numa_cpus[position]
+        already = union([placement.cpus or 0 for placement in predicted]) & zone_cpus
+        cpus = lowest(copy.cpu.available & zone_cpus, max(0, most - already.bit_count()))
     memory: dict[str, int] = {}
     if copy.memory is not None and copy.memory.tables.cells[position] == 1 << position:
-        for name, size in wanted.memory.items():
+        for name, size in part.memory.items():
             already = sum(
                 [
                     block.size
-                    for placement in held
+                    for placement in predicted
                     for block in placement.memory
                     if block.type == name and block.numa == (zone,)
                 ]
@@ -344,10 +394,13 @@ def _reserve(copy: Kubelet, node: Kubelet, position: int, wanted: _Part, held: S
             if size > 0:
                 memory[name] = size
     devices: dict[str, DeviceSet] = {}
-    for name, count in wanted.devices.items():
+    for name, count in part.devices.items():
         table = copy.devices.tables[name]
         already = sum(
-            [(table.select(placement.devices.get(name, ())) & table.near[position]).bit_count() for placement in held]
+            [
+                (table.select(placement.devices.get(name, ())) & table.near[position]).bit_count()
+                for placement in predicted
+            ]
         )
         devices[name] = lowest(copy.devices.free(name) & table.near[position], count - already)
     copy.reserve(position, cpus, memory, devices)

@@ -1,6 +1,6 @@
-"""The same place for a pod again, on a node that was made anew from a report.
+"""Finds the NUMA placement of a pod again on a node that was made anew from a report.
 
-Invariant: what is found was free, and is as much on each NUMA node as the pod held there.
+Invariant: the result was free, and has as much of each NUMA node as the pod had.
 """
 
 from __future__ import annotations
@@ -14,46 +14,49 @@ from topowise_scheduler.kubelet.masks import lowest
 
 
 def same_zones(node: Kubelet, placements: Mapping[str, Placement]) -> dict[str, Placement] | None:
-    """What the pod holds, on the same NUMA nodes of `node` with ids that are free there, or None if that cannot be.
+    """Returns placements on the same NUMA nodes with IDs that are free on `node`, None if there are none.
 
-    Ids are made up with counts, so that only their NUMA nodes mean anything. `node` has the hardware it was placed on.
+    With amounts only, IDs are made up, and only their NUMA nodes mean anything. `node` has the hardware of the
+    placements.
     """
-    found: dict[str, Placement] = {}
+    result: dict[str, Placement] = {}
     free_cpus = 0 if node.cpu is None else node.cpu.available
     free_memory = {} if node.memory is None else {name: list(free) for name, free in node.memory.tables.free.items()}
     free_devices = {name: node.devices.free(name) for name in node.devices.tables}
-    for name, held in placements.items():
-        if held.kind == "init":
-            # What it shares with the containers after it is for an admission to find out.
+    for name, placement in placements.items():
+        if placement.kind == "init":
+            # Only an admission tells what the container shares with the containers after it.
             return None
-        cpus = _as_many(held.cpus or 0, node.topology.numa_cpus, free_cpus)
-        if cpus is None or not all(_take(block, node, free_memory) for block in held.memory):
+        cpus = _as_many(placement.cpus or 0, node.topology.numa_cpus, free_cpus)
+        if cpus is None or not all(_take(block, node, free_memory) for block in placement.memory):
             return None
         free_cpus &= ~cpus
         devices: dict[str, tuple[str, ...]] = {}
-        for resource, ids in held.devices.items():
+        for resource, ids in placement.devices.items():
             table = node.devices.tables.get(resource)
             if table is None or not table.index.keys() >= set(ids):
-                # Its plug-in has gone, or has not come back yet.
+                # The device plugin has gone, or has not come back yet.
                 return None
             chosen = _as_many(table.select(ids), table.near, free_devices[resource])
             if chosen is None:
                 return None
             free_devices[resource] &= ~chosen
             devices[resource] = table.names(chosen)
-        found[name] = msgspec.structs.replace(held, cpus=None if held.cpus is None else cpus, devices=devices)
-    return found
+        result[name] = msgspec.structs.replace(
+            placement, cpus=None if placement.cpus is None else cpus, devices=devices
+        )
+    return result
 
 
-def _as_many(held: int, by_node: tuple[int, ...], free: int) -> int | None:
-    """As many of the free ones as are held of each NUMA node."""
+def _as_many(ids: int, by_node: tuple[int, ...], free: int) -> int | None:
+    """Returns as many free IDs of each NUMA node as are held there, None if there are too few."""
     chosen = 0
-    for mine in by_node:
-        count = (held & mine).bit_count()
-        some = lowest(free & mine, count)
-        if some.bit_count() < count:
+    for zone in by_node:
+        count = (ids & zone).bit_count()
+        lowest_ids = lowest(free & zone, count)
+        if lowest_ids.bit_count() < count:
             return None
-        chosen |= some
+        chosen |= lowest_ids
     return chosen
 
 

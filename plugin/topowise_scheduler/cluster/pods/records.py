@@ -13,16 +13,16 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from hashlib import blake2b
 from typing import Final, Literal, NamedTuple
-from weakref import WeakValueDictionary
+from weakref import ReferenceType, WeakValueDictionary, ref
 
 import msgspec
 
 from topowise import pods
+from topowise.bounded import Bounded, size_of_dict
 from topowise.errors import ParseError
-from topowise_scheduler import device_affinity, kube_scheduler, policies
+from topowise_scheduler import device_affinity, kube_scheduler, policy_annotations
 from topowise_scheduler.cluster.pods.scheduling_constraints import SchedulingConstraints, constraints_of
-from topowise_scheduler.cluster.shared import Shared, size_of_texts
-from topowise_scheduler.device_affinity import Wish
+from topowise_scheduler.device_affinity import AffinityTerm
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
 from topowise_scheduler.refusals import PREFIX
@@ -39,7 +39,7 @@ MAX_CONTAINERS: Final = 256
 LARGE_BYTES: Final = 1 << 17
 """Above this size containers are counted before they are decoded: decoding that many takes a millisecond."""
 _MAX_AMOUNTS: Final = 4096
-_MAX_TEXTS: Final = 16384
+_MAX_TEXT_BYTES: Final = 4 << 20
 
 NOMINATED_ANNOTATION: Final = "topowise.io/nominated"
 """The node that this service nominated; every client may write `status.nominatedNodeName`."""
@@ -72,8 +72,8 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     started: str
     labels: dict[str, str]
     version: str
-    demand: policies.Demand = policies.NOTHING
-    wishes: tuple[Wish, ...] = ()
+    demand: policy_annotations.Demand = policy_annotations.NOTHING
+    wishes: tuple[AffinityTerm, ...] = ()
     runs: bool = False
     acknowledged: bool = False
     waits: bool = False
@@ -90,6 +90,11 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     def needs(self) -> pods.Needs | None:
         """Returns what the pod requests, None if its quantities cannot be read."""
         return None if self.requests is None else self.requests.needs
+
+    @property
+    def size(self) -> int:
+        """Bytes, about, with what pods that ask for the same share."""
+        return 1024 + (0 if self.requests is None else self.requests.size) + len(self.name) + len(self.problem)
 
     def view(self, node: Kubelet) -> PodView:
         """Returns the pod as a kubelet with these feature gates sees it. Requires readable quantities."""
@@ -115,9 +120,9 @@ class Records:
         # Weak: dropped with the last record that uses them.
         self._requests: WeakValueDictionary[bytes, PodRequests] = WeakValueDictionary()
         # The same by the text of the spec; several texts may mean equal requests.
-        self._by_text: WeakValueDictionary[bytes, PodRequests] = WeakValueDictionary()
-        self._labels: Shared[bytes, dict[str, str]] = Shared(_MAX_LABEL_BYTES, size_of_texts)
-        self._constraints: Shared[bytes, SchedulingConstraints] = Shared(_MAX_LABEL_BYTES, len)
+        self._by_text: Bounded[bytes, ReferenceType[PodRequests]] = Bounded(_MAX_TEXT_BYTES, lambda *_: 0)
+        self._labels: Bounded[bytes, dict[str, str]] = Bounded(_MAX_LABEL_BYTES, size_of_dict)
+        self._constraints: Bounded[bytes, SchedulingConstraints] = Bounded(_MAX_LABEL_BYTES, lambda key, _: len(key))
 
     def decode(self, raw: bytes | msgspec.Raw) -> PodRecord:
         """Returns the record of a v1.Pod in JSON. Raises msgspec.DecodeError for other JSON."""
@@ -178,11 +183,11 @@ class Records:
     def requests(self, pod: pods.Pod) -> tuple[PodRequests, bytes]:
         """Returns what the pod requests, and a text that is equal for equal requests. Raises ParseError."""
         text = _digest(_encode(_needs_fields(pod)))
-        requests = self._by_text.get(text)
+        reference = self._by_text.get(text)
+        requests = None if reference is None else reference()
         if requests is None:
-            if len(self._by_text) >= _MAX_TEXTS:
-                self._by_text.clear()
-            requests = self._by_text[text] = self._requests_of(pod)
+            requests = self._requests_of(pod)
+            self._by_text.put(text, ref(requests))
         return requests, requests.shape
 
     def _requests_of(self, pod: pods.Pod) -> PodRequests:
@@ -205,8 +210,8 @@ class Records:
 class Annotated(NamedTuple):
     """What the annotations of a pod demand of its node."""
 
-    demand: policies.Demand = policies.NOTHING
-    wishes: tuple[Wish, ...] = ()
+    demand: policy_annotations.Demand = policy_annotations.NOTHING
+    wishes: tuple[AffinityTerm, ...] = ()
 
 
 def annotated(annotations: Mapping[str, str] | None, needs: pods.Needs) -> Annotated:
@@ -214,7 +219,7 @@ def annotated(annotations: Mapping[str, str] | None, needs: pods.Needs) -> Annot
     caller that decides about a pod calls this function first."""
     if not annotations:
         return _NO_ANNOTATIONS
-    return Annotated(policies.demand(annotations), device_affinity.wishes_of(annotations, needs))
+    return Annotated(policy_annotations.demand(annotations), device_affinity.terms_of(annotations, needs))
 
 
 def _annotated_or_default(annotations: Mapping[str, str] | None, requests: PodRequests | None) -> Annotated:

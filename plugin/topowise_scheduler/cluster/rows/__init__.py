@@ -1,1 +1,1 @@
-"""All nodes: their states by name, and the rows of the engine that hold these states."""
+"""All nodes: their states by name, and the rows of the engine that have these states."""

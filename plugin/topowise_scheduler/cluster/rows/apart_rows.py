@@ -1,11 +1,11 @@
-"""The engine's rows of nodes as they are for pods that need not heed all of those nominated there.
+"""The engine's rows of nodes for pods that need not heed all pods nominated there.
 
-kube-scheduler nominates a pod while it evicts others for it; a pod of a higher priority may have that room. So for such
-pods the node is another: without the lesser pods, and that in all its possible placements. These are judged like nodes
-of their own, whose names no node can have.
+kube-scheduler nominates a pod while it evicts victims for the pod. A pod of a higher priority may take that room, so
+for such a pod the node is in another state: without the nominated pods of lower priority, in all possible states. The
+engine judges these states as nodes of their own, under names that no node can have.
 
-Invariant: what is given out is of the nodes as they are in the engine now. Only a node that has changed, or that others
-are nominated on, costs anything.
+Invariant: the rows agree with the nodes as the engine has them now. Only a node that has changed, or whose nominations
+have changed, costs work.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ Rows = NDArray[np.int32]
 States = Callable[[str, frozenset[str]], Iterator[Kubelet]]
 """Copies of a node's state without some pods (NodeStates.states)."""
 
-# So many sets of others are kept for a node: there are as many as its nominated pods have priorities.
+# A node has as many sets of ignored pods as its nominated pods have priorities.
 _MAX_SETS: Final = 8
 
 
 class _Without(NamedTuple):
-    """A node without some pods: the version of its own row that this was made of, and the rows made."""
+    """The rows of a node without some pods, and the version of the node's own row of that time."""
 
     version: int
     rows: tuple[int, ...]
 
 
 class ApartNodes(NamedTuple):
-    """`owners` (nodes,) are rows of the nodes, and what they are without others is `rows` (states,), one after another;
-    `at` (states,) are indices of `owners`."""
+    """`owners` (nodes,) are the rows of the nodes. `rows` (states,) are the rows of their states without the ignored
+    pods, and `at` (states,) are indices of `owners`."""
 
     owners: Rows
     rows: Rows
@@ -47,86 +47,86 @@ _NO_NODES: Final = ApartNodes(np.zeros(0, np.int32), np.zeros(0, np.int32), np.z
 
 
 class Lesser:
-    """By node the pods that do not count for those of one priority, and what was given out for that."""
+    """By node the pods that do not count for pods of one priority (`ignored`), and the answer to the last question."""
 
     def __init__(self) -> None:
-        self.others: dict[str, frozenset[str]] = {}
+        self.ignored: dict[str, frozenset[str]] = {}
         self.changed: set[str] = set()
-        """Nodes that are another since then, or of which `others` says something else."""
+        """Nodes whose state or ignored pods have changed since the last question."""
         self.parts: dict[str, tuple[int, tuple[int, ...]]] = {}
         self.nodes = _NO_NODES
         self.versions: NDArray[np.int64] = np.zeros(0, np.int64)
-        self.made_at = (-1, -1)
+        self.valid_for = (-1, -1)
 
-    def put(self, node: str, others: frozenset[str]) -> None:
-        """These do not count on a node."""
-        if self.others.get(node, frozenset()) != others:
+    def put(self, node: str, uids: frozenset[str]) -> None:
+        """Sets the pods that do not count on a node."""
+        if self.ignored.get(node, frozenset()) != uids:
             self.changed.add(node)
-            if others:
-                self.others[node] = others
+            if uids:
+                self.ignored[node] = uids
             else:
-                del self.others[node]
+                del self.ignored[node]
 
 
 class ApartRows:
-    """A node must be in the engine as long as it has any rows here."""
+    """The rows by node and ignored pods. A node must be in the engine as long as it has rows here."""
 
     def __init__(self, engine: Engine, states: States) -> None:
         self._engine = engine
         self._states = states
-        self._made: dict[str, dict[frozenset[str], _Without]] = {}
+        self._by_node: dict[str, dict[frozenset[str], _Without]] = {}
         self._number = self._evictions = 0
 
-    def nodes(self, lesser: Lesser) -> ApartNodes:
-        """All of them."""
-        if lesser.made_at != (self._engine.membership, self._evictions):
-            lesser.made_at = self._engine.membership, self._evictions
-            lesser.changed |= lesser.others.keys() | lesser.parts.keys()
-        owners = lesser.nodes.owners
-        stale = np.flatnonzero(self._engine.versions(owners) != lesser.versions)
-        lesser.changed.update(self._engine.names(owners[stale]))
-        if lesser.changed:
-            self._renew(lesser)
-        return lesser.nodes
+    def nodes(self, priority: Lesser) -> ApartNodes:
+        """Returns all nodes that have ignored pods."""
+        if priority.valid_for != (self._engine.membership, self._evictions):
+            priority.valid_for = self._engine.membership, self._evictions
+            priority.changed |= priority.ignored.keys() | priority.parts.keys()
+        owners = priority.nodes.owners
+        stale = np.flatnonzero(self._engine.versions(owners) != priority.versions)
+        priority.changed.update(self._engine.names(owners[stale]))
+        if priority.changed:
+            self._renew(priority)
+        return priority.nodes
 
-    def _renew(self, lesser: Lesser) -> None:
-        parts = lesser.parts
-        for node in lesser.changed:
+    def _renew(self, priority: Lesser) -> None:
+        parts = priority.parts
+        for node in priority.changed:
             parts.pop(node, None)
             row = self._engine.row(node)
-            if node in lesser.others and row >= 0:
-                parts[node] = row, self._rows(node, row, lesser.others[node])
-        lesser.changed.clear()
+            if node in priority.ignored and row >= 0:
+                parts[node] = row, self._rows(node, row, priority.ignored[node])
+        priority.changed.clear()
         owners = np.array([row for row, _ in parts.values()], np.int32)
         rows = np.array([row for _, rows in parts.values() for row in rows], np.int32)
         at = np.repeat(np.arange(len(parts)), [len(rows) for _, rows in parts.values()])
-        lesser.nodes = ApartNodes(owners, rows, at)
-        lesser.versions = self._engine.versions(owners)
+        priority.nodes = ApartNodes(owners, rows, at)
+        priority.versions = self._engine.versions(owners)
 
-    def prepare(self, node: str, others: frozenset[str]) -> None:
-        """A question about the node without these will most likely come."""
-        self._rows(node, self._engine.row(node), others)
+    def prepare(self, node: str, uids: frozenset[str]) -> None:
+        """Makes the rows of a node without these pods, before a question that is likely to come."""
+        self._rows(node, self._engine.row(node), uids)
 
     def drop(self, node: str) -> None:
-        """The node is gone, or nobody is nominated there any more."""
-        for made in self._made.pop(node, {}).values():
-            self._forget(made)
+        """Forgets a node that is gone, or on which no pod is nominated any more."""
+        for states in self._by_node.pop(node, {}).values():
+            self._forget(states)
 
-    def _rows(self, node: str, row: int, others: frozenset[str]) -> tuple[int, ...]:
+    def _rows(self, node: str, row: int, uids: frozenset[str]) -> tuple[int, ...]:
         version = self._engine.version(row)
-        mine = self._made.setdefault(node, {})
-        made = mine.pop(others, None)
-        if made is None or made.version != version:
-            made = _Without(version, self._put(made, self._states(node, others)))
-        mine[others] = made
-        if len(mine) > _MAX_SETS:
-            # Whoever knows its rows must look again.
+        by_uids = self._by_node.setdefault(node, {})
+        states = by_uids.pop(uids, None)
+        if states is None or states.version != version:
+            states = _Without(version, self._put(states, self._states(node, uids)))
+        by_uids[uids] = states
+        if len(by_uids) > _MAX_SETS:
+            # Answers that have these rows are not valid any more.
             self._evictions += 1
-            self._forget(mine.pop(next(iter(mine))))
-        return made.rows
+            self._forget(by_uids.pop(next(iter(by_uids))))
+        return states.rows
 
     def _put(self, before: _Without | None, states: Iterator[Kubelet]) -> tuple[int, ...]:
-        """Write states over the rows of others, as far as there are any."""
+        """Writes states, over the rows of the states before as far as there are any."""
         spare = [] if before is None else self._engine.names(np.array(before.rows, np.int32))
         rows = []
         for state in states:
@@ -141,6 +141,6 @@ class ApartRows:
         self._number += 1
         return f"apart/{self._number}"
 
-    def _forget(self, made: _Without) -> None:
-        for name in self._engine.names(np.array(made.rows, np.int32)):
+    def _forget(self, states: _Without) -> None:
+        for name in self._engine.names(np.array(states.rows, np.int32)):
             self._engine.drop(name)

@@ -1,10 +1,10 @@
-"""For whom a nominated pod does not count.
+"""Nominated pods that do not count for a pod of a higher priority.
 
-kube-scheduler nominates a pod while it evicts others for it, and one of a higher priority may have that room first. So
-a question has to know of each node which pods are nominated there that are less important than its own.
+kube-scheduler nominates a pod while it evicts victims for the pod, and a pod of a higher priority may take that room
+first. So a question needs, by node, the nominated pods of a lower priority than its pod.
 
-Invariant: what is answered is of the nominations as they are now. A question costs the nodes on which nominations have
-changed since the last one, whoever asked that.
+Invariant: an answer agrees with the present nominations. A question costs the nodes whose nominations have changed
+since the last question.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from topowise_scheduler.cluster.rows.apart_rows import ApartNodes, ApartRows, Le
 from topowise_scheduler.engine import Engine
 
 _MAX_PRIORITIES: Final = 64
-# From more on, what a node is without those nominated there is made when it changes, and not only when it is asked for:
-# then there are too many nodes for one question.
+# With more nominated pods, the states without them are made when a node changes and not for a question, which would
+# have to make too many.
 _FEW: Final = 8
 # Above the priority of any pod.
 _HIGHEST: Final = 1 << 32
 
 
 class LesserNominated:
-    """`states` are those of a node without some pods, `expected` the pods that are expected on it; `nominated` has the
-    node of each nominated pod, at any time."""
+    """`states` gives the states of a node without some pods, `expected` the pods that are expected on a node, and
+    `nominated` the nodes of all nominated pods."""
 
     def __init__(
         self,
@@ -39,47 +39,46 @@ class LesserNominated:
         self._expected = expected
         self._nominated = nominated
         self._rows = ApartRows(engine, states)
-        # By priority, made when it is asked for; and the nodes on which nominations have changed since.
         self._by_priority: dict[int, Lesser] = {}
         self._changed: set[str] = set()
 
     def note(self, nodes: Collection[str]) -> None:
-        """A nomination has come there or gone."""
+        """Notes nodes whose nominations have changed."""
         self._changed.update(nodes)
 
     def others(self, priority: int) -> Mapping[str, frozenset[str]]:
-        """By node the pods that do not stand in the way of one of this priority."""
-        return self._current(priority).others
+        """Returns by node the pods that do not count for a pod of this priority."""
+        return self._current(priority).ignored
 
     def apart(self, priority: int) -> ApartNodes | None:
-        """Those nodes as they are without these pods; None without any."""
-        lesser = self._current(priority)
-        return self._rows.nodes(lesser) if lesser.others else None
+        """Returns the nodes without the pods that do not count, None if there are no such pods."""
+        current = self._current(priority)
+        return self._rows.nodes(current) if current.ignored else None
 
     def prepare(self, node: str, count: int) -> None:
-        """The node has changed, and `count` pods are nominated that may end in a preemption."""
+        """Notes that a node has changed, while `count` pods are nominated that may end in a preemption."""
         if count > _FEW and (nominated := self._on(node, _HIGHEST)):
             self._rows.prepare(node, nominated)
 
     def drop(self, node: str) -> None:
-        """Nobody reports the node any more."""
+        """Forgets a node without a report."""
         self._rows.drop(node)
 
     def _current(self, priority: int) -> Lesser:
-        found = self._by_priority.get(priority)
-        if found is None:
+        current = self._by_priority.get(priority)
+        if current is None:
             if len(self._by_priority) >= _MAX_PRIORITIES:
                 self._by_priority.clear()
-            found = self._by_priority[priority] = Lesser()
+            current = self._by_priority[priority] = Lesser()
             for node in set(self._nominated):
-                found.put(node, self._on(node, priority))
+                current.put(node, self._on(node, priority))
         for node in self._changed:
-            for one, lesser in self._by_priority.items():
-                lesser.put(node, self._on(node, one))
+            for limit, ignored in self._by_priority.items():
+                ignored.put(node, self._on(node, limit))
             if not self._on(node, _HIGHEST):
                 self._rows.drop(node)
         self._changed.clear()
-        return found
+        return current
 
     def _on(self, node: str, priority: int) -> frozenset[str]:
         return frozenset(

@@ -1,32 +1,32 @@
-"""What every node is: the states by name, and the same in the engine.
+"""The states of all nodes by name, and the same states in the engine.
 
-Invariant: the engine has each reported node as its NodeState has it, and `possible` what it may be beside that. A state
-that has changed is published at once, so that a question costs no bookkeeping (`check`).
+Invariant: the engine has the predicted state of each reported node, and `possible` the other states in which the node
+may be. A state that has changed is published at once, so that a question costs no bookkeeping (`check`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 from topowise.runtime.log import V2, kv
 from topowise_scheduler.cluster.changes import Changes
 from topowise_scheduler.cluster.node.node_state import NodeState
-from topowise_scheduler.cluster.node.possible_placements import possible_placements
+from topowise_scheduler.cluster.node.possible_placements import Possible
 from topowise_scheduler.cluster.rows.possible_rows import PossibleRows
-from topowise_scheduler.cluster.rows.same_states import Expected, SameStates
+from topowise_scheduler.cluster.rows.same_states import SameStates
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.kubelet import Kubelet
 
 log = logging.getLogger(__name__)
 
-# Who has bound a pod past us within this time may do it again at any moment.
+# For so long after another scheduler has bound a pod, its next pod may come at any moment.
 _ALONE_S: Final = 600.0
 
 
 class NodeStates:
-    """Not thread-safe. `clock` gives seconds, monotonic; `published` is told of each node that has changed."""
+    """Not thread-safe. `clock` gives seconds, monotonic; `published` is called for each node that has changed."""
 
     def __init__(self, engine: Engine, clock: Callable[[], float], published: Callable[[str], None]) -> None:
         self._engine = engine
@@ -37,10 +37,9 @@ class NodeStates:
         self._with_past: set[str] = set()
         self._changes = Changes()
         self._same_states = SameStates()
-        # By node, what `changes` counted and the number of its state then.
         self._numbers: dict[str, tuple[int, int]] = {}
         self.possible = PossibleRows(engine, self.number)
-        """What nodes may be whose pods may lie elsewhere than predicted."""
+        """The possible states of nodes with uncertain pods."""
         self._improved: set[str] = set()
         self._reshaped: set[str] = set()
 
@@ -48,109 +47,108 @@ class NodeStates:
         return "; ".join(f"{name}: {state}" for name, state in self._states.items())
 
     def of(self, name: str) -> NodeState | None:
-        """The state of a node, None if neither a report nor a pod has named it."""
+        """Returns the state of a node, None if neither a report nor a pod has named the node."""
         return self._states.get(name)
 
     def made(self, name: str) -> NodeState:
-        """The same, and a new one if there was none."""
+        """Returns the state of a node, which is made if there is none."""
         state = self._states.get(name)
         if state is None:
             state = self._states[name] = NodeState()
         return state
 
     def items(self) -> Iterator[tuple[str, NodeState]]:
-        """All of them, reported or not."""
+        """Yields names and states of all nodes, reported or not."""
         return iter(self._states.items())
 
     def reported(self) -> list[str]:
-        """Names of all nodes that have been reported, sorted."""
+        """Returns the names of all reported nodes, sorted."""
         return sorted(name for name, state in self._states.items() if state.report is not None)
 
     def states(self, name: str, without: Collection[str]) -> Iterator[Kubelet]:
-        """Copies of a node's state without these pods: as predicted, then its other possible placements
-        (possible_placements.py).
+        """Yields copies of a node's state without these pods: the predicted state, then its other possible states.
 
-        None if nobody has reported the node. Each is yours to change.
+        Yields nothing if the node is not reported. The caller may change the copies.
         """
         node_state = self._states.get(name)
-        state = None if node_state is None else node_state.without(without)
-        if node_state is None or state is None:
+        possible = None
+        if node_state is not None:
+            possible = node_state.possible_without(without, self._clock(), is_alone=self._is_alone)
+        if possible is None:
             return
-        yield state.fork()
-        now = self._clock()
-        uncertain = [one for one in node_state.uncertain(now) if one.uid not in without]
-        yield from possible_placements(state, uncertain, self._highest(node_state, now))
+        yield possible.node.fork()
+        yield from possible.states()
 
     def number(self, name: str) -> int:
-        """A number that another node has too only if newcomers are judged and scored there as here; 0 for a node that
-        nobody has reported."""
+        """Returns a number that two nodes have only if new pods get the same verdicts and scores there; 0 for a node
+        without a report."""
         state = self._states.get(name)
         if state is None or state.kubelet is None or state.report is None:
             return 0
         changed_at, number = self._numbers.get(name, (-1, 0))
         if changed_at != self._changes.at(name):
-            expected = self.possible.expected(name) or Expected(state.kubelet)
+            expected = self.possible.expected(name) or Possible(state.kubelet)
             number = self._same_states.number(state.report.empty, expected)
             self._numbers[name] = self._changes.at(name), number
         return number
 
-    # What has become of them
+    # Changes
 
     @property
     def changes(self) -> int:
-        """Counts what has become of nodes."""
+        """Returns the number of changes of nodes so far."""
         return self._changes.count
 
     def changed_at(self, name: str) -> int:
-        """What `changes` counted when the node changed last."""
+        """Returns what `changes` was when the node changed last."""
         return self._changes.at(name)
 
     def changed_since(self, changes: int) -> Iterator[str]:
-        """The nodes that have changed after `changes` counted this, or do not take a pod that they took."""
+        """Returns the nodes that have changed since `changes` was this number, also by a gate alone."""
         return self._changes.since(changes)
 
     def note_change(self, name: str) -> None:
-        """Others are let onto the node than were, though its state is the same."""
+        """Notes that a gate lets other pods onto the node, though its state is the same."""
         self._changes.note(name)
 
     def note_improved(self, name: str) -> None:
-        """A node may take pods that it has refused."""
+        """Notes that a node may take pods that it has refused."""
         self._improved.add(name)
 
     def note_bound_by_others(self) -> None:
-        """Somebody has bound a pod past us, and may do it again: anything may come before pods on their way."""
+        """Notes that another scheduler has bound a pod: any pod may come before pods on their way."""
         self._others_bound_at = self._clock()
 
     def take_improved(self) -> set[str]:
-        """The nodes that may have more room than when this was asked last."""
-        taken, self._improved = self._improved, set()
-        return taken
+        """Returns the nodes that may have more room since the last call."""
+        names, self._improved = self._improved, set()
+        return names
 
     def take_reshaped(self) -> set[str]:
-        """The nodes of which something has changed, or the report gone, since this was asked last."""
-        taken, self._reshaped = self._reshaped, set()
-        return taken
+        """Returns the nodes that have changed, or lost their report, since the last call."""
+        names, self._reshaped = self._reshaped, set()
+        return names
 
-    # Changing them
+    # Changing states
 
     def publish(self, name: str, state: NodeState, *, better: bool = True, is_ahead: bool = False) -> None:
-        """It has changed. `better`: it may have more room; `is_ahead`: only somebody nominated ahead has come."""
+        """Publishes a state that has changed. `better`: the node may have more room; `is_ahead`: only a pod that this
+        service has nominated came."""
         if state.kubelet is None:
             return
         self._changes.note(name)
         self._reshaped.add(name)
         self._engine.put(name, state.kubelet)
-        now = self._clock()
-        uncertain = state.uncertain(now)
-        if uncertain or name in self.possible:
-            self.possible.put(name, Expected(state.kubelet, uncertain, self._highest(state, now)), later=is_ahead)
+        possible = state.possible(self._clock(), is_alone=self._is_alone)
+        if possible is not None and (name in self.possible or not possible.is_sure):
+            self.possible.put(name, possible, later=is_ahead)
         self._published(name)
         if better:
             self._improved.add(name)
         log.log(V2, "Node changed", extra=kv(node=name, pods=state.history.count))
 
     def drop_report(self, name: str, state: NodeState) -> None:
-        """Nobody reports the node any more. Its pods stay."""
+        """Takes the report of a node away. Its pods stay."""
         state.drop_report()
         self.possible.put(name, None)
         self._changes.forget(name)
@@ -161,18 +159,18 @@ class NodeStates:
         self.forget_if_empty(name)
 
     def note_past(self, name: str, state: NodeState) -> None:
-        """The state may remember pods that have left, until time lets it forget them (`ticking`)."""
+        """Notes a node that may remember ended pods, which `ticking` lets it forget."""
         if state.remembers:
             self._with_past.add(name)
 
     def forget_if_empty(self, name: str) -> None:
-        """Neither a report nor a pod names the node."""
+        """Forgets a node that neither a report nor a pod names."""
         state = self._states.get(name)
         if state is not None and state.is_empty:
             del self._states[name]
 
     def ticking(self) -> Iterator[None]:
-        """What time alone changes, in steps of a node each."""
+        """Yields after each node of which time alone may change something."""
         now = self._clock()
         self._engine.cache.forget_gone()
         for name in list(self._with_past):
@@ -186,19 +184,21 @@ class NodeStates:
                 self._with_past.discard(name)
                 self.forget_if_empty(name)
             yield
-        for name, uncertain in self.possible.counts():
-            # It may have gone since the last step.
+        for name, before in self.possible.items():
+            # The node may have gone since the last step.
             state = self._states.get(name)
-            if state is not None and len(state.uncertain(now)) != uncertain:
+            possible = None if state is None else state.possible(now)
+            if state is not None and possible is not None and possible.doubted != before.doubted:
                 self.publish(name, state)
             yield
 
     def check(self) -> None:
         """Raises AssertionError if a state contradicts itself or the engine; for tests, it costs time."""
         for name, state in self._states.items():
-            state.check()
+            state.check(self._clock())
             assert (state.kubelet is not None) == (self._engine.row(name) >= 0), f"{name} in the engine"
 
-    def _highest(self, state: NodeState, now: float) -> Mapping[str, int]:
-        """See `possible_placements`. Somebody else's pods come unforeseen, so that anything may come in between."""
-        return state.highest() if now - self._others_bound_at >= _ALONE_S else {}
+    @property
+    def _is_alone(self) -> bool:
+        """Returns whether nobody has bound a pod past this service lately. Such pods come unforeseen."""
+        return self._clock() - self._others_bound_at >= _ALONE_S

@@ -1,70 +1,68 @@
-"""Numbers for the states of nodes: two nodes have the same number only if every newcomer fares alike on them.
+"""Numbers for the states of nodes: two nodes have the same number only if they treat every new pod alike.
 
-In a burst of alike pods one node after the other comes into the same few states. Whoever keeps what was said of a
-state by its number need not ask again.
+In a burst of alike pods one node after the other comes into the same few states. What was found for a state is kept by
+its number and need not be found again.
 
-Invariant: what admissions of a newcomer read of a Kubelet (Kubelet.fork has all that changes) is in the key, and so is
-all that possible_placements reads of pods that may lie elsewhere. A number is never given twice, so that what is
-forgotten here is only not recognised again.
+Invariant: the key has all that the admission of a new pod reads of a Kubelet (Kubelet.fork copies what changes), and
+all that possible_placements reads of uncertain pods. A number is never given twice, so that a state that is forgotten
+here gets another number.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator
 from itertools import count
-from typing import Final, NamedTuple
+from typing import Final
 
-from topowise_scheduler.cluster.shared import Shared
+from topowise.bounded import Bounded
+from topowise_scheduler.cluster.node.possible_placements import Possible
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.kubelet.pod import PodView
-from topowise_scheduler.kubelet.same_node import sources
+from topowise_scheduler.kubelet.node_identity import constant_parts
 
 _MOST_BYTES: Final = 4 << 20
-# Of a node without pods; one with more CPUs and devices than that is not recognised. Hardly any is kept by this alone.
+# States of nodes with more CPUs and devices are not recognised: their keys are too long.
 _LARGE: Final = 1024
-# A table of devices takes as much as these CPUs.
+# The CPUs that count as much as a table of devices.
 _TABLE: Final = 8
 _NODE_BYTES: Final = 1 << 17
 _MOST_NODE_BYTES: Final = 64 << 20
-_NOBODY: Final[Mapping[str, int]] = {}
-
-
-class Expected(NamedTuple):
-    """A node's state, and what possible_placements has to know of those in it that may lie elsewhere."""
-
-    node: Kubelet
-    uncertain: Sequence[PodView] = ()
-    highest: Mapping[str, int] = _NOBODY
 
 
 class SameStates:
-    """By state. Not thread-safe."""
+    """The numbers by state. Not thread-safe."""
 
     def __init__(self) -> None:
         self._count = count(1)
-        # What keys have by identity has a number too, and lives as long as that is given out.
-        self._lasting: Shared[tuple[int, ...], tuple[int, object]] = Shared(_MOST_NODE_BYTES, lambda _: _NODE_BYTES)
-        self._numbers: Shared[tuple[Hashable, ...], int] = Shared(_MOST_BYTES, _bytes)
+        # Keys have some objects by identity, so these live as long as their number is in use.
+        self._lasting: Bounded[tuple[int, ...], tuple[int, object]] = Bounded(_MOST_NODE_BYTES, lambda *_: _NODE_BYTES)
+        self._numbers: Bounded[tuple[Hashable, ...], int] = Bounded(_MOST_BYTES, lambda key, _: _bytes(key))
 
-    def number(self, empty: Kubelet, expected: Expected) -> int:
-        """The one of a node, of which `empty` is the state with no pods."""
-        devices = sum(_TABLE + len(one.ids) for one in empty.devices.tables.values())
+    def number(self, empty: Kubelet, expected: Possible) -> int:
+        """Returns the number of a node. `empty` is the node without pods."""
+        devices = sum(_TABLE + len(table.ids) for table in empty.devices.tables.values())
         if empty.topology.cpus.bit_count() + devices > _LARGE:
             return next(self._count)
-        lasting = (empty, *sources(expected.node), *(pod.containers for pod in expected.uncertain))
+        lasting = (empty, *constant_parts(expected.node), *(pod.containers for pod in expected.uncertain))
         number, _ = self._lasting.once(tuple(map(id, lasting)), lambda: (next(self._count), lasting))
-        key = (number, *_held(expected.node), *_of_uncertain(expected))
+        states = (expected.node, *expected.alternatives)
+        key = (number, *[part for state in states for part in (*_held(state), *_of_uncertain(state, expected))])
         return self._numbers.once(key, lambda: next(self._count))
 
 
-def _bytes(part: Hashable) -> int:
-    parts = part if isinstance(part, tuple | frozenset) else ()
-    return sys.getsizeof(part) + sum([_bytes(one) for one in parts])
+def _bytes(key: Hashable) -> int:
+    """Returns the bytes of a key with all its parts."""
+    total, parts = 0, [key]
+    while parts:
+        part = parts.pop()
+        total += sys.getsizeof(part)
+        if isinstance(part, tuple | frozenset):
+            parts.extend(part)
+    return total
 
 
 def _held(node: Kubelet) -> Iterator[Hashable]:
-    """What is taken, whoever has it."""
+    """Yields what pods hold in all."""
     yield len(node.active)
     yield frozenset([(name, amount) for name, amount in node.requested.items() if amount])
     if node.cpu is not None:
@@ -78,14 +76,13 @@ def _held(node: Kubelet) -> Iterator[Hashable]:
     yield from node.devices.allocated.items()
 
 
-def _of_uncertain(expected: Expected) -> Iterator[Hashable]:
-    """What each of them has, and how high it may lie."""
-    node = expected.node
+def _of_uncertain(node: Kubelet, expected: Possible) -> Iterator[Hashable]:
+    """Yields what uncertain pods hold in a state, and their highest positions."""
     for pod in expected.uncertain:
         yield expected.highest.get(pod.uid)
         yield pod.uid in node.active
         for manager in (node.cpu, node.memory):
             if manager is not None:
-                yield tuple(manager.held.get(pod.uid, {}).items())
+                yield tuple(manager.allocations.get(pod.uid, {}).items())
                 yield pod.uid in manager.bubbles
-        yield str(node.devices.held.get(pod.uid))
+        yield str(node.devices.allocations.get(pod.uid))

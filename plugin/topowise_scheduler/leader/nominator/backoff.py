@@ -13,6 +13,8 @@ from typing import Final
 
 import msgspec
 
+from topowise.bounded import Bounded
+
 Key = tuple[bytes, bytes]
 """A pod class: shape and scheduling constraints."""
 
@@ -21,7 +23,7 @@ _MIN_BOUND: Final = 20
 _MAX_BOUND: Final = 100
 _FIRST_PAUSE_S: Final = 60.0
 _LONGEST_PAUSE_S: Final = 3600.0
-_MAX_CLASSES: Final = 4096
+_CLASS_BYTES: Final = 2 << 20
 
 
 class _Outcomes(msgspec.Struct):
@@ -38,13 +40,13 @@ class NominationBackoff:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._outcomes: dict[Key, _Outcomes] = {}
+        self._outcomes: Bounded[Key, _Outcomes] = Bounded(_CLASS_BYTES, lambda key, _: sum(map(len, key)))
 
     @property
     def stopped(self) -> int:
         """Returns how many pod classes are not nominated now."""
         now = self._clock()
-        return sum(outcomes.until > now for outcomes in self._outcomes.values())
+        return sum(outcomes.until > now for _, outcomes in self._outcomes.items())
 
     def is_stopped(self, key: Key) -> bool:
         """Returns whether kube-scheduler has placed too many pods of the class on other nodes."""
@@ -53,9 +55,7 @@ class NominationBackoff:
 
     def count(self, key: Key, *, is_honoured: bool) -> bool:
         """Counts a bound pod, on its nominated node or another node. Returns whether this pod stops its class."""
-        if key not in self._outcomes and len(self._outcomes) >= _MAX_CLASSES:
-            del self._outcomes[next(iter(self._outcomes))]
-        outcomes = self._outcomes.setdefault(key, _Outcomes())
+        outcomes = self._outcomes.once(key, _Outcomes)
         outcomes.bound, outcomes.honoured = outcomes.bound + 1, outcomes.honoured + is_honoured
         if outcomes.bound >= _MIN_BOUND and 2 * outcomes.honoured < outcomes.bound:
             outcomes.until = self._clock() + outcomes.pause

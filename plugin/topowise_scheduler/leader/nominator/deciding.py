@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable
 from typing import Final, Literal, NamedTuple
 
+from topowise.bounded import Bounded
 from topowise.runtime.log import kv
 from topowise_scheduler.cluster.pods.nominations import Nomination
 from topowise_scheduler.cluster.pods.pod_states import NOWHERE
@@ -22,7 +23,7 @@ from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.leader.nominator.backoff import Key, NominationBackoff
 from topowise_scheduler.leader.nominator.board import Board, Cluster
 from topowise_scheduler.leader.nominator.lookahead import Lookahead
-from topowise_scheduler.policies import Demand
+from topowise_scheduler.policy_annotations import Demand
 
 log = logging.getLogger(__name__)
 
@@ -35,9 +36,11 @@ _MAX_MOVES: Final = 2
 # Pods without a nomination that a call skips.
 _MAX_SKIPPED: Final = 64
 _MAX_BOARDS: Final = 64
+# Bytes of the board keys, which tenants write; a board itself takes less than a megabyte.
+_BOARD_KEY_BYTES: Final = 16 << 20
 # Nodes that a new board evaluates in a call: some milliseconds.
 _MAX_NODES: Final = 256
-_MAX_MOVED: Final = 10_000
+_MOVE_BYTES: Final = 4 << 20
 # kube-scheduler starts evictions within this time, or has not chosen the node.
 _PREEMPTION_S: Final = 15.0
 _CHECK_S: Final = 1.0
@@ -63,10 +66,11 @@ class Decisions:
         self._ahead = ahead
         self.backoff = NominationBackoff(clock)
         """Pod classes that are not nominated for a pause."""
-        self._boards: dict[tuple[bytes, int, Demand, bytes], Board] = {}
+        self._boards: Bounded[tuple[bytes, int, Demand, bytes], Board]
+        self._boards = Bounded(_BOARD_KEY_BYTES, lambda key, _: len(key[-1]), _MAX_BOARDS)
         self._seen_changes = (0, 0)
         self._to_review: dict[str, None] = {}
-        self._moves: dict[str, int] = {}
+        self._moves: Bounded[str, int] = Bounded(_MOVE_BYTES, lambda uid, _: len(uid))
         # Nominated pods that kube-scheduler has tried since, and when a victim was last seen to be ending for them.
         self._tried: dict[str, float] = {}
         self._checked_at = float("-inf")
@@ -130,8 +134,8 @@ class Decisions:
         """Moves a nomination to another node, or withdraws it without such a node or after too many moves."""
         record = nomination.record
         self._ledger.withdraw(record.uid)
-        moves = self._moves.pop(record.uid, 0) + 1
-        self._remember(record.uid, moves)
+        moves = (self._moves.get(record.uid) or 0) + 1
+        self._moves.put(record.uid, moves)
         node = self._choose(record) if moves <= _MAX_MOVES else ""
         if not node:
             return self._withdrawn(record)
@@ -144,13 +148,8 @@ class Decisions:
 
     def _withdrawn(self, record: PodRecord) -> Write:
         self._ledger.count("nomination_withdrawn")
-        self._remember(record.uid, _MAX_MOVES + 1)
+        self._moves.put(record.uid, _MAX_MOVES + 1)
         return Write(record, "")
-
-    def _remember(self, uid: str, moves: int) -> None:
-        self._moves[uid] = moves
-        if len(self._moves) > _MAX_MOVED:
-            del self._moves[next(iter(self._moves))]
 
     def _next_withdrawal(self) -> Write | None:
         """Returns a nomination to withdraw: kube-scheduler tried the pod in vain, or makes no progress at all."""
@@ -218,7 +217,7 @@ class Decisions:
             return False
         if constraints.has_preferences and self._cluster.respects_preferences:
             return False
-        is_free = self._ledger.pods.of(record.uid) == NOWHERE and self._moves.get(record.uid, 0) <= _MAX_MOVES
+        is_free = self._ledger.pods.of(record.uid) == NOWHERE and (self._moves.get(record.uid) or 0) <= _MAX_MOVES
         return is_free and not self.backoff.is_stopped(_class_of(record))
 
     def _choose(self, record: PodRecord) -> str:
@@ -229,13 +228,10 @@ class Decisions:
         return board.best()
 
     def _board(self, record: PodRecord) -> Board:
-        assert record.constraints is not None
-        key = record.shape, record.priority, record.demand, record.constraints.key
-        board = self._boards.pop(key, None) or Board(self._cluster, record, record.constraints)
-        self._boards[key] = board
-        if len(self._boards) > _MAX_BOARDS:
-            del self._boards[next(iter(self._boards))]
-        return board
+        constraints = record.constraints
+        assert constraints is not None
+        key = record.shape, record.priority, record.demand, constraints.key
+        return self._boards.once(key, lambda: Board(self._cluster, record, constraints))
 
     # Outcomes
 
@@ -252,7 +248,7 @@ class Decisions:
         while results:
             record, is_honoured = results.popleft()
             self._ended_count += 1
-            self._moves.pop(record.uid, None)
+            self._moves.pop(record.uid)
             if is_honoured is None:
                 self._lookahead.widen()
             elif self.backoff.count(_class_of(record), is_honoured=is_honoured):

@@ -23,7 +23,7 @@ from topowise.errors import ApiError
 from topowise.kube.api import Api
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.log import V2, kv
-from topowise.runtime.once import OncePerChange
+from topowise.runtime.log_once import OncePerChange
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.leader.nomination import nominate
 from topowise_scheduler.leader.nominator.deciding import Decisions, Write

@@ -13,9 +13,9 @@ from topowise.kubeletconfig import KubeletConfiguration
 from topowise_exporter.dra.device_counts import DeviceLocations, held_by_node, with_devices
 from topowise_exporter.dra.slices import Device
 from topowise_exporter.exclusions import Exclusions, PodPattern
-from topowise_exporter.kubelet.model import Allocations, Claim, ContainerAllocation, PodAllocation
+from topowise_exporter.kubelet.allocations import Allocations, Claim, ContainerAllocation, PodAllocation
 from topowise_exporter.machine import Machine, NumaNode
-from topowise_exporter.machine.model import PciFunction
+from topowise_exporter.machine.inventory import PciFunction
 from topowise_exporter.publish.topology import Observation, Publishing, build
 from topowise_exporter.zones import Accounts, Amount
 

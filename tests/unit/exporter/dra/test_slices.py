@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topowise_exporter.dra.slices import Device, Slice, decode, devices_of
-from topowise_exporter.kubelet.model import Claim
+from topowise_exporter.kubelet.allocations import Claim
 
 # As NVIDIA's driver 25.12 publishes them (gpu.nvidia.com), shortened to two devices.
 NVIDIA: dict[str, Any] = {

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from topowise_exporter.machine import Machine, report
-from topowise_exporter.machine.model import Access
+from topowise_exporter.machine import Machine, as_json
+from topowise_exporter.machine.inventory import Access
 
 NAMES = (
     "2n4c-smt2",
@@ -59,7 +59,7 @@ def test_no_captured_machine_is_left_out(captures: Path) -> None:
 
 def test_nodes_are_those_of_the_kernel(machine: Machine, expected: Any) -> None:
     columns = expected["node"]["online"]
-    assert report(machine)["nodes"] == [
+    assert as_json(machine)["nodes"] == [
         {
             "id": node,
             "cpus": _owned_cpus(expected, str(node)),
@@ -92,13 +92,13 @@ def test_plugged_cpus_and_free_and_surplus_pages_are_told_per_node(machine: Mach
 
 
 def test_cpu_sets_are_those_of_the_kernel(machine: Machine, expected: Any) -> None:
-    cpus: Any = report(machine)["cpus"]
+    cpus: Any = as_json(machine)["cpus"]
     for name in ("online", "present", "possible", "offline", "isolated"):
         assert cpus[name] == expected["cpu"][name], name
 
 
 def test_every_cpu_has_its_place(machine: Machine, expected: Any) -> None:
-    cpus: Any = report(machine)["cpus"]
+    cpus: Any = as_json(machine)["cpus"]
     owners = {cpu: int(node) for node in expected["nodes"] for cpu in _owned_cpus(expected, node)}
     assert cpus["topology"].keys() == expected["topology"].keys()
     for cpu, place in cpus["topology"].items():
@@ -121,7 +121,7 @@ def test_every_cpu_has_its_place(machine: Machine, expected: Any) -> None:
 
 def test_every_pci_function_is_told(machine: Machine, expected: Any, captures: Path, name: str) -> None:
     devices = captures / name / "sys/bus/pci/devices"
-    assert report(machine)["pci"] == [
+    assert as_json(machine)["pci"] == [
         {
             "address": address,
             "numa_node": described["numa_node"],

@@ -51,7 +51,7 @@ def test_without_topology_every_cpu_is_a_core_of_its_own_in_an_unknown_package(
     assert _threads(machine) == [(cpu,) for cpu in range(8)]
     assert {(cpu.socket, cpu.die, cpu.core_id) for cpu in machine.cpus} == {(-1, -1, -1)}
     assert machine.problems == (
-        f"{cpus}/cpu{{0-7}}/topology: no list of siblings that names the CPU itself; each is a core of its own",
+        f"{cpus}/cpu{{0-7}}/topology: no list of siblings contains the CPU itself; each CPU counts as a core",
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from sandbox import machines
 from topowise_exporter.machine import Machine
-from topowise_exporter.machine.model import Access
+from topowise_exporter.machine.inventory import Access
 
 Read = Callable[[Path], Machine]
 
@@ -85,7 +85,7 @@ def test_an_unreadable_count_leaves_the_size_out(small: Path, nodes: Path, read:
     path.write_text("many\n")
     machine = read(small)
     assert machine.nodes[0].hugepages == {_1G: 0}
-    assert machine.problems == (f"{path}: 'many' is no number; pages of this size are left out",)
+    assert machine.problems == (f"{path}: 'many' is not a number; pages of this size are left out",)
 
 
 def test_pages_count_as_free_and_not_surplus_when_the_kernel_does_not_say(small: Path, nodes: Path, read: Read) -> None:
@@ -142,4 +142,4 @@ def test_a_figure_that_is_no_number_is_told(small: Path, nodes: Path, read: Read
     machine = read(small)
     assert machine.nodes[0].access == Access((0,), None, 5)
     assert len(machine.problems) == 1
-    assert "'fast' is no number" in machine.problems[0]
+    assert "'fast' is not a number" in machine.problems[0]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import trees
-from topowise_exporter.machine import Machine, report
+from topowise_exporter.machine import Machine, as_json
 
 MACHINES = sorted(path.parent for path in trees.FOLDERS.glob("*/tree.json"))
 
@@ -23,7 +23,7 @@ def test_an_odd_machine_is_read_as_recorded(tmp_path: Path, read: Callable[[Path
     trees.plant(folder.name, tmp_path)
     machine = read(tmp_path)
     shown = "".join(f"{problem.removeprefix(str(tmp_path))}\n" for problem in machine.problems)
-    assert json.loads(json.dumps(report(machine))) == json.loads((folder / "machine.json").read_text())
+    assert json.loads(json.dumps(as_json(machine))) == json.loads((folder / "machine.json").read_text())
     assert shown == (folder / "problems.txt").read_text()
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from topowise import cpuset
 from topowise.errors import SourceError
-from topowise_exporter.machine import Machine, report, scan
+from topowise_exporter.machine import Machine, as_json, scan
 
 Read = Callable[[Path], Machine]
 
@@ -61,7 +61,7 @@ def test_no_garbage_ends_a_scan(small: Path, read: Read, garbage: bytes) -> None
     machine = read(small)
     assert machine.online == tuple(range(8))
     assert machine.problems
-    json.dumps(report(machine))
+    json.dumps(as_json(machine))
 
 
 def test_two_scans_of_an_unchanged_machine_are_equal(small: Path, read: Read) -> None:
@@ -76,7 +76,7 @@ def test_a_link_to_nowhere_is_a_missing_file(small: Path, read: Read) -> None:
 
 
 def test_the_report_has_the_keys_of_the_contract(small: Path, read: Read) -> None:
-    shown = json.loads(json.dumps(report(read(small))))
+    shown = json.loads(json.dumps(as_json(read(small))))
     assert list(shown) == ["nodes", "cpus", "pci"]
     assert list(shown["nodes"][0]) == ["id", "cpus", "memory_bytes", "hugepages", "distances", "sockets"]
     assert list(shown["pci"][0]) == ["address", "numa_node", "class", "vendor", "device", "driver", "physfn", "path"]

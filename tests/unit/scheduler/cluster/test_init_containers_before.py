@@ -108,7 +108,7 @@ def test_nobody_is_let_onto_a_node_that_refuses_it_whatever_has_ended_meanwhile(
         states = [predicted, *(possible_placements(predicted, [view]) if holds_anything(predicted, view) else ())]
         assert truth.cpu is not None
         assert predicted.cpu is not None
-        otherwise += truth.cpu.held.get(view.uid) != predicted.cpu.held.get(view.uid)
+        otherwise += truth.cpu.allocations.get(view.uid) != predicted.cpu.allocations.get(view.uid)
         for count in range(1, 13):
             newcomer = seen(truth, document("next", [small(count)], []))
             if all(state.fork().admit_view(newcomer).admitted for state in states):

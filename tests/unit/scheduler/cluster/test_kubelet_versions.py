@@ -79,7 +79,7 @@ def test_a_newer_kubelet_is_told_by_metric_and_explanation() -> None:
     assert (sample.labels, sample.value) == ({"kubelet": "1.38", "certainty": "assumed"}, 1)
     (shown,) = service.view.explanations(msgspec.convert(pod("a", "2"), kube_scheduler.Pod), ["n1"])
     assert (shown.precision, shown.kubelet) == ("exact", "1.38?")
-    assert shown.text.endswith("kubelet 1.41 is newer than what is proven here (1.28 to 1.36); judged as 1.38")
+    assert shown.text.endswith("kubelet 1.41 is newer than the proven versions (1.28 to 1.36); predicted as 1.38")
 
 
 def holding(name: str) -> Kubelet:

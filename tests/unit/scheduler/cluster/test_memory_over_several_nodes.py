@@ -59,7 +59,7 @@ def test_nobody_is_let_onto_a_node_whose_groups_may_be_others(only_ends: bool) -
         assert truth.memory is not None
         assert predicted.memory is not None
         tried += 1
-        otherwise += truth.memory.held[one.uid] != predicted.memory.held[one.uid]
+        otherwise += truth.memory.allocations[one.uid] != predicted.memory.allocations[one.uid]
         uncertain = [one] if holds_anything(predicted, one) else []
         states = [predicted, *possible_placements(predicted, uncertain, highest)]
         counts = refused_after_yes(truth, states, rng)

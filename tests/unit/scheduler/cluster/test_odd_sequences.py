@@ -148,7 +148,7 @@ class TestWhatIsOnlyExpected:
         assert node_state is not None and node_state.kubelet is not None and node_state.kubelet.cpu is not None
         free = node_state.kubelet.cpu.available
         reserve(service, pod("c", "2"))
-        held = node_state.kubelet.cpu.held
+        held = node_state.kubelet.cpu.allocations
         assert held["uid-c"]["c"] & held["uid-b"]["c"]
         service.ledger.reservations.release("uid-c")
         assert node_state.kubelet.cpu.available == free

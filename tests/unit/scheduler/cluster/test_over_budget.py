@@ -95,7 +95,7 @@ def test_other_nodes_pay_nothing(world: World) -> None:
         return sum(
             array._data.size
             for group in world.service.engine._groups.values()
-            for array in (group.counts, group.kinds.empty, group.kinds.fixed)
+            for array in (group.arrays, group.kinds.empty, group.kinds.fixed)
         )
 
     before, changed = cells(), world.service.ledger.node_states.changes

@@ -72,7 +72,7 @@ def test_a_node_that_is_configured_otherwise_or_gone_is_judged_anew() -> None:
 def test_nothing_is_remembered_of_pods_where_no_node_is_in_question() -> None:
     made = service(0.0)
     assert refused(made) == {}
-    assert made.ledger.gates.slow_admissions._rows == {}
+    assert not made.ledger.gates.slow_admissions._rows
 
 
 def test_nodes_that_are_alike_are_estimated_once_for_all_pods_of_a_shape(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -264,7 +264,7 @@ class LedgerMachine(RuleBasedStateMachine):
         assert len(self.service.ledger.reservations) == 0
         for node in NODES:
             state = self.service.ledger.node_states.of(node)
-            assert state is None or not state.bookings
+            assert state is None or not state.history.count
 
 
 def test_any_order_of_events() -> None:

@@ -97,7 +97,7 @@ def test_a_lesser_nominated_pod_does_not_count_for_a_greater_one(goes: bool) -> 
         service.put({**asked, "status": {"phase": "Pending", "nominatedNodeName": "n1"}})
         with_it = present(service)
         assert with_it.memory is not None
-        blocks = [one for held in with_it.memory.held.get(_EXPECTED, {}).values() for one in held]
+        blocks = [one for held in with_it.memory.allocations.get(_EXPECTED, {}).values() for one in held]
         wide += any(one.mask.bit_count() > 1 for one in blocks)
         out_of_groups += regrouped(before, with_it)
         if goes:

@@ -12,10 +12,11 @@ from sandbox.exported import exported
 from scheduling import Service, configuration, counts, exact, kubelet, machine, pod
 from topowise import nrt, pods
 from topowise_scheduler import report
+from topowise_scheduler.cluster.node.fold import Fold
 from topowise_scheduler.cluster.node.node_state import NodeState
-from topowise_scheduler.engine.counts import read
+from topowise_scheduler.engine.node_vector import vector_of
 from topowise_scheduler.kubelet import Device, Kubelet
-from topowise_scheduler.report.free import is_whole
+from topowise_scheduler.report.free_resources import is_whole
 
 GPU = "x.io/gpu"
 
@@ -57,7 +58,7 @@ def facts(state: NodeState, node: Kubelet | None = None) -> object:
     node = node or state.kubelet
     assert node is not None
     held = {uid: node.placements(uid) for uid in node.active}
-    return read(node), held, {uid: (uid in node.active, state.is_reported(uid)) for uid in state.bookings}
+    return vector_of(node), held, {uid: (uid in node.active, state.is_reported(uid)) for uid in state.booking_states()}
 
 
 @pytest.mark.parametrize("policy", ["single-numa-node", "best-effort", "none"])
@@ -98,7 +99,7 @@ def test_a_report_on_top_of_another_is_as_if_it_were_the_first(seed: int, policy
         found = facts(state)
         if rng.random() < 0.3:
             continue
-        assert found == facts(state, state.afresh())
+        assert found == facts(state, Fold().present(state.history))
 
 
 def test_a_node_is_rated_anew_when_it_changes() -> None:
@@ -168,7 +169,7 @@ def test_a_pod_that_an_old_kubelet_lists_after_it_was_deleted_holds_what_it_is_s
         state = service.ledger.node_states.of("n1")
         assert state is not None
         facts_then = facts(state)
-        assert facts(state, state.afresh()) == facts_then
+        assert facts(state, Fold().present(state.history)) == facts_then
         match number:
             case 0:
                 service.put(pod("a", containers=documents[0]["spec"]["containers"], node="n1", phase="Succeeded"))
@@ -194,5 +195,42 @@ def test_a_pod_that_is_reported_though_its_bind_has_failed_holds_what_it_is_said
         assert state is not None and state.kubelet is not None and state.report is not None
         assert state.kubelet.devices.allocated[GPU].bit_count() == 1
         found = facts(state)
-        assert found == facts(state, state.afresh())
+        assert found == facts(state, Fold().present(state.history))
         service.ledger.reservations.forget("uid-a")
+
+
+def test_a_report_that_differs_in_its_version_alone_changes_nothing_and_later_events_hold() -> None:
+    service = Service()
+    node = kubelet()
+    service.put(pod("a", "2", node="n1", phase="Running"))
+    assert node.admit(pods.decode(msgspec.json.encode(pod("a", "2")))).admitted
+    service.report(exact(node, "1"))
+    changes, state = service.ledger.node_states.changes, service.ledger.node_states.of("n1")
+    assert state is not None
+    before = state.kubelet
+    service.report(exact(node, "2"))
+    assert service.ledger.node_states.changes == changes
+    assert state.kubelet is before
+    assert state.report is not None
+    assert state.report.version == "2"
+    service.put(pod("b", "2", node="n1", phase="Running"))
+    service.ledger.drop_pod("uid-a")
+    service.ledger.check()
+    assert sum(service.free("n1")) == 5
+    assert node.admit(pods.decode(msgspec.json.encode(pod("b", "2")))).admitted
+    node.remove("uid-a")
+    service.report(exact(node, "3"))
+    service.ledger.check()
+    assert sum(service.free("n1")) == 5
+
+
+def test_an_unchanged_report_of_a_new_version_ends_a_quarantine() -> None:
+    service = Service()
+    service.report(exact(kubelet(), "1"))
+    service.put(pod("gone", "2", node="n1", phase="Failed", reason="TopologyAffinityError"))
+    service.ledger.drop_pod("uid-gone")
+    assert service.fits(pod("p", "2"), "n1") == []
+    changes = service.ledger.node_states.changes
+    service.report(exact(kubelet(), "2"))
+    assert service.fits(pod("p", "2"), "n1") == ["n1"]
+    assert service.ledger.node_states.changes > changes

@@ -7,7 +7,7 @@ import pytest
 from topowise import pods
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise_scheduler.device_affinity import may_refuse
-from topowise_scheduler.device_affinity.choices import Choices, Seen
+from topowise_scheduler.device_affinity.choices import Choices, KnownDevices
 from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, Machine, NumaNode
 
 GPU = "example.com/gpu"
@@ -28,11 +28,11 @@ def test_of_devices_near_two_numa_nodes_one_container_may_take_what_the_next_one
     node = Kubelet(Machine(numa=numa, devices=(plugin,)), config)
     containers = [pods.Container(f"c{at}", pods.Resources(limits={GPU: count})) for at, count in enumerate(counts)]
     pod = pods.Pod(pods.Metadata("p", "d", "u"), pods.Spec(containers=tuple(containers)))
-    choices = Choices(node, node.view("u", pods.needs(pod)), frozenset(), Seen({}, {}, {}))
-    ways = list(choices)
+    choices = Choices(node, node.view("u", pods.needs(pod)), frozenset(), KnownDevices({}, {}, {}))
+    allocations = list(choices)
     assert choices.is_complete
-    assert any(way is not None for way in ways)
-    assert (None in ways) is may_be_refused
+    assert any(allocation is not None for allocation in allocations)
+    assert (None in allocations) is may_be_refused
 
 
 @pytest.mark.parametrize("loose", [True, False])

@@ -14,10 +14,10 @@ from typing import NamedTuple
 import pytest
 
 from topowise import pci, pods
-from topowise.attributes.places import Located
+from topowise.attributes.pci_devices import Located
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.pci import Place
-from topowise_scheduler.device_affinity import Devices, Settings, Wish, judge, read
+from topowise_scheduler.device_affinity import AffinityTerm, Devices, Settings, judge, read
 from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, Machine, NumaNode
 
 GPU, NIC = "nvidia.com/gpu", "rdma/hca"
@@ -42,7 +42,7 @@ class Scene(NamedTuple):
     held: Mapping[str, tuple[str, ...]]
     places: Mapping[str, Located]
     pod: pods.Pod
-    wishes: tuple[Wish, ...]
+    wishes: tuple[AffinityTerm, ...]
 
 
 def scene(seed: int) -> Scene:
@@ -56,24 +56,26 @@ def scene(seed: int) -> Scene:
         for resource, letter in ((GPU, "g"), (NIC, "n"))
     }
     is_known = rng.random() < 0.8
-    ids = [one.id for listed in plugins.values() for one in listed]
+    ids = [device.id for listed in plugins.values() for device in listed]
     places = {
-        one: Located(f"0000:{at % rng.choice([20, 20, 3]):02x}:00.0", Place(tuple(rng.choice(PATHS).split("/")), 0))
-        for at, one in enumerate(ids)
+        device: Located(f"0000:{at % rng.choice([20, 20, 3]):02x}:00.0", Place(tuple(rng.choice(PATHS).split("/")), 0))
+        for at, device in enumerate(ids)
         if is_known or rng.random() < 0.8
     }
-    held = {resource: tuple(one.id for one in listed if rng.random() < 0.2) for resource, listed in plugins.items()}
+    held = {
+        resource: tuple(device.id for device in listed if rng.random() < 0.2) for resource, listed in plugins.items()
+    }
     config = KubeletConfiguration(
         topologyManagerPolicy=rng.choice(["none", "best-effort", "restricted", "single-numa-node"]),
         topologyManagerScope=rng.choice(["container", "pod"]),
     )
     numa = tuple(NumaNode(at, 4 * GIB, (Core(at, (2 * at,)), Core(at, (2 * at + 1,))), {}, (10, 20)) for at in (0, 1))
-    listed = tuple(DevicePlugin(resource, mine, "first") for resource, mine in plugins.items())
-    made = [container(rng, f"c{at}") for at in range(rng.choice([1, 1, 2]))]
+    listed = tuple(DevicePlugin(resource, devices, "first") for resource, devices in plugins.items())
+    containers = [container(rng, f"c{at}") for at in range(rng.choice([1, 1, 2]))]
     before = [container(rng, "i", rng.choice(["", "Always"]))] if rng.random() < 0.3 else []
-    spec = pods.Spec(containers=tuple(made), initContainers=tuple(before))
+    spec = pods.Spec(containers=tuple(containers), initContainers=tuple(before))
     wishes = tuple(
-        Wish(
+        AffinityTerm(
             rng.choice(["require", "prefer"]),
             rng.choice([(GPU,), (GPU, NIC), (GPU, NIC)]),
             rng.choice(["pcie-switch", "pcie-root-port", "pcie-root"]),
@@ -92,36 +94,36 @@ def container(rng: random.Random, name: str, restarts: str = "") -> pods.Contain
     return pods.Container(name, pods.Resources(limits=limits), restartPolicy=restarts or None)
 
 
-def named(one: Scene, names: Mapping[str, Mapping[str, str]], *holders: pods.Pod) -> Kubelet:
+def named(case: Scene, names: Mapping[str, Mapping[str, str]], *holders: pods.Pod) -> Kubelet:
     """The node with its devices under other names, and what is held held; then these pods come."""
-    node = one.node.fork()
-    for resource, listed in one.plugins.items():
-        again = names[resource]
-        node.report_devices(resource, [Device(again[device.id], device.numa) for device in listed])
-        for number, device in enumerate(one.held[resource]):
-            node.devices.hold(f"other-{resource}-{number}", "c", resource, (again[device],))
+    node = case.node.fork()
+    for resource, listed in case.plugins.items():
+        renamed = names[resource]
+        node.report_devices(resource, [Device(renamed[device.id], device.numa) for device in listed])
+        for number, device in enumerate(case.held[resource]):
+            node.devices.hold(f"other-{resource}-{number}", "c", resource, (renamed[device],))
     for holder in holders:
         node.admit(holder)
     return node
 
 
-def every_naming(one: Scene) -> Iterator[Mapping[str, Mapping[str, str]]]:
+def every_naming(case: Scene) -> Iterator[Mapping[str, Mapping[str, str]]]:
     """All ways to give the devices of each resource names in another order."""
     each = []
-    for resource, listed in one.plugins.items():
+    for resource, listed in case.plugins.items():
         ids = [device.id for device in listed]
         each.append([(resource, dict(zip(ids, order, strict=True))) for order in permutations(ids)])
     for combination in product(*each):
         yield dict(combination)
 
 
-def outcomes_by_trial(one: Scene, *holders: pods.Pod) -> list[set[bool | None]]:
+def outcomes_by_trial(case: Scene, *holders: pods.Pod) -> list[set[bool | None]]:
     """For each wish all that became of it."""
-    found: list[set[bool | None]] = [set() for _ in one.wishes]
-    for names in every_naming(one):
-        true_name = {new: old for mine in names.values() for old, new in mine.items()}
-        admission = named(one, names, *holders).admit(one.pod)
-        for wish, seen in zip(one.wishes, found, strict=True):
+    outcomes: list[set[bool | None]] = [set() for _ in case.wishes]
+    for names in every_naming(case):
+        true_name = {new: old for ids in names.values() for old, new in ids.items()}
+        admission = named(case, names, *holders).admit(case.pod)
+        for wish, seen in zip(case.wishes, outcomes, strict=True):
             if not admission.admitted:
                 seen.add(False)
                 continue
@@ -130,22 +132,26 @@ def outcomes_by_trial(one: Scene, *holders: pods.Pod) -> list[set[bool | None]]:
                 for placed in admission.placements.values()
                 if placed.kind != "init"
             ]
-            seen.add(is_met(wish, got, one.places))
-    return found
+            seen.add(is_met(wish, got, case.places))
+    return outcomes
 
 
-def is_met(wish: Wish, got: Sequence[Sequence[str]], places: Mapping[str, Located]) -> bool | None:
-    pairs = [pair for mine in got for pair in combinations(mine, 2)]
+def is_met(wish: AffinityTerm, got: Sequence[Sequence[str]], places: Mapping[str, Located]) -> bool | None:
+    pairs = [pair for devices in got for pair in combinations(devices, 2)]
     known = [(places[a], places[b]) for a, b in pairs if a in places and b in places]
     if any(a.address != b.address and pci.distance(a.place, b.place) not in NEAR[wish.level] for a, b in known):
         return False
     return True if len(known) == len(pairs) else None
 
 
-def says_nothing(one: Scene) -> bool:
+def says_nothing(case: Scene) -> bool:
     """Whether no container gets two devices of any wish: met, whatever becomes of the pod."""
-    asking = [each for each in pods.needs(one.pod).containers if each.kind != "init"]
-    return all(sum(each.limits.get(name, 0) for name in wish.resources) < 2 for wish in one.wishes for each in asking)
+    asking = [container for container in pods.needs(case.pod).containers if container.kind != "init"]
+    return all(
+        sum(container.limits.get(name, 0) for name in wish.resources) < 2
+        for wish in case.wishes
+        for container in asking
+    )
 
 
 def word(seen: set[bool | None]) -> str:
@@ -156,39 +162,41 @@ def word(seen: set[bool | None]) -> str:
     return "possible" if True in seen else "unknown"
 
 
-def judged(one: Scene, node: Kubelet, guessed: Sequence[str] = ()) -> tuple[str, ...]:
-    needs = pods.needs(one.pod)
-    devices = Devices(one.places, guessed)
-    return judge(one.wishes, needs, [node], lambda state: state.view("u", needs), devices, Settings()).outcomes
+def judged(case: Scene, node: Kubelet, guessed: Sequence[str] = ()) -> tuple[str, ...]:
+    needs = pods.needs(case.pod)
+    devices = Devices(case.places, guessed)
+    return judge(case.wishes, needs, [node], lambda state: state.view("u", needs), devices, Settings()).outcomes
 
 
 @pytest.mark.parametrize("first", range(0, 240, 12))
 def test_it_is_what_trying_every_choice_gives(first: int) -> None:
     for seed in range(first, first + 12):
-        one = scene(seed)
-        expected = ("sure",) * len(one.wishes) if says_nothing(one) else tuple(map(word, outcomes_by_trial(one)))
-        assert judged(one, named(one, SAME)) == expected, seed
+        case = scene(seed)
+        expected = ("sure",) * len(case.wishes) if says_nothing(case) else tuple(map(word, outcomes_by_trial(case)))
+        assert judged(case, named(case, SAME)) == expected, seed
 
 
 def test_the_scenes_have_every_outcome() -> None:
-    found = [outcome for seed in range(240) for one in (scene(seed),) for outcome in judged(one, named(one, SAME))]
-    assert all(found.count(outcome) >= 10 for outcome in ("sure", "possible", "impossible", "unknown"))
+    outcomes = [
+        outcome for seed in range(240) for case in (scene(seed),) for outcome in judged(case, named(case, SAME))
+    ]
+    assert all(outcomes.count(outcome) >= 10 for outcome in ("sure", "possible", "impossible", "unknown"))
 
 
 @pytest.mark.parametrize("first", range(0, 160, 16))
 def test_devices_of_a_pod_that_is_only_predicted_may_be_others(first: int) -> None:
     """It holds some devices like those that it was predicted to hold, so a promise must be true of all of them."""
     for seed in range(first, first + 16):
-        one = scene(seed)
+        case = scene(seed)
         limits: pods.Quantities = {GPU: 1, NIC: 1}
         holder = pods.Pod(
             pods.Metadata("h", "d", "uid-h"), pods.Spec((pods.Container("c", pods.Resources(limits=limits)),))
         )
-        node = named(one, SAME, holder)
-        if "uid-h" not in node.active or not node.fork().admit(one.pod).admitted or says_nothing(one):
+        node = named(case, SAME, holder)
+        if "uid-h" not in node.active or not node.fork().admit(case.pod).admitted or says_nothing(case):
             continue
-        trials = outcomes_by_trial(one, holder)
-        for outcome, seen in zip(judged(one, node, ["uid-h"]), trials, strict=True):
+        trials = outcomes_by_trial(case, holder)
+        for outcome, seen in zip(judged(case, node, ["uid-h"]), trials, strict=True):
             if outcome in ("sure", "impossible"):
                 assert outcome == word(seen), seed
 
@@ -204,8 +212,8 @@ def test_too_many_choices_are_no_promise() -> None:
     view = node.view("u", needs)
     for paths, outcome in ((PATHS[1:2] * 30, "sure"), ([f"pci0000:{at:02x}" for at in range(30)], "unknown")):
         places = {
-            one.id: Located(f"0000:{at:02x}:00.0", Place(tuple(path.split("/")), 0))
-            for at, (one, path) in enumerate(zip(listed, paths, strict=True))
+            device.id: Located(f"0000:{at:02x}:00.0", Place(tuple(path.split("/")), 0))
+            for at, (device, path) in enumerate(zip(listed, paths, strict=True))
         }
-        found = judge(read(f"{GPU}: pcie-switch"), needs, [node], lambda _: view, Devices(places), Settings())
-        assert found.outcomes == (outcome,)
+        verdict = judge(read(f"{GPU}: pcie-switch"), needs, [node], lambda _: view, Devices(places), Settings())
+        assert verdict.outcomes == (outcome,)

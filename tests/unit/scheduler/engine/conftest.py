@@ -36,7 +36,9 @@ def _server(policy: str = "single-numa-node", *, zones: int = 4, cores: int = 8,
             memory=32 * GI,
             cores=tuple(Core(zone // 2, (core, core + total)) for core in range(zone * cores, (zone + 1) * cores)),
             hugepages={2048: 1024},
-            distances=tuple(10 if zone == other else 12 if zone // 2 == other // 2 else 32 for other in range(zones)),
+            distances=tuple(
+                10 if zone == column else 12 if zone // 2 == column // 2 else 32 for column in range(zones)
+            ),
         )
         for zone in range(zones)
     )
@@ -54,10 +56,12 @@ def _server(policy: str = "single-numa-node", *, zones: int = 4, cores: int = 8,
 
 def _pod(uid: str, *containers: Mapping[str, Any], init: int = 0) -> pods.Pod:
     """A Guaranteed pod, the first `init` containers of which are init containers."""
-    made = [pods.Container(f"c{number}", pods.Resources(limits=dict(one))) for number, one in enumerate(containers)]
+    built = [
+        pods.Container(f"c{number}", pods.Resources(limits=dict(amounts))) for number, amounts in enumerate(containers)
+    ]
     return pods.Pod(
         metadata=pods.Metadata(name=uid, uid=uid),
-        spec=pods.Spec(initContainers=tuple(made[:init]), containers=tuple(made[init:])),
+        spec=pods.Spec(initContainers=tuple(built[:init]), containers=tuple(built[init:])),
     )
 
 

@@ -23,7 +23,7 @@ def test_numbers_tell_where_packed_cpus_come_from(seed: int) -> None:
     rng = Random(seed)
     topology = _topology(rng)
     assert topology.is_even
-    zones, places = len(topology.numa_cpus), topology.socket_places
+    zones, places = len(topology.numa_cpus), topology.socket_positions
     assert places is not None
     free = [_some(rng, topology) for _ in range(NODES)]
     wanted = np.array([rng.randint(0, cpus.bit_count()) for cpus in free])

@@ -14,10 +14,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import random_nodes
+from sandbox.judging import Judgement, candidates, judge
 from topowise import pods
-from topowise_scheduler.engine import Engine, Judgement, Outcome
+from topowise_scheduler.engine import Engine, Outcome
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.kubelet.located import located
+from topowise_scheduler.kubelet.allocated_nodes import allocated_nodes
 from topowise_scheduler.shape import PodRequests, Shape
 
 SOAK = int(os.environ.get("ENGINE_SOAK", "1"))
@@ -42,18 +43,18 @@ def test_every_node_gets_the_verdict_of_its_model(policy: str, seed: int) -> Non
         engine.put(f"n{number}", node.kubelet)
     for _ in range(PODS):
         pod = random_nodes.pod(rng)
-        asked = list(range(NODES))
-        rng.shuffle(asked)
-        rows = engine.rows([f"n{number}" for number in asked])
+        numbers = list(range(NODES))
+        rng.shuffle(numbers)
+        rows = engine.rows([f"n{number}" for number in numbers])
         requests = PodRequests(pods.needs(pod), pods.needs(pod, pod_level_resources=False))
-        rough = list(engine.candidates(requests, rows))
-        judged = engine.judge(requests, rows, located=True)
-        for place, number in enumerate(asked):
+        rough = list(candidates(engine, requests, rows))
+        judged = judge(engine, requests, rows, located=True)
+        for place, number in enumerate(numbers):
             assert verdict(judged, place) == expected(nodes[number], pod), f"node {number}"
         # For a score the zones need not be exact where a kubelet takes any devices, but none is left out.
-        for indices, found in rough:
-            assert not (judged.zones[:, indices] & ~found.placed).any()
-            assert (judged.aligned[:, indices] == found.aligned).all()
+        for indices, nearby in rough:
+            assert not (judged.zones[:, indices] & ~nearby.placed).any()
+            assert (judged.aligned[:, indices] == nearby.aligned).all()
 
 
 @given(seed=st.integers(0, 1 << 32))
@@ -62,7 +63,7 @@ def test_nodes_that_change_come_and_go_are_judged_as_in_a_new_engine(seed: int) 
     rng = Random(seed)
     engine = Engine()
     cluster: dict[str, Kubelet] = {}
-    asked = [random_nodes.pod(rng) for _ in range(3)]
+    choices = [random_nodes.pod(rng) for _ in range(3)]
     for _ in range(6):
         for name in rng.sample("abcdefghijkl", 4):
             if rng.random() < 0.3:
@@ -71,14 +72,14 @@ def test_nodes_that_change_come_and_go_are_judged_as_in_a_new_engine(seed: int) 
             else:
                 cluster[name] = random_nodes.node(rng, load=2).kubelet
                 engine.put(name, cluster[name])
-        pod = rng.choice(asked)
+        pod = rng.choice(choices)
         cold = Engine()
         for name, kubelet in cluster.items():
             cold.put(name, kubelet)
         names = rng.sample(sorted(cluster), rng.randint(0, len(cluster)))
         requests = PodRequests(pods.needs(pod))
-        warm = engine.judge(requests, engine.rows(names), located=True)
-        new = cold.judge(requests, cold.rows(names), located=True)
+        warm = judge(engine, requests, engine.rows(names), located=True)
+        new = judge(cold, requests, cold.rows(names), located=True)
         for index in range(len(names)):
             assert verdict(warm, index) == verdict(new, index)
 
@@ -95,7 +96,7 @@ def test_a_container_with_shared_cpus_votes_by_the_cpus_of_those_before_it(
     pod = pod_of("new", {"cpu": "1", "memory": "64Mi", GPU: "1"}, {"cpu": "1500m", "memory": "1Gi"}, init=init)
     engine = Engine()
     engine.put("node", kubelet)
-    judged = engine.judge(PodRequests(pods.needs(pod)))
+    judged = judge(engine, PodRequests(pods.needs(pod)))
     assert verdict(judged, 0) == expected(random_nodes.Node(kubelet, empty), pod)
     assert verdict(judged, 0) == (Outcome.FITS, "", [(2, True), (2, True)])
     assert not engine.fallbacks
@@ -114,16 +115,17 @@ def expected(node: random_nodes.Node, pod: pods.Pod) -> Verdict:
     seen = kubelet.view("new", needs)
     admission = kubelet.admit_view(seen)
     if admission.admitted:
-        places = located(kubelet, "new")
-        requests = dict(zip([one.name for one in needs.containers], Shape.of(seen).containers, strict=True))
+        places = allocated_nodes(kubelet, "new")
+        requests = dict(zip([container.name for container in needs.containers], Shape.of(seen).containers, strict=True))
         return (
             Outcome.FITS,
             "",
             [
                 (place.mask, place.preferred or not requests[name].can_be_aligned(pinned=seen.pinned))
-                for name, place in ((one.name, places[one.name]) for one in needs.containers)
+                for name, place in ((container.name, places[container.name]) for container in needs.containers)
             ],
         )
     empty = node.empty.fork()
     ever = empty.admit_view(empty.view("new", needs)).admitted
-    return Outcome.UNSCHEDULABLE if ever else Outcome.UNRESOLVABLE, admission.reason, []
+    reason = "OutOf" if admission.shortages else admission.reason
+    return Outcome.UNSCHEDULABLE if ever else Outcome.UNRESOLVABLE, reason, []

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from sandbox.judging import judge
 from topowise import pods
 from topowise_scheduler import replay
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.kubelet import Kubelet, KubeletStartError
-from topowise_scheduler.kubelet.located import located
+from topowise_scheduler.kubelet.allocated_nodes import allocated_nodes
 from topowise_scheduler.shape import PodRequests
 
 RECORDED = Path(__file__).parents[5] / "shared" / "data" / "kubelet-admission.jsonl.gz"
@@ -44,14 +45,15 @@ def _differences(line: bytes) -> Iterator[str]:
             continue
         engine = Engine()
         engine.put("node", kubelet.fork())
-        judged = engine.judge(
-            PodRequests(pods.needs(event.pod), pods.needs(event.pod, pod_level_resources=False)), located=True
+        judged = judge(
+            engine, PodRequests(pods.needs(event.pod), pods.needs(event.pod, pod_level_resources=False)), located=True
         )
         result = replay.apply(kubelet, event)
-        if judged.reason_of(0) != result.get("reason", ""):
-            yield f"{scenario.id}, event {number}: {judged.reason_of(0)!r}, recorded {result.get('reason')!r}"
+        reason = result.get("reason", "")
+        if judged.reason_of(0) != ("OutOf" if reason.startswith("OutOf") else reason):
+            yield f"{scenario.id}, event {number}: {judged.reason_of(0)!r}, recorded {reason!r}"
         elif result["admitted"]:
-            places = located(kubelet, result["uid"])
+            places = allocated_nodes(kubelet, result["uid"])
             zones = [places[name].mask for name in result["containers"]]
             if judged.zones[:, 0].tolist() != zones:
                 yield f"{scenario.id}, event {number}: zones {judged.zones[:, 0].tolist()}, recorded {zones}"

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from sandbox.judging import judge
 from topowise import pods
-from topowise_scheduler.engine import Candidates, Engine, Outcome, counts_array
-from topowise_scheduler.engine.counts_array import CountsArray
+from topowise_scheduler.engine import Candidates, Engine, Outcome, node_arrays
+from topowise_scheduler.engine.node_arrays import NodeArrays
 from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, KubeletConfiguration, Machine, NumaNode
 from topowise_scheduler.shape import PodRequests
 from topowise_scheduler.strategies import ranks
@@ -43,9 +44,9 @@ def asking(**amounts: str) -> PodRequests:
     )
 
 
-def arrays(engine: Engine) -> list[CountsArray]:
+def arrays(engine: Engine) -> list[NodeArrays]:
     return [
-        array for group in engine._groups.values() for array in (group.counts, group.kinds.empty, group.kinds.fixed)
+        array for group in engine._groups.values() for array in (group.arrays, group.kinds.empty, group.kinds.fixed)
     ]
 
 
@@ -83,7 +84,7 @@ def test_a_node_that_renames_its_resources_at_each_report_grows_nothing() -> Non
     assert len(engine._groups) <= 2
     engine.drop("hostile")
     # Rows of sections that no node has are given back when they are the greater part.
-    assert all(array._unused <= max(counts_array._FEW_ROWS, array._height // 2) for array in arrays(engine))
+    assert all(array._unused <= max(node_arrays._FEW_ROWS, array._height // 2) for array in arrays(engine))
 
 
 def test_a_node_that_changes_its_settings_at_each_report_leaves_no_group_behind() -> None:
@@ -94,7 +95,7 @@ def test_a_node_that_changes_its_settings_at_each_report_leaves_no_group_behind(
             topologyManagerPolicy="best-effort", topologyManagerPolicyOptions=options, cpuManagerPolicy="none"
         )
         engine.put("hostile", Kubelet(Machine(numa=(NumaNode(0, 8 << 30, (Core(0, (0,)),)),)), configuration))
-        assert engine.judge(asking()).reason_of(0) == ""
+        assert judge(engine, asking()).reason_of(0) == ""
     assert len(engine._groups) == 2
     assert max(engine._groups) <= 2
     engine.drop("hostile")
@@ -104,16 +105,16 @@ def test_a_node_that_changes_its_settings_at_each_report_leaves_no_group_behind(
 def test_a_verdict_on_hardware_of_a_group_that_is_gone_is_not_taken_for_that_of_the_next() -> None:
     """Both groups have the same number, and so have their first kinds of hardware."""
     engine = Engine()
-    wanted = asking(**{GPU: "2"})
+    pod = asking(**{GPU: "2"})
     engine.put("n", node([GPU], devices=1))
-    assert engine.judge(wanted).outcome[0] == Outcome.UNRESOLVABLE
+    assert judge(engine, pod).outcome[0] == Outcome.UNRESOLVABLE
     engine.drop("n")
     full = node([GPU], devices=2, policy="restricted")
     assert full.admit(_pod("first", {"cpu": "3", GPU: "2"})).admitted
     assert full.admit(_pod("second", {"cpu": "3", GPU: "2"})).admitted
     engine.put("n", full)
     assert list(engine._groups) == [0]
-    assert engine.judge(wanted).outcome[0] == Outcome.UNSCHEDULABLE
+    assert judge(engine, pod).outcome[0] == Outcome.UNSCHEDULABLE
 
 
 def _pod(uid: str, limits: dict[str, str]) -> pods.Pod:
@@ -157,17 +158,17 @@ def test_names_that_come_and_go_leave_verdicts_and_scores_those_of_the_model(
             engine.put(name, there[name])
         names = sorted(there)
         fresh = Engine()
-        for one in names:
-            fresh.put(one, there[one])
-        for wanted in (asking(**{GPU: "1"}), asking(**{POOL[first]: "2"}), asking(**{"hugepages-4Ki": "4Ki"})):
-            judged = engine.judge(wanted, engine.rows(names))
-            for at, one in enumerate(names):
-                copy = there[one].fork()
-                admission = copy.admit_view(copy.view("p", wanted.needs))
-                assert judged.reason_of(at) == admission.reason
-            mine = engine.rated(wanted, engine.rows(names), rater)
-            new = fresh.rated(wanted, fresh.rows(names), rater)
-            assert [list(array) for array in mine] == [list(array) for array in new]
+        for member in names:
+            fresh.put(member, there[member])
+        for pod in (asking(**{GPU: "1"}), asking(**{POOL[first]: "2"}), asking(**{"hugepages-4Ki": "4Ki"})):
+            judged = judge(engine, pod, engine.rows(names))
+            for at, member in enumerate(names):
+                copy = there[member].fork()
+                admission = copy.admit_view(copy.view("p", pod.needs))
+                assert judged.reason_of(at) == ("OutOf" if admission.shortages else admission.reason)
+            warm = engine.rated(pod, engine.rows(names), rater)
+            cold = fresh.rated(pod, fresh.rows(names), rater)
+            assert [list(array) for array in warm] == [list(array) for array in cold]
 
 
 def test_a_resource_may_go_while_a_pod_of_many_containers_is_judged() -> None:
@@ -177,18 +178,18 @@ def test_a_resource_may_go_while_a_pod_of_many_containers_is_judged() -> None:
         pods.Container(f"c{number}", pods.Resources(limits={"example.com/nic": str(1 + number % 2)}))
         for number in range(8)
     )
-    wanted = PodRequests(
+    pod = PodRequests(
         pods.needs(pods.Pod(metadata=pods.Metadata(name="p", uid="p"), spec=pods.Spec(containers=containers)))
     )
     names = ["n0", "n1", "n2", "other"]
     for _ in range(70):
         # The engine judges in steps only after many changes.
         engine.put("n0", node([GPU]))
-    for step, _ in enumerate(engine.steps(wanted, engine.rows(names))):
+    for step, _ in enumerate(engine.steps(pod, engine.rows(names))):
         if step == 2:
             engine.put("other", node([GPU]))
             engine.put("n1", node([f"example.com/{number}" for number in range(12)]))
-    judged = engine.judge(wanted, engine.rows(names))
+    judged = judge(engine, pod, engine.rows(names))
     assert [judged.reason_of(at) for at in range(4)] == [""] * 4
 
 

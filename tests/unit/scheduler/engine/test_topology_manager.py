@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topowise_scheduler.engine import masks as mask_tables
-from topowise_scheduler.engine.counts import ABSENT
+from topowise_scheduler.engine import mask_arrays
+from topowise_scheduler.engine.node_vector import ABSENT
 from topowise_scheduler.engine.topology_manager import CountHints, merge
 from topowise_scheduler.kubelet import NumaNode
 from topowise_scheduler.kubelet.configuration import TopologySettings
@@ -37,7 +37,7 @@ def test_the_best_hint_is_found(policy: str, seed: int) -> None:
         [NumaNode(zone, 1, distances=rows[zone]) for zone in range(zones)],
     )
     resources = [_hints(rng, zones) for _ in range(rng.randint(1, 4))]
-    order = mask_tables.order_of(zones, rows if closest else None)
+    order = mask_arrays.order_of(zones, rows if closest else None)
     masks, preferred = merge(resources, order, np.ones(NODES, dtype=np.bool_), policy == "best-effort")
     everything = np.arange(NODES)
     tables = [hints.fitting(everything) for hints in resources]
@@ -55,23 +55,23 @@ def test_the_best_hint_is_found(policy: str, seed: int) -> None:
 
 
 def _hints(rng: Random, zones: int) -> CountHints:
-    wanted = rng.choice((0, 1, 2, 3, 6, 1000))
-    most = max(1, wanted * rng.choice((1, 1, 2)) // rng.choice((1, 1, 2)))
+    count = rng.choice((0, 1, 2, 3, 6, 1000))
+    most = max(1, count * rng.choice((1, 1, 2)) // rng.choice((1, 1, 2)))
     capacity = [rng.choice((0, most, most)) for _ in range(zones)]
     values = np.array(
-        [[rng.randint(0, held) if held else ABSENT for _ in range(NODES)] for held in capacity], dtype=np.int64
+        [[rng.randint(0, amount) if amount else ABSENT for _ in range(NODES)] for amount in capacity], dtype=np.int64
     )
-    having = [1 << zone for zone, held in enumerate(capacity) if held]
+    having = [1 << zone for zone, amount in enumerate(capacity) if amount]
     largest = list(accumulate(sorted(capacity, reverse=True)))
-    size = min(1 + sum(total < wanted for total in largest), len(having))
+    size = min(1 + sum(total < count for total in largest), len(having))
     bound = None
-    singles = mask_tables.to_masks(values >= wanted)
+    singles = mask_arrays.to_masks(values >= count)
     if rng.random() < 0.3:
         bound = np.array([rng.choice((0, 0, *having)) for _ in range(NODES)], dtype=np.uint8)
         singles = np.where(bound == 0, singles, singles & bound)
     return CountHints(
         values=values,
-        wanted=wanted,
+        count=count,
         singles=singles,
         sizes=np.full(NODES, size, dtype=np.uint8),
         active=np.array([rng.random() < 0.8 for _ in range(NODES)]) if rng.random() < 0.3 else None,

@@ -123,13 +123,13 @@ def state_of() -> Callable[[Kubelet], dict[str, Any]]:
     """Everything a kubelet knows that can change, to compare before and after."""
 
     def state(kubelet: Kubelet) -> dict[str, Any]:
-        found: dict[str, Any] = {"active": set(kubelet.active), "held": dict(kubelet.devices.held)}
+        found: dict[str, Any] = {"active": set(kubelet.active), "held": dict(kubelet.devices.allocations)}
         found["devices"] = {resource: kubelet.devices.free(resource) for resource in kubelet.devices.tables}
         if kubelet.cpu is not None:
-            found["cpu"] = (kubelet.cpu.default, dict(kubelet.cpu.held))
+            found["cpu"] = (kubelet.cpu.default, dict(kubelet.cpu.allocations))
         if kubelet.memory is not None:
             tables = kubelet.memory.tables
-            found["blocks"] = dict(kubelet.memory.held)
+            found["blocks"] = dict(kubelet.memory.allocations)
             found["assignments"] = list(tables.assignments)
             found["cells"] = list(tables.cells)
             found["memory"] = {name: list(values) for name, values in tables.free.items()}

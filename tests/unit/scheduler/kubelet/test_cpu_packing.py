@@ -71,6 +71,6 @@ def test_whole_cores_are_found_on_a_machine_whose_first_cpu_is_offline() -> None
 
 def test_a_node_of_several_sockets_has_no_place_in_the_order_of_sockets() -> None:
     cores = (Core(0, (0,)), Core(1, (1,)))
-    assert CpuTopology(Machine(numa=(NumaNode(0, 1, cores),))).socket_places is None
+    assert CpuTopology(Machine(numa=(NumaNode(0, 1, cores),))).socket_positions is None
     nodes = (NumaNode(0, 1, (Core(1, (0,)),)), NumaNode(1, 1), NumaNode(2, 1, (Core(0, (1,)),)))
-    assert CpuTopology(Machine(numa=nodes)).socket_places == (1, 0, 0)
+    assert CpuTopology(Machine(numa=nodes)).socket_positions == (1, 0, 0)

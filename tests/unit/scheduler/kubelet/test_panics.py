@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sandbox.judging import judge
 from topowise import pods
 from topowise_scheduler import replay
 from topowise_scheduler.engine import Engine, Outcome
@@ -54,7 +55,7 @@ def _judged(kubelet: Kubelet, pod: pods.Pod) -> tuple[Outcome, str]:
     """What the array engine says."""
     engine = Engine()
     engine.put("n", kubelet)
-    judged = engine.judge(PodRequests(pods.needs(pod)))
+    judged = judge(engine, PodRequests(pods.needs(pod)))
     return Outcome(judged.outcome[0]), judged.reason_of(0)
 
 

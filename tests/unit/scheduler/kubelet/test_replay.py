@@ -111,7 +111,7 @@ def test_a_version_that_is_not_proven_is_remarked() -> None:
     assert _replayed(kubeletVersion="v1.99.0")["kubelet"] == {
         "version": "1.38",
         "certainty": "assumed",
-        "remark": "kubelet 1.99 is newer than what is proven here (1.28 to 1.36); judged as 1.38",
+        "remark": "kubelet 1.99 is newer than the proven versions (1.28 to 1.36); predicted as 1.38",
     }
 
 
@@ -145,7 +145,7 @@ def test_a_kubelet_that_never_answers_ends_the_scenario() -> None:
         events=[{"op": "remove", "uid": "x"}, {"op": "admit", "uid": "p", "pod": pod}, {"op": "remove", "uid": "p"}],
     )
     assert [event["op"] for event in result["events"]] == ["remove"]
-    assert result["hang"].startswith("the kubelet would never answer")
+    assert result["hang"].startswith("the kubelet would search forever")
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,8 @@ def _cpu_state(kubelet: Kubelet) -> bytes:
     """What the kubelet writes (CPUManagerCheckpointV2)."""
     assert kubelet.cpu is not None
     entries = {
-        uid: {name: _spelled(cpus) for name, cpus in containers.items()} for uid, containers in kubelet.cpu.held.items()
+        uid: {name: _spelled(cpus) for name, cpus in containers.items()}
+        for uid, containers in kubelet.cpu.allocations.items()
     }
     state = {"policyName": "static", "defaultCpuSet": _spelled(kubelet.cpu.default), "entries": entries, "checksum": 1}
     return json.dumps(state).encode()
@@ -61,7 +62,7 @@ def _memory_state(kubelet: Kubelet) -> bytes:
             name: [{"numaAffinity": kubelet.ids(one.mask), "type": one.type, "size": one.size} for one in blocks]
             for name, blocks in containers.items()
         }
-        for uid, containers in kubelet.memory.held.items()
+        for uid, containers in kubelet.memory.allocations.items()
     }
     state = {"policyName": "Static", "machineState": machine_state, "entries": entries, "checksum": 1}
     return json.dumps(state).encode()

@@ -55,16 +55,16 @@ def test_what_was_not_run_says_so(minor: int) -> None:
 @pytest.mark.parametrize(
     ("text", "minor", "remark"),
     [
-        ("v1.39.0", 38, "kubelet 1.39 is newer than what is proven here (1.28 to 1.36); judged as 1.38"),
-        ("v1.100.3", 38, "kubelet 1.100 is newer than what is proven here (1.28 to 1.36); judged as 1.38"),
-        ("v2.0.0", 38, "kubelet 2.0 is newer than what is proven here (1.28 to 1.36); judged as 1.38"),
-        ("v1.27.16", 28, "kubelet 1.27 is older than what is proven here (1.28 to 1.36); judged as 1.28"),
-        ("v1.37.0-alpha.1", 37, "kubelet 1.37 is a pre-release (alpha.1); judged as 1.37"),
-        ("v1.36.0-rc.0+abc", 36, "kubelet 1.36 is a pre-release (rc.0+abc); judged as 1.36"),
+        ("v1.39.0", 38, "kubelet 1.39 is newer than the proven versions (1.28 to 1.36); predicted as 1.38"),
+        ("v1.100.3", 38, "kubelet 1.100 is newer than the proven versions (1.28 to 1.36); predicted as 1.38"),
+        ("v2.0.0", 38, "kubelet 2.0 is newer than the proven versions (1.28 to 1.36); predicted as 1.38"),
+        ("v1.27.16", 28, "kubelet 1.27 is older than the proven versions (1.28 to 1.36); predicted as 1.28"),
+        ("v1.37.0-alpha.1", 37, "kubelet 1.37 is a pre-release (alpha.1); predicted as 1.37"),
+        ("v1.36.0-rc.0+abc", 36, "kubelet 1.36 is a pre-release (rc.0+abc); predicted as 1.36"),
         (
             "v1.29.14+7cf4c05",
             29,
-            "kubelet 1.29 (7cf4c05) is OpenShift's, whose own changes are not known here; judged as 1.29",
+            "kubelet 1.29 (7cf4c05) is OpenShift's, whose own changes are unknown; predicted as 1.29",
         ),
     ],
 )
@@ -85,7 +85,7 @@ def test_what_is_no_version_is_judged_as_the_newest_that_was_run(text: str) -> N
     version = version_of(text)
     assert (version.minor, version.certainty) == (36, "assumed")
     assert version.behaviour == NEWEST_RECORDED.behaviour
-    assert "is not one of a release, expected one as v1.33.5; judged as 1.36" in version.remark
+    assert "is not a release, expected a version such as v1.33.5; predicted as 1.36" in version.remark
     assert len(version.remark) < 200
 
 

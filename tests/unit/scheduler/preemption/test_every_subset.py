@@ -56,7 +56,7 @@ class Case:
         return self._fits[victims]
 
     def subsets(self) -> Iterator[PodSet]:
-        for victims in range(self.roster.everyone + 1):
+        for victims in range(self.roster.all_pods + 1):
             if victims & self.roster.proposed == self.roster.proposed:
                 yield victims
 
@@ -75,7 +75,7 @@ class Case:
         roster = self.roster
         if self.fits(roster.proposed):
             return roster.proposed
-        victims = roster.everyone
+        victims = roster.all_pods
         if not self.fits(victims):
             return None
         pods = [at for at in range(len(roster.pods)) if not roster.proposed >> at & 1]
@@ -143,7 +143,7 @@ def test_the_choice_is_sound_and_no_worse_than_kube_schedulers(
     chosen, best, reprieved = case.chosen(), case.best(), case.reprieved()
     harm = case.roster.harm
     if chosen is None:
-        assert best is None or not case.fits(case.roster.everyone)
+        assert best is None or not case.fits(case.roster.all_pods)
         return
     assert best is not None
     if case.fits(case.roster.proposed):

@@ -12,7 +12,7 @@ from scheduling import exact, kubelet
 from topowise import attributes, nrt, pods
 from topowise_scheduler import report
 from topowise_scheduler.report import budget, koordlet
-from topowise_scheduler.report.model import Report
+from topowise_scheduler.report.nrt_report import Report
 
 Json = dict[str, Any]
 SINGLE = [{"name": "topologyManagerPolicy", "value": "single-numa-node"}]

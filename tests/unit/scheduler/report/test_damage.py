@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sandbox.exported import exported
+from sandbox.judging import judge
 from topowise import attributes, nrt, pods
 from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
 from topowise_scheduler import report
@@ -109,7 +110,7 @@ def use(topology: nrt.NodeResourceTopology) -> report.Report:
     kubelet.admit(POD)
     engine = Engine()
     engine.put("n1", kubelet)
-    assert engine.judge(PodRequests(pods.needs(POD))).outcome.shape == (1,)
+    assert judge(engine, PodRequests(pods.needs(POD))).outcome.shape == (1,)
     return found
 
 

@@ -244,8 +244,7 @@ def test_cpus_the_kubelet_does_not_know_of_yet_are_not_given_out(pod_of: PodOf) 
     found = report.read(zones_with(topology, cpu=("8", "2", "2")))
     assert found.precision == "exact"
     assert found.problems == (
-        "zone node-0: 2 CPUs are allocatable, expected 7 by cores and configuration; "
-        "what is free is taken as published",
+        "zone node-0: 2 CPUs are allocatable, expected 7 by cores and configuration; free CPUs are used as published",
     )
     admission = report.kubelet_of(found, unknown).admit(pod_of("a", {"cpu": "2", "memory": "1Gi"}))
     assert admission.placements["c0"].cpus == 0b110

@@ -90,7 +90,7 @@ def test_the_fingerprint_may_be_an_annotation_and_a_damaged_one_is_none(topology
     found = report.read(annotated("pfp0v002ef46db3751d8e999"))
     assert found.fingerprint == ""
     assert found.problems == (
-        "pods fingerprint 'pfp0v002ef46db3751d8e999': expected version v001; the report is taken to have none",
+        "pods fingerprint 'pfp0v002ef46db3751d8e999': expected version v001; the fingerprint is ignored",
     )
 
 
@@ -126,11 +126,11 @@ def test_without_zones_nothing_is_checked(topology_of: TopologyOf, pod_of: PodOf
         (("1k", "1k", "1k"), 1000, None),
         ((8, 8, 8), 8, None),
         (("8", "7500m", "6999m"), 6, None),
-        (("4", "8", "8"), 8, "'8' allocatable of '4', expected no more; capacity is counted as that"),
-        (("8", "6", "8"), 6, "'8' available of '6' allocatable, expected no more; counted as all of it"),
+        (("4", "8", "8"), 8, "'8' allocatable of '4', expected no more; allocatable is used as the capacity"),
+        (("8", "6", "8"), 6, "'8' available of '6' allocatable, expected no more; counted as all of allocatable"),
         (("8", "-1", "-1"), 0, None),
         (("8", "8", "lots"), 0, "quantity 'lots'"),
-        (("1G", "1G", "1G"), 2048, "1000000000000, expected up to 2048000 thousandths; counted as that"),
+        (("1G", "1G", "1G"), 2048, "1000000000000, expected up to 2048000 thousandths; counted as the limit"),
     ],
 )
 def test_odd_amounts_are_counted_as_the_least_they_can_mean(
@@ -185,8 +185,8 @@ def test_a_policy_no_kubelet_has_is_unknown_and_named(topology_of: TopologyOf) -
     assert (found.policy, found.empty.settings.topology.policy) == ("unknown", "none")
     assert found.problems == (
         "attribute topologyManagerPolicy 'strict': expected one of none, best-effort, restricted, single-numa-node; "
-        "the node's policy is taken to be unknown, only sums are checked",
-        "attribute cpuManagerPolicy: 'dynamic', expected none or static; static is taken",
+        "the node's policy is unknown, only sums are checked",
+        "attribute cpuManagerPolicy: 'dynamic', expected none or static; static is used",
     )
 
 
@@ -200,7 +200,7 @@ def test_a_word_of_the_deprecated_list_that_nobody_knows_is_named(topology_of: T
     assert (found.policy, found.knows_policy) == ("unknown", False)
     assert found.problems == (
         "topologyPolicies 'SingleSocket': expected a policy such as SingleNUMANodeContainerLevel; "
-        "the node's policy is taken to be unknown, only sums are checked",
+        "the node's policy is unknown, only sums are checked",
     )
 
 

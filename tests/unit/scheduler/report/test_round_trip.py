@@ -24,7 +24,7 @@ RECORDED = Path(__file__).parents[5] / "shared" / "data" / "kubelet-admission.js
 
 
 def _init_containers_hold_devices(kubelet: Kubelet) -> bool:
-    for uid, containers in kubelet.devices.held.items():
+    for uid, containers in kubelet.devices.allocations.items():
         pod = kubelet.active[uid].pod
         kinds = {} if pod is None else {container.name: container.kind for container in pod.containers}
         kept: Counter[str] = Counter()
@@ -101,7 +101,9 @@ def _has_more_than_listed(kubelet: Kubelet, uid: str) -> bool:
         return False
     init = {container.name for container in active.pod.containers if container.kind == "init"}
     return any(
-        name in init or not block.size for name, blocks in kubelet.memory.held.get(uid, {}).items() for block in blocks
+        name in init or not block.size
+        for name, blocks in kubelet.memory.allocations.get(uid, {}).items()
+        for block in blocks
     )
 
 

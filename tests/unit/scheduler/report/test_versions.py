@@ -44,10 +44,28 @@ def test_one_that_is_told(attribute: str, node: str, name: str, certainty: str) 
 @pytest.mark.parametrize(
     ("attribute", "node", "name", "certainty", "problem"),
     [
-        ("v1.36.2", "v1.33.1", "1.36", "assumed", "'v1.36.2', the Node says 'v1.33.1'; judged as the newer, 1.36"),
-        ("v1.33.1", "v1.36.2", "1.36", "assumed", "'v1.33.1', the Node says 'v1.36.2'; judged as the newer, 1.36"),
-        ("new", "v1.33.1", "1.33", "recorded", "'new', expected one as v1.33.5; the Node's 'v1.33.1' is taken"),
-        ("new", "", "1.36", "assumed", "'new', expected one as v1.33.5; judged as 1.36"),
+        (
+            "v1.36.2",
+            "v1.33.1",
+            "1.36",
+            "assumed",
+            "'v1.36.2', the Node says 'v1.33.1'; predicted as the newer version, 1.36",
+        ),
+        (
+            "v1.33.1",
+            "v1.36.2",
+            "1.36",
+            "assumed",
+            "'v1.33.1', the Node says 'v1.36.2'; predicted as the newer version, 1.36",
+        ),
+        (
+            "new",
+            "v1.33.1",
+            "1.33",
+            "recorded",
+            "'new', expected a version such as v1.33.5; the Node's 'v1.33.1' is taken",
+        ),
+        ("new", "", "1.36", "assumed", "'new', expected a version such as v1.33.5; predicted as 1.36"),
     ],
 )
 def test_sources_that_disagree_are_one_line_and_nothing_proven(
@@ -94,7 +112,7 @@ def test_a_kubelet_that_would_not_start_so_does_not_cost_the_report() -> None:
     assert seen.precision == "exact"
     found = report.of_node(seen, "v1.31.2")
     assert (found.precision, found.kubelet.name, found.certainty) == ("exact", "1.33", "assumed")
-    assert found.problems == ("kubelet 1.31 would not start with what is reported; judged as 1.33",)
+    assert found.problems == ("kubelet 1.31 would not start with what is reported; predicted as 1.33",)
     assert report.of_node(found, "v1.34.0").problems == ()
 
 

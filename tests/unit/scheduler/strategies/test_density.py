@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
+from sandbox.judging import rate
 from topowise import pods
 from topowise_scheduler.configuration import Scoring
 from topowise_scheduler.engine import AlignedContainer, Candidates
@@ -26,7 +27,7 @@ from topowise_scheduler.kubelet import (
     NumaNode,
 )
 from topowise_scheduler.kubelet.admission import Admission
-from topowise_scheduler.strategies import make, rate
+from topowise_scheduler.strategies import make
 
 GI = 1 << 30
 GPU = "example.com/gpu"

@@ -11,6 +11,7 @@ import random
 import numpy as np
 import pytest
 
+from sandbox.judging import candidates, rate
 from topowise import pods
 from topowise_scheduler import strategies
 from topowise_scheduler.configuration import Scoring
@@ -90,7 +91,7 @@ def test_no_pod_is_split_while_an_aligned_place_is_free(name: str, memory: str) 
             assert nodes[at].remove(uid)
             engine.put(str(at), nodes[at])
         asked = pod(f"p{number}", cpus)
-        rated = strategies.rate(strategy, engine.candidates(PodRequests(pods.needs(asked))))
+        rated = rate(strategy, candidates(engine, PodRequests(pods.needs(asked))))
         if not rated.at.size:
             continue
         tempted += len(set(rated.ranks.tolist())) > 1

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from crowds import many_containers
 from scheduling import Service, counts, pod
 from topowise_scheduler import refusals
-from topowise_scheduler.cluster.pods.records import MAX_CONTAINERS
+from topowise_scheduler.cluster.pods.records import MAX_CONTAINERS, Records
 from topowise_scheduler.extender.replies import BadRequestError
+from topowise_scheduler.volcano import verbs, wire
 from volcano import ALLOCATED, Volcano, node_info, serving, task
 
 POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
@@ -142,3 +144,20 @@ def test_another_strategy_scores_from_0_to_100() -> None:
         service.report(counts(name, free, included=()))
     scores = Volcano(service, strategy="LeastAllocated").scores(pod("p", "2"), "empty", "half")
     assert 100 >= scores["empty"] > scores["half"] >= 0
+
+
+def test_pods_that_volcano_asks_about_are_kept_within_a_bound_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each pod comes with its whole object, and predicate comes once for each node."""
+    monkeypatch.setattr(verbs, "_MAX_POD_BYTES", 1 << 20)
+    kept = verbs._Pods(Records())
+
+    def ask(number: int) -> Any:
+        document = pod("p", "1", uid=f"uid-{number}", annotations={"x": "y" * 100_000})
+        return kept.of(wire.Task(msgspec.Raw(json.dumps(document).encode()), f"uid-{number}"))
+
+    first = ask(0)
+    assert ask(0) is first
+    for number in range(1, 30):
+        ask(number)
+    assert ask(29) is ask(29)
+    assert ask(0) is not first

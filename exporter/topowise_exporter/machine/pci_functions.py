@@ -1,0 +1,123 @@
+"""Reads PCI functions, the bridges above each function, and its NUMA node.
+
+`numa_node` is the only source of the affinity. -1 is normal (a bus without _PXM, `numa=off`) and means "no affinity",
+never node 0. `local_cpulist` is not used: for -1 it names all online CPUs, which may be the CPUs of a single node, and
+for a device on a memory-only node it is empty although the node is right. A virtual function has a directory of its own
+and links to its physical function by `physfn`. An address may have a domain of more than four digits (VMD). The path to
+a function is the target of its link, which is read and never followed: a loop of links has no effect.
+Documentation/ABI/testing/sysfs-bus-pci.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+
+from topowise import pci
+from topowise.errors import ParseError
+from topowise_exporter.machine.inventory import PciFunction
+from topowise_exporter.machine.sysfs import Tree
+
+ROOT = "bus/pci/devices"
+
+MOST_FUNCTIONS = 1 << 14
+"""A large server with a thousand virtual functions has two thousand functions."""
+
+
+def read(sysfs: Tree, nodes: Collection[int]) -> tuple[PciFunction, ...]:
+    """Returns every function, by address; none on a machine without PCI. `nodes` are the ids that a function may
+    name."""
+    addresses = _addresses(sysfs)
+    affinities = {address: sysfs.integer(f"{ROOT}/{address}/numa_node") for address in addresses}
+    _tell_affinities(sysfs, affinities, nodes)
+    paths = _paths(sysfs, addresses)
+    physfns = {address: _last_part(sysfs.link(f"{ROOT}/{address}/physfn")) for address in addresses}
+    virtfns = Counter(physfn for physfn in physfns.values() if physfn is not None)
+    return tuple(
+        _read_function(
+            sysfs,
+            address,
+            numa_node=affinities[address] if affinities[address] in nodes else None,
+            path=paths.get(address, ()),
+            physfn=physfns[address],
+            virtfns=virtfns[address],
+        )
+        for address in addresses
+    )
+
+
+def _addresses(sysfs: Tree) -> list[str]:
+    names = sysfs.names(ROOT) or []
+    addresses = sorted(filter(pci.is_address, names), key=pci.numbers)
+    _tell_first(sysfs, sorted(set(names) - set(addresses)), "no PCI address", "left out")
+    if len(addresses) > MOST_FUNCTIONS:
+        sysfs.tell(ROOT, f"{len(addresses)} functions, expected at most {MOST_FUNCTIONS}", "the rest is left out")
+    return addresses[:MOST_FUNCTIONS]
+
+
+def _paths(sysfs: Tree, addresses: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """Returns the bridges above each function whose link is valid."""
+    paths: dict[str, tuple[str, ...]] = {}
+    problems: dict[str, str] = {}
+    for address in addresses:
+        link = sysfs.link(f"{ROOT}/{address}")
+        try:
+            if link is not None:
+                paths[address] = pci.path_of(link, address)
+        except ParseError as exc:
+            problems[address] = str(exc)
+    instead = "the bridges above it are unknown"
+    unlinked = [address for address in addresses if address not in paths and address not in problems]
+    _tell_first(sysfs, unlinked, "no link to its directory", instead)
+    _tell_first(sysfs, list(problems), next(iter(problems.values()), ""), instead)
+    return paths
+
+
+def _tell_first(sysfs: Tree, names: list[str], what: str, instead: str) -> None:
+    """Reports a problem of several functions in a single line."""
+    if names:
+        more = f" (and {len(names) - 1} more like it)" if len(names) > 1 else ""
+        sysfs.tell(f"{ROOT}/{ascii(names[0])[1:-1][:100]}", what + more, instead)
+
+
+def _read_function(
+    sysfs: Tree,
+    address: str,
+    *,
+    numa_node: int | None,
+    path: tuple[str, ...],
+    physfn: str | None,
+    virtfns: int,
+) -> PciFunction:
+    folder = f"{ROOT}/{address}"
+    return PciFunction(
+        address=address,
+        numa_node=numa_node,
+        class_code=sysfs.text(f"{folder}/class") or "",
+        vendor=sysfs.text(f"{folder}/vendor") or "",
+        device=sysfs.text(f"{folder}/device") or "",
+        driver=_last_part(sysfs.link(f"{folder}/driver")),
+        path=path,
+        physfn=physfn,
+        virtfns=virtfns,
+    )
+
+
+def _tell_affinities(sysfs: Tree, affinities: Mapping[str, int | None], nodes: Collection[int]) -> None:
+    # Tree.integer has reported an unreadable file already.
+    missing = [
+        address for address, node in affinities.items() if node is None and not sysfs.has(f"{ROOT}/{address}/numa_node")
+    ]
+    # A kernel built without NUMA has the file nowhere: report a single line instead of a line per function.
+    if missing and len(missing) == len(affinities):
+        sysfs.tell(f"{ROOT}/*/numa_node", "missing everywhere", "no function has an affinity")
+        return
+    for address in missing:
+        sysfs.tell(f"{ROOT}/{address}/numa_node", "missing", "the function has no affinity")
+    for address, node in affinities.items():
+        if node is not None and node >= 0 and node not in nodes:
+            sysfs.tell(f"{ROOT}/{address}/numa_node", f"unknown node {node}", "the function has no affinity")
+
+
+def _last_part(target: str | None) -> str | None:
+    return target.rpartition("/")[2] if target else None

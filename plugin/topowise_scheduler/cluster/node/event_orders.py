@@ -1,0 +1,208 @@
+"""The states in which a node may be by the order of the known events, each state once.
+
+Each admission and each end has a window of time (uncertainty.py). Of two events whose windows overlap either may have
+come first. The states are the folds over all orders that agree with the windows. An order in which the kubelet would
+have refused a pod that it has acknowledged contradicts the evidence, and is left out.
+
+Invariant: if the windows are right and no event is missing, the kubelet is in one of the states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from topowise_scheduler.cluster.node.fold import Operation, admit, gives_back, lists, operations_of
+from topowise_scheduler.cluster.node.history import Entry, History
+from topowise_scheduler.cluster.node.possible_placements import position_of
+from topowise_scheduler.cluster.node.uncertainty import (
+    Window,
+    admission_window,
+    end_window,
+    has_choice,
+    is_settled,
+    unreported,
+)
+from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.kubelet.pod import finished
+
+_MOST_STATES: Final = 16
+_MOST_ADMISSIONS: Final = 64
+
+
+class _Event(NamedTuple):
+    """`is_sure`: the kubelet did not refuse the pod. `before` is a mask of the events that surely came earlier, and
+    `alike` a mask of the earlier events that may change places with this event, so that they are tried in turn."""
+
+    operation: Operation
+    is_sure: bool
+    before: int
+    alike: int = 0
+
+
+def possible_states(base: Kubelet, history: History, now: float, named: Collection[str] = ()) -> list[Kubelet] | None:
+    """Returns the states of the bound pods for all orders of the events, None if the orders are too many or the windows
+    do not tell the whole course. `base` is the node as it was reported; `now` is in seconds, monotonic.
+
+    Pods of one shape change places, but for pods that are `named`: which pod has what does not matter to newcomers.
+    """
+    if not _is_told_by_events(base, history):
+        return None
+    events = _events(history, now)
+    return None if events is None else _folds(base, _with_alike(events, named))
+
+
+def distinct(states: Iterable[Kubelet], without: Collection[str], seen: Sequence[Kubelet] = ()) -> list[Kubelet]:
+    """Returns the states that differ from each other and from `seen` if they are `without` these pods."""
+    left: list[Kubelet] = []
+    bare = [_without(state, without) for state in seen]
+    for state in states:
+        reduced = _without(state, without)
+        if not any(_is_same(reduced, before) for before in bare):
+            bare.append(reduced)
+            left.append(state)
+    return left
+
+
+def moved(entries: Sequence[Entry], node: Kubelet, alternatives: Sequence[Kubelet]) -> list[Entry]:
+    """Returns the pods that may lie on other NUMA nodes than on `node`.
+
+    An alternative state has the pod there, or a pod of the same shape with which the pod may have changed places.
+    """
+    positions: dict[bytes, set[int | None]] = {}
+    for entry in entries:
+        positions.setdefault(entry.record.shape, set()).update(
+            _position(entry, state) for state in (node, *alternatives)
+        )
+    return [entry for entry in entries if len(positions[entry.record.shape]) > 1]
+
+
+def _position(entry: Entry, node: Kubelet) -> int | None:
+    return position_of(node, node.placements(entry.uid)) if entry.uid in node.active else None
+
+
+def _is_told_by_events(base: Kubelet, history: History) -> bool:
+    """Returns whether binds and ends alone tell what the kubelet did, to pods that hold anything."""
+    report = history.report
+    if report is None or report.precision != "exact":
+        return False
+    admitted = [*history.log, *unreported(history)]
+    for entry in admitted:
+        seen = entry.seen
+        # The kubelet admitted such a pod in parts or at an unknown time, or the pod may have ended at any time.
+        if seen.was_there or seen.resized is not None or seen.listed is not None or lists(report, entry):
+            return False
+        if has_choice(entry, base):
+            return False
+    # Memory of init containers becomes free when the containers are done, of which no time is known.
+    is_init_memory_free = base.memory is not None and any(
+        _has_init_memory(base, entry) for entry in (*admitted, *history.settled.values())
+    )
+    return not is_init_memory_free
+
+
+def _has_init_memory(node: Kubelet, entry: Entry) -> bool:
+    view = entry.record.seen(node)
+    done = finished(view, None)
+    return any(container.name in done and any((container.memory or {}).values()) for container in view.containers)
+
+
+def _events(history: History, now: float) -> list[_Event] | None:
+    """Returns the events since the report in the order in which the service heard of them."""
+    assert history.report is not None
+    ended = {end.entry.uid: end for end in history.ended}
+    operations = operations_of(history, history.report, expected=False)
+    windows: list[Window] = []
+    for operation in operations:
+        entry, end = operation.entry, ended.get(operation.uid)
+        if entry is not None:
+            windows.append(admission_window(entry, end))
+        elif end is not None:
+            windows.append(end_window(end))
+    # A UID that came or ended twice has no single window.
+    if len(windows) < len(operations) or len({operation.key[:2] for operation in operations}) < len(operations):
+        return None
+    events = []
+    for at, (operation, window) in enumerate(zip(operations, windows, strict=True)):
+        before = 0
+        for other, (earlier, its) in enumerate(zip(operations, windows, strict=True)):
+            is_own_admission = earlier.uid == operation.uid and operation.entry is None and other != at
+            if is_own_admission or its.is_before(window):
+                before |= 1 << other
+        entry = operation.entry
+        events.append(_Event(operation, entry is not None and is_settled(entry, now), before))
+    return events
+
+
+def _with_alike(events: Sequence[_Event], named: Collection[str]) -> list[_Event]:
+    ending = {event.operation.uid for event in events if event.operation.entry is None}
+    kinds: dict[tuple[object, ...], int] = {}
+    marked = []
+    for at, event in enumerate(events):
+        entry = event.operation.entry
+        if entry is None or entry.uid in ending or entry.uid in named:
+            marked.append(event)
+            continue
+        # Pods may change places only if the same events surely come before and after them.
+        later = sum([1 << number for number, other in enumerate(events) if other.before >> at & 1])
+        kind = (entry.record.shape, gives_back(entry), event.is_sure, event.before, later)
+        marked.append(event._replace(alike=kinds.get(kind, 0)))
+        kinds[kind] = kinds.get(kind, 0) | 1 << at
+    return marked
+
+
+def _folds(base: Kubelet, events: Sequence[_Event]) -> list[Kubelet] | None:
+    """Returns the distinct states after all events, in any order; None if there are too many."""
+    # By mask of the events that have come.
+    states: dict[int, list[Kubelet]] = {0: [base]}
+    admissions = 0
+    for _ in events:
+        following: dict[int, list[Kubelet]] = {}
+        for come, before in states.items():
+            for at, event in enumerate(events):
+                if come >> at & 1 or (event.before | event.alike) & ~come:
+                    continue
+                after = [state for kubelet in before if (state := _after(kubelet, event)) is not None]
+                admissions += len(before) * (event.operation.entry is not None)
+                known = following.setdefault(come | 1 << at, [])
+                known += distinct(after, (), known)
+                if len(known) > _MOST_STATES or admissions > _MOST_ADMISSIONS:
+                    return None
+        states = following
+    return next(iter(states.values()), None) or None
+
+
+def _after(kubelet: Kubelet, event: _Event) -> Kubelet | None:
+    """Returns the state after an event, None if the event contradicts the evidence."""
+    operation = event.operation
+    if operation.entry is None and operation.uid not in kubelet.active:
+        return kubelet
+    copy = kubelet.fork()
+    if operation.entry is None:
+        copy.remove(operation.uid)
+        return copy
+    # A pod that the kubelet has not acknowledged may have been refused, which leaves traces.
+    return copy if admit(copy, operation.entry) or not event.is_sure else None
+
+
+def _without(state: Kubelet, uids: Collection[str]) -> Kubelet:
+    there = [uid for uid in uids if uid in state.active]
+    if not there:
+        return state
+    copy = state.fork()
+    for uid in there:
+        copy.remove(uid)
+    return copy
+
+
+_PARTS: Final[Sequence[Callable[[Kubelet], object]]] = (
+    lambda node: node.active.keys(),
+    lambda node: node.devices.allocations,
+    lambda node: node.cpu and (node.cpu.allocations, node.cpu.default, node.cpu.bubbles),
+    lambda node: node.memory and (node.memory.allocations, node.memory.bubbles),
+    lambda node: node.memory and (node.memory.tables.assignments, node.memory.tables.cells, node.memory.tables.free),
+)
+
+
+def _is_same(first: Kubelet, second: Kubelet) -> bool:
+    return all(part(first) == part(second) for part in _PARTS)

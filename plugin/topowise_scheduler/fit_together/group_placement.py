@@ -1,0 +1,170 @@
+"""Places pods one after the other on copies of the nodes: do all of them fit, aligned?
+
+Pods go where kube-scheduler would send them: to the node with the best score for their template that admits them beside
+the pods before. Verdicts and scores are made once for all copies of a template. A node that has refused a copy gets no
+further copy, because nothing is removed in between. Nodes without a report do not count: what their kubelets can align
+is not known.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from topowise.pods import Amounts
+from topowise_scheduler.answers import Answers
+from topowise_scheduler.cluster.pods.records import PodRecord
+from topowise_scheduler.engine import Outcome
+from topowise_scheduler.kube_scheduler import Pod
+from topowise_scheduler.kubelet import Kubelet, trial
+from topowise_scheduler.presentation.explain import numa_placement
+from topowise_scheduler.presentation.explain.cluster_view import ClusterView
+from topowise_scheduler.presentation.explain.numa_placement import Placed
+from topowise_scheduler.presentation.text import unschedulable
+
+MOST_PODS: Final = 1024
+"""The most pods of a request; each new template costs milliseconds in a large cluster."""
+_FULL: Final = "taken by the pods before it"
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+class PodPlacement(msgspec.Struct, frozen=True):
+    """The node of a pod, and the placements of its containers."""
+
+    record: PodRecord
+    node: str
+    containers: Mapping[str, Placed]
+
+
+class GroupPlacement(msgspec.Struct, frozen=True):
+    """The placed pods. `why` sums up the refusals of the first pod that is not placed, "" if all are placed."""
+
+    placements: Sequence[PodPlacement]
+    why: str = ""
+
+    @property
+    def fits(self) -> bool:
+        """Whether all pods are placed."""
+        return not self.why
+
+
+class _Template:
+    """Pods that differ only by name: the nodes that may admit a copy, the best first."""
+
+    def __init__(self, answers: Answers, view: ClusterView, pod: Pod, names: Sequence[str]) -> None:
+        self._pod = pod
+        self.question = answers.question(pod, names, is_simulation=True)
+        verdicts = answers.verdicts(self.question)
+        fits = (verdicts.outcomes == Outcome.FITS) & (self.question.rows >= 0)
+        order = np.argsort(-answers.scores(self.question), kind="stable")
+        self._left = [names[at] for at in order[fits[order]].tolist()]
+        texts = [verdicts.text(at) for at in np.flatnonzero(~fits).tolist()]
+        self._refusals = Counter(text or "not reported" for text in texts)
+        self._passed = 0
+        self._view = view
+        self._suitable = ""
+
+    def nodes(self) -> Iterator[str]:
+        """Nodes that have not refused a copy; "" for a node that kube-scheduler refuses."""
+        for name in self._left[self._passed :]:
+            words = "" if name == self._suitable else self._view.refusals(self._pod, [name])[name]
+            if words:
+                self.refuse(words)
+            else:
+                self._suitable = name
+            yield "" if words else name
+
+    def refuse(self, words: str) -> None:
+        """The first of the nodes admits no further copy."""
+        self._passed += 1
+        self._refusals[words] += 1
+
+    @property
+    def why(self) -> str:
+        """The refusals, as kube-scheduler sums them up."""
+        return unschedulable(self._refusals)
+
+
+class GroupPlacer:
+    """Places pods on these nodes in order, in steps between which the caller can do other work. Reserves nothing.
+
+    Raises ParseError for a pod that cannot be read.
+    """
+
+    def __init__(self, answers: Answers, view: ClusterView, pods: Sequence[Pod], names: Sequence[str]) -> None:
+        self._answers = answers
+        self._view = view
+        self._pods = pods
+        self._names = names
+        self._templates: dict[bytes, _Template] = {}
+        # By node with placed pods: its states, and the amounts that these pods request.
+        self._changed: dict[str, tuple[Kubelet, ...]] = {}
+        self._requested: dict[str, Amounts] = {}
+        # The uids of the placed pods on the copies; which devices they would get is not known.
+        self._before: list[str] = []
+        self.placement = GroupPlacement(())
+
+    def steps(self) -> Iterator[None]:
+        """Tries one node a step; `placement` is the answer after the last step."""
+        placements: list[PodPlacement] = []
+        for pod in self._pods:
+            template = yield from self._template(pod)
+            placement = yield from self._place(template, pod)
+            if placement is None:
+                self.placement = GroupPlacement(placements, template.why)
+                return
+            placements.append(placement)
+            yield
+        self.placement = GroupPlacement(placements)
+
+    def _template(self, pod: Pod) -> Generator[None, None, _Template]:
+        key = _encode((pod.spec, pod.metadata.labels, pod.metadata.annotations, pod.metadata.namespace))
+        template = self._templates.get(key)
+        if template is None:
+            yield from self._answers.steps(self._answers.question(pod, self._names, is_simulation=True))
+            template = self._templates[key] = _Template(self._answers, self._view, pod, self._names)
+        return template
+
+    def _place(self, template: _Template, pod: Pod) -> Generator[None, None, PodPlacement | None]:
+        uid = f"\0together/{len(self._before)}"
+        record = msgspec.structs.replace(template.question.record, name=pod.metadata.name, uid=uid)
+        for name in template.nodes():
+            if not name:
+                yield
+                continue
+            lacks = self._view.lacks(pod, name, self._requested[name]) if name in self._requested else ""
+            if lacks:
+                template.refuse(lacks)
+                yield
+                continue
+            states = self._changed.get(name) or tuple(self._answers.states_for(template.question, name))
+            taken = trial.place(states, record.view)
+            words = _FULL if taken is None else self._answers.affinity_refusal(record, name, states, self._before)
+            if taken is None or words:
+                template.refuse(words)
+                yield
+                continue
+            self._changed[name] = taken
+            self._request(name, record)
+            self._before.append(uid)
+            containers = numa_placement.of(taken[0], uid, is_exact=self._view.precision(name) == "exact")
+            return PodPlacement(msgspec.structs.replace(record, uid=pod.metadata.uid or uid), name, containers)
+        return None
+
+    def _request(self, name: str, record: PodRecord) -> None:
+        assert record.needs is not None
+        requested = self._requested.setdefault(name, {})
+        for resource, amount in {**record.needs.requests, "pods": 1}.items():
+            requested[resource] = requested.get(resource, 0) + amount
+
+
+def place(answers: Answers, view: ClusterView, pods: Sequence[Pod], names: Sequence[str]) -> GroupPlacement:
+    """Places all pods without a pause."""
+    placing = GroupPlacer(answers, view, pods, names)
+    for _ in placing.steps():
+        pass
+    return placing.placement

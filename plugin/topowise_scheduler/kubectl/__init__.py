@@ -1,1 +1,0 @@
-"""`kubectl topowise`: what the cluster's NUMA nodes look like, for people."""

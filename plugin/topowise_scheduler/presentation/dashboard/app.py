@@ -1,0 +1,139 @@
+"""The dashboard as an ASGI application below /ui; it only reads.
+
+The page loads nothing from other hosts, and its Content-Security-Policy forbids it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import time
+from collections.abc import Awaitable, Callable
+from importlib import resources
+from typing import Any, Final
+from urllib.parse import parse_qs
+
+from topowise import __version__
+from topowise_scheduler.answers import Answers
+from topowise_scheduler.cluster.ledger import Ledger
+from topowise_scheduler.presentation.dashboard import node_details, page, panel
+from topowise_scheduler.presentation.dashboard.cluster_state import Reader, State
+from topowise_scheduler.presentation.dashboard.decisions import Decisions
+from topowise_scheduler.presentation.dashboard.markup import Query
+from topowise_scheduler.presentation.dashboard.pod_details import Explain, PodReader
+
+Message = dict[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS: Final = [
+    (b"content-security-policy", POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cache-control", b"no-store"),
+    (b"vary", b"accept-encoding"),
+]
+_TEXT: Final = b"text/plain; charset=utf-8"
+_HTML: Final = b"text/html; charset=utf-8"
+_MIN_GZIP: Final = 4096
+# The state is read once in this time, however many pages are open.
+_FRESH_S: Final = 1.0
+
+
+class Dashboard:
+    """The page of a service; the verbs and the pods report to `decisions`."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        answers: Answers,
+        explain: Explain,
+        not_ready: Callable[[], str | None],
+        decisions: Decisions,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.decisions = decisions
+        self._monotonic = monotonic
+        self._reader = Reader(ledger, answers, decisions, not_ready)
+        self._nodes = node_details.NodeReader(ledger, monotonic)
+        self._pods = PodReader(ledger, answers, decisions, explain, monotonic)
+        self._state: tuple[float, State] | None = None
+        self._reading = asyncio.Lock()
+        static = resources.files(__package__) / "static"
+        style = (static / "style.css").read_text("utf-8") + node_details.style()
+        self._files = {
+            "/app.js": ((static / "app.js").read_bytes(), b"text/javascript; charset=utf-8"),
+            "/style.css": (style.encode(), b"text/css; charset=utf-8"),
+        }
+
+    async def __call__(self, scope: Message, _receive: Receive, send: Send) -> None:
+        path, method = scope["path"].removeprefix("/ui"), scope["method"]
+        reply = _Reply(
+            send,
+            takes_gzip=b"gzip" in dict(scope["headers"]).get(b"accept-encoding", b""),
+            is_head=method == "HEAD",
+        )
+        if method not in ("GET", "HEAD"):
+            await reply(405, b"expected GET\n")
+        elif path == "":
+            await reply(200, (await self._page(_query(scope["query_string"]))).encode(), _HTML)
+        elif path == "/":
+            # The links of the page are relative to /ui.
+            await reply(308, b"", location=b"../ui")
+        elif path in self._files:
+            await reply(200, *self._files[path])
+        else:
+            await reply(404, b"there is no such page\n")
+
+    async def _page(self, query: Query) -> str:
+        state = await self._read()
+        resource = query.resource if query.resource in state.resources else "cpu"
+        nodes = await self._reader.nodes(resource, query.name, query.state)
+        return page.page(state, nodes, query, await self._panel(query), __version__)
+
+    async def _panel(self, query: Query) -> str:
+        if query.pod:
+            return panel.pod_part(await self._pods.read(query.pod), query)
+        if not query.node:
+            return ""
+        node = await self._nodes.read(query.node)
+        if node is None:
+            return panel.unreported_node_part(query.node, query)
+        return panel.node_part(node, self._reader.marks(node.name), query)
+
+    async def _read(self) -> State:
+        async with self._reading:
+            if self._state is None or self._monotonic() - self._state[0] >= _FRESH_S:
+                state = await self._reader.state()
+                self._state = self._monotonic(), state
+            return self._state[1]
+
+
+class _Reply:
+    """Sends the answer to a request."""
+
+    def __init__(self, send: Send, *, takes_gzip: bool, is_head: bool) -> None:
+        self._send = send
+        self._takes_gzip = takes_gzip
+        self._is_head = is_head
+
+    async def __call__(self, status: int, body: bytes, content_type: bytes = _TEXT, location: bytes = b"") -> None:
+        headers = [*_HEADERS, (b"content-type", content_type), *([(b"location", location)] if location else [])]
+        if self._takes_gzip and len(body) >= _MIN_GZIP:
+            body = await asyncio.to_thread(gzip.compress, body, 1)
+            headers.append((b"content-encoding", b"gzip"))
+        headers.append((b"content-length", str(len(body)).encode()))
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        await self._send({"type": "http.response.body", "body": b"" if self._is_head else body})
+
+
+def _query(text: bytes) -> Query:
+    parameters = parse_qs(text.decode("ascii", "replace"))
+    return Query(**{key: values[0] for key, values in parameters.items() if key in Query.__struct_fields__})

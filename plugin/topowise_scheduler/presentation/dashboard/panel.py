@@ -1,0 +1,102 @@
+"""The panel of the page: the details of a node, or of a pod."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from topowise_scheduler.presentation.dashboard.cluster_state import DAMAGED, MARKS
+from topowise_scheduler.presentation.dashboard.lists import decisions_table, reasons_in_words
+from topowise_scheduler.presentation.dashboard.markup import (
+    Query,
+    badge,
+    escaped,
+    node_link,
+    note,
+    pod_link,
+    problem,
+    since,
+    table,
+)
+from topowise_scheduler.presentation.dashboard.node_details import CERTAINTIES, NodeDetails
+from topowise_scheduler.presentation.dashboard.pod_details import PodDetails
+from topowise_scheduler.presentation.explain.explanation import NodeExplanation
+from topowise_scheduler.presentation.text import plural
+
+
+def node_part(node: NodeDetails, marks: str, query: Query) -> str:
+    """A node with its picture and its pods."""
+    facts = [
+        f"policy {node.policy}",
+        f"scope {node.scope}",
+        "exact" if node.precision == "exact" else "counts: predicted from amounts alone",
+        f"kubelet {node.kubelet}" if node.kubelet else "",
+        f"version {node.version}" if node.version else "",
+    ]
+    marked = "".join(
+        f"<li>{badge(mark)} {escaped(MARKS[mark].partition(': ')[2])}</li>" for mark in marks if mark != DAMAGED
+    )
+    problems = "".join(f"<li>{badge(DAMAGED)} {escaped(text)}</li>" for text in node.problems)
+    rows = "".join(
+        f'<tr><th scope="row">{pod_link(pod.name, query)}</th><td>{escaped(pod.numa)}</td>'
+        f'<td title="{escaped(CERTAINTIES[pod.certainty])}">{escaped(pod.certainty)}</td>'
+        f'<td class="number">{pod.priority}</td></tr>'
+        for pod in node.pods
+    )
+    return (
+        f'{_title(node.name, query)}<p class="facts">{" · ".join(escaped(fact) for fact in facts if fact)}</p>'
+        f"{f'<ul class=marks>{marked}{problems}</ul>' if marked or problems else ''}"
+        f'<div class="picture" tabindex="0" role="group" aria-label="Picture of the machine">{node.svg}</div>'
+        + (table("pods", ("Pod", "NUMA nodes", "State", "#Priority"), rows) if rows else note("No pods."))
+    )
+
+
+def unreported_node_part(name: str, query: Query) -> str:
+    """A node without a report."""
+    return _title(name, query) + note(f"No exporter has reported a node {escaped(name)}.")
+
+
+def pod_part(pod: PodDetails, query: Query) -> str:
+    """A pod: why it waits, the answers of the nodes, and the decisions."""
+    parts = [_title(pod.pod, query)]
+    if pod.waits:
+        waits = f", since {since(pod.since)}" if pod.since else ""
+        parts.append(f'<p class="facts">waits, priority {pod.priority}{waits}</p>')
+    if pod.obstacle is not None:
+        nearest = pod.obstacle.nearest
+        link = node_link(nearest, query) if nearest else ""
+        parts.append(f'<p class="answer">{link}{escaped(pod.obstacle.text.removeprefix(nearest))}</p>')
+    if pod.waits and not pod.problem:
+        counts = [*reasons_in_words(pod.reasons), *([f"would fit on {plural(pod.fits, 'node')}"] if pod.fits else [])]
+        parts.append(f"<h3>By node, now</h3><ul>{''.join(f'<li>{escaped(text)}</li>' for text in counts)}</ul>")
+    if pod.explained:
+        parts.append(_explained(pod.explained, query, is_sample=pod.waits or len(pod.explained) > 1))
+    if pod.problem:
+        parts.append(problem(pod.problem))
+    if pod.attempts:
+        parts.append(f"<h3>Decisions</h3>{decisions_table(pod.attempts, query)}")
+    if len(parts) == 1:
+        parts.append(note("No decision on this pod is kept, and it does not wait for a NUMA node."))
+    return "".join(parts)
+
+
+def _explained(explained: Sequence[NodeExplanation], query: Query, *, is_sample: bool) -> str:
+    rows = "".join(
+        f'<tr><th scope="row">{node_link(node.node, query)}</th>'
+        f'<td><span class="outcome {"bound" if node.verdict == "fits" else "no-room"}">{node.verdict}</span></td>'
+        f"<td>{escaped(node.text)}</td></tr>"
+        for node in explained
+    )
+    sample = "; a few nodes for each reason" if is_sample else ""
+    unexamined = explained[0].not_looked_at
+    return (
+        note(f"At present{sample}.")
+        + table("explained", ("Node", "Now", "Why"), rows)
+        + (note(f"Not examined: {', '.join(unexamined)}.") if unexamined else "")
+    )
+
+
+def _title(name: str, query: Query) -> str:
+    return (
+        f'<div class="title"><h2><bdi>{escaped(name)}</bdi></h2>'
+        f'<a class="close" href="{escaped(query.link(node="", pod=""))}" aria-label="Close">Close</a></div>'
+    )

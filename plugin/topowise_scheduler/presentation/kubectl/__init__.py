@@ -1,0 +1,1 @@
+"""`kubectl topowise`: the NUMA nodes of a cluster for people."""

@@ -1,0 +1,142 @@
+"""The service's own ledger and answers, filled once from the objects of a cluster or of files.
+
+The module decides nothing: an answer is that of a topowise-scheduler that has watched the same pods. State of a running
+service is missing (its reservations, quarantines after kubelet refusals); `--service` asks the service instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+
+from topowise import pods
+from topowise_scheduler import report, strategies
+from topowise_scheduler.answers import Answers
+from topowise_scheduler.cluster.ledger import Ledger
+from topowise_scheduler.cluster.nodes import Nodes
+from topowise_scheduler.cluster.pods.records import Records
+from topowise_scheduler.configuration import Scoring
+from topowise_scheduler.engine import Engine
+from topowise_scheduler.kube_scheduler import Pod
+from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.preemption import Budgets
+from topowise_scheduler.presentation.explain.cluster_view import ClusterView
+from topowise_scheduler.presentation.kubectl import manifests, names, objects, reasons
+from topowise_scheduler.presentation.kubectl.durations import seconds_since
+from topowise_scheduler.presentation.kubectl.manifests import Workload
+from topowise_scheduler.presentation.kubectl.source import Kubectl
+from topowise_scheduler.strategies import scale
+
+NO_PODS: Final = "no Pods in the saved objects: in use is only what the reports list"
+FINEST: Final = scale.RAW_MAX
+"""A `top_score` that keeps the full resolution of a strategy."""
+
+# Longer than any reservation or uncertain placement lasts.
+_SETTLED_S: Final = 1000.0
+
+
+class Cluster:
+    """All nodes as they are at `now` (seconds since 1970). `notes` are lines for stderr.
+
+    Each pod enters the ledger at its start time. So the placements of exactly those pods are uncertain that no report
+    can have confirmed yet.
+    """
+
+    def __init__(self, there: objects.Objects, now: float, strategy: str = "TightFit", *, top_score: int = 10) -> None:
+        # What the ledger would log is in `notes`.
+        logging.getLogger("topowise_scheduler").handlers = [logging.NullHandler()]
+        self._time = 0.0
+        self.records = Records()
+        self.ledger = Ledger(Engine(), lambda: self._time)
+        self.answers = Answers(self.ledger, self.records, strategies.make(strategy, {}, Scoring()), top_score=top_score)
+        self.pods = there.pods or ()
+        self.budgets = Budgets(there.budgets)
+        self.nodes = there.nodes
+        self.notes: list[str] = []
+        for record in sorted(map(self.records.record, self.pods), key=lambda reported: reported.started):
+            if record.stage == "assigned" and record.needs is None:
+                self.notes.append(f"warning: pod {record.namespace}/{record.name} is not counted: {record.problem}")
+            self._time = now - max(0.0, seconds_since(record.started, now) or 0.0)
+            self.ledger.put_pod(record, is_news=False)
+        self._time = now
+        nodes = Nodes()
+        for node in there.nodes or ():
+            nodes.apply("ADDED", nodes.node(node))
+            self.ledger.reports.put_node(node.metadata.name, node.status.nodeInfo.bootID)
+        self.view = ClusterView(self.ledger, self.answers, nodes)
+        for name in nodes:
+            self.ledger.reports.put_kubelet(name, *nodes.kubelet(name))
+        problems: list[tuple[str, str]] = []
+        for reported in there.reports:
+            read = report.read(reported.topology, *nodes.kubelet(reported.topology.metadata.name), size=reported.size)
+            problems += [(read.name, problem) for problem in read.problems]
+            self.ledger.reports.put(read)
+        self.notes += reasons.notes(problems)
+        if there.pods is None:
+            self.notes.append(f"note: {NO_PODS}")
+
+    def assign(self, pod: Pod, name: str) -> str:
+        """Assigns the pod to the node, confirmed before any later pod; returns its uid. The pod must fit there."""
+        spec = msgspec.structs.replace(pod.spec, nodeName=name)
+        started = datetime.fromtimestamp(self._time, UTC).isoformat()
+        status = pods.Status(phase="Pending", startTime=started)
+        record = self.records.record(msgspec.structs.replace(pod, spec=spec, status=status))
+        self.ledger.put_pod(record)
+        self._time += _SETTLED_S
+        self.ledger.tick()
+        return record.uid
+
+    def kubelet(self, name: str) -> Kubelet | None:
+        """The present state of the node, None if it is not reported."""
+        node_state = self.ledger.node_states.of(name)
+        return None if node_state is None else node_state.kubelet
+
+
+def read(options: argparse.Namespace) -> tuple[objects.Objects, float]:
+    """The objects that the options name, and their time."""
+    if options.nodes_file:
+        there = objects.from_files(options.nodes_file)
+        return there, objects.saved_at(there)
+    kubectl = Kubectl(options.context, options.kubeconfig)
+    budgets = options.command == "defrag"
+    return objects.from_cluster(kubectl, pods_path=objects.PODS_PATH, nodes=True, budgets=budgets), time.time()
+
+
+def open_with_manifests(
+    options: argparse.Namespace, strategy: str = "TightFit", *, top_score: int = FINEST
+) -> tuple[Cluster, list[Workload], list[str]]:
+    """The cluster, the workloads of the manifests with their priorities, and lines for stderr. Raises SourceError."""
+    workloads, notes = workloads_of(options)
+    there, now = read(options)
+    workloads, unknown = manifests.prioritised(workloads, _classes(options, there, workloads))
+    known = Cluster(there, now, strategy, top_score=top_score)
+    if not known.view.names:
+        raise objects.no_nodes(options.nodes_file)
+    return known, workloads, [*notes, *unknown, *known.notes]
+
+
+def workloads_of(options: argparse.Namespace) -> tuple[list[Workload], list[str]]:
+    """The workloads of the manifests, or of the named object of the cluster, with notes. Raises SourceError."""
+    name = options.pod
+    manifests.check_given(options)
+    if not name:
+        return manifests.read(options.file, options.namespace or "default")
+    if options.nodes_file:
+        namespace = options.namespace or "default"
+        return [manifests.of_object(names.saved(name, namespace, options.nodes_file), name, namespace)], []
+    kubectl = Kubectl(options.context, options.kubeconfig)
+    namespace = options.namespace or kubectl.namespace()
+    return [manifests.of_object(names.of_cluster(name, namespace, kubectl), name, namespace)], []
+
+
+def _classes(options: argparse.Namespace, there: objects.Objects, workloads: Sequence[Workload]) -> dict[str, int]:
+    """The values of the priority classes; the cluster is read only if a workload names a class."""
+    if options.nodes_file or not any(workload.priority_class for workload in workloads):
+        return there.classes
+    return objects.priority_classes(Kubectl(options.context, options.kubeconfig))

@@ -1,0 +1,219 @@
+"""`kubectl topowise explain`: why each node's kubelet would admit a pod, or not."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from topowise.errors import SourceError
+from topowise.kube import paths
+from topowise.text import Line, Styled
+from topowise_scheduler.kube_scheduler import Metadata, Pod, Spec, unbound
+from topowise_scheduler.presentation.explain.explanation import NodeExplanation, Step, ZoneRoom
+from topowise_scheduler.presentation.kubectl import console as colours
+from topowise_scheduler.presentation.kubectl import hints, json_output, manifests, names, objects, reasons, selection
+from topowise_scheduler.presentation.kubectl.console import Answer, Console
+from topowise_scheduler.presentation.kubectl.source import Kubectl, decoded
+from topowise_scheduler.presentation.kubectl.table import columns, paragraphs
+from topowise_scheduler.presentation.text import plural, with_unit
+
+_ORDER: Final = ("fits", "not now", "never", "excluded", "not reported")
+_COLOURS: Final = {
+    "fits": colours.GOOD,
+    "not now": colours.WARN,
+    "never": colours.BAD,
+    "excluded": colours.BAD,
+    "not reported": colours.DIM,
+}
+
+
+class Explained(msgspec.Struct, frozen=True):
+    """A pod and the explanation of each node. `note` states a limit of the answer."""
+
+    pod: Pod
+    nodes: list[NodeExplanation]
+    note: str = ""
+
+    @property
+    def name(self) -> str:
+        """Namespace and name."""
+        return f"{self.pod.metadata.namespace or 'default'}/{self.pod.metadata.name}"
+
+    @property
+    def not_looked_at(self) -> Sequence[str]:
+        """Terms of the pod that are not evaluated, the same for all nodes."""
+        return self.nodes[0].not_looked_at if self.nodes else ()
+
+    @property
+    def fits(self) -> bool:
+        """Whether the pod fits on any node."""
+        return any(node.verdict == "fits" for node in self.nodes)
+
+
+def run(options: argparse.Namespace, console: Console) -> Answer:
+    """The command."""
+    manifests.check_given(options)
+    if options.pod:
+        is_pod = names.is_pod(options.pod)
+        if options.service and not is_pod:
+            raise SourceError("explain --service", f"accepts only pods, expected no {options.pod!r:.260}")
+        options.pod = names.bare(options.pod) if is_pod else options.pod
+    options.node = [names.node(name) for name in options.node]
+    if options.service and options.hints:
+        raise SourceError("explain --hints", "is computed locally, expected no --service with it")
+    if options.service and options.selector:
+        raise SourceError("explain -l", "is computed locally, expected no --service with it")
+    answers, notes = _ask_service(options) if options.service else _ask_ourselves(options)
+    notes += [
+        manifests.note_on(f"Pod {answer.name}", unexamined)
+        for answer in answers
+        if (unexamined := answer.not_looked_at)
+    ]
+    status = 0 if all(answer.fits for answer in answers) else 1
+    if options.output in ("json", "yaml"):
+        return Answer(json_output.one_or_all([answer.nodes for answer in answers], options.output), status, notes)
+    if options.output == "name":
+        fitting = [node.node for answer in answers for node in ordered(answer.nodes) if node.verdict == "fits"]
+        return Answer(json_output.names("node", dict.fromkeys(fitting)), status, notes)
+    texts = [_text(answer, console, options) for answer in answers]
+    return Answer(paragraphs(texts), status, notes)
+
+
+def ordered(nodes: Sequence[NodeExplanation]) -> list[NodeExplanation]:
+    """Nodes that fit come first, by score; then the nodes that lack least."""
+    return sorted(nodes, key=lambda node: (_ORDER.index(node.verdict), -node.score, _lacks(node), node.node))
+
+
+def _lacks(node: NodeExplanation) -> float:
+    """How much the nearest zone lacks: the number of resources, and the worst share."""
+    rooms = node.steps[-1].resources if node.steps else ()
+    if not rooms:
+        return 0.0
+    return min(sum(_lack(room.asked, room.zones[at]) for room in rooms) for at in range(len(rooms[0].zones)))
+
+
+def _lack(requested: int, zone: ZoneRoom) -> float:
+    """0 for a zone with enough, else 1 and half of the missing share."""
+    return 0.0 if zone.fits else 1.5 - max(0, zone.available) / max(1, requested) / 2
+
+
+def _ask_service(options: argparse.Namespace) -> tuple[list[Explained], list[str]]:
+    from topowise_scheduler.presentation.kubectl import service
+
+    if options.pod:
+        namespace = options.namespace or Kubectl(options.context, options.kubeconfig).namespace()
+        pod = Pod(Metadata(options.pod, namespace), Spec())
+        explanations = service.explain(options.service, f"{namespace}/{options.pod}", None, options.node)
+        return [Explained(pod, explanations)], []
+    workloads, notes = manifests.read(options.file, options.namespace or "default")
+    return [
+        Explained(workload.pod, service.explain(options.service, "", msgspec.to_builtins(workload.pod), options.node))
+        for workload in workloads
+    ], notes
+
+
+def _ask_ourselves(options: argparse.Namespace) -> tuple[list[Explained], list[str]]:
+    from topowise_scheduler.presentation.kubectl import cluster
+
+    if options.pod and names.is_pod(options.pod):
+        pod, there, now = _pod_and_objects(options)
+        known = cluster.Cluster(there, now)
+        # The question is where the pod would go, so its present booking must not count.
+        known.ledger.drop_pod(pod.metadata.uid)
+        pods, notes = [(unbound(pod), _already(pod))], known.notes
+    else:
+        known, workloads, notes = cluster.open_with_manifests(options, top_score=10)
+        pods = [(workload.pod, "") for workload in workloads]
+    there_are = known.view.names
+    if not there_are:
+        raise objects.no_nodes(options.nodes_file)
+    named = names.existing_nodes(options.node, there_are, "--node") or there_are
+    nodes = selection.labelled(named, options.selector, known.nodes)
+    return [
+        Explained(pod, known.view.explanations(pod, nodes, with_hints=options.hints), note) for pod, note in pods
+    ], notes
+
+
+def _pod_and_objects(options: argparse.Namespace) -> tuple[Pod, objects.Objects, float]:
+    from topowise_scheduler.presentation.kubectl import cluster
+
+    if options.nodes_file:
+        there = objects.from_files(options.nodes_file)
+        namespace = options.namespace or "default"
+        for pod in there.pods or ():
+            if (pod.metadata.namespace or "default", pod.metadata.name) == (namespace, options.pod):
+                return pod, there, objects.saved_at(there)
+        raise SourceError(", ".join(options.nodes_file), f"has no Pod {namespace}/{options.pod}, expected it there")
+    kubectl = Kubectl(options.context, options.kubeconfig)
+    namespace = options.namespace or kubectl.namespace()
+    path = paths.pod(namespace, options.pod)
+    (answer,) = kubectl.get(path)
+    return objects.pod_of(decoded(answer, path), path), *cluster.read(options)
+
+
+def _already(pod: Pod) -> str:
+    if pod.is_terminal:
+        return "It has ended; this is the answer for a new pod like it."
+    if pod.spec.nodeName:
+        return f"It is on {pod.spec.nodeName}; this is the answer as if it were not there."
+    return ""
+
+
+def _text(explained: Explained, console: Console, options: argparse.Namespace) -> list[Line]:
+    nodes = ordered(explained.nodes)
+    is_wide, with_hints = options.output == "wide", options.hints
+    fitting = sum(node.verdict == "fits" for node in nodes)
+    title = f"Pod {explained.name}: fits {fitting} of {plural(len(nodes), 'node')}"
+    lines: list[Line] = [[console.paint(title, colours.BOLD)], *([explained.note] if explained.note else []), ""]
+    is_summed_up = len(nodes) > reasons.MOST_ROWS and not (options.all or is_wide or with_hints)
+    if is_summed_up:
+        header, rows = ["VERDICT", "NODES", "WHY"], reasons.rows(nodes)
+    else:
+        header, rows = ["NODE", "VERDICT", "SCORE", "WHY"], [_row(node) for node in nodes]
+    verdicts = header.index("VERDICT")
+
+    def paint(column: int, cell: str) -> str | Styled:
+        return console.paint(cell, _COLOURS.get(cell, "")) if column == verdicts else cell
+
+    lines += columns(header, rows, width=console.width, paint=paint)
+    if is_summed_up:
+        lines += ["", f"{reasons.ALL} --node NAME has that of one."]
+    if is_wide:
+        matrices = [_matrix(node, step, console) for node in nodes for step in node.steps if step.resources]
+        lines = paragraphs([lines, *matrices])
+    if with_hints:
+        lines = paragraphs([lines, *[hint_lines for node in nodes if (hint_lines := hints.text(node, console))]])
+    return lines
+
+
+def _row(node: NodeExplanation) -> list[str]:
+    return [node.node, node.verdict, str(node.score) if node.verdict == "fits" else "-", _why(node)]
+
+
+def _why(node: NodeExplanation) -> str:
+    return f"{node.text} (by counts alone)" if node.precision == "counts" else node.text
+
+
+def _matrix(node: NodeExplanation, step: Step, console: Console) -> list[Line]:
+    """The amounts of a merge of hints: a row for each resource, a column for each zone."""
+    scope = f"container {step.container}" if step.container else "the pod"
+    # A hint that is not preferred is refused, or is not the actual allocation.
+    chosen = "" if step.chosen is None or not step.preferred else f" -> NUMA {'+'.join(map(str, step.chosen))}"
+    rows = []
+    for room in sorted(step.resources, key=lambda room: (room.resource != "cpu", room.resource != "memory")):
+        cells = [
+            f"{'' if zone.fits else '!'}{with_unit(room.resource, max(0, zone.available))}"
+            f"/{with_unit(room.resource, max(0, zone.allocatable))}"
+            for zone in room.zones
+        ]
+        rows.append([room.resource, with_unit(room.resource, room.asked), *cells])
+    header = ["RESOURCE", "ASKED", *(f"NUMA {zone.numa}" for zone in step.resources[0].zones)]
+
+    def paint(column: int, cell: str) -> str | Styled:
+        return console.paint(cell, colours.BAD) if column > 1 and cell.startswith("!") else cell
+
+    title = f"{node.node}, {scope}{chosen} (free of allocatable; ! is not enough)"
+    return [title, *columns(header, rows, indent="  ", paint=paint)]

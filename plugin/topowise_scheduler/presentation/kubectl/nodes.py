@@ -1,0 +1,164 @@
+"""`kubectl topowise nodes`: a row for each reported node, or with `-o wide` for each NUMA node."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from topowise import documents, nrt
+from topowise.text import Line
+from topowise_scheduler.presentation.kubectl import json_output, objects, reasons, selection, zones
+from topowise_scheduler.presentation.kubectl.console import Answer, Console
+from topowise_scheduler.presentation.kubectl.durations import age
+from topowise_scheduler.presentation.kubectl.source import Kubectl
+from topowise_scheduler.presentation.kubectl.table import columns, width_of
+from topowise_scheduler.report import Report, read
+
+Problems = list[tuple[str, str]]
+"""Names of nodes, and the unusable parts of their reports."""
+
+NOTHING_FOUND: Final = "No NodeResourceTopologies found: is an exporter running?"
+_HEADER: Final = (
+    "NODE", "POLICY", "SCOPE", "PRECISION", "ZONES", "CPU FREE", "FRAG", "MEMORY FREE", "DEVICES FREE", "CHANGED"
+)  # fmt: skip
+_WIDE_HEADER: Final = ("NODE", "POLICY", "SCOPE", "PRECISION", "ZONE", "CPU FREE", "MEMORY FREE", "OTHER FREE")
+# Columns that a narrow terminal leaves out, in this order.
+_SPARED: Final = ("PRECISION", "ZONES", "SCOPE", "CHANGED", "POLICY", "FRAG", "MEMORY FREE", "DEVICES FREE")
+
+
+def run(options: argparse.Namespace, console: Console) -> Answer:
+    """The command."""
+    there = (
+        objects.from_files(options.file)
+        if options.file
+        else objects.from_cluster(Kubectl(options.context, options.kubeconfig), nodes=bool(options.selector))
+    )
+    reports = selection.selected(options, there)
+    if options.output == "name":
+        return Answer(json_output.names("node", [report.topology.metadata.name for report in reports]))
+    if options.output in ("json", "yaml"):
+        return Answer(_document(reports, options.output))
+    if not reports:
+        return Answer("", notes=("No nodes match." if there.reports else NOTHING_FOUND,))
+    lines, notes = _shown(reports, options, console)
+    return Answer(lines, notes=tuple(notes), key=_document(reports, "json") if options.watch else "")
+
+
+def _document(reports: Sequence[objects.Reported], form: str) -> str:
+    return documents.spell([json_output.node(report, read(report.topology)) for report in reports], form)
+
+
+def _shown(
+    reports: Sequence[objects.Reported], options: argparse.Namespace, console: Console
+) -> tuple[list[Line], list[str]]:
+    """The table for the console, and notes."""
+    topologies = [report.topology for report in reports]
+    if options.output == "wide":
+        lines, problems = wide_table(topologies)
+        left_out: Sequence[str] = ()
+    else:
+        changed = {report.topology.metadata.name: report.changed for report in reports}
+        header, rows, problems = _rows(topologies, changed, console)
+        if console.width is not None and width_of(header, rows) > console.width:
+            header, rows, _ = _rows(topologies, changed, console, is_short=True)
+        header, rows, left_out = _narrowed(header, rows, console.width)
+        lines = columns(header, rows)
+    if options.no_headers:
+        lines = lines[1:]
+    notes = reasons.notes(problems)
+    if left_out:
+        notes.append(f"note: {console.width} columns are too few for {', '.join(left_out)}; -o wide has a row a zone")
+    return lines, notes
+
+
+def table(topologies: Iterable[nrt.NodeResourceTopology]) -> tuple[list[Line], Problems]:
+    """The table of nodes, and the unusable parts of the reports."""
+    header, rows, problems = _rows(topologies, {}, Console())
+    return columns(header, rows), problems
+
+
+def wide_table(topologies: Iterable[nrt.NodeResourceTopology]) -> tuple[list[Line], Problems]:
+    """A table with a row for each NUMA node and all its resources."""
+    rows: list[list[str]] = []
+    problems: list[tuple[str, str]] = []
+    for topology in topologies:
+        report = read(topology)
+        problems += [(report.name, problem) for problem in report.problems]
+        rows += [[*_node(report), *_zone(numa_id, zone)] for numa_id, zone in zones.zones_of(topology)] or [
+            [*_node(report), "-", "-", "-", ""]
+        ]
+    return columns(_WIDE_HEADER, rows), problems
+
+
+def _rows(
+    topologies: Iterable[nrt.NodeResourceTopology],
+    changed: Mapping[str, str],
+    console: Console,
+    *,
+    is_short: bool = False,
+) -> tuple[Sequence[str], list[list[str]], Problems]:
+    rows: list[list[str]] = []
+    problems: list[tuple[str, str]] = []
+    for topology in topologies:
+        report = read(topology)
+        problems += [(report.name, problem) for problem in report.problems]
+        numa_zones = [amounts for _, amounts in zones.zones_of(topology)]
+        lost = zones.lost(report, numa_zones)
+        rows.append(
+            [
+                *_node(report),
+                str(len(numa_zones)),
+                _free(numa_zones, "cpu", console, is_short=is_short),
+                "-" if lost is None else f"{lost}%",
+                _free(numa_zones, "memory", console, is_short=is_short),
+                " ".join(
+                    f"{zones.short(name)} {zones.numbers(numa_zones, name, is_short=is_short).replace(' of ', '/')}"
+                    for name in zones.resources(numa_zones)
+                    if "/" in name
+                )
+                or "-",
+                age(changed.get(report.name, ""), console.now),
+            ]
+        )
+    return _HEADER, rows, problems
+
+
+def _narrowed(
+    header: Sequence[str], rows: list[list[str]], width: int | None
+) -> tuple[Sequence[str], list[list[str]], Sequence[str]]:
+    """The table without the columns that do not fit, and the names of these columns."""
+    left_out: list[str] = []
+    for name in _SPARED:
+        if width is None or width_of(header, rows) <= width:
+            break
+        at = header.index(name)
+        header = [*header[:at], *header[at + 1 :]]
+        rows = [[*row[:at], *row[at + 1 :]] for row in rows]
+        left_out.append(name)
+    return header, rows, left_out
+
+
+def _free(numa_zones: zones.Zones, resource: str, console: Console, *, is_short: bool) -> str:
+    if not any(resource in zone for zone in numa_zones):
+        return "-"
+    bars = zones.bars(numa_zones, resource, is_ascii=console.is_ascii)
+    return f"{bars} {zones.numbers(numa_zones, resource, is_short=is_short)}"
+
+
+def _node(report: Report) -> list[str]:
+    scope = report.empty.settings.topology.scope
+    return [report.name, report.policy, scope, f"{report.precision} {report.exact_for}".strip()]
+
+
+def _zone(numa_id: int, zone: Mapping[str, zones.Amount]) -> list[str]:
+    texts = {name: _of(name, amount) for name, amount in zone.items()}
+    devices = " ".join(f"{name}={text}" for name, text in sorted(texts.items()) if name not in ("cpu", "memory"))
+    return [str(numa_id), texts.get("cpu", "-"), texts.get("memory", "-"), devices]
+
+
+def _of(resource: str, amount: zones.Amount) -> str:
+    """Available of allocatable, "?" for an invalid amount."""
+    if amount.available is None:
+        return "?"
+    return f"{zones.spell(resource, amount.available)}/{zones.spell(resource, amount.allocatable)}"

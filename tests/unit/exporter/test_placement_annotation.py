@@ -1,0 +1,225 @@
+"""Pods are told where they lie, in KAI's words; only pods of this node, only news, and never too many at once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import msgspec
+
+from topowise.errors import ApiError
+from topowise.kubeletconfig import KubeletConfiguration
+from topowise.runtime.backoff import Backoff
+from topowise_exporter.annotator import Annotator
+from topowise_exporter.conditions import Conditions
+from topowise_exporter.exclusions import Exclusions, PodPattern
+from topowise_exporter.kubelet.allocations import Allocations, ContainerAllocation, Device, MemoryBlock, PodAllocation
+from topowise_exporter.machine.inventory import Machine, NumaNode
+from topowise_exporter.metrics import Metrics
+from topowise_exporter.publish.placement_annotation import ANNOTATION, placement
+from topowise_exporter.publish.topology import Observation
+
+NODE_OF_CPU = {0: 0, 1: 0, 4: 1, 5: 1}
+MACHINE = Machine(
+    tuple(
+        NumaNode(number, cpus, cpus, 1 << 30, {}, {}, {}, {0: 10, 1: 20}, (0,))
+        for number, cpus in ((0, (0, 1)), (1, (4, 5)))
+    ),
+    (),
+    (),
+    (0, 1, 4, 5),
+    (0, 1, 4, 5),
+    (0, 1, 4, 5),
+    (),
+    (),
+)
+
+
+def pod(name: str, *cpus: int, **more: Any) -> PodAllocation:
+    return PodAllocation("ns", name, (ContainerAllocation("c", frozenset(cpus), **more),))
+
+
+def seen(*pods: PodAllocation) -> Observation:
+    return Observation(MACHINE, KubeletConfiguration(), Allocations(pods=pods))
+
+
+def test_the_text_is_kais_own_example() -> None:
+    gpus = (Device("nvidia.com/gpu", "a", (0,)), Device("nvidia.com/gpu", "b", (0,)))
+    node_of_cpu = dict.fromkeys(range(8), 0)
+    text = placement(pod("p", *range(8), devices=gpus), node_of_cpu)
+    assert text == '[{"zone":"node-0","amount":{"cpu":"8","nvidia.com/gpu":"2"}}]'
+
+
+def test_zones_are_in_the_order_of_their_names_and_containers_are_summed() -> None:
+    two = PodAllocation(
+        "ns",
+        "p",
+        (
+            ContainerAllocation("a", frozenset({4}), (MemoryBlock("memory", (1,), 1 << 30),)),
+            ContainerAllocation("b", frozenset({0, 5}), (MemoryBlock("hugepages-2Mi", (1,), 2 << 20),)),
+        ),
+    )
+    assert json.loads(placement(two, NODE_OF_CPU) or "") == [
+        {"zone": "node-0", "amount": {"cpu": "1"}},
+        {"zone": "node-1", "amount": {"cpu": "2", "hugepages-2Mi": "2097152", "memory": "1073741824"}},
+    ]
+
+
+def test_what_lies_on_several_nodes_or_on_none_is_not_told() -> None:
+    uncertain = pod(
+        "p",
+        9,
+        memory=(MemoryBlock("memory", (0, 1), 1 << 30),),
+        devices=(Device("gpu", "a", (0, 1)), Device("fpga", "b", ())),
+    )
+    assert placement(uncertain, NODE_OF_CPU) is None
+
+
+def test_cpus_of_the_pod_level_count_once() -> None:
+    shared = PodAllocation("ns", "p", (ContainerAllocation("c", frozenset({0})),), own_cpus=frozenset({0, 1}))
+    assert placement(shared, NODE_OF_CPU) == '[{"zone":"node-0","amount":{"cpu":"2"}}]'
+
+
+class Server:
+    """Pods by name with their node; refuses to move one, as the API server does."""
+
+    def __init__(self, **nodes: str) -> None:
+        self.nodes = nodes
+        self.annotations: dict[str, str] = {}
+        self.patches: list[str] = []
+        self.refuse: Callable[[], None] = lambda: None
+
+    async def request(self, method: str, path: str, *, body: bytes = b"", query: Any = None, **_: object) -> bytes:
+        self.refuse()
+        if method == "GET":
+            wanted = query["fieldSelector"].partition("=")[2]
+            items = [
+                {"metadata": {"name": name, "namespace": "ns", "annotations": self._of(name)}}
+                for name, node in self.nodes.items()
+                if node == wanted
+            ]
+            return msgspec.json.encode({"items": items})
+        name = path.rpartition("/")[2]
+        self.patches.append(name)
+        if name not in self.nodes:
+            raise ApiError(404, "NotFound", "none", request=path)
+        patch = msgspec.json.decode(body)
+        if patch["spec"] != {"nodeName": self.nodes[name]}:
+            raise ApiError(422, "Invalid", "pod updates may not change fields", request=path)
+        self.annotations[name] = patch["metadata"]["annotations"][ANNOTATION]
+        return b"{}"
+
+    def _of(self, name: str) -> dict[str, str] | None:
+        return {ANNOTATION: self.annotations[name]} if name in self.annotations else None
+
+
+@contextlib.asynccontextmanager
+async def annotating(server: Server, **options: Any) -> AsyncIterator[Annotator]:
+    excluded = options.pop("excluded", None)
+    resync = options.pop("resync", 3600.0)
+    options = {"per_second": 1000.0, "backoff": Backoff(0.01, 0.02), **options}
+    made = Annotator(server, "n1", Metrics(), Conditions(), resync, excluded, **options)  # type: ignore[arg-type]
+    task = asyncio.create_task(made.run())
+    try:
+        yield made
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def settled(seconds: float = 0.1) -> None:
+    await asyncio.sleep(seconds)
+
+
+async def test_only_what_is_new_is_patched() -> None:
+    server = Server(a="n1", b="n1", web="n1")
+    async with annotating(server) as annotator:
+        first = seen(pod("a", 0), pod("b", 4), pod("web"))
+        for facts in (first, first, seen(pod("a", 0), pod("b", 4), pod("web"))):
+            annotator.saw(facts)
+            await settled()
+        assert sorted(server.patches) == ["a", "b"]
+        annotator.saw(seen(pod("a", 0, 1), pod("b", 4)))
+        await settled()
+    assert sorted(server.patches) == ["a", "a", "b"]
+    assert server.annotations["a"] == '[{"zone":"node-0","amount":{"cpu":"2"}}]'
+
+
+async def test_a_stale_name_annotates_no_pod_of_another_node() -> None:
+    server = Server(moved="n2")
+    async with annotating(server) as annotator:
+        annotator.saw(seen(pod("moved", 0), pod("gone", 1)))
+        await settled()
+        assert not server.annotations
+        assert sorted(server.patches) == ["gone", "moved"], "each once: neither is worth another try"
+
+
+async def test_an_annotation_that_was_taken_away_and_a_pod_that_was_replaced_are_made_good() -> None:
+    server = Server(a="n1")
+    async with annotating(server, resync=0.1) as annotator:
+        annotator.saw(seen(pod("a", 0)))
+        await settled(0.05)
+        assert server.annotations.pop("a")
+        await settled(0.3)
+        assert server.annotations["a"]
+    assert len(server.patches) == 2
+
+
+async def test_an_api_server_that_is_away_is_waited_for_and_the_loop_is_not_told() -> None:
+    server = Server(a="n1")
+
+    def away() -> None:
+        raise ApiError(0, "Unreachable", "no", request="")
+
+    server.refuse = away
+    async with annotating(server) as annotator:
+        annotator.saw(seen(pod("a", 0)))
+        await settled()
+        server.refuse = lambda: None
+        await settled()
+    assert server.annotations["a"]
+
+
+async def test_a_full_node_is_annotated_at_the_pace_that_was_promised() -> None:
+    server = Server(**{f"p{number}": "n1" for number in range(40)})
+    async with annotating(server, per_second=50.0) as annotator:
+        annotator.saw(seen(*(pod(f"p{number}", 0) for number in range(40))))
+        await settled(0.4)
+        assert 5 <= len(server.patches) <= 21
+
+
+async def test_pods_that_are_left_out_are_not_annotated() -> None:
+    server = Server(a="n1", b="n1")
+    async with annotating(server, excluded=Exclusions(pods=(PodPattern(namespace="ns", name="a"),))) as annotator:
+        annotator.saw(seen(pod("a", 0), pod("b", 1)))
+        await settled()
+    assert server.patches == ["b"]
+
+
+async def test_a_restarted_exporter_patches_nothing_that_is_there_already() -> None:
+    server = Server(a="n1", b="n1")
+    facts = seen(pod("a", 0), pod("b", 4))
+    for _ in range(2):
+        async with annotating(server) as annotator:
+            annotator.saw(facts)
+            await settled()
+    assert sorted(server.patches) == ["a", "b"]
+
+
+async def test_a_pod_that_a_webhook_refuses_keeps_no_other_pod_from_its_annotation() -> None:
+    server = Server(a="n1", b="n1", c="n1")
+    whole = server.request
+
+    async def refusing(method: str, path: str, **more: Any) -> bytes:
+        if path.endswith("/a"):
+            raise ApiError(400, "BadRequest", 'admission webhook "no" denied the request', request=path)
+        return await whole(method, path, **more)
+
+    server.request = refusing  # type: ignore[method-assign]
+    async with annotating(server) as annotator:
+        annotator.saw(seen(pod("a", 0), pod("b", 1), pod("c", 4)))
+        await settled(0.3)
+    assert sorted(server.patches) == ["b", "c"]

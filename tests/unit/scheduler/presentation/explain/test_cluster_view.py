@@ -1,0 +1,172 @@
+"""Explanations and what fits say what kube-scheduler would do with the pod, and not the kubelet alone."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from scheduling import Service, counts, full, pod
+from topowise_scheduler import kube_scheduler
+from topowise_scheduler.kube_scheduler import Pod
+
+GPU = "nvidia.com/gpu"
+
+
+def asked(name: str = "a", cpu: str = "2", *, gpus: str = "", **fields: Any) -> Pod:
+    document = pod(name, cpu, **fields)
+    if gpus:
+        for amounts in document["spec"]["containers"][0]["resources"].values():
+            amounts[GPU] = gpus
+    return kube_scheduler.decode(json.dumps(document).encode())
+
+
+@pytest.fixture
+def service() -> Service:
+    """Eight free CPUs on each of these: a healthy node, and one for each thing that may be against one."""
+    made = Service("TightFit")
+    for name in ("good", "cordoned", "tainted", "silent", "other-pool", "gone", "gpu"):
+        made.report(counts(name, "8", included=()))
+    pool = {"pool": "a"}
+    made.put_node("good", labels=pool)
+    made.put_node("cordoned", {"unschedulable": True}, labels=pool)
+    made.put_node("tainted", {"taints": [{"key": "only", "value": "x", "effect": "NoSchedule"}]}, labels=pool)
+    made.put_node("silent", ready="Unknown", labels=pool)
+    made.put_node("other-pool", labels={"pool": "b"})
+    allocatable = {"cpu": "8", "memory": "64Gi", "pods": "110", GPU: "2"}
+    made.put_node("gpu", labels=pool, allocatable=allocatable)
+    made.put_node("virtual", labels=pool, allocatable={"cpu": "4", "memory": "64Gi", "pods": "110"})
+    return made
+
+
+def explained(service: Service, wanted: Pod) -> dict[str, tuple[str, str]]:
+    return {one.node: (one.verdict, one.text) for one in service.view.explanations(wanted, service.view.names)}
+
+
+def filled(service: Service, wanted: Pod) -> dict[str, int]:
+    counted = {}
+    for filling in service.view.fillings(wanted, service.view.names):
+        while filling.add():
+            pass
+        counted[filling.node] = filling.room().count
+    return counted
+
+
+def test_a_node_that_kube_scheduler_would_not_take_never_fits(service: Service) -> None:
+    shown = explained(service, asked(nodeSelector={"pool": "a"}))
+    assert {name: verdict for name, (verdict, _) in shown.items()} == {
+        "cordoned": "excluded",
+        "gone": "excluded",
+        "good": "fits",
+        "gpu": "fits",
+        "other-pool": "excluded",
+        "silent": "excluded",
+        "tainted": "excluded",
+        "virtual": "not reported",
+    }
+    for name, words in {
+        "cordoned": "the node is cordoned",
+        "gone": "node(s) without a Node object",
+        "other-pool": "the pod requires pool=a, the node has 'b'",
+        "silent": "the node is not ready",
+        "tainted": "only=x:NoSchedule",
+    }.items():
+        assert words in shown[name][1]
+    assert filled(service, asked(nodeSelector={"pool": "a"})) == {
+        **dict.fromkeys(("cordoned", "gone", "other-pool", "silent", "tainted"), 0),
+        "good": 4,
+        "gpu": 4,
+        "virtual": 2,
+    }
+
+
+def test_a_resource_that_a_node_does_not_have_is_none(service: Service) -> None:
+    """The kubelet of a node without the device plug-in knows nothing of the resource and says nothing against it."""
+    shown = explained(service, asked(gpus="1"))
+    assert shown["gpu"][0] == "fits"
+    assert shown["good"] == ("never", f"Insufficient {GPU}: asks for 1, the node has none")
+    assert shown["virtual"][0] == "never"
+    assert {name: count for name, count in filled(service, asked(gpus="1")).items() if count} == {"gpu": 2}
+
+
+def test_sums_count_every_pod_that_is_there_or_comes(service: Service) -> None:
+    service.put(pod("there", "1", node="virtual"))
+    service.put(pod("coming", "1", nominatedNodeName="virtual", priority=10))
+    assert explained(service, asked(cpu="3"))["virtual"] == (
+        "not now",
+        "Insufficient cpu: asks for 3, 2 of 4 are free",
+    )
+    # One that is evicted for is not in the way of a more important one.
+    assert explained(service, asked(cpu="3", priority=20))["virtual"][0] == "not reported"
+    # Nor is a pod in its own way.
+    assert explained(service, asked("there", "3", node="virtual"))["virtual"][0] == "not reported"
+
+
+def test_pods_are_counted_too(service: Service) -> None:
+    service.put_node("good", allocatable={"cpu": "8", "memory": "64Gi", "pods": "1"})
+    service.put(pod("small", "1m", "1Mi", node="good"))
+    assert explained(service, asked())["good"] == ("not now", "Too many pods: 1 of 1 are in use")
+
+
+def test_an_empty_node_that_would_not_do_weighs_more_than_what_is_free_now() -> None:
+    service = full()
+    service.put_node("n1", allocatable={"cpu": "16", "memory": "64Gi", "pods": "110"})
+    verdict, text = explained(service, asked(cpu="9"))["n1"]
+    assert verdict == "never"
+    assert "not even the empty node would do, whose largest NUMA node has cpu 8, not 9" in text
+    assert explained(service, asked(cpu="9", nodeSelector={"pool": "a"}))["n1"][0] == "excluded"
+
+
+def test_who_refuses_is_not_scored(service: Service) -> None:
+    """Scores are spread over the nodes that kube-scheduler would ask about, and over no others."""
+    service.put(pod("there", "3", node="gpu"))
+    names = ["good", "gpu", "virtual"]
+    alone = {one.node: one.score for one in service.view.explanations(asked(), names)}
+    among = {one.node: one.score for one in service.view.explanations(asked(), service.view.names)}
+    assert alone == {"good": 5, "gpu": 10, "virtual": 0}
+    assert {name: among[name] for name in names} == alone
+    assert among["cordoned"] == 0
+
+
+def test_where_nobody_told_of_nodes_kubelets_alone_are_asked() -> None:
+    service = Service()
+    service.report(counts("n1", "8", included=()))
+    assert explained(service, asked(nodeSelector={"pool": "a"}))["n1"][0] == "fits"
+    assert filled(service, asked()) == {"n1": 4}
+
+
+def test_what_is_not_looked_at_is_told_with_every_node(service: Service) -> None:
+    wanted = asked(volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "v"}}])
+    assert {one.not_looked_at for one in service.view.explanations(wanted, service.view.names)} == {("volumes",)}
+
+
+def test_a_bound_pod_is_asked_about_as_if_it_were_not(service: Service) -> None:
+    bound = kube_scheduler.unbound(asked(node="good"))
+    assert explained(service, bound)["gpu"][0] == "fits"
+    wish = kube_scheduler.unbound(asked(uid="", node="good"))
+    assert explained(service, wish)["gpu"] == (
+        "excluded",
+        "node(s) didn't match the requested node name: good",
+    )
+
+
+def test_the_verbs_are_asked_by_kube_scheduler_after_all_that(service: Service) -> None:
+    """It sends the nodes that have passed: what it would refuse itself is none of the extender's business."""
+    document = pod("a", nodeSelector={"pool": "a"})
+    assert service.fits(document, "good", "cordoned", "other-pool") == ["good", "cordoned", "other-pool"]
+
+
+def test_a_policy_that_nobody_knows_and_amounts_that_contradict_each_other_are_told(service: Service) -> None:
+    topology = counts("good", "8", policy="strict", included=())
+    service.report(topology)
+    assert explained(service, asked())["good"] == (
+        "fits",
+        "fits by sums alone: the policy of the node's Topology Manager is not known; "
+        "container c has CPUs on NUMA node 0",
+    )
+    assert service.view.explanations(asked(), ["good"])[0].policy == "unknown"
+    service.report(counts("good", "8", allocatable="0", included=()))
+    verdict, text = explained(service, asked())["good"]
+    assert verdict == "never"
+    assert "; of its report something could not be used: zones: node-0 cpu '8' available of an allocatable of 0" in text

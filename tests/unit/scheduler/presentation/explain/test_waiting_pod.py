@@ -1,0 +1,35 @@
+"""Who is in the way of a pod that waits are those who hold something where it comes nearest, reported or predicted."""
+
+from __future__ import annotations
+
+import msgspec
+
+from scheduling import Service, exact, kubelet, pod
+from topowise import pods
+from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.presentation.explain.waiting_pod import Obstacle, obstacle
+
+
+def wait(service: Service, cpu: str) -> Obstacle | None:
+    return obstacle(service.ledger, service.answers, service.put(pod("waits", cpu)), ["n1"])
+
+
+def admitted(node: Kubelet, *names: str) -> Kubelet:
+    for name in names:
+        node.admit(pods.decode(msgspec.json.encode(pod(name))))
+    return node
+
+
+def test_pods_in_the_way_are_named_before_they_are_reported_and_after() -> None:
+    """The first NUMA node gives three CPUs, the second one four; each pod has two."""
+    names = ("a", "b")
+    service = Service("TightFit")
+    service.report(exact(kubelet()))
+    for name in names:
+        service.put(pod(name, node="n1"))
+    before = wait(service, "4")
+    service.report(exact(admitted(kubelet(), *names), version="2"))
+    after = wait(service, "4")
+    assert before is not None
+    assert before.in_the_way == ("default/b",)
+    assert after == before

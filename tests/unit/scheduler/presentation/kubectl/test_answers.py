@@ -1,0 +1,304 @@
+"""What commands say is what the service says, what fits fits, and exit statuses tell yes, no and trouble."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from scheduling import Service
+from topowise import nrt, pods
+from topowise.errors import SourceError
+from topowise_scheduler import kube_scheduler
+from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.presentation.kubectl import __main__ as program
+from topowise_scheduler.presentation.kubectl import arguments, cluster, simulate
+from topowise_scheduler.presentation.kubectl.console import Answer
+
+Ask = Callable[..., Answer]
+Save = Callable[..., str]
+
+
+def manifest(tmp_path: Path, *documents: dict[str, Any]) -> str:
+    file = tmp_path / "manifest.yaml"
+    file.write_text(yaml.safe_dump_all(documents))
+    return str(file)
+
+
+def make(cpu: str, memory: str = "4Gi", name: str = "new", **spec: Any) -> dict[str, Any]:
+    amounts = {"cpu": cpu, "memory": memory}
+    container = {"name": "app", "resources": {"requests": amounts, "limits": amounts}}
+    return {"kind": "Pod", "metadata": {"name": name}, "spec": {"containers": [container], **spec}}
+
+
+def deployment(replicas: int, cpu: str, **spec: Any) -> dict[str, Any]:
+    template = make(cpu, **spec)
+    return {
+        "kind": "Deployment",
+        "metadata": {"name": "web"},
+        "spec": {"replicas": replicas, "template": {"spec": template["spec"]}},
+    }
+
+
+@pytest.mark.parametrize("cpu", ["2", "10", "12", "24", "33", "500m"])
+def test_explain_says_what_the_service_would(cpu: str, ask: Ask, saved: Save, tmp_path: Path) -> None:
+    document = make(cpu)
+    objects = json.loads(Path(saved()).read_text())["items"]
+    service = Service("TightFit")
+    for one in objects:
+        if one["kind"] == "Pod":
+            service.put(one, is_news=False)
+    # Long enough that nobody doubts where the pods lie.
+    service.clock.now += 100_000
+    for one in objects:
+        if one["kind"] == "NodeResourceTopology":
+            service.report(msgspec.convert(one, nrt.NodeResourceTopology))
+    for one in objects:
+        if one["kind"] == "Node":
+            service.nodes.apply("ADDED", service.nodes.decode(json.dumps(one).encode()))
+    names = service.view.names
+    listed_by_it = service.view.explanations(msgspec.convert(document, kube_scheduler.Pod), names)
+    said = {one.node: (one.verdict, one.score, one.text) for one in listed_by_it}
+    shown = json.loads(ask("explain", "-f", manifest(tmp_path, document), "--nodes-file", saved(), "-o", "json").text)
+    assert {one["node"]: (one["verdict"], one["score"], one["text"]) for one in shown} == said
+
+
+@pytest.mark.parametrize("cpu", ["1", "4", "6", "14"])
+def test_fits_is_what_the_kubelets_take(cpu: str, ask: Ask, saved: Save, tmp_path: Path, metal_a: Kubelet) -> None:
+    decoded = msgspec.convert(make(cpu, "2Gi"), pods.Pod)
+    count = 0
+    while metal_a.admit(msgspec.structs.replace(decoded, metadata=pods.Metadata(uid=f"more-{count}"))).admitted:
+        count += 1
+    objects = [one for one in json.loads(Path(saved()).read_text())["items"] if one["kind"] != "Node"]
+    file = saved(*objects, name="no-nodes.json")
+    answer = ask("fits", "-f", manifest(tmp_path, make(cpu, "2Gi")), "--nodes-file", file, "-o", "json")
+    rooms = {room["node"]: room for room in json.loads(answer.text)["nodes"]}
+    assert rooms["metal-a"]["count"] == count
+    assert rooms["metal-a"]["limit"].startswith(("container app needs", "OutOf"))
+
+
+def test_simulate_places_as_many_as_fit(ask: Ask, saved: Save, tmp_path: Path) -> None:
+    """Whatever the order, identical pods end up where there is room for them."""
+    fits = json.loads(ask("fits", "-f", manifest(tmp_path, make("10")), "--nodes-file", saved(), "-o", "json").text)[
+        "fits"
+    ]
+    for strategy in ("TightFit", "LeastAllocated", "MostAllocated", "BalancedAllocation", "NUMAAware"):
+        file = manifest(tmp_path, deployment(fits + 2, "10"))
+        words = ("simulate", "-f", file, "--nodes-file", saved(), "-o", "json", "--strategy", strategy)
+        shown = json.loads(ask(*words).text)
+        assert (shown["placed"], shown["refused"]) == (fits, 2)
+        placed = [pod["containers"]["app"] for pod in shown["pods"] if pod["node"].startswith("metal")]
+        assert all(len(place["numa"]) == 1 for place in placed)
+        cpus = [(pod["node"], pod["containers"]["app"]["cpus"]) for pod in shown["pods"] if pod["node"] != ""]
+        assert len(set(cpus)) == len(cpus)
+
+
+def test_simulate_takes_priorities_first_and_then_the_order_of_files(ask: Ask, saved: Save, tmp_path: Path) -> None:
+    classes = {"kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000}
+    objects = json.loads(Path(saved()).read_text())["items"]
+    file = saved(*objects, classes, name="with-classes.json")
+    wanted = manifest(
+        tmp_path,
+        make("1", name="first"),
+        make("1", name="named", priorityClassName="high"),
+        make("1", name="written", priority=2000),
+        make("1", name="second"),
+        make("1", name="odd", priorityClassName="nobody-knows"),
+    )
+    answer = ask("simulate", "-f", wanted, "--nodes-file", file, "-o", "json")
+    names = [pod["pod"] for pod in json.loads(answer.text)["pods"]]
+    assert names == ["default/written", "default/named", "default/first", "default/second", "default/odd"]
+    assert "warning: priority class 'nobody-knows' is not known; its pods are taken to have priority 0" in answer.notes
+
+
+def test_simulate_tells_how_far_it_is(saved: Save, tmp_path: Path) -> None:
+    words = ["simulate", "-f", manifest(tmp_path, deployment(3, "10")), "--nodes-file", saved()]
+    known, wanted, _ = cluster.open_with_manifests(arguments.parser("0").parse_args(words))
+    told: list[str] = []
+    simulate.Simulation(known).place(wanted, told.append)
+    assert told == ["pod 1 of 3", "pod 2 of 3", "pod 3 of 3"]
+
+
+def test_simulate_keeps_off_nodes_that_kube_scheduler_would_not_use(ask: Ask, saved: Save, tmp_path: Path) -> None:
+    objects = json.loads(Path(saved()).read_text())["items"]
+    for one in objects:
+        if one["kind"] == "Node" and one["metadata"]["name"] in ("metal-b", "metal-c"):
+            one["spec"]["taints"] = [{"key": "gpu", "value": "only", "effect": "NoSchedule"}]
+    file = saved(*objects, name="tainted.json")
+
+    def nodes_of(**spec: Any) -> set[str]:
+        wanted = manifest(tmp_path, deployment(3, "10", **spec))
+        shown = json.loads(ask("simulate", "-f", wanted, "--nodes-file", file, "-o", "json").text)
+        return {pod["node"] for pod in shown["pods"]}
+
+    assert nodes_of(nodeSelector={"pool": "metal"}) == {"metal-a"}
+    tolerations = [{"key": "gpu", "operator": "Exists"}]
+    assert nodes_of(nodeSelector={"pool": "metal"}, tolerations=tolerations) <= {"metal-a", "metal-b"}
+    assert nodes_of(nodeSelector={"pool": "none"}) == {""}
+
+
+def test_a_job_without_completions_has_as_many_pods_as_run_at_once(ask: Ask, saved: Save, tmp_path: Path) -> None:
+    template = {"spec": deployment(1, "2")["spec"]["template"]["spec"]}
+    for spec in ({"parallelism": 3}, {"parallelism": 3, "completions": None}, {"parallelism": 9, "completions": 3}):
+        job = {"kind": "Job", "metadata": {"name": "work"}, "spec": {**spec, "template": template}}
+        (tmp_path / "job.json").write_text(json.dumps(job))
+        answer = ask("simulate", "-f", str(tmp_path / "job.json"), "--nodes-file", saved(), "-o", "json")
+        assert len(json.loads(answer.text)["pods"]) == 3
+
+
+def test_a_manifest_of_a_pod_that_is_there_asks_for_another_one(ask: Ask, saved: Save, tmp_path: Path) -> None:
+    objects = json.loads(Path(saved()).read_text())["items"]
+    (late,) = [one for one in objects if one["metadata"]["name"] == "late"]
+    there = manifest(tmp_path, late)
+    as_new = {
+        **late,
+        "metadata": {"name": "late", "namespace": "ml"},
+        "spec": {"containers": late["spec"]["containers"]},
+    }
+    counts = []
+    for document in (late, as_new):
+        there = manifest(tmp_path, document)
+        counts.append(json.loads(ask("fits", "-f", there, "--nodes-file", saved(), "-o", "json").text)["fits"])
+    assert counts[0] == counts[1] == 2
+    shown = json.loads(ask("simulate", "-f", there, "-f", there, "--nodes-file", saved(), "-o", "json").text)
+    assert {pod["node"] for pod in shown["pods"]} == {"metal-a", "metal-b"}
+
+
+def test_what_makes_no_pods_now_can_still_be_asked_about(ask: Ask, saved: Save, tmp_path: Path) -> None:
+    file = manifest(tmp_path, deployment(0, "10"))
+    assert json.loads(ask("fits", "-f", file, "--nodes-file", saved(), "-o", "json").text)["fits"] > 0
+    assert "0 of 0 pods placed" in ask("simulate", "-f", file, "--nodes-file", saved()).text
+
+
+STATUSES = {
+    "nodes -f {cluster}": 0,
+    "nodes -f {empty}": 0,
+    "nodes -f {missing}": 2,
+    "nodes -f {broken}": 2,
+    "nodes --no-such-option": 2,
+    "": 0,
+    "node metal-a -f {cluster}": 0,
+    "node nobody -f {cluster}": 2,
+    "node metal-a --pods -f {reports}": 2,
+    "explain late -n ml --nodes-file {cluster}": 0,
+    "explain late --nodes-file {cluster}": 2,
+    "explain --nodes-file {cluster}": 2,
+    "explain -f {small} --nodes-file {cluster}": 0,
+    "explain -f {giant} --nodes-file {reports}": 1,
+    "explain -f {cluster} --nodes-file {empty}": 2,
+    "fits -f {small} --nodes-file {cluster}": 0,
+    "fits -f {giant} --nodes-file {cluster}": 1,
+    "fits -f {empty} --nodes-file {cluster}": 2,
+    "simulate -f {small} --nodes-file {cluster}": 0,
+    "simulate -f {small} -f {giant} --nodes-file {cluster}": 1,
+    "simulate -f {unreadable} --nodes-file {cluster}": 2,
+    "doctor -f {healthy}": 0,
+    "doctor -f {cluster}": 1,
+    "doctor -f {missing}": 2,
+    "doctor -f {healthy} --scheduler-config {small}": 2,
+    "help": 0,
+    "help explain": 0,
+    "help nobody": 2,
+    "nodes -f - --watch": 2,
+    "nodes -f {missing} --watch": 2,
+    "nodes -f {cluster} --watch --interval 0": 2,
+    "simulate --nodes-file {cluster}": 2,
+    "defrag late -n ml --nodes-file {cluster}": 0,
+    "completion kubectl": 0,
+    "completion bash": 2,
+}
+
+
+@pytest.mark.parametrize("words", STATUSES)
+def test_exit_statuses(words: str, saved: Save, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    objects = json.loads(Path(saved()).read_text())["items"]
+    reports = [one for one in objects if one["kind"] == "NodeResourceTopology"]
+    healthy = [
+        one
+        for one in objects
+        if one["metadata"]["name"] == "metal-a" or one.get("spec", {}).get("nodeName") == "metal-a"
+    ]
+    for name, pod in (("small", make("1")), ("giant", make("500")), ("unreadable", make("much"))):
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(pod))
+    files = {
+        "cluster": saved(),
+        "reports": saved(*reports, name="reports.json"),
+        "healthy": saved(*healthy, name="healthy.json"),
+        "empty": str(tmp_path / "empty.yaml"),
+        "missing": str(tmp_path / "missing"),
+        "broken": str(tmp_path / "broken.yaml"),
+        **{name: str(tmp_path / f"{name}.yaml") for name in ("small", "giant", "unreadable")},
+    }
+    Path(files["empty"]).write_text("")
+    Path(files["broken"]).write_text("{[")
+    try:
+        status = program.main([word.format(**files) for word in words.split()])
+    except SystemExit as exit_:
+        status = int(str(exit_.code))
+    out, err = capfd.readouterr()
+    assert status == STATUSES[words], out + err
+    if status == 2:
+        assert not out
+        assert "error: " in err
+        assert len([line for line in err.splitlines() if line.startswith("error")]) <= 1
+
+
+def test_errors_name_the_thing_and_what_was_expected(ask: Ask, saved: Save, tmp_path: Path) -> None:
+    for words, shown in (
+        (
+            f"node nobody -f {saved()}",
+            "'nobody', expected the name of a reported node: edge-1, metal-a, metal-b, metal-c",
+        ),
+        (f"explain x --nodes-file {saved()}", "has no Pod default/x, expected it there"),
+        ("explain", "explain: expected either a pod, a workload (deploy/NAME), or -f FILE"),
+    ):
+        with pytest.raises(SourceError) as caught:
+            ask(*words.split())
+        assert shown in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["high", 1.5, "\u00b2"])
+def test_a_priority_that_is_no_number_is_one_line(value: Any, ask: Ask, saved: Save, tmp_path: Path) -> None:
+    classes = {"kind": "PriorityClass", "metadata": {"name": "odd"}, "value": value}
+    file = saved(*json.loads(Path(saved()).read_text())["items"], classes, name="odd.json")
+    with pytest.raises(SourceError, match=r"PriorityClass 'odd' cannot be read: .*value"):
+        ask("simulate", "-f", manifest(tmp_path, make("1")), "--nodes-file", file)
+
+
+@pytest.mark.parametrize("name", ["worker-\u00b2", "worker-" + "9" * 5000, "\u0663"])
+def test_a_pod_of_any_name_is_drawn(name: str, ask: Ask, saved: Save) -> None:
+    """Names of pods come out of an attribute, where nobody has checked them."""
+    items = json.loads(Path(saved()).read_text())["items"]
+    text = json.dumps(next(one for one in items if one["kind"] == nrt.KIND and one["metadata"]["name"] == "metal-a"))
+    (held,) = [one["value"] for one in json.loads(text)["attributes"] if one["name"] == "topowise.io/holdings"]
+    first = json.loads(held)[0][1]
+    document = json.loads(text.replace(f'\\"{first}\\"', f'\\"{name}\\"'))
+    assert name[:9] in ask("node", "metal-a", "-f", saved(document, name="odd.json")).text
+
+
+def test_what_is_shown_is_printed_for_programs(ask: Ask, saved: Save, tmp_path: Path) -> None:
+    nodes = json.loads(ask("nodes", "-f", saved(), "-o", "json").text)
+    assert nodes == yaml.safe_load(ask("nodes", "-f", saved(), "-o", "yaml").text)
+    (metal_b,) = [one for one in nodes if one["node"] == "metal-b"]
+    drawn = json.loads(ask("node", "metal-b", "-f", saved(), "-o", "json").text)
+    assert drawn == yaml.safe_load(ask("node", "metal-b", "-f", saved(), "-o", "yaml").text)
+    assert [zone["free"] for zone in drawn["zones"]] == [zone["free"] for zone in metal_b["zones"]]
+    with_late = json.loads(ask("node", "metal-b", "--pods", "-f", saved(), "-o", "json").text)
+    assert [one["pod"] for one in with_late["pods"]] == ["db/postgres-0", "ml/late"]
+    assert with_late["zones"][0]["free"]["cpu"] == "4"
+    file = manifest(tmp_path, make("6"), make("500", name="giant"))
+    for command in ("explain", "fits", "simulate"):
+        words = (command, "-f", file, "--nodes-file", saved(), "-o")
+        assert json.loads(ask(*words, "json").text) == yaml.safe_load(ask(*words, "yaml").text)
+    fitting = "node/metal-c\nnode/metal-b\nnode/metal-a\n"
+    for command in ("explain", "fits"):
+        named = ask(command, "-f", file, "--nodes-file", saved(), "-o", "name").text
+        assert sorted(named.split()) == sorted([*fitting.split(), "node/edge-1"])
+    doctor = ("doctor", "-f", saved(), "-o")
+    assert json.loads(ask(*doctor, "json").text) == yaml.safe_load(ask(*doctor, "yaml").text)

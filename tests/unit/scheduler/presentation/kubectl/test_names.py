@@ -1,0 +1,114 @@
+"""Objects by their names and labels, as kubectl takes them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from topowise.errors import SourceError
+from topowise_scheduler.presentation.kubectl import arguments, selection
+from topowise_scheduler.presentation.kubectl.console import Answer
+
+Ask = Callable[..., Answer]
+Save = Callable[..., str]
+LABELS: Mapping[str, str] = {"pool": "metal", "zone": "a"}
+
+
+@pytest.mark.parametrize(
+    ("text", "matches"),
+    [
+        ("", True), ("pool=metal", True), ("pool==metal,zone=a", True), ("pool=metal,zone=b", False), ("gpu", False),
+        ("pool!=metal", False), ("gpu!=yes", True), ("pool", True), ("!gpu", True), ("! pool", False),
+        ("pool in (metal, virtual)", True), ("zone notin (a,b),pool", False), ("gpu notin (yes)", True),
+        ("pool in (x),zone=a", False), ("index=x", False),
+    ],
+)  # fmt: skip
+def test_a_selector_is_that_of_kubectl(text: str, matches: bool) -> None:
+    assert selection.selector(text)(LABELS) is matches
+
+
+@pytest.mark.parametrize("text", ["a=b=c", "a in b", "in (a)", "=b", "a b", "!", "a,,b"])
+def test_a_selector_that_cannot_be_read_is_one_line(text: str) -> None:
+    with pytest.raises(SourceError, match=r"cannot be read at .*expected a selector such as a=b"):
+        selection.selector(text)
+
+
+def test_every_order_of_the_command_line_is_known(ask: Ask, saved: Save) -> None:
+    def order(*words: str) -> list[str]:
+        return ask("nodes", "-f", saved(), "-o", "name", *words).text.replace("node/", "").split()
+
+    assert order() == order("--sort-by", "name") == ["edge-1", "metal-a", "metal-b", "metal-c"]
+    assert order("--sort-by", "cpu") == ["metal-c", "metal-a", "metal-b", "edge-1"]
+    assert order("--sort-by", "memory") == ["metal-c", "metal-a", "metal-b", "edge-1"]
+    assert order("--sort-by", "devices") == ["metal-b", "metal-a", "edge-1", "metal-c"]
+    assert order("--sort-by", "fragmentation")[0] == "edge-1"
+    assert order("--sort-by", "changed") == ["metal-c", "edge-1", "metal-b", "metal-a"]
+    assert set(arguments.SORTS) == selection.KEYS.keys()
+
+
+def test_nodes_are_picked_by_name_and_by_label(ask: Ask, saved: Save) -> None:
+    assert ask("nodes", "node/metal-b", "edge-1", "-f", saved(), "-o", "name").text == "node/edge-1\nnode/metal-b\n"
+    assert ask("nodes", "-l", "pool=metal", "-f", saved(), "-o", "name").text == "node/metal-a\nnode/metal-b\n"
+    assert ask("nodes", "-l", "pool=none", "-f", saved()) == Answer("", notes=("No nodes match.",))
+    assert "NODE" not in ask("nodes", "--no-headers", "-f", saved(), "-o", "wide").text
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("nodes nosuch -f {cluster}", "no such node 'nosuch', expected the name of a reported node: edge-1, metal-a"),
+        ("nodes pod/a -f {cluster}", "pod/a: expected NAME or node/NAME"),
+        ("nodes -l a=b -f {reports}", "the saved objects have no Nodes, whose labels it selects"),
+        ("explain late -n ml --nodes-file {cluster} --node nosuch", "--node: no such node 'nosuch', expected"),
+        (
+            "explain node/a --nodes-file {cluster}",
+            "expected NAME or KIND/NAME with one of pod, deployment, statefulset",
+        ),
+        ("explain deploy/web --nodes-file {cluster}", "has no Deployment default/web, expected it there"),
+        ("explain deploy/web --service http://x", "accepts only pods, expected no 'deploy/web'"),
+        (
+            "fits --nodes-file {cluster}",
+            "fits: expected either a pod, a workload (deploy/NAME), or -f FILE",
+        ),
+    ],
+)
+def test_what_is_not_there_is_one_line(words: str, said: str, ask: Ask, saved: Save) -> None:
+    reports = [one for one in json.loads(Path(saved()).read_text())["items"] if "zones" in one]
+    files = {"cluster": saved(), "reports": saved(*reports, name="reports.json")}
+    with pytest.raises(SourceError) as caught:
+        ask(*[word.format(**files) for word in words.split()])
+    assert said in str(caught.value)
+
+
+def test_pods_and_what_makes_pods_are_asked_for_by_name(ask: Ask, saved: Save) -> None:
+    items = json.loads(Path(saved()).read_text())["items"]
+    late = next(one for one in items if one["metadata"]["name"] == "late")
+    template: dict[str, Any] = {"metadata": {}, "spec": {"containers": late["spec"]["containers"]}}
+    web = {"kind": "Deployment", "metadata": {"name": "web"}, "spec": {"replicas": 3, "template": template}}
+    files = ("--nodes-file", saved(*items, web, name="with-web.json"))
+    by_name, by_kind = (ask("explain", name, "-n", "ml", *files).text for name in ("late", "pod/late"))
+    assert by_name == by_kind
+    assert ask("explain", "deploy/web", *files).text.startswith("Pod default/web: fits ")
+    assert ask("fits", "deploy/web", *files).text.startswith("default/web: ")
+    assert ask("fits", "po/late", "-n", "ml", *files).text.startswith("ml/late: ")
+
+
+def test_hundreds_of_nodes_are_summed_up_unless_all_are_asked_for(ask: Ask, saved_many: str, tmp_path: Path) -> None:
+    manifest = tmp_path / "pod.json"
+    limits = {"cpu": "12", "memory": "8Gi"}
+    pod = {
+        "kind": "Pod",
+        "metadata": {"name": "p"},
+        "spec": {"containers": [{"name": "c", "resources": {"limits": limits}}]},
+    }
+    manifest.write_text(json.dumps(pod))
+    words = ("explain", "-f", str(manifest), "--nodes-file", saved_many)
+    summed, every = ask(*words), ask(*words, "--all")
+    assert len(summed.text.splitlines()) < 10
+    assert len([line for line in every.text.splitlines() if line.startswith("edge-")]) == 300
+    assert len([note for note in summed.notes if "'much'" in note]) == 1
+    assert len(ask(*words, "--node", "edge-001").text.splitlines()) == 4

@@ -1,0 +1,165 @@
+"""The program as a process: how fast it starts, what it loads, pipes, colours, and kubectl's completion."""
+
+from __future__ import annotations
+
+import os
+import pty
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Save = Callable[..., str]
+
+PROGRAM = (sys.executable, "-m", "topowise_scheduler.presentation.kubectl")
+HERE = Path(__file__).parent
+
+
+def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*PROGRAM, *words], capture_output=True, text=True, env=os.environ | environment, check=False, timeout=60
+    )
+
+
+def _cpu_of_children() -> float:
+    """Seconds; a busy machine takes longer on the wall."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def test_nodes_starts_at_once_and_loads_nothing_heavy(saved: Save) -> None:
+    words = ["nodes", "-f", saved()]
+    best = 60.0
+    for _ in range(5):
+        began = _cpu_of_children()
+        assert run(*words).returncode == 0
+        best = min(best, _cpu_of_children() - began)
+    # 0.12 s on an idle machine; the bound has room for a slow one.
+    assert best < 0.6
+    heavy = ("numpy", "rich", "kubernetes", "aiohttp", "grpc", "asyncio", "topowise_scheduler.engine")
+    code = (
+        "import sys; from topowise_scheduler.presentation.kubectl.__main__ import main; main(sys.argv[1:]); "
+        f"print([name for name in {heavy!r} if name in sys.modules], file=sys.stderr)"
+    )
+    for more in (words, ["node", "metal-a", "-f", saved()], ["completion", "kubectl"]):
+        done = subprocess.run([sys.executable, "-c", code, *more], capture_output=True, text=True, check=True)
+        assert done.stderr.splitlines()[-1] == "[]"
+
+
+def test_a_closed_pipe_is_no_error(saved: Save) -> None:
+    for words in (["nodes"], ["node", "metal-c", "-o", "svg"]):
+        command = " ".join([*PROGRAM, *words, "-f", saved()])
+        done = subprocess.run(
+            ["bash", "-c", f"{command} | true; echo ${{PIPESTATUS[0]}}"], capture_output=True, text=True, check=True
+        )
+        assert done.stdout == "0\n"
+        assert done.stderr == ""
+
+
+def test_stdin_and_a_svg_in_a_pipe(saved: Save) -> None:
+    text = Path(saved()).read_bytes()
+    done = subprocess.run(
+        [*PROGRAM, "node", "metal-a", "-f", "-", "-o", "svg"], input=text, capture_output=True, check=True
+    )
+    assert done.stdout.startswith(b"<svg ")
+    assert done.stdout.endswith(b"</svg>\n")
+
+
+def on_terminal(words: list[str], **environment: str) -> str:
+    """What the program writes to a terminal of 80 columns."""
+    import fcntl
+    import struct
+    import termios
+
+    parent, child = pty.openpty()
+    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    inherited = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "TERM")}
+    process = subprocess.Popen(
+        [*PROGRAM, *words], stdout=child, stderr=subprocess.DEVNULL, env=inherited | {"TERM": "xterm"} | environment
+    )
+    os.close(child)
+    shown = b""
+    while True:
+        try:
+            part = os.read(parent, 65536)
+        except OSError:
+            break
+        if not part:
+            break
+        shown += part
+    process.wait(10)
+    os.close(parent)
+    return shown.decode()
+
+
+def test_colours_are_for_terminals_that_want_them(saved: Save) -> None:
+    words = ["explain", "-f", str(HERE / "manifests.yaml"), "--nodes-file", saved()]
+    assert "\x1b[" in on_terminal(words)
+    assert "\x1b[" not in on_terminal(words, NO_COLOR="1")
+    assert "\x1b[" not in on_terminal(words, TERM="dumb")
+    assert "\x1b[" not in run(*words).stdout
+
+
+def test_ascii_where_the_terminal_knows_nothing_else(saved: Save) -> None:
+    for words in (["nodes", "-f", saved()], ["node", "metal-a", "-f", saved()]):
+        assert run(*words, PYTHONIOENCODING="ascii").stdout.isascii()
+
+
+def test_documents_are_utf_8_and_tables_say_what_they_can(saved: Save, tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONIOENCODING": "latin-1"}
+    drawn = subprocess.run(
+        [*PROGRAM, "node", "metal-a", "-o", "svg", "-f", saved()], capture_output=True, check=True, env=environment
+    )
+    assert "·" in drawn.stdout.decode()
+    odd = tmp_path / "odd.yaml"
+    odd.write_text(Path(saved()).read_text().replace("nvidia.com/gpu", "firma.de/größe"))
+    for form in ("wide", "json"):
+        done = run("nodes", "-o", form, "-f", str(odd), PYTHONIOENCODING="ascii")
+        assert (done.returncode, "firma.de/" in done.stdout, "Traceback" in done.stderr) == (0, True, False)
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ([""], "nodes node explain fits simulate defrag doctor completion help"),
+        (["no"], "nodes node"),
+        (["node", "-f", "CLUSTER", "metal-"], "metal-a metal-b metal-c"),
+        (["node", "-f", "CLUSTER", "-o", ""], "text svg wide json yaml"),
+        (["explain", "--nodes-file", "CLUSTER", "--node", "e"], "edge-1"),
+        (["simulate", "--strategy", "Least"], "LeastAllocated LeastNUMANodes"),
+        (["doctor", "--sch"], "--scheduler-config"),
+        (["completion", "k"], "kubectl"),
+        (["help", "no"], "nodes node"),
+        (["nodes", "-f", "CLUSTER", "edge-1", "metal-a"], "metal-a"),
+        (["node", "-f", "CLUSTER", "node/e"], "node/edge-1"),
+        (["explain", "-f", "nosuch", "--nodes-file", "CLUSTER", "--node", "edge"], "edge-1"),
+        (["fits", "nobody/"], ""),
+        (["nodes", "--interval", ""], ""),
+        (["nobody", ""], ""),
+    ],
+)
+def test_completion(words: list[str], shown: str, saved: Save) -> None:
+    done = run("__complete", *(word.replace("CLUSTER", saved()) for word in words))
+    *candidates, directive = done.stdout.splitlines()
+    assert [candidate.split("\t")[0] for candidate in candidates] == shown.split()
+    assert directive == ":4"
+
+
+def test_completion_of_files_is_the_shells() -> None:
+    assert run("__complete", "simulate", "-f", "").stdout == ":0\n"
+
+
+def test_the_completion_hook_is_a_script(tmp_path: Path) -> None:
+    program = tmp_path / "kubectl-topowise"
+    program.write_text(f'#!/bin/sh\nexec {" ".join(PROGRAM)} "$@"\n')
+    program.chmod(0o755)
+    hook = tmp_path / "kubectl_complete-topowise"
+    hook.write_text(run("completion", "kubectl").stdout)
+    hook.chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    words = [str(hook), "completion", "k"]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("kubectl\n:4\n", "")

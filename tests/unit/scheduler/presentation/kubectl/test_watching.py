@@ -1,0 +1,118 @@
+"""`--watch` writes what is new, `-f` reads what kubectl's reads, `help` helps."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from topowise.errors import SourceError
+from topowise_scheduler.presentation.kubectl import __main__ as program
+from topowise_scheduler.presentation.kubectl import arguments, nodes, watching
+from topowise_scheduler.presentation.kubectl.console import Answer, Console
+
+Ask = Callable[..., Answer]
+Save = Callable[..., str]
+
+
+class _EnoughError(Exception):
+    pass
+
+
+def watched(words: list[str], steps: list[Callable[[], object]], console: Console) -> None:
+    """Between two questions a step is done; after the last one it ends."""
+    options = arguments.parser("0").parse_args(words)
+    left, now = iter(steps), [console.now]
+
+    def pause(seconds: float) -> None:
+        now[0] += seconds
+        step = next(left, None)
+        if step is None:
+            raise _EnoughError
+        step()
+
+    with pytest.raises(_EnoughError):
+        watching.watch(lambda: nodes.run(options, console._replace(now=now[0])), options, console, pause)
+
+
+def test_a_pipe_gets_what_is_new(saved: Save, capfd: pytest.CaptureFixture[str]) -> None:
+    file = Path(saved())
+    items: list[dict[str, Any]] = json.loads(file.read_text())["items"]
+    reports = [one for one in items if "zones" in one]
+    steps: list[Callable[[], object]] = [
+        lambda: None,
+        lambda: saved(*reports[:1]),
+        lambda: file.rename(file.with_suffix(".away")),
+        lambda: None,
+        lambda: file.with_suffix(".away").rename(file),
+    ]
+    watched(["nodes", "-f", str(file), "-w", "--interval", "60", "--no-headers"], steps, Console(now=1.78e9))
+    out, err = capfd.readouterr()
+    first, second, third = out.split("\n\n")
+    assert [len(text.splitlines()) for text in (first, second, third)] == [4, 1, 1]
+    # Only the age differs of what is shown again once the file is back.
+    assert second.split()[:-1] == third.split()[:-1]
+    assert err == f"error: {file}: cannot be read: No such file or directory; asked again in 60 s\n"
+
+
+def test_a_terminal_is_drawn_anew(saved: Save, capfd: pytest.CaptureFixture[str]) -> None:
+    watched(["nodes", "-f", saved(), "-w"], [lambda: None] * 2, Console(width=200, now=1.78e9))
+    assert capfd.readouterr().out.count("\x1b[H\x1b[2J") == 3
+
+
+@pytest.fixture
+def directory(tmp_path: Path, saved: Save) -> Iterator[Path]:
+    """The saved cluster in two files, served over HTTP too; the working directory."""
+    items = json.loads(Path(saved()).read_text())["items"]
+    found = tmp_path / "saved"
+    (found / "below").mkdir(parents=True)
+    (found / "reports.yaml").write_text(json.dumps({"items": [one for one in items if "zones" in one]}))
+    (found / "others.json").write_text(json.dumps({"items": [one for one in items if "zones" not in one]}))
+    (found / "below" / "broken.json").write_text("{[")
+    (found / "notes.txt").write_text("{[")
+    yield found
+
+
+def test_directories_and_addresses_are_read(directory: Path, ask: Ask, saved: Save) -> None:
+    expected = ask("nodes", "-f", saved()).text
+    assert ask("nodes", "-f", str(directory)).text == expected
+    handler = partial(http.server.SimpleHTTPRequestHandler, directory=os.fspath(directory))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        assert ask("nodes", "-f", f"{address}/reports.yaml").text == expected
+        with pytest.raises(SourceError, match=r"nosuch: cannot be fetched: .*File not found"):
+            ask("nodes", "-f", f"{address}/nosuch")
+        server.shutdown()
+    with pytest.raises(SourceError, match=f"{address}/reports.yaml: cannot be fetched: .*refused"):
+        ask("nodes", "-f", f"{address}/reports.yaml")
+    with pytest.raises(
+        SourceError, match=r"below: is a directory without any \.json or \.yaml or \.yml, expected some"
+    ):
+        (directory / "below" / "broken.json").unlink()
+        ask("nodes", "-f", str(directory / "below"))
+
+
+def test_nodes_are_picked_by_label_for_pods_too(ask: Ask, saved: Save) -> None:
+    for command in ("explain", "fits"):
+        words = (command, "late", "-n", "ml", "--nodes-file", saved(), "-l", "pool=metal", "-o", "name")
+        assert set(ask(*words).text.split()) <= {"node/metal-a", "node/metal-b"}
+        assert json.loads(ask(*words[:-1], "json").text)
+
+
+def test_help_is_of_a_command_too(capfd: pytest.CaptureFixture[str]) -> None:
+    def said(*words: str) -> str:
+        with pytest.raises(SystemExit) as ended:
+            program.main(list(words))
+        assert ended.value.code == 0
+        return capfd.readouterr().out
+
+    assert said() == said("help") == said("--help")
+    assert said("help", "fits") == said("fits", "--help") != said()

@@ -1,0 +1,274 @@
+"""Counts never admit more than they say, whatever they say; and what the simplest machine with them is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from topowise import nrt, pods, quantity
+from topowise_scheduler import report
+from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.kubelet.admission import Admission
+
+MI = 1 << 20
+TopologyOf = Callable[..., nrt.NodeResourceTopology]
+PodOf = Callable[..., pods.Pod]
+
+
+def kubelet_of(topology: nrt.NodeResourceTopology) -> Kubelet:
+    found = report.read(topology)
+    assert found.precision == "counts"
+    return report.kubelet_of(found, lambda _name: None)
+
+
+# ---- never more permissive
+
+
+def triples(unit: int, most: int, suffix: str = "") -> st.SearchStrategy[tuple[str, str, str]]:
+    """(capacity, allocatable, available), which may contradict each other."""
+    amount = st.integers(-2, most).map(lambda number: f"{number * unit}{suffix}")
+    return st.tuples(amount, amount, amount)
+
+
+ZONES = st.lists(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "cpu": triples(500, 20, "m"),
+            "memory": triples(MI // 2 + 1, 20),
+            "hugepages-2Mi": triples(MI, 8),
+            "gpu": triples(1, 4),
+        },
+    ),
+    min_size=1,
+    max_size=4,
+)
+WANTED = st.fixed_dictionaries(
+    {"cpu": st.sampled_from(["500m", "1", "2", "3"]), "memory": st.integers(1, 6).map(lambda number: number * MI)},
+    optional={"gpu": st.integers(0, 2), "hugepages-2Mi": st.integers(0, 2).map(lambda number: 2 * number * MI)},
+)
+PODS = st.lists(st.tuples(st.lists(WANTED, min_size=1, max_size=3), st.booleans()), min_size=1, max_size=6)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    zones=ZONES,
+    wanted=PODS,
+    policy=st.sampled_from(["none", "best-effort", "restricted", "single-numa-node"]),
+    scope=st.sampled_from(["container", "pod"]),
+    ids=st.sampled_from([(0, 1, 2, 3), (0, 8, 9, 17)]),
+)
+def test_what_is_admitted_fits_what_is_available(
+    zones: list[dict[str, tuple[str, str, str]]],
+    wanted: list[tuple[list[dict[str, Any]], bool]],
+    policy: str,
+    scope: str,
+    ids: tuple[int, ...],
+) -> None:
+    document = {
+        "metadata": {"name": "n1"},
+        "attributes": [
+            {"name": "topologyManagerPolicy", "value": policy},
+            {"name": "topologyManagerScope", "value": scope},
+        ],
+        "zones": [
+            {
+                "name": f"node-{number}",
+                "type": "Node",
+                "resources": [
+                    {"name": name, "capacity": amounts[0], "allocatable": amounts[1], "available": amounts[2]}
+                    for name, amounts in zone.items()
+                ],
+            }
+            for number, zone in zip(ids, zones, strict=False)
+        ],
+    }
+    kubelet = kubelet_of(nrt.decode(msgspec.json.encode(document)))
+    available = {
+        number: {name: max(0, quantity.for_resource(name, amounts[2])) for name, amounts in zone.items()}
+        for number, zone in zip(ids, zones, strict=False)
+    }
+    requested: dict[str, int] = {}
+    placed: dict[int, dict[str, int]] = {}
+    for number, (containers, is_guaranteed) in enumerate(wanted):
+        pod = _pod(f"p{number}", containers, is_guaranteed=is_guaranteed)
+        admission = kubelet.admit(pod)
+        if admission.admitted:
+            for name, amount in pods.needs(pod).requests.items():
+                requested[name] = requested.get(name, 0) + amount
+            _place(kubelet, admission, placed, single=policy == "single-numa-node" and len(zones) > 1)
+    shown = {name for zone in zones for name in zone}
+    cpus = [zone["cpu"] for zone in zones if "cpu" in zone]
+    if all(quantity.milli_value(one[1]) == 0 for one in cpus) and any(quantity.milli_value(one[0]) > 0 for one in cpus):
+        # All CPUs of all zones are the system's: the CPU manager is off, which tells nothing about CPUs.
+        shown -= {"cpu"}
+    for name in shown:
+        assert requested.get(name, 0) <= sum(mine.get(name, 0) for mine in available.values())
+        for zone_id, taken in placed.items():
+            assert taken.get(name, 0) <= available[zone_id].get(name, 0)
+
+
+def _pod(uid: str, containers: Sequence[Mapping[str, Any]], *, is_guaranteed: bool) -> pods.Pod:
+    made = []
+    for at, amounts in enumerate(containers):
+        limits = dict(amounts)
+        requests = limits if is_guaranteed else {**limits, "cpu": "250m"}
+        made.append(pods.Container(f"c{at}", pods.Resources(requests=requests, limits=limits)))
+    return pods.Pod(pods.Metadata(uid, "default", uid), pods.Spec(containers=tuple(made)))
+
+
+def _place(kubelet: Kubelet, admission: Admission, placed: dict[int, dict[str, int]], *, single: bool) -> None:
+    """Counts what each zone gives; memory over several zones is in the sum alone."""
+    for placement in admission.placements.values():
+        zones = set()
+        for position, zone_id in enumerate(kubelet.node_ids):
+            taken = placed.setdefault(zone_id, {})
+            cpus = ((placement.cpus or 0) & kubelet.topology.numa_cpus[position]).bit_count()
+            taken["cpu"] = taken.get("cpu", 0) + 1000 * cpus
+            count = sum(one.startswith(f"node-{zone_id}/") for one in placement.devices.get("gpu", ()))
+            taken["gpu"] = taken.get("gpu", 0) + count
+            if cpus or count:
+                zones.add(zone_id)
+        for block in placement.memory:
+            if block.size:
+                zones.update(block.numa)
+            if len(block.numa) == 1:
+                taken = placed.setdefault(block.numa[0], {})
+                taken[block.type] = taken.get(block.type, 0) + block.size
+        if single:
+            assert len(zones) <= 1
+
+
+# ---- the simplest machine
+
+
+def test_cpus_beyond_allocatable_are_reserved_and_those_beyond_available_are_held(topology_of: TopologyOf) -> None:
+    kubelet = kubelet_of(topology_of({"cpu": ("8", "7", "3")}, {"cpu": ("8", "7500m", "7500m")}))
+    assert kubelet.cpu is not None
+    assert [cpus.bit_count() for cpus in kubelet.topology.numa_cpus] == [8, 8]
+    assert kubelet.cpu.policy.reserved == 0b1_0000_0001
+    assert [(cpus & kubelet.cpu.available).bit_count() for cpus in kubelet.topology.numa_cpus] == [3, 7]
+
+
+def test_how_many_nodes_a_pod_needs_is_told_by_the_capacity(topology_of: TopologyOf, pod_of: PodOf) -> None:
+    """The kubelet prefers one node if one has so many CPUs at all, so `restricted` refuses two."""
+    zone = {"cpu": ("8", "7", "7"), "memory": ("8Gi", "8Gi", "8Gi")}
+    eight = pod_of("a", {"cpu": "8", "memory": "1Gi"})
+    assert not kubelet_of(topology_of(zone, zone, topologyManagerPolicy="restricted")).admit(eight).admitted
+    smaller = {**zone, "cpu": ("7", "7", "7")}
+    assert kubelet_of(topology_of(smaller, smaller, topologyManagerPolicy="best-effort")).admit(eight).admitted
+
+
+def test_memory_is_what_is_allocatable_whatever_the_capacity_counts(topology_of: TopologyOf) -> None:
+    """MemTotal has the hugepages in it, koordlet's capacity has not."""
+    kubelet = kubelet_of(
+        topology_of({"memory": ("8Gi", "5Gi", "4097Mi"), "hugepages-2Mi": ("2Gi", "2147483649", "1Gi")})
+    )
+    assert kubelet.memory is not None
+    assert kubelet.memory.policy.allocatable == {"memory": (5 << 30,), "hugepages-2Mi": (2 << 30,)}
+    assert kubelet.memory.tables.free == {"memory": [4097 * MI], "hugepages-2Mi": [1 << 30]}
+
+
+def test_devices_are_near_their_zone_and_healthy_if_allocatable(topology_of: TopologyOf) -> None:
+    kubelet = kubelet_of(topology_of({"gpu": (3, 2, 1)}, {"gpu": (1, 1, 1)}, {}, ids=(0, 2, 5)))
+    table = kubelet.devices.tables["gpu"]
+    assert table.names(kubelet.devices.free("gpu")) == ("node-0/0001", "node-2/0000")
+    assert table.names(table.healthy) == ("node-0/0000", "node-0/0001", "node-2/0000")
+    assert table.names(table.touching(0b001)) == ("node-0/0000", "node-0/0001", "node-0/0002")
+
+
+def test_a_resource_no_zone_lists_is_not_checked(topology_of: TopologyOf, pod_of: PodOf) -> None:
+    kubelet = kubelet_of(topology_of({"cpu": ("4", "4", "4")}, topologyManagerPolicy="single-numa-node"))
+    assert (kubelet.cpu is not None, kubelet.memory) == (True, None)
+    assert kubelet.admit(pod_of("a", {"cpu": "2", "memory": "1Ti", "gpu": 8, "hugepages-1Gi": "1Gi"})).admitted
+    assert not kubelet.admit(pod_of("b", {"cpu": "3", "memory": "1Gi"})).admitted
+
+
+def test_all_classes_of_pods_share_what_is_available_in_sum(topology_of: TopologyOf, pod_of: PodOf) -> None:
+    zone = {"cpu": ("4", "4", "3"), "memory": ("4Gi", "4Gi", "3Gi")}
+    kubelet = kubelet_of(topology_of(zone, zone))
+    assert kubelet.admit(pod_of("a", requests={"cpu": "5", "memory": "2Gi"})).admitted
+    assert kubelet.admit(pod_of("b", requests={"cpu": "1500m"})).reason == "OutOfcpu"
+    assert kubelet.admit(pod_of("c", requests={"memory": "5Gi"})).reason == "OutOfmemory"
+
+
+@pytest.mark.parametrize(
+    ("named", "cpu", "memory"),
+    [
+        ({}, True, True),
+        ({"cpuManagerPolicy": "static", "memoryManagerPolicy": "Static"}, True, True),
+        ({"cpuManagerPolicy": "none"}, False, True),
+        ({"memoryManagerPolicy": "None"}, True, False),
+        ({"topowise.io/derived-from-sysfs": "cpu,memory"}, False, False),
+    ],
+)
+def test_a_manager_is_on_as_the_attributes_say_else_if_a_zone_lists_its_resource(
+    topology_of: TopologyOf, pod_of: PodOf, named: dict[str, str], cpu: bool, memory: bool
+) -> None:
+    zone = {"cpu": ("4", "4", "4"), "memory": ("4Gi", "4Gi", "4Gi")}
+    kubelet = kubelet_of(topology_of(zone, zone, topologyManagerPolicy="single-numa-node", **named))
+    assert (kubelet.cpu is not None, kubelet.memory is not None) == (cpu, memory)
+    across = kubelet.admit(pod_of("a", {"cpu": "6", "memory": "6Gi"}))
+    assert across.admitted == (not cpu and not memory)
+
+
+def test_the_options_of_the_topology_manager_are_taken_from_the_attributes(topology_of: TopologyOf) -> None:
+    zone = {"cpu": ("4", "4", "4")}
+    named = {
+        "topologyManagerPolicy": "restricted",
+        "topologyManagerOptionPreferClosestNumaNodes": "true",
+        "topologyManagerOptionPreferMostAllocatedNumaNode": "1",
+    }
+    settled = kubelet_of(topology_of(zone, zone, costs=True, **named)).settings.topology
+    assert (settled.prefer_closest, settled.prefer_most_allocated) == (True, True)
+    found = report.read(topology_of(zone, zone, **named))
+    assert not found.empty.settings.topology.prefer_closest
+    assert found.problems == (
+        "costs: some are missing, expected one from each zone to each; prefer-closest-numa-nodes is ignored",
+    )
+
+
+@pytest.mark.parametrize(("strategy", "is_on"), [("none", False), ("most-allocated", True), ("least-allocated", False)])
+def test_the_strategy_of_the_topology_manager_is_taken_if_it_is_modelled(
+    topology_of: TopologyOf, strategy: str, is_on: bool
+) -> None:
+    named = {"topologyManagerPolicy": "single-numa-node", "topologyManagerOptionNumaAllocationStrategy": strategy}
+    found = report.read(topology_of({"cpu": ("4", "4", "4")}, **named))
+    assert found.empty.settings.topology.prefer_most_allocated is is_on
+    assert any("'least-allocated', expected none or most-alloc" in one for one in found.problems) is (
+        strategy == "least-allocated"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("16", 16), ("4096", 1024), ("1", 0), ("-3", 0), ("many", 0), ("", 0), ("9" * 30, 0)]
+)
+def test_the_most_numa_nodes_are_taken_as_scheduler_plugins_takes_them(
+    topology_of: TopologyOf, text: str, number: int
+) -> None:
+    topology = topology_of({"cpu": ("4", "4", "4")}, topologyManagerMaxNUMANodes=text)
+    found = report.read(topology)
+    assert kubelet_of(topology).settings.topology.max_numa_nodes == number
+    assert any("topologyManagerMaxNUMANodes" in problem for problem in found.problems) == (number == 0)
+
+
+def test_the_last_pods_end_does_not_free_what_is_unavailable(topology_of: TopologyOf, pod_of: PodOf) -> None:
+    kubelet = kubelet_of(topology_of({"cpu": ("4", "4", "2"), "memory": ("4Gi", "4Gi", "4Gi")}))
+    pod = pod_of("a", {"cpu": "2", "memory": "1Gi"})
+    assert kubelet.admit(pod).admitted
+    assert not kubelet.admit(pod_of("b", {"cpu": "1", "memory": "1Gi"})).admitted
+    kubelet.remove("a")
+    assert kubelet.admit(pod).admitted
+    assert not kubelet.admit(pod_of("b", {"cpu": "1", "memory": "1Gi"})).admitted
+
+
+def test_equal_hardware_shares_the_empty_node_whatever_is_available(topology_of: TopologyOf) -> None:
+    one = report.read(topology_of({"cpu": ("4", "4", "2")}))
+    other = report.read(topology_of({"cpu": (4, "4000m", "1")}))
+    assert one.empty is other.empty
+    assert not one.empty.active

@@ -1,0 +1,64 @@
+"""What a pod is expected to get is told with its Binding."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from scheduling import NoApi, Service, counts, exact, kubelet, pod
+from topowise_scheduler.extender.binding import Binder
+from topowise_scheduler.predicted_annotation import ANNOTATION
+
+
+class Recording(NoApi):
+    """An API server that binds whatever it is asked to."""
+
+    def __init__(self) -> None:
+        self.bindings: list[dict[str, Any]] = []
+
+    async def request(self, _method: str, _path: str, *, body: bytes = b"", **_: Any) -> bytes:
+        self.bindings.append(json.loads(body))
+        return b""
+
+
+async def bound(service: Service, document: dict[str, Any], **options: Any) -> Any:
+    """The annotation of the Binding, decoded; None without one."""
+    api = Recording()
+    binder = Binder(api, service.ledger, service.records, lambda: None, **options)
+    service.ledger.remember(service.records.decode(msgspec.json.encode(document)))
+    args = {"PodName": "p", "PodNamespace": "default", "PodUID": "uid-p", "Node": "n1"}
+    reply = await binder.bind(json.dumps(args).encode())
+    assert json.loads(reply.body) == {"Error": ""}
+    text = api.bindings[0]["metadata"]["annotations"].get(ANNOTATION)
+    return None if text is None else json.loads(text)
+
+
+def service() -> Service:
+    made = Service()
+    made.report(exact(kubelet()))
+    return made
+
+
+async def test_numa_nodes_and_cpus_of_each_container() -> None:
+    made = service()
+    made.put(pod("other", "3", node="n1"))
+    # The three free CPUs of the first NUMA node are taken.
+    assert await bound(made, pod("p", "2")) == {"c": {"numa": [1], "cpus": "4-5"}}
+
+
+async def test_ids_that_are_made_up_are_not_told() -> None:
+    made = Service()
+    made.report(counts("n1", ("0", "8"), included=()))
+    assert await bound(made, pod("p", "2")) == {"c": {"numa": [1]}}
+
+
+async def test_a_pod_of_the_shared_pool_has_no_annotation_nor_one_where_that_is_switched_off() -> None:
+    shared = pod("p", "2")
+    del shared["spec"]["containers"][0]["resources"]["limits"]
+    assert await bound(service(), shared) is None
+    assert await bound(service(), pod("p", "2"), tells_prediction=False) is None
+    unreported = Service()
+    unreported.put_node("n1")
+    assert await bound(unreported, pod("p", "2")) is None
