@@ -200,7 +200,7 @@ def test_judgements_of_shapes_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPat
     assert judged(1) is first
     for number in range(2, 60):
         judged(number)
-        assert made.ledger.gates.affinity._judged._kept.bytes <= 20_000
+        assert made.ledger.gates.affinity._judged._values.bytes <= 20_000
     assert judged(59) is judged(59)
     assert judged(1) is not first
 
