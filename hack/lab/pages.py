@@ -11,6 +11,7 @@ from images.application import REPOSITORY
 from lab import results
 from lab.results import Part, Results
 from lab.settings import SETTINGS
+from sandbox.tables import markdown
 
 RECORDED: Final = Path("hack/lab/recorded.json")
 PAGE: Final = Path("docs/lab.md")
@@ -47,13 +48,13 @@ def page(found: Results) -> str:
         commit=found.commit,
         host=found.host,
         notes="\n".join(f"{one}\n" for one in found.notes),
-        versions=_table(("what", "version"), {**found.versions, "kubelet": _kubelets(found.parts)}.items()),
-        machines=_table(("guest", "machine"), found.machines.items()),
-        parts=_table(
+        versions=markdown(("what", "version"), {**found.versions, "kubelet": _kubelets(found.parts)}.items()),
+        machines=markdown(("guest", "machine"), found.machines.items()),
+        parts=markdown(
             ("part", "guests", "kubelet", "run", "", "figures"),
             ((part.name, part.on, part.kubelet, runs[part.at], _verdict(part), _figures(part)) for part in others),
         ),
-        runs=_table(("run", "day, commit and image"), ((number, at) for at, number in runs.items())),
+        runs=markdown(("run", "day, commit and image"), ((number, at) for at, number in runs.items())),
         series=_series(series, runs),
         problems=_problems(found.parts),
         not_run="\n".join(f"- {one}" for one in (*map(_unrun, found.not_run), *NEVER_RUN)),
@@ -98,7 +99,7 @@ def _series(series: Iterable[Part], runs: Mapping[str, str]) -> str:
         for part in parts
     ]
     sums = ("all", "", "", "", "", *(_all(name, parts) for name in names))
-    return _table(("series", "guests", "kubelet", "run", "", *names), [*rows, sums])
+    return markdown(("series", "guests", "kubelet", "run", "", *names), [*rows, sums])
 
 
 def _all(name: str, parts: Iterable[Part]) -> str:
@@ -112,9 +113,3 @@ def _all(name: str, parts: Iterable[Part]) -> str:
 def _problems(parts: Iterable[Part]) -> str:
     lines = [f"- {part.name}: {problem}" for part in parts for problem in part.problems]
     return "\n".join(lines).replace("|", "\\|") or "Nothing."
-
-
-def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    listed = [list(heads), *map(list, rows)]
-    rule = ["---"] * len(listed[0])
-    return "\n".join(f"| {' | '.join(row)} |" for row in [listed[0], rule, *listed[1:]])

@@ -19,7 +19,7 @@ from bench.exporter.arrivals import Arrivals
 from bench.exporter.kubelet import Kubelet
 from bench.exporter.processes import NODE, api_server, exporter
 from bench.figures import Figure, spread
-from bench.results import Found
+from bench.results import PartResults
 from sandbox.kubelet import podresources
 from topowise import nrt
 from topowise.kube.api import APPLY_PATCH, Api
@@ -29,7 +29,7 @@ PODS: Final = 20
 IDLE_S: Final = float(os.environ.get("BENCH_IDLE_S", "15"))
 
 
-async def measure() -> Found:
+async def measure() -> PartResults:
     """All figures of the exporter."""
     with tempfile.TemporaryDirectory(prefix="topowise-bench-") as directory:
         root = Path(directory)
@@ -40,7 +40,9 @@ async def measure() -> Found:
                 arrivals = Arrivals()
                 watch = asyncio.create_task(Reflector(api, nrt.PATH, nrt.decode, arrivals).run())
                 try:
-                    return Found(await _measure(root, kubelet, api, arrivals) + sync_parts.measure(root / "sync-parts"))
+                    return PartResults(
+                        await _measure(root, kubelet, api, arrivals) + sync_parts.measure(root / "sync-parts")
+                    )
                 finally:
                     watch.cancel()
                     await asyncio.gather(watch, return_exceptions=True)

@@ -17,7 +17,7 @@ import msgspec
 
 from bench import usage
 from bench.figures import Figure, spread
-from bench.results import Found
+from bench.results import PartResults
 from bench.scheduler import catalogue, certificates, metal
 from bench.scheduler.asking import Asking
 from bench.scheduler.attacks import attacks
@@ -36,7 +36,7 @@ _LARGE: Final = 3
 STRATEGIES: Final = ("LeastAllocated", "MostAllocated", "BalancedAllocation", "LeastNUMANodes", "NUMAAware")
 
 
-async def measure() -> Found:
+async def measure() -> PartResults:
     """All figures of the scheduler service."""
     servers = metal.servers(POLICY)
     with ExitStack() as stack:
@@ -48,7 +48,7 @@ async def measure() -> Found:
         figures += _tls(work, api)
         figures += _attacked(work, api)
     # Three times as many, and nothing beside it: the catalogue of the other has ended.
-    return Found(figures + _large(servers))
+    return PartResults(figures + _large(servers))
 
 
 def _large(servers: Sequence[metal.Server]) -> list[Figure]:
