@@ -62,8 +62,8 @@ def figures(results: PartResults) -> dict[str, Figure]:
     for point in results.growth:
         name = f"{point.nodes:,} nodes x {point.zones} zones"
         listed += [
-            Figure(f"{name}: {what}", amount, "ms")
-            for what, amount in (("cold", point.cold_ms), ("changed", point.changed_ms), ("scored", point.scored_ms))
+            Figure(f"{name}: {kind}", amount, "ms")
+            for kind, amount in (("cold", point.cold_ms), ("changed", point.changed_ms), ("scored", point.scored_ms))
         ]
     for row in results.density:
         name = f"{row.mix}, {row.policy}, {row.scope}, {row.zones} zones, {row.scheduler}"

@@ -133,16 +133,16 @@ class Cluster:
         """Until every node has its NodeResourceTopology."""
 
         async def reported() -> bool:
-            found = msgspec.json.decode(await api.request("GET", nrt.PATH))
-            return {item["metadata"]["name"] for item in found["items"]} >= {node.name for node in self.nodes}
+            reports = msgspec.json.decode(await api.request("GET", nrt.PATH))
+            return {item["metadata"]["name"] for item in reports["items"]} >= {node.name for node in self.nodes}
 
         await self._until(reported, "the exporters' first reports")
 
-    async def until(self, done: Callable[[], Awaitable[bool]], what: str) -> None:
+    async def until(self, done: Callable[[], Awaitable[bool]], event: str) -> None:
         """Waits for anything else, watching over the processes."""
-        await self._until(done, what)
+        await self._until(done, event)
 
-    async def _until(self, done: Callable[[], Awaitable[bool]], what: str, limit: float = _LIMIT_S) -> None:
+    async def _until(self, done: Callable[[], Awaitable[bool]], event: str, limit: float = _LIMIT_S) -> None:
         deadline = time.monotonic() + limit
         while True:
             self.processes.check()
@@ -153,7 +153,7 @@ class Cluster:
                 pass
             if time.monotonic() > deadline:
                 raise TopowiseError(
-                    f"{what}: not there after {limit:.0f}s; the ends of the logs:\n{self.processes.tails()}"
+                    f"{event}: not there after {limit:.0f}s; the ends of the logs:\n{self.processes.tails()}"
                 )
             await asyncio.sleep(0.05)
 

@@ -73,9 +73,11 @@ def _build(architecture: str, base: str, name: str) -> None:
         )
     created = _commit("%cI") or datetime.now(UTC).isoformat(timespec="seconds")
     named = {"BASE": on, "VERSION": topowise.__version__, "REVISION": _commit("%H") or "unknown", "CREATED": created}
-    given = [f"--build-arg={key}={value}" for key, value in named.items()]
+    arguments = [f"--build-arg={key}={value}" for key, value in named.items()]
     file = f"--file={REPOSITORY / 'hack/images/Dockerfile'}"
-    engine.run("build", f"--platform=linux/{architecture}", file, *given, f"--tag={name}-{architecture}", str(folder))
+    engine.run(
+        "build", f"--platform=linux/{architecture}", file, *arguments, f"--tag={name}-{architecture}", str(folder)
+    )
     digest = _save(engine, f"{name}-{architecture}", name, archive(architecture))
     (DIST / f"topowise-{architecture}.digest").write_text(f"{digest}\n")
     print(
@@ -104,7 +106,7 @@ def _push(name: str) -> None:
     engine = engines.find()
     if engine.name == "docker":
         raise ImageError("images of several architectures are pushed by buildah or podman")
-    built = [one for one in application.MACHINES if engine.has(f"{name}-{one}")]
+    built = [architecture for architecture in application.MACHINES if engine.has(f"{name}-{architecture}")]
     if not built:
         raise ImageError(f"nothing is built of {name}; make images first")
     listing = _listing(engine, name, built)

@@ -78,17 +78,17 @@ def size(target: Path) -> int:
 def lock(target: Path) -> Path:
     """The lock without what the image does not need, hashes and all."""
     target.mkdir(parents=True, exist_ok=True)
-    kept = [
+    lines = [
         entry
         for entry in re.split(r"\n(?=\S)", (REPOSITORY / "hack/requirements.txt").read_text())
         if entry.partition("==")[0] not in unused.DISTRIBUTIONS
     ]
     path = target / "lock"
-    path.write_text("\n".join(kept))
+    path.write_text("\n".join(lines))
     return path
 
 
-def _install(architecture: str, site: Path, *what: str) -> None:
+def _install(architecture: str, site: Path, *requirements: str) -> None:
     platforms = [f"--platform={glibc}_{MACHINES[architecture]}" for glibc in _GLIBC]
     _pip(
         "install",
@@ -99,7 +99,7 @@ def _install(architecture: str, site: Path, *what: str) -> None:
         f"--python-version={PYTHON}",
         *platforms,
         f"--target={site}",
-        *what,
+        *requirements,
     )
 
 

@@ -63,11 +63,13 @@ class Engine:
 
 def find() -> Engine:
     """$ENGINE, or the first of buildah, podman and docker. Raises ImageError."""
-    wanted = os.environ.get("ENGINE", "")
-    for name in [wanted] if wanted else ["buildah", "podman", "docker"]:
+    requested = os.environ.get("ENGINE", "")
+    for name in [requested] if requested else ["buildah", "podman", "docker"]:
         if shutil.which(name):
             return named(name)
-    raise ImageError(f"no {wanted or 'buildah, podman or docker'} here; on Debian: apt-get install buildah mmdebstrap")
+    raise ImageError(
+        f"no {requested or 'buildah, podman or docker'} here; on Debian: apt-get install buildah mmdebstrap"
+    )
 
 
 def named(name: str) -> Engine:
@@ -78,13 +80,13 @@ def named(name: str) -> Engine:
 
 def base(engine: Engine, named: str, architecture: str) -> str:
     """The name of an image to build on: the one that was named, else the usual one, else one made here."""
-    wanted = named or BASE
+    image = named or BASE
     try:
-        engine.run("pull", f"--platform=linux/{architecture}", wanted, timeout=_REGISTRY)
-        return wanted
+        engine.run("pull", f"--platform=linux/{architecture}", image, timeout=_REGISTRY)
+        return image
     except ImageError as exc:
-        if engine.has(wanted):
-            return wanted
+        if engine.has(image):
+            return image
         if named:
             raise
         print(f"images: {BASE} cannot be had ({str(exc)[:160]}); a base is made of Debian packages instead", flush=True)

@@ -23,19 +23,19 @@ CLUSTERS: Final = {
 def architecture() -> str:
     """This machine's, as container engines spell it."""
     machine = platform.machine()
-    found = [name for name, theirs in MACHINES.items() if theirs == machine]
-    if not found:
+    names = [name for name, their_name in MACHINES.items() if their_name == machine]
+    if not names:
         raise ImageError(f"no image for {machine}; there are some for {' and '.join(MACHINES.values())}")
-    return found[0]
+    return names[0]
 
 
 def command(archive: Path, into: str, cluster: str) -> list[str]:
     """What imports the archive. Raises ImageError where nothing here can."""
-    found = into or next((name for name, words in CLUSTERS.items() if shutil.which(words[0])), "")
-    if not found:
+    target = into or next((name for name, words in CLUSTERS.items() if shutil.which(words[0])), "")
+    if not target:
         tools = ", ".join(words[0] for words in CLUSTERS.values())
         raise ImageError(f"none of {tools} is here; copy {archive} to each node and import it there")
-    return [word.format(archive=archive, cluster=cluster or "kind") for word in CLUSTERS[found]]
+    return [word.format(archive=archive, cluster=cluster or "kind") for word in CLUSTERS[target]]
 
 
 def load(archive: Path, into: str, cluster: str) -> None:

@@ -23,11 +23,11 @@ _LAST: Final = REPOSITORY / "dist/lab.json"
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="lab", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    for verb, what in (
+    for verb, summary in (
         ("up", "start it and leave it running"),
         ("test", "all parts, on the lab that runs or a new one"),
     ):
-        each = verbs.add_parser(verb, help=what)
+        each = verbs.add_parser(verb, help=summary)
         each.add_argument("machines", nargs="*", default=["dual"], help="of hack/lab/machines, or files")
         each.add_argument("--before", default="", metavar="COMMIT", help="what the exporter is upgraded from")
     test = verbs.choices["test"]
@@ -86,19 +86,19 @@ def _test(args: argparse.Namespace) -> int:
     start = time.monotonic()
     try:
         lab = _up(args.machines, args.before) if is_own else starting.again()
-        test = testing.Test(lab, chosen, args.pods, start + 60 * args.minutes, lambda found: _save(found, earlier))
-        found = _save(msgspec.structs.replace(test.run(), notes=tuple(args.note)), earlier)
+        test = testing.Test(lab, chosen, args.pods, start + 60 * args.minutes, lambda run: _save(run, earlier))
+        run = _save(msgspec.structs.replace(test.run(), notes=tuple(args.note)), earlier)
     finally:
         if is_own:
             running.end()
-    print(f"lab: {'passed' if found.passed else 'FAILED'}; {_LAST}")
+    print(f"lab: {'passed' if run.passed else 'FAILED'}; {_LAST}")
     if args.record:
-        pages.record(found)
-    return 0 if found.passed else 1
+        pages.record(run)
+    return 0 if run.passed else 1
 
 
-def _save(found: results.Results, earlier: results.Results | None) -> results.Results:
-    whole = found if earlier is None else results.merged(earlier, found)
+def _save(run: results.Results, earlier: results.Results | None) -> results.Results:
+    whole = run if earlier is None else results.merged(earlier, run)
     _LAST.parent.mkdir(exist_ok=True)
     _LAST.write_bytes(results.as_json(whole))
     return whole

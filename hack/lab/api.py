@@ -81,15 +81,15 @@ class Api:
                 raise
 
 
-def wait(found: Callable[[], Found | None], seconds: float, what: str, every: float = 0.25) -> Found:
+def wait(condition: Callable[[], Found | None], seconds: float, event: str, every: float = 0.25) -> Found:
     """What is found, when it is. Raises LabError."""
     deadline = time.monotonic() + seconds
     while True:
-        value = found()
+        value = condition()
         if value:
             return value
         if time.monotonic() > deadline:
-            raise LabError(f"{what}: not in {seconds:.0f} s")
+            raise LabError(f"{event}: not in {seconds:.0f} s")
         time.sleep(every)
 
 
@@ -119,7 +119,7 @@ class Watch(threading.Thread):
     def since(self, when: float) -> list[tuple[float, str, Json]]:
         """Changes that came then or later: when, whose, to what."""
         with self._changed:
-            return [one for one in self._log if one[0] >= when]
+            return [entry for entry in self._log if entry[0] >= when]
 
     def _list(self) -> str:
         listed = self._api.call("GET", self._path)
@@ -148,12 +148,12 @@ class Watch(threading.Thread):
             self._log.append((now, name, item))
             self._changed.notify_all()
 
-    def until(self, found: Callable[[dict[str, Json]], Found | None], seconds: float) -> Found | None:
+    def until(self, condition: Callable[[dict[str, Json]], Found | None], seconds: float) -> Found | None:
         """What is found in the objects, None if it is not in time."""
         deadline = time.monotonic() + seconds
         with self._changed:
             while True:
-                value = found(self.objects)
+                value = condition(self.objects)
                 left = deadline - time.monotonic()
                 if value or left <= 0:
                     return value

@@ -183,12 +183,12 @@ def _make(target: Path, tar: bytes, key: Path, environment: Mapping[str, str]) -
     (part / "overlay.tar").write_bytes(tar)
     shutil.copy(key, part / "key")
     # The machine's own apt configuration is for the machine.
-    kept = {name: value for name, value in environment.items() if name != "APT_CONFIG"}
-    mirror = kept.get("MIRROR", "http://deb.debian.org/debian")
+    clean = {name: value for name, value in environment.items() if name != "APT_CONFIG"}
+    mirror = clean.get("MIRROR", "http://deb.debian.org/debian")
     log = part / "log"
     with log.open("wb") as output:
         done = subprocess.run(
-            command(part, mirror), check=False, stdout=output, stderr=subprocess.STDOUT, env=kept, timeout=_SECONDS
+            command(part, mirror), check=False, stdout=output, stderr=subprocess.STDOUT, env=clean, timeout=_SECONDS
         )
     if done.returncode:
         raise LabError(

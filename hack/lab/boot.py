@@ -31,12 +31,12 @@ _XZ: Final = b"\xfd7zXZ\x00"
 _DEVICE_FOLDERS: Final = ("bin", "lib", "dev", "proc", "sys", "mnt")
 
 
-def load_order(dependencies: str, wanted: Iterable[str] = MODULES) -> list[str]:
+def load_order(dependencies: str, modules: Iterable[str] = MODULES) -> list[str]:
     """Paths of modules, what each needs before it; `dependencies` is the text of modules.dep."""
     needs = {path: needed.split() for path, _, needed in (line.partition(":") for line in dependencies.splitlines())}
     paths = {Path(path).name.partition(".ko")[0].replace("-", "_"): path for path in needs}
     ordered: dict[str, None] = {}
-    for name in wanted:
+    for name in modules:
         # What is built into the kernel is not in the list.
         if name not in paths:
             continue
@@ -47,7 +47,7 @@ def load_order(dependencies: str, wanted: Iterable[str] = MODULES) -> list[str]:
 
 def archive(files: Mapping[str, tuple[int, bytes]]) -> bytes:
     """A cpio archive ("newc") of files by path, each with its mode."""
-    whole = b"".join(_entry(number, *one) for number, one in enumerate(sorted(files.items()), 1))
+    whole = b"".join(_entry(number, *entry) for number, entry in enumerate(sorted(files.items()), 1))
     return whole + _entry(0, "TRAILER!!!", (0, b""))
 
 

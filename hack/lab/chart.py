@@ -62,12 +62,12 @@ def until_rolled_out(api: Api, seconds: float = 600.0) -> None:
     """Until every node runs the exporter that is wanted now, ready. Raises LabError."""
 
     def done() -> bool:
-        found = api.find(f"{DAEMON_SETS}/topowise-exporter") or {}
-        status: Json = found.get("status") or {}
-        wanted = status.get("desiredNumberScheduled", 0)
-        is_seen = status.get("observedGeneration") == found.get("metadata", {}).get("generation")
+        daemon_set = api.find(f"{DAEMON_SETS}/topowise-exporter") or {}
+        status: Json = daemon_set.get("status") or {}
+        desired = status.get("desiredNumberScheduled", 0)
+        is_seen = status.get("observedGeneration") == daemon_set.get("metadata", {}).get("generation")
         ready = (status.get("updatedNumberScheduled"), status.get("numberReady"))
-        return bool(wanted) and is_seen and ready == (wanted, wanted)
+        return bool(desired) and is_seen and ready == (desired, desired)
 
     wait(done, seconds, "every node runs the exporter", 0.5)
 
@@ -75,7 +75,7 @@ def until_rolled_out(api: Api, seconds: float = 600.0) -> None:
 def exporter_pod(api: Api, node: str) -> Json:
     """The running one of a node. Raises LabError."""
     for pod in api.items(PODS):
-        is_ready = any(one.get("ready") for one in pod["status"].get("containerStatuses", ()))
+        is_ready = any(container.get("ready") for container in pod["status"].get("containerStatuses", ()))
         if pod["spec"].get("nodeName") == node and is_ready and not pod["metadata"].get("deletionTimestamp"):
             return pod
     raise LabError(f"no exporter is ready on {node}")

@@ -83,8 +83,8 @@ class Lab:
 
     def configure(self, name: str) -> None:
         """Writes the configuration of its kubelet."""
-        made = kubelet.configuration(self.machines[name], self.changed[name])
-        self.guests[name].write({kubelet.CONFIG: json.dumps(made, indent=1)})
+        configuration = kubelet.configuration(self.machines[name], self.changed[name])
+        self.guests[name].write({kubelet.CONFIG: json.dumps(configuration, indent=1)})
 
     def restart_kubelet(self, name: str, *, forget: bool = False) -> None:
         """`forget` removes its state files, as whoever changes its policies must."""
@@ -114,25 +114,27 @@ class Lab:
 
         def ready() -> bool:
             self.processes.check()
-            found = self.api.find(f"{NODES}/{name}") or {}
-            conditions = found.get("status", {}).get("conditions", ())
+            node = self.api.find(f"{NODES}/{name}") or {}
+            conditions = node.get("status", {}).get("conditions", ())
             return any(
-                one["type"] == "Ready" and one["status"] == "True" and one["lastHeartbeatTime"] >= since
-                for one in conditions
+                condition["type"] == "Ready"
+                and condition["status"] == "True"
+                and condition["lastHeartbeatTime"] >= since
+                for condition in conditions
             )
 
         wait(ready, seconds, f"node {name} is Ready", 0.5)
 
     def until_devices(self, name: str) -> None:
         """Until every device plug-in of its machine has registered. Raises LabError."""
-        wanted = {one.resource for one in self.machines[name].devices}
+        resources = {plugin.resource for plugin in self.machines[name].devices}
 
         def there() -> bool:
             node = self.api.find(f"{NODES}/{name}") or {}
             allocatable = node.get("status", {}).get("allocatable", {})
-            return all(int(allocatable.get(resource, 0)) > 0 for resource in wanted)
+            return all(int(allocatable.get(resource, 0)) > 0 for resource in resources)
 
-        wait(there, _READY_S, f"{', '.join(sorted(wanted))} on {name}", 0.5)
+        wait(there, _READY_S, f"{', '.join(sorted(resources))} on {name}", 0.5)
 
     def holding(self, name: str) -> truth.Truth:
         """What its kubelet says, as soon as it says anything. Raises LabError."""
@@ -148,8 +150,8 @@ class Lab:
     def nodes(self, name: str) -> dict[int, truth.Node]:
         """Its NUMA nodes by its own kernel, read once after each boot."""
         if name not in self.hardware:
-            told = wait(lambda: self._sys(name), _READY_S, f"the agent of {name} answers", 0.5)
-            self.hardware[name] = truth.nodes(told)
+            machine = wait(lambda: self._sys(name), _READY_S, f"the agent of {name} answers", 0.5)
+            self.hardware[name] = truth.nodes(machine)
         return self.hardware[name]
 
     def _sys(self, name: str) -> dict[str, str] | None:
@@ -172,9 +174,9 @@ class Lab:
         """Until every object is as its guest; what is different still, after that time."""
         deadline = time.monotonic() + seconds
         while True:
-            found = [f"{name}: {one}" for name in self.guests for one in self.differences(name)]
-            if not found or time.monotonic() > deadline:
-                return found
+            differences = [f"{name}: {difference}" for name in self.guests for difference in self.differences(name)]
+            if not differences or time.monotonic() > deadline:
+                return differences
             time.sleep(0.2)
 
     def explain(self, pod: Json) -> dict[str, Json]:
@@ -186,7 +188,7 @@ class Lab:
             said = json.load(answer)
         if isinstance(said, dict):
             raise LabError(f"the service does not explain: {said}")
-        return {one["node"]: one for one in said}
+        return {verdict["node"]: verdict for verdict in said}
 
     def outcome(self, name: str, seconds: float = _OUTCOME_S) -> Json | None:
         """The pod, once a kubelet has admitted or refused it, or kube-scheduler has found no node for it."""
@@ -254,7 +256,7 @@ def is_decided(pod: Json) -> bool:
     status: dict[str, Any] = pod.get("status", {})
     if status.get("phase") in ("Failed", "Running", "Succeeded"):
         return True
-    conditions = {one["type"]: one["status"] for one in status.get("conditions", ())}
+    conditions = {condition["type"]: condition["status"] for condition in status.get("conditions", ())}
     return "Initialized" in conditions or conditions.get("PodScheduled") == "False"
 
 
@@ -270,4 +272,4 @@ def is_refused(pod: Json) -> bool:
 
 def attribute(raw: Json, name: str) -> str:
     """Of an object, "" if it has none of this name."""
-    return next((str(one["value"]) for one in raw.get("attributes", ()) if one["name"] == name), "")
+    return next((str(entry["value"]) for entry in raw.get("attributes", ()) if entry["name"] == name), "")

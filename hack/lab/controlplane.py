@@ -84,8 +84,8 @@ def start_schedulers(processes: Processes, plan: Plan) -> None:
     processes.start("topowise-scheduler", [sys.executable, "-m", "topowise_scheduler", "serve", f"--config={config}"])
     _until_ready(processes, Api(f"http://127.0.0.1:{plan.metrics}", ""), "topowise-scheduler")
     (port,) = free_ports(1)
-    asked = {"extenders": [stock_scheduler.extender(f"http://127.0.0.1:{plan.extender}")]}
-    processes.start("kube-scheduler", stock_scheduler.arguments(folder, work, kubeconfig_path, asked, port))
+    configuration = {"extenders": [stock_scheduler.extender(f"http://127.0.0.1:{plan.extender}")]}
+    processes.start("kube-scheduler", stock_scheduler.arguments(folder, work, kubeconfig_path, configuration, port))
 
 
 def _manager(folder: Path, work: Path, port: int, own_port: int) -> list[str]:

@@ -58,18 +58,18 @@ class Guest:
         self._ssh = ["ssh", "-i", str(key), *spelt, "-p", str(ports.ssh), "root@127.0.0.1"]
         self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
-    def run(self, command: str, given: str = "", seconds: float = _COMMAND_S) -> str:
+    def run(self, command: str, stdin: str = "", seconds: float = _COMMAND_S) -> str:
         """What a shell in it prints. Raises LabError."""
-        done = self.attempt(command, given, seconds)
+        done = self.attempt(command, stdin, seconds)
         if done.returncode:
             raise LabError(f"guest {self.name}: {command:.200} ended with {done.returncode}: {done.stderr[-600:]}")
         return done.stdout
 
-    def attempt(self, command: str, given: str = "", seconds: float = _COMMAND_S) -> subprocess.CompletedProcess[str]:
+    def attempt(self, command: str, stdin: str = "", seconds: float = _COMMAND_S) -> subprocess.CompletedProcess[str]:
         """The same, whatever it ends with."""
         try:
             return subprocess.run(
-                [*self._ssh, command], check=False, input=given, capture_output=True, text=True, timeout=seconds
+                [*self._ssh, command], check=False, input=stdin, capture_output=True, text=True, timeout=seconds
             )
         except subprocess.TimeoutExpired:
             raise LabError(f"guest {self.name}: {command:.200} has not ended in {seconds:.0f} s") from None
@@ -97,10 +97,10 @@ class Guest:
         before = time.time()
         try:
             with self._open(f"http://127.0.0.1:{self.ports.agent}{path}", timeout=20) as answer:
-                told = json.load(answer)
+                document = json.load(answer)
         except (OSError, ValueError) as exc:
             raise LabError(f"agent of guest {self.name}: {exc}") from exc
-        return Seen(read(told), told["now"] - (before + time.time()) / 2)
+        return Seen(read(document), document["now"] - (before + time.time()) / 2)
 
     def relayed(self, url: str) -> str:
         """What an address of the guest's pods serves."""
@@ -113,11 +113,11 @@ class Guest:
         return text
 
 
-def read(told: Mapping[str, Any]) -> dict[str, Any]:
+def read(document: Mapping[str, Any]) -> dict[str, Any]:
     """With what the agent passes on as it is on the wire."""
     return {
         name: MessageToDict(_MESSAGES[name].FromString(base64.b64decode(value)), preserving_proto_field_name=True)
         if name in _MESSAGES
         else value
-        for name, value in told.items()
+        for name, value in document.items()
     }

@@ -32,7 +32,7 @@ def config_map() -> Json:
 def daemon_set(machine: Machine) -> Json:
     """Of one guest alone, since no other has its devices."""
     labels = {"lab": machine.name}
-    plugins = [_container(f"plugin-{place}", plugin(one)) for place, one in enumerate(machine.devices)]
+    plugins = [_container(f"plugin-{place}", plugin(device)) for place, device in enumerate(machine.devices)]
     return {
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",

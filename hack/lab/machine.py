@@ -67,7 +67,9 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="c
     def distance(self) -> tuple[tuple[int, ...], ...]:
         """From node to node; 20 between any two where nothing is said."""
         everyone = range(len(self.nodes))
-        return self.distances or tuple(tuple(10 if one == other else 20 for other in everyone) for one in everyone)
+        return self.distances or tuple(
+            tuple(10 if node == neighbour else 20 for neighbour in everyone) for node in everyone
+        )
 
 
 FUNCTIONS: Final = ("network", "display")
@@ -79,7 +81,7 @@ def read(name: str) -> Machine:
     try:
         machine = msgspec.yaml.decode(path.read_bytes(), type=Machine)
     except FileNotFoundError:
-        there = ", ".join(sorted(one.stem for one in MACHINES.glob("*.yaml")))
+        there = ", ".join(sorted(file.stem for file in MACHINES.glob("*.yaml")))
         raise LabError(f"{path} is not there, expected a machine file or one of {there}") from None
     except (msgspec.DecodeError, msgspec.ValidationError) as exc:
         raise LabError(f"{path} cannot be read: {exc}") from exc
@@ -105,12 +107,15 @@ def problems(machine: Machine) -> Iterable[str]:
         yield "a node has another distance than 10 to itself"
     for place, node in enumerate(machine.nodes):
         yield from (
-            f"node {place} has {one!r}, expected one of {FUNCTIONS}" for one in node.pci if one not in FUNCTIONS
+            f"node {place} has {function!r}, expected one of {FUNCTIONS}"
+            for function in node.pci
+            if function not in FUNCTIONS
         )
         if len(node.pci) > _MOST_FUNCTIONS:
             yield f"node {place} has {len(node.pci)} PCI functions, expected {_MOST_FUNCTIONS} at most"
         if node.hugepages_2mi * 2 + node.hugepages_1gi * 1024 >= node.memory:
             yield f"node {place} has more huge pages than memory"
-    for one in machine.devices:
-        if bool(one.pci_class) == bool(one.near):
-            yield f"devices {one.resource!r} have pciClass {one.pci_class!r} and near {one.near}, expected one of them"
+    for plugin in machine.devices:
+        if bool(plugin.pci_class) == bool(plugin.near):
+            fields = f"pciClass {plugin.pci_class!r} and near {plugin.near}"
+            yield f"devices {plugin.resource!r} have {fields}, expected either pciClass or near"

@@ -29,35 +29,35 @@ NEVER_RUN: Final = (
 )
 
 
-def record(found: Results) -> None:
+def record(run: Results) -> None:
     """Keeps a run as the one that the page shows."""
-    (REPOSITORY / RECORDED).write_bytes(results.as_json(found))
-    write(found)
+    (REPOSITORY / RECORDED).write_bytes(results.as_json(run))
+    write(run)
 
 
-def write(found: Results) -> None:
-    (REPOSITORY / PAGE).write_text(page(found))
+def write(run: Results) -> None:
+    (REPOSITORY / PAGE).write_text(page(run))
 
 
-def page(found: Results) -> str:
-    series = [part for part in found.parts if part.name.startswith(_SERIES)]
-    others = [part for part in found.parts if part not in series]
-    runs = _runs(found.parts)
+def page(run: Results) -> str:
+    series = [part for part in run.parts if part.name.startswith(_SERIES)]
+    remaining = [part for part in run.parts if part not in series]
+    runs = _runs(run.parts)
     return Template(_WORDS.read_text()).substitute(
-        day=found.day,
-        commit=found.commit,
-        host=found.host,
-        notes="\n".join(f"{one}\n" for one in found.notes),
-        versions=markdown(("what", "version"), {**found.versions, "kubelet": _kubelets(found.parts)}.items()),
-        machines=markdown(("guest", "machine"), found.machines.items()),
+        day=run.day,
+        commit=run.commit,
+        host=run.host,
+        notes="\n".join(f"{note}\n" for note in run.notes),
+        versions=markdown(("what", "version"), {**run.versions, "kubelet": _kubelets(run.parts)}.items()),
+        machines=markdown(("guest", "machine"), run.machines.items()),
         parts=markdown(
             ("part", "guests", "kubelet", "run", "", "figures"),
-            ((part.name, part.on, part.kubelet, runs[part.at], _verdict(part), _figures(part)) for part in others),
+            ((part.name, part.on, part.kubelet, runs[part.at], _verdict(part), _figures(part)) for part in remaining),
         ),
         runs=markdown(("run", "day, commit and image"), ((number, at) for at, number in runs.items())),
         series=_series(series, runs),
-        problems=_problems(found.parts),
-        not_run="\n".join(f"- {one}" for one in (*map(_unrun, found.not_run), *NEVER_RUN)),
+        problems=_problems(run.parts),
+        not_run="\n".join(f"- {name}" for name in (*map(_unrun, run.not_run), *NEVER_RUN)),
     )
 
 
@@ -106,7 +106,7 @@ def _all(name: str, parts: Iterable[Part]) -> str:
     """The sum; the hit rate is that of the sums."""
     values = [part.figures.get(name, 0) for part in parts]
     if name == results.HIT_RATE:
-        return str(results.hit_rate(*(int(_all(one, parts)) for one in (results.HITS, results.MISSES))))
+        return str(results.hit_rate(*(int(_all(figure, parts)) for figure in (results.HITS, results.MISSES))))
     return str(sum(value for value in values if isinstance(value, int)))
 
 

@@ -86,10 +86,10 @@ class Placing:
         self._judge(pod, decided, said)
         if not node or is_failed(decided):
             self._lab.discard(name)
-        for other, verdict in said.items():
-            is_judged = verdict["verdict"] in _JUDGED and is_offered(pod, self._lab.machines[other])
-            if other != node and is_judged and self._random.random() < self._by_hand:
-                self._bind(pod, other, verdict)
+        for candidate, verdict in said.items():
+            is_judged = verdict["verdict"] in _JUDGED and is_offered(pod, self._lab.machines[candidate])
+            if candidate != node and is_judged and self._random.random() < self._by_hand:
+                self._bind(pod, candidate, verdict)
         self._make_room()
 
     def _judge(self, pod: Json, decided: Json | None, said: dict[str, Json]) -> None:
@@ -114,15 +114,15 @@ class Placing:
         identity = (pod["metadata"]["namespace"], pod["metadata"]["name"])
         predicted = truth.predicted(pod)
         has_hints = attribute(self._lab.reports.objects[node], "topologyManagerPolicy") != "none"
-        found = truth.agreement(
+        outcome = truth.agreement(
             predicted, uid, identity, self._lab.holding(node), self._lab.nodes(node), has_hints=has_hints
         )
-        if found.exact:
+        if outcome.exact:
             self.tally.counts[EXACT if predicted else UNPREDICTED] += 1
-        elif found.equal:
+        elif outcome.equal:
             self.tally.counts[EQUAL] += 1
         else:
-            self.tally.wrong(OTHERWISE, f"{identity[1]} on {node}: {'; '.join(found.why)[:400]} {_sizes(pod)}")
+            self.tally.wrong(OTHERWISE, f"{identity[1]} on {node}: {'; '.join(outcome.why)[:400]} {_sizes(pod)}")
 
     def _bind(self, pod: Json, node: str, verdict: Json) -> None:
         copy = bound_by_hand(pod, node)
@@ -157,10 +157,10 @@ def is_offered(pod: Json, machine: Machine) -> bool:
     """Whether the machine has every kind of device that is asked for. A kubelet does not look at requests for others
     (removeMissingExtendedResources), which are kube-scheduler's affair."""
     spec = pod["spec"]
-    offered = {one.resource for one in machine.devices}
+    offered = {plugin.resource for plugin in machine.devices}
     listed = [*spec.get("initContainers", ()), *spec["containers"]]
-    asked = {name for one in listed for name in one["resources"].get("limits", {}) if "/" in name}
-    return asked <= offered
+    limited = {name for container in listed for name in container["resources"].get("limits", {}) if "/" in name}
+    return limited <= offered
 
 
 def _sizes(pod: Json) -> str:
@@ -168,7 +168,8 @@ def _sizes(pod: Json) -> str:
     spec = pod["spec"]
     listed = [*spec.get("initContainers", ()), *spec["containers"]]
     return "; ".join(
-        ",".join(f"{name}={size}" for name, size in one["resources"].get("limits", {}).items()) for one in listed
+        ",".join(f"{name}={size}" for name, size in container["resources"].get("limits", {}).items())
+        for container in listed
     )
 
 
@@ -178,11 +179,11 @@ def until_placed(lab: Lab, pod: Json, seconds: float) -> Json:
     lab.api.create(PODS, pod)
 
     def admitted() -> Json | None:
-        found = lab.outcome(name, 1.0)
-        if found is None or not found["spec"].get("nodeName"):
+        outcome = lab.outcome(name, 1.0)
+        if outcome is None or not outcome["spec"].get("nodeName"):
             return None
-        if found["status"].get("phase") == "Failed":
-            raise LabError(f"{name} was refused by {found['spec']['nodeName']}: {found['status'].get('reason')}")
-        return found
+        if outcome["status"].get("phase") == "Failed":
+            raise LabError(f"{name} was refused by {outcome['spec']['nodeName']}: {outcome['status'].get('reason')}")
+        return outcome
 
     return wait(admitted, seconds, f"{name} is placed")

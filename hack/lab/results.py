@@ -48,21 +48,21 @@ class Results(msgspec.Struct, frozen=True):
         return bool(self.parts) and all(part.passed for part in self.parts)
 
 
-def merged(earlier: Results, found: Results) -> Results:
+def merged(earlier: Results, run: Results) -> Results:
     """A run, with the parts of an earlier one that were not run again on the same guests and kubelet, in order."""
-    again = {(part.key, part.on, part.kubelet) for part in found.parts}
-    parts = (*(part for part in earlier.parts if (part.key, part.on, part.kubelet) not in again), *found.parts)
+    again = {(part.key, part.on, part.kubelet) for part in run.parts}
+    parts = (*(part for part in earlier.parts if (part.key, part.on, part.kubelet) not in again), *run.parts)
     there = {part.key for part in parts}
     return msgspec.structs.replace(
-        found,
+        run,
         parts=parts,
-        machines={**earlier.machines, **found.machines},
-        not_run=tuple(one for one in found.not_run if one not in there),
+        machines={**earlier.machines, **run.machines},
+        not_run=tuple(name for name in run.not_run if name not in there),
     )
 
 
-def as_json(found: Results) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n"
+def as_json(run: Results) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(run), indent=1) + b"\n"
 
 
 def hit_rate(hits: int, misses: int) -> Figure:

@@ -37,7 +37,7 @@ class Series:
     def __init__(self, machine: Machine, seed: int, name: str) -> None:
         self._random = random.Random(seed)
         self._name = name
-        self._resources = [one.resource for one in machine.devices]
+        self._resources = [plugin.resource for plugin in machine.devices]
         self._most_cpus = max(2, machine.cpus * 2 // 3)
         self._most_memory = max(node.memory for node in machine.nodes) * 3 // 4
         self._most_pages = max(node.hugepages_2mi for node in machine.nodes) * 3 // 2
@@ -105,8 +105,8 @@ class Series:
             resource: str(self._any([1, 1, 1, 2, 3])) for resource in self._resources if self._random.random() < likely
         }
 
-    def _any(self, some: Sequence[Any]) -> Any:
-        return self._random.choice(some)
+    def _any(self, choices: Sequence[Any]) -> Any:
+        return self._random.choice(choices)
 
 
 def pod(name: str, kind: str, spec: Json, *, starts: bool = False) -> Json:

@@ -31,10 +31,10 @@ class Progress:
     def __init__(self, parts: int) -> None:
         self._parts, self._part, self._start = parts, 0, time.monotonic()
 
-    def part(self, what: str) -> None:
+    def part(self, title: str) -> None:
         self._part += 1
         seconds = time.monotonic() - self._start
-        print(f"lab: {seconds:5.0f} s  part {self._part} of {self._parts}: {what}", flush=True)
+        print(f"lab: {seconds:5.0f} s  part {self._part} of {self._parts}: {title}", flush=True)
 
 
 def up(names: Sequence[str], before: str = "") -> Lab:
@@ -88,8 +88,8 @@ def up(names: Sequence[str], before: str = "") -> Lab:
 
 
 def _plan(names: Sequence[str]) -> Plan:
-    own, others = free_ports(4), iter(free_ports(3 * len(names)))
-    guests = {name: Ports(*(next(others) for _ in range(3))) for name in names}
+    own, remaining = free_ports(4), iter(free_ports(3 * len(names)))
+    guests = {name: Ports(*(next(remaining) for _ in range(3))) for name in names}
     return Plan(own[0], own[1], own[2], own[3], qemu.accelerator(), guests)
 
 

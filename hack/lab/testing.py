@@ -47,7 +47,7 @@ class Test:
             commit=_git("describe", "--always", "--dirty"),
             host=_host(lab),
             versions=_versions(lab),
-            machines={name: described(one) for name, one in lab.machines.items()},
+            machines={name: described(machine) for name, machine in lab.machines.items()},
             not_run=tuple(
                 name for name in EACH if name not in chosen and name.removeprefix("series ") not in self._series
             ),
@@ -86,22 +86,22 @@ class Test:
             for name in self._lab.guests:
                 reconfigure(self._lab, name, SETTINGS[setting])
             placing = Placing(self._lab, number)
-            made = Series(next(iter(self._lab.machines.values())), number, f"s{number}")
+            series = Series(next(iter(self._lab.machines.values())), number, f"s{number}")
             before = self._lab.predictions()
-            for pod in made.pods(self._pods):
+            for pod in series.pods(self._pods):
                 if time.monotonic() > self._deadline:
                     break
                 placing.place(pod)
             part = placing.tally.part(f"Series: {setting}")
-            found = came_true(before, self._lab.predictions())
+            predicted = came_true(before, self._lab.predictions())
             self._lab.clear()
-            return msgspec.structs.replace(part, figures={**part.figures, **found})
+            return msgspec.structs.replace(part, figures={**part.figures, **predicted})
 
         self._add(f"series {setting}", _guarded(f"Series: {setting}", run))
 
-    def _add(self, key: str, found: Part) -> None:
+    def _add(self, key: str, result: Part) -> None:
         guests, kubelet = ", ".join(self._lab.guests), self.results.versions["kubelet"]
-        part = msgspec.structs.replace(found, key=key, on=guests, kubelet=kubelet, at=self._at)
+        part = msgspec.structs.replace(result, key=key, on=guests, kubelet=kubelet, at=self._at)
         print(f"lab: {'passed' if part.passed else 'FAILED'}  {part.name}: {part.figures}", flush=True)
         for problem in part.problems:
             print(f"lab:         {problem}", flush=True)
@@ -116,7 +116,7 @@ class Test:
 
 def came_true(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, Figure]:
     """Of the service's own count what came in between."""
-    hits, misses = (int(after[one] - before[one]) for one in ("hit", "miss"))
+    hits, misses = (int(after[result] - before[result]) for result in ("hit", "miss"))
     return {results.HITS: hits, results.MISSES: misses, results.HIT_RATE: results.hit_rate(hits, misses)}
 
 
@@ -142,7 +142,7 @@ def described(machine: Machine) -> str:
         f"{memory} MiB, {pages} huge pages of 2 MiB",
         f"{devices} PCI functions",
     ]
-    return "; ".join((*words, *(f"{one.resource} by a device plug-in" for one in machine.devices)))
+    return "; ".join((*words, *(f"{plugin.resource} by a device plug-in" for plugin in machine.devices)))
 
 
 def _versions(lab: Lab) -> dict[str, str]:

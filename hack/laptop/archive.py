@@ -51,17 +51,17 @@ def running() -> str:
 
 def pack(target: Path, native: dict[str, Files]) -> None:
     """Writes the file. `native` are the files of extension modules, by the tag of their Python."""
-    ours, others = modules.needed()
-    unknown = others - {*_LIBRARIES, *_NATIVE, NUMPY}
+    modules_used, packages = modules.needed()
+    unknown = packages - {*_LIBRARIES, *_NATIVE, NUMPY}
     if unknown:
         raise PackingError(
             f"the plug-in imports {', '.join(sorted(unknown))}, which nobody packs: hack/laptop/archive.py"
         )
-    files = {f"all/{name}": path for name, path in ours.items()}
+    files = {f"all/{name}": path for name, path in modules_used.items()}
     for library in _LIBRARIES:
         files |= {f"all/{name}": path for name, path in _installed(library).items() if path.suffix == ".py"}
-    for tag, those in native.items():
-        files |= {f"{tag}/{name}": path for name, path in those.items()}
+    for tag, native_files in native.items():
+        files |= {f"{tag}/{name}": path for name, path in native_files.items()}
     contents = {name: path.read_bytes() for name, path in sorted(files.items())}
     digest = hashlib.sha256()
     for name, content in contents.items():
@@ -88,21 +88,21 @@ def of_this_python(*, with_numpy: bool) -> dict[str, Files]:
 
 def fetched(platform: str, pythons: Sequence[str], folder: Path, *, with_numpy: bool) -> dict[str, Files]:
     """The locked versions for another platform, checked by their hashes. Raises PackingError."""
-    wanted = _wanted(with_numpy=with_numpy)
+    packages = _wanted(with_numpy=with_numpy)
     folder.mkdir(parents=True, exist_ok=True)
     lock = folder / "lock"
     entries = re.split(r"\n(?=\S)", _LOCK.read_text())
-    lock.write_text("\n".join(entry for entry in entries if entry.partition("==")[0] in wanted))
+    lock.write_text("\n".join(entry for entry in entries if entry.partition("==")[0] in packages))
     native = {}
     for python in pythons:
         site = folder / f"{platform}-{python}"
         _pip(
             "install", "--no-deps", "--no-compile", "--only-binary=:all:", "--implementation=cp", "--upgrade",
-            f"--python-version={python}", *(f"--platform={one}" for one in PLATFORMS[platform]), f"--target={site}",
+            f"--python-version={python}", *(f"--platform={tag}" for tag in PLATFORMS[platform]), f"--target={site}",
             "--require-hashes", f"--requirement={lock}",
         )  # fmt: skip
         native[f"cp{python.replace('.', '')}"] = {
-            name: path for one in wanted for name, path in _below(site / one, site)
+            name: path for package in packages for name, path in _below(site / package, site)
         }
     return native
 
@@ -118,10 +118,10 @@ def _installed(package: str) -> Files:
         while folder.name != package.removesuffix(".libs"):
             folder = folder.parent
         return dict(_below(folder.parent / package, folder.parent))
-    found = importlib.util.find_spec(package)
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
         raise PackingError(f"{package} is not installed here; make venv")
-    folder = Path(found.origin).parent
+    folder = Path(spec.origin).parent
     return dict(_below(folder, folder.parent))
 
 

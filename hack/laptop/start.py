@@ -46,23 +46,23 @@ def main() -> int:
 def _folder(tag: str) -> tuple[Path, bool]:
     """Where to unpack to, and whether it stays: below a cache that nobody else may write, or for this run alone."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.environ.get("HOME", "/nonexistent") + "/.cache"
-    mine = Path(cache) / "kubectl-topowise"
+    folder = Path(cache) / "kubectl-topowise"
     try:
-        mine.mkdir(0o700, parents=True, exist_ok=True)
-        found = mine.lstat()
-        is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
-        if is_own and os.access(mine, os.W_OK):
-            return mine / f"{DIGEST}-{tag}", True
+        folder.mkdir(0o700, parents=True, exist_ok=True)
+        status = folder.lstat()
+        is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022
+        if is_own and os.access(folder, os.W_OK):
+            return folder / f"{DIGEST}-{tag}", True
     except OSError:
         pass
     return Path(tempfile.mkdtemp(prefix="kubectl-topowise-")) / tag, False
 
 
 def _unpack(archive: zipfile.ZipFile, tag: str, folder: Path) -> None:
-    for other in folder.parent.iterdir():
+    for sibling in folder.parent.iterdir():
         # A version that is still in use after all is unpacked again.
-        if other.stat().st_mtime < time.time() - FORGOTTEN_S:
-            shutil.rmtree(other, ignore_errors=True)
+        if sibling.stat().st_mtime < time.time() - FORGOTTEN_S:
+            shutil.rmtree(sibling, ignore_errors=True)
     aside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".new-"))
     try:
         for name in archive.namelist():

@@ -71,6 +71,6 @@ def _are_gone(numbers: Iterable[int], directory: Path) -> bool:
     return True
 
 
-def _tell(number: int, what: signal.Signals) -> None:
+def _tell(number: int, signal_number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
-        os.kill(number, what)
+        os.kill(number, signal_number)

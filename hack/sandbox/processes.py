@@ -91,12 +91,12 @@ def free_ports(count: int) -> list[int]:
     the server does that it is for.
     """
     with ExitStack() as stack:
-        found: list[int] = []
-        while len(found) < count:
+        ports: list[int] = []
+        while len(ports) < count:
             each = stack.enter_context(socket.socket())
             try:
                 each.bind(("127.0.0.1", random.randrange(*_PORTS)))
             except OSError:
                 continue
-            found.append(each.getsockname()[1])
-        return found
+            ports.append(each.getsockname()[1])
+        return ports

@@ -112,7 +112,7 @@ class Page:
 
     async def faint(self) -> list[str]:
         """Texts that are hard to read."""
-        return [str(one) for one in await self.run(_CONTRAST)]
+        return [str(element) for element in await self.run(_CONTRAST)]
 
     async def watch_shifts(self) -> None:
         """From now on `shifts` has what moves."""
@@ -150,10 +150,10 @@ async def opened(directory: Path, *more: str) -> AsyncIterator[Page]:
             async with session.put(url) as response:
                 tab = await response.json()
             async with session.ws_connect(tab["webSocketDebuggerUrl"], max_msg_size=0) as socket:
-                made = Page(socket)
+                page = Page(socket)
                 for domain in ("Page", "Runtime", "Log"):
-                    await made.call(f"{domain}.enable")
-                yield made
+                    await page.call(f"{domain}.enable")
+                yield page
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()

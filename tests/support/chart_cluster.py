@@ -86,8 +86,8 @@ def path_of(document: Document) -> str:
 def eventually(check: Callable[[], Any], within: float = 20.0) -> Any:
     deadline = time.monotonic() + within
     while True:
-        found = check()
-        if found:
-            return found
+        result = check()
+        if result:
+            return result
         assert time.monotonic() < deadline, "not within the time"
         time.sleep(0.1)

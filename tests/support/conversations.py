@@ -65,14 +65,16 @@ def pod(
 ) -> dict[str, Any]:
     """A v1.Pod. Requests are limits as well, unless told otherwise."""
 
-    def made(prefix: str, wanted: tuple[Mapping[str, str], ...], **more: str) -> list[dict[str, Any]]:
+    def made(prefix: str, containers_of: tuple[Mapping[str, str], ...], **more: str) -> list[dict[str, Any]]:
         return [
             {
                 "name": f"{prefix}{number}",
-                "resources": {"requests": dict(one), **({"limits": dict(one)} if limits else {})} if one else {},
+                "resources": {"requests": dict(amounts), **({"limits": dict(amounts)} if limits else {})}
+                if amounts
+                else {},
                 **more,
             }
-            for number, one in enumerate(wanted)
+            for number, amounts in enumerate(containers_of)
         ]
 
     metadata: dict[str, Any] = {"name": name, "namespace": namespace, "uid": f"uid-{name}"}
@@ -88,9 +90,9 @@ def pod(
 
 def question(name: str, *containers: Mapping[str, str], limits: bool = True) -> dict[str, Any]:
     """A pod that is on no node yet."""
-    asked = pod(name, *containers, phase="Pending", limits=limits)
-    asked["spec"] = {"containers": asked["spec"]["containers"]}
-    return asked
+    manifest = pod(name, *containers, phase="Pending", limits=limits)
+    manifest["spec"] = {"containers": manifest["spec"]["containers"]}
+    return manifest
 
 
 class Stage(msgspec.Struct, frozen=True):
@@ -109,29 +111,31 @@ class Stage(msgspec.Struct, frozen=True):
         text = msgspec.json.encode(self.published().topology).decode()
         whole = json.loads(text.replace(*self.scene.instead) if self.scene.instead else text)
         for part in (whole, *whole["zones"]):
-            kept = [one for one in part.get("attributes", ()) if not one["name"].startswith(_OURS)]
-            part["attributes"] = kept
+            attributes = [
+                attribute for attribute in part.get("attributes", ()) if not attribute["name"].startswith(_OURS)
+            ]
+            part["attributes"] = attributes
         return dict(whole)
 
     def shown_to_volcano(self) -> dict[str, Any]:
         """The Numatopology, as JSON has it."""
-        made = numatopology.observed(NODE, self.seen, self.scene.excluded)
-        return dict(json.loads(msgspec.json.encode(made)))
+        topology = numatopology.observed(NODE, self.seen, self.scene.excluded)
+        return dict(json.loads(msgspec.json.encode(topology)))
 
     def status(self) -> dict[str, Any]:
         """The v1.Node."""
         amounts = {"capacity": self.node.capacity(), "allocatable": self.node.allocatable()}
         return {"metadata": {"name": NODE}, "status": amounts}
 
-    def would_admit(self, asked: Mapping[str, Any]) -> str:
+    def would_admit(self, manifest: Mapping[str, Any]) -> str:
         """What the kubelet would say; "" for yes."""
-        decision = self.node.would_admit(decoded(asked))
+        decision = self.node.would_admit(decoded(manifest))
         return "" if decision.admitted else decision.reason
 
 
-def decoded(one: Mapping[str, Any]) -> pods.Pod:
+def decoded(document: Mapping[str, Any]) -> pods.Pod:
     """The pod as our programs read it."""
-    return pods.decode(json.dumps(one).encode())
+    return pods.decode(json.dumps(document).encode())
 
 
 @cache
@@ -153,17 +157,19 @@ def _answer(call: Coroutine[Any, Any, Any]) -> Any:
 
 def staged(scene: Scene) -> Stage:
     """Lets the kubelet admit what is bound to it, and looks at it as the exporter does."""
-    found = _machine_of(scene.machine) if isinstance(scene.machine, str) else scanned(scene.machine)
-    node = EmulatedNode(found, scene.kubelet)
-    for one in scene.bound:
-        if one["status"]["phase"] in ("Running", "Pending"):
-            decision = node.admit(decoded(one))
-            assert decision.admitted, (one["metadata"]["name"], decision.message)
-            node.start(one["metadata"]["uid"])
+    machine = _machine_of(scene.machine) if isinstance(scene.machine, str) else scanned(scene.machine)
+    node = EmulatedNode(machine, scene.kubelet)
+    for bound in scene.bound:
+        if bound["status"]["phase"] in ("Running", "Pending"):
+            decision = node.admit(decoded(bound))
+            assert decision.admitted, (bound["metadata"]["name"], decision.message)
+            node.start(bound["metadata"]["uid"])
     servicer = PodResourcesServicer(node.holdings)
 
     nobody: Any = None
     allocatable = _answer(servicer.GetAllocatableResources(nobody, nobody))
     listed = _answer(servicer.List(nobody, nobody))
-    held = PodDecoder("socket").decode(listed.SerializeToString())
-    return Stage(scene, node, Observation(found, scene.kubelet, Allocations(decode_allocatable(allocatable), held)))
+    decoded_pods = PodDecoder("socket").decode(listed.SerializeToString())
+    return Stage(
+        scene, node, Observation(machine, scene.kubelet, Allocations(decode_allocatable(allocatable), decoded_pods))
+    )

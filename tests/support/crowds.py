@@ -40,17 +40,17 @@ def reports(nodes: int, version: str = "1") -> Iterator[report.Report]:
 def cluster(nodes: int) -> Service:
     """So many nodes of two NUMA nodes each that our exporter reports."""
     service = Service()
-    for name, one in zip(names(nodes), reports(nodes), strict=True):
+    for name, decoded in zip(names(nodes), reports(nodes), strict=True):
         service.ledger.reports.put_node(name)
-        service.ledger.reports.put(one)
+        service.ledger.reports.put(decoded)
     return service
 
 
 def records(service: Service, nodes: int, each: int, first: int = 0) -> list[PodRecord]:
     """So many pods on each node as a list has them, all of one shape."""
-    made = service.records.decode(msgspec.json.encode(pod("p", "1", node="n", phase="Running", startTime="2026")))
+    record = service.records.decode(msgspec.json.encode(pod("p", "1", node="n", phase="Running", startTime="2026")))
     return [
-        msgspec.structs.replace(made, uid=f"uid-{name}-{number}", name=f"p-{name}-{number}", node=name)
+        msgspec.structs.replace(record, uid=f"uid-{name}-{number}", name=f"p-{name}-{number}", node=name)
         for name in names(nodes)
         for number in range(first, first + each)
     ]
@@ -98,11 +98,11 @@ async def look(service: Service, *targets: str) -> list[bytes]:
         decisions,
         monotonic=service.clock,
     )
-    found = []
+    outcomes = []
     for target in targets:
         service.clock.now += 10
-        found.append(await _fetched(page, target))
-    return found
+        outcomes.append(await _fetched(page, target))
+    return outcomes
 
 
 async def _fetched(page: Dashboard, target: str) -> bytes:

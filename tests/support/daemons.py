@@ -28,17 +28,17 @@ LATE = float(os.environ.get("LATE_ANSWERS", "0"))
 
 @pytest.fixture
 async def server() -> AsyncIterator[ApiServer]:
-    async with ApiServer(bookmark_every=0.5) as made:
-        made.install_crds(CRD)
+    async with ApiServer(bookmark_every=0.5) as started:
+        started.install_crds(CRD)
         if LATE:
-            made.levers.pull(Delay(LATE, handled=True))
-        yield made
+            started.levers.pull(Delay(LATE, handled=True))
+        yield started
 
 
 @pytest.fixture
 async def api(server: ApiServer) -> AsyncIterator[Api]:
-    async with Api(plain(server), "test", timeout=2) as made:
-        yield made
+    async with Api(plain(server), "test", timeout=2) as client:
+        yield client
 
 
 def plain(server: ApiServer) -> Credentials:

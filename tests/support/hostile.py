@@ -102,14 +102,14 @@ async def _come_and_go(
 ) -> None:
     """Makes them, has the service judge each, and deletes them."""
     for first in range(0, len(numbers), _AT_ONCE):
-        some = numbers[first : first + _AT_ONCE]
-        for number in some:
-            made = server.create("pods", pod(number))
-            body = msgspec.json.encode({"Pod": made, "Nodes": None, "NodeNames": names})
+        batch = numbers[first : first + _AT_ONCE]
+        for number in batch:
+            created = server.create("pods", pod(number))
+            body = msgspec.json.encode({"Pod": created, "Nodes": None, "NodeNames": names})
             await service.post("filter", body, session)
         # It hears of them before they go.
         await asyncio.sleep(0.1)
-        for number in some:
+        for number in batch:
             url = f"{server.url}{PODS}/hostile-{number}?gracePeriodSeconds=0"
             async with session.delete(url) as response:
                 assert response.status == 200

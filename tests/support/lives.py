@@ -27,7 +27,7 @@ def machine() -> Machine:
                 memory=16 * GIB,
                 cores=tuple(Core(socket=zone, threads=(8 * zone + core,)) for core in range(8)),
                 hugepages={2048: 512},
-                distances=tuple(10 if other == zone else 21 for other in range(2)),
+                distances=tuple(10 if neighbour == zone else 21 for neighbour in range(2)),
             )
             for zone in range(2)
         ),

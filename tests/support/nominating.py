@@ -79,10 +79,10 @@ class Nominating:
 
     def write_all(self) -> dict[str, str]:
         """Until there is nothing left to do."""
-        found = {}
+        claims_by_pod = {}
         while (written := self.write()) is not None:
-            found[written[0]] = written[1]
-        return found
+            claims_by_pod[written[0]] = written[1]
+        return claims_by_pod
 
     def nominated(self) -> dict[str, str]:
         """As the ledger believes."""

@@ -28,13 +28,13 @@ class Authority:
 
     def subordinate(self, name: str) -> Authority:
         """An intermediate CA, by which this one is not shown."""
-        made = Authority(self._directory / name, name)
+        authority = Authority(self._directory / name, name)
         extensions = ["-addext", "basicConstraints=critical,CA:TRUE", "-out", f"{name}.csr"]
-        made._openssl("req", "-new", "-key", f"{name}.key", "-subj", f"/CN={name}", *extensions)
+        authority._openssl("req", "-new", "-key", f"{name}.key", "-subj", f"/CN={name}", *extensions)
         signing = ["-CA", str(self.certificate), "-CAkey", str(self._directory / f"{self._name}.key")]
         copied = ["-CAcreateserial", "-copy_extensions", "copy", "-days", "2", "-out", f"{name}.crt"]
-        made._openssl("x509", "-req", "-in", f"{name}.csr", *signing, *copied)
-        return made
+        authority._openssl("x509", "-req", "-in", f"{name}.csr", *signing, *copied)
+        return authority
 
     @property
     def certificate(self) -> Path:

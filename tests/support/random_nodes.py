@@ -39,13 +39,13 @@ class Node(NamedTuple):
 def node(rng: Random, policy: str | None = None, *, load: int | None = None) -> Node:
     """A node with up to `load` pods."""
     while True:
-        made = machine(rng)
-        config = configuration(rng, made, policy or rng.choice(POLICIES))
+        hardware = machine(rng)
+        config = configuration(rng, hardware, policy or rng.choice(POLICIES))
         checked = rng.random() < 0.7
         integers = rng.random() < 0.9
         version = version_of(rng.choice(VERSIONS))
         try:
-            kubelet = Kubelet(made, config, version=version, predicates=checked, integer_scores=integers)
+            kubelet = Kubelet(hardware, config, version=version, predicates=checked, integer_scores=integers)
         except (KubeletStartError, ConfigError):
             continue
         empty = kubelet.fork()
@@ -94,10 +94,12 @@ def machine(rng: Random) -> Machine:
     pages = rng.random() < 0.4
     numa = []
     for position, count in enumerate(cores):
-        made = []
+        cores_of_zone = []
         for core in range(first, first + count):
-            held = range(threads if even or rng.random() < 0.9 else 1)
-            made.append(Core(socket=position // per_socket, threads=tuple(core + total * one for one in held)))
+            thread_numbers = range(threads if even or rng.random() < 0.9 else 1)
+            cores_of_zone.append(
+                Core(socket=position // per_socket, threads=tuple(core + total * thread for thread in thread_numbers))
+            )
         first += count
         hugepages = {2048: rng.choice((0, 256, 512))} if pages else {}
         if pages and rng.random() < 0.3:
@@ -108,9 +110,11 @@ def machine(rng: Random) -> Machine:
                 memory=memory * GI
                 if even
                 else rng.choice((0, 3, 8, 20) if rng.random() < 0.3 else (5, 8, 20)) * GI + rng.randint(0, 3),
-                cores=tuple(made),
+                cores=tuple(cores_of_zone),
                 hugepages=hugepages,
-                distances=tuple(10 if one == position else rng.choice((12, 20, 20, 32)) for one in range(zones))
+                distances=tuple(
+                    10 if neighbour == position else rng.choice((12, 20, 20, 32)) for neighbour in range(zones)
+                )
                 if shown
                 else None,
             )
@@ -166,7 +170,7 @@ def configuration(rng: Random, machine: Machine, policy: str) -> KubeletConfigur
         fields["cpuManagerPolicyOptions"] = on
     if rng.random() < 0.85:
         fields["memoryManagerPolicy"] = "Static"
-        where = max(machine.numa, key=lambda one: (one.memory, rng.random()))
+        where = max(machine.numa, key=lambda node: (node.memory, rng.random()))
         fields["reservedMemory"] = (MemoryReservation(where.id, {"memory": "1Gi"}),)
     gates = {}
     if rng.random() < 0.08:

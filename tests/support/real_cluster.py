@@ -46,7 +46,11 @@ _WAITING: Final = 40
 def chart_configuration(prefix: str, **changed: Any) -> Json:
     """The KubeSchedulerConfiguration that the chart installs, with the extender at `prefix`."""
     rendered = yaml.safe_load_all((_ROOT / "charts/kustomize/default/scheduler.yaml").read_text())
-    files = next(one["data"] for one in rendered if one["kind"] == "ConfigMap" and "kube-scheduler.yaml" in one["data"])
+    files = next(
+        document["data"]
+        for document in rendered
+        if document["kind"] == "ConfigMap" and "kube-scheduler.yaml" in document["data"]
+    )
     configuration: Json = yaml.safe_load(files["kube-scheduler.yaml"])
     configuration["extenders"][0]["urlPrefix"] = prefix
     return {**configuration, "leaderElection": {"leaderElect": False}, **changed}
@@ -182,14 +186,14 @@ class Cluster:
                 "renewDeadline": "3s",
                 "retryPeriod": "1s",
             }
-        made = StockScheduler(
+        scheduler = StockScheduler(
             self.plane,
             chart_configuration(self.services[number].prefix, **changed),
             self._directory / f"kube-scheduler-{number}-{time.monotonic_ns()}",
             user=controlplane.ADMIN if self._pairs > 1 else stock_scheduler.USER,
         )
-        await asyncio.to_thread(made.__enter__)
-        self.schedulers[number] = made
+        await asyncio.to_thread(scheduler.__enter__)
+        self.schedulers[number] = scheduler
 
     async def stop_scheduler(self, number: int = 0) -> None:
         """Kills it."""
@@ -198,14 +202,14 @@ class Cluster:
     @property
     def scheduler_pid(self) -> int:
         """The id of the first kube-scheduler."""
-        made = self.schedulers[0]
-        assert isinstance(made, StockScheduler)
-        return made.pid
+        scheduler = self.schedulers[0]
+        assert isinstance(scheduler, StockScheduler)
+        return scheduler.pid
 
     async def leader(self) -> int:
         """The number of the pair that decides: its service is asked most."""
-        asked = [await service.metrics(self.session) for service in self.services]
-        counts = [one.get('extender_request_duration_seconds_count{verb="filter"}', 0.0) for one in asked]
+        metrics = [await service.metrics(self.session) for service in self.services]
+        counts = [samples.get('extender_request_duration_seconds_count{verb="filter"}', 0.0) for samples in metrics]
         return counts.index(max(counts))
 
     async def create(self, document: Json, path: str = PODS) -> None:
@@ -219,8 +223,8 @@ class Cluster:
     async def phases(self) -> Counter[str]:
         """How many pods run, have ended, wait, and were refused."""
         return Counter(
-            "waiting" if not one["spec"].get("nodeName") else one["status"].get("reason") or one["status"]["phase"]
-            for one in await self.pods()
+            "waiting" if not pod["spec"].get("nodeName") else pod["status"].get("reason") or pod["status"]["phase"]
+            for pod in await self.pods()
         )
 
     async def settle(self, limit: float = 120.0, *, still: float = 3.0) -> Counter[str]:
@@ -277,12 +281,12 @@ class Cluster:
 
     async def waiting(self) -> list[Any]:
         """Pods without a node."""
-        return [one for one in await self.pods() if not one["spec"].get("nodeName")]
+        return [pod for pod in await self.pods() if not pod["spec"].get("nodeName")]
 
     async def assert_all_well(self) -> None:
         """No kubelet has refused a pod, and no pod waits beside room."""
         assert not self.refusals
-        left_out = {one["metadata"]["name"]: self.takers(one) for one in await self.waiting()}
+        left_out = {pod["metadata"]["name"]: self.takers(pod) for pod in await self.waiting()}
         assert not {name: takers for name, takers in left_out.items() if takers}
 
     def _service(self, number: int) -> Service:

@@ -63,14 +63,14 @@ def difference(decision: Decision, version: KubeletVersion | None = None) -> str
 
 def comparable(event: dict[str, Any]) -> dict[str, Any]:
     """An event without what is random in a kubelet: which of several missing devices or scalars is named first."""
-    found = {key: value for key, value in event.items() if key not in ("resource", "state")}
-    found["allReasons"] = sorted(found.get("allReasons") or ())
-    if len(found["allReasons"]) > 1:
-        del found["reason"], found["message"]
-    if "requested number of devices" in found.get("message", "") or "unhealthy devices" in found.get("message", ""):
-        del found["message"]
-        found["rejected"] = {**found["rejected"], "error": "devices"}
-    return found
+    fields = {key: value for key, value in event.items() if key not in ("resource", "state")}
+    fields["allReasons"] = sorted(fields.get("allReasons") or ())
+    if len(fields["allReasons"]) > 1:
+        del fields["reason"], fields["message"]
+    if "requested number of devices" in fields.get("message", "") or "unhealthy devices" in fields.get("message", ""):
+        del fields["message"]
+        fields["rejected"] = {**fields["rejected"], "error": "devices"}
+    return fields
 
 
 def mistakes(minor: int) -> Iterator[Mistake]:
@@ -85,8 +85,8 @@ def mistakes(minor: int) -> Iterator[Mistake]:
         for option in OPTIONS:
             stage = stages(neighbour).get(option.name)
             if stage != stages(minor).get(option.name):
-                others = tuple((name, kept) for name, kept in version.options if name != option.name)
-                planted = (*others, (option.name, stage)) if stage else others
+                remaining = tuple((name, since) for name, since in version.options if name != option.name)
+                planted = (*remaining, (option.name, stage)) if stage else remaining
                 yield Mistake(f"{option.name} {stage}", msgspec.structs.replace(version, options=planted))
         for gate, life in feature_gates.lives(neighbour).items():
             lives = dict(version.gates)

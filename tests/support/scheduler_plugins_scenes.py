@@ -66,7 +66,7 @@ def _plain(*ids: int, cores: int = 4, hugepages: dict[int, int] | None = None) -
             Node(numa_id, 16 * GIB, socket=rank, cores=cores, hugepages=hugepages or {})
             for rank, numa_id in enumerate(ids)
         ),
-        distances=tuple(tuple(10 if one == other else 21 for other in ids) for one in ids),
+        distances=tuple(tuple(10 if zone == neighbour else 21 for neighbour in ids) for zone in ids),
     )
 
 

@@ -67,11 +67,11 @@ def counts(
     zones = (available,) if isinstance(available, str) else available
     named = {"topologyManagerPolicy": policy}
     if included is not None:
-        named["nodeTopologyPodsFingerprint"] = fingerprint.of(("default", one) for one in included)
+        named["nodeTopologyPodsFingerprint"] = fingerprint.of(("default", pod) for pod in included)
         named["nodeTopologyPodsFingerprintMethod"] = method
     vectors: dict[int, str] = {}
     if placed is not None:
-        where = {("default", one, "c"): zone for one, zone in placed.items()}
+        where = {("default", pod, "c"): zpod for pod, zpod in placed.items()}
         named[numaplacement.METADATA_ATTRIBUTE], vectors = numaplacement.encode(where, range(len(zones)))
     document = {
         "metadata": {"name": name, "resourceVersion": version},
@@ -101,7 +101,7 @@ def machine(zones: int = 2, cores: int = 4) -> Machine:
                 id=zone,
                 memory=16 * GIB,
                 cores=tuple(Core(socket=zone, threads=(zone * cores + core,)) for core in range(cores)),
-                distances=tuple(10 if other == zone else 20 for other in range(zones)),
+                distances=tuple(10 if neighbour == zone else 20 for neighbour in range(zones)),
             )
             for zone in range(zones)
         )
@@ -135,9 +135,9 @@ def exact(
     **changed: Any,
 ) -> nrt.NodeResourceTopology:
     """What our exporter publishes of a node; its pods have uids "uid-<name>" if nothing else is said."""
-    made = exported(machine(), configuration(**changed), node, name_of)
+    nrt_object = exported(machine(), configuration(**changed), node, name_of)
     return msgspec.structs.replace(
-        made, metadata=msgspec.structs.replace(made.metadata, name=name, resourceVersion=version)
+        nrt_object, metadata=msgspec.structs.replace(nrt_object.metadata, name=name, resourceVersion=version)
     )
 
 
@@ -269,10 +269,10 @@ WAITS: list[dict[str, str]] = [
 
 def full() -> Service:
     """A service whose one node, n1, is taken whole by the pod "other"."""
-    made = Service()
-    made.report(counts("n1", "0", included=["other"]))
-    made.put(pod("other", "8", node="n1"))
-    return made
+    service = Service()
+    service.report(counts("n1", "0", included=["other"]))
+    service.put(pod("other", "8", node="n1"))
+    return service
 
 
 def sent(reply: Reply) -> Any:

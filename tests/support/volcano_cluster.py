@@ -67,20 +67,20 @@ MISSING: Final = (
 def configuration(prefix: str, *, extender: bool, numa_aware: bool, reclaims: bool, actions: str = "") -> Json:
     """The recipe's volcano-scheduler.conf, with our service at `prefix`. `reclaims`: changed as the documentation says,
     for our say in whom the action reclaim evicts."""
-    made: Json = yaml.safe_load((_RECIPES / "volcano-scheduler.conf").read_text())
-    first, second = (tier["plugins"] for tier in made["tiers"])
-    asking = next(one for one in first if one["name"] == "extender")
+    document: Json = yaml.safe_load((_RECIPES / "volcano-scheduler.conf").read_text())
+    first, second = (tier["plugins"] for tier in document["tiers"])
+    asking = next(plugin for plugin in first if plugin["name"] == "extender")
     asking["arguments"]["extender.urlPrefix"] = f"{prefix}/volcano"
     if reclaims:
-        next(one for one in first if one["name"] == "gang")["enableReclaimable"] = False
-        shares = next(one for one in second if one["name"] == "proportion")
+        next(plugin for plugin in first if plugin["name"] == "gang")["enableReclaimable"] = False
+        shares = next(plugin for plugin in second if plugin["name"] == "proportion")
         second.remove(shares)
         first.insert(first.index(asking), shares)
     if not extender:
         first.remove(asking)
     if numa_aware:
         second.append({"name": "numa-aware", "arguments": {"weight": 10}})
-    return {**made, **({"actions": actions} if actions else {})}
+    return {**document, **({"actions": actions} if actions else {})}
 
 
 class VolcanoScheduler:
@@ -157,9 +157,9 @@ class VolcanoCluster(Cluster):
             reclaims=self._reclaims,
             actions=self._actions,
         )
-        made = VolcanoScheduler(self.plane, document, self._directory / f"{BINARY}-{time.monotonic_ns()}")
-        await asyncio.to_thread(made.__enter__)
-        self.schedulers[number] = made
+        scheduler = VolcanoScheduler(self.plane, document, self._directory / f"{BINARY}-{time.monotonic_ns()}")
+        await asyncio.to_thread(scheduler.__enter__)
+        self.schedulers[number] = scheduler
 
     async def create(self, document: Json, path: str = PODS) -> None:
         """One object. A pod of no group gets one of its own, as Volcano's controller makes it."""
@@ -198,14 +198,14 @@ class VolcanoCluster(Cluster):
 
     async def groups(self) -> dict[str, list[Json]]:
         """The pods of each PodGroup."""
-        made: dict[str, list[Json]] = defaultdict(list)
-        for one in await self.pods():
-            made[one["metadata"]["annotations"][GROUP]].append(one)
-        return made
+        by_group: dict[str, list[Json]] = defaultdict(list)
+        for pod in await self.pods():
+            by_group[pod["metadata"]["annotations"][GROUP]].append(pod)
+        return by_group
 
     def takes_all(self, waiting: list[Json]) -> bool:
         """Whether the kubelets, in their true state, would admit these equal pods together."""
-        equal = [pods.decode(json.dumps(one).encode()) for one in waiting]
+        equal = [pods.decode(json.dumps(pod).encode()) for pod in waiting]
         named = {name for name, amount in pods.needs(equal[0]).requests.items() if amount > 0}
         for node in self.fleet.nodes.values():
             if named <= node.kubelet.allocatable().keys():
@@ -217,7 +217,7 @@ class VolcanoCluster(Cluster):
         return {
             name: f"{bound} of {len(members)}"
             for name, members in (await self.groups()).items()
-            if 0 < (bound := sum(bool(one["spec"].get("nodeName")) for one in members)) < len(members)
+            if 0 < (bound := sum(bool(member["spec"].get("nodeName")) for member in members)) < len(members)
         }
 
     async def assert_all_well(self) -> None:
@@ -227,7 +227,7 @@ class VolcanoCluster(Cluster):
         waiting = {
             name: members
             for name, members in (await self.groups()).items()
-            if not any(one["spec"].get("nodeName") for one in members)
+            if not any(member["spec"].get("nodeName") for member in members)
         }
         assert not [name for name, members in waiting.items() if self.takes_all(members)]
 
@@ -235,8 +235,8 @@ class VolcanoCluster(Cluster):
         """What Volcano says of the pods that wait."""
         return Counter(
             condition.get("message", "")
-            for one in await self.waiting()
-            for condition in one["status"].get("conditions") or ()
+            for pod in await self.waiting()
+            for condition in pod["status"].get("conditions") or ()
             if condition["type"] == "PodScheduled"
         )
 

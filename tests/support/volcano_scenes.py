@@ -22,10 +22,10 @@ def _with(**more: Any) -> KubeletConfiguration:
 
 
 def _asked(name: str, policy: str, *containers: dict[str, str]) -> dict[str, Any]:
-    one = question(name, *containers)
+    manifest = question(name, *containers)
     if policy:
-        one["metadata"]["annotations"] = {POLICY: policy}
-    return one
+        manifest["metadata"]["annotations"] = {POLICY: policy}
+    return manifest
 
 
 def _questions(policy: str) -> tuple[dict[str, Any], ...]:

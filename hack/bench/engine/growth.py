@@ -39,7 +39,7 @@ def _grown(zones: int) -> list[Point]:
     shapes = map(PodRequests, map(five, itertools.count(1)))
     warm = PodRequests(five(0))
     one_ms = _model_ms(kubelets, warm.needs)
-    found = []
+    points = []
     for nodes in NODES:
         for number in range(len(engine), nodes):
             engine.put(f"node-{number}", kubelets[number % _DISTINCT])
@@ -48,8 +48,8 @@ def _grown(zones: int) -> list[Point]:
         changed = [_after_changes(engine, kubelets, warm, round_) for round_ in range(_ROUNDS)]
         scored = thread_ms([partial(_score, engine, warm)] * _ROUNDS)
         cold_ms, changed_ms, scored_ms = (round(statistics.median(times), 4) for times in (cold, changed, scored))
-        found.append(Point(zones, nodes, cold_ms, changed_ms, scored_ms, round(one_ms * nodes, 2)))
-    return found
+        points.append(Point(zones, nodes, cold_ms, changed_ms, scored_ms, round(one_ms * nodes, 2)))
+    return points
 
 
 def _after_changes(engine: Engine, kubelets: list[Kubelet], warm: PodRequests, round_: int) -> float:
@@ -61,7 +61,7 @@ def _after_changes(engine: Engine, kubelets: list[Kubelet], warm: PodRequests, r
 
 def _score(engine: Engine, pod: PodRequests) -> None:
     scoring = Scoring()
-    strategy = strategies.make("TightFit", {one.name: one.weight for one in scoring.resources}, scoring)
+    strategy = strategies.make("TightFit", {resource.name: resource.weight for resource in scoring.resources}, scoring)
     rate(strategy, candidates(engine, pod)).levels(10)
 
 

@@ -110,15 +110,15 @@ async def _releases(kubelet: Kubelet, arrivals: Arrivals) -> list[float]:
 async def _write_times(api: Api, arrivals: Arrivals) -> list[float]:
     """The same object applied by ourselves, each time with another annotation: request, write, and watch event."""
     path = f"{nrt.PATH}/{NODE}"
-    held = msgspec.json.decode(await api.request("GET", path))
+    report = msgspec.json.decode(await api.request("GET", path))
     times = []
     for number in range(30):
         body = {
             "apiVersion": nrt.API_VERSION,
             "kind": nrt.KIND,
             "metadata": {"name": NODE, "annotations": {"bench": str(number)}},
-            "zones": held["zones"],
-            "attributes": held["attributes"],
+            "zones": report["zones"],
+            "attributes": report["attributes"],
         }
         since = time.perf_counter()
         query = {"fieldManager": "topowise-exporter", "force": "true"}
@@ -128,5 +128,5 @@ async def _write_times(api: Api, arrivals: Arrivals) -> list[float]:
 
 
 async def _version(api: Api) -> str:
-    held = msgspec.json.decode(await api.request("GET", f"{nrt.PATH}/{NODE}"))
-    return str(held["metadata"]["resourceVersion"])
+    report = msgspec.json.decode(await api.request("GET", f"{nrt.PATH}/{NODE}"))
+    return str(report["metadata"]["resourceVersion"])

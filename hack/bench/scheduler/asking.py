@@ -82,14 +82,14 @@ class Asking:
             time.sleep(_PAUSE_S)
             times.filter.append(took)
             times.filter_cpu.append(self._service.cpu_ms() - before)
-            kept = msgspec.json.decode(answer)["NodeNames"]
-            if len(kept) > 1:
-                body = arguments(pod, msgspec.json.encode(kept))
+            fitting = msgspec.json.decode(answer)["NodeNames"]
+            if len(fitting) > 1:
+                body = arguments(pod, msgspec.json.encode(fitting))
                 before = self._service.cpu_ms()
                 took = self.caller.post("prioritize", body)[0]
                 time.sleep(_PAUSE_S)
                 spent = self._service.cpu_ms() - before
-                if whole or len(kept) > 0.9 * min(PART, NODES):
+                if whole or len(fitting) > 0.9 * min(PART, NODES):
                     times.prioritize.append(took)
                     times.prioritize_cpu.append(spent)
         return times._replace(cpu=(self._service.cpu_ms() - cpu) / count)
@@ -111,16 +111,16 @@ class Asking:
         """Decides pods and reserves room for them; their bind requests."""
         requests = []
         shapes = [shape for shape, names in enumerate(self._fitting) if len(names) > NODES // 4]
-        wanted = [shapes[number % len(shapes)] for number in range(count)]
-        for shape, pod in zip(wanted, self._come([(shape, 0) for shape in wanted]), strict=True):
+        drawn = [shapes[number % len(shapes)] for number in range(count)]
+        for shape, pod in zip(drawn, self._come([(shape, 0) for shape in drawn]), strict=True):
             names = msgspec.json.encode(self._rng.sample(self._fitting[shape], min(part, len(self._fitting[shape]))))
             _, answer = self._filter(pod, names)
-            kept = msgspec.json.encode(msgspec.json.decode(answer)["NodeNames"])
-            _, answer = self.caller.post("prioritize", arguments(pod, kept))
+            fitting = msgspec.json.encode(msgspec.json.decode(answer)["NodeNames"])
+            _, answer = self.caller.post("prioritize", arguments(pod, fitting))
             scores = msgspec.json.decode(answer)
             if scores:
                 meta = msgspec.json.decode(pod)["metadata"]
-                best = max(scores, key=lambda one: int(one["Score"]))["Host"]
+                best = max(scores, key=lambda priority: int(priority["Score"]))["Host"]
                 named = {"PodName": meta["name"], "PodNamespace": meta["namespace"], "PodUID": meta["uid"]}
                 requests.append(encode({**named, "Node": best}))
         return requests
@@ -137,10 +137,10 @@ class Asking:
             time.sleep(0.1)
         return took
 
-    def _come(self, wanted: Sequence[tuple[int, int]]) -> list[bytes]:
+    def _come(self, shapes: Sequence[tuple[int, int]]) -> list[bytes]:
         """Pods of these shapes, with so many bytes of memory on top, once the service has heard of them."""
         sent = []
-        for shape, extra in wanted:
+        for shape, extra in shapes:
             self._number += 1
             name = f"bench-{shape}-{self._number:06}"
             sent.append(metal.extender_pod(shape, name, extra))

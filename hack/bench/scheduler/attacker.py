@@ -143,5 +143,5 @@ def _write(sock: socket.socket, client: _Client, attack: Attack, now: float) -> 
 
 if __name__ == "__main__":
     os.nice(19)
-    found = run(ATTACKS[sys.argv[1]], int(sys.argv[2]), float(sys.argv[3]))
-    sys.stdout.write(msgspec.json.encode(found).decode())
+    result = run(ATTACKS[sys.argv[1]], int(sys.argv[2]), float(sys.argv[3]))
+    sys.stdout.write(msgspec.json.encode(result).decode())

@@ -44,13 +44,13 @@ def attacks(service: Service, asking: Asking) -> list[Figure]:
             got = msgspec.json.decode(process.communicate()[0], type=attacker.Got)
         after = _rate(service, asking, body, seconds)
         lost = 100 * (1 - 2 * during.of_cpu / (before.of_cpu + after.of_cpu))
-        what = f"under {kind}"
-        say(f"{what}: filters {before}, {during}, {after}; {lost:.1f} % lost; {taken:.1f} % of a core")
-        say(f"{what}: /livez {probed:.3f} s; {got}")
+        title = f"under {kind}"
+        say(f"{title}: filters {before}, {during}, {after}; {lost:.1f} % lost; {taken:.1f} % of a core")
+        say(f"{title}: /livez {probed:.3f} s; {got}")
         figures += [
-            Figure(f"{what}: CPU of the service beside no filters", round(taken, 1), "% of a core", _MOST_TAKEN),
-            Figure(f"{what}: filters lost, of a second of the service's CPU", round(lost, 1), "%"),
-            Figure(f"{what}: /livez answers", round(1e3 * probed), "ms", 1000, on_wall=True),
+            Figure(f"{title}: CPU of the service beside no filters", round(taken, 1), "% of a core", _MOST_TAKEN),
+            Figure(f"{title}: filters lost, of a second of the service's CPU", round(lost, 1), "%"),
+            Figure(f"{title}: /livez answers", round(1e3 * probed), "ms", 1000, on_wall=True),
         ]
         before = after
     return figures

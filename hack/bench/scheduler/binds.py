@@ -35,9 +35,9 @@ def binds(service: Service, asking: Asking, api: str) -> list[Figure]:
     requests = asking.place(count)
     failed: list[bytes] = []
 
-    def work(mine: Sequence[bytes]) -> None:
+    def work(bodies: Sequence[bytes]) -> None:
         with Caller(service.port) as caller:
-            failed.extend(answer for body in mine if (answer := caller.post("bind", body)[1]) != b'{"Error":""}')
+            failed.extend(answer for body in bodies if (answer := caller.post("bind", body)[1]) != b'{"Error":""}')
 
     threads = [threading.Thread(target=work, args=(requests[number::_BINDERS],)) for number in range(_BINDERS)]
     cpu, since = usage.cpu_seconds(service.pid), time.perf_counter()

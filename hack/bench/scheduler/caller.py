@@ -55,10 +55,10 @@ class Caller:
         return took * 1e3, bytes(answer)
 
     def _until(self, mark: bytes) -> bytes:
-        found = b""
-        while mark not in found:
+        received = b""
+        while mark not in received:
             part = self._socket.recv(1 << 16)
             if not part:
                 raise OSError("the service closed the connection")
-            found += part
-        return found
+            received += part
+        return received

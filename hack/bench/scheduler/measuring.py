@@ -105,10 +105,10 @@ def _on_whole_cluster(work: Path, api: str, servers: Sequence[metal.Server]) -> 
         whole = asking.run(CALLS // 20, whole=True, new_shapes=True)
         asking.gone()
         figures += calls(f"{NODES:,} names, always a new shape", whole, WHOLE_TARGETS)
-        for what, share in (("in changed order", 1.0), ("half of them, others each time", 0.5)):
-            some = asking.run(CALLS // 20, whole=True, names_of=lambda share=share: asking.sample(share))  # type: ignore[misc]
+        for order, share in (("in changed order", 1.0), ("half of them, others each time", 0.5)):
+            sampled = asking.run(CALLS // 20, whole=True, names_of=lambda share=share: asking.sample(share))  # type: ignore[misc]
             asking.gone()
-            figures += calls(f"{NODES:,} names, {what}", some, NO_TARGETS)
+            figures += calls(f"{NODES:,} names, {order}", sampled, NO_TARGETS)
         figures += storms(service, asking, api)
         figures += binds(service, asking, api)
         figures += whole_pods(service, asking, api)

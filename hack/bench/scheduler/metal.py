@@ -155,7 +155,7 @@ def _server(rng: Random, policy: str, kind: Kind, number: int) -> Server:
             kubelet.start(uid)
     before = kubelet.fork()
     before.remove(documents[0]["metadata"]["uid"])
-    reports = [_report(machine, configuration, one, names) for one in (before, kubelet)]
+    reports = [_report(machine, configuration, state, names) for state in (before, kubelet)]
     listed = b",".join(map(msgspec.json.encode, documents[1:]))
     return Server(kubelet, (reports[0], reports[1]), listed)
 
@@ -163,10 +163,10 @@ def _server(rng: Random, policy: str, kind: Kind, number: int) -> Server:
 def _report(
     machine: Machine, configuration: KubeletConfiguration, kubelet: Kubelet, names: dict[str, tuple[str, str]]
 ) -> bytes:
-    found = exported(machine, configuration, kubelet, names.__getitem__)
+    report = exported(machine, configuration, kubelet, names.__getitem__)
     owner = nrt.OwnerReference("v1", "Node", NODE.decode(), "b5f85688-6c62-4d35-97fc-5ec9db1d8c31")
     metadata = msgspec.structs.replace(
-        found.metadata,
+        report.metadata,
         name=NODE.decode(),
         uid="2bfd7787-e5b9-4625-b551-31539d998064",
         resourceVersion=VERSION.decode(),
@@ -174,7 +174,7 @@ def _report(
         creationTimestamp=_CREATED,
         ownerReferences=(owner,),
     )
-    document = msgspec.to_builtins(msgspec.structs.replace(found, metadata=metadata))
+    document = msgspec.to_builtins(msgspec.structs.replace(report, metadata=metadata))
     document["metadata"]["managedFields"] = _managed("topowise-exporter", ("attributes", "zones", "metadata"))
     return msgspec.json.encode(document)
 
@@ -189,7 +189,9 @@ def _machine(kind: Kind) -> Machine:
                 Core(zone // 4, (core, core + total)) for core in range(zone * kind.cores, (zone + 1) * kind.cores)
             ),
             hugepages={1 << 20: kind.pages},
-            distances=tuple(10 if zone == other else 12 if zone // 4 == other // 4 else 32 for other in range(_ZONES)),
+            distances=tuple(
+                10 if zone == neighbour else 12 if zone // 4 == neighbour // 4 else 32 for neighbour in range(_ZONES)
+            ),
         )
         for zone in range(_ZONES)
     )
@@ -199,12 +201,14 @@ def _machine(kind: Kind) -> Machine:
 def _devices(kind: Kind) -> Iterator[DevicePlugin]:
     # GPUs go by an UUID, which no two servers share; virtual functions by their address, which most do.
     gpus = [
-        Device(f"GPU-8f2c1d{zone}{one}-{NODE.decode()}-4f6e", (zone,)) for zone in range(8) for one in range(kind.gpus)
+        Device(f"GPU-8f2c1d{zone}{number}-{NODE.decode()}-4f6e", (zone,))
+        for zone in range(8)
+        for number in range(kind.gpus)
     ]
     functions = [
-        Device(f"0000:{0x18 + 16 * zone:02x}:{1 + one // 8:02x}.{one % 8}", (zone,))
+        Device(f"0000:{0x18 + 16 * zone:02x}:{1 + number // 8:02x}.{number % 8}", (zone,))
         for zone in range(_ZONES)
-        for one in range(kind.functions)
+        for number in range(kind.functions)
     ]
     for resource, listed in ((GPU, gpus), (NIC, functions)):
         if listed:
@@ -277,8 +281,8 @@ def _spec(lists: dict[str, list[dict[str, Any]]], node_name: str) -> dict[str, A
 
 
 def _status(shape: int, phase: str, started: str, containers: list[dict[str, Any]]) -> dict[str, Any]:
-    is_guaranteed = all(one.is_guaranteed for one in SHAPES[shape])
-    asks = any(one.amounts for one in SHAPES[shape])
+    is_guaranteed = all(container.is_guaranteed for container in SHAPES[shape])
+    asks = any(container.amounts for container in SHAPES[shape])
     qos = "Guaranteed" if is_guaranteed else "Burstable" if asks else "BestEffort"
     status: dict[str, Any] = {"phase": phase, "qosClass": qos}
     if started or phase == "Running":
@@ -290,8 +294,13 @@ def _status(shape: int, phase: str, started: str, containers: list[dict[str, Any
                 for kind in ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
             ],
             "containerStatuses": [
-                {"name": one["name"], "ready": True, "image": one["image"], "containerID": "containerd://" + "0a" * 32}
-                for one in containers
+                {
+                    "name": container["name"],
+                    "ready": True,
+                    "image": container["image"],
+                    "containerID": "containerd://" + "0a" * 32,
+                }
+                for container in containers
             ],
         }
     return status

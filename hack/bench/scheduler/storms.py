@@ -27,9 +27,9 @@ def storms(service: Service, asking: Asking, api: str) -> list[Figure]:
     calm = asking.run(round(STORM_S / 2 * _PODS_PER_SECOND), per_second=_PODS_PER_SECOND)
     asking.gone()
     figures += under_events(f"500 names, {_PODS_PER_SECOND} pods/s, no events", calm, ((None, None), (None, None)))
-    for what, path, rate in (("NRT updates/s", "reports", 500), ("pod events/s", "pods", 1000)):
+    for unit, path, rate in (("NRT updates/s", "reports", 500), ("pod events/s", "pods", 1000)):
         for with_pods in (True, False):
-            title = f"{rate:,} {what}"
+            title = f"{rate:,} {unit}"
             taken = service.metric(_REPORTS)
             cpu, since = usage.cpu_seconds(service.pid), time.perf_counter()
             fetch(f"{api}/control/{path}?rate={rate}&seconds={STORM_S}", b"")

@@ -69,14 +69,14 @@ class PodResources:
 
 def state_files() -> dict[str, Any]:
     """Text and time of the last change, by name; of those that are there."""
-    found = {}
+    files = {}
     for name in FILES:
         path = KUBELET / name
         try:
-            found[name] = {"text": path.read_text(), "changed": path.stat().st_mtime}
+            files[name] = {"text": path.read_text(), "changed": path.stat().st_mtime}
         except OSError:
             continue
-    return found
+    return files
 
 
 def machine() -> dict[str, Any]:
@@ -93,12 +93,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         url = urllib.parse.urlsplit(self.path)
         try:
             if url.path == "/relay":
-                (wanted,) = urllib.parse.parse_qs(url.query)["url"]
-                with urllib.request.urlopen(wanted, timeout=10) as answer:
+                (target,) = urllib.parse.parse_qs(url.query)["url"]
+                with urllib.request.urlopen(target, timeout=10) as answer:
                     self._answer(200, answer.read())
                 return
-            told = {"sys": machine()} if url.path == "/machine" else {"files": state_files(), **PODS.seen()}
-            self._answer(200, json.dumps({"now": time.time(), **told}).encode())
+            document = {"sys": machine()} if url.path == "/machine" else {"files": state_files(), **PODS.seen()}
+            self._answer(200, json.dumps({"now": time.time(), **document}).encode())
         except Exception as exc:
             self._answer(503, repr(exc).encode())
 

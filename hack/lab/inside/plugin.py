@@ -62,8 +62,8 @@ def messages() -> dict[str, Any]:
                 added.type_name = f".{PACKAGE}.{kind}"
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    found = {name: pool.FindMessageTypeByName(f"{PACKAGE}.{name}") for name in MESSAGES}
-    return {name: message_factory.GetMessageClass(one) for name, one in found.items()}
+    descriptors = {name: pool.FindMessageTypeByName(f"{PACKAGE}.{name}") for name in MESSAGES}
+    return {name: message_factory.GetMessageClass(descriptor) for name, descriptor in descriptors.items()}
 
 
 KINDS: Final = messages()
@@ -75,9 +75,9 @@ class Plugin:
     def __init__(self, devices: dict[str, list[int]]) -> None:
         self._list = KINDS["ListAndWatchResponse"]()
         for name, nodes in devices.items():
-            one = self._list.devices.add(ID=name, health="Healthy")
+            device = self._list.devices.add(ID=name, health="Healthy")
             for node in nodes:
-                one.topology.nodes.add(ID=node)
+                device.topology.nodes.add(ID=node)
 
     def options(self, request: Any, context: grpc.ServicerContext) -> Any:
         return KINDS["DevicePluginOptions"]()
@@ -103,27 +103,27 @@ class Plugin:
             "ListAndWatch": (stream, self.watch, "Empty"),
             "Allocate": (unary, self.allocate, "AllocateRequest"),
         }
-        made: dict[str, Any] = {
+        handlers: dict[str, Any] = {
             name: kind(method, KINDS[request].FromString, lambda reply: reply.SerializeToString())
             for name, (kind, method, request) in methods.items()
         }
-        return grpc.method_handlers_generic_handler(f"{PACKAGE}.DevicePlugin", made)
+        return grpc.method_handlers_generic_handler(f"{PACKAGE}.DevicePlugin", handlers)
 
 
-def of_class(wanted: str) -> dict[str, list[int]]:
+def of_class(pci_class: str) -> dict[str, list[int]]:
     """Functions whose class begins with these digits. The guest's own network device is near no node, and left out."""
     nodes = {
         path.name: int((path / "numa_node").read_text())
         for path in sorted(PCI.iterdir())
-        if (path / "class").read_text().removeprefix("0x").startswith(wanted)
+        if (path / "class").read_text().removeprefix("0x").startswith(pci_class)
     }
     return {name: [node] for name, node in nodes.items() if node >= 0}
 
 
 def made_up(resource: str, near: list[str]) -> dict[str, list[int]]:
     short, devices = resource.partition("/")[2], {}
-    for one in near:
-        nodes, _, count = one.partition("=")
+    for numa in near:
+        nodes, _, count = numa.partition("=")
         ids = [int(node) for node in nodes.split(",") if node]
         place = "-".join(map(str, ids)) or "none"
         devices.update({f"{short}-{place}-{number}": ids for number in range(int(count))})
@@ -172,6 +172,6 @@ if __name__ == "__main__":
     parser.add_argument("--pci-class", default="")
     parser.add_argument("--near", action="append", default=[])
     args = parser.parse_args()
-    found = of_class(args.pci_class) if args.pci_class else made_up(args.resource, args.near)
-    print("devices", found, flush=True)
-    serve(args.resource, Plugin(found))
+    inventory = of_class(args.pci_class) if args.pci_class else made_up(args.resource, args.near)
+    print("devices", inventory, flush=True)
+    serve(args.resource, Plugin(inventory))

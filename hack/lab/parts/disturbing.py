@@ -29,7 +29,7 @@ def kubelet_restart(lab: Lab) -> Part:
     problems: list[str] = []
     figures: dict[str, Any] = {}
     for name in lab.guests:
-        kept = _occupy(lab, name)
+        occupied = _occupy(lab, name)
         lab.settle()
         since, start, disagreements = time.time(), time.monotonic(), lab.disagreements
 
@@ -39,7 +39,7 @@ def kubelet_restart(lab: Lab) -> Part:
 
         load = under_load(lab, restart, Series(lab.machines[name], 3, f"restart-{name}").pods(_LOADED))
         problems += [*load.problems, *lab.settle(_SETTLED_S)]
-        lacking = _lacking(lab, name, since, kept)
+        lacking = _lacking(lab, name, since, occupied)
         figures |= {
             f"s until {name} is as before": round(time.monotonic() - start, 1),
             f"objects of {name} that lacked a pod": lacking,
@@ -78,16 +78,16 @@ def policy_change(lab: Lab) -> Part:
     """Another policy, scope and option: state files removed, kubelet restarted, as its documentation says."""
     problems: list[str] = []
     figures: dict[str, Any] = {}
-    wanted = {"topologyManagerPolicy": "best-effort", "topologyManagerScope": "pod"}
+    fields = {"topologyManagerPolicy": "best-effort", "topologyManagerScope": "pod"}
     for name in lab.guests:
         start = time.monotonic()
-        reconfigure(lab, name, wanted)
+        reconfigure(lab, name, fields)
         problems += lab.settle(_SETTLED_S)
         figures[f"s until the object of {name} has it"] = round(time.monotonic() - start, 1)
         raw = lab.reports.objects[name]
         problems += [
             f"{key} of {name} is {attribute(raw, key)!r}, expected {value!r}"
-            for key, value in wanted.items()
+            for key, value in fields.items()
             if attribute(raw, key) != value
         ]
         reconfigure(lab, name, {})
@@ -168,8 +168,8 @@ def exporter_upgrade(lab: Lab) -> Part:
         chart.install(lab.kubeconfig)
         chart.until_rolled_out(lab.api)
     problems = [*load.problems, *lab.settle(_SETTLED_S)]
-    what = "from an earlier state of the project" if is_earlier else "the same image under another tag"
-    figures: dict[str, Any] = {"what": what, "s for upgrade and rollback": seconds, **_of_load(load)}
+    origin = "from an earlier state of the project" if is_earlier else "the same image under another tag"
+    figures: dict[str, Any] = {"what": origin, "s for upgrade and rollback": seconds, **_of_load(load)}
     return Part("The exporter is upgraded and rolled back under load", not problems, figures, tuple(problems))
 
 
@@ -214,7 +214,9 @@ def rejoin(lab: Lab) -> Part:
     if is_gone:
         figures["s until its object was gone"] = gone
     after = lab.api.call("GET", f"{NODES}/{name}")["metadata"]["uid"]
-    owners = [one["uid"] for one in lab.api.call("GET", f"{nrt.PATH}/{name}")["metadata"].get("ownerReferences", ())]
+    owners = [
+        owner["uid"] for owner in lab.api.call("GET", f"{nrt.PATH}/{name}")["metadata"].get("ownerReferences", ())
+    ]
     if after == before or owners not in ([], [after]):
         problems.append(f"the object is owned by {owners}, expected the new node, {after}")
     until_placed(lab, small("after-rejoin", name), 120)

@@ -67,9 +67,9 @@ class _Owner:
     def step(self, now: float) -> None:
         """Of the time since the start."""
         pods = {name: self._lab.pods.objects[name] for name in self._gpus if name in self._lab.pods.objects}
-        running = {name for name, found in pods.items() if found["spec"].get("nodeName")}
-        for name, found in pods.items():
-            if is_refused(found):
+        running = {name for name, document in pods.items() if document["spec"].get("nodeName")}
+        for name, document in pods.items():
+            if is_refused(document):
                 self._make(f"{name}{_REMADE}", self._gpus[name])
                 self._remade += 1
                 self._drop(name)
@@ -94,7 +94,7 @@ class _Owner:
     def figures(self) -> dict[str, Any]:
         """How much was in use, and how long jobs waited until they were bound."""
         used = sum(self._used) / max(1, len(self._used))
-        waits = {f"longest wait of a job of {gpus}, s": round(max(some), 1) for gpus, some in self._waits.items()}
+        waits = {f"longest wait of a job of {gpus}, s": round(max(seconds), 1) for gpus, seconds in self._waits.items()}
         return {
             "jobs": len(self._made) - self._remade,
             "GPUs in use, %": round(100 * used / _ALL, 1),

@@ -74,13 +74,13 @@ def _send(lab: Lab, pods: Iterator[Json], sent: list[str]) -> None:
 def refusals(changes: Iterable[tuple[float, str, Json]]) -> tuple[list[str], list[str]]:
     """Pods that a kubelet has refused, in words: those that it had not admitted before, and those that it had."""
     admitted: set[str] = set()
-    found: dict[str, str] = {}
+    refused: dict[str, str] = {}
     again: dict[str, str] = {}
     for _, name, pod in changes:
         if is_refused(pod):
             where, status = pod["spec"].get("nodeName"), pod["status"]
             words = f"{name} on {where}: {status['reason']}: {status.get('message', '')[:160]}"
-            (again if name in admitted else found)[name] = words
+            (again if name in admitted else refused)[name] = words
         elif pod["spec"].get("nodeName") and is_decided(pod):
             admitted.add(name)
-    return list(found.values()), list(again.values())
+    return list(refused.values()), list(again.values())

@@ -60,7 +60,7 @@ class Control:
                 for (verb, resource, agent), count in counts
             ],
             "log": [
-                {**entry.asked._asdict(), "query": entry.query, "status": entry.status, "at": entry.at}
+                {**entry.request._asdict(), "query": entry.query, "status": entry.status, "at": entry.at}
                 for entry in self._journal.log
             ],
         }

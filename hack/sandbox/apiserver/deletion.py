@@ -30,27 +30,26 @@ class Remover:
         self._store = store
         self._now = now
 
-    def delete(self, site: Site, asked: Json, *, dry_run: bool = False) -> tuple[Revision, bool]:
+    def delete(self, site: Site, options: Json, *, dry_run: bool = False) -> tuple[Revision, bool]:
         """The last state and whether the object is gone (grace and finalizers keep it). `asked`: the DeleteOptions."""
         revision = self._store.get(site.resource, site.key)
         if revision is None:
             raise not_found(site.resource.key, site.name)
-        wanted = asked.get("preconditions") or {}
+        preconditions = options.get("preconditions") or {}
         for field, word, fate in (
             ("uid", "UID", "deleted and then recreated"),
             ("resourceVersion", "ResourceVersion", "modified"),
         ):
-            held = revision.metadata[field]
-            if wanted.get(field) and wanted[field] != held:
-                differs = (
-                    f"the {word} in the precondition ({wanted[field]}) does not match the {word} in record ({held})"
-                )
+            current = revision.metadata[field]
+            if preconditions.get(field) and preconditions[field] != current:
+                expected = preconditions[field]
+                differs = f"the {word} in the precondition ({expected}) does not match the {word} in record ({current})"
                 why = f"{differs}. The object might have been {fate}"
                 raise conflict(site.resource.qualified_kind, site.name, why)
-        if dry_run or "All" in (asked.get("dryRun") or ()):
+        if dry_run or "All" in (options.get("dryRun") or ()):
             return revision, True
         if site.resource.key == "pods":
-            revision = self._terminating(site.resource, revision, asked)
+            revision = self._terminating(site.resource, revision, options)
             if revision.metadata["deletionGracePeriodSeconds"] or revision.metadata.get("finalizers"):
                 return revision, False
         elif revision.metadata.get("finalizers"):
@@ -58,13 +57,13 @@ class Remover:
                 return revision, False
             metadata = {**revision.metadata, "deletionTimestamp": self._now(), "deletionGracePeriodSeconds": 0}
             return self._store.put(site.resource, {**revision.object, "metadata": metadata}), False
-        orphan = asked.get("propagationPolicy") == "Orphan" or asked.get("orphanDependents") is True
+        orphan = options.get("propagationPolicy") == "Orphan" or options.get("orphanDependents") is True
         return self.remove(site.resource, revision, collect=not orphan), True
 
-    def _terminating(self, resource: Resource, revision: Revision, asked: Json) -> Revision:
+    def _terminating(self, resource: Resource, revision: Revision, options: Json) -> Revision:
         """The pod marked as being deleted. A second delete can only shorten the time that is left to it."""
         metadata = revision.metadata
-        seconds = pods.grace_seconds(revision.object, asked.get("gracePeriodSeconds"))
+        seconds = pods.grace_seconds(revision.object, options.get("gracePeriodSeconds"))
         if metadata.get("deletionTimestamp"):
             if seconds >= metadata["deletionGracePeriodSeconds"]:
                 return revision
@@ -97,7 +96,7 @@ class Remover:
     def _undefine(self, crd: Json) -> None:
         key = crd["metadata"]["name"]
         resource = self._catalog[key]
-        for held in list(self._store.collection(key).ordered()):
-            self._store.remove(resource, held.key)
+        for revision in list(self._store.collection(key).ordered()):
+            self._store.remove(resource, revision.key)
         self._catalog.remove(key)
         self._store.drop_collection(key)

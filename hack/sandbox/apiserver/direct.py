@@ -74,8 +74,8 @@ class DirectApi(Api):
         try:
             async with asyncio.timeout(timeout or 10.0):
                 await asyncio.sleep(self._latency())
-                asked = self._request(method, path, query or {}, body or b"", content_type, accept)
-                answer = cast(web.Response, await self._api_server.front.handle(asked))
+                request = self._request(method, path, query or {}, body or b"", content_type, accept)
+                answer = cast(web.Response, await self._api_server.front.handle(request))
                 await asyncio.sleep(self._latency())
         except TimeoutError as exc:
             raise ApiError(0, "Timeout", "no answer in time", request=name) from exc

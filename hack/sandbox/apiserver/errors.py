@@ -95,9 +95,9 @@ def aggregate(causes: Sequence[Json]) -> StatusError:
     return StatusError(500, "", _joined(causes))
 
 
-def precondition_failed(resource: str, name: str, key: str, word: str, asked: str, held: str) -> StatusError:
+def precondition_failed(resource: str, name: str, key: str, word: str, expected: str, actual: str) -> StatusError:
     """409 of a write that is meant for another object or state, in the words of the storage. `key` is etcd's."""
-    why = f"Precondition failed: {word} in precondition: {asked}, {word} in object meta: {held}"
+    why = f"Precondition failed: {word} in precondition: {expected}, {word} in object meta: {actual}"
     storage = f"StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: "
     return conflict(resource, name, storage + why)
 
@@ -133,7 +133,7 @@ def unprocessable(message: str) -> StatusError:
     return StatusError(422, "Invalid", message)
 
 
-def too_large_resource_version(asked: int, current: int) -> StatusError:
-    message = f"Timeout: Too large resource version: {asked}, current: {current}"
+def too_large_resource_version(requested: int, current: int) -> StatusError:
+    message = f"Timeout: Too large resource version: {requested}, current: {current}"
     details = {"causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]}
     return StatusError(504, "Timeout", message, details, retry_after=1)

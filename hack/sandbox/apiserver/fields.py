@@ -90,7 +90,7 @@ class SchemaRules:
 
 def flatten(obj: Json, rules: Rules, *, without: str | None = None) -> dict[Path, Any]:
     """Every ownable field with its value, leaving out the top-level field `without`."""
-    found: dict[Path, Any] = {}
+    values: dict[Path, Any] = {}
     for name, value in obj.items():
         if name in ("apiVersion", "kind") or name == without:
             continue
@@ -98,34 +98,34 @@ def flatten(obj: Json, rules: Rules, *, without: str | None = None) -> dict[Path
             value = {k: v for k, v in value.items() if k not in _UNOWNED_METADATA}
             if not value:
                 continue
-        _flatten(value, (f"f:{name}",), (name,), rules, found)
-    return found
+        _flatten(value, (f"f:{name}",), (name,), rules, values)
+    return values
 
 
-def _flatten(value: Any, path: Path, names: Path, rules: Rules, found: dict[Path, Any]) -> None:
+def _flatten(value: Any, path: Path, names: Path, rules: Rules, values: dict[Path, Any]) -> None:
     if isinstance(value, dict) and value and not rules.is_atomic_map(names):
         for name, inner in value.items():
-            _flatten(inner, (*path, f"f:{name}"), (*names, name), rules, found)
+            _flatten(inner, (*path, f"f:{name}"), (*names, name), rules, values)
         return
     if isinstance(value, list) and value:
         if rules.is_set(names):
-            found.update({(*path, _value_step(item)): item for item in value})
+            values.update({(*path, _value_step(item)): item for item in value})
             return
         keys = rules.list_keys(names, value)
         if keys:
             for item in value:
                 element = (*path, key_step(item, keys))
-                found[element] = _MARKER
+                values[element] = _MARKER
                 for name, inner in item.items():
-                    _flatten(inner, (*element, f"f:{name}"), (*names, name), rules, found)
+                    _flatten(inner, (*element, f"f:{name}"), (*names, name), rules, values)
             return
-    found[path] = value
+    values[path] = value
 
 
 def key_step(item: Json, keys: Iterable[str]) -> str:
     """The step of an element of an associative list. A port's protocol is TCP when not said."""
-    held = {key: item.get(key, "TCP" if key == "protocol" else None) for key in sorted(keys)}
-    return "k:" + json.dumps(held, separators=(",", ":"))
+    keys_of_item = {key: item.get(key, "TCP" if key == "protocol" else None) for key in sorted(keys)}
+    return "k:" + json.dumps(keys_of_item, separators=(",", ":"))
 
 
 def _value_step(item: Any) -> str:
@@ -159,18 +159,18 @@ def to_v1(fields: Iterable[Path]) -> Json:
 
 
 def from_v1(fields: Json) -> FieldSet:
-    found: set[Path] = set()
+    paths: set[Path] = set()
 
     def descend(node: Json, path: Path) -> None:
         if not node or "." in node:
-            found.add(path)
+            paths.add(path)
         for step, inner in node.items():
             if step != ".":
                 descend(inner, (*path, step))
 
     for step, inner in fields.items():
         descend(inner, (step,))
-    return frozenset(found)
+    return frozenset(paths)
 
 
 def spell(path: Path) -> str:
@@ -181,8 +181,8 @@ def spell(path: Path) -> str:
         if kind == "f":
             text += f".{rest}"
         elif kind == "k":
-            held = msgspec.json.decode(rest)
-            text += "[" + ",".join(f"{key}={json.dumps(value)}" for key, value in held.items()) + "]"
+            decoded = msgspec.json.decode(rest)
+            text += "[" + ",".join(f"{key}={json.dumps(value)}" for key, value in decoded.items()) + "]"
         else:
             text += f"[={rest}]"
     return text

@@ -53,9 +53,9 @@ def _collection(resource: Resource) -> str:
 
 
 def _schema(resource: Resource, version: str) -> tuple[str, Json]:
-    given = resource.version(version).schema or {"type": "object"}
-    whole = given | {
-        "properties": (given.get("properties") or {}) | _OF_EVERY_OBJECT,
+    schema = resource.version(version).schema or {"type": "object"}
+    whole = schema | {
+        "properties": (schema.get("properties") or {}) | _OF_EVERY_OBJECT,
         "x-kubernetes-group-version-kind": [_gvk(resource, version)],
     }
     return f"{'.'.join(reversed(resource.group.split('.')))}.{version}.{resource.kind}", whole

@@ -53,8 +53,8 @@ def page(store: Store, site: Site, options: ListOptions) -> Page:
     """
     if options.version > store.number:
         raise too_large_resource_version(options.version, store.number)
-    number, found, after = _state(store, site.resource.key, options)
-    chosen = [revision for revision in found if _is_chosen(revision, site, options.test, after)]
+    number, revisions, after = _state(store, site.resource.key, options)
+    chosen = [revision for revision in revisions if _is_chosen(revision, site, options.test, after)]
     limit = options.limit
     if not limit or len(chosen) <= limit:
         return Page(chosen, number, "", None)
@@ -81,12 +81,12 @@ def _continued(store: Store, resource_key: str, token: str) -> tuple[int, list[R
     number, after = _read_token(token)
     if number == _NEWEST:
         return (*store.snapshot(resource_key), after)
-    found = store.snapshot_at(resource_key, number)
-    if found is None:
+    snapshot = store.snapshot_at(resource_key, number)
+    if snapshot is None:
         failure = expired(_STALE_TOKEN)
         failure.metadata = {"continue": _write_token(_NEWEST, after)}
         raise failure
-    return number, found, after
+    return number, snapshot, after
 
 
 def _is_chosen(revision: Revision, site: Site, test: selectors.Predicate | None, after: Key | None) -> bool:
@@ -104,7 +104,7 @@ def _write_token(number: int, after: Key) -> str:
 
 def _read_token(token: str) -> tuple[int, Key]:
     try:
-        held = msgspec.json.decode(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
-        return int(held["v"]), (str(held["after"][0]), str(held["after"][1]))
+        fields = msgspec.json.decode(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+        return int(fields["v"]), (str(fields["after"][0]), str(fields["after"][1]))
     except (ValueError, KeyError, TypeError, IndexError) as exc:
         raise bad_request("continue key is not valid") from exc

@@ -68,9 +68,9 @@ def _strategic_list(target: list[Any], patch: list[Any], name: str, keys: Mappin
         return [item for item in patch if item.get("$patch") != "replace"]
     merged = list(target)
     for item in patch:
-        position = next((i for i, held in enumerate(merged) if held.get(key) == item.get(key)), None)
+        position = next((i for i, existing in enumerate(merged) if existing.get(key) == item.get(key)), None)
         if item.get("$patch") == "delete":
-            merged = [held for held in merged if held.get(key) != item.get(key)]
+            merged = [existing for existing in merged if existing.get(key) != item.get(key)]
         elif position is None:
             merged.append(strategic({}, item, keys))
         else:

@@ -136,12 +136,12 @@ def _fixed_part(spec: Json) -> Json:
     return fixed
 
 
-def grace_seconds(pod: Json, asked: int | None) -> int:
+def grace_seconds(pod: Json, requested: int | None) -> int:
     """How long a deleted pod is left to its kubelet: not at all before it is bound and after it has ended."""
     spec = pod["spec"]
     if not spec.get("nodeName") or is_terminal(pod):
         return 0
-    seconds: int = spec.get("terminationGracePeriodSeconds", 0) if asked is None else asked
+    seconds: int = spec.get("terminationGracePeriodSeconds", 0) if requested is None else requested
     return 1 if seconds < 0 else seconds
 
 
@@ -187,12 +187,12 @@ def bound(pod: Json, binding: Json, now: str) -> Json:
 
 
 def _check_bindable(pod: Json, binding: Json, name: str) -> None:
-    asked = binding.get("metadata") or {}
+    metadata = binding.get("metadata") or {}
     for field, word in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
-        held = pod["metadata"][field]
-        if asked.get(field) and asked[field] != held:
+        current = pod["metadata"][field]
+        if metadata.get(field) and metadata[field] != current:
             key = f"/registry/pods/{pod['metadata']['namespace']}/{name}"
-            raise precondition_failed("pods", name, key, word, asked[field], held)
+            raise precondition_failed("pods", name, key, word, metadata[field], current)
     if pod["metadata"].get("deletionTimestamp"):
         raise conflict("pods/binding", name, f"pod {name} is being deleted, cannot be assigned to a host")
     node = pod["spec"].get("nodeName")

@@ -140,10 +140,10 @@ def _event(event: Json, now: datetime.datetime) -> Cells:
 
 
 def _replicas(obj: Json, now: datetime.datetime) -> Cells:
-    status, wanted = obj.get("status") or {}, (obj.get("spec") or {}).get("replicas", 1)
+    status, desired = obj.get("status") or {}, (obj.get("spec") or {}).get("replicas", 1)
     return [
         obj["metadata"]["name"],
-        f"{status.get('readyReplicas', 0)}/{wanted}",
+        f"{status.get('readyReplicas', 0)}/{desired}",
         status.get("updatedReplicas", 0),
         status.get("availableReplicas", 0),
         _age(obj, now),

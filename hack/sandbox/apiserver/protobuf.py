@@ -50,23 +50,23 @@ def decode(body: bytes) -> Json | None:
 
 
 def _message(data: bytes, fields: dict[int, tuple[str, Any]]) -> Json:
-    found: Json = {}
+    decoded: Json = {}
     for number, value in _fields(data):
         name, form = fields.get(number, ("", ""))
         match form:
             case "text" if value:
                 # Go writes empty strings too.
-                found[name] = value.decode()
+                decoded[name] = value.decode()
             case "bytes":
-                found[name] = value
+                decoded[name] = value
             case "map of text" | "map of bytes":
                 entry = dict(_fields(value))
                 inner = entry.get(2, b"")
                 text = inner.decode() if form == "map of text" else base64.b64encode(inner).decode()
-                found.setdefault(name, {})[entry[1].decode()] = text
+                decoded.setdefault(name, {})[entry[1].decode()] = text
             case dict():
-                found[name] = _message(value, form)
-    return found
+                decoded[name] = _message(value, form)
+    return decoded
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, Any]]:

@@ -107,17 +107,17 @@ class Registry:
         _check_named(site, obj)
         obj = strategy.check_identity(site, obj)
         revision = self.store.get(site.resource, site.key)
-        asked = obj["metadata"].get("uid")
+        expected_uid = obj["metadata"].get("uid")
         if revision is None:
             if not site.resource.create_on_update:
                 raise not_found(site.resource.key, site.name)
-            if asked:
-                raise precondition_failed(site.resource.key, site.name, site.storage_key, "UID", asked, "")
+            if expected_uid:
+                raise precondition_failed(site.resource.key, site.name, site.storage_key, "UID", expected_uid, "")
             metadata = {name: value for name, value in obj["metadata"].items() if name != "resourceVersion"}
             return self.create(site.named(""), {**obj, "metadata": metadata}, options)
-        old, held = revision.object, revision.metadata["uid"]
-        if asked and asked != held:
-            raise precondition_failed(site.resource.key, site.name, site.storage_key, "UID", asked, held)
+        old, current_uid = revision.object, revision.metadata["uid"]
+        if expected_uid and expected_uid != current_uid:
+            raise precondition_failed(site.resource.key, site.name, site.storage_key, "UID", expected_uid, current_uid)
         obj, warnings = self._pruned(site, obj, options)
         return self._replace(site, old, obj, options, warnings)
 
@@ -176,8 +176,8 @@ class Registry:
             known = strategy.pruned(replace(site, version=site.resource.versions[0].name), known)[0]
         unknown = [f'unknown field "{path}"' for path in dropped]
         if unknown and options.field_validation == "Strict":
-            what = f'{site.resource.kind} in version "{site.version}" cannot be handled as a {site.resource.kind}'
-            raise bad_request(f"{what}: strict decoding error: {', '.join(unknown)}")
+            message = f'{site.resource.kind} in version "{site.version}" cannot be handled as a {site.resource.kind}'
+            raise bad_request(f"{message}: strict decoding error: {', '.join(unknown)}")
         return known, unknown if options.field_validation == "Warn" else []
 
     def _writer(self, site: Site, options: WriteOptions, operation: str = "Update") -> ownership.Writer:
@@ -219,9 +219,9 @@ class Registry:
             self.catalog.add(crds.resource_of(crds.with_defaults(revision.object)))
         return Written(revision, False, warnings)
 
-    def delete(self, site: Site, asked: Json, *, dry_run: bool = False) -> tuple[Revision, bool]:
+    def delete(self, site: Site, options: Json, *, dry_run: bool = False) -> tuple[Revision, bool]:
         """The last state and whether the object is gone (finalizers keep it). `asked` is the DeleteOptions."""
-        return self._remover.delete(site, asked, dry_run=dry_run)
+        return self._remover.delete(site, options, dry_run=dry_run)
 
     # Subresources of pods
 

@@ -45,18 +45,18 @@ def _prune(value: Any, schema: Json, path: str, dropped: list[str]) -> Any:
     properties: Json = schema.get("properties") or {}
     extra = schema.get("additionalProperties")
     keeps_unknown = schema.get("x-kubernetes-preserve-unknown-fields") is True or extra is True
-    kept: Json = {}
+    known: Json = {}
     for name, inner in value.items():
         place = f"{path}.{name}" if path else name
         if name in properties:
-            kept[name] = _prune(inner, properties[name], place, dropped)
+            known[name] = _prune(inner, properties[name], place, dropped)
         elif isinstance(extra, dict):
-            kept[name] = _prune(inner, extra, place, dropped)
+            known[name] = _prune(inner, extra, place, dropped)
         elif keeps_unknown:
-            kept[name] = inner
+            known[name] = inner
         else:
             dropped.append(place)
-    return kept
+    return known
 
 
 def default(value: Any, schema: Json) -> Any:

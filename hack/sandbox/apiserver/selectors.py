@@ -65,8 +65,8 @@ def _comparison(key: str, operator: str, value: str) -> _Test:
         raise bad_request(f"for 'Gt', 'Lt' operators, the value must be an integer, found {value!r}")
 
     def compare(labels: dict[str, str]) -> bool:
-        held = integer(labels.get(key, ""))
-        return held is not None and (held > bound if operator == ">" else held < bound)
+        number = integer(labels.get(key, ""))
+        return number is not None and (number > bound if operator == ">" else number < bound)
 
     return compare
 
@@ -99,16 +99,16 @@ def fields(text: str, offered: Collection[str]) -> Predicate:
         path, operator, value = match.groups()
         if path not in ("metadata.name", "metadata.namespace") and path not in offered:
             raise bad_request(f"field label not supported: {path}")
-        tests.append(_field_test(tuple(path.split(".")), value, wanted=operator != "!="))
+        tests.append(_field_test(tuple(path.split(".")), value, expected=operator != "!="))
     return lambda obj: all(test(obj) for test in tests)
 
 
-def _field_test(path: tuple[str, ...], value: str, *, wanted: bool) -> Predicate:
+def _field_test(path: tuple[str, ...], value: str, *, expected: bool) -> Predicate:
     def test(obj: Json) -> bool:
-        held: Any = obj
+        current: Any = obj
         for step in path:
-            held = held.get(step) if isinstance(held, dict) else None
-        return (_spelled(held, path) == value) is wanted
+            current = current.get(step) if isinstance(current, dict) else None
+        return (_spelled(current, path) == value) is expected
 
     return test
 

@@ -73,7 +73,7 @@ class ApiServer:
     async def stop(self) -> None:
         """Ends every watch and closes the socket; leaves no task behind. The store stays readable."""
         self.levers.clear()
-        self.streams.end(lambda asked: True, abort=False)
+        self.streams.end(lambda info: True, abort=False)
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.cleanup()

@@ -230,12 +230,12 @@ class Store:
 
     def orphans_of(self, uid: str) -> list[tuple[str, Key]]:
         """Objects owned by that uid of which no owner exists any more."""
-        found = []
+        orphans = []
         for resource_key, key in sorted(self._dependents.get(uid, ())):
             revision = self.collection(resource_key).objects[key]
             if not any(owner in self._uids for owner in _owner_uids(revision)):
-                found.append((resource_key, key))
-        return found
+                orphans.append((resource_key, key))
+        return orphans
 
     def _index(self, resource_key: str, before: Revision | None, after: Revision | None) -> None:
         if before is not None:

@@ -180,8 +180,8 @@ def pruned(site: Site, obj: Json) -> tuple[Json, list[str]]:
     spec = resource.version(site.version).schema
     if spec is not None:
         return schema.prune(obj, spec)
-    what = f'{resource.kind} in version "{site.version}" cannot be handled as a {resource.kind}'
-    return typed.decoded(resource.key, what, obj)
+    message = f'{resource.kind} in version "{site.version}" cannot be handled as a {resource.kind}'
+    return typed.decoded(resource.key, message, obj)
 
 
 def in_version(site: Site, obj: Json) -> Json:
@@ -258,11 +258,11 @@ def _is_qualified(key: str) -> bool:
 
 def prepare_update(site: Site, old: Json, new: Json) -> Json:
     """The next state of an object, its resourceVersion still the old one. Raises StatusError 409 or 422."""
-    resource, asked = site.resource, new["metadata"]
-    _check_version(site, old, asked)
-    metadata = {**asked, "resourceVersion": old["metadata"]["resourceVersion"]}
-    if asked.get("uid", old["metadata"]["uid"]) != old["metadata"]["uid"]:
-        message = f'Invalid value: "{asked["uid"]}": field is immutable'
+    resource, new_metadata = site.resource, new["metadata"]
+    _check_version(site, old, new_metadata)
+    metadata = {**new_metadata, "resourceVersion": old["metadata"]["resourceVersion"]}
+    if new_metadata.get("uid", old["metadata"]["uid"]) != old["metadata"]["uid"]:
+        message = f'Invalid value: "{new_metadata["uid"]}": field is immutable'
         raise invalid(
             resource.qualified_kind, old["metadata"]["name"], [cause("FieldValueInvalid", message, "metadata.uid")]
         )
@@ -284,9 +284,9 @@ def prepare_update(site: Site, old: Json, new: Json) -> Json:
     return updated
 
 
-def _check_version(site: Site, old: Json, asked: Json) -> None:
+def _check_version(site: Site, old: Json, metadata: Json) -> None:
     resource, name = site.resource, old["metadata"]["name"]
-    version = asked.get("resourceVersion")
+    version = metadata.get("resourceVersion")
     if version not in (None, "", "0"):
         if version != old["metadata"]["resourceVersion"]:
             raise conflict(resource.key, name)
@@ -306,12 +306,12 @@ def _within_subresource(site: Site, old: Json, new: Json) -> Json:
         metadata = new["metadata"]
         if site.resource.is_custom:
             metadata = {**old["metadata"], **{k: v for k, v in metadata.items() if k == "managedFields"}}
-        kept = {**old, "metadata": metadata}
-        kept.pop("status", None)
-        return kept | ({"status": new["status"]} if "status" in new else {})
-    kept = {**new}
-    kept.pop("status", None)
-    return kept | ({"status": old["status"]} if "status" in old else {})
+        result = {**old, "metadata": metadata}
+        result.pop("status", None)
+        return result | ({"status": new["status"]} if "status" in new else {})
+    result = {**new}
+    result.pop("status", None)
+    return result | ({"status": old["status"]} if "status" in old else {})
 
 
 def _desired(resource: Resource, obj: Json) -> Json:

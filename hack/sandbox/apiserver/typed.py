@@ -40,7 +40,7 @@ _ELEMENTS: Final = (
 )  # fmt: skip
 
 
-def decoded(resource_key: str, what: str, obj: Json) -> tuple[Json, list[str]]:
+def decoded(resource_key: str, message: str, obj: Json) -> tuple[Json, list[str]]:
     """The object as Go would hold it, and the paths of fields it does not know. Raises StatusError 400.
 
     `what` is how messages name the kind: `Lease in version "v1" cannot be handled as a Lease`.
@@ -51,7 +51,7 @@ def decoded(resource_key: str, what: str, obj: Json) -> tuple[Json, list[str]]:
         if resource_key in _EVENTS and obj.get("eventTime") is not None:
             return {**obj, "eventTime": _micro_time(obj["eventTime"], "Event.eventTime")}, []
     except ValueError as exc:
-        raise bad_request(f"{what}: {exc}") from exc
+        raise bad_request(f"{message}: {exc}") from exc
     return obj, []
 
 
@@ -62,16 +62,16 @@ def _lease(obj: Json) -> tuple[Json, list[str]]:
             f"json: cannot unmarshal {_go_kind(spec)} into Go struct field Lease.spec of type v1.LeaseSpec"
         )
     known = {name: _field(name, value) for name, value in spec.items() if name in _LEASE_SPEC and value is not None}
-    kept = {name: value for name, value in known.items() if name not in _GATED}
-    return {**obj, "spec": kept}, [f"spec.{name}" for name in spec if name not in _LEASE_SPEC]
+    fields = {name: value for name, value in known.items() if name not in _GATED}
+    return {**obj, "spec": fields}, [f"spec.{name}" for name in spec if name not in _LEASE_SPEC]
 
 
 def _field(name: str, value: Any) -> Any:
     place, expected = f"LeaseSpec.spec.{name}", _LEASE_SPEC[name]
     if expected == "MicroTime":
         return _micro_time(value, place)
-    wanted = int if expected == "int32" else str
-    if isinstance(value, bool) or not isinstance(value, wanted):
+    python_type = int if expected == "int32" else str
+    if isinstance(value, bool) or not isinstance(value, python_type):
         shown = f"number {json.dumps(value)}" if isinstance(value, float) else _go_kind(value)
         raise ValueError(f"json: cannot unmarshal {shown} into Go struct field {place} of type {expected}")
     return value

@@ -20,7 +20,7 @@ import msgspec
 
 from sandbox.apiserver import answers, selectors, tables
 from sandbox.apiserver.errors import Json, StatusError
-from sandbox.apiserver.journal import Asked
+from sandbox.apiserver.journal import RequestInfo
 from sandbox.apiserver.routing import Form
 from sandbox.apiserver.store import Event, Revision, Store, Watch
 from sandbox.apiserver.strategy import Site
@@ -49,8 +49,8 @@ class WatchOptions:
 class Stream:
     """One watch. Iterating yields pieces of the body until the timeout, the end of the watch or `end()`."""
 
-    def __init__(self, store: Store, site: Site, options: WatchOptions, asked: Asked) -> None:
-        self.asked = asked
+    def __init__(self, store: Store, site: Site, options: WatchOptions, info: RequestInfo) -> None:
+        self.request = info
         self.aborted = False
         self._store = store
         self._site = site
@@ -191,9 +191,9 @@ class OpenStreams:
     def __len__(self) -> int:
         return len(self._open)
 
-    def end(self, chosen: Callable[[Asked], bool], *, abort: bool) -> int:
+    def end(self, chosen: Callable[[RequestInfo], bool], *, abort: bool) -> int:
         """Ends the chosen streams; the answer is how many."""
-        ending = [stream for stream in self._open if chosen(stream.asked)]
+        ending = [stream for stream in self._open if chosen(stream.request)]
         for stream in ending:
             stream.end(abort=abort)
         return len(ending)

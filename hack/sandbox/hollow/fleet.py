@@ -138,8 +138,8 @@ class Fleet:
 
     def release(self) -> None:
         """The nodes do what they would have done, in the order of the events."""
-        held, self._held = self.held, None
-        for _, event, item in held:
+        gate, self._held = self.held, None
+        for _, event, item in gate:
             self.apply(event, item)
 
     # As Consumer of all pods

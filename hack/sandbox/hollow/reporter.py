@@ -184,30 +184,32 @@ class Reporter:
         self._published = None
 
     async def _publish_seen(self, seen: Observation, lag: float) -> None:
-        made = topology.build(self._name, seen, self._reporting.published, Exclusions())
-        if made.problems:
-            log.warning("The numbers do not add up", extra=kv(node=self._name, why="; ".join(made.problems)))
+        objects_of_node = topology.build(self._name, seen, self._reporting.published, Exclusions())
+        if objects_of_node.problems:
+            log.warning("The numbers do not add up", extra=kv(node=self._name, why="; ".join(objects_of_node.problems)))
         reasons = self._doubts
-        self._true, self._lacks = made.topology, reasons
-        objects: list[object] = [made.topology]
+        self._true, self._lacks = objects_of_node.topology, reasons
+        objects: list[object] = [objects_of_node.topology]
         if self._reporting.numatopology:
             for_volcano = volcano.observed(self._name, seen, Exclusions())
             objects.append(numatopology.stamped(for_volcano, int(time.time())))
         if reasons:
             # As the daemon does.
-            objects = [topology.unconfirmed(made.topology, reasons)]
+            objects = [topology.unconfirmed(objects_of_node.topology, reasons)]
         await asyncio.sleep(lag)
-        is_there = [await self._write(writer, wanted) for writer, wanted in zip(self._writers, objects, strict=False)]
+        is_there = [
+            await self._write(writer, document) for writer, document in zip(self._writers, objects, strict=False)
+        ]
         # What was held back is tried again, as the daemon does.
         self._published = (seen, reasons) if all(is_there) else None
 
-    async def _write(self, writer: Writer[Any], wanted: object) -> bool:
+    async def _write(self, writer: Writer[Any], document: object) -> bool:
         """Whether the server has it; False if it is to be tried again later."""
         backoff = Backoff(0.1, 2.0)
         while True:
             try:
                 async with self._writing:
-                    outcome = await writer.publish(wanted)
+                    outcome = await writer.publish(document)
                 self.written += outcome == "written"
                 return outcome != "held-back"
             except ApiError as exc:

@@ -50,8 +50,8 @@ def _seconds(text: str) -> Seconds:
 async def _run(kubeconfig: str, nodes: list[str], pace: Pace, seed: str) -> int:
     async with Api(await credentials.load(kubeconfig), "sandbox-kubelet") as api:
         agents = {}
-        for one in nodes:
-            name, _, directory = one.partition("=")
+        for node in nodes:
+            name, _, directory = node.partition("=")
             agent = Agent(api, name, Path(directory), pace=pace, random=Random(f"{name} {seed}"))
             agents[f"kubelet {name}"] = agent.run()
         return await tasks.run_until_stopped(agents)

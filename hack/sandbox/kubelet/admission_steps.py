@@ -37,13 +37,13 @@ class ManagerStates(msgspec.Struct, frozen=True):
     def holders(self) -> list[str]:
         """The uids of all that hold something, living or not, in the order they came."""
         managers = (self.devices, self.cpu, self.memory)
-        return list(dict.fromkeys(uid for one in managers if one is not None for uid in one.allocations))
+        return list(dict.fromkeys(uid for manager in managers if manager is not None for uid in manager.allocations))
 
     def kinds(self, uid: str) -> dict[str, str]:
         """The containers of a pod that hold something; the managers do not know of what kind they are."""
         managers = (self.devices, self.cpu, self.memory)
         return dict.fromkeys(
-            (name for one in managers if one is not None for name in one.allocations.get(uid, ())), "app"
+            (name for manager in managers if manager is not None for name in manager.allocations.get(uid, ())), "app"
         )
 
     def without_cpus_of(self, uids: set[str]) -> ManagerStates:

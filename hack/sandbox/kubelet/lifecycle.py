@@ -251,12 +251,12 @@ class Lifecycle:
         """A checkpoint after the other, each of which can be seen. The lock must be held."""
         decision, steps = self.node.begin_admission(pod)
         self.checkpoint(devices=False)
-        held = self.node.managers.devices
+        devices = self.node.managers.devices
         for step in steps:
             await asyncio.sleep(self._pace.pause.draw(self._random))
             self.node.reveal(step)
-            self.checkpoint(devices=step.devices is not held)
-            held = step.devices
+            self.checkpoint(devices=step.devices is not devices)
+            devices = step.devices
         if steps:
             await asyncio.sleep(self._pace.pause.draw(self._random))
         self.node.end_admission(pod, decision)
@@ -340,20 +340,21 @@ class Lifecycle:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _note(self, pod: pods.Pod, what: str) -> None:
+    def _note(self, pod: pods.Pod, event: str) -> None:
         moment = asyncio.get_running_loop().time()
-        self.history.append((moment, f"{pod.metadata.namespace}/{pod.metadata.name} {what}"))
+        self.history.append((moment, f"{pod.metadata.namespace}/{pod.metadata.name} {event}"))
 
 
-def _by_age(some: Iterable[pods.Pod]) -> list[pods.Pod]:
-    return sorted(some, key=lambda one: one.metadata.creationTimestamp or "")
+def _by_age(listed: Iterable[pods.Pod]) -> list[pods.Pod]:
+    return sorted(listed, key=lambda pod: pod.metadata.creationTimestamp or "")
 
 
 def _placed(decision: Admission) -> str:
     return "; ".join(
-        f"{name} numa={held.numa} cpus={0 if held.cpus is None else held.cpus.bit_count()} "
-        f"memory={[(block.type, block.numa, block.size) for block in held.memory]} devices={dict(held.devices)}"
-        for name, held in decision.placements.items()
+        f"{name} numa={placement.numa} cpus={0 if placement.cpus is None else placement.cpus.bit_count()} "
+        f"memory={[(block.type, block.numa, block.size) for block in placement.memory]} "
+        f"devices={dict(placement.devices)}"
+        for name, placement in decision.placements.items()
     )
 
 

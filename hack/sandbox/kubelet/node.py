@@ -161,7 +161,7 @@ class EmulatedNode:
         decision, steps = admission_steps.admit(self._kubelet, seen)
         if self.unregistered and is_again:
             self._report_devices(everything=False)
-        self._active[uid] = pod.metadata, {one.name: one.kind for one in seen.containers}
+        self._active[uid] = pod.metadata, {container.name: container.kind for container in seen.containers}
         self._managers = before
         return decision, steps
 
@@ -193,8 +193,8 @@ class EmulatedNode:
     def would_admit(self, pod: pods.Pod, after: Iterable[pods.Pod] = ()) -> Admission:
         """What would become of a pod that comes after some others; no trace is left."""
         kubelet = self._kubelet.fork()
-        for other in after:
-            kubelet.admit(other)
+        for later in after:
+            kubelet.admit(later)
         return kubelet.admit(pod)
 
     def as_told(self) -> Kubelet:
@@ -208,10 +208,10 @@ class EmulatedNode:
                 del kubelet.devices.tables[plugin.resource]
         return kubelet
 
-    def would_admit_of(self, some: Iterable[pods.Pod]) -> int:
+    def would_admit_of(self, candidates: Iterable[pods.Pod]) -> int:
         """How many pods would be admitted, one after the other, until the first that is not; no trace is left."""
         kubelet = self._kubelet.fork()
-        return sum(1 for _ in takewhile(lambda pod: kubelet.admit(pod).admitted, some))
+        return sum(1 for _ in takewhile(lambda pod: kubelet.admit(pod).admitted, candidates))
 
     def remove(self, uid: str) -> bool:
         """The pod has ended, and is not active any more; False if it was never admitted."""
@@ -276,16 +276,18 @@ class EmulatedNode:
         if cpu is not None:
             cpus = frozenset(members(kubelet.topology.cpus & ~cpu.policy.reserved))
             shared = frozenset(members(cpu.default))
-        every = [(plugin.resource, one) for plugin in self._machine.devices for one in plugin.devices]
+        every = [(plugin.resource, device) for plugin in self._machine.devices for device in plugin.devices]
         return NodeHoldings(
             allocatable_cpus=cpus,
             allocatable_memory=self._allocatable_memory(),
             shared_cpus=shared,
-            device_nodes={(resource, one.id): one.numa for resource, one in every},
+            device_nodes={(resource, device.id): device.numa for resource, device in every},
             pods=tuple(pods),
             memory_tables=self._memory_tables(),
             unhealthy=frozenset(
-                (resource, one.id) for resource, one in every if not one.healthy or resource not in self._registered
+                (resource, device.id)
+                for resource, device in every
+                if not device.healthy or resource not in self._registered
             ),
         )
 
@@ -306,7 +308,7 @@ class EmulatedNode:
         )
 
     def _blocks(self, blocks: Blocks) -> tuple[Block, ...]:
-        return tuple(Block(one.type, self._kubelet.ids(one.mask), one.size) for one in blocks)
+        return tuple(Block(block.type, self._kubelet.ids(block.mask), block.size) for block in blocks)
 
     def _allocatable_memory(self) -> tuple[Block, ...]:
         memory = self._kubelet.memory
@@ -329,7 +331,7 @@ class EmulatedNode:
         policy = tables.policy
         # cadvisor tells of no hugepages of a size that a NUMA node has no directory of.
         known = {
-            one.id: {"memory", *(hugepages_resource(size) for size in one.hugepages)} for one in self._machine.numa
+            numa.id: {"memory", *(hugepages_resource(size) for size in numa.hugepages)} for numa in self._machine.numa
         }
         return {
             str(node): {
@@ -360,7 +362,7 @@ def _machine(scanned: hardware.Machine, devices: tuple[DevicePlugin, ...]) -> Ma
     cores: dict[int, list[Core]] = {}
     firsts = [cpu for cpu in scanned.cpus if cpu.id == cpu.core]
     for cpu in firsts:
-        on_node = sum(other.node == cpu.node for other in firsts) * len(cpu.threads)
+        on_node = sum(core.node == cpu.node for core in firsts) * len(cpu.threads)
         # A cache of a whole NUMA node is none of its cores'.
         uncore = None if cpu.l3 is not None and len(cpu.l3) == on_node else cpu.l3_id
         cores.setdefault(cpu.node, []).append(Core(cpu.socket, cpu.threads, uncore))

@@ -45,4 +45,4 @@ def fit_error(nodes: int, reasons: Iterable[str], after: str = "") -> str:
 
 def said(refused: Mapping[str, Refused]) -> list[str]:
     """Every reason of every node."""
-    return [reason for one in refused.values() for reason in one.reasons]
+    return [reason for refusal in refused.values() for reason in refusal.reasons]

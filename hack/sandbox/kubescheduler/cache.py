@@ -35,7 +35,7 @@ class Node(msgspec.Struct, frozen=True):
 
     def amounts(self) -> pods.Amounts:
         """Allocatable as integers."""
-        return {name: pods.amount_of(name, given) for name, given in (self.status.allocatable or {}).items()}
+        return {name: pods.amount_of(name, amount) for name, amount in (self.status.allocatable or {}).items()}
 
 
 class NodeInfo:

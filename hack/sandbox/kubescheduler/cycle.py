@@ -55,9 +55,9 @@ class Cycle:
     async def _filter(self, info: PodInfo, nodes: list[NodeInfo]) -> tuple[list[str], dict[str, Refused]]:
         refused = {}
         for node in nodes:
-            found = fit.check(info, node, self._nominated_on(node.name, info))
-            if found is not None:
-                refused[node.name] = found
+            refusal = fit.check(info, node, self._nominated_on(node.name, info))
+            if refusal is not None:
+                refused[node.name] = refusal
         feasible = [node.name for node in nodes if node.name not in refused]
         if feasible and self._extender is not None:
             try:

@@ -61,7 +61,7 @@ class PodInfo(msgspec.Struct, frozen=True, gc=False):
     def condition(self) -> pods.Condition | None:
         """PodScheduled."""
         conditions = () if self.pod.status is None else self.pod.status.conditions or ()
-        return next((one for one in conditions if one.type == "PodScheduled"), None)
+        return next((condition for condition in conditions if condition.type == "PodScheduled"), None)
 
 
 _decode_extra = msgspec.json.Decoder(_Extra).decode

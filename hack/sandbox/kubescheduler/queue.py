@@ -132,7 +132,7 @@ class SchedulingQueue:
                 self._in_flight[queued.info.uid] = (queued, [])
                 return queued
             self._changed.clear()
-            ends = [one.backoff_ends for one in self._error_backoff.values()]
+            ends = [entry.backoff_ends for entry in self._error_backoff.values()]
             timeout = max(0.0, min(ends) - self._clock()) if ends else None
             try:
                 async with asyncio.timeout(timeout):
@@ -220,7 +220,9 @@ class SchedulingQueue:
         """The one whose back-off ends first, by whole seconds, and of these the most important."""
         if not self._backoff:
             return None
-        best = min(self._backoff.values(), key=lambda one: (int(one.backoff_ends), -one.info.priority, one.since))
+        best = min(
+            self._backoff.values(), key=lambda entry: (int(entry.backoff_ends), -entry.info.priority, entry.since)
+        )
         return self._backoff.pop(best.info.uid)
 
 

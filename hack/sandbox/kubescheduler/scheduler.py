@@ -83,8 +83,8 @@ class KubeScheduler:
 
     def pods_on(self, node: str) -> list[PodInfo]:
         """Those that are on a node or on their way there, in the order in which they were sent."""
-        found = self._cache.get(node)
-        return [] if found is None else list(found.pods.values())
+        cached = self._cache.get(node)
+        return [] if cached is None else list(cached.pods.values())
 
     @property
     def pending(self) -> list[PodInfo]:
@@ -101,8 +101,8 @@ class KubeScheduler:
         }
         try:
             async with asyncio.TaskGroup() as tasks:
-                for what, reflector in watches.items():
-                    tasks.create_task(reflector.run(), name=f"{self.name} {what}")
+                for kind, reflector in watches.items():
+                    tasks.create_task(reflector.run(), name=f"{self.name} {kind}")
                 await nodes.synced.wait()
                 await live.synced.wait()
                 tasks.create_task(self._schedule(), name=f"{self.name} cycles")
@@ -142,7 +142,7 @@ class KubeScheduler:
         if self._preempts:
             nominated, after = await self._preempt(info, decision)
         message = fit_error(len(decision.refused), said(decision.refused), after)
-        self.queue.refuse(queued, frozenset(one.plugin for one in decision.refused.values()))
+        self.queue.refuse(queued, frozenset(refusal.plugin for refusal in decision.refused.values()))
         self._tell(info, decision, message=message, nominated=nominated)
         await self._write(info, "Unschedulable", message, nominated)
 
@@ -160,9 +160,9 @@ class KubeScheduler:
                 await self._status.evict(victim, info)
             except ApiError as exc:
                 log.warning("Cannot evict", extra=kv(pod=victim.key, why=exc))
-        for other in list(self._nominated.get(result.node, {}).values()):
-            if other.priority < info.priority:
-                await self._status.denominate(other)
+        for nominated in list(self._nominated.get(result.node, {}).values()):
+            if nominated.priority < info.priority:
+                await self._status.denominate(nominated)
         return result.node, ""
 
     async def _failed(self, queued: QueuedPod, problem: str) -> None:
@@ -237,9 +237,11 @@ class KubeScheduler:
     def _nominated_on(self, node: str, info: PodInfo) -> list[PodInfo]:
         """Pods at least as important for which room is being made there (addGENominatedPods)."""
         return [
-            other
-            for other in self._nominated.get(node, {}).values()
-            if other.uid != info.uid and other.priority >= info.priority and other.uid not in self._cache.assumed
+            nominated
+            for nominated in self._nominated.get(node, {}).values()
+            if nominated.uid != info.uid
+            and nominated.priority >= info.priority
+            and nominated.uid not in self._cache.assumed
         ]
 
     # What the informers say (eventhandlers.go)

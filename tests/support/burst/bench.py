@@ -123,13 +123,13 @@ class Bench:
 
     async def restart_kubelets(self) -> None:
         """Every second node's, at the same moment; what they hold goes on running."""
-        some = list(self.fleet.nodes.values())[::2]
-        await asyncio.gather(*(node.restart(RESTART) for node in some))
+        every_second = list(self.fleet.nodes.values())[::2]
+        await asyncio.gather(*(node.restart(RESTART) for node in every_second))
 
     async def fail_over(self) -> None:
         """kube-scheduler's calls go to the other replica from now on."""
         assert self.extender is not None
-        (self.extender.prefix,) = {one.prefix for one in self.services} - {self.extender.prefix}
+        (self.extender.prefix,) = {service.prefix for service in self.services} - {self.extender.prefix}
 
     async def kill_the_one_that_is_asked(self) -> None:
         """Its calls go to the other replica, as a Service in front of both would have it; it comes back."""
@@ -148,11 +148,11 @@ class Bench:
 
     async def delete_nodes(self) -> None:
         """Every third Node is deleted by mistake, and comes back with its kubelet's next start."""
-        some = list(self.fleet.nodes.items())[::3]
-        for name, _ in some:
+        every_third = list(self.fleet.nodes.items())[::3]
+        for name, _ in every_third:
             await self.api.request("DELETE", f"/api/v1/nodes/{name}")
         await asyncio.sleep(1.0)
-        await asyncio.gather(*(node.restart(RESTART) for _, node in some))
+        await asyncio.gather(*(node.restart(RESTART) for _, node in every_third))
 
     async def _again(self, node: HollowNode) -> None:
         await asyncio.sleep(self._random.uniform(0, 1))
@@ -165,18 +165,18 @@ class Bench:
         scenario = self.scenario
         started = time.monotonic()
         workload, blind = Workload(scenario.seed), Workload(scenario.seed + 1)
-        due = sorted((share * scenario.pods, what) for share, what in (at or {}).items())
+        due = sorted((share * scenario.pods, event) for share, event in (at or {}).items())
         every = scenario.pods / scenario.blind_pods if scenario.blind_pods else 0
         blind_made = 0
         for first in range(0, scenario.pods, _AT_ONCE):
             while due and first >= due[0][0]:
                 self._later(due.pop(0)[1]())
             await self._until_taken()
-            made = [self._create(workload, number, NUMA_SCHEDULER) for number in range(first, first + _AT_ONCE)]
+            creations = [self._create(workload, number, NUMA_SCHEDULER) for number in range(first, first + _AT_ONCE)]
             while every and first >= blind_made * every:
-                made.append(self._create(blind, blind_made, BLIND_SCHEDULER))
+                creations.append(self._create(blind, blind_made, BLIND_SCHEDULER))
                 blind_made += 1
-            await asyncio.gather(*made)
+            await asyncio.gather(*creations)
         await self._settle()
         self.seconds = time.monotonic() - started
 
@@ -220,7 +220,7 @@ class Bench:
     @property
     def is_quiet(self) -> bool:
         schedulers = [self.scheduler, *([self.blind] if self.blind is not None else [])]
-        return self.fleet.is_quiet and not self._timers and all(one.is_quiet for one in schedulers)
+        return self.fleet.is_quiet and not self._timers and all(scheduler.is_quiet for scheduler in schedulers)
 
     def state(self) -> str:
         """Who still moves; for people."""
@@ -320,7 +320,7 @@ class Bench:
         if scenario.blind_pods:
             self.blind = KubeScheduler(self.api, BLIND_SCHEDULER, None, bind_delay=scenario.bind_delay)
         loops = [self.scheduler, *([self.blind] if self.blind is not None else [])]
-        self._loops = [asyncio.create_task(one.run(), name=one.name) for one in loops]
+        self._loops = [asyncio.create_task(loop.run(), name=loop.name) for loop in loops]
         if scenario.slow_bindings:
             self._loops.append(asyncio.create_task(self._hold_up_bindings(), name="slow bindings"))
 
@@ -391,8 +391,8 @@ class Bench:
         if attempt.chosen is not None:
             self._note(attempt.chosen, f"{attempt.namespace}/{attempt.name} decided")
 
-    def _note(self, node: str, what: str) -> None:
-        self.fleet.nodes[node].lifecycle.history.append((asyncio.get_running_loop().time(), what))
+    def _note(self, node: str, event: str) -> None:
+        self.fleet.nodes[node].lifecycle.history.append((asyncio.get_running_loop().time(), event))
 
     def _note_refusal(self, refusal: Refusal) -> None:
         if refusal.pod.spec.schedulerName == BLIND_SCHEDULER:
@@ -409,8 +409,8 @@ class Bench:
             self._later(self._gather_evidence(seen))
 
     async def _gather_evidence(self, seen: evidence.Scene) -> None:
-        asked = None if self.extender is None else self.extender.prefix
-        service = next(one for one in self.services if one.prefix == asked)
+        prefix = None if self.extender is None else self.extender.prefix
+        service = next(candidate for candidate in self.services if candidate.prefix == prefix)
         believed = await service.explain(self.session, seen.pod, seen.refusal.node)
         tried = self.attempts.get(seen.refusal.pod.metadata.uid, [])
         self.evidence.append(evidence.describe(seen, tried, believed))

@@ -84,13 +84,13 @@ class Fault:
     hits: int = 0
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def matches(self, asked: Asked) -> bool:
+    def matches(self, call: Asked) -> bool:
         """Whether it is about this request."""
         return (
-            self.watch in (None, asked.is_watch)
-            and fnmatchcase(asked.method, self.method)
-            and fnmatchcase(asked.path, self.path)
-            and fnmatchcase(asked.agent, self.agent)
+            self.watch in (None, call.is_watch)
+            and fnmatchcase(call.method, self.method)
+            and fnmatchcase(call.path, self.path)
+            and fnmatchcase(call.agent, self.agent)
         )
 
 
@@ -187,13 +187,13 @@ class FaultProxy:
     def count(self, since: float, path: str = "*", *, watch: bool | None = None) -> int:
         """Requests since a monotonic time."""
         like = Fault(path=path, watch=watch)
-        return sum(one.at >= since and like.matches(one) for one in self.asked)
+        return sum(call.at >= since and like.matches(call) for call in self.asked)
 
     # Inside
 
-    def _fault(self, asked: Asked) -> Fault | None:
+    def _fault(self, call: Asked) -> Fault | None:
         for fault in self._faults:
-            if fault.edit is None and fault.matches(asked) and (fault.count is None or fault.hits < fault.count):
+            if fault.edit is None and fault.matches(call) and (fault.count is None or fault.hits < fault.count):
                 fault.hits += 1
                 return fault
         return None
@@ -201,12 +201,12 @@ class FaultProxy:
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         is_watch = request.query.get("watch") in ("1", "true")
         agent = request.headers.get("User-Agent", "")
-        asked = Asked(time.monotonic(), request.method, request.path, is_watch, agent)
-        self.asked.append(asked)
+        call = Asked(time.monotonic(), request.method, request.path, is_watch, agent)
+        self.asked.append(call)
         transport: Any = request.transport
         self._transports.add(transport)
         try:
-            fault = self._fault(asked)
+            fault = self._fault(call)
             body = await request.read()
             token = request.headers.get("Authorization", "").removeprefix("Bearer ")
             if self.accepted is not None and token not in self.accepted:
@@ -221,11 +221,11 @@ class FaultProxy:
                 if fault.answer is not None:
                     status, headers, text = fault.answer
                     return web.Response(status=status, headers=headers, body=text)
-            return await self._forward(request, asked, body)
+            return await self._forward(request, call, body)
         finally:
             self._transports.discard(transport)
 
-    async def _forward(self, request: web.Request, asked: Asked, body: bytes) -> web.StreamResponse:
+    async def _forward(self, request: web.Request, call: Asked, body: bytes) -> web.StreamResponse:
         headers = {name: text for name, text in request.headers.items() if name.lower() not in (*_OF_THE_HOP, "host")}
         url = self._upstream + request.raw_path
         try:
@@ -236,27 +236,27 @@ class FaultProxy:
                 for name, text in upstream.headers.items():
                     if name.lower() not in _OF_THE_HOP:
                         response.headers.add(name, text)
-                if not asked.is_watch or upstream.status != 200:
+                if not call.is_watch or upstream.status != 200:
                     answer = web.Response(status=upstream.status, body=await upstream.read())
                     answer.headers.update(response.headers)
                     return answer
                 await response.prepare(request)
-                return await self._watch(request, asked, upstream, response)
+                return await self._watch(request, call, upstream, response)
         except aiohttp.ClientError:
             return await _reset(request.transport)
 
     async def _watch(
-        self, request: web.Request, asked: Asked, upstream: aiohttp.ClientResponse, response: web.StreamResponse
+        self, request: web.Request, call: Asked, upstream: aiohttp.ClientResponse, response: web.StreamResponse
     ) -> web.StreamResponse:
         rest = b""
         async for chunk in upstream.content.iter_any():
             *whole, rest = (rest + chunk).split(b"\n")
             for line in filter(None, whole):
-                if asked.at < self._silent_before:
+                if call.at < self._silent_before:
                     continue
                 lines: Iterable[bytes] | Cut = (line,)
                 for fault in list(self._faults):
-                    if not fault.matches(asked) or (fault.count is not None and fault.hits >= fault.count):
+                    if not fault.matches(call) or (fault.count is not None and fault.hits >= fault.count):
                         continue
                     if fault.swallow:
                         await fault.over.wait()
@@ -272,8 +272,8 @@ class FaultProxy:
                     await response.write_eof()
                     return response
                 assert not isinstance(lines, Cut)
-                for one in lines:
-                    await response.write(one + b"\n")
+                for event in lines:
+                    await response.write(event + b"\n")
         return response
 
 

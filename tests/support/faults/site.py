@@ -64,7 +64,7 @@ class Site:
         """Whether the service would send a pod of so many CPUs there; nothing is reserved by the question."""
         body = json.dumps(pod("asked", cpus)).encode()
         _, _, text = await self.service.post(f"explain?node={node}", body, self.session)
-        return [one["verdict"] for one in json.loads(text)] == ["fits"]
+        return [verdict["verdict"] for verdict in json.loads(text)] == ["fits"]
 
     async def room(self, node: str) -> int:
         """The largest pod that the service would send there, in CPUs."""
@@ -93,8 +93,8 @@ class Site:
         try:
             await assert_eventually(shown, within=LONG_S)
         except AssertionError:
-            found = {name: await self.room(name) for name in rooms}
-            raise AssertionError(f"the service knows {found}, expected {rooms}\n{self.scheduler.log[-3000:]}") from None
+            free = {name: await self.room(name) for name in rooms}
+            raise AssertionError(f"the service knows {free}, expected {rooms}\n{self.scheduler.log[-3000:]}") from None
 
     async def publishes(self, free: int) -> None:
         """Waits until the exporter's object says that n1's first zone has so many CPUs."""
@@ -163,9 +163,9 @@ async def site(
         server.create("nodes", {"metadata": {"name": "n1"}, "status": NODE_STATUS})
         exporter = await start("topowise_exporter", "run", config=config, under=under)
         scheduler = await start("topowise_scheduler", "serve", config=service.config, under=under)
-        made = Site(server, proxy, kubelet, exporter, scheduler, service, session)
-        made.add_node("n2", 6)
+        started = Site(server, proxy, kubelet, exporter, scheduler, service, session)
+        started.add_node("n2", 6)
         await assert_eventually(service.is_ready, within=LONG_S)
-        await made.publishes(3)
-        await made.has({"n1": 4, "n2": 6})
-        yield made
+        await started.publishes(3)
+        await started.has({"n1": 4, "n2": 6})
+        yield started

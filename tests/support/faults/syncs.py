@@ -46,8 +46,8 @@ async def main(file: str, syncs: int) -> None:
             await exporter.sync()
             if number in (syncs // 10, syncs):
                 gc.collect()
-                held = usage(os.getpid())
-                sys.stdout.write(json.dumps([*held, len(asyncio.all_tasks()), number]) + "\n")
+                used = usage(os.getpid())
+                sys.stdout.write(json.dumps([*used, len(asyncio.all_tasks()), number]) + "\n")
                 sys.stdout.flush()
 
 

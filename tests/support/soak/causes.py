@@ -89,13 +89,13 @@ def of_left_out(world: World, info: PodInfo, name: str, refused: Refused | None,
 def _counts_otherwise(world: World, info: PodInfo, name: str) -> bool:
     """Whether the sums of the pods there leave no room, as kube-scheduler counts them, and those of their containers
     do: a kubelet without the gate PodLevelResources goes by these."""
-    some, node = [*world.scheduler.pods_on(name), info], world.scheduler._cache.get(name)
+    present, node = [*world.scheduler.pods_on(name), info], world.scheduler._cache.get(name)
     allocatable = {} if node is None else node.allocatable
 
     def fits(*, by_pod: bool) -> bool:
         used: Counter[str] = Counter()
-        for one in some:
-            used.update(pods.needs(one.pod, pod_level_resources=by_pod).requests)
+        for member in present:
+            used.update(pods.needs(member.pod, pod_level_resources=by_pod).requests)
         return all(amount <= allocatable.get(resource, 0) for resource, amount in used.items() if amount)
 
     return fits(by_pod=False) and not fits(by_pod=True)
@@ -108,12 +108,12 @@ def gives_twice(kubelet: Kubelet) -> bool:
         return False
     taken = 0
     for containers in kubelet.cpu.allocations.values():
-        mine = 0
+        own = 0
         for cpus in containers.values():
-            mine |= cpus
-        if mine & (taken | kubelet.cpu.available):
+            own |= cpus
+        if own & (taken | kubelet.cpu.available):
             return True
-        taken |= mine
+        taken |= own
     return False
 
 
@@ -123,9 +123,9 @@ def _has_too_much_room(world: World, seen: Scene) -> bool:
     that one."""
     node, pod, heard = world.fleet.nodes[seen.refusal.node], seen.refusal.pod, world.weather.lag + _DECIDING_S
     decided = seen.times().get(seen.pod, {}).get("decided", seen.refusal.at)
-    there = [one.pod for one in world.scheduler.pods_on(seen.refusal.node) if node.kubelet.runs(one.uid)]
+    there = [sent.pod for sent in world.scheduler.pods_on(seen.refusal.node) if node.kubelet.runs(sent.uid)]
     before = [state for moment, state in world.referee.before_releases[seen.refusal.node] if moment >= decided - heard]
-    return any(takes_beside(state, [one for one in there if one != pod], pod) for state in before)
+    return any(takes_beside(state, [beside for beside in there if beside != pod], pod) for state in before)
 
 
 def _has_unseen_ends(world: World, seen: Scene) -> bool:
@@ -137,23 +137,23 @@ def _has_unseen_ends(world: World, seen: Scene) -> bool:
         return False
     looked, known = _looked(world, name), state.kubelet.fork()
     ended = [
-        one
-        for one in known.active
-        if ended_unseen(world.referee.names.get(one, one), history, looked, world.replica.began)
+        active_uid
+        for active_uid in known.active
+        if ended_unseen(world.referee.names.get(active_uid, active_uid), history, looked, world.replica.began)
     ]
-    for one in (*ended, pod.metadata.uid):
-        known.remove(one)
+    for uid in (*ended, pod.metadata.uid):
+        known.remove(uid)
     return bool(ended) and not known.admit(pod).admitted
 
 
 def takes_beside(before: Kubelet, there: Iterable[pods.Pod], pod: pods.Pod) -> bool:
     """Whether a node in an earlier state takes those that have come since, and after them this pod."""
     trial = before.fork()
-    come = [one for one in there if one.metadata.uid not in before.active]
-    return all(trial.admit(one).admitted for one in (*come, pod))
+    come = [arrival for arrival in there if arrival.metadata.uid not in before.active]
+    return all(trial.admit(arrival).admitted for arrival in (*come, pod))
 
 
-def of_devices(truth: Kubelet, told: Kubelet, coming: Sequence[pods.Pod], pod: pods.Pod) -> str:
+def of_devices(truth: Kubelet, reported_kubelet: Kubelet, coming: Sequence[pods.Pod], pod: pods.Pod) -> str:
     """Whether a node decides otherwise of the pod, after those on their way there, if it has no devices but those that
     it is `told` to have, or plugins give the first that are free, or both."""
 
@@ -161,16 +161,16 @@ def of_devices(truth: Kubelet, told: Kubelet, coming: Sequence[pods.Pod], pod: p
         trial = node.fork()
         if not has_preferences:
             trial.devices.preferred = {}
-        for one in coming:
-            trial.admit(one)
+        for arrival in coming:
+            trial.admit(arrival)
         return trial.admit(pod).admitted
 
     taken = takes(truth, has_preferences=True)
-    if takes(told, has_preferences=True) != taken:
+    if takes(reported_kubelet, has_preferences=True) != taken:
         return _UNHEALTHY
     if takes(truth, has_preferences=False) != taken:
         return _PREFERRED
-    return _UNHEALTHY if takes(told, has_preferences=False) != taken else ""
+    return _UNHEALTHY if takes(reported_kubelet, has_preferences=False) != taken else ""
 
 
 def is_drawn(truth: Kubelet, coming: Sequence[pods.Pod], pod: pods.Pod) -> bool:
@@ -178,18 +178,18 @@ def is_drawn(truth: Kubelet, coming: Sequence[pods.Pod], pod: pods.Pod) -> bool:
     the model takes."""
     drawn, plain = truth.fork(), truth.fork()
     plain.devices.chooser = None
-    for one in coming:
-        drawn.admit(one)
-        plain.admit(one)
+    for arrival in coming:
+        drawn.admit(arrival)
+        plain.admit(arrival)
     return drawn.admit(pod).admitted != plain.admit(pod).admitted
 
 
 def _is_given_again(world: World, seen: Scene) -> bool:
     """Whether its kubelet would have taken the pod had it not restarted since its exporter looked at it."""
-    restart = max((moment for moment, what in seen.history if what == "kubelet restarts"), default=0.0)
+    restart = max((moment for moment, event in seen.history if event == "kubelet restarts"), default=0.0)
     if restart < seen.looked_at:
         return False
-    since = {what.split()[0] for moment, what in seen.history if moment > restart and " admitted: " in what}
+    since = {event.split()[0] for moment, event in seen.history if moment > restart and " admitted: " in event}
     node = world.fleet.nodes[seen.refusal.node].kubelet.model
     return takes_once_started(
         node, [uid for uid in node.active if world.referee.names.get(uid) not in since], seen.refusal.pod
@@ -216,12 +216,12 @@ def _looked(world: World, name: str) -> float:
 def reported(world: World) -> dict[str, str]:
     """The nodes that have an object, with its version."""
     objects = world.server.store.objects("noderesourcetopologies.topology.node.k8s.io")
-    return {one["metadata"]["name"]: one["metadata"]["resourceVersion"] for one in objects}
+    return {document["metadata"]["name"]: document["metadata"]["resourceVersion"] for document in objects}
 
 
 def ended_unseen(name: str, history: Iterable[tuple[float, str]], looked: float, began: float) -> bool:
     """Whether a pod (namespace/name) ended, or was not admitted again, after its node was `looked` at for the last
     report, and before the service `began`, which was told neither of the pod nor of its end."""
     ends = f"{name} ended", f"{name} not admitted again"
-    ended = max((moment for moment, what in history if what.startswith(ends)), default=-1.0)
+    ended = max((moment for moment, event in history if event.startswith(ends)), default=-1.0)
     return looked <= ended <= began

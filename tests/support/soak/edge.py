@@ -83,11 +83,11 @@ class Edge:
         if result.Error:
             return answer
         pod = msgspec.json.decode(body, type=_FilterArgs).Pod
-        kept = tuple(result.NodeNames or ())
-        given = Answer(pod, kept, result.FailedNodes or {}, result.FailedAndUnresolvableNodes or {})
-        self._heard.answered(pod, frozenset(kept))
-        seen = self._alter(given)
+        fitting = tuple(result.NodeNames or ())
+        decision = Answer(pod, fitting, result.FailedNodes or {}, result.FailedAndUnresolvableNodes or {})
+        self._heard.answered(pod, frozenset(fitting))
+        seen = self._alter(decision)
         self._answered(seen)
-        if seen == given:
+        if seen == decision:
             return answer
         return msgspec.json.encode(_FilterResult(list(seen.kept), dict(seen.refused), dict(seen.for_ever)))

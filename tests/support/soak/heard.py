@@ -112,7 +112,7 @@ class Known(msgspec.Struct, frozen=True):
         return (
             self.node,
             version,
-            tuple((one.uid, one.certainty, one.runs, one.gone, one.unlisted) for one in self.pods),
+            tuple((pod.uid, pod.certainty, pod.runs, pod.gone, pod.unlisted) for pod in self.pods),
         )
 
 
@@ -232,9 +232,11 @@ class Heard:
     def known(self, node: str, look: Look | None) -> Known:
         """Of one node, now. `look` is that of its `reports`."""
         now = self._clock()
-        told = (known for heard in self.pods.values() if (known := self._known_pod(heard, node, look, now)) is not None)
-        in_order = tuple(sorted(told, key=lambda one: one.since))
-        refused = tuple(one for one in self.refused if one.node == node)
+        known_pods = (
+            known for heard in self.pods.values() if (known := self._known_pod(heard, node, look, now)) is not None
+        )
+        in_order = tuple(sorted(known_pods, key=lambda pod: pod.since))
+        refused = tuple(refusal for refusal in self.refused if refusal.node == node)
         return Known(node, now, self._late, look, self.reports.get(node), in_order, refused)
 
     def _known_pod(self, heard: PodHeard, node: str, look: Look | None, now: float) -> KnownPod | None:
@@ -303,5 +305,5 @@ class Heard:
         version = report.metadata.resourceVersion
         last = self.reports.get(report.metadata.name)
         if last is None or last.version != version:
-            reasons = confirmation.read_reasons({one.name: one.value for one in report.attributes})
+            reasons = confirmation.read_reasons({attribute.name: attribute.value for attribute in report.attributes})
             self.reports[report.metadata.name] = ReportHeard(version, reasons, self._clock())

@@ -52,12 +52,12 @@ class Waits:
         """By cause and in all, of each pod; waits that go on end now, or when the pod is gone."""
         for uid in list(self._open):
             self.end(uid, min(now, gone.get(uid, now)))
-        found: dict[str, list[float]] = {}
+        by_cause: dict[str, list[float]] = {}
         pods: dict[str, float] = {}
         for (uid, cause), seconds in self._seconds.items():
-            found.setdefault(cause, []).append(seconds)
+            by_cause.setdefault(cause, []).append(seconds)
             pods[uid] = pods.get(uid, 0.0) + seconds
-        return {**found, ALL: list(pods.values())}
+        return {**by_cause, ALL: list(pods.values())}
 
 
 def percentile(seconds: Sequence[float], share: float) -> float:

@@ -68,8 +68,8 @@ class ServiceApi(DirectApi):
 
     @asynccontextmanager
     async def stream(self, path: str, **how: Any) -> AsyncIterator[AsyncIterator[bytes]]:
-        async with super().stream(path, **how) as pieces, aclosing(self._told(path, pieces)) as told:
-            yield told
+        async with super().stream(path, **how) as pieces, aclosing(self._told(path, pieces)) as events:
+            yield events
 
     async def _told(self, path: str, pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         async for piece in pieces:

@@ -82,7 +82,7 @@ class World:
             name, devices, chooser = f"n{number}", place.devices, None
             if self.draws:
                 # Where a plug-in chooses, nothing is left to chance.
-                devices = tuple(msgspec.structs.replace(one, preferred="") for one in devices)
+                devices = tuple(msgspec.structs.replace(device, preferred="") for device in devices)
                 chooser = any_of_them(f"{self.seed} {name}")
             self.fleet.add(
                 name, place.machine, place.config, devices=devices, reporting=_reporting(rng), chooser=chooser
@@ -105,7 +105,7 @@ class World:
         schedulers = [self.scheduler]
         if self.weather.blind:
             schedulers.append(KubeScheduler(self.api, BLIND, None, bind_delay=(0.0, 0.1), random=rng))
-        self._loops = [asyncio.create_task(one.run(), name=one.name) for one in schedulers]
+        self._loops = [asyncio.create_task(scheduler.run(), name=scheduler.name) for scheduler in schedulers]
         stack.push_async_callback(_ended, self._loops)
 
     async def _feed(self) -> None:
@@ -140,8 +140,8 @@ class World:
             spec["priority"] = 100
         metadata = {"name": name, "namespace": "default", "annotations": annotations}
         document = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
-        made = pods.decode(await self.api.request("POST", PODS, body=msgspec.json.encode(document)))
-        self.referee.names[made.metadata.uid] = f"default/{name}"
+        created = pods.decode(await self.api.request("POST", PODS, body=msgspec.json.encode(document)))
+        self.referee.names[created.metadata.uid] = f"default/{name}"
         if is_deleted and lifetime is not None:
             self._later(self._delete(f"{PODS}/{name}"), lifetime)
 
@@ -169,8 +169,8 @@ class World:
     # What goes wrong
 
     async def _restart_kubelets(self) -> None:
-        some = [node for node in self.fleet.nodes.values() if self._random.random() < 0.5]
-        await asyncio.gather(*(node.restart(RESTART) for node in some))
+        chosen = [node for node in self.fleet.nodes.values() if self._random.random() < 0.5]
+        await asyncio.gather(*(node.restart(RESTART) for node in chosen))
 
     async def _delete_a_report(self) -> None:
         name = self._random.choice(list(self.fleet.nodes))
@@ -181,11 +181,11 @@ class World:
         await self.fleet.nodes[name].reporter.check()
 
     async def _break_watches(self) -> None:
-        self.server.streams.end(lambda asked: True, abort=True)
+        self.server.streams.end(lambda info: True, abort=True)
 
     async def _lose_history(self) -> None:
         self.server.store.expire()
-        self.server.streams.end(lambda asked: True, abort=False)
+        self.server.streams.end(lambda info: True, abort=False)
 
     async def _delete(self, path: str) -> None:
         with contextlib.suppress(ApiError):

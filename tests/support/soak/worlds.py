@@ -36,7 +36,7 @@ class Courses:
         assert known.look is not None
         self._known = known
         self._base = known.look.kubelet
-        self._pods = {one.uid: one for one in known.pods if one.uid != but}
+        self._pods = {pod.uid: pod for pod in known.pods if pod.uid != but}
         self._views: dict[str, PodView] = {}
         self._but = but
         # A pod that the service believes there counts with its requests, and lies where the state files have it.
@@ -51,7 +51,7 @@ class Courses:
         """The pods of which the last report does not tell all: nobody knows surely where they lie."""
         assert self._known.look is not None
         whole = self._known.look.whole
-        return [one for one in self._pods.values() if one.uid not in whole and one.gone is None]
+        return [pod for pod in self._pods.values() if pod.uid not in whole and pod.gone is None]
 
     @property
     def half(self) -> list[str]:
@@ -70,13 +70,13 @@ class Courses:
     def told(self, without: Collection[str] = ()) -> Kubelet:
         """The node after what was heard, in that order; some pods may be left out as if they had gone before."""
         steps = []
-        for uid, one in self._pods.items():
+        for uid, known_pod in self._pods.items():
             if uid not in self._base.active and uid not in without:
-                steps.append((one.since, 0, uid))
-            if one.runs is not None:
-                steps.append((one.runs, 1, uid))
-            if one.gone is not None:
-                steps.append((one.gone[1], 2, uid))
+                steps.append((known_pod.since, 0, uid))
+            if known_pod.runs is not None:
+                steps.append((known_pod.runs, 1, uid))
+            if known_pod.gone is not None:
+                steps.append((known_pod.gone[1], 2, uid))
         return self._played(steps, without=without)
 
     def all(self) -> Iterator[Kubelet]:
@@ -90,19 +90,19 @@ class Courses:
         """Early ends, late ends, and then any."""
         known, steps = self._known, []
         removed = self.half if number % 2 else []
-        for uid, one in self._pods.items():
-            come = one.since
+        for uid, known_pod in self._pods.items():
+            come = known_pod.since
             if uid not in self._base.active or uid in removed:
                 # A pod that ran and is not in the report has ended before it, or its kubelet starts anew.
-                may_be_gone = one.certainty != "bound" or one.runs is not None
+                may_be_gone = known_pod.certainty != "bound" or known_pod.runs is not None
                 if may_be_gone and number and random.random() < 0.5:
                     continue
-                come = _time(random, one.come, 1.0 if number == 0 else 0.0 if number == 1 else None)
+                come = _time(random, known_pod.come, 1.0 if number == 0 else 0.0 if number == 1 else None)
                 steps.append((come, 0, uid))
-            if one.runs is not None:
-                steps.append((max(come, one.runs), 1, uid))
-            if one.gone is not None:
-                gone = _time(random, one.gone, 0.0 if number == 0 else 1.0 if number == 1 else None)
+            if known_pod.runs is not None:
+                steps.append((max(come, known_pod.runs), 1, uid))
+            if known_pod.gone is not None:
+                gone = _time(random, known_pod.gone, 0.0 if number == 0 else 1.0 if number == 1 else None)
                 steps.append((max(come, gone), 2, uid))
         most = min(len(unheard), random.randint(0, _MOST_UNHEARD) if number > 1 else 0)
         lately = known.now - known.late, known.now
@@ -118,10 +118,10 @@ class Courses:
         world.devices.chooser = chooser  # type: ignore[assignment]
         for uid in (*without, self._but):
             world.remove(uid)
-        for _, what, uid in sorted(steps):
-            if what == 0:
+        for _, step, uid in sorted(steps):
+            if step == 0:
                 world.admit_view(self._view(world, uid))
-            elif what == 1:
+            elif step == 1:
                 world.start(uid)
             else:
                 world.remove(uid)
@@ -137,22 +137,22 @@ def places(kubelet: Kubelet, uid: str) -> tuple[object, ...]:
     """On which NUMA nodes an active pod has what it holds; () if it is not there."""
     if uid not in kubelet.active:
         return ()
-    return tuple((name, *_where(kubelet, held)) for name, held in kubelet.placements(uid).items())
+    return tuple((name, *_where(kubelet, placement)) for name, placement in kubelet.placements(uid).items())
 
 
 def gives_anything(kubelet: Kubelet, pod: pods.Pod) -> bool:
     """Whether the kubelet gives a pod CPUs, memory or devices of its own. No history of the node matters to another."""
     view = _view(kubelet, pod)
-    gives_cpus = kubelet.cpu is not None and any(one.cpus for one in view.containers)
+    gives_cpus = kubelet.cpu is not None and any(container.cpus for container in view.containers)
     devices = kubelet.devices.tables
-    gives_devices = any(one.limits.get(name) for one in view.containers for name in devices)
+    gives_devices = any(container.limits.get(name) for container in view.containers for name in devices)
     return gives_cpus or gives_devices or gives_memory(kubelet, pod)
 
 
 def gives_memory(kubelet: Kubelet, pod: pods.Pod) -> bool:
     """Whether the kubelet's memory manager gives a pod memory."""
     containers = _view(kubelet, pod).containers
-    return kubelet.memory is not None and any(any((one.memory or {}).values()) for one in containers)
+    return kubelet.memory is not None and any(any((container.memory or {}).values()) for container in containers)
 
 
 def _view(kubelet: Kubelet, pod: pods.Pod) -> PodView:
@@ -165,10 +165,10 @@ def admits(kubelet: Kubelet, pod: pods.Pod) -> bool:
     return kubelet.fork().admit(pod).admitted
 
 
-def _where(kubelet: Kubelet, held: Placement) -> tuple[object, ...]:
-    cpus = tuple(numa.id for numa in kubelet.topology.numas if numa.cpus & (held.cpus or 0))
-    memory = tuple((block.type, block.numa, block.size) for block in held.memory)
-    return cpus, memory, tuple(sorted((name, tuple(ids)) for name, ids in _sorted(held.devices).items()))
+def _where(kubelet: Kubelet, placement: Placement) -> tuple[object, ...]:
+    cpus = tuple(numa.id for numa in kubelet.topology.numas if numa.cpus & (placement.cpus or 0))
+    memory = tuple((block.type, block.numa, block.size) for block in placement.memory)
+    return cpus, memory, tuple(sorted((name, tuple(ids)) for name, ids in _sorted(placement.devices).items()))
 
 
 def _sorted(devices: Mapping[str, Collection[str]]) -> dict[str, list[str]]:
@@ -180,17 +180,17 @@ def _time(random: Random, window: tuple[float, float], at: float | None) -> floa
     return first + (last - first) * (random.random() if at is None else at)
 
 
-def spread(kubelet: Kubelet, some: Collection[pods.Pod]) -> Kubelet:
+def spread(kubelet: Kubelet, members: Collection[pods.Pod]) -> Kubelet:
     """A copy of the node in which each of these pods takes, of what is free, what it asks for on each NUMA node."""
     copy = kubelet.fork()
-    for pod in some:
+    for pod in members:
         view = _view(kubelet, pod)
-        cpus = sum(one.cpus for one in view.containers)
+        cpus = sum(container.cpus for container in view.containers)
         memory = Counter[str]()
         devices = Counter[str]()
-        for one in view.containers:
-            memory.update(one.memory or {})
-            devices.update({name: count for name, count in one.limits.items() if name in copy.devices.tables})
+        for container in view.containers:
+            memory.update(container.memory or {})
+            devices.update({name: count for name, count in container.limits.items() if name in copy.devices.tables})
         for position in range(len(kubelet.node_ids)):
             _take(copy, position, cpus, memory, devices)
     return copy
