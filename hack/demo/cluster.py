@@ -34,7 +34,7 @@ EMULATED: Final = {
 
 # The `schedulerName` of the demo's pods.
 SCHEDULER: Final = "topowise-scheduler"
-# Far more than an idle machine needs; a busy one is no reason to fail.
+# An idle machine needs a fraction of this; a busy machine must not fail.
 _LIMIT_S: Final = 120.0
 
 
@@ -50,7 +50,7 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class Cluster:
-    """Everything under one directory; `kubeconfig` is for kubectl too."""
+    """The demo's cluster: all its files are in `directory`, with a `kubeconfig` that kubectl can use."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -77,7 +77,7 @@ class Cluster:
         await self._until(self._kubeconfig_is_there, "the API server")
 
     async def start_kubelets(self) -> None:
-        """This machine's own node, and the emulated ones."""
+        """Starts the emulated kubelets; a real kubelet of this machine runs already."""
         self.nodes = [self._own_node(), *(self._emulated_node(name) for name in EMULATED)]
         arguments = []
         for node in self.nodes:
@@ -87,7 +87,7 @@ class Cluster:
         await self._until(lambda: _all_exist([node.socket for node in self.nodes]), "the kubelets' sockets")
 
     async def start_exporters(self) -> None:
-        """One real exporter for each node."""
+        """Starts an exporter for each node."""
         for node in self.nodes:
             config = self._write(
                 f"{node.name}/exporter.yaml",
@@ -165,7 +165,7 @@ class Cluster:
         return True
 
     def _own_node(self) -> Node:
-        """This machine: its real /sys, and its kubelet if it has one."""
+        """Returns this machine as a node: its real /sys, and its kubelet if it runs."""
         real = Path(DEFAULT_SOCKET).exists()
         root = self.directory / "this-machine"
         kubelet = Path("/var/lib/kubelet") if real else root / "kubelet"

@@ -1,4 +1,4 @@
-"""`make images`, `make load`, `make push` and `make base`: one image for each architecture, as archives below dist/."""
+"""`make images`, `make load`, `make push` and `make base`: an image per architecture, as archives below dist/."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _build(architecture: str, base: str, name: str) -> None:
 
 def _save(engine: engines.Engine, stored: str, name: str, path: Path) -> str:
     """Writes the archive under the name that the chart asks for, and gives the digest of the image's configuration."""
-    # Whole or not there, for whoever loads it meanwhile.
+    # The rename makes the archive visible only once it is complete.
     part = path.with_suffix(".part")
     part.unlink(missing_ok=True)
     if engine.name == "buildah":
@@ -102,7 +102,7 @@ def _save(engine: engines.Engine, stored: str, name: str, path: Path) -> str:
 
 
 def _push(name: str) -> None:
-    """All that were built as one image of several architectures. The digest is what gets signed."""
+    """Pushes all built architectures as an image index. Its digest is what `make sign` signs."""
     engine = engines.find()
     if engine.name == "docker":
         raise ImageError("images of several architectures are pushed by buildah or podman")
@@ -119,7 +119,7 @@ def _push(name: str) -> None:
 
 
 def _listing(engine: engines.Engine, name: str, built: list[str]) -> str:
-    """All architectures under one name. That of an earlier push goes: it may have failed, or have had other images."""
+    """Creates the manifest list of all architectures, in place of a list that an earlier push has left."""
     listing = f"{name}-all"
     if engine.has(listing):
         engine.run("manifest", "rm", listing)
@@ -143,7 +143,7 @@ def _sign(repository: str) -> None:
 
 
 def _commit(form: str) -> str:
-    """Of the checkout, "" without one."""
+    """Returns the checkout's commit, "" outside of a checkout."""
     command = ["git", "-C", str(REPOSITORY), "log", "-1", f"--format={form}"]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     return done.stdout.strip() if done.returncode == 0 else ""

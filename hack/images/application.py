@@ -1,9 +1,8 @@
-"""What lies on top of the base: /opt/topowise, put together in a folder on this machine.
+"""Assembles /opt/topowise, the layer above the image's base, in a directory on this machine.
 
-pip installs the locked files for the image's platform, by hash, whatever platform this is; nothing of the image is run
-for that. So the image needs no build stage, no network and no build tools while it is built, and one for arm64 can be
-made on amd64 without an emulator. What that costs: the Python that assembles is of the image's minor, because pip
-chooses by its own, and bytecode is of one minor.
+pip installs the locked files by hash for the image's platform, and runs nothing of the image. So the build needs no
+build stage, no network and no build tools, and makes an arm64 image on amd64 without an emulator. In return, the
+assembling Python must have the image's minor version, which decides pip's choice of wheels and the bytecode.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from typing import Final
 from images import unused
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
-# As container engines spell architectures, and as wheels do.
+# Architectures in the names of container images, and of wheels.
 MACHINES: Final = {"amd64": "x86_64", "arm64": "aarch64"}
-# Of Debian 12, so that the base made here and python:3.11-slim-bookworm are of one kind.
+# Of Debian 12, so that the own base and python:3.11-slim-bookworm are of the same release.
 PYTHON: Final = "3.11"
 _GLIBC: Final = ("manylinux_2_36", "manylinux_2_34", "manylinux_2_28", "manylinux_2_17", "manylinux2014", "linux")
 

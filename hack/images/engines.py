@@ -19,14 +19,14 @@ from typing import Final
 from images import renew
 from images.application import REPOSITORY, ImageError
 
-# What people get who name nothing, by digest.
+# The default base, by digest.
 BASE: Final = renew.pinned()
 _STORE: Final = REPOSITORY / ".venv/images"
 # libstdc++6: gRPC is linked with it. libudev1: pyudev loads it, and without it hardware is only read at its interval.
 _PACKAGES: Final = "python3,libstdc++6,libudev1,ca-certificates"
-# One made of other packages is another one.
+# The tag follows from the packages: other packages make another base.
 _OWN_BASE: Final = f"localhost/topowise-base:bookworm-{zlib.crc32(_PACKAGES.encode()):08x}"
-# Seconds for one question to a registry that may not be there.
+# Seconds for a request to a registry that may be unreachable.
 _REGISTRY: Final = 60
 
 
@@ -62,7 +62,7 @@ class Engine:
 
 
 def find() -> Engine:
-    """$ENGINE, or the first of buildah, podman and docker. Raises ImageError."""
+    """Returns $ENGINE, or the first available of buildah, podman and docker. Raises ImageError."""
     requested = os.environ.get("ENGINE", "")
     for name in [requested] if requested else ["buildah", "podman", "docker"]:
         if shutil.which(name):
@@ -73,13 +73,13 @@ def find() -> Engine:
 
 
 def named(name: str) -> Engine:
-    """The one of this name, with its store."""
+    """Returns the engine of this name, with its store."""
     stored = ("--storage-driver=vfs", f"--root={_STORE}/store", f"--runroot={_STORE}/run")
     return Engine(name, (name, *(stored if name == "buildah" else ())))
 
 
 def base(engine: Engine, named: str, architecture: str) -> str:
-    """The name of an image to build on: the one that was named, else the usual one, else one made here."""
+    """Returns the base image: the named image, else the default image, else an image made here."""
     image = named or BASE
     try:
         engine.run("pull", f"--platform=linux/{architecture}", image, timeout=_REGISTRY)
@@ -97,7 +97,7 @@ def base(engine: Engine, named: str, architecture: str) -> str:
 
 
 def _bootstrap(engine: Engine, name: str, architecture: str) -> None:
-    """Debian 12 with Python and nothing to install or build with, not even apt. $MIRROR names the mirror."""
+    """Makes a base of Debian 12 with Python and without apt or build tools. $MIRROR names the mirror."""
     if not shutil.which("mmdebstrap"):
         raise ImageError("no mmdebstrap here, which makes a base; apt-get install mmdebstrap, or name one by BASE=")
     _STORE.mkdir(parents=True, exist_ok=True)

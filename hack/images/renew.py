@@ -1,9 +1,8 @@
-"""`make base`: which image the tag of the base means today, asked of its registry and written into the Dockerfile.
+"""`make base`: asks the registry for the digest of the base's tag, and writes the digest into the Dockerfile.
 
-A tag is another image after every rebuild of it, so two builds of one commit would stand on two bases. A digest is one,
-for good, security updates left out with the rest: therefore this, before a release and when a scanner complains. Of the
-registry only the manifest's digest is asked, that of the index over all architectures; nothing is pulled, and no engine
-is needed.
+A tag moves with every rebuild, so two builds of a commit could have different bases. A digest never moves, and never
+gets security updates either: run `make base` before a release, and when a scanner complains. The registry is asked for
+the digest of the index over all architectures; nothing is pulled, and no engine is needed.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ def _digest(url: str, token: str = "") -> str:
 
 
 def _token(challenge: str) -> str:
-    """What a registry wants from somebody without a name, by its own challenge."""
+    """Returns an anonymous token for the registry, as its challenge demands."""
     fields = dict(re.findall(r'(\w+)="([^"]*)"', challenge))
     realm = fields.pop("realm", "")
     if not realm.startswith(("https://", "http://127.0.0.1")):

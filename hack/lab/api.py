@@ -1,4 +1,4 @@
-"""The API server as tests need it: one call, one answer; and watches that note when each object came."""
+"""A client of the API server, and watches that record when each object arrived."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Watch(threading.Thread):
                 time.sleep(0.5)
 
     def end(self) -> None:
-        """It ends with its next event; nobody waits for that."""
+        """Ends the watch with its next event, without waiting for it."""
         self._ended = True
 
     def since(self, when: float) -> list[tuple[float, str, Json]]:

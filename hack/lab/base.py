@@ -1,8 +1,8 @@
-"""What all guests start from: a Debian by mmdebstrap with the files of hack/lab/rootfs, its kernel, and an initrd.
+"""The disk, kernel and initrd of all guests: a Debian by mmdebstrap with the files of hack/lab/rootfs.
 
-It takes some minutes, so it is kept in $XDG_CACHE_HOME/topowise-lab, in a folder that is named by all that it is made
-of: other packages, other files or another suite make another one. mmdebstrap needs no root where user namespaces may
-be made; everything that needs the files as root's happens in its hook.
+Making the base takes some minutes, so it is cached in $XDG_CACHE_HOME/topowise-lab, in a directory named by a hash of
+its inputs: packages, files and suite. With user namespaces, mmdebstrap needs no root; steps that need files owned by
+root run in its hook.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PACKAGES: Final = (
     "busybox-static",
     "linux-image-amd64",
 )
-# What waits for udev, for a clock of its own or for somebody at a keyboard.
+# Units that wait for udev, for clock synchronisation or for a keyboard.
 MASKED: Final = (
     *(
         f"systemd-{name}.service"

@@ -1,7 +1,7 @@
-"""Kernel and initrd of a guest, made of its root file system: `python -m lab.boot ROOT INTO`, run while there is one.
+"""Makes kernel and initrd of a guest from its root file system: `python -m lab.boot ROOT INTO`.
 
-QEMU starts an uncompressed kernel (PVH) without its decompressor, which alone takes a minute under emulation, and the
-initrd has nothing but a shell and the modules that a guest needs, in the order in which they need each other.
+QEMU starts an uncompressed kernel (PVH): the kernel's decompressor alone takes a minute under emulation. The initrd has
+a shell and the modules that a guest needs, in the order of their dependencies.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _padded(data: bytes) -> bytes:
 
 
 def uncompressed(kernel: bytes) -> bytes:
-    """The ELF file inside a kernel that is compressed by xz, as Debian's are; others as they came."""
+    """Returns the ELF file inside a kernel that xz compresses, as Debian's kernels; other kernels unchanged."""
     start = kernel.find(_XZ)
     return kernel if start < 0 else lzma.LZMADecompressor().decompress(kernel[start:])
 

@@ -31,7 +31,7 @@ def helm(kubeconfig: Path, *arguments: str) -> str:
 
 
 def fetch_helm() -> None:
-    """Unless there is one. Raises LabError."""
+    """Fetches Helm unless it is installed. Raises LabError."""
     done = subprocess.run([str(REPOSITORY / "hack/helm"), "--fetch"], check=False, capture_output=True, text=True)
     if done.returncode:
         raise LabError(f"no helm here, and hack/helm --fetch ended with {done.returncode}: {done.stderr[-400:]}")
@@ -73,7 +73,7 @@ def until_rolled_out(api: Api, seconds: float = 600.0) -> None:
 
 
 def exporter_pod(api: Api, node: str) -> Json:
-    """The running one of a node. Raises LabError."""
+    """Returns the running exporter pod of a node. Raises LabError."""
     for pod in api.items(PODS):
         is_ready = any(container.get("ready") for container in pod["status"].get("containerStatuses", ()))
         if pod["spec"].get("nodeName") == node and is_ready and not pod["metadata"].get("deletionTimestamp"):

@@ -23,7 +23,7 @@ from topowise.errors import ParseError
 
 _READY_S: Final = 300.0
 # A kubelet that is stopped between the two writes of an allocation does not start again (policy_static.go,
-# validateState), until somebody removes the file.
+# validateState), until the file is removed.
 _DISAGREES: Final = "the expected machine state is different from the real one"
 _STARTING_S: Final = 120.0
 _SETTLED_S: Final = 90.0
@@ -57,7 +57,7 @@ class Lab:
         self.reports, self.pods = Watch(self.api, nrt.PATH), Watch(self.api, PODS)
 
     def power_on(self, name: str) -> None:
-        """Starts its QEMU, with the disk that it has, or a new one."""
+        """Starts the guest's QEMU, with its present disk or a new disk."""
         guest, disk = self.guests[name], self.directory / f"{name}.qcow2"
         if not disk.exists():
             backing = ["-F", "raw", "-b", str(self.base.disk)]
@@ -87,11 +87,11 @@ class Lab:
         self.guests[name].write({kubelet.CONFIG: json.dumps(configuration, indent=1)})
 
     def restart_kubelet(self, name: str, *, forget: bool = False) -> None:
-        """`forget` removes its state files, as whoever changes its policies must."""
+        """Restarts the kubelet; `forget` removes its state files, as a change of policies requires."""
         files = " ".join(f"/var/lib/kubelet/{file}" for file in STATE_FILES)
         removed = f"rm -f {files};" if forget else ""
         self.guests[name].run(f"systemctl stop kubelet; {removed}")
-        # A heartbeat of the one that was stopped would have devices that the new one has still to hear of.
+        # The last heartbeat of the old kubelet may have devices that the new kubelet does not know yet.
         since = self.now(name)
         self.guests[name].run("systemctl start kubelet")
         try:
@@ -105,7 +105,7 @@ class Lab:
             self.until_ready(name, self.now(name))
 
     def now(self, name: str) -> str:
-        """By the guest's clock, in the spelling of heartbeats. Those have whole seconds, so it is the next one's."""
+        """Returns the guest's time as heartbeats have it: in whole seconds, so rounded up to the next second."""
         seconds = int(self.guests[name].run("date +%s")) + 1
         return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
@@ -252,7 +252,7 @@ def by_name(metrics: str) -> dict[str, float]:
 
 
 def is_decided(pod: Json) -> bool:
-    """Whether somebody has said yes or no to it: a kubelet by its status, kube-scheduler by a condition."""
+    """Returns whether the pod is decided: by the kubelet in its status, or by kube-scheduler in a condition."""
     status: dict[str, Any] = pod.get("status", {})
     if status.get("phase") in ("Failed", "Running", "Succeeded"):
         return True
@@ -265,7 +265,7 @@ def is_failed(pod: Json | None) -> bool:
 
 
 def is_refused(pod: Json) -> bool:
-    """By its kubelet, which names a reason. A pod that is deleted before it has run ends as Failed too, without one."""
+    """Returns whether the kubelet refused the pod. A pod that is deleted before it runs is Failed without a reason."""
     status: Json = pod.get("status", {})
     return is_failed(pod) and bool(status.get("reason"))
 

@@ -1,7 +1,7 @@
 """etcd, kube-apiserver, kube-controller-manager, kube-scheduler and topowise-scheduler, on loopback of this machine.
 
-The binaries are those of $KUBEBUILDER_ASSETS. Everybody has the rights that they have in a cluster: nodes by the Node
-authorizer, kube-scheduler and topowise-scheduler as system:kube-scheduler with the chart's rights for mode static.
+The binaries are in $KUBEBUILDER_ASSETS. All clients have the rights of a real cluster: nodes by the Node authorizer,
+kube-scheduler and topowise-scheduler as system:kube-scheduler with the chart's rights for mode static.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def client(port: int) -> Api:
 
 
 def start(processes: Processes, plan: Plan) -> None:
-    """All but the schedulers, which want definitions that come with the chart. Raises LabError."""
+    """Starts all but the schedulers, which need the chart's CRDs. Raises LabError."""
     folder, work = binaries(), processes.directory
     (etcd_port, manager_port) = free_ports(2)
     etcd = f"http://127.0.0.1:{etcd_port}"

@@ -1,7 +1,7 @@
-"""An earlier state of the project, for an upgrade that is one: its chart, and its daemons with today's libraries.
+"""An earlier commit of the project as the start of an upgrade: its chart, and its daemons with the present libraries.
 
-The same is done by tests/e2e/test_upgrade.py with processes. An image of its own lock would be truer and takes what its
-wheels took to be had; what an upgrade may break, objects and configuration, is in the code and in the chart.
+tests/e2e/test_upgrade.py does the same with processes. The earlier libraries would need another download; an upgrade
+can break objects and configuration, which depend on code and chart only.
 """
 
 from __future__ import annotations

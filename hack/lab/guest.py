@@ -1,4 +1,4 @@
-"""One guest: commands in it by ssh, and what it tells of itself by its agent."""
+"""A guest: commands over ssh, and its state as its agent reports it."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Guest:
             self.run(f"mkdir -p {shlex.quote(str(Path(path).parent))} && cat > {shlex.quote(path)}", text)
 
     def until_booted(self) -> None:
-        """Until it lets one in."""
+        """Waits until ssh succeeds."""
         api.wait(lambda: self._answers() or None, _BOOT_S, f"guest {self.name} boots", 0.5)
 
     def _answers(self) -> bool:
@@ -89,7 +89,7 @@ class Guest:
         return False
 
     def forget_connection(self) -> None:
-        """The next command makes a new one; this one's other end is gone."""
+        """Closes the shared ssh connection, whose guest is gone; the next command opens another."""
         subprocess.run([*self._ssh[:-1], "-O", "exit", self._ssh[-1]], check=False, capture_output=True)
 
     def seen(self, path: str = "/") -> Seen:

@@ -30,7 +30,7 @@ def config_map() -> Json:
 
 
 def daemon_set(machine: Machine) -> Json:
-    """Of one guest alone, since no other has its devices."""
+    """Returns the DaemonSet of a single guest: guests have different devices."""
     labels = {"lab": machine.name}
     plugins = [_container(f"plugin-{place}", plugin(device)) for place, device in enumerate(machine.devices)]
     return {

@@ -1,7 +1,6 @@
-"""What a machine file says: the hardware of a guest, and what its kubelet and device plug-ins are told.
+"""A machine file: the hardware of a guest, and the configuration of its kubelet and device plug-ins.
 
-Invariant: a machine that was read can be built. Everything that QEMU or the kubelet would refuse only after minutes is
-refused here.
+Invariant: a machine that was read can be built. `read` refuses what QEMU or the kubelet would refuse minutes later.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ import msgspec
 from lab.errors import LabError
 
 MACHINES: Final = Path(__file__).with_name("machines")
-# More the Topology Manager refuses, unless it is told to try.
+# The Topology Manager's default limit (maxAllowableNUMANodes).
 MOST_NODES: Final = 8
-# Root ports on one expander bus.
+# The limit of root ports on an expander bus.
 _MOST_FUNCTIONS: Final = 8
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
@@ -35,9 +34,9 @@ class NumaNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="
 
 
 class Devices(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """What one device plug-in offers: the functions of a PCI class, or made-up devices by the nodes they are near.
+    """The devices of a device plug-in: the functions of a PCI class, or emulated devices.
 
-    A key of `near` is a list of NUMA nodes ("0", "0,1", or "" for a device that has none), its value how many.
+    A key of `near` is a list of NUMA nodes ("0", "0,1", or "" for no NUMA node), its value the number of devices.
     """
 
     resource: str

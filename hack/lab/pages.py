@@ -30,7 +30,7 @@ NEVER_RUN: Final = (
 
 
 def record(run: Results) -> None:
-    """Keeps a run as the one that the page shows."""
+    """Records a run, and writes its page."""
     (REPOSITORY / RECORDED).write_bytes(results.as_json(run))
     write(run)
 
@@ -83,7 +83,7 @@ def _runs(parts: Iterable[Part]) -> dict[str, str]:
 
 
 def _series(series: Iterable[Part], runs: Mapping[str, str]) -> str:
-    """A row for each series that was run, the latest kubelet first, and one for all of them together."""
+    """Returns a row per series, the newest kubelet first, and a row of sums."""
     order = {f"{_SERIES}{name}": number for number, name in enumerate(SETTINGS)}
     parts = sorted(series, key=lambda part: (part.on, order.get(part.name, len(order))))
     parts.sort(key=lambda part: part.kubelet, reverse=True)

@@ -1,6 +1,6 @@
-"""A series: pod after pod through kube-scheduler, and what came of each against what was said before.
+"""A series: schedules pods serially through kube-scheduler, and compares each outcome with the explanation.
 
-Of every node that was refused a copy of the pod is bound there by hand, and its kubelet must refuse it as well.
+For every node that the service refused, a copy of the pod is bound to the node, and the kubelet must refuse it too.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Tally(msgspec.Struct):
         self.problems.append(f"{kind}: {text}")
 
     def part(self, name: str) -> Part:
-        """Passed if no kubelet refused a pod after "fits", and none took one after a refusal."""
+        """Returns the series as a part: passed if no kubelet refused a pod after "fits", or took a pod after a refusal."""
         figures = {kind: self.counts[kind] for kind in (*ORDER, *sorted(self.counts.keys() - set(ORDER)))}
         failed = self.counts[REFUSED] + self.counts[TAKEN] + self.counts[UNSETTLED] + self.counts[UNDECIDED]
         return Part(name, failed == 0, dict(figures), tuple(self.problems[:_MOST_PROBLEMS]))
@@ -74,7 +74,7 @@ class Placing:
         return self.tally
 
     def place(self, pod: Json) -> None:
-        """One pod, and room for the next."""
+        """Places a pod, compares the outcome with the explanation, and makes room for the next pod."""
         name = pod["metadata"]["name"]
         if different := self._lab.settle():
             self.tally.wrong(UNSETTLED, f"before {name}: {'; '.join(different)[:400]}")
@@ -145,8 +145,8 @@ class Placing:
             self._lab.delete([name])
 
     def _make_room(self) -> None:
-        """Of many pods at once: a kubelet takes seconds to end one, and no longer to end several. So nodes are filled
-        and emptied, and most pods fit somewhere."""
+        """Deletes many pods at once: ending several pods takes a kubelet no longer than ending a single pod. So nodes
+        are filled and emptied, and most pods fit somewhere."""
         for node in self._lab.guests:
             there = self._lab.live(node)
             if len(there) > self._random.choice(_STAY):
@@ -154,8 +154,8 @@ class Placing:
 
 
 def is_offered(pod: Json, machine: Machine) -> bool:
-    """Whether the machine has every kind of device that is asked for. A kubelet does not look at requests for others
-    (removeMissingExtendedResources), which are kube-scheduler's affair."""
+    """Returns whether the machine has every requested kind of device. A kubelet ignores requests for unknown devices
+    (removeMissingExtendedResources); kube-scheduler filters them."""
     spec = pod["spec"]
     offered = {plugin.resource for plugin in machine.devices}
     listed = [*spec.get("initContainers", ()), *spec["containers"]]
@@ -164,7 +164,7 @@ def is_offered(pod: Json, machine: Machine) -> bool:
 
 
 def _sizes(pod: Json) -> str:
-    """What the containers ask for, in short."""
+    """Returns the requests of the containers, in short."""
     spec = pod["spec"]
     listed = [*spec.get("initContainers", ()), *spec["containers"]]
     return "; ".join(

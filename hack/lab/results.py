@@ -9,16 +9,18 @@ import msgspec
 
 Figure: TypeAlias = int | float | str
 
-# Of a series, by the service's own count.
+# Figures of a series, from the service's metrics.
 HITS: Final = "predictions that the service saw come true"
 MISSES: Final = "and not"
 HIT_RATE: Final = "hit rate, %"
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One part: whether all was as it should be, its figures by name, and what was not, in words. `key` is how it is
-    chosen, `on` are the guests, `kubelet` is their version, `at` the day, the commit and the image that it was run
-    with: a page may have parts of several runs."""
+    """A part of the test: its verdict, its figures by name, and its problems in words.
+
+    `key` selects the part on the command line, `on` are the guests, `kubelet` is their version. `at` is the day, the
+    commit and the image of the run: a page may have parts of several runs.
+    """
 
     name: str
     passed: bool
@@ -31,8 +33,8 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Results(msgspec.Struct, frozen=True):
-    """`versions` of what ran, by name; `machines` in words, by guest; `not_run` is what this run has left out,
-    `notes` are of whoever ran it."""
+    """A run: `versions` by name of program; `machines` in words, by guest; `not_run` are the omitted parts,
+    `notes` are the sentences of `--note`."""
 
     day: str
     commit: str
@@ -49,7 +51,7 @@ class Results(msgspec.Struct, frozen=True):
 
 
 def merged(earlier: Results, run: Results) -> Results:
-    """A run, with the parts of an earlier one that were not run again on the same guests and kubelet, in order."""
+    """Returns a run, with the earlier run's parts that were not repeated on the same guests and kubelet."""
     again = {(part.key, part.on, part.kubelet) for part in run.parts}
     parts = (*(part for part in earlier.parts if (part.key, part.on, part.kubelet) not in again), *run.parts)
     there = {part.key for part in parts}

@@ -78,7 +78,7 @@ class Processes:
 
 
 def new() -> Path:
-    """The directory of a lab that is about to start. Raises LabError if there is one already."""
+    """Creates the directory of a lab. Raises LabError if a lab is running."""
     if there := kept.running(LINK):
         raise LabError(f"a lab is running already ({', '.join(there)}); make lab ARGS=down ends it")
     base.cache().mkdir(parents=True, exist_ok=True)

@@ -32,7 +32,7 @@ def runtime_class() -> Json:
 
 
 class Series:
-    """Pods for one machine, always the same for one number; `name` is the beginning of theirs."""
+    """Random pods for a machine, equal for equal numbers; their names begin with `name`."""
 
     def __init__(self, machine: Machine, seed: int, name: str) -> None:
         self._random = random.Random(seed)
@@ -128,7 +128,7 @@ def pod(name: str, kind: str, spec: Json, *, starts: bool = False) -> Json:
 
 
 def small(name: str, node: str = "") -> Json:
-    """A pod that holds a CPU and some memory, wherever there is room, or on one node."""
+    """Returns a pod that allocates a CPU and memory, on any NUMA node or on `node`."""
     selector = {"nodeSelector": {"kubernetes.io/hostname": node}} if node else {}
     return pod(name, "one", {"containers": [container("main", {"cpu": "1", "memory": "64Mi"})], **selector})
 

@@ -38,8 +38,8 @@ class Progress:
 
 
 def up(names: Sequence[str], before: str = "") -> Lab:
-    """Starts it all; with the daemons of the commit `before` at hand for upgrades, if one is named. Raises LabError;
-    whoever calls ends what has been started then."""
+    """Starts the lab; `before` names a commit whose daemons are the start of an upgrade. Raises LabError; the caller
+    then ends the started processes."""
     progress = Progress(_PARTS)
     for name in names:
         machine.read(name)

@@ -29,13 +29,13 @@ from lab.starting import Progress
 SERIES: Final = "series"
 ALL_SERIES: Final = tuple(f"{SERIES} {name}" for name in SETTINGS)
 EACH: Final = (*parts.BEFORE, *ALL_SERIES, *parts.AFTER)
-# Those that people choose of; SERIES is all of them.
+# The parts that the command line offers; SERIES selects all series.
 NAMES: Final = (*parts.BEFORE, SERIES, *parts.AFTER)
 Save = Callable[[Results], object]
 
 
 class Test:
-    """`deadline` is by the monotonic clock: no series is begun after it, and one that runs ends early."""
+    """`deadline` is in monotonic time: no series begins after it, and a running series ends early."""
 
     def __init__(self, lab: Lab, chosen: Collection[str], pods: int, deadline: float, save: Save) -> None:
         self._lab, self._pods, self._deadline, self._save = lab, pods, deadline, save
@@ -121,7 +121,7 @@ def came_true(before: Mapping[str, float], after: Mapping[str, float]) -> dict[s
 
 
 def _guarded(name: str, run: Callable[[], Part]) -> Part:
-    """A part that cannot be done has failed; the others may still tell something."""
+    """Runs a part; an exception fails the part only."""
     try:
         return run()
     except Exception as exc:

@@ -1,7 +1,7 @@
-"""What an agent told, read; and how far an object and a prediction agree with it.
+"""Reads an agent's answer, and compares objects and predictions with it.
 
-Pure. Invariant: what counts as truth is the kernel's and the kubelet's own text, read with what both daemons share for
-that at most, never something that one of them computed.
+Pure. Invariant: the truth is the kernel's and the kubelet's own text. Shared code of the daemons parses the kubelet's
+files; no value that a daemon has computed is part of the truth.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Node(NamedTuple):
 
 
 class Held(NamedTuple):
-    """What a container holds; `memory` as (type, NUMA nodes, bytes)."""
+    """The allocation of a container; `memory` as (type, NUMA nodes, bytes)."""
 
     cpus: frozenset[int] = frozenset()
     memory: frozenset[tuple[str, tuple[int, ...], int]] = frozenset()
@@ -40,8 +40,8 @@ class Held(NamedTuple):
 
 
 class Truth(NamedTuple):
-    """Of one guest: containers by pod uid from state files, by namespace and name from podresources; `near` are the
-    NUMA nodes of each device, by resource and id."""
+    """The state of a guest: containers by pod uid from state files, by namespace and name from podresources; `near` has
+    the NUMA nodes of each device, by resource and id."""
 
     by_uid: dict[str, dict[str, Held]]
     listed: dict[tuple[str, str], dict[str, Held]]
@@ -212,7 +212,7 @@ def _spelt(pages: str) -> str:
 
 
 class Agreement(NamedTuple):
-    """Of one pod: `exact` in all ids; else `equal` devices were chosen otherwise, and nothing else; else `why`."""
+    """The agreement for a pod: `exact` in all ids; else `equal` if only equal devices differ; else `why`."""
 
     exact: bool
     equal: bool
@@ -228,8 +228,8 @@ def agreement(
     *,
     has_hints: bool = True,
 ) -> Agreement:
-    """How a prediction came true. Containers that podresources does not list (init containers that have ended) are
-    judged by the state files alone. Without hints, under the policy none, all devices of a resource are equal."""
+    """Returns how a prediction agrees with the truth. Containers that podresources does not list (ended init containers)
+    are compared with the state files only. Without hints, under the policy none, all devices of a resource are equal."""
     why: list[str] = []
     chosen_otherwise = False
     files, listed = truth.by_uid.get(uid, {}), truth.listed.get(pod, {})
@@ -246,7 +246,7 @@ def agreement(
             why.append(f"{name}: devices {_spell(expected_ids)} predicted, {_spell(actual)} given")
         elif expected_ids != actual:
             chosen_otherwise = True
-        # Of equal devices one may be near a second node, which says nothing of where the container was placed.
+        # A device among equal devices may be near a second NUMA node, which does not locate the container.
         counted = expected_ids if chosen_otherwise else actual
         numa = _numa(cpus, files.get(name, Held()).memory, counted, truth, machine)
         if frozenset(expected.numa) != numa:

@@ -1,4 +1,4 @@
-"""`make plugin`: kubectl-topowise as one file below dist/, for this machine or for all, with krew's manifest."""
+"""`make plugin`: kubectl-topowise as a file below dist/, for this machine or all platforms, with krew's manifest."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The file: our modules and pure packages once, extension modules for each Python it is to run with.
+"""Packs the file: topowise's modules, pure Python packages, and extension modules for each Python version.
 
-numpy is left out, which is 20 times as large as all else. `nodes`, `node` and `doctor` need none; the others say what
-to install where there is none, unless it was packed on request. There is no grpc, and no client of the API server:
-that is kubectl itself, with whatever its user's kubeconfig needs.
+numpy, 20 times as large as all other files, is packed on request only. `nodes`, `node` and `doctor` do not need numpy;
+the other commands say what to install. The file has neither grpc nor a client of the API server: kubectl is the client,
+with the credentials of its user's kubeconfig.
 """
 
 from __future__ import annotations

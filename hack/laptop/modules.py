@@ -60,6 +60,6 @@ def _imported(tree: ast.AST) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            # A name is a module, or something in the one before it.
+            # A name is a module, or an attribute of the module before it.
             yield from (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
         waiting += ast.iter_child_nodes(node)

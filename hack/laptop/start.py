@@ -1,8 +1,8 @@
-"""The beginning of the file: unpacks it once below the user's cache, and goes on from there.
+"""The start of the file: unpacks the file once below the user's cache, and runs from there.
 
-Two of its packages are extension modules, which Python loads from files alone, and what is unpacked keeps its bytecode,
-without which a start takes a second. The directory is named by what is in it, so another version has another one, and
-it is renamed into its place when it is whole. Only the standard library is there yet.
+Python loads the two extension modules from files only, and unpacked modules keep their bytecode, without which a start
+takes a second. A hash of the contents names the directory, so that versions do not share it. The directory is renamed
+into its place when complete. Only the standard library can be imported here.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main() -> int:
 
 
 def _folder(tag: str) -> tuple[Path, bool]:
-    """Where to unpack to, and whether it stays: below a cache that nobody else may write, or for this run alone."""
+    """Returns the directory to unpack into, and whether to keep it: a private cache, or a temporary directory."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.environ.get("HOME", "/nonexistent") + "/.cache"
     folder = Path(cache) / "kubectl-topowise"
     try:
@@ -73,7 +73,7 @@ def _unpack(archive: zipfile.ZipFile, tag: str, folder: Path) -> None:
                 target.write_bytes(archive.read(name))
         aside.rename(folder)
     except OSError:
-        # Somebody else was quicker.
+        # Another process has unpacked the archive meanwhile.
         if not (folder / "topowise").is_dir():
             raise
     finally:

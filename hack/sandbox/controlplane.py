@@ -80,7 +80,7 @@ class ControlPlane:
         return f"https://127.0.0.1:{self._port}"
 
     def kubeconfig(self, path: Path, user: str = ADMIN) -> Path:
-        """Writes a kubeconfig for one of `USERS`."""
+        """Writes a kubeconfig for a user of `USERS`."""
         return kubeconfigs.write(path, self.url, token=token_of(user), insecure=True)
 
     def __enter__(self) -> ControlPlane:

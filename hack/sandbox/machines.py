@@ -24,7 +24,7 @@ Numbering = Literal["blocks", "adjacent", "even-odd"]
 
 
 class Node(msgspec.Struct, frozen=True):
-    """A NUMA node of `cores` cores in one socket; without cores it is memory only (CXL, HBM)."""
+    """A NUMA node of `cores` cores in a socket; without cores it is memory only (CXL, HBM)."""
 
     id: int
     memory_bytes: int
@@ -65,7 +65,7 @@ class Machine(msgspec.Struct, frozen=True):
 
 
 class Cpu(msgspec.Struct, frozen=True):
-    """A hardware thread as laid out by `layout`, offline ones included."""
+    """A hardware thread as laid out by `layout`, offline threads included."""
 
     id: int
     node: int
@@ -138,7 +138,7 @@ def gpu(address: str, node: int | None, port: str) -> tuple[Pci, ...]:
 
 
 def nic(address: str, node: int | None, port: str, virtual_functions: int = 0) -> tuple[Pci, ...]:
-    """An E810 behind a root port of its own, with so many virtual functions (at most 7: one device number)."""
+    """Returns an E810 behind its own root port, with `virtual_functions` (at most 7: a device number)."""
     functions = (
         Pci(f"{address[:-1]}{number}", node, "0x020000", "0x8086", "0x1889", "vfio-pci", address, port)
         for number in range(1, virtual_functions + 1)

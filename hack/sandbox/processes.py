@@ -85,7 +85,7 @@ class Process:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports nobody listens on now. Held together while choosing, so that they differ.
+    """Returns free ports. All are bound while choosing, so that they differ.
 
     They are below those that the kernel gives to outgoing connections, so that none of these takes one of them before
     the server does that it is for.

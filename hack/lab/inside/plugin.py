@@ -1,10 +1,10 @@
-"""In a guest: a device plug-in (deviceplugin/v1beta1) for functions of a PCI class, or for devices that are made up.
+"""In a guest: a device plug-in (deviceplugin/v1beta1) for functions of a PCI class, or for emulated devices.
 
-plugin.py RESOURCE --pci-class 0200           every function of that class which the kernel names a NUMA node for
-plugin.py RESOURCE --near 0=3 --near 0,1=1    three devices near node 0, one near both; --near =1 has no node at all
+plugin.py RESOURCE --pci-class 0200           every function of that class with a NUMA node
+plugin.py RESOURCE --near 0=3 --near 0,1=1    three devices near node 0, a device near both; --near =1 has no node
 
-It registers again whenever the kubelet has made its socket anew. The messages are few, so they are described here
-instead of by generated code.
+The plug-in registers again whenever the kubelet has recreated its socket. The few messages are described here instead
+of by generated code.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ KINDS: Final = messages()
 
 
 class Plugin:
-    """The service of one resource; `devices` are the NUMA nodes by id."""
+    """The device plug-in service of a resource; `devices` are the NUMA node ids by device id."""
 
     def __init__(self, devices: dict[str, list[int]]) -> None:
         self._list = KINDS["ListAndWatchResponse"]()
@@ -90,7 +90,7 @@ class Plugin:
         over.wait()
 
     def allocate(self, request: Any, context: grpc.ServicerContext) -> Any:
-        """Nothing has to be done to a container: nobody uses the devices."""
+        """Returns an empty response per container: the devices are not real."""
         answer = KINDS["AllocateResponse"]()
         for _ in request.container_requests:
             answer.container_responses.add()
@@ -132,7 +132,7 @@ def made_up(resource: str, near: list[str]) -> dict[str, list[int]]:
 
 def register(resource: str, endpoint: str) -> None:
     request = KINDS["RegisterRequest"](version=PACKAGE, endpoint=endpoint, resource_name=resource)
-    # The authority must be one that the kubelet's gRPC takes; of a unix socket it would be the path.
+    # The kubelet's gRPC requires a valid authority; for a unix socket the default is the path.
     with grpc.insecure_channel(f"unix://{FOLDER}/kubelet.sock", [("grpc.default_authority", "localhost")]) as channel:
         call: Any = channel.unary_unary(
             f"/{PACKAGE}.Registration/Register",
@@ -143,7 +143,7 @@ def register(resource: str, endpoint: str) -> None:
 
 
 def serve(resource: str, plugin: Plugin) -> None:
-    """A server for each kubelet that comes: a new one empties the folder first."""
+    """Serves and registers again for each start of the kubelet, which empties the directory of sockets."""
     endpoint = resource.replace("/", "_") + ".sock"
     known, server = None, None
     while True:

@@ -25,7 +25,7 @@ _SAME: Final = instruments.IMAGE.rpartition(":")[0]
 
 
 def kubelet_restart(lab: Lab) -> Part:
-    """With pods on the node, and more that come meanwhile: the object never lacks one of them, and none is refused."""
+    """Restarts the kubelet while pods arrive: the object never lacks a pod, and no pod is refused."""
     problems: list[str] = []
     figures: dict[str, Any] = {}
     for name in lab.guests:
@@ -96,7 +96,7 @@ def policy_change(lab: Lab) -> Part:
 
 
 def reconfigure(lab: Lab, name: str, changed: Json) -> None:
-    """A kubelet with these fields beside those of its machine, and without any pod of a series."""
+    """Restarts the kubelet with these fields added to the machine's configuration, and without pods of a series."""
     lab.clear()
     lab.changed[name] = changed
     lab.configure(name)
@@ -143,8 +143,8 @@ def restart(lab: Lab, name: str) -> None:
 
 
 def exporter_upgrade(lab: Lab) -> Part:
-    """`helm upgrade` and `helm rollback`, while pods come and go: from an earlier state of the project, if the lab has
-    one, else from the same image under another tag."""
+    """Runs `helm upgrade` and `helm rollback` while pods arrive and end: from an earlier commit, if the lab has its
+    daemons, else from the same image under another tag."""
     before = lab.directory / earlier.TAG
     is_earlier = before.exists()
     if is_earlier:

@@ -62,7 +62,7 @@ def latency(lab: Lab) -> Part:
 
 
 def _changed(lab: Lab, node: str, pod: tuple[str, str]) -> float | None:
-    """When the kubelet last wrote one of its files, by this machine's clock, once it lists the pod."""
+    """Returns when the kubelet last wrote a state file, in this machine's time, once the kubelet lists the pod."""
     deadline = time.monotonic() + _PATIENCE_S
     while time.monotonic() < deadline:
         seen = lab.guests[node].seen()

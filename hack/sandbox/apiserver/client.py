@@ -1,4 +1,4 @@
-"""A bare HTTP client and sample objects, for tests against this server or a real one.
+"""A bare HTTP client and sample objects, for tests against this server or a real API server.
 
 Tests of API behaviour must see what is on the wire, status codes and event lines included, so this is aiohttp with
 paths spelled out and nothing of a Kubernetes client library.
@@ -33,7 +33,7 @@ STRATEGIC: Final = "application/strategic-merge-patch+json"
 APPLY: Final = "application/apply-patch+yaml"
 TABLE: Final = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 
-# One NodeResourceTopology of eight zones is some kilobytes; a line of the watch must fit the read buffer.
+# A NodeResourceTopology of eight zones has some kilobytes; a line of the watch must fit the read buffer.
 _BUFFER: Final = 1 << 20
 
 
@@ -81,7 +81,7 @@ class Watching:
 
 
 class Client:
-    """Requests to one server. Query parameters are keyword arguments; a trailing underscore escapes `continue_`."""
+    """Requests to a server. Query parameters are keyword arguments; a trailing underscore escapes `continue_`."""
 
     def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
         self.url = url
@@ -96,7 +96,7 @@ class Client:
     async def call(
         self, method: str, path: str, body: Any = None, content: str = PLAIN, *, accept: str = PLAIN, **query: Any
     ) -> Reply:
-        """One request, whatever its answer."""
+        """Sends a request, and returns the answer whatever its status."""
         headers = {"Accept": accept} | ({"Content-Type": content} if body is not None else {})
         data = None if body is None else json.dumps(body)
         request = self.session.request(method, self.url + path, data=data, headers=headers, params=_spelled(query))
@@ -137,7 +137,7 @@ def _spelled(query: Json) -> dict[str, str]:
 
 
 def nrt(name: str, available: str = "4", **extra: Any) -> Json:
-    """A NodeResourceTopology of one zone with eight CPUs."""
+    """Returns a NodeResourceTopology with a zone of eight CPUs."""
     cpu = {"name": "cpu", "capacity": "8", "allocatable": "8", "available": available}
     return {
         "apiVersion": "topology.node.k8s.io/v1alpha2",
@@ -149,7 +149,7 @@ def nrt(name: str, available: str = "4", **extra: Any) -> Json:
 
 
 def pod(name: str, **resources: Json) -> Json:
-    """A pod of one container with these `limits` and `requests`."""
+    """Returns a pod with a container with these `limits` and `requests`."""
     container = {"name": "main", "image": "registry.k8s.io/pause:3.10", "resources": resources}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {"containers": [container]}}
 

@@ -1,6 +1,6 @@
 """CustomResourceDefinitions: from the object to the served resource.
 
-Creating one makes its kind served at once (the real server takes a moment; clients poll for `Established` either way).
+A new CRD's kind is served at once (the real server takes a moment; clients poll for `Established` either way).
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class Remover:
         for resource in [resource for resource in self._catalog if resource.namespaced]:
             for revision in list(self._store.collection(resource.key).ordered()):
                 if revision.key[0] == namespace and self._store.get(resource, revision.key) is not None:
-                    # The real namespace lives on until the kubelets are done; this one goes at once.
+                    # A real namespace exists until its contents are gone; this server removes it at once.
                     self.delete(Site(resource, resource.versions[0].name, *revision.key), {"gracePeriodSeconds": 0})
 
     def _undefine(self, crd: Json) -> None:

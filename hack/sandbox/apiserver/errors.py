@@ -1,7 +1,7 @@
 """Refusals as the API server words them: a `Status` object with code, reason and details.
 
 Clients branch on `code` and `reason`, people read `message`, and some code out there matches message text; so all three
-are those of k8s.io/apimachinery/pkg/api/errors.
+are from k8s.io/apimachinery/pkg/api/errors.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ LOCK_MESSAGE = "the object has been modified; please apply your changes to the l
 
 
 class StatusError(Exception):
-    """One refused request. `status()` is the body, `code` the HTTP status, `metadata` the Status' ListMeta."""
+    """A refused request. `status()` is the body, `code` the HTTP status, `metadata` the Status' ListMeta."""
 
     def __init__(
         self, code: int, reason: str, message: str, details: Json | None = None, *, retry_after: int | None = None
@@ -91,7 +91,7 @@ def conflict(resource: str, name: str, why: str = LOCK_MESSAGE) -> StatusError:
 
 
 def aggregate(causes: Sequence[Json]) -> StatusError:
-    """The 500 that becomes of validation errors nobody made a proper refusal of, as in the binding of pods."""
+    """Returns the 500 for validation errors without a proper refusal, as in the binding of pods."""
     return StatusError(500, "", _joined(causes))
 
 

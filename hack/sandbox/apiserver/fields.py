@@ -133,7 +133,7 @@ def _value_step(item: Any) -> str:
 
 
 def is_element(item: Any, step: str) -> bool:
-    """Whether a list's item is the one a step names."""
+    """Returns whether a step names the item of a list."""
     kind, _, rest = step.partition(":")
     if kind == "v":
         return _value_step(item) == step
@@ -148,7 +148,7 @@ def to_v1(fields: Iterable[Path]) -> Json:
         node = root
         for step in path:
             node = node.setdefault(step, {})
-    # A path that is itself a field and also leads to others says so with a dot.
+    # A path that is a field and also a prefix of other paths has a dot as its own entry.
     for path, following in itertools.pairwise(ordered):
         if following[: len(path)] == path:
             node = root

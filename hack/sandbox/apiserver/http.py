@@ -64,7 +64,7 @@ class Front:
         self._bookmark_every = bookmark_every
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """The one aiohttp handler."""
+        """The only aiohttp handler."""
         if request.path.startswith(PREFIX):
             return await self._controlled(request)
         target = routing.locate(self._registry.catalog, request.path)
@@ -208,7 +208,7 @@ class Front:
             page = self._registry.page(site, ListOptions(_test(site, query)))
             for revision in page.revisions:
                 namespace, name = revision.key
-                # An owner earlier in the list may have taken this one with it.
+                # An owner earlier in the list may have removed this object too.
                 if self._registry.store.get(site.resource, revision.key) is not None:
                     target = Site(site.resource, site.version, namespace, name)
                     self._registry.delete(target, options, dry_run=dry_run)

@@ -61,7 +61,7 @@ Action = Answer | Delay | Drop | Stall | SlowBody
 
 @dataclass
 class Rule:
-    """One rule in force. `hits` counts the requests it took; `remaining` None is no limit; `until` is clock time."""
+    """A rule in force. `hits` counts its requests; `remaining` None is no limit; `until` is clock time."""
 
     id: int
     action: Action

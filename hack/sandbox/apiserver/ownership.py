@@ -63,7 +63,7 @@ def record_update(old: Json | None, new: Json, writer: Writer, rules: Rules) -> 
 
 
 def _resets_ownership(obj: Json) -> bool:
-    # One empty entry is the documented way to clear the whole record.
+    # A single empty entry is the documented way to clear all managed fields.
     return bool(obj["metadata"].get("managedFields") == [{}])
 
 

@@ -1,4 +1,4 @@
-"""Lists and their pages: one moment of a collection, however many requests it takes to read it.
+"""Lists and their pages: all pages of a list show the same state of the collection.
 
 A page's continue token names the revision number the first page was taken at; the store keeps the objects of that
 moment for the newest few such lists. A token whose moment is gone is a 410 that carries another token, with which a
@@ -47,9 +47,9 @@ class Page(NamedTuple):
 
 
 def page(store: Store, site: Site, options: ListOptions) -> Page:
-    """One page. Raises StatusError 504 for a version from the future, 410 for a state or token no longer kept.
+    """Returns a page. Raises StatusError 504 for a future version, 410 for an expired version or token.
 
-    The real server waits three seconds for a version from the future before it gives up; this one does not wait.
+    The real server waits three seconds for a future version before it gives up; this server does not wait.
     """
     if options.version > store.number:
         raise too_large_resource_version(options.version, store.number)
@@ -58,7 +58,7 @@ def page(store: Store, site: Site, options: ListOptions) -> Page:
     limit = options.limit
     if not limit or len(chosen) <= limit:
         return Page(chosen, number, "", None)
-    # The server does not count what selectors would choose, so neither does this one say.
+    # With a selector, the API server does not count the remaining items.
     remaining = len(chosen) - limit if options.test is None else None
     return Page(chosen[:limit], number, _write_token(number, chosen[limit - 1].key), remaining)
 

@@ -1,6 +1,6 @@
 """What `kubectl get` shows for built-in kinds: columns and cells.
 
-The cells are those of kubernetes/kubernetes pkg/printers/internalversion/printers.go for the states a sandbox meets;
+The cells equal kubernetes/kubernetes pkg/printers/internalversion/printers.go for the states that a sandbox has;
 kinds without an entry get a name and their creation time.
 """
 
@@ -164,7 +164,7 @@ def _service(obj: Json, now: datetime.datetime) -> Cells:
 
 
 def _field(*path: str) -> Callable[[Json, datetime.datetime], Cells]:
-    """Name, one field, age."""
+    """Returns the cells name, a field, age."""
 
     def cells(obj: Json, now: datetime.datetime) -> Cells:
         value: Any = obj

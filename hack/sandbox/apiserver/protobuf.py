@@ -31,7 +31,7 @@ _METADATA: Final = {
 }
 _KINDS: Final[dict[str, dict[int, tuple[str, Any]]]] = {
     "Secret": {1: ("metadata", _METADATA), 2: ("data", "map of bytes"), 3: ("type", "text")},
-    # What a new one has beside its metadata is the server's to say.
+    # The server sets everything else of a new object's metadata.
     "Namespace": {1: ("metadata", _METADATA)},
     "DeleteOptions": {4: ("propagationPolicy", "text")},
 }

@@ -1,6 +1,6 @@
 """The canonical spelling the API server gives quantities of built-in kinds ("0.5" -> "500m", "1000" -> "1k").
 
-Whoever compares what it wrote with what it reads back meets this, so the sandbox must do it too. Custom resources keep
+A client that compares written with returned values meets this, so the sandbox does it too. Custom resources keep
 their spelling. Source: k8s.io/apimachinery/pkg/api/resource/quantity.go, CanonicalizeBytes.
 """
 

@@ -33,7 +33,7 @@ from sandbox.apiserver.resources import Catalog
 from sandbox.apiserver.store import Revision, Store
 from sandbox.apiserver.strategy import Site
 
-# etcd's --max-request-bytes, as it is when nobody sets it.
+# The default of etcd's --max-request-bytes.
 _ETCD_BYTES: Final = 1536 * 1024
 _encode = msgspec.json.Encoder().encode
 

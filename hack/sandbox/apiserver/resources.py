@@ -1,4 +1,4 @@
-"""What is served: one `Resource` for each kind, and the `Catalog` that finds it by path.
+"""The served kinds: a `Resource` for each kind, and the `Catalog` that finds it by path.
 
 A resource is described by data alone (names, scope, which subresources, how updates behave), so the built-in kinds are
 a table (`builtin`) and a CustomResourceDefinition is another way to make the same description (`crds`).
@@ -49,7 +49,7 @@ class Version:
 
 @dataclass(frozen=True)
 class Resource:
-    """One kind as the API server serves it. `versions` are in order of preference."""
+    """A kind as the API server serves it. `versions` are in order of preference."""
 
     group: str
     kind: str
@@ -119,7 +119,7 @@ class Catalog:
         return resource
 
     def versions(self, group: str) -> list[str]:
-        """Versions any resource of the group is served in, the preferred one first."""
+        """Returns the versions of a group, the preferred version first."""
         names: dict[str, None] = {}
         for resource in self:
             if resource.group == group:

@@ -124,7 +124,7 @@ def _spelled(value: Any, path: tuple[str, ...]) -> str:
 
 
 def selection(label_text: str, field_text: str, offered: Collection[str]) -> Predicate | None:
-    """Both selectors as one test of an object, None when neither selects anything away."""
+    """Returns both selectors as a predicate, None if they select every object."""
     if not label_text and not field_text:
         return None
     label_test, field_test = labels(label_text), fields(field_text, offered)

@@ -30,7 +30,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Revision:
-    """One state of one object, with its JSON made at most once whatever version it is asked for in."""
+    """A state of an object. Its JSON is made at most once, whatever version is requested."""
 
     __slots__ = ("_tail", "kind", "number", "object")
 
@@ -60,7 +60,7 @@ class Revision:
 
 
 class Event(NamedTuple):
-    """A change. `revision` is the state after it (of a deletion: the last, numbered anew), `before` the one before."""
+    """A change. `revision` is the state after it (of a deletion: the last, renumbered), `before` the previous state."""
 
     type: EventType
     number: int
@@ -69,7 +69,7 @@ class Event(NamedTuple):
 
 
 class Collection:
-    """The objects of one resource and the window of its events."""
+    """The objects of a resource and the window of its events."""
 
     def __init__(self, window: int) -> None:
         self.objects: dict[Key, Revision] = {}
@@ -136,7 +136,7 @@ class Watch:
 
 
 class Store:
-    """All collections under one revision counter. `window` bounds the events kept for each resource."""
+    """All collections under a single revision counter. `window` bounds the events kept for each resource."""
 
     def __init__(self, window: int = 4096) -> None:
         self.number = 1
@@ -206,7 +206,7 @@ class Store:
         return [watch for collection in self._collections.values() for watch in collection.watches]
 
     def expire(self, resource_key: str | None = None) -> None:
-        """Moves the window (of one resource, or of all) past everything: older watches and continue tokens get 410."""
+        """Expires the window of a resource, or of all: older watches and continue tokens get 410."""
         # A revision of its own, so that a version that was current a moment ago is now too old.
         self.number += 1
         chosen = list(self._collections) if resource_key is None else [resource_key]

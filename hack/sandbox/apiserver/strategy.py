@@ -38,7 +38,7 @@ _SUFFIX_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
 
 @dataclass(frozen=True)
 class Site:
-    """Where a write is aimed: a resource in one of its versions, a namespace, perhaps a name and a subresource."""
+    """The target of a write: a resource in a version, a namespace, optionally a name and a subresource."""
 
     resource: Resource
     version: str
@@ -62,7 +62,7 @@ class Site:
 
     @property
     def is_preferred(self) -> bool:
-        """Whether the version is the one objects are kept in."""
+        """Whether the version is the storage version."""
         return self.version == self.resource.versions[0].name
 
     def named(self, name: str) -> Site:
@@ -195,7 +195,7 @@ def in_version(site: Site, obj: Json) -> Json:
 
 
 def schema_defaulted(site: Site, obj: Json) -> Json:
-    """A custom object with its schema's defaults; others as they are."""
+    """Returns a custom object with its schema's defaults; built-in objects unchanged."""
     spec = site.resource.version(site.version).schema
     filled: Json = schema.default(obj, spec) if spec is not None else obj
     return filled
@@ -257,7 +257,7 @@ def _is_qualified(key: str) -> bool:
 
 
 def prepare_update(site: Site, old: Json, new: Json) -> Json:
-    """The next state of an object, its resourceVersion still the old one. Raises StatusError 409 or 422."""
+    """Returns the next state of an object, with the old resourceVersion. Raises StatusError 409 or 422."""
     resource, new_metadata = site.resource, new["metadata"]
     _check_version(site, old, new_metadata)
     metadata = {**new_metadata, "resourceVersion": old["metadata"]["resourceVersion"]}

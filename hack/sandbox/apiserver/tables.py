@@ -60,7 +60,7 @@ def _cells(site: Site, obj: Json, now: datetime.datetime) -> list[Any]:
 
 
 def cell(column: Column, obj: Json, now: datetime.datetime) -> Any:
-    """One cell of a custom resource's column, None when there is nothing to show."""
+    """Returns a cell of a custom resource's column, None without a value."""
     try:
         values = jsonpath.find(column.path, obj)
     except jsonpath.PathError:

@@ -78,7 +78,7 @@ def _field(name: str, value: Any) -> Any:
 
 
 def _micro_time(value: Any, place: str) -> str:
-    """A MicroTime in the one spelling the server answers with. Raises ValueError in Go's words."""
+    """Returns a MicroTime in the server's format. Raises ValueError in Go's words."""
     if not isinstance(value, str):
         raise ValueError(f"json: cannot unmarshal {_go_kind(value)} into Go struct field {place} of type string")
     at = 0

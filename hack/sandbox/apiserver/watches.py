@@ -47,7 +47,7 @@ class WatchOptions:
 
 
 class Stream:
-    """One watch. Iterating yields pieces of the body until the timeout, the end of the watch or `end()`."""
+    """A watch. Iterating yields pieces of the body until the timeout, the end of the watch or `end()`."""
 
     def __init__(self, store: Store, site: Site, options: WatchOptions, info: RequestInfo) -> None:
         self.request = info
@@ -100,7 +100,7 @@ class Stream:
         loop = asyncio.get_running_loop()
         bookmark_at = self._next_bookmark(loop.time(), deadline)
         while not self.is_ended:
-            # Events and the number a bookmark may claim are of one moment: what happens during a send is not sent yet.
+            # Events and the bookmark's number are read together: an event during a send is not sent yet.
             events, number = watch.take(), self._store.number
             lines = [line for event in events if event.number > since for line in self._lines(event)]
             for i in range(0, len(lines), _CHUNK):
@@ -121,7 +121,7 @@ class Stream:
                 continue
 
     def _next_bookmark(self, now: float, deadline: float) -> float:
-        """When, by the loop's clock; never after the last one before the deadline."""
+        """Returns the time of the next bookmark, by the loop's clock; the last is before the deadline."""
         if not self._options.bookmarks:
             return math.inf
         at = min(now + self._options.bookmark_every, deadline - _LAST_BOOKMARK_SECONDS)
@@ -137,7 +137,7 @@ class Stream:
         )
 
     def _lines(self, event: Event) -> list[bytes]:
-        """The event as this watch sees it: none, or one line."""
+        """Returns the event as this watch sees it: empty, or a line."""
         was = event.before is not None and self._chooses(event.before)
         if event.type == "DELETED":
             return [self._line("DELETED", self._object(event.revision))] if was else []

@@ -1,4 +1,4 @@
-"""Hollow nodes: whole nodes without a process, a socket or hardware of their own, some hundreds of them in one process.
+"""Hollow nodes: whole nodes without a process, a socket or hardware of their own, some hundreds of them in a process.
 
 What decides is real: the one-node model admits pods as a kubelet would, and the exporter's own decoding and accounting
 make the NodeResourceTopology from the bytes its podresources socket would have sent. What takes time (a kubelet under

@@ -1,4 +1,4 @@
-"""One hollow node: machine, kubelet and exporter."""
+"""A hollow node: machine, kubelet and exporter."""
 
 from __future__ import annotations
 
@@ -70,5 +70,5 @@ class HollowNode:
             tasks.create_task(self.reporter.run(), name=f"{self.name} exporter")
 
     async def restart(self, startup: Startup) -> None:
-        """The kubelet's process is another one; returns when it knows its pods."""
+        """Restarts the kubelet's process; returns when the kubelet knows its pods."""
         await self.lifecycle.restart(startup)

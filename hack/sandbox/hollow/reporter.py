@@ -69,7 +69,7 @@ class Reporting(msgspec.Struct, frozen=True):
 
 
 class Reporter:
-    """Publishes one node, whose kubelet has its files in `root`."""
+    """Publishes a node whose kubelet has its files in `root`."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Reporter:
             self._writers.append(Writer(api, path, volcano.same, numatopology.decode, numatopology.KIND))
         self._stale = asyncio.Event()
         self._is_writing = False
-        # The daemon does one thing after the other with its writer, too.
+        # The daemon too uses its writer serially.
         self._writing = asyncio.Lock()
         self._published: tuple[Observation, frozenset[str]] | None = None
         self._true: nrt.NodeResourceTopology | None = None
@@ -150,7 +150,7 @@ class Reporter:
         return reading.observation
 
     async def check(self) -> None:
-        """As the daemon does when its object has changed: what somebody else did to it is undone."""
+        """Writes a document as the daemon does: a change by another writer is undone."""
         async with self._writing:
             is_undone = await self._writers[0].check() is not None
         if is_undone:

@@ -1,4 +1,4 @@
-"""Emulated kubelets in one process: `python -m sandbox.kubelet --kubeconfig F --node NAME=DIRECTORY ...`.
+"""Emulated kubelets in a process: `python -m sandbox.kubelet --kubeconfig F --node NAME=DIRECTORY ...`.
 
 Killed and started again, they go on from the files in their directories, as a restarted kubelet does.
 """

@@ -21,7 +21,7 @@ from topowise_scheduler.kubelet.pod import PodView
 
 
 class ManagerStates(msgspec.Struct, frozen=True):
-    """Each manager with whatever it has; None for one that is off. Never changed in place."""
+    """The state of each manager; None for a manager that is off. Never changed in place."""
 
     devices: DeviceManager
     cpu: CpuManager | None
@@ -81,7 +81,7 @@ def admit(kubelet: Kubelet, seen: PodView) -> tuple[Admission, list[ManagerState
 
 
 class _Watched:
-    """A manager of the model; whenever it has allocated, somebody is told."""
+    """A manager of the model that calls back after every allocation."""
 
     def __init__(self, manager: object, allocated: Callable[[Any, str], None]) -> None:
         self._manager: Any = manager

@@ -60,5 +60,5 @@ class Agent:
         self._lifecycle.replace(items)
 
     def apply(self, event: EventType, item: pods.Pod) -> None:
-        """As Consumer: one change."""
+        """As Consumer: applies a change."""
         self._lifecycle.put(event, item)

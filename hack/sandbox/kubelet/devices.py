@@ -27,7 +27,7 @@ def plugins(machine: Machine) -> tuple[DevicePlugin, ...]:
 
 
 def any_of_them(seed: str) -> Chooser:
-    """In the order of a hash table, as the real one: unforeseen, and the same for who asks once more."""
+    """Returns a chooser that picks devices in arbitrary order, like a hash table; equal choices get equal devices."""
 
     def choose(choice: Choice) -> DeviceSet:
         order = Random(f"{seed} {choice.container} {choice.resource} {choice.among} {choice.taken}")

@@ -1,4 +1,4 @@
-"""What a kubelet does with the pods of its node: admits them one after the other, starts, ends and buries them.
+"""A kubelet's handling of the pods of its node: admits them serially, starts, ends and removes them.
 
 Order is what matters to whoever predicts a kubelet, so it is the real one's. There is one loop: changes are taken in
 the order of the watch, and while a pod is being admitted, which is a checkpoint after the other, nothing else happens
@@ -72,7 +72,7 @@ class Lifecycle:
         # None: a list has been told in full.
         self._events: asyncio.Queue[tuple[EventType, pods.Pod] | None] = asyncio.Queue()
         self._loop = asyncio.Lock()
-        # Between two processes nobody admits, ends or buries a pod.
+        # While the process is down, no pod is admitted, ended or removed.
         self._up = asyncio.Event()
         self._up.set()
         self._known: dict[str, pods.Pod] = {}
@@ -96,7 +96,7 @@ class Lifecycle:
         return frozenset(self._lives)
 
     def replace(self, items: list[pods.Pod]) -> None:
-        """All pods of the node, as a watch begins with them: new ones in the order of their creation."""
+        """As Consumer: the list of pods that begins a watch; new pods in the order of their creation."""
         there = {item.metadata.uid for item in items}
         for uid, pod in list(self._known.items()):
             if uid not in there:
@@ -156,7 +156,7 @@ class Lifecycle:
             self._up.set()
 
     async def run(self) -> None:
-        """Takes one change after the other until cancelled."""
+        """Processes changes serially until cancelled."""
         chores = [
             asyncio.create_task(self._reconcile(), name=f"{self.name} CPU manager"),
             asyncio.create_task(self._keep_house(), name=f"{self.name} housekeeping"),
@@ -165,7 +165,7 @@ class Lifecycle:
             while True:
                 change = await self._events.get()
                 if change is None:
-                    # Whoever was not in the list is dead.
+                    # A pod that the list lacks is dead.
                     self.node.forget_restored()
                     self._is_synced = True
                 else:
@@ -177,7 +177,7 @@ class Lifecycle:
                 task.cancel()
 
     async def _register_plugins(self, startup: Startup) -> None:
-        """One after the other, in any order; the node's status follows."""
+        """Registers the device plug-ins serially in random order; the node's status follows."""
         resources = self.node.unregistered
         for resource in self._random.sample(resources, len(resources)):
             await asyncio.sleep(self._random.uniform(*startup.plugins))
@@ -211,7 +211,7 @@ class Lifecycle:
         self._known[uid] = pod
         if event == "DELETED" or pod.is_terminal:
             if self.node.runs(uid):
-                # Somebody else has ended it in the API; the containers stop all the same.
+                # Another client has ended the pod in the API; the containers stop too.
                 self._end(pod, buries=False)
             if event == "DELETED":
                 self._forget(uid)

@@ -1,4 +1,4 @@
-"""One emulated kubelet: the one-node model in charge of a machine that the exporter's own reader has read.
+"""An emulated kubelet: the kubelet model for a machine that the exporter's own reader has read.
 
 The model decides; this module shows what the real kubelet would show of itself meanwhile, which is never the whole
 truth at once. An admission is revealed step by step. The dead and the refused stay with the managers (and in
@@ -136,7 +136,7 @@ class EmulatedNode:
     # Pods
 
     def admit(self, pod: pods.Pod) -> Admission:
-        """The kubelet's decision; an admitted pod holds what it was given. All in one piece."""
+        """Returns the kubelet's decision; an admitted pod keeps its allocation. Nothing can interleave."""
         decision, steps = self.begin_admission(pod)
         for step in steps:
             self.reveal(step)
@@ -175,7 +175,7 @@ class EmulatedNode:
             self._active.pop(pod.metadata.uid, None)
 
     def forget_restored(self) -> None:
-        """All pods that are still there have been admitted again; the others are dead."""
+        """Ends a restart: all remaining pods have been admitted again; the other pods are dead."""
         for uid in self._restored - self._active.keys():
             self._kubelet.remove(uid)
         self._restored = frozenset()
@@ -191,14 +191,14 @@ class EmulatedNode:
         return started
 
     def would_admit(self, pod: pods.Pod, after: Iterable[pods.Pod] = ()) -> Admission:
-        """What would become of a pod that comes after some others; no trace is left."""
+        """Returns the decision about a pod that arrives after other pods; the state is unchanged."""
         kubelet = self._kubelet.fork()
         for later in after:
             kubelet.admit(later)
         return kubelet.admit(pod)
 
     def as_told(self) -> Kubelet:
-        """A copy of the model that is as podresources tells, which has no devices but healthy ones."""
+        """Returns a copy of the model as podresources reports it, with healthy devices only."""
         kubelet = self._kubelet.fork()
         for plugin in self._machine.devices:
             healthy = [device for device in plugin.devices if device.healthy]
@@ -209,7 +209,7 @@ class EmulatedNode:
         return kubelet
 
     def would_admit_of(self, candidates: Iterable[pods.Pod]) -> int:
-        """How many pods would be admitted, one after the other, until the first that is not; no trace is left."""
+        """Returns how many pods would be admitted serially before the first refusal; the state is unchanged."""
         kubelet = self._kubelet.fork()
         return sum(1 for _ in takewhile(lambda pod: kubelet.admit(pod).admitted, candidates))
 

@@ -1,4 +1,4 @@
-"""The podresources service of an emulated kubelet, with the quirks of the real one.
+"""The podresources service of an emulated kubelet, with the quirks of the real kubelet.
 
 Every device comes in an entry of its own for each of its NUMA nodes, plain init containers are not listed, and pods
 appear in no particular order.
@@ -72,7 +72,7 @@ class PodResourcesServicer(rpc.PodResourcesListerServicer):
 
 
 def prepare(holdings: NodeHoldings) -> None:
-    """Builds the answers ahead of the calls, for measurements of somebody else's time."""
+    """Builds the answers before the calls, so that a measurement of the caller excludes them."""
     listed(_ById(holdings))
     allocatable(_ById(holdings))
 
@@ -94,7 +94,7 @@ def _container(container: ContainerHoldings, device_nodes: DeviceNodes) -> pb.Co
 
 
 def _claim(container: str, position: int, device: tuple[str, str, str]) -> pb.DynamicResource:
-    """A claim with one device; what CDI calls it is the driver's choice (kubernetes-sigs/dra-example-driver's here)."""
+    """Returns a claim with a device; the CDI name follows kubernetes-sigs/dra-example-driver."""
     driver, pool, name = device
     return pb.DynamicResource(
         claim_name=f"{container}-{position}",

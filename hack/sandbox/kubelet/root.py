@@ -31,7 +31,7 @@ class Root:
         (self._pods / uid).rmdir()
 
     def make_socket_file(self) -> None:
-        """In the place of a socket, where nobody listens: every process makes it anew, which tells of its start."""
+        """Creates a plain file in place of a socket: every process recreates it, which signals its start."""
         self.socket.parent.mkdir(exist_ok=True)
         scratch = self.socket.with_name(".kubelet.sock")
         scratch.touch()

@@ -1,4 +1,4 @@
-"""One scheduling attempt and what is said of it (pkg/scheduler/framework/types.go, FitError and NodeToStatus)."""
+"""A scheduling attempt and its messages (pkg/scheduler/framework/types.go, FitError and NodeToStatus)."""
 
 from __future__ import annotations
 

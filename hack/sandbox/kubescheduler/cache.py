@@ -1,4 +1,4 @@
-"""Nodes with the pods on them, those included that are assumed there while their bind is under way.
+"""Nodes with their pods, including pods that are assumed while their bind is under way.
 
 Source: pkg/scheduler/backend/cache/cache.go.
 """
@@ -81,7 +81,7 @@ class Cache:
         self.assumed: set[str] = set()
 
     def nodes(self) -> Iterator[NodeInfo]:
-        """Those with a Node object."""
+        """Returns the nodes that have a Node object."""
         return (node for node in self._nodes.values() if node.is_known)
 
     def get(self, name: str) -> NodeInfo | None:
@@ -103,12 +103,12 @@ class Cache:
             self._nodes[name].is_known = False
 
     def put_pod(self, info: PodInfo) -> None:
-        """An assigned pod came or changed; an assumed one is confirmed by it."""
+        """Records an assigned pod; this confirms an assumed pod."""
         self.drop_pod(info.uid)
         self._place(info, info.node)
 
     def drop_pod(self, uid: str) -> None:
-        """An assigned pod has ended, or an assumed one will not come."""
+        """Removes an assigned pod that has ended, or an assumed pod that was not bound."""
         self.assumed.discard(uid)
         place = self._places.pop(uid, None)
         if place is not None:

@@ -89,7 +89,7 @@ class Extender:
         """By verb; failures as "verb error"."""
 
     async def filter(self, info: PodInfo, names: Sequence[str]) -> tuple[list[str], dict[str, Refused]]:
-        """The nodes that are left and why the others are not. Raises ExtenderError."""
+        """Returns the remaining nodes, and the reasons against the excluded nodes. Raises ExtenderError."""
         if not self.filter_verb:
             return list(names), {}
         answer = await self._call(self.filter_verb, _arguments(info, names))

@@ -116,7 +116,7 @@ class Preemption:
     async def _ask(
         self, extender: Extender, info: PodInfo, candidates: Mapping[str, list[PodInfo]]
     ) -> dict[str, list[PodInfo]]:
-        """callExtenders: a node without victims, or with one that is not on it, fails the call."""
+        """Implements callExtenders: the call fails for a node without victims, or with a victim of another node."""
         proposed = {name: [victim.uid for victim in victims] for name, victims in candidates.items()}
         chosen = {}
         for name, (uids, _) in (await extender.preempt(info, proposed)).items():
@@ -130,7 +130,7 @@ class Preemption:
 
 
 def _rank(victims: Sequence[PodInfo]) -> tuple[int, int, int, tuple[int, ...]]:
-    """pickOneNodeForPreemption: lowest highest priority, smallest sum, fewest, and those that started last."""
+    """Implements pickOneNodeForPreemption: lowest highest priority, smallest sum, fewest, latest start."""
     highest = max(victim.priority for victim in victims)
     first = min(victim.started for victim in victims if victim.priority == highest)
     # Later is better: the text of a time, turned round.

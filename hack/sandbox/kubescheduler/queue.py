@@ -47,7 +47,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class QueuedPod:
-    """A pod in the queue, or on its way through an attempt. `rejectors` refused it in the last one."""
+    """A pod in the queue, or in an attempt. `rejectors` are the plug-ins that refused its last attempt."""
 
     def __init__(self, info: PodInfo, now: float) -> None:
         self.info = info
@@ -65,7 +65,7 @@ class QueuedPod:
 
 
 class SchedulingQueue:
-    """Pods by uid, each in one place. `clock` gives seconds, monotonic."""
+    """Pods by uid, each in a single sub-queue. `clock` returns monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float] = lambda: asyncio.get_running_loop().time()) -> None:
         self._clock = clock
@@ -123,7 +123,7 @@ class SchedulingQueue:
             self._gone.add(uid)
 
     async def pop(self) -> QueuedPod:
-        """The next pod to try; waits for one. `done`, `refuse` or `fail` must follow."""
+        """Waits for the next pod to try, and returns it. `done`, `refuse` or `fail` must follow."""
         while True:
             self._flush()
             queued = self._take_active() or self._take_backoff()
@@ -217,7 +217,7 @@ class SchedulingQueue:
         return None
 
     def _take_backoff(self) -> QueuedPod | None:
-        """The one whose back-off ends first, by whole seconds, and of these the most important."""
+        """Returns the pod whose back-off ends first, by whole seconds; of equals the pod with the highest priority."""
         if not self._backoff:
             return None
         best = min(

@@ -29,18 +29,18 @@ from topowise.runtime.log import kv
 
 log = logging.getLogger(__name__)
 
-# As kube-scheduler watches: a pod that has ended is one that is gone.
+# As in kube-scheduler's watch: a pod that has ended counts as deleted.
 _LIVE: Final = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 
 Seconds = tuple[float, float]
 
 
 class KubeScheduler:
-    """Schedules the pods whose schedulerName is `name` or one of `profiles`; `run` does it until cancelled.
+    """Schedules the pods whose schedulerName is `name` or in `profiles`; `run` runs until cancelled.
 
-    `extender` None: a scheduler that is blind to NUMA. `bind_delay` is what WaitOnPermit and PreBind take, drawn evenly
-    for each bind, so that later cycles run meanwhile. `preempts` False leaves DefaultPreemption out. `tried` is told of
-    every attempt.
+    `extender` None: a scheduler without an extender. `bind_delay` is the range of seconds that WaitOnPermit and PreBind
+    take, in which later cycles run. `preempts` False disables DefaultPreemption. `tried` is called after every
+    attempt.
     """
 
     def __init__(
@@ -82,13 +82,13 @@ class KubeScheduler:
         return self.queue.is_quiet and not self._binding
 
     def pods_on(self, node: str) -> list[PodInfo]:
-        """Those that are on a node or on their way there, in the order in which they were sent."""
+        """Returns the pods that are assigned or assumed on a node, in the order of their decisions."""
         cached = self._cache.get(node)
         return [] if cached is None else list(cached.pods.values())
 
     @property
     def pending(self) -> list[PodInfo]:
-        """The pods that are not assigned, those assumed included."""
+        """Returns the unassigned pods, assumed pods included."""
         return list(self._pending.values())
 
     async def run(self) -> None:
@@ -150,7 +150,7 @@ class KubeScheduler:
         """The nomination ("": none any more; None: as it is), and PostFilter's message."""
         result = await self._preemption.choose(info, decision.refused)
         if result.node is None:
-            # A nomination that has come to nothing is taken back; one that waits for its victims is not.
+            # An obsolete nomination is removed; a nomination that waits for its victims stays.
             keeps = "terminating" in result.message
             return None if keeps else "", result.message
         self.counts["preemptions"] += 1
@@ -191,7 +191,7 @@ class KubeScheduler:
         self.counts["bind failed"] += 1
         if info.uid in self._cache.assumed:
             self._cache.drop_pod(info.uid)
-            # Its room is free for others again (handleBindingCycleError).
+            # Its resources are free again (handleBindingCycleError).
             self.queue.tell(Event("AssignedPodDelete"))
         if info.uid not in self._pending:
             # Deleted meanwhile, or bound all the same.
