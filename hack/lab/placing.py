@@ -37,7 +37,7 @@ class Tally(msgspec.Struct):
         self.problems.append(f"{kind}: {text}")
 
     def part(self, name: str) -> Part:
-        """Returns the series as a part: passed if no kubelet refused a pod after "fits", or took a pod after a refusal."""
+        """Returns the part: passed if no kubelet refused a pod after "fits", or took a pod after a refusal."""
         figures = {kind: self.counts[kind] for kind in (*ORDER, *sorted(self.counts.keys() - set(ORDER)))}
         failed = self.counts[REFUSED] + self.counts[TAKEN] + self.counts[UNSETTLED] + self.counts[UNDECIDED]
         return Part(name, failed == 0, dict(figures), tuple(self.problems[:_MOST_PROBLEMS]))

@@ -228,8 +228,11 @@ def agreement(
     *,
     has_hints: bool = True,
 ) -> Agreement:
-    """Returns how a prediction agrees with the truth. Containers that podresources does not list (ended init containers)
-    are compared with the state files only. Without hints, under the policy none, all devices of a resource are equal."""
+    """Returns how a prediction agrees with the truth.
+
+    Containers that podresources does not list (ended init containers) are compared with the state files only. Without
+    hints, under the policy none, all devices of a resource are equal.
+    """
     why: list[str] = []
     chosen_otherwise = False
     files, listed = truth.by_uid.get(uid, {}), truth.listed.get(pod, {})

@@ -1,16 +1,16 @@
-"""A real etcd and kube-apiserver on loopback, for the tests that keep the embedded server honest and for a real
+"""A real etcd and kube-apiserver on loopback, for tests that compare the embedded server with them, and for a real
 kube-scheduler (`stock_scheduler`).
 
-The binaries are those controller-runtime's envtest uses: in `$KUBEBUILDER_ASSETS`, or in /usr/local/kubebuilder/bin. No
-container, no root. Flags hold for kube-apiserver 1.31 to 1.36:
+The binaries are those of controller-runtime's envtest: in `$KUBEBUILDER_ASSETS`, or in /usr/local/kubebuilder/bin. They
+need neither a container nor root. The flags are valid for kube-apiserver 1.31 to 1.36:
 
-- static tokens in `--token-auth-file`, one for each of `USERS`, and RBAC with the roles the server makes itself, so
-  kube-scheduler runs with the rights it has in a cluster;
+- a static token in `--token-auth-file` for each of `USERS`, and RBAC with the server's default roles, so
+  kube-scheduler runs with its usual rights;
 - the serving certificate is made by the server itself in `--cert-dir`, so clients skip verifying it (loopback only);
 - service accounts need a signing key even when nothing uses them: made by the `openssl` command;
 - the ServiceAccount admission plug-in is off, or every pod would wait for a controller that does not run, and so is
   TaintNodesByCondition, which taints every new node until a node controller takes that back;
-- etcd does not wait for the disk, which nobody reads after the test.
+- etcd does not sync to disk, as the data ends with the test.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What our exporter publishes of a node whose kubelet is the model: the way from its state to an NRT object.
+"""Makes the NRT object that topowise-exporter publishes for a node, from the state of the kubelet model.
 
-podresources is told as the real one tells it: no plain init containers, no blocks of size 0, no unhealthy devices, an
-empty topology as none. The state files are readable unless a test says otherwise.
+The emulated podresources answers equal the real kubelet's: no plain init containers, no blocks of size 0, no unhealthy
+devices, no topology in place of an empty topology. The state files are readable by default.
 """
 
 from __future__ import annotations

@@ -87,8 +87,7 @@ class Process:
 def free_ports(count: int) -> list[int]:
     """Returns free ports. All are bound while choosing, so that they differ.
 
-    They are below those that the kernel gives to outgoing connections, so that none of these takes one of them before
-    the server does that it is for.
+    They are below the kernel's range of ephemeral ports, so that no outgoing connection takes a port before its server.
     """
     with ExitStack() as stack:
         ports: list[int] = []

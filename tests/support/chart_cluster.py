@@ -62,7 +62,7 @@ class Cluster:
         return kubeconfig.write(folder / account, self.plane.url, token=self.token(account), insecure=True)
 
     def token(self, account: str, pod: Document | None = None, seconds: int = 3600) -> str:
-        """A token of a service account; with a pod, one that says where it runs."""
+        """Returns a token of a service account; with a pod, a token that names the pod and its node."""
         spec: Document = {"expirationSeconds": seconds}
         if pod is not None:
             meta = pod["metadata"]

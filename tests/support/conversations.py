@@ -1,9 +1,9 @@
-"""What is asked of another project's scheduler about a node of ours, and where its answers are kept.
+"""Conversations with another project's scheduler about a node of topowise, and their recordings.
 
-A `Scene` is a node whose kubelet is the emulated one, the pods on it as the API server shows them, and pods to be
-placed. `object_of` makes what our exporter publishes of it, from /sys and podresources bytes to the object. A recorded
-conversation (tests/interop/recorded) holds that object, the pods, the questions, and what the other project's own code
-answered; the file says of which version. Only our half can be made anew here.
+A `Scene` is a node with an emulated kubelet, its pods as the API server shows them, and pods to schedule. `object_of`
+makes the object that topowise-exporter publishes, from /sys and podresources bytes. A recorded conversation
+(tests/interop/recorded) has the object, the pods, the questions, and the answers of the other project's own code, with
+its version. Only topowise's half can be made again here.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from trees import plant
 NODE: Final = "metal"
 GIB: Final = 1 << 30
 
-# What no scheduler but ours reads.
+# Attributes that only topowise-scheduler reads.
 _OURS: Final = "topowise.io/"
 
 
 class Scene(msgspec.Struct, frozen=True):
-    """`machine` is one of the sandbox, or the name of a folder of tests/machines. `bound` are the node's pods in the
-    order in which its kubelet admits those it has; `asked` are those to be placed."""
+    """A node and pods. `machine` is a machine of the sandbox, or the name of a directory of tests/machines. `bound` are
+    the node's pods in the order of their admission; `asked` are the pods to schedule."""
 
     machine: machines.Machine | str
     kubelet: KubeletConfiguration

@@ -20,9 +20,8 @@ from topowise.kube.api import Api
 from topowise.kube.credentials import Credentials
 
 CRD = Path(__file__).parents[2] / "charts/topowise/crds/noderesourcetopologies.yaml"
-# Seconds by which every answer comes after what was asked for has happened, as beside a busy server. A test must not
-# take the one for the other: `LATE_ANSWERS=0.2 pytest tests/integration` tells (a lease's times are shorter than
-# that: test_lease.py waits in vain).
+# Seconds between the effect of a request and its answer, as with a busy server. A test must not depend on their order:
+# `LATE_ANSWERS=0.2 pytest tests/integration` checks that (except test_lease.py, whose lease times are shorter).
 LATE = float(os.environ.get("LATE_ANSWERS", "0"))
 
 

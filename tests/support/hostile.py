@@ -1,4 +1,4 @@
-"""Pods that a tenant makes to fill somebody else's memory: each as large as an API server takes, and no two alike."""
+"""Pods of a hostile tenant that fill the daemons' memory: as large as an API server admits, and all different."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from scheduling import NODE_STATUS
 Json = dict[str, Any]
 
 PODS: Final = "/api/v1/namespaces/default/pods"
-# What a request may have is 3 MiB, an object in etcd 1.5 MiB, all annotations 256 KiB.
+# The limits are 3 MiB for a request, 1.5 MiB for an object in etcd, 256 KiB for all annotations.
 _CONTAINERS: Final = 2500
 _ANNOTATIONS: Final = 200 << 10
-# Of those that are there at the same time: a tenant has a quota, and the test's own API server memory.
+# Pods that exist at the same time: a tenant has a quota, and the test's API server limited memory.
 _AT_ONCE: Final = 20
 
 
@@ -31,12 +31,12 @@ def _many_containers(number: int) -> Json:
 
 
 def _many_shapes(number: int) -> Json:
-    """As many containers as are judged, each another one."""
+    """Returns a spec with the maximum of containers that topowise evaluates, all different."""
     return {"containers": [_container(f"c{n}", number, n) for n in range(256)]}
 
 
 def _many_amounts(number: int) -> Json:
-    """As many amounts as are judged, of resources that nobody has."""
+    """Returns a spec with the maximum of amounts that topowise evaluates, of resources that no node has."""
     amounts = {f"example-{number}.com/{'x' * 40}{n}": "1" for n in range(1000)}
     return {"containers": [{"name": "c", "image": "i:1", "resources": {"requests": amounts, "limits": amounts}}]}
 
@@ -57,7 +57,7 @@ _KINDS: Final[tuple[Callable[[int], Json], ...]] = (_many_containers, _many_shap
 
 
 def pod(number: int) -> Json:
-    """The next one of the four kinds."""
+    """Returns a pod; the four kinds take turns."""
     metadata = {
         "name": f"hostile-{number}",
         "namespace": "default",

@@ -27,7 +27,7 @@ def commands_of(text: str) -> list[str]:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """kubectl finds the plug-in of this tree, and the demo's directory is in one of the test's."""
+    """An environment in which kubectl finds this tree's plug-in, and the demo's directory is temporary."""
     binaries, temporary = tmp_path / "bin", Path("/tmp") / f"tour-{os.getpid()}"
     binaries.mkdir()
     temporary.mkdir()

@@ -19,7 +19,7 @@ Write = Callable[[producers.Node, "Random"], Json]
 
 
 def machine() -> Machine:
-    """Two NUMA nodes, each with eight cores of one thread, 16 GiB of memory, 1 GiB of it in hugepages, and two GPUs."""
+    """Returns two NUMA nodes, each with eight CPUs, 16 GiB of memory, 1 GiB of it in hugepages, and two GPUs."""
     return Machine(
         numa=tuple(
             NumaNode(
@@ -46,7 +46,7 @@ NO_MANAGERS = {
 
 
 def guaranteed(name: str, cpu: str = "2", memory: str = "1Gi", gpus: int = 0, *, node: str = "", **more: str) -> Json:
-    """A Guaranteed pod of one container, which needs CPU and memory and maybe GPUs or what else is named."""
+    """Returns a Guaranteed pod with a container that requests CPU, memory, GPUs and the resources of `more`."""
     amounts: Mapping[str, str] = {"cpu": cpu, "memory": memory, **({GPU: str(gpus)} if gpus else {}), **more}
     return {
         "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"},

@@ -14,7 +14,7 @@ TRIED = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", 
 
 
 class Nominating:
-    """Nodes n1, n2 … of eight CPUs in one zone each, unless said otherwise."""
+    """Nodes n1, n2 … with a zone of eight CPUs each by default."""
 
     def __init__(
         self, *free: str, strategy: str = "TightFit", when: When = "always", ahead: int = 1000, respects: bool = True

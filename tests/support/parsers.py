@@ -1,7 +1,7 @@
-"""Every parser of text that comes from outside, with samples of what it is meant for.
+"""Every parser of external text, with valid samples.
 
-The contract of all of them: a value, or an error with one line to be shown, within a second and some MiB for 100 KB of
-anything. tests/unit/fuzz holds them to it, and `make fuzz` for as long as one likes.
+The contract of a parser: it returns a value, or raises an error with a one-line message, within a second and some MiB
+for 100 KB of any input. tests/unit/fuzz checks the contract, and `make fuzz` for a chosen time.
 """
 
 from __future__ import annotations

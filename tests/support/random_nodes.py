@@ -1,4 +1,4 @@
-"""Machines, kubelets with pods on them, and pods, as odd as the model allows: all from one seed."""
+"""Random machines, kubelets with pods, and pods, as odd as the model allows."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from topowise_scheduler.kubelet.versions import version_of
 
 GI = 1 << 30
 GPU, NIC, FPGA = "x.io/gpu", "x.io/nic", "x.io/fpga"
-# Of each behaviour one; the newest that was run is the most thoroughly known.
+# A version for each behaviour; the newest recorded version twice.
 VERSIONS = ("v1.28.15", "v1.30.14", "v1.31.14", "v1.33.13", "v1.34.9", "v1.36.2", "v1.36.2", "v1.37.0", "v1.38.0")
 POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
 
 
 class Node(NamedTuple):
-    """A loaded kubelet, and one with the same hardware and devices without pods."""
+    """A loaded kubelet, and an empty kubelet with the same hardware and devices."""
 
     kubelet: Kubelet
     empty: Kubelet
 
 
 def node(rng: Random, policy: str | None = None, *, load: int | None = None) -> Node:
-    """A node with up to `load` pods."""
+    """Returns a node with up to `load` pods."""
     while True:
         hardware = machine(rng)
         config = configuration(rng, hardware, policy or rng.choice(POLICIES))

@@ -69,7 +69,7 @@ def control_plane(**options: Sequence[str]) -> Iterator[ControlPlane]:
 
 
 def pod(name: str, cpu: str, **spec: Any) -> Json:
-    """Guaranteed, with one container of whole CPUs; `spec` is what it says beside."""
+    """Returns a Guaranteed pod with a container of whole CPUs; `spec` has further fields."""
     amounts = {"cpu": cpu, "memory": "1Gi"}
     container = {"name": "app", "image": "none", "resources": {"requests": amounts, "limits": amounts}}
     return {
@@ -81,9 +81,9 @@ def pod(name: str, cpu: str, **spec: Any) -> Json:
 
 
 class Cluster:
-    """An async context. `pairs` is how many replicas there are, each a service with a kube-scheduler of its own, of
-    which a lease chooses one; `extenders` is what kube-scheduler's configuration has instead of the services,
-    `settings` what that of the services has beside the usual."""
+    """An async context. `pairs` is the number of replicas, each a service with its own kube-scheduler; a lease elects
+    the active kube-scheduler. `extenders` replaces the services in kube-scheduler's configuration, `settings` adds
+    fields to the configuration of the services."""
 
     definitions: Sequence[Json] = _DEFINITIONS
     """The CRDs to install."""
@@ -124,7 +124,7 @@ class Cluster:
 
     @property
     def service(self) -> Service:
-        """The first one."""
+        """The first service."""
         return self.services[0]
 
     async def __aenter__(self) -> Self:
@@ -213,7 +213,7 @@ class Cluster:
         return counts.index(max(counts))
 
     async def create(self, document: Json, path: str = PODS) -> None:
-        """One object, by default a pod."""
+        """Creates an object, by default a pod."""
         await self.api.request("POST", path, body=json.dumps(document).encode())
 
     async def pods(self) -> list[Any]:
@@ -228,7 +228,7 @@ class Cluster:
         )
 
     async def settle(self, limit: float = 120.0, *, still: float = 3.0) -> Counter[str]:
-        """Until nothing moves for some seconds: a pod that waits is then one that nothing wakes any more."""
+        """Waits until nothing changes for some seconds: no event will wake a pod that still waits then."""
         last = Counter[str]()
 
         async def phases() -> Counter[str] | None:

@@ -30,7 +30,7 @@ def _changed(**more: Any) -> KubeletConfiguration:
     return msgspec.structs.replace(STRICT, **more)
 
 
-# Of every kind that the API server knows; the kubelet has those that run.
+# Pods of every phase; the kubelet has the running pods.
 ALL_KINDS: Final = (
     pod("pinned", {"cpu": "4", "memory": "4Gi"}),
     pod("two", {"cpu": "2", "memory": "2Gi"}, {"cpu": "3", "memory": "2Gi"}),

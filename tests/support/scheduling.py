@@ -142,7 +142,7 @@ def exact(
 
 
 def pod(name: str, cpu: str = "2", memory: str = "1Gi", *, node: str = "", **fields: Any) -> dict[str, Any]:
-    """A Guaranteed pod of one container. `fields` go to metadata (annotations, labels, uid …), spec or status."""
+    """Returns a Guaranteed pod with a container. `fields` go to metadata (annotations, labels, …), spec or status."""
     amounts = {"cpu": cpu, "memory": memory}
     document: dict[str, Any] = {
         "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"},
@@ -162,7 +162,7 @@ _STATUS = ("phase", "reason", "nominatedNodeName", "conditions", "startTime")
 
 
 class NoApi(Api):
-    """Nobody is asked: the questions of a test must be answered without."""
+    """An API that must not be called."""
 
     def __init__(self) -> None:
         pass
@@ -223,7 +223,7 @@ class Service:
         self.ledger.reports.put(report.read_apart(apart, before=None if state is None else state.report))
 
     def put_node(self, name: str, spec: dict[str, Any] | None = None, **fields: Any) -> None:
-        """The watch of nodes brings one, ready unless said otherwise."""
+        """Applies a Node event, for a Ready node by default."""
         status = {
             "allocatable": fields.get("allocatable", {"cpu": "8", "memory": "64Gi", "pods": "110"}),
             "conditions": [{"type": "Ready", "status": fields.get("ready", "True")}],
@@ -264,11 +264,11 @@ WAITS: list[dict[str, str]] = [
         "message": f"0/1 nodes are available: 1 {refusals.NOT_NOW}.",
     }
 ]
-"""Conditions of a pod that waits because we refused it."""
+"""Conditions of a pod that waits after a refusal by topowise."""
 
 
 def full() -> Service:
-    """A service whose one node, n1, is taken whole by the pod "other"."""
+    """Returns a service whose only node, n1, is fully allocated to the pod "other"."""
     service = Service()
     service.report(counts("n1", "0", included=["other"]))
     service.put(pod("other", "8", node="n1"))

@@ -1,10 +1,10 @@
-"""Deleting, and what goes with it: grace, finalizers, owned objects, a namespace's contents, a definition's kind.
+"""Deletion and its consequences: grace, finalizers, owned objects, a namespace's contents, a definition's kind.
 
-A pod on a node is only marked: its kubelet deletes it for good, with a grace period of 0, when its containers have
-ended, and until then it is there and holds its room. Nothing here does that for the kubelet.
+The deletion of a pod on a node only marks the pod: its kubelet deletes it finally, with a grace period of 0, when its
+containers have ended. Until then the pod exists and uses its resources. Nothing here does that for the kubelet.
 
-Garbage collection is a controller in a real cluster and takes its time; here it is part of the delete, so a test sees
-one state. An object goes when an owner is deleted and none of its owners exists any more.
+Garbage collection is a controller in a real cluster and takes time; here it is part of the delete, so a test sees a
+single state. An object is deleted when an owner is deleted and none of its owners exists any more.
 """
 
 from __future__ import annotations

@@ -39,8 +39,8 @@ class _Request(msgspec.Struct, frozen=True):
 
 
 class DirectApi(Api):
-    """`latency` gives the seconds that a request takes there, and again back. `lag` those by which a part of a watch of
-    a path comes late."""
+    """A client without sockets. `latency` returns the seconds of a request, and again of its answer; `lag` the seconds
+    by which a part of a watch is late, by path."""
 
     def __init__(
         self,

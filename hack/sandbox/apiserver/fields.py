@@ -1,7 +1,7 @@
-"""Field sets: which fields an object has, which changed, and their two spellings.
+"""Field sets: the fields of an object, their changes, and their two formats.
 
-Server-side apply owns *fields*. A field is a path of steps spelled as FieldsV1 spells them: `f:zones` for a field,
-`k:{"name":"a"}` for an element of an associative list, `v:"x"` for an element of a set. What counts as one field
+Server-side apply owns *fields*. A field is a path of steps in the format of FieldsV1: `f:zones` for a field,
+`k:{"name":"a"}` for an element of an associative list, `v:"x"` for an element of a set. What counts as a field
 depends on the schema: an atomic list or map is a single field whatever is in it (the `zones` of a
 NodeResourceTopology), an associative list is taken apart. `Rules` answers that question for a kind.
 Source: sigs.k8s.io/structured-merge-diff (`fieldpath`, `typed`).

@@ -1,8 +1,8 @@
-"""The HTTP face: which request becomes which call of the registry.
+"""The HTTP front: maps requests to calls of the registry.
 
-One handler for every path, since what is served changes while the server runs. On the way in: the journal counts, the
-levers act, the token is checked; then discovery, health or a verb. A request body is read whole before the registry is
-called, and the registry never awaits, so every write is atomic.
+A single handler serves every path, since the served kinds change while the server runs. For each request, the journal
+counts, the levers act, the token is checked; then follows discovery, health or a verb. The body is read before the
+call of the registry, which never awaits, so every write is atomic.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Levers: make the server misbehave the way production does.
+"""Levers: inject the faults of production API servers.
 
-A rule says which requests (globs over method or verb, path, user agent), what happens to them, and for how many of them
-or how long. Rules are tried in the order they were set; delays and slow bodies add up, the first answer or drop
-decides. A stalled watch is the nastiest fault and the reason reflectors need a deadline of their own: the TCP
-connection stays up and nothing ever comes. All of it can be done over HTTP too (`/sandbox/levers`, see `control`).
+A rule selects requests (globs over method or verb, path, user agent), and has a fault, a count and a duration. Rules
+apply in the order of their creation; delays and slow bodies add up, the first answer or drop decides. A stalled watch
+is the worst fault and the reason for the deadline of reflectors: the TCP connection stays open and no event arrives.
+Tests of processes set rules over HTTP (`/sandbox/levers`, see `control`).
 """
 
 from __future__ import annotations

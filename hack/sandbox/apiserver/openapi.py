@@ -1,8 +1,8 @@
 """Just enough OpenAPI v3 that kubectl leaves validation to the server, and explains custom resources.
 
-Without any, `kubectl apply` and `create` fail unless told `--validate=false`. kubectl asks the document of a kind's
-group version one thing before it writes: whether PATCH takes `fieldValidation`. It does (for custom resources unknown
-fields are warned about or refused). `kubectl explain` finds a kind by the path of its collection, and its schema by
+Without a document, `kubectl apply` and `create` need `--validate=false`. Before a write, kubectl looks up in the
+document of the group version whether PATCH takes `fieldValidation`. It does (for custom resources, the server warns
+about unknown fields or refuses them). `kubectl explain` finds a kind by the path of its collection, and its schema by
 the kind. Custom resources have the schema of their definition; built-in kinds have none here, so nothing explains them.
 """
 

@@ -1,9 +1,9 @@
 """Who owns which fields: `metadata.managedFields`, plain writes and server-side apply.
 
-Every write is attributed to its field manager. A plain write (POST, PUT, the other patches) takes the fields it changed
-from everybody else; an apply takes only what it declares, conflicts when another manager declares the same field with
-another value, and removes what it declared last time and nobody else wants. A write that changes nothing leaves the
-object, its resourceVersion and the timestamps alone; exporters count on that.
+Every write is attributed to its field manager. A plain write (POST, PUT, the other patches) takes ownership of the
+fields that it changes. An apply owns only the fields that it declares, conflicts when another manager declares a field
+with another value, and removes fields that it declared last time and that no other manager owns. A write without a
+change leaves the object, its resourceVersion and the timestamps unchanged; exporters rely on that.
 Source: k8s.io/apimachinery/pkg/util/managedfields and sigs.k8s.io/structured-merge-diff/merge.
 """
 

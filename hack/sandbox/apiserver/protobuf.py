@@ -1,8 +1,7 @@
 """Kubernetes' protobuf, as far as Helm and `kubectl create namespace` send it.
 
-client-go's typed clients send protobuf unasked: Helm keeps its releases by one, in Secrets, and makes namespaces. The
-envelope is that of runtime.Unknown; fields that the table does not have are skipped, and of a kind that it does not
-have nothing is said but None.
+client-go's typed clients send protobuf by default: Helm writes its releases, in Secrets, and namespaces that way. The
+envelope is runtime.Unknown. Decoding skips fields that the table lacks, and returns None for a kind that it lacks.
 Source: k8s.io/apimachinery/pkg/runtime/serializer/protobuf, k8s.io/api/core/v1/generated.proto.
 """
 

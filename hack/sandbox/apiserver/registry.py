@@ -1,7 +1,7 @@
 """The verbs of the API over the store: create, get, list, update, patch, apply, delete, bind, evict. No HTTP here.
 
-Every write runs the same way: identity, shape, rules, ownership, then one synchronous store step, so nothing
-interleaves and an answer's resourceVersion is the one its event carries. A write that changes nothing is not written.
+Every write runs the same way: identity, shape, rules, ownership, then a synchronous store step. So nothing interleaves,
+and an answer has the resourceVersion of its event. A write without a change is not stored.
 """
 
 from __future__ import annotations

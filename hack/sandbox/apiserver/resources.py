@@ -2,7 +2,7 @@
 
 A resource is described by data alone (names, scope, which subresources, how updates behave), so the built-in kinds are
 a table (`builtin`) and a CustomResourceDefinition is another way to make the same description (`crds`).
-All served versions of a resource share one storage; only `apiVersion` differs on the way out, as with CRDs whose
+All served versions of a resource share their storage; answers differ in `apiVersion` only, as with CRDs whose
 conversion strategy is `None`.
 """
 

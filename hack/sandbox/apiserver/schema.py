@@ -1,8 +1,8 @@
 """Structural schemas of custom resources: pruning, defaulting and validation.
 
-An exporter that misspells a field or sends a number as text must hear so from the sandbox as from a real cluster:
-unknown fields are dropped, absent ones filled from `default`, and what breaks `required`, types, enums, patterns or
-bounds is a 422 listing each cause. CEL rules (`x-kubernetes-validations`) and `oneOf`-style logic are not evaluated.
+The sandbox must reject an exporter's misspelt field or number as a string just as a real cluster does: unknown fields
+are dropped, absent fields are filled from `default`, and violations of `required`, types, enums, patterns or bounds are
+a 422 with each cause. CEL rules (`x-kubernetes-validations`) and `oneOf`-style logic are not evaluated.
 Source: k8s.io/apiextensions-apiserver/pkg/apiserver/{schema,validation}.
 """
 

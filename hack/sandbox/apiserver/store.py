@@ -1,10 +1,10 @@
-"""Objects, their revisions and the recent past, without any HTTP.
+"""Objects, their revisions and recent events, without HTTP.
 
-etcd gives the API server three things everything else rests on: one growing revision number for all kinds, a bounded
-history to watch from, and lists that stay consistent over pages. Here the history is a bounded window of events for
-each resource, as in kube-apiserver's watch cache: a watch that resumes from before the window must be told 410, and
-clients that never met one fail in production. A watch holds a position in the window and not a queue of its own, so
-any number of slow watchers costs nothing; one that falls out of the window is ended, as a real one is.
+etcd gives the API server three properties: a growing revision number across all kinds, a bounded history of events,
+and lists that stay consistent over pages. Here the history is a bounded window of events for each resource, as in
+kube-apiserver's watch cache: a watch that resumes from before the window gets 410, and clients must handle it. A watch
+has a position in the window instead of a queue, so slow watchers cost nothing; a watch that falls out of the window is
+ended, as in the real server.
 
 Stored objects are never changed in place: a revision's dict is shared by lists, events and snapshots.
 """

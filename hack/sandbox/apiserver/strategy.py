@@ -1,7 +1,7 @@
 """The rules around a write, before anything is stored: metadata, generation, what a subresource may touch, validation.
 
-What kube-apiserver spreads over rest.BeforeCreate, rest.BeforeUpdate and one strategy for each kind is here as two pure
-functions over whole objects; the kinds differ by the flags of their `Resource`.
+kube-apiserver has these rules in rest.BeforeCreate, rest.BeforeUpdate and a strategy for each kind. Here they are two
+pure functions of whole objects; the flags of their `Resource` distinguish the kinds.
 """
 
 from __future__ import annotations

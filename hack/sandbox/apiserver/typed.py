@@ -1,8 +1,8 @@
 """Typed decoding of the built-in kinds whose fields clients get wrong: leases, and the times of events.
 
-Go decodes a body into a struct, so a text where a number belongs, or a time in any but one spelling, is a 400 before
-anything else is looked at. A MicroTime is the trap: it has exactly six digits after the point, and
-`datetime.isoformat()`, which the official Python client uses, leaves them out in one of a million moments.
+Go decodes a body into a struct, so a string in place of a number, or a time in another format, is a 400 before any
+other check. A MicroTime is the trap: it has exactly six digits after the point, and `datetime.isoformat()`, which the
+official Python client uses, omits the digits when the microseconds are 0.
 Source: k8s.io/apimachinery/pkg/apis/meta/v1/micro_time.go, pkg/apis/coordination/validation.
 """
 

@@ -1,11 +1,11 @@
-"""Watch streams: from store events to newline-delimited JSON.
+"""Watch streams: turns store events into newline-delimited JSON.
 
 Semantics of kube-apiserver's watch cache (apiserver/pkg/storage/cacher): without a resourceVersion, or with "0", the
-present is sent as ADDED events first; with one, whatever came after it; one that fell out of the window is an HTTP 200
-stream with a single ERROR event (410 Expired); one from the future waits until the revision counter is past it. An
-object that a change takes out of the selection is DELETED with its last selected state, one that comes in is ADDED.
-Bookmarks come periodically and two seconds before the stream's own end. The real server leaves one out that says no
-more than the watch started with; in a cluster something always happens, so here they always say something.
+present objects are sent as ADDED events first; with a resourceVersion, all later events. An expired version is an HTTP
+200 stream with a single ERROR event (410 Expired); a future version waits for the revision counter. An object that
+leaves the selection is DELETED with its last selected state; an object that enters the selection is ADDED. Bookmarks
+are sent periodically, and two seconds before the end of the stream. The real server omits a bookmark with the watch's
+initial version; a cluster is never that quiet, so this server always sends bookmarks.
 """
 
 from __future__ import annotations

@@ -72,8 +72,8 @@ class Fleet:
         reporting: Reporting | None = None,
         chooser: Chooser | None = None,
     ) -> HollowNode:
-        """A node more, of a machine as described or as scanned; `devices` None: those of its PCI functions. Raises
-        KubeletStartError if a kubelet would not start like this."""
+        """Adds a node with a described or scanned machine. `devices` None: the devices of its PCI functions. Raises
+        KubeletStartError if a kubelet would not start with this configuration."""
         directory = Path(self._directory.name) / name
         directory.mkdir()
         node = self.nodes[name] = HollowNode(

@@ -1,7 +1,7 @@
-"""The exporter of a hollow node: the real one's own parts, from podresources bytes and state files to the object.
+"""The exporter of a hollow node: topowise-exporter's own code, from podresources bytes and state files to the object.
 
-A change is looked at after `wait` and published `lag` later, so that both kinds of staleness can be had: an exporter
-that polls seldom, and one whose writes are slow. Nothing is written that says nothing new.
+A change is read after `wait` and published `lag` later, which emulates an exporter that polls seldom, and an exporter
+with slow writes. Only changes are written.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What the managers of a kubelet hold, after every single write of them.
+"""The allocations of a kubelet's managers after each of their writes.
 
-The one-node model decides a pod at once; the real kubelet goes container by container and manager by manager, with a
-checkpoint after each, and everybody may read it in between. So the model's managers are watched while it admits, and
-each of the states they go through is kept. Two of the managers write twice: first what is free no more, then who has
-it (policy_static.go, Allocate of both).
+The kubelet model admits a pod at once. The real kubelet proceeds by container and by manager, with a checkpoint after
+each step, which other processes may read. So each state of the model's managers during an admission is recorded. The
+CPU manager and the memory manager write twice: first the free resources, then the allocation (policy_static.go,
+Allocate of both).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ManagerStates(msgspec.Struct, frozen=True):
         return list(dict.fromkeys(uid for manager in managers if manager is not None for uid in manager.allocations))
 
     def kinds(self, uid: str) -> dict[str, str]:
-        """The containers of a pod that hold something; the managers do not know of what kind they are."""
+        """Returns the containers of a pod that have allocations; the managers do not know the kind of a container."""
         managers = (self.devices, self.cpu, self.memory)
         return dict.fromkeys(
             (name for manager in managers if manager is not None for name in manager.allocations.get(uid, ())), "app"

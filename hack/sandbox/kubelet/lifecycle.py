@@ -1,10 +1,10 @@
 """A kubelet's handling of the pods of its node: admits them serially, starts, ends and removes them.
 
-Order is what matters to whoever predicts a kubelet, so it is the real one's. There is one loop: changes are taken in
-the order of the watch, and while a pod is being admitted, which is a checkpoint after the other, nothing else happens
-(pkg/kubelet/kubelet.go, syncLoopIteration, HandlePodAdditions). What a pod holds is free when its containers have
-stopped, which is before the API server hears of the end (pkg/kubelet/pod_workers.go), and a deleted pod stays in the
-API until then. A pod has a directory from its admission until its object is gone. Delays are drawn for each pod.
+Predictions depend on the order of events, so the order equals the real kubelet's. A single loop processes changes in
+the order of the watch; an admission, with its sequence of checkpoints, blocks the loop (pkg/kubelet/kubelet.go,
+syncLoopIteration, HandlePodAdditions). The resources of a pod are free when its containers have stopped, before the API
+server hears of the end (pkg/kubelet/pod_workers.go), and a deleted pod stays in the API until then. A pod has a
+directory from its admission until its object is gone. Delays are random for each pod.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Refused = Callable[[pods.Pod, Admission], None]
 
 
 class Lifecycle:
-    """The pods of one node. `changed` is told after every change of what the node shows of itself, `refused` of every
+    """The pods of a node. `changed` is called after every change of files or podresources, `refused` after every
     refusal."""
 
     def __init__(
@@ -69,7 +69,7 @@ class Lifecycle:
         self._refused = refused
         self._pace = pace or Pace()
         self._random = random or Random(name)
-        # None: a list has been told in full.
+        # None marks the end of a list.
         self._events: asyncio.Queue[tuple[EventType, pods.Pod] | None] = asyncio.Queue()
         self._loop = asyncio.Lock()
         # While the process is down, no pod is admitted, ended or removed.

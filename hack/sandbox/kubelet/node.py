@@ -1,9 +1,8 @@
 """An emulated kubelet: the kubelet model for a machine that the exporter's own reader has read.
 
-The model decides; this module shows what the real kubelet would show of itself meanwhile, which is never the whole
-truth at once. An admission is revealed step by step. The dead and the refused stay with the managers (and in
-their files) until each of them checks again, but no longer in List. After a restart the managers are full, and List
-knows nobody.
+The model decides; this module emulates the files and podresources answers of the real kubelet meanwhile. An admission
+is revealed step by step. Ended and refused pods stay in the managers (and in their files) until each manager checks
+again, but no longer in List. After a restart the managers have all allocations, and List is empty.
 """
 
 from __future__ import annotations
@@ -42,8 +41,11 @@ _UNKNOWN = NodeHoldings(frozenset(), (), frozenset(), {})
 
 
 class EmulatedNode:
-    """Raises KubeletStartError if a real kubelet would not start like this. `devices` None: the usual plugins' for the
-    machine's PCI functions; `chooser` None: of devices that will all do it takes those that the model does."""
+    """A node. Raises KubeletStartError if a real kubelet would not start with this configuration.
+
+    `devices` None: the devices of the usual plug-ins for the machine's PCI functions. `chooser` None: among equal
+    devices, the choice of the model.
+    """
 
     def __init__(
         self,
@@ -146,10 +148,10 @@ class EmulatedNode:
         return decision
 
     def begin_admission(self, pod: pods.Pod) -> tuple[Admission, list[ManagerStates]]:
-        """The decision, and the states to `reveal` one after the other before the admission is ended with it.
+        """Returns the decision, and the states to `reveal` in order before `end_admission`.
 
-        The pod is active at once; what the dead had is given back, but for those who have survived a restart: they
-        are not known to be dead before all have been looked at.
+        The pod is active at once. The allocations of ended pods are released, except of pods from before a restart: the
+        kubelet knows which of them have ended only after all repeated admissions.
         """
         uid = pod.metadata.uid
         is_again = uid in self._restored

@@ -14,8 +14,8 @@ Taints = Sequence[Mapping[str, str]]
 
 
 async def register(api: Api, name: str, node: EmulatedNode, taints: Taints = ()) -> None:
-    """Creates the Node, or brings the status of the one that is there up to date; as by a kubelet, one that is there
-    gets no taints any more. Raises ApiError."""
+    """Creates the Node with `taints`, or updates the status of an existing Node, without taints as a kubelet does.
+    Raises ApiError."""
     request = {
         "apiVersion": "v1",
         "kind": "Node",

@@ -1,8 +1,8 @@
-"""The kubelet's checkpoint files, in its own format, written as it writes them (a temporary file, then a rename).
+"""Writes the kubelet's checkpoint files, in its format and in its way (a temporary file, then a rename).
 
 Formats: pkg/kubelet/cm/cpumanager/state/checkpoint.go, .../memorymanager/state/checkpoint.go,
 .../devicemanager/checkpoint/checkpoint.go, pkg/kubelet/allocation/state/checkpoint.go, as kubelets up to 1.36 write
-them. The device checkpoint is not rewritten when a pod goes, as in the real one.
+them. As in the real kubelet, the end of a pod does not rewrite the device checkpoint.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class StateFiles:
         return wrote
 
     def read(self) -> tuple[Json | None, Json | None, Json | None]:
-        """The CPU, memory and device manager's; None for one that is not there. A kubelet does not start with a damaged
-        one: raises SourceError."""
+        """Returns the checkpoints of CPU, memory and device manager, None for an absent file. Raises SourceError for a
+        damaged file, with which a kubelet does not start."""
         cpu = self._get(CPU_STATE, checksum.of_cpu_state)
         memory = self._get(MEMORY_STATE, checksum.of_memory_state)
         devices = self._get(DEVICE_STATE, _checksum_of_devices)

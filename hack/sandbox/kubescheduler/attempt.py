@@ -17,9 +17,9 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """One cycle for one pod. `scores` are the extender's; empty if it was not asked. `error` failed the whole attempt.
+    """A cycle for a pod. `scores` are the extender's, empty without a call. `error` is the error of the whole attempt.
 
-    `nominated` is where preemption makes room; `message` is what the pod's condition says.
+    `nominated` is the node on which preemption evicts pods; `message` is the message of the pod's condition.
     """
 
     uid: str

@@ -1,7 +1,7 @@
-"""DefaultPreemption: which pods of lower priority would have to go, on which node; the extender has the last word.
+"""DefaultPreemption: chooses a node and its victims, pods of lower priority; the extender may change the victims.
 
-The dry run knows in-tree filters only: a node that is refused by the extender alone has room without any eviction,
-which is an error to it ("expected at least one victim pod"). PodDisruptionBudgets are left out.
+The dry run knows in-tree filters only: on a node that only the extender refuses, the pod fits without eviction, which
+is an error for the dry run ("expected at least one victim pod"). PodDisruptionBudgets are left out.
 Sources: pkg/scheduler/framework/preemption/preemption.go, plugins/defaultpreemption/default_preemption.go.
 """
 

@@ -1,12 +1,12 @@
-"""The scheduling queue: what is tried next, what waits out a back-off, what sleeps until an event may help it.
+"""The scheduling queue: pods to try next, pods in back-off, and unschedulable pods that wait for an event.
 
-- A refused pod sleeps with the names of those who refused it. An event requeues it if the hint of one of them says so;
-  for an extender every event of a pod or a node does, even an update of the pod's own status.
-- A requeued pod that was refused a moment ago waits out 1 s, 2 s, ... 10 s, but only while anything else is to be done:
-  an idle scheduler tries it at once (SchedulerPopFromBackoffQ, since 1.33).
-- After an error the back-off is kept in any case.
-- Events during an attempt count as if they came just after it.
-- The flush of pods that slept five minutes is left out: it would hide a lost requeueing.
+- A refused pod waits with the names of the plug-ins that refused it. An event requeues the pod if a hint of these
+  plug-ins says so; for an extender, every event of a pod or a node does, even an update of the pod's own status.
+- A pod that is requeued soon after a refusal waits 1 s, 2 s, ... 10 s, but only while other pods are queued: an idle
+  scheduler tries it at once (SchedulerPopFromBackoffQ, since 1.33).
+- After an error the back-off always applies.
+- Events during an attempt count as if they followed the attempt.
+- The flush of pods that waited for five minutes is left out: it would hide a lost requeueing.
 
 Sources: pkg/scheduler/backend/queue/{scheduling_queue,backoff_queue,active_queue}.go, framework/events.go.
 """

@@ -43,13 +43,12 @@ Seconds = tuple[float, float]
 
 
 class Scenario(msgspec.Struct, frozen=True):
-    """One burst. Pods live for a while, then room is reused; the last share of them, `forever`, stays.
+    """A burst of pods. Pods end after a while, and their resources are reused; the share `forever` never ends.
 
-    `backlog`: no more pods are made while so many of them wait. `deleted` is the share of mortal pods that are deleted
-    instead of ending by themselves, `urgent` the share of all that may evict the others. `blind_pods` come through a
-    second scheduler that knows nothing of NUMA. With `slow_bindings` (seconds) the API server holds some Bindings up
-    for so long, and later ones overtake them. `best_nodes` is the service's `filter.bestNodes`. With `nominates` the
-    leader nominates whoever it can.
+    `backlog` is the maximum of waiting pods. `deleted` is the share of ending pods that are deleted, `urgent` the share
+    of all pods that may evict other pods. A second scheduler without NUMA knowledge schedules the `blind_pods`. With
+    `slow_bindings` the API server delays some Bindings by these seconds, so that later Bindings overtake them.
+    `best_nodes` is the service's `filter.bestNodes`. With `nominates` the leader nominates pods.
     """
 
     nodes: int = 20
@@ -181,11 +180,11 @@ class Bench:
         self.seconds = time.monotonic() - started
 
     async def _until_taken(self) -> None:
-        """Not for ever: pods that fit nowhere must not keep the others from coming."""
+        """Waits while the backlog is full, but not for ever: pods that fit nowhere must not block later pods."""
         iterations = 0
         while len(self.scheduler.pending) >= self._backlog:
             await asyncio.sleep(0.01)
-            # In turns of our loop, as in until_still: while it stalls nobody can be taken.
+            # Counts iterations of the event loop, as until_still does: while the loop stalls, no pod can be bound.
             iterations += 1
             if iterations > _STUCK_ITERATIONS:
                 self._backlog += self.scenario.backlog
@@ -325,8 +324,8 @@ class Bench:
             self._loops.append(asyncio.create_task(self._hold_up_bindings(), name="slow bindings"))
 
     async def _hold_up_bindings(self) -> None:
-        """Every second or third one."""
-        # One that no Binding uses up ends by itself: hundreds of them in one request would never let it through.
+        """Delays every second or third Binding."""
+        # An unused rule expires: hundreds of rules for a single request would never let the request through.
         rule = {
             "action": "delay",
             "delay": self.scenario.slow_bindings,

@@ -13,9 +13,9 @@ _SHOWN: Final = 12
 
 
 def assert_no_refusals(bench: Bench) -> None:
-    """No kubelet has refused a pod of ours, but where another scheduler was faster by the blink of an eye."""
+    """No kubelet has refused a pod of topowise, except after a race with another scheduler."""
     assert not bench.refusals, f"{len(bench.refusals)} of our pods were refused:\n" + "\n".join(bench.evidence)
-    # What a kubelet's restart takes away for a while are devices; CPUs and memory are those of its files.
+    # A kubelet's restart loses devices for a while; CPUs and memory are in its state files.
     assert all(asks_for_devices(refusal) for refusal in bench.overtaken), "\n".join(bench.evidence)
     few = max(1, bench.scenario.pods // 100)
     assert len(bench.raced) <= few, f"{len(bench.raced)} pods lost races:\n" + "\n".join(bench.evidence)

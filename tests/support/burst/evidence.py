@@ -46,8 +46,8 @@ class Scene(msgspec.Struct, frozen=True):
         return times
 
     def is_race(self, others_prefix: str, lag: float = 0.0) -> bool:
-        """Whether a pod of another scheduler, by its name's beginning, came to the node just before this one, where
-        the service hears of what happens up to `lag` seconds later."""
+        """Returns whether another scheduler's pod (by prefix of its name) was bound to the node just before this pod.
+        The service sees events up to `lag` seconds late."""
         times = self.times()
         own_time = times.get(self.pod, {}).get("assigned", 0.0)
         other_times = [
@@ -56,14 +56,14 @@ class Scene(msgspec.Struct, frozen=True):
         return any(own_time - _RACE_S - lag <= moment <= own_time for moment in other_times)
 
     def is_overtaken(self, lag: float = 0.0) -> bool:
-        """Whether the kubelet went down after the pod was decided, or before and nobody could have said so yet: its
-        device plugins may not be back in time. The service hears of objects up to `lag` seconds later."""
+        """Returns whether the kubelet restarted after the decision, or before it and unreported: its device plug-ins
+        may not be back in time. The service sees objects up to `lag` seconds late."""
         decided = self.times().get(self.pod, {}).get("decided", 0.0)
         restarts = [moment for moment, event in self.history if event == "kubelet restarts"]
         return any(moment > decided or self._is_untold(moment, decided - lag) for moment in restarts)
 
     def _is_untold(self, restart: float, decided: float) -> bool:
-        """Whether the exporter had not written anything about the kubelet as it is now, and still had time for it."""
+        """Returns whether the exporter had not yet reported the restarted kubelet, within its time limit."""
         is_told = any(looked >= restart and written < decided - _DECIDING_S for looked, written in self.told)
         return not is_told and decided < restart + self.slowest + _DECIDING_S
 

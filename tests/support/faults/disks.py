@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-# Of every file system, so that none of those mounted below the root is left out; what the kernel makes up stays.
+# Applies to every mounted file system below the root, except for virtual file systems.
 _READ_ONLY: Final = """
 mount --make-rprivate /
 for point in $(awk '$5 !~ "^/(proc|sys|dev)(/|$)" {print $5}' /proc/self/mountinfo | sort -ur); do

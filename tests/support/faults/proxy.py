@@ -1,7 +1,7 @@
-"""An HTTP proxy before an API server that spoils what passes through it.
+"""An HTTP proxy in front of an API server that injects faults.
 
-The daemon's kubeconfig names the proxy, so the same faults meet the embedded API server and a real one. Answers pass
-unchanged unless a fault matches; of a watch each line may be edited, repeated, left out or cut.
+The daemon's kubeconfig names the proxy, so the same faults apply to the embedded and to a real API server. Answers pass
+unchanged unless a fault matches; each line of a watch may be edited, repeated, left out or cut.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from aiohttp import web
 
 from sandbox.apiserver import kubeconfig
 
-# Of one hop alone (RFC 9110, 7.6.1), and what the client library has already undone.
+# Hop-by-hop headers (RFC 9110, 7.6.1), and encodings that the client library has already decoded.
 _OF_THE_HOP: Final = frozenset(("connection", "keep-alive", "transfer-encoding", "content-length", "content-encoding"))
 
 
@@ -64,11 +64,11 @@ class Asked(NamedTuple):
 
 @dataclass(eq=False)
 class Fault:
-    """What happens to the requests it matches, the next `count` of them or all.
+    """A fault of the matching requests, for the next `count` of them or for all.
 
-    `delay` seconds go by before an answer. `answer` (status, headers, body) comes instead of the server's, `garbage`
-    instead of HTTP. `swallow`: requests are taken, and nothing comes back; what open watches have to say waits.
-    `edit` changes lines of watches, those that are open too.
+    `delay` is in seconds before an answer. `answer` (status, headers, body) replaces the server's answer, `garbage`
+    replaces HTTP. `swallow`: requests get no answer, and events of open watches wait. `edit` changes lines of watches,
+    open watches included.
     """
 
     method: str = "*"
@@ -112,15 +112,15 @@ class FaultProxy:
 
     @property
     def url(self) -> str:
-        """Where it listens, by plain HTTP."""
+        """The proxy's URL, for plain HTTP."""
         return f"http://{f'[{self._host}]' if ':' in self._host else self._host}:{self._port}"
 
     def kubeconfig(self, path: Path) -> Path:
-        """Writes one that leads here."""
+        """Writes a kubeconfig with the proxy's URL."""
         return kubeconfig.write(path, self.url)
 
     async def __aenter__(self) -> Self:
-        # The server of a sandbox has a certificate of its own making.
+        # The sandbox's server has a self-signed certificate.
         connector = aiohttp.TCPConnector(limit=0, ssl=False)
         self._session = aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None))
         application = web.Application(client_max_size=64 << 20)
@@ -141,7 +141,7 @@ class FaultProxy:
     # Faults
 
     async def down(self) -> None:
-        """As if the server were killed: nobody listens, every connection is reset."""
+        """Acts as a killed server: closes the port, and resets every connection."""
         site, self._site = self._site, None
         if site is not None:
             await site.stop()

@@ -39,13 +39,13 @@ class Site:
     session: aiohttp.ClientSession
 
     def add_node(self, name: str, free: int) -> None:
-        """A node of one zone with so many CPUs left."""
+        """Creates a node with a zone with `free` CPUs."""
         self.server.create("nodes", {"metadata": {"name": name}, "status": NODE_STATUS})
         self.report(name, free)
 
     def report(self, name: str, free: int) -> None:
-        """Its exporter's word."""
-        # Nothing is held, so that no pod can be taken for one of which the numbers tell.
+        """Writes the node's NRT object."""
+        # Nothing is in use, so that the service cannot attribute used CPUs to a pod.
         cpu = {"name": "cpu", "capacity": "8", "allocatable": str(free), "available": str(free)}
         topology = {
             "metadata": {"name": name},
@@ -121,7 +121,7 @@ class Site:
 
 
 def pod(name: str, cpus: int) -> dict[str, Any]:
-    """Guaranteed, of one container."""
+    """Returns a Guaranteed pod with a container."""
     amounts = {"cpu": str(cpus), "memory": "1Mi"}
     return {
         "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"},
