@@ -36,7 +36,7 @@ def verdict(before: Figure, now: Figure) -> Verdict:
 
 
 def table(before: Results, now: Results) -> str:
-    """Returns a table of the figures that have changed, and the names of figures that only one run has."""
+    """Returns a table of the changed figures, and the names of figures that are missing in either run."""
     pairs = list(_pairs(before, now))
     rows = [
         [part, new.name, f"{old.value:g}", f"{new.value:g} {new.unit}", _ratio(old, new), change]

@@ -1,4 +1,4 @@
-"""Requests of Volcano's extender plug-in for tests: the recorded ones, with other pods and nodes put in."""
+"""Requests of Volcano's extender plug-in: recorded requests, with the pods and nodes of a test."""
 
 from __future__ import annotations
 

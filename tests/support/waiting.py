@@ -1,9 +1,9 @@
-"""Decisions on simulated time: a full cluster, everything that happens on it late by a random while, and the truth.
+"""Decisions on simulated time: a full cluster whose events reach the service with random delays.
 
-Each node's kubelet is the one-node model. What it does reaches the ledger as it would through the API: pods' events,
-reports, the end of a pod that its kubelet knows first. Counted are pods that a kubelet refused after we had said yes,
-and questions that were answered with no although a node would take the pod once all that is on its way there has come;
-and pods of which the ledger is certain where they lie, before a report tells, and that lie elsewhere.
+Each node's kubelet is the kubelet model. Its actions reach the ledger as through the API: events of pods, reports, and
+ends of pods that the kubelet knows first. The simulation counts three kinds of wrong answers: a kubelet refuses a pod
+after a positive answer; a negative answer although a node would admit the pod after all pods on their way; and a
+placement that the ledger holds for certain before a report, but that is wrong.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class _Pod(msgspec.Struct):
 
 
 class Simulation:
-    """`run` plays a minute and a quarter. `foreign` is the share of pods that somebody else binds. Reports of late
-    exporters come up to half a minute after what they tell of."""
+    """`run` plays 75 seconds. `foreign` is the share of pods that another scheduler binds. Reports of `late` exporters
+    are up to 30 seconds late."""
 
     def __init__(self, seed: int, *, nodes: int = 3, pods: int = 150, foreign: float = 0.0, late: bool = False) -> None:
         self._late: set[str] | None = set() if late else None
@@ -160,7 +160,7 @@ class Simulation:
 
     def _bound(self, pod: _Pod, name: str, *, is_ours: bool) -> None:
         self._later(self._between(0.0, 0.03), lambda: self.service.put(pod.on(name)) and None)
-        # Its kubelet takes one pod after the other, in the order of the API server.
+        # The kubelet admits pods serially, in the order of the API server.
         start = max(self._busy_until[name], self.service.clock.now + 0.02)
         self._busy_until[name] = start + self._between(0.005, 0.15)
         self._later(self._busy_until[name] - self.service.clock.now, lambda: self._admit(pod, name, is_ours=is_ours))

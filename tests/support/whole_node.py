@@ -1,7 +1,7 @@
-"""A node with everything on it: emulated kubelet, exporter, scheduler service, and kube-scheduler's cycles.
+"""A whole node: emulated kubelet, exporter, scheduler service, and kube-scheduler's cycles.
 
-Two NUMA nodes of six CPUs, of which the first has one for the system, and of two GPUs each. The kubelet and the
-exporter are processes that can be killed; or they are hollow, where other exporters than ours are wanted.
+The node has two NUMA nodes with six CPUs and two GPUs each; CPU 0 is reserved for the system. The kubelet and the
+exporter are processes that a test can kill, or hollow, for tests of other exporters.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""One pod against 5,000 loaded nodes of 8 NUMA nodes and 5 resources, beside a loop over the model.
+"""Decisions about a pod and 5,000 loaded nodes of 8 NUMA nodes and 5 resources, compared with a loop over the model.
 
-Cold is a shape of pod never asked before, with the counts of all nodes in place.
+A cold decision is about a new shape of pod, with up-to-date arrays of all nodes.
 """
 
 from __future__ import annotations

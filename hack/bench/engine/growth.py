@@ -1,4 +1,4 @@
-"""What a decision costs as the cluster grows, and as its machines have more NUMA nodes."""
+"""The cost of a decision by number of nodes, and by number of NUMA nodes per machine."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Servers as loaded as those of a cluster in use, by the model's own admissions.
+"""Servers with the load of a productive cluster, made by admissions of the kubelet model.
 
-A few dozen or hundred are made and put in under many names, so that a cluster takes seconds to make.
+A hundred distinct servers serve under many names, so that a cluster takes seconds to make.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ KINDS = (Kind(8, 64, 1, 4), Kind(16, 128, 1, 8), Kind(12, 96, 2, 4), Kind(16, 64
 def loaded(
     rng: Random, policy: str, kind: Kind, zones: int = ZONES, version: KubeletVersion = NEWEST_RECORDED
 ) -> Kubelet:
-    """A server with as many random pods as it took, some of them gone again."""
+    """Returns a server filled with random pods, of which a quarter has ended."""
     total = zones * kind.cores
     numa = tuple(
         NumaNode(

@@ -73,7 +73,7 @@ class Kubelet:
         self._change()
 
     def _change(self) -> None:
-        # The emulated kubelet's own time is not the exporter's: its answers are ready before anybody can ask.
+        # The kubelet's own time does not count: its answers are ready before the exporter's call.
         self._now = self._observe()
         podresources.prepare(self._now)
 

@@ -86,7 +86,7 @@ async def _idle(process: psutil.Process, api: Api) -> list[Figure]:
 async def _admissions(kubelet: Kubelet, arrivals: Arrivals) -> list[float]:
     times = []
     for number in range(PODS):
-        # Apart by more than the limit of syncs, as admissions on one node are.
+        # A pause beyond the rate limit of syncs, as between admissions on a real node.
         await asyncio.sleep(0.15)
         since = kubelet.admit(f"new-{number}", number % 8)
         times.append(await arrivals.next(since))

@@ -1,6 +1,6 @@
-"""Pods that are decided one after the other, as kube-scheduler does it, and that the watch has brought before.
+"""Serial decisions about pods as kube-scheduler makes them, about pods that the watch has delivered before.
 
-A pod that nobody has heard of may hold no place, so deciding it would cost less than it does.
+An unknown pod gets no reservation, so that its decision would cost less than in production.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _PAUSE_S: Final = 0.003
 
 
 class Times(NamedTuple):
-    """Milliseconds of the calls of one run: on the wall until the answer was there, and of CPU of the service with what
-    it does after the answer. `cpu` is of a pod."""
+    """Milliseconds of the calls of a run: on the wall until the answer, and CPU time of the service including its work
+    after the answer. `cpu` is per pod."""
 
     filter: list[float]
     prioritize: list[float]
@@ -35,7 +35,7 @@ class Times(NamedTuple):
 
 
 class Asking:
-    """Pods one after the other, as kube-scheduler decides them. `gone` makes the service forget all of them."""
+    """Sends pods serially, as kube-scheduler does. `gone` deletes all of them."""
 
     def __init__(self, service: Service, caller: Caller, api: str) -> None:
         self._service = service
@@ -65,7 +65,7 @@ class Asking:
         per_second: float = 0.0,
         names_of: Callable[[], bytes] | None = None,
     ) -> Times:
-        """Some pods, about all nodes, or a part of them, or others each time; `per_second` 0 is as fast as it goes."""
+        """Decides `count` pods about all nodes, a part of them, or `names_of`; `per_second` 0 is the maximum rate."""
         times = Times([], [], [], [], 0.0)
         shapes = [number % len(metal.SHAPES) for number in range(count)]
         pods = self._come([(shape, self._number + at if new_shapes else 0) for at, shape in enumerate(shapes)])

@@ -1,4 +1,4 @@
-"""What a client that misuses a port costs kube-scheduler: filters a second, with and without the attack."""
+"""The effect of a hostile client on kube-scheduler: filters per second, with and without the attack."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PAGES: Final = frozenset({"pipelined /explain", "/explain", "/ui", "unknown pag
 
 
 def attacks(service: Service, asking: Asking) -> list[Figure]:
-    """Each attack between two runs without it."""
+    """Measures each attack between two runs without the attack."""
     seconds = STORM_S / 2
     body = asking.question()
     figures, before = [], _rate(service, asking, body, seconds)
@@ -67,7 +67,7 @@ class _Rate(NamedTuple):
 
 
 def _rate(service: Service, asking: Asking, body: bytes, seconds: float) -> _Rate:
-    """Of filters one after the other, so that the service does nothing else."""
+    """Returns the rate of serial filters, while the service has no other work."""
     cpu, since, count = service.cpu_ms(), time.perf_counter(), 0
     while time.perf_counter() - since < seconds:
         asking.caller.post("filter", body)

@@ -1,4 +1,4 @@
-"""The figures of one run of questions."""
+"""The figures of a run of calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WHOLE_TARGETS: Final[tuple[Targets, Targets]] = ((1.2, None), (1.0, None))
 
 
 def calls(title: str, times: Times, targets: tuple[Targets, Targets]) -> list[Figure]:
-    """On the wall, and of CPU of the service; `targets` of filter and of prioritize."""
+    """Returns times on the wall and CPU times of the service; `targets` are for filter and prioritize."""
     filters, priorities = targets
     filter_cpu, prioritize_cpu = map(statistics.median, (times.filter_cpu, times.prioritize_cpu))
     medians = statistics.median(times.filter), statistics.median(times.prioritize), filter_cpu, prioritize_cpu
@@ -33,7 +33,7 @@ def calls(title: str, times: Times, targets: tuple[Targets, Targets]) -> list[Fi
 
 
 def under_events(title: str, times: Times, targets: tuple[Targets, Targets]) -> list[Figure]:
-    """On the wall alone: the CPU of a call cannot be told from that of the events."""
+    """Returns times on the wall only: the CPU time of a call cannot be separated from that of the events."""
     medians = statistics.median(times.filter), statistics.median(times.prioritize)
     say(title + ": filter {:.2f}, prioritize {:.2f} ms".format(*medians))
     return [

@@ -47,7 +47,7 @@ async def measure() -> PartResults:
             figures += _strategy(work, api, strategy)
         figures += _tls(work, api)
         figures += _attacked(work, api)
-    # Three times as many, and nothing beside it: the catalogue of the other has ended.
+    # Three times as many nodes, after the first catalogue has ended.
     return PartResults(figures + _large(servers))
 
 
@@ -69,7 +69,7 @@ def _large(servers: Sequence[metal.Server]) -> list[Figure]:
 
 
 def _late(service: Service, cluster: str = "") -> Figure:
-    """How often the event loop was kept by somebody, of all looks at it since the start."""
+    """Returns the share of measurements since the start in which the event loop was blocked."""
     lag = "event_loop_lag_seconds"
     looks = service.metric(f"{lag}_count")
     late = looks - service.metric(f'{lag}_bucket{{le="0.01"}}')
@@ -173,7 +173,7 @@ def _attacked(work: Path, api: str) -> list[Figure]:
 
 
 def _naive(servers: Sequence[metal.Server], filter_ms: float) -> list[Figure]:
-    """What a loop over the nodes in Python takes, as an extender without the engine would be."""
+    """Measures a Python loop over the nodes, as an extender without the engine would run."""
     since = time.thread_time()
     for shape in range(len(metal.SHAPES)):
         needs = pods.needs(pods.decode(metal.extender_pod(shape, "new")))

@@ -1,7 +1,7 @@
-"""A cluster of loaded bare-metal servers as the API server shows it: NRTs by our exporter, and pods, as templates.
+"""Templates of a cluster of loaded bare-metal servers: NRTs by topowise-exporter, and pods.
 
-Some dozens of servers of 8 NUMA nodes and 5 resources are loaded by the model with pods it admits. Every name of a
-node in what they show is a placeholder, so that one server stands for any number.
+The kubelet model loads some dozens of servers of 8 NUMA nodes and 5 resources with pods. Node names in their objects
+are placeholders, so that a server serves as template of any number of nodes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, Mach
 
 GI: Final = 1 << 30
 GPU, NIC, PAGES = "nvidia.com/gpu", "intel.com/e810_vf", "hugepages-1Gi"
-# What is replaced in templates. They are long enough for no other text to be one of them.
+# Placeholders in templates, which occur in no other text.
 NODE, NAME, UID, VERSION = b"@NODE-NAME@", b"@POD-NAME@", b"@POD-UID@", b"@VERSION@"
 
 DISTINCT: Final = 50
@@ -30,7 +30,7 @@ _CREATED = "2026-11-20T06:25:24Z"
 
 
 class Kind(NamedTuple):
-    """A model of server: cores and GiB, pages of 1 GiB, GPUs and virtual functions of one NUMA node."""
+    """A model of server: cores, GiB, hugepages of 1 GiB, GPUs and virtual functions of a NUMA node."""
 
     cores: int
     memory: int
@@ -43,7 +43,7 @@ KINDS: Final = (Kind(12, 96, 8, 1, 8), Kind(10, 96, 8, 2, 4), Kind(16, 128, 8, 1
 
 
 class Container(NamedTuple):
-    """Requests and limits of one container; `kind` is "app", "init" or "sidecar"."""
+    """Requests and limits of a container; `kind` is "app", "init" or "sidecar"."""
 
     amounts: dict[str, str]
     is_guaranteed: bool = True
@@ -77,12 +77,12 @@ SHAPES: Final[tuple[tuple[Container, ...], ...]] = (
     _one("12", "48Gi"),
     _one("40", "150Gi"),
 )
-# Most pods of a cluster are small; the large ones are asked about as often as the others.
+# Most running pods are small; calls are about large pods as often as about small pods.
 _OFTEN: Final = (0, 1, 2, 2, 3, 4, 4, 5, 6, 7, 8, 8, 9, 10, 11, 11, 12, 13, 14, 15, 16)
 
 
 class Server(NamedTuple):
-    """One loaded server. `reports` are its NRT without and with its newest pod, `pods` the others as part of a list."""
+    """A loaded server. `reports` are its NRT without and with the newest pod, `pods` the older pods, part of a list."""
 
     kubelet: Kubelet
     reports: tuple[bytes, bytes]
@@ -90,13 +90,13 @@ class Server(NamedTuple):
 
 
 def servers(policy: str) -> list[Server]:
-    """All distinct servers, the same at every call."""
+    """Returns the distinct servers, equal at every call."""
     rng = Random(policy)
     return [_server(rng, policy, KINDS[number % len(KINDS)], number) for number in range(DISTINCT)]
 
 
 def node(name: str, number: int) -> bytes:
-    """A v1.Node, as far as it matters here."""
+    """Returns a v1.Node with the relevant fields."""
     labels = {"kubernetes.io/hostname": name, "kubernetes.io/arch": "amd64", "node.kubernetes.io/instance-type": "m1"}
     metadata = {"name": name, "uid": f"a7d1{number:08}", "resourceVersion": "1000", "labels": labels}
     return msgspec.json.encode({"metadata": metadata, "spec": {}, "status": {"images": [{"names": ["x" * 60]}] * 30}})
@@ -140,7 +140,7 @@ def _server(rng: Random, policy: str, kind: Kind, number: int) -> Server:
     kubelet = Kubelet(machine, configuration)
     names: dict[str, tuple[str, str]] = {}
     documents: list[dict[str, Any]] = []
-    # One more than are listed: that one comes and goes in the reports, and the API server has not yet told of it.
+    # The last pod occurs in reports only: the API server's watch has not delivered it yet.
     while len(documents) < PODS + 1:
         place = PODS - len(documents)
         shape = rng.choice(_OFTEN) if documents else 0
@@ -226,7 +226,7 @@ def _document(
     started: str = "",
     extra: int = 0,
 ) -> dict[str, Any]:
-    """A v1.Pod of the usual size, most of which nobody here looks at."""
+    """Returns a v1.Pod of the usual size; topowise ignores most of its fields."""
     lists = _containers(shape, extra)
     return {
         "metadata": _metadata(shape, namespace, name, uid, started, is_assigned=bool(node_name)),

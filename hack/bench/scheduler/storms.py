@@ -1,4 +1,4 @@
-"""The ledger under fire: hundreds of changed reports and a thousand pod events a second."""
+"""The service under load: hundreds of changed reports and a thousand pod events per second."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _REPORTS: Final = 'reports_total{precision="exact"}'
 
 
 def storms(service: Service, asking: Asking, api: str) -> list[Figure]:
-    """Events on the watches while kube-scheduler decides a pod each 10 ms, and nothing but events."""
+    """Measures events on the watches with and without a pod decision every 10 ms."""
     figures = []
     calm = asking.run(round(STORM_S / 2 * _PODS_PER_SECOND), per_second=_PODS_PER_SECOND)
     asking.gone()

@@ -1,6 +1,6 @@
-"""Why something went wrong, where there is a reason that nobody could have known better; "" where there is none.
+"""Finds the cause of a wrong answer that the service could not have avoided; "" if there is no such cause.
 
-The reasons are looked for in what truly happened: what the node, the API server and the service had at that moment.
+The causes follow from the true state of the node, the API server and the service at that moment.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ _CHANGES = ("admitted:", "started", "ended")
 
 
 def of_refusal(world: World, seen: Scene) -> str:
-    """Of a pod that its kubelet refused."""
+    """Returns the cause of a kubelet's refusal."""
     if seen.is_race("default/blind", world.weather.lag):
         return "another scheduler's pod was bound there at the same moment"
     if seen.refusal.pod.metadata.uid in world.referee.unreported:
         return _UNREPORTED
-    # What a restart takes away for a while are devices; CPUs and memory are those of its files.
+    # A kubelet's restart loses devices for a while; CPUs and memory are in its state files.
     if asks_for_devices(seen.refusal) and seen.is_overtaken(world.weather.lag):
         return "its kubelet went down, and nobody could have told in time"
     kubelet = world.fleet.nodes[seen.refusal.node].kubelet
@@ -87,8 +87,8 @@ def of_left_out(world: World, info: PodInfo, name: str, refused: Refused | None,
 
 
 def _counts_otherwise(world: World, info: PodInfo, name: str) -> bool:
-    """Whether the sums of the pods there leave no room, as kube-scheduler counts them, and those of their containers
-    do: a kubelet without the gate PodLevelResources goes by these."""
+    """Returns whether the pod fits by the sums of containers, but not by the sums of pods that kube-scheduler computes.
+    A kubelet without the gate PodLevelResources uses the sums of containers."""
     present, node = [*world.scheduler.pods_on(name), info], world.scheduler._cache.get(name)
     allocatable = {} if node is None else node.allocatable
 
@@ -102,8 +102,8 @@ def _counts_otherwise(world: World, info: PodInfo, name: str) -> bool:
 
 
 def gives_twice(kubelet: Kubelet) -> bool:
-    """Whether two have one CPU, or one that somebody has is free: what a kubelet takes for a whole socket is measured
-    by the average (cpu_packing.py)."""
+    """Returns whether two pods have the same CPU, or an allocated CPU is free: a kubelet measures a whole socket by the
+    average (cpu_packing.py)."""
     if kubelet.cpu is None:
         return False
     taken = 0
@@ -118,9 +118,8 @@ def gives_twice(kubelet: Kubelet) -> bool:
 
 
 def _has_too_much_room(world: World, seen: Scene) -> bool:
-    """Whether its kubelet would have taken the pod if another had not ended, or been done with its init containers,
-    after the service could know of it: an init container that finds room on another NUMA node ties those after it to
-    that one."""
+    """Returns whether the kubelet would have admitted the pod if no other pod or init container had ended after the
+    service's last knowledge: an init container on another NUMA node ties later containers to that NUMA node."""
     node, pod, heard = world.fleet.nodes[seen.refusal.node], seen.refusal.pod, world.weather.lag + _DECIDING_S
     decided = seen.times().get(seen.pod, {}).get("decided", seen.refusal.at)
     there = [sent.pod for sent in world.scheduler.pods_on(seen.refusal.node) if node.kubelet.runs(sent.uid)]
@@ -129,8 +128,8 @@ def _has_too_much_room(world: World, seen: Scene) -> bool:
 
 
 def _has_unseen_ends(world: World, seen: Scene) -> bool:
-    """Whether the service, had it known of the ends before it started, would have seen that the pod would be refused:
-    an init container that finds room elsewhere ties those after it to that NUMA node."""
+    """Returns whether the service would have predicted the refusal if it had known the ends before its start: an init
+    container on another NUMA node ties later containers to that NUMA node."""
     name, pod = seen.refusal.node, seen.refusal.pod
     state, history = world.replica.service.ledger.node_states.of(name), world.fleet.nodes[name].lifecycle.history
     if state is None or state.kubelet is None:
@@ -147,15 +146,15 @@ def _has_unseen_ends(world: World, seen: Scene) -> bool:
 
 
 def takes_beside(before: Kubelet, there: Iterable[pods.Pod], pod: pods.Pod) -> bool:
-    """Whether a node in an earlier state takes those that have come since, and after them this pod."""
+    """Returns whether a node in an earlier state admits the pods that arrived since, and after them this pod."""
     trial = before.fork()
     come = [arrival for arrival in there if arrival.metadata.uid not in before.active]
     return all(trial.admit(arrival).admitted for arrival in (*come, pod))
 
 
 def of_devices(truth: Kubelet, reported_kubelet: Kubelet, coming: Sequence[pods.Pod], pod: pods.Pod) -> str:
-    """Whether a node decides otherwise of the pod, after those on their way there, if it has no devices but those that
-    it is `told` to have, or plugins give the first that are free, or both."""
+    """Returns the cause if devices explain the decision: the node would decide otherwise, after the `coming` pods, with
+    its reported devices only, or with plug-ins that prefer the first free devices, or both."""
 
     def takes(node: Kubelet, *, has_preferences: bool) -> bool:
         trial = node.fork()
@@ -174,8 +173,8 @@ def of_devices(truth: Kubelet, reported_kubelet: Kubelet, coming: Sequence[pods.
 
 
 def is_drawn(truth: Kubelet, coming: Sequence[pods.Pod], pod: pods.Pod) -> bool:
-    """Whether a node would decide otherwise of a pod if it, and those on their way there, were given the devices that
-    the model takes."""
+    """Returns whether a node would decide otherwise if the pod and the `coming` pods got the devices that the model
+    chooses."""
     drawn, plain = truth.fork(), truth.fork()
     plain.devices.chooser = None
     for arrival in coming:
@@ -185,7 +184,7 @@ def is_drawn(truth: Kubelet, coming: Sequence[pods.Pod], pod: pods.Pod) -> bool:
 
 
 def _is_given_again(world: World, seen: Scene) -> bool:
-    """Whether its kubelet would have taken the pod had it not restarted since its exporter looked at it."""
+    """Returns whether the kubelet would have admitted the pod without its restart since the exporter's last look."""
     restart = max((moment for moment, event in seen.history if event == "kubelet restarts"), default=0.0)
     if restart < seen.looked_at:
         return False
@@ -197,7 +196,7 @@ def _is_given_again(world: World, seen: Scene) -> bool:
 
 
 def takes_once_started(node: Kubelet, before: Iterable[str], pod: pods.Pod) -> bool:
-    """Whether a node takes the pod if the init containers of those that were there before (uids) hold nothing."""
+    """Returns whether a node admits the pod if the init containers of the pods `before` (uids) have no allocations."""
     trial = node.fork()
     for uid in before:
         trial.start(uid)
@@ -205,16 +204,16 @@ def takes_once_started(node: Kubelet, before: Iterable[str], pod: pods.Pod) -> b
 
 
 def _looked(world: World, name: str) -> float:
-    """When the node was looked at for the report that the service has."""
+    """Returns the time of the exporter's look behind the report that the service has."""
     state, reports = world.replica.service.ledger.node_states.of(name), list(world.fleet.nodes[name].reporter.reports)
     is_heard = state is None or state.report is None or state.report.version == reported(world).get(name)
-    # Of what was written in the last seconds nobody can tell how much has come.
+    # Reports of the last seconds may or may not have reached the service.
     come = asyncio.get_running_loop().time() - (0.0 if is_heard else world.weather.lag + _HEARING_S)
     return max((looked for looked, written in reports if written <= come), default=0.0)
 
 
 def reported(world: World) -> dict[str, str]:
-    """The nodes that have an object, with its version."""
+    """Returns the version of each node's object, by name of node."""
     objects = world.server.store.objects("noderesourcetopologies.topology.node.k8s.io")
     return {document["metadata"]["name"]: document["metadata"]["resourceVersion"] for document in objects}
 

@@ -77,15 +77,15 @@ def judge(pod: pods.Pod, text: str, known: Known, truth: Truth) -> str:
         return _difference(pod, reported, courses, truth)
     if courses.half and not admits(courses.doubled(reported), pod):
         return HALF
-    # Where it is nominated a pod is told the reason of the first of all ways that refuses it.
+    # On its nominated node, a pod gets the reason of the first placement that refuses it.
     cause = _in_some_way(pod, reported, courses)
     is_nominated = any(known_pod.uid == pod.metadata.uid for known_pod in known.pods)
     return cause if is_nominated else ORDER if cause == UNCERTAIN else ""
 
 
 def _uncertain(pod: pods.Pod, known: Known, truth: Truth) -> str:
-    """There is a pod of which the report does not tell all, that holds something, and of all ways in which it may lie
-    there is one in which the kubelet refuses the pod."""
+    """Returns the cause if the report lacks a part of another pod's allocation, and the kubelet refuses the pod under
+    some possible placement of the other pod."""
     courses = Courses(known, pod.metadata.uid)
     reported = courses.told()
     if courses.open and not admits(reported, pod):
@@ -113,8 +113,8 @@ def _in_some_way(pod: pods.Pod, reported: Kubelet, courses: Courses) -> str:
 
 
 def _unconfirmed(pod: pods.Pod, known: Known, truth: Truth) -> str:
-    """The object that was heard says so, after a restart, and the pod is one to which a kubelet may give what is in
-    doubt. A kubelet that restarts may have another configuration, so the present one does not count."""
+    """Returns the cause if the received object has doubts after a restart, and a kubelet may give the pod the doubtful
+    resources. The restarted kubelet may have another configuration, so the present configuration does not matter."""
     if known.report is None or not any(restart <= known.report.at for restart in truth.restarts):
         return ""
     needs = pods.needs(pod)

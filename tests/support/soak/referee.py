@@ -1,4 +1,4 @@
-"""Watches one cluster and counts what goes wrong there, each by its cause (judgement.py, causes.py)."""
+"""Watches a cluster and counts wrong answers by cause (judgement.py, causes.py)."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Referee:
             if truth is None:
                 continue
             cause = self._judge(answer.pod, name, text, truth)
-            # One node without a cause is enough.
+            # A single node without a cause is enough.
             if not cause or uid not in self._wrong:
                 self._wrong[uid] = cause
             if not cause:
@@ -114,7 +114,7 @@ class Referee:
             self._tell(description, refusal.node, refusal.pod)
 
     def finish(self) -> None:
-        """Nothing moves any more: whoever waits beside room is left out."""
+        """Ends the game when nothing changes any more: counts pods that wait although a node would admit them."""
         for info in self._world.scheduler.pending:
             for name, node in self._world.fleet.nodes.items():
                 if not _knows(node, info) or (truth := self.truth(info.pod, name)) is None:
@@ -134,7 +134,7 @@ class Referee:
         self.tally.seconds = self._waits.seconds(_now(), gone)
 
     def truth(self, pod: pods.Pod, name: str) -> Truth | None:
-        """What is true of a node now, None if its kubelet would not take the pod after those on their way there."""
+        """Returns the true state of a node, None if its kubelet would refuse the pod after the pods on their way."""
         world, node, uid = self._world, self._world.fleet.nodes[name], pod.metadata.uid
         model, there = node.kubelet.model, self._objects()
         gone = {event[: event.index(end)] for _, event in node.lifecycle.history for end in _GONE if end in event}

@@ -32,7 +32,7 @@ class _LoopClock(Clock):
 
 
 class Replica:
-    """`service` is the one that lives, since `began`."""
+    """A replica; `service` is its running process, since `began`."""
 
     def __init__(self, api: Api, heard: Heard) -> None:
         self._api = api

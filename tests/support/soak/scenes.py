@@ -95,7 +95,7 @@ def _devices(rng: Random, ids: list[int]) -> Iterator[DevicePlugin]:
 
 
 def pod(rng: Random, name: str, empty: Sequence[EmulatedNode]) -> Json:
-    """The spec of a pod of any kind, which nearly always one of these nodes would take."""
+    """Returns a random pod, which some of the empty nodes would admit in nearly all cases."""
     while True:
         spec = _pod(rng, name, rng.choice((1, 1, 1, 1, 4, 16, 64)))
         document = {"metadata": {"name": name, "uid": name}, "spec": spec}

@@ -31,7 +31,7 @@ class Limit(msgspec.Struct, frozen=True):
 
 
 class Waits:
-    """Of one cluster: pods by uid. Times are seconds."""
+    """The waits of a cluster's pods by uid, in seconds."""
 
     def __init__(self) -> None:
         self._open: dict[str, tuple[float, str]] = {}

@@ -1,4 +1,4 @@
-"""One random cluster from its first node to the time when nothing moves any more; what happens there follows a seed."""
+"""A random cluster from its first node until nothing changes any more; a seed determines all events."""
 
 from __future__ import annotations
 
@@ -202,8 +202,8 @@ class World:
 
 
 def play(seed: int, *, pods: int = 80, plant: Plant | None = None) -> Tally:
-    """What came of one cluster; a defect may be planted. Raises AssertionError for a defect that a daemon would have
-    logged and gone on."""
+    """Plays a cluster, optionally with a planted defect, and returns its tally. Raises AssertionError for an exception
+    that a daemon would only log."""
     # Back-offs and the length of watches are drawn by modules that take no generator.
     random.seed(seed)
     world, was_disabled = World(seed, pods=pods, plant=plant), logging.root.manager.disable
@@ -219,7 +219,7 @@ def play(seed: int, *, pods: int = 80, plant: Plant | None = None) -> Tally:
 
 
 class Defects(logging.Handler):
-    """Exceptions that nobody expected, by which one object or one answer is lost and not the daemon."""
+    """Collects unexpected exceptions, which cost a daemon an object or an answer."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)

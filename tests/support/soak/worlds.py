@@ -1,9 +1,9 @@
-"""The states of a node that agree with what a service has heard of it. A refusal is right if a kubelet in one refuses.
+"""The possible states of a node, given a service's knowledge. A refusal is right if a kubelet in a state refuses.
 
-A world is a node at the last look that was heard, and after it a course of events: pods come, start and go. Each event
-has a window in which it must have happened, so each choice of a time for each of them is a world. Ends of which nobody
-has heard yet are events too, and so is the choice that a kubelet has among devices. What is tried is drawn by what is
-known, so that the same is found twice.
+A world is the node at the exporter's last received look, followed by a course of events: pods arrive, start and end.
+Each event has a window of time, and each choice of times is a world. Unreceived ends are events too, and so is a
+kubelet's choice among devices. Worlds are sampled with a seed from the knowledge, so that equal knowledge gives equal
+worlds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Windows = dict[tuple[str, str], tuple[float, float]]
 
 
 class Courses:
-    """The worlds of one node as it is known. `but` is the pod that is asked about."""
+    """The worlds of a node as it is known. `but` is the uid of the pod in question."""
 
     def __init__(self, known: Known, but: str) -> None:
         assert known.look is not None
@@ -39,7 +39,7 @@ class Courses:
         self._pods = {pod.uid: pod for pod in known.pods if pod.uid != but}
         self._views: dict[str, PodView] = {}
         self._but = but
-        # A pod that the service believes there counts with its requests, and lies where the state files have it.
+        # A pod that the service has booked counts with its requests, placed as in the state files.
         booked = sorted(uid for uid in known.look.leftovers if uid in self._pods)
         if booked:
             self._base = self._base.fork()
@@ -48,7 +48,7 @@ class Courses:
 
     @property
     def open(self) -> list[KnownPod]:
-        """The pods of which the last report does not tell all: nobody knows surely where they lie."""
+        """The pods that the last report does not have completely: their placement is uncertain."""
         assert self._known.look is not None
         whole = self._known.look.whole
         return [pod for pod in self._pods.values() if pod.uid not in whole and pod.gone is None]
@@ -61,14 +61,14 @@ class Courses:
         return [uid for uid in self._base.active if uid in self._pods and uid not in whole]
 
     def doubled(self, told: Kubelet) -> Kubelet:
-        """The node if what the look has of pods half admitted is beside them."""
+        """Returns the node with the partial allocations of half-admitted pods in addition to their full allocations."""
         copy = told.fork()
         for uid in self.half:
             copy.admit_view(msgspec.structs.replace(self._view(copy, uid), uid=f"{uid} again"))
         return copy
 
     def told(self, without: Collection[str] = ()) -> Kubelet:
-        """The node after what was heard, in that order; some pods may be left out as if they had gone before."""
+        """Returns the node after the received events in their order, without the pods in `without`."""
         steps = []
         for uid, known_pod in self._pods.items():
             if uid not in self._base.active and uid not in without:
@@ -80,14 +80,14 @@ class Courses:
         return self._played(steps, without=without)
 
     def all(self) -> Iterator[Kubelet]:
-        """Nodes as this one may be, drawn."""
+        """Yields sampled worlds."""
         random = Random(repr(self._known.key))
         unheard = [uid for uid in self._base.active if uid not in self._pods or self._pods[uid].gone is None]
         for number in range(_TRIED if len(self._base.node_ids) <= _WIDE else _TRIED_ON_WIDE):
             yield self._drawn(random, number, unheard)
 
     def _drawn(self, random: Random, number: int, unheard: list[str]) -> Kubelet:
-        """Early ends, late ends, and then any."""
+        """Returns the world of this number: first with early ends, then with late ends, then with random times."""
         known, steps = self._known, []
         removed = self.half if number % 2 else []
         for uid, known_pod in self._pods.items():
