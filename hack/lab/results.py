@@ -64,20 +64,23 @@ def merged(earlier: Results, run: Results) -> Results:
 
 
 def as_json(run: Results) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(run), indent=1) + b"\n"
+    """Returns the JSON document of a run, a line per part, so that diff can compare two runs."""
+    head = msgspec.json.format(msgspec.json.encode({**msgspec.to_builtins(run), "parts": []}), indent=1)
+    parts = b",\n  ".join(map(msgspec.json.encode, run.parts))
+    return head.replace(b'"parts": []', b'"parts": [\n  ' + parts + b"\n ]" if parts else b'"parts": []') + b"\n"
 
 
 def hit_rate(hits: int, misses: int) -> Figure:
-    """In percent."""
+    """Returns the hit rate in percent, "-" without predictions."""
     return round(100 * hits / (hits + misses), 1) if hits + misses else "-"
 
 
 def percentile(values: list[float], share: float) -> float:
-    """The smallest value that so large a share of them does not exceed, 0 of none."""
+    """Returns the smallest value that this share of the values does not exceed, 0 without values."""
     ordered = sorted(values)
     return round(ordered[min(len(ordered) - 1, int(share * len(ordered)))], 3) if ordered else 0.0
 
 
 def read(path: Path) -> Results:
-    """A recorded run."""
+    """Returns a recorded run."""
     return msgspec.json.decode(path.read_bytes(), type=Results)
