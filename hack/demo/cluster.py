@@ -70,7 +70,7 @@ class Cluster:
         return f"http://127.0.0.1:{self.pages_port}"
 
     async def start_api_server(self) -> None:
-        """The embedded API server with the NRT CRD."""
+        """Starts the embedded API server with the NRT CRD."""
         await self.processes.start(
             "apiserver", "sandbox.apiserver", "--kubeconfig-out", str(self.kubeconfig), "--crd", str(CRD)
         )
@@ -106,7 +106,7 @@ class Cluster:
             await self.processes.start(name, "topowise_exporter", "run", "--config", str(config))
 
     async def start_scheduler(self) -> None:
-        """The real scheduler service."""
+        """Starts topowise-scheduler."""
         config = self._write(
             "scheduler.yaml",
             {
@@ -120,17 +120,17 @@ class Cluster:
         await self.processes.start("scheduler", "topowise_scheduler", "serve", "--config", str(config))
 
     async def start_kube_scheduler(self) -> None:
-        """The sandbox's, for pods that people create afterwards: for ours, and as the cluster's default."""
+        """Starts the sandbox's kube-scheduler for later pods, under the demo's name and as the cluster's default."""
         arguments = ("--kubeconfig", str(self.kubeconfig), "--extender", self.extender)
         names = (SCHEDULER, "default-scheduler")
         await self.processes.start("kube-scheduler", "sandbox.kubescheduler", *arguments, *names)
 
     async def api(self) -> Api:
-        """A client of the API server; the caller enters and leaves it."""
+        """Returns a client of the API server; the caller enters and leaves it."""
         return Api(await credentials.load(str(self.kubeconfig)), "demo")
 
     async def until_reported(self, api: Api) -> None:
-        """Until every node has its NodeResourceTopology."""
+        """Waits until every node has its NodeResourceTopology."""
 
         async def reported() -> bool:
             reports = msgspec.json.decode(await api.request("GET", nrt.PATH))
@@ -215,7 +215,7 @@ _KUBELET: Final[dict[str, Any]] = {
 
 
 def _kubelet_config(machine: machines.Machine) -> dict[str, Any]:
-    """A core and a GiB on the first two nodes are the system's; reservedMemory has to sum up to all reservations."""
+    """Reserves a core and a GiB on the first two NUMA nodes; reservedMemory must sum up to all reservations."""
     first, second = machine.nodes[:2]
     return {
         **_KUBELET,

@@ -57,7 +57,7 @@ def _do(args: argparse.Namespace) -> None:
 
 
 def archive(architecture: str) -> Path:
-    """Where its image is, for any engine or cluster to load."""
+    """Returns the archive of the architecture's image."""
     return DIST / f"topowise-{architecture}.tar"
 
 
@@ -130,7 +130,7 @@ def _listing(engine: engines.Engine, name: str, built: list[str]) -> str:
 
 
 def _sign(repository: str) -> None:
-    """By digest: a tag may be moved after it was signed. In a workflow cosign signs as that workflow, without a key."""
+    """Signs by digest, because a tag may move. In a workflow, cosign signs as that workflow, without a key."""
     digest = DIST / "topowise.digest"
     if not digest.exists():
         raise ImageError(f"{digest} is not there; make push first")

@@ -75,7 +75,7 @@ def size(target: Path) -> int:
 
 
 def lock(target: Path) -> Path:
-    """The lock without what the image does not need, hashes and all."""
+    """Returns the lock without the packages that the image does not need, hashes included."""
     target.mkdir(parents=True, exist_ok=True)
     lines = [
         entry

@@ -38,7 +38,7 @@ class Engine:
     command: tuple[str, ...]
 
     def run(self, *arguments: str, timeout: float | None = None) -> str:
-        """What it prints. Raises ImageError with the end of what it complained of."""
+        """Runs the engine, and returns its output. Raises ImageError with the end of its messages."""
         environment = os.environ | {"BUILDAH_ISOLATION": "chroot"}
         try:
             done = subprocess.run(

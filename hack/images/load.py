@@ -30,7 +30,7 @@ def architecture() -> str:
 
 
 def command(archive: Path, into: str, cluster: str) -> list[str]:
-    """What imports the archive. Raises ImageError where nothing here can."""
+    """Returns the command that imports the archive. Raises ImageError if no importer is installed."""
     target = into or next((name for name, words in CLUSTERS.items() if shutil.which(words[0])), "")
     if not target:
         tools = ", ".join(words[0] for words in CLUSTERS.values())

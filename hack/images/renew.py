@@ -27,7 +27,7 @@ _PATIENCE_S: Final = 20
 
 
 def pinned(dockerfile: Path = DOCKERFILE) -> str:
-    """The base that is named there, by digest. Raises ImageError."""
+    """Returns the base that the Dockerfile names, by digest. Raises ImageError."""
     match = _PINNED.search(dockerfile.read_text())
     if match is None:
         raise ImageError(f"{dockerfile.name} has no ARG BASE=HOST/NAME:TAG@sha256:...")
@@ -35,7 +35,7 @@ def pinned(dockerfile: Path = DOCKERFILE) -> str:
 
 
 def renew(dockerfile: Path = DOCKERFILE, *, scheme: str = "https") -> str:
-    """What the tag means now, in the Dockerfile from here on. Raises ImageError."""
+    """Writes the tag's present digest into the Dockerfile. Raises ImageError."""
     text = dockerfile.read_text()
     pinned(dockerfile)
     match = _PINNED.search(text)

@@ -79,7 +79,7 @@ def _up(machines: list[str], before: str) -> Lab:
 
 
 def _test(args: argparse.Namespace) -> int:
-    """A lab that is started for it ends with it."""
+    """Runs the test; a lab that the test has started ends with the test."""
     chosen = args.part or testing.NAMES
     earlier = results.read(_LAST) if args.onto and _LAST.exists() else None
     is_own = not kept.running(running.LINK)

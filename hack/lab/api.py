@@ -39,20 +39,20 @@ class Api:
         self._open = urllib.request.build_opener(*handlers).open
 
     def stream(self, method: str, path: str, body: Any = None, kind: str = "", timeout: float = _TIMEOUT_S) -> Any:
-        """An open answer."""
+        """Opens a request, and returns the open answer."""
         data = None if body is None else json.dumps(body).encode()
         headers = self._headers | {"Content-Type": kind or "application/json"}
         request = urllib.request.Request(self.url + path, data, headers, method=method)
         return self._open(request, timeout=timeout)
 
     def call(self, method: str, path: str, body: Any = None, kind: str = "") -> Json:
-        """The answer. Raises urllib.error.HTTPError."""
+        """Returns the decoded answer. Raises urllib.error.HTTPError."""
         with self.stream(method, path, body, kind) as answer:
             whole: Json = json.load(answer)
         return whole
 
     def find(self, path: str) -> Json | None:
-        """The object, None if it is not there (or not served yet)."""
+        """Returns the object, None if it does not exist (or is not served yet)."""
         try:
             return self.call("GET", path)
         except urllib.error.HTTPError as exc:
@@ -61,7 +61,7 @@ class Api:
             raise
 
     def items(self, path: str) -> list[Json]:
-        """Of a list."""
+        """Returns the items of a list."""
         listed: list[Json] = self.call("GET", path)["items"]
         return listed
 
@@ -69,7 +69,7 @@ class Api:
         return self.call("POST", path, body)
 
     def merge(self, path: str, body: Json) -> Json:
-        """A merge patch."""
+        """Applies a merge patch."""
         return self.call("PATCH", path, body, "application/merge-patch+json")
 
     def delete(self, path: str, grace: int = 0) -> None:
@@ -82,7 +82,7 @@ class Api:
 
 
 def wait(condition: Callable[[], Found | None], seconds: float, event: str, every: float = 0.25) -> Found:
-    """What is found, when it is. Raises LabError."""
+    """Waits until `condition` returns a value, and returns the value. Raises LabError."""
     deadline = time.monotonic() + seconds
     while True:
         value = condition()
@@ -149,7 +149,7 @@ class Watch(threading.Thread):
             self._changed.notify_all()
 
     def until(self, condition: Callable[[dict[str, Json]], Found | None], seconds: float) -> Found | None:
-        """What is found in the objects, None if it is not in time."""
+        """Returns the value of `condition` for the objects, None after the time limit."""
         deadline = time.monotonic() + seconds
         with self._changed:
             while True:

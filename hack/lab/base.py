@@ -116,12 +116,12 @@ class Base:
 
 
 def cache() -> Path:
-    """Where what takes long to make is kept."""
+    """Returns the cache directory."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "topowise-lab"
 
 
 def overlay(key: str) -> bytes:
-    """The files that make a Debian a guest, as a tar archive of root's; `key` may log in."""
+    """Returns the files that make a Debian a guest, as a tar archive owned by root; `key` may log in."""
     whole = io.BytesIO()
     with tarfile.open(fileobj=whole, mode="w") as archive:
         for path in sorted(path for path in _FILES.rglob("*") if path.is_file()):
@@ -161,7 +161,7 @@ def command(folder: Path, mirror: str) -> list[str]:
 
 
 def made(environment: Mapping[str, str] = os.environ) -> Base:
-    """The base, made now if there is none. Raises LabError."""
+    """Returns the base, and makes it first if there is none. Raises LabError."""
     folder = cache()
     folder.mkdir(parents=True, exist_ok=True)
     key = _key(folder)

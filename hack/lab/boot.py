@@ -46,7 +46,7 @@ def load_order(dependencies: str, modules: Iterable[str] = MODULES) -> list[str]
 
 
 def archive(files: Mapping[str, tuple[int, bytes]]) -> bytes:
-    """A cpio archive ("newc") of files by path, each with its mode."""
+    """Returns a cpio archive ("newc") of files by path, each with its mode."""
     whole = b"".join(_entry(number, *entry) for number, entry in enumerate(sorted(files.items()), 1))
     return whole + _entry(0, "TRAILER!!!", (0, b""))
 
@@ -70,7 +70,7 @@ def uncompressed(kernel: bytes) -> bytes:
 
 
 def initrd(root: Path) -> bytes:
-    """Of the root file system's own shell and modules."""
+    """Returns the initrd: the root file system's own shell and modules."""
     (modules,) = (root / "usr/lib/modules").iterdir()
     folders = dict.fromkeys(_DEVICE_FOLDERS, (stat.S_IFDIR | 493, b""))
     ordered = load_order((modules / "modules.dep").read_text())

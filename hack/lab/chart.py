@@ -22,7 +22,7 @@ _SECONDS: Final = 180
 
 
 def helm(kubeconfig: Path, *arguments: str) -> str:
-    """What it prints. Raises LabError."""
+    """Runs Helm, and returns its output. Raises LabError."""
     command = [str(REPOSITORY / "hack/helm"), *arguments, f"--kubeconfig={kubeconfig}", f"--namespace={NAMESPACE}"]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_SECONDS, env=os.environ)
     if done.returncode:
@@ -38,7 +38,7 @@ def fetch_helm() -> None:
 
 
 def install(kubeconfig: Path, values: Mapping[str, str] | None = None, tree: Path = REPOSITORY) -> None:
-    """A new revision of the release, the first if there is none, of the chart in a tree."""
+    """Installs or upgrades the release, with the chart in a tree."""
     spelt = [f"--set-string={key}={value}" for key, value in {**_VALUES, **(values or {})}.items()]
     # Not every API server that people run answers for its schema.
     helm(
@@ -54,12 +54,12 @@ def install(kubeconfig: Path, values: Mapping[str, str] | None = None, tree: Pat
 
 
 def roll_back(kubeconfig: Path) -> None:
-    """To the revision before."""
+    """Rolls back to the previous revision."""
     helm(kubeconfig, "rollback", RELEASE)
 
 
 def until_rolled_out(api: Api, seconds: float = 600.0) -> None:
-    """Until every node runs the exporter that is wanted now, ready. Raises LabError."""
+    """Waits until every node has a ready exporter of the present template. Raises LabError."""
 
     def done() -> bool:
         daemon_set = api.find(f"{DAEMON_SETS}/topowise-exporter") or {}

@@ -53,7 +53,7 @@ class Lab:
         self.disagreements = 0
 
     def watch(self) -> None:
-        """From now on objects and pods are followed."""
+        """Starts the watches of objects and pods."""
         self.reports, self.pods = Watch(self.api, nrt.PATH), Watch(self.api, PODS)
 
     def power_on(self, name: str) -> None:
@@ -110,7 +110,7 @@ class Lab:
         return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
     def until_ready(self, name: str, since: str = "", seconds: float = _READY_S) -> None:
-        """Until the node is Ready by a heartbeat that is not older. Raises LabError."""
+        """Waits until the node is Ready by a heartbeat at or after `since`. Raises LabError."""
 
         def ready() -> bool:
             self.processes.check()
@@ -126,7 +126,7 @@ class Lab:
         wait(ready, seconds, f"node {name} is Ready", 0.5)
 
     def until_devices(self, name: str) -> None:
-        """Until every device plug-in of its machine has registered. Raises LabError."""
+        """Waits until every device plug-in of the machine has registered. Raises LabError."""
         resources = {plugin.resource for plugin in self.machines[name].devices}
 
         def there() -> bool:
@@ -137,7 +137,7 @@ class Lab:
         wait(there, _READY_S, f"{', '.join(sorted(resources))} on {name}", 0.5)
 
     def holding(self, name: str) -> truth.Truth:
-        """What its kubelet says, as soon as it says anything. Raises LabError."""
+        """Returns the kubelet's state, as soon as the agent can read it. Raises LabError."""
 
         def told() -> truth.Truth | None:
             try:
@@ -171,7 +171,7 @@ class Lab:
         return truth.differences(raw, self.nodes(name), self.holding(name))
 
     def settle(self, seconds: float = _SETTLED_S) -> list[str]:
-        """Until every object is as its guest; what is different still, after that time."""
+        """Waits until every object equals its guest; returns the differences that remain at the time limit."""
         deadline = time.monotonic() + seconds
         while True:
             differences = [f"{name}: {difference}" for name in self.guests for difference in self.differences(name)]
@@ -180,7 +180,7 @@ class Lab:
             time.sleep(0.2)
 
     def explain(self, pod: Json) -> dict[str, Json]:
-        """What the service says of each node."""
+        """Returns the service's explanation by node."""
         url = f"http://127.0.0.1:{self.plan.explaining}/explain"
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(url, json.dumps(pod).encode(), headers, method="POST")
@@ -191,7 +191,7 @@ class Lab:
         return {verdict["node"]: verdict for verdict in said}
 
     def outcome(self, name: str, seconds: float = _OUTCOME_S) -> Json | None:
-        """The pod, once a kubelet has admitted or refused it, or kube-scheduler has found no node for it."""
+        """Returns the pod once a kubelet has admitted or refused it, or kube-scheduler has found no node."""
 
         def decided(pods: Mapping[str, Json]) -> Json | None:
             pod = pods.get(name)
@@ -217,7 +217,7 @@ class Lab:
         self.pods.until(lambda pods: not pods.keys() & set(names), _OUTCOME_S)
 
     def discard(self, name: str) -> None:
-        """A pod that holds nothing, be it refused or without a node: nothing has to wait until it is gone."""
+        """Deletes a refused or unassigned pod, without waiting for its end."""
         self.api.delete(f"{PODS}/{name}", grace=1)
 
     def clear(self) -> None:
@@ -227,17 +227,17 @@ class Lab:
         )
 
     def metrics(self, name: str, address: str) -> dict[str, float]:
-        """Of a pod of the guest, by name with labels."""
+        """Returns the metrics of a pod on the guest, by name with labels."""
         return by_name(self.guests[name].relayed(f"http://{address}:9153/metrics"))
 
     def predictions(self) -> dict[str, float]:
-        """How many of the service's predictions have come true so far, and how many have not, by its own count."""
+        """Returns the service's own counts of correct and of wrong predictions."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.plan.metrics}/metrics", timeout=20) as answer:
             counts = by_name(answer.read().decode())
         return {outcome: counts.get(f'{_PREDICTIONS}{{outcome="{outcome}"}}', 0.0) for outcome in ("hit", "miss")}
 
     def kubectl(self, *arguments: str) -> str:
-        """What it prints. Raises LabError."""
+        """Runs kubectl, and returns its output. Raises LabError."""
         command = [str(controlplane.binaries() / "kubectl"), f"--kubeconfig={self.kubeconfig}", *arguments]
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
         if done.returncode:
@@ -271,5 +271,5 @@ def is_refused(pod: Json) -> bool:
 
 
 def attribute(raw: Json, name: str) -> str:
-    """Of an object, "" if it has none of this name."""
+    """Returns an attribute of an object, "" if it has none of this name."""
     return next((str(entry["value"]) for entry in raw.get("attributes", ()) if entry["name"] == name), "")

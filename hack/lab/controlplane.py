@@ -25,7 +25,7 @@ _READY_S: Final = 90.0
 
 
 def binaries() -> Path:
-    """Where they are. Raises LabError."""
+    """Returns the directory of the binaries. Raises LabError."""
     folder = assets(*BINARIES)
     if folder is None:
         raise LabError(
@@ -39,13 +39,13 @@ def node_user(guest: str) -> str:
 
 
 def kubeconfig(directory: Path, port: int, user: str = ADMIN) -> Path:
-    """Of a user on this machine."""
+    """Writes the kubeconfig of a user on this machine."""
     path = directory / ("kubeconfig" if user == ADMIN else f"kubeconfig-{user.replace(':', '-')}")
     return kubeconfigs.write(path, _url(port), token=token_of(user), insecure=True)
 
 
 def certificate(directory: Path) -> bytes:
-    """What clients verify the API server by."""
+    """Returns the certificate with which clients verify the API server."""
     return (directory / "certs/apiserver.crt").read_bytes()
 
 
@@ -68,7 +68,7 @@ def start(processes: Processes, plan: Plan) -> None:
 
 
 def start_schedulers(processes: Processes, plan: Plan) -> None:
-    """The service, and the stock kube-scheduler that asks it."""
+    """Starts the service, and the stock kube-scheduler that calls it."""
     folder, work = binaries(), processes.directory
     kubeconfig_path = kubeconfig(work, plan.api, stock_scheduler.USER)
     service = {

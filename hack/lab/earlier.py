@@ -42,7 +42,7 @@ def patient(template: str) -> str:
 
 
 def image(folder: Path, on: str, name: str, target: Path) -> None:
-    """Of what was unpacked there, on today's image, as an archive."""
+    """Builds an image of the unpacked earlier sources on today's image, and writes its archive."""
     engine = engines.find()
     file = folder / "Dockerfile"
     file.write_text(dockerfile(on))

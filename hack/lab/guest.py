@@ -59,14 +59,14 @@ class Guest:
         self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
     def run(self, command: str, stdin: str = "", seconds: float = _COMMAND_S) -> str:
-        """What a shell in it prints. Raises LabError."""
+        """Runs a shell command in the guest, and returns its output. Raises LabError."""
         done = self.attempt(command, stdin, seconds)
         if done.returncode:
             raise LabError(f"guest {self.name}: {command:.200} ended with {done.returncode}: {done.stderr[-600:]}")
         return done.stdout
 
     def attempt(self, command: str, stdin: str = "", seconds: float = _COMMAND_S) -> subprocess.CompletedProcess[str]:
-        """The same, whatever it ends with."""
+        """Runs a shell command in the guest, and returns the completed process whatever its status."""
         try:
             return subprocess.run(
                 [*self._ssh, command], check=False, input=stdin, capture_output=True, text=True, timeout=seconds
@@ -103,7 +103,7 @@ class Guest:
         return Seen(read(document), document["now"] - (before + time.time()) / 2)
 
     def relayed(self, url: str) -> str:
-        """What an address of the guest's pods serves."""
+        """Returns the answer of an address in the guest's pod network."""
         query = urllib.parse.urlencode({"url": url})
         try:
             with self._open(f"http://127.0.0.1:{self.ports.agent}/relay?{query}", timeout=20) as answer:
@@ -114,7 +114,7 @@ class Guest:
 
 
 def read(document: Mapping[str, Any]) -> dict[str, Any]:
-    """With what the agent passes on as it is on the wire."""
+    """Returns the agent's answer, with podresources messages decoded."""
     return {
         name: MessageToDict(_MESSAGES[name].FromString(base64.b64decode(value)), preserving_proto_field_name=True)
         if name in _MESSAGES

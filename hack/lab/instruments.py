@@ -20,7 +20,7 @@ _KUBELET: Final = "/var/lib/kubelet"
 
 
 def config_map() -> Json:
-    """The programs."""
+    """Returns the ConfigMap with the programs."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",

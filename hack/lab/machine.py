@@ -75,7 +75,7 @@ FUNCTIONS: Final = ("network", "display")
 
 
 def read(name: str) -> Machine:
-    """The machine of this name in hack/lab/machines, or of a file. Raises LabError."""
+    """Returns the machine of this name in hack/lab/machines, or of a file. Raises LabError."""
     path = Path(name) if name.endswith(".yaml") else MACHINES / f"{name}.yaml"
     try:
         machine = msgspec.yaml.decode(path.read_bytes(), type=Machine)
@@ -90,7 +90,7 @@ def read(name: str) -> Machine:
 
 
 def problems(machine: Machine) -> Iterable[str]:
-    """Why it cannot be built."""
+    """Yields the reasons why the machine cannot be built."""
     count = len(machine.nodes)
     homes = [(node.socket, node.die) for node in machine.nodes if node.socket is not None]
     dies = {(socket, die) for socket in range(machine.sockets) for die in range(machine.dies)}

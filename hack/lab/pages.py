@@ -103,7 +103,7 @@ def _series(series: Iterable[Part], runs: Mapping[str, str]) -> str:
 
 
 def _all(name: str, parts: Iterable[Part]) -> str:
-    """The sum; the hit rate is that of the sums."""
+    """Returns the sum of a figure; for the hit rate, the rate of the sums."""
     values = [part.figures.get(name, 0) for part in parts]
     if name == results.HIT_RATE:
         return str(results.hit_rate(*(int(_all(figure, parts)) for figure in (results.HITS, results.MISSES))))

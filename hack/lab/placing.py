@@ -109,7 +109,7 @@ class Placing:
             self._compare(decided)
 
     def _compare(self, pod: Json) -> None:
-        """What was predicted with the Binding against what the kubelet has given."""
+        """Compares the prediction of the Binding with the kubelet's allocation."""
         node, uid = pod["spec"]["nodeName"], pod["metadata"]["uid"]
         identity = (pod["metadata"]["namespace"], pod["metadata"]["name"])
         predicted = truth.predicted(pod)

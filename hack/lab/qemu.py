@@ -53,7 +53,7 @@ def accelerator(kvm: str = "/dev/kvm", flags: Path = Path("/proc/cpuinfo")) -> s
 
 
 def command(machine: Machine, base: Base, disks: Disks, ports: Ports, work: Path, accel: str) -> list[str]:
-    """All of it; `work` gets the serial console's log."""
+    """Returns QEMU's command line; `work` gets the serial console's log."""
     return [
         PROGRAM,
         *("-name", machine.name),
@@ -130,7 +130,7 @@ def _numa(machine: Machine) -> Iterator[str]:
 
 
 def _pci(machine: Machine) -> Iterator[str]:
-    """A root complex for each node that has functions, and a root port for each function."""
+    """Returns a root complex for each node with functions, and a root port for each function."""
     chassis = 0
     for place, node in enumerate(machine.nodes):
         if not node.pci:

@@ -43,7 +43,7 @@ class Series:
         self._most_pages = max(node.hugepages_2mi for node in machine.nodes) * 3 // 2
 
     def pods(self, count: int) -> Iterator[Json]:
-        """The first so many of them."""
+        """Yields the first `count` pods."""
         weights = [weight for weight, _ in _KINDS.values()]
         for number in range(count):
             (kind,) = self._random.choices(list(_KINDS), weights)
@@ -110,7 +110,7 @@ class Series:
 
 
 def pod(name: str, kind: str, spec: Json, *, starts: bool = False) -> Json:
-    """Of these containers; `starts` says that it is run as well, and not admitted alone."""
+    """Returns a pod with these containers; `starts` runs it, otherwise it is only admitted."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -156,6 +156,6 @@ _KINDS: Final[dict[str, tuple[int, Callable[[Series], Json]]]] = {
 
 
 def bound_by_hand(original: Json, node: str) -> Json:
-    """A copy that no scheduler is asked about."""
+    """Returns a copy that is bound without a scheduler."""
     metadata = {**original["metadata"], "name": f"{original['metadata']['name']}-on-{node}"}
     return {**original, "metadata": metadata, "spec": {**original["spec"], "nodeName": node}}

@@ -94,7 +94,7 @@ def _plan(names: Sequence[str]) -> Plan:
 
 
 def _shared(directory: Path, binaries: Path, before: str) -> None:
-    """A file system with kubelet and images, which takes a second to make; all guests have it as their second disk."""
+    """Makes the file system with kubelet and images in a second; all guests have it as their second disk."""
     folder = directory / "shared-files"
     folder.mkdir()
     image = building.archive(load.architecture())
@@ -121,7 +121,7 @@ def _earlier(folder: Path, commit: str, target: Path) -> None:
 
 
 def _pause(target: Path) -> None:
-    """What holds the name spaces of a pod: the guests' own busybox, asleep."""
+    """Makes the pause image, which holds the name spaces of a pod: the guests' own busybox, asleep."""
     engine = engines.find()
     if engine.name != "buildah":
         raise LabError(f"the pause image is made by buildah, and there is only {engine.name}; apt-get install buildah")
@@ -141,7 +141,7 @@ def _import(lab: Lab, name: str) -> None:
 
 
 def _install(lab: Lab) -> None:
-    """What a cluster gets before its nodes come."""
+    """Creates the objects that a cluster needs before its nodes join."""
     chart.install(lab.kubeconfig)
     lab.api.create("/apis/node.k8s.io/v1/runtimeclasses", series.runtime_class())
     lab.api.create(f"/api/v1/namespaces/{instruments.NAMESPACE}/configmaps", instruments.config_map())
@@ -150,7 +150,7 @@ def _install(lab: Lab) -> None:
 
 
 def again() -> Lab:
-    """The lab that runs. Raises LabError."""
+    """Returns the running lab. Raises LabError."""
     lab = Lab(*running.plan())
     lab.processes.check()
     lab.watch()

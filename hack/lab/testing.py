@@ -115,7 +115,7 @@ class Test:
 
 
 def came_true(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, Figure]:
-    """Of the service's own count what came in between."""
+    """Returns the increase of the service's counts of correct and wrong predictions."""
     hits, misses = (int(after[result] - before[result]) for result in ("hit", "miss"))
     return {results.HITS: hits, results.MISSES: misses, results.HIT_RATE: results.hit_rate(hits, misses)}
 
@@ -130,7 +130,7 @@ def _guarded(name: str, run: Callable[[], Part]) -> Part:
 
 
 def described(machine: Machine) -> str:
-    """In words, for the page."""
+    """Returns the machine in words, for the page."""
     with_cpus = sum(node.socket is not None for node in machine.nodes)
     more = len(machine.nodes) - with_cpus
     devices = sum(len(node.pci) for node in machine.nodes)

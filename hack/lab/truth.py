@@ -59,7 +59,7 @@ class Expected(msgspec.Struct, frozen=True):
 
 
 def nodes(sys: Mapping[str, str]) -> dict[int, Node]:
-    """The NUMA nodes of the agent's /machine."""
+    """Returns the NUMA nodes of the agent's /machine."""
     return {
         int(path.split("/")[3].removeprefix("node")): _node(sys, path.removesuffix("/cpulist"))
         for path in sys
@@ -79,7 +79,7 @@ def _node(sys: Mapping[str, str], folder: str) -> Node:
 
 
 def read(document: Json) -> Truth:
-    """The agent's answer. Raises ParseError, KeyError while the kubelet has not written its files."""
+    """Decodes the agent's answer. Raises ParseError, and KeyError while the kubelet has not written its files."""
     files = document["files"]
     cpus = checkpoints.cpu_state(files["cpu_manager_state"]["text"].encode())
     memory = checkpoints.memory_state(files["memory_manager_state"]["text"].encode())
@@ -132,7 +132,7 @@ def _ids(entry: Json) -> Iterable[int]:
 
 
 def _near(entries: Iterable[Json]) -> dict[str, dict[str, frozenset[int]]]:
-    """A device of two NUMA nodes comes twice, once with each."""
+    """Returns the NUMA nodes by device: podresources lists a device of two NUMA nodes twice."""
     nodes: dict[str, dict[str, frozenset[int]]] = {}
     for entry in entries:
         by_id = nodes.setdefault(entry["resource_name"], {})
@@ -151,7 +151,7 @@ def exclusive(truth: Truth) -> dict[tuple[str, str], dict[str, Held]]:
 
 
 def differences(raw: Json, machine: Mapping[int, Node], truth: Truth) -> list[str]:
-    """What an object says otherwise than the guest."""
+    """Returns the differences between an object and its guest."""
     topology = msgspec.convert(raw, nrt.NodeResourceTopology)
     problems = list(_of_zones(topology, machine))
     named = {entry.name: entry.value for entry in topology.attributes or ()}
@@ -260,7 +260,7 @@ def agreement(
 
 
 def _aligned(devices: Mapping[str, frozenset[str]], truth: Truth, numa: tuple[int, ...]) -> dict[str, Counter[str]]:
-    """How many are near the chosen nodes, far from them, and near none: within each the kubelet takes any."""
+    """Counts devices near the chosen nodes, far from them, and near none: within each the kubelet takes any."""
     return {
         resource: Counter(_relation(truth.near.get(resource, {}).get(device), numa) for device in ids)
         for resource, ids in devices.items()
@@ -280,7 +280,7 @@ def _numa(
     truth: Truth,
     machine: Mapping[int, Node],
 ) -> frozenset[int]:
-    """All nodes of what is held; a device that is near several is at none."""
+    """Returns all NUMA nodes of an allocation; a device near several nodes counts for none."""
     of_cpus = {number for number, node in machine.items() if node.cpus & cpus}
     of_memory = {number for _, where, _ in memory for number in where}
     places = (
@@ -294,6 +294,6 @@ def _spell(devices: Mapping[str, frozenset[str]]) -> dict[str, list[str]]:
 
 
 def predicted(pod: Json) -> dict[str, Expected]:
-    """By container; empty where nothing was."""
+    """Returns the prediction by container, empty without a prediction."""
     text = pod["metadata"].get("annotations", {}).get("topowise.io/predicted", "{}")
     return msgspec.json.decode(text, type=dict[str, Expected])

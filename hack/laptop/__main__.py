@@ -18,7 +18,7 @@ _MACHINES: Final = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "ar
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command line; its exit status."""
+    """Runs the command line, and returns its exit status."""
     parser = argparse.ArgumentParser(prog="make plugin", description=__doc__)
     parser.add_argument("--platform", action="append", choices=[*archive.PLATFORMS, "all"], default=[])
     parser.add_argument(

@@ -45,7 +45,7 @@ class PackingError(Exception):
 
 
 def running() -> str:
-    """The tag of this Python."""
+    """Returns the tag of this Python."""
     return f"cp{sys.version_info.major}{sys.version_info.minor}"
 
 
@@ -79,7 +79,7 @@ def pack(target: Path, native: dict[str, Files]) -> None:
 
 
 def of_this_python(*, with_numpy: bool) -> dict[str, Files]:
-    """What is installed here: no network is needed for a file for this machine."""
+    """Returns the files installed here: a file for this machine needs no network."""
     files: Files = {}
     for name in _wanted(with_numpy=with_numpy):
         files |= _installed(name)
@@ -87,7 +87,7 @@ def of_this_python(*, with_numpy: bool) -> dict[str, Files]:
 
 
 def fetched(platform: str, pythons: Sequence[str], folder: Path, *, with_numpy: bool) -> dict[str, Files]:
-    """The locked versions for another platform, checked by their hashes. Raises PackingError."""
+    """Returns the locked versions for another platform, checked by their hashes. Raises PackingError."""
     packages = _wanted(with_numpy=with_numpy)
     folder.mkdir(parents=True, exist_ok=True)
     lock = folder / "lock"

@@ -10,5 +10,5 @@ from bench.results import PartResults
 
 
 async def measure() -> PartResults:
-    """All figures of the engine, and the points of its curve."""
+    """Returns all figures of the engine, and the points of its curve."""
     return PartResults(figures=decisions.measure(), growth=growth.measure())

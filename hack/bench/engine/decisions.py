@@ -37,7 +37,7 @@ class Cluster(NamedTuple):
 
 
 def measure() -> list[Figure]:
-    """All of them."""
+    """Returns all figures of decisions."""
     figures = []
     for policy, target in POLICIES:
         cluster = _cluster(policy)

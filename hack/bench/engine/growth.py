@@ -28,7 +28,7 @@ _POLICY: Final = "single-numa-node"
 
 
 def measure() -> list[Point]:
-    """By zones, then nodes."""
+    """Returns the points by zones, then nodes."""
     return [point for zones in ZONES for point in _grown(zones)]
 
 

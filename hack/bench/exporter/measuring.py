@@ -30,7 +30,7 @@ IDLE_S: Final = float(os.environ.get("BENCH_IDLE_S", "15"))
 
 
 async def measure() -> PartResults:
-    """All figures of the exporter."""
+    """Returns all figures of the exporter."""
     with tempfile.TemporaryDirectory(prefix="topowise-bench-") as directory:
         root = Path(directory)
         kubelet = Kubelet(root / "kubelet", pods=250)
@@ -108,7 +108,7 @@ async def _releases(kubelet: Kubelet, arrivals: Arrivals) -> list[float]:
 
 
 async def _write_times(api: Api, arrivals: Arrivals) -> list[float]:
-    """The same object applied by ourselves, each time with another annotation: request, write, and watch event."""
+    """Returns the seconds of request, write and watch event, for applies of the same object with new annotations."""
     path = f"{nrt.PATH}/{NODE}"
     report = msgspec.json.decode(await api.request("GET", path))
     times = []

@@ -99,12 +99,12 @@ class Asking:
         return statistics.median(self._filter(pod, b"[]")[0] for pod in self._come([(0, 0)] * 200))
 
     def question(self) -> bytes:
-        """A filter of the first nodes for a new pod."""
+        """Returns a filter of the first nodes for a new pod."""
         (pod,) = self._come([(0, 0)])
         return arguments(pod, msgspec.json.encode(self._names[:PART]))
 
     def sample(self, share: float) -> bytes:
-        """So many of all names, in any order."""
+        """Returns a share of all names, in random order."""
         return msgspec.json.encode(self._rng.sample(self._names, round(share * NODES)))
 
     def place(self, count: int, part: int = 50) -> list[bytes]:
@@ -126,7 +126,7 @@ class Asking:
         return requests
 
     def gone(self) -> float:
-        """All pods so far are deleted. Seconds until the service rests, after all it was sent before."""
+        """Deletes all pods, and returns the seconds until the service is idle again."""
         since = time.perf_counter()
         fetch(f"{self._api}/control/gone", encode(self._asked))
         self._asked.clear()

@@ -37,7 +37,7 @@ STRATEGIES: Final = ("LeastAllocated", "MostAllocated", "BalancedAllocation", "L
 
 
 async def measure() -> PartResults:
-    """All figures of the scheduler service."""
+    """Returns all figures of the scheduler service."""
     servers = metal.servers(POLICY)
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="topowise-bench-")))

@@ -111,13 +111,13 @@ def extender_pod(shape: int, name: str, extra: int = 0) -> bytes:
 
 
 def uid_of(name: str) -> str:
-    """Of the pod of a question."""
+    """Returns the uid of the pod of a call."""
     return f"5e7b1c9a-0000-4000-8000-{name}"
 
 
 @lru_cache(maxsize=256)
 def pod_template(shape: int, phase: str, is_assigned: bool, is_ending: bool = False) -> bytes:
-    """A pod of a watch event, with placeholders for all names."""
+    """Returns a pod of a watch event, with placeholders for all names."""
     node_name = NODE.decode() if is_assigned else ""
     document = _document(shape, "team-0", NAME.decode(), UID.decode(), phase, node_name)
     document["metadata"]["resourceVersion"] = VERSION.decode()

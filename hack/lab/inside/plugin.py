@@ -49,7 +49,7 @@ SCALARS: Final[dict[str, Any]] = {"bool": 8, "string": 9, "int64": 3}
 
 
 def messages() -> dict[str, Any]:
-    """A class for each."""
+    """Returns the message classes by name."""
     file = descriptor_pb2.FileDescriptorProto(name="deviceplugin.proto", package=PACKAGE, syntax="proto3")
     for name, fields in MESSAGES.items():
         message = file.message_type.add(name=name)

@@ -62,7 +62,7 @@ def _of_load(load: Load) -> dict[str, Any]:
 
 
 def _occupy(lab: Lab, node: str) -> list[str]:
-    """Some pods there that hold CPUs and memory; their names."""
+    """Creates pods on the node that allocate CPUs and memory, and returns their names."""
     names = [f"held-{node}-{number}" for number in range(2)]
     for name in names:
         until_placed(lab, small(name, node), 60)
@@ -105,7 +105,7 @@ def reconfigure(lab: Lab, name: str, changed: Json) -> None:
 
 
 def reboot(lab: Lab) -> Part:
-    """The machine goes off and on again with pods on it; what the kubelet has afterwards is in the object."""
+    """Restarts the machine with pods on it; the object must follow the kubelet's state afterwards."""
     problems: list[str] = []
     figures: dict[str, Any] = {}
     for name in lab.guests:
@@ -199,7 +199,7 @@ def _is_empty(name: str, reports: dict[str, Json]) -> bool | None:
 
 
 def rejoin(lab: Lab) -> Part:
-    """The Node object is deleted, and the kubelet registers again: the object comes back and is the new node's."""
+    """Deletes the Node object, so that the kubelet registers again: a new NRT object must belong to the new Node."""
     name = next(iter(lab.guests))
     lab.settle()
     before = lab.api.call("GET", f"{NODES}/{name}")["metadata"]["uid"]

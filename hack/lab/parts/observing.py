@@ -17,7 +17,7 @@ _PATIENCE_S: Final = 30
 
 
 def object_equals_truth(lab: Lab) -> Part:
-    """On the empty node, and with pods of all kinds."""
+    """Compares object and guest, on the empty node and with pods of all kinds."""
     problems = [f"empty: {difference}" for difference in lab.settle()]
     tally = Tally()
     for name in lab.guests:
@@ -34,7 +34,7 @@ def object_equals_truth(lab: Lab) -> Part:
 
 
 def latency(lab: Lab) -> Part:
-    """From the kubelet's last state file of an admission to the object with the pod, as a watcher sees it."""
+    """Measures the time from the kubelet's last state file of an admission until a watch shows the pod."""
     times: list[float] = []
     from_creation: list[float] = []
     problems = []
@@ -84,7 +84,7 @@ def _first_seen(lab: Lab, node: str, name: str, since: float) -> float | None:
 
 
 def idle(lab: Lab) -> Part:
-    """No pods come or go for a minute: nothing is written."""
+    """Checks that a minute without pod changes has no writes."""
     lab.settle()
     # What made the objects settle may be followed by a last change, of a condition of a pod say.
     time.sleep(5)
