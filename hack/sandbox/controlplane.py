@@ -36,7 +36,7 @@ USERS: Final = {ADMIN: "system:masters", "system:kube-scheduler": ""}
 
 
 def assets(*more: str) -> Path | None:
-    """The folder that holds etcd, kube-apiserver and the further binaries named, None when there is none."""
+    """Returns the folder that holds etcd, kube-apiserver and the further binaries named, None when there is none."""
     folder = Path(os.environ.get("KUBEBUILDER_ASSETS") or _DEFAULT_ASSETS)
     return folder if all(os.access(folder / name, os.X_OK) for name in (*_BINARIES, *more)) else None
 
@@ -147,7 +147,7 @@ def apiserver_arguments(folder: Path, work: Path, etcd_url: str, port: int, user
 
 
 def _service_account_key(work: Path) -> tuple[Path, Path]:
-    """A fresh RSA key pair, as paths of the private and the public half."""
+    """Returns a fresh RSA key pair, as paths of the private and the public half."""
     openssl = shutil.which("openssl")
     if openssl is None:
         raise RuntimeError("openssl is not on PATH, expected it for the service-account key")

@@ -37,7 +37,7 @@ def exported(
     *,
     state_files: bool = True,
 ) -> nrt.NodeResourceTopology:
-    """The object for the kubelet's present state; `name_of` gives a pod's namespace and name by uid."""
+    """Returns the object for the kubelet's present state; `name_of` gives a pod's namespace and name by uid."""
     seen = Observation(hardware_of(machine), config, _allocations(kubelet, name_of, state_files=state_files))
     return build("n1", seen, Publishing(), Exclusions()).topology
 

@@ -76,7 +76,7 @@ class Cpu(msgspec.Struct, frozen=True):
 
 
 def layout(machine: Machine) -> tuple[Cpu, ...]:
-    """Every thread with its final id, by id."""
+    """Returns every thread with its final id, by id."""
     cores = _cores(machine)
     groups: dict[tuple[int, int], list[int]] = {}
     for core in cores:
@@ -104,7 +104,7 @@ class _Core(msgspec.Struct, frozen=True):
 
 
 def _cores(machine: Machine) -> list[_Core]:
-    """The cores in the order in which they get their first thread."""
+    """Returns the cores in the order in which they get their first thread."""
     order = [(node, index) for node in machine.nodes for index in range(node.cores)]
     before = {
         node.id: [earlier for earlier in machine.nodes[:rank] if earlier.socket == node.socket]
@@ -128,12 +128,12 @@ def _cores(machine: Machine) -> list[_Core]:
 
 
 def root_port(address: str, node: int | None) -> Pci:
-    """A PCIe root port, to hang devices below."""
+    """Returns a PCIe root port, to hang devices below."""
     return Pci(address, node, "0x060400", "0x8086", "0x347a", "pcieport")
 
 
 def gpu(address: str, node: int | None, port: str) -> tuple[Pci, ...]:
-    """An H100 behind a root port of its own."""
+    """Returns an H100 behind its own root port."""
     return root_port(port, node), Pci(address, node, "0x030200", "0x10de", "0x2330", "nvidia", root_port=port)
 
 
@@ -155,7 +155,7 @@ def switch(port: str, upstream: str, downstream: Sequence[str], node: int | None
 
 
 def nvme(address: str, node: int | None, port: str) -> Pci:
-    """A disk."""
+    """Returns a disk."""
     return Pci(address, node, "0x010802", "0x144d", "0xa80a", "nvme", root_port=port)
 
 

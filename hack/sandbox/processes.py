@@ -75,7 +75,7 @@ class Process:
         return 0 if self._child is None else self._child.pid
 
     def tail(self) -> str:
-        """The end of the log."""
+        """Returns the end of the log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
 
     def check(self) -> None:

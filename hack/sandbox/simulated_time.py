@@ -53,7 +53,7 @@ def run(main: Coroutine[Any, Any, Result]) -> Result:
 
 
 def utc_now() -> datetime:
-    """The wall clock, which in such a loop goes with the loop's."""
+    """Returns the wall clock, which in such a loop goes with the loop's."""
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:

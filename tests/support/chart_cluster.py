@@ -58,7 +58,7 @@ class Cluster:
         assert status in (200, 201), f"{document['kind']} {document['metadata']['name']}: {answer.get('message')}"
 
     def kubeconfig(self, account: str, folder: Path) -> Path:
-        """A kubeconfig with a token of a service account."""
+        """Returns a kubeconfig with a token of a service account."""
         return kubeconfig.write(folder / account, self.plane.url, token=self.token(account), insecure=True)
 
     def token(self, account: str, pod: Document | None = None, seconds: int = 3600) -> str:

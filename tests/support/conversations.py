@@ -63,7 +63,7 @@ def pod(
     static: bool = False,
     terminating: bool = False,
 ) -> dict[str, Any]:
-    """A v1.Pod. Requests are limits as well, unless told otherwise."""
+    """Returns a v1.Pod. Requests are limits as well, unless told otherwise."""
 
     def made(prefix: str, containers_of: tuple[Mapping[str, str], ...], **more: str) -> list[dict[str, Any]]:
         return [
@@ -89,7 +89,7 @@ def pod(
 
 
 def question(name: str, *containers: Mapping[str, str], limits: bool = True) -> dict[str, Any]:
-    """A pod that is on no node yet."""
+    """Returns a pod that is on no node yet."""
     manifest = pod(name, *containers, phase="Pending", limits=limits)
     manifest["spec"] = {"containers": manifest["spec"]["containers"]}
     return manifest
@@ -103,11 +103,11 @@ class Stage(msgspec.Struct, frozen=True):
     seen: Observation
 
     def published(self) -> Published:
-        """The exporter's part."""
+        """Returns what topowise-exporter publishes."""
         return build(NODE, self.seen, self.scene.publishing, self.scene.excluded)
 
     def shown(self) -> dict[str, Any]:
-        """The published object without what no other scheduler reads, as JSON has it."""
+        """Returns the published object without what no other scheduler reads, as JSON has it."""
         text = msgspec.json.encode(self.published().topology).decode()
         whole = json.loads(text.replace(*self.scene.instead) if self.scene.instead else text)
         for part in (whole, *whole["zones"]):
@@ -118,12 +118,12 @@ class Stage(msgspec.Struct, frozen=True):
         return dict(whole)
 
     def shown_to_volcano(self) -> dict[str, Any]:
-        """The Numatopology, as JSON has it."""
+        """Returns the Numatopology, as JSON has it."""
         topology = numatopology.observed(NODE, self.seen, self.scene.excluded)
         return dict(json.loads(msgspec.json.encode(topology)))
 
     def status(self) -> dict[str, Any]:
-        """The v1.Node."""
+        """Returns the v1.Node."""
         amounts = {"capacity": self.node.capacity(), "allocatable": self.node.allocatable()}
         return {"metadata": {"name": NODE}, "status": amounts}
 
@@ -134,7 +134,7 @@ class Stage(msgspec.Struct, frozen=True):
 
 
 def decoded(document: Mapping[str, Any]) -> pods.Pod:
-    """The pod as our programs read it."""
+    """Returns the pod as topowise decodes it."""
     return pods.decode(json.dumps(document).encode())
 
 

@@ -120,7 +120,7 @@ async def _fetched(page: Dashboard, target: str) -> bytes:
 
 
 def many_containers(count: int, cpu: str = "1", memory: str = "1Gi") -> dict[str, Any]:
-    """A Guaranteed pod of so many containers."""
+    """Returns a Guaranteed pod of so many containers."""
     document = pod("large", cpu, memory=memory)
     (container,) = document["spec"]["containers"]
     document["spec"]["containers"] = [{**container, "name": f"c{number}"} for number in range(count)]

@@ -28,7 +28,7 @@ _BYTE_PIECE = _TEXT_PIECE.map(lambda piece: piece.encode("utf-8", "surrogatepass
 
 @st.composite
 def damaged(draw: st.DrawFn, samples: tuple[bytes, ...]) -> bytes:
-    """A sample in which some places were cut out, overwritten, repeated or swapped."""
+    """Returns a sample in which some places were cut out, overwritten, repeated or swapped."""
     text = draw(st.sampled_from(samples))
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, len(text)))
@@ -59,7 +59,7 @@ def tried(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def hold(parser: Parser, data: bytes, seconds: float = _SECONDS) -> bool:
-    """The contract; whether a value came out. Anything but a value and a refusal is raised as it is."""
+    """Checks the contract, and returns whether the parser returned a value. Re-raises unexpected exceptions."""
     begun = time.process_time()
     try:
         parser.parse(data)

@@ -68,7 +68,7 @@ def pod(number: int) -> Json:
 
 
 def nodes(server: ApiServer, count: int) -> list[str]:
-    """The names of so many nodes of two NUMA nodes with 64 CPUs each, which are made."""
+    """Creates nodes of two NUMA nodes with 64 CPUs each, and returns their names."""
     names = [f"n{number:02d}" for number in range(count)]
     for name in names:
         server.create("nodes", {"metadata": {"name": name}, "status": NODE_STATUS})

@@ -123,5 +123,5 @@ class Life:
         return [(cpus & available).bit_count() for cpus in self.kubelet.topology.numa_cpus]
 
     def fits(self, document: Json) -> bool:
-        """Whether the service would send this pod to the node."""
+        """Returns whether the service would send this pod to the node."""
         return self.service.fits(document, "n1") == ["n1"]

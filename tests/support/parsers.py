@@ -169,7 +169,7 @@ _OBJECT = (msgspec.DecodeError, UnicodeError, RecursionError, ParseError)
 
 
 def _topology() -> bytes:
-    """An object of our exporter with everything in it."""
+    """Returns an object of our exporter with everything in it."""
     settings = configuration()
     machine = Machine(
         numa=tuple(
@@ -280,7 +280,7 @@ def _given() -> bytes:
 
 @cache
 def parsers() -> tuple[Parser, ...]:
-    """All of them, by name."""
+    """Returns all parsers by name."""
     topology = _topology()
     named = {
         attribute["name"]: attribute["value"].encode() for attribute in msgspec.json.decode(topology)["attributes"]

@@ -63,7 +63,7 @@ Amounts = dict[int, dict[str, int]]
 
 
 def allocatable(kubelet: Kubelet) -> Amounts:
-    """The kubelet's GetAllocatableResources, added up; a manager that is off lists nothing."""
+    """Returns the kubelet's GetAllocatableResources, added up; a manager that is off lists nothing."""
     amounts: Amounts = {numa_id: {} for numa_id in kubelet.node_ids}
     for position, numa_id in enumerate(kubelet.node_ids):
         own = amounts[numa_id]

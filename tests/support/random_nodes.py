@@ -56,7 +56,7 @@ def node(rng: Random, policy: str | None = None, *, load: int | None = None) -> 
 
 
 def pod(rng: Random, uid: str = "new") -> pods.Pod:
-    """A pod; often Guaranteed, sometimes with init containers, sidecars and pod-level resources."""
+    """Returns a pod; often Guaranteed, sometimes with init containers, sidecars and pod-level resources."""
     guaranteed = rng.random() < 0.8
     steps = [_container(rng, f"c{number}", guaranteed) for number in range(rng.choice((1, 1, 1, 2, 2, 3)))]
     before = [

@@ -44,7 +44,7 @@ _WAITING: Final = 40
 
 
 def chart_configuration(prefix: str, **changed: Any) -> Json:
-    """The KubeSchedulerConfiguration that the chart installs, with the extender at `prefix`."""
+    """Returns the KubeSchedulerConfiguration that the chart installs, with the extender at `prefix`."""
     rendered = yaml.safe_load_all((_ROOT / "charts/kustomize/default/scheduler.yaml").read_text())
     files = next(
         document["data"]
@@ -207,7 +207,7 @@ class Cluster:
         return scheduler.pid
 
     async def leader(self) -> int:
-        """The number of the pair that decides: its service is asked most."""
+        """Returns the number of the pair that decides: its service is asked most."""
         metrics = [await service.metrics(self.session) for service in self.services]
         counts = [samples.get('extender_request_duration_seconds_count{verb="filter"}', 0.0) for samples in metrics]
         return counts.index(max(counts))

@@ -94,7 +94,7 @@ def counts(
 
 
 def machine(zones: int = 2, cores: int = 4) -> Machine:
-    """A machine of 16 GiB and `cores` cores without siblings in each zone."""
+    """Returns a machine of 16 GiB and `cores` cores without siblings in each zone."""
     return Machine(
         numa=tuple(
             NumaNode(
@@ -109,7 +109,7 @@ def machine(zones: int = 2, cores: int = 4) -> Machine:
 
 
 def configuration(**changed: Any) -> KubeletConfiguration:
-    """All managers on; CPU 0 and a GiB of zone 0 are the system's."""
+    """Returns a configuration with all managers on; CPU 0 and a GiB of zone 0 are reserved for the system."""
     base = KubeletConfiguration(
         topologyManagerPolicy="single-numa-node",
         cpuManagerPolicy="static",
@@ -123,7 +123,7 @@ def configuration(**changed: Any) -> KubeletConfiguration:
 
 
 def kubelet(**changed: Any) -> Kubelet:
-    """The true node for `machine()`."""
+    """Returns the true node for `machine()`."""
     return Kubelet(machine(), configuration(**changed))
 
 
@@ -203,7 +203,7 @@ class Service:
     def served(
         self, api: Api | None = None, observer: Observer | None = None, not_ready: NotReady = lambda: None
     ) -> dict[str, Verb]:
-        """All verbs of kube-scheduler's protocol."""
+        """Returns all verbs of kube-scheduler's protocol."""
         api = api or NoApi()
         return table(
             self.verbs(observer=observer, not_ready=not_ready),
@@ -213,7 +213,7 @@ class Service:
         )
 
     def fitting(self, most_reserved: int = 0) -> FitTogetherService:
-        """Whether pods fit at once."""
+        """Returns whether pods fit at once."""
         return FitTogetherService(self.ledger, self.answers, self.view, most_reserved=most_reserved, clock=self.clock)
 
     def report(self, topology: nrt.NodeResourceTopology) -> None:
@@ -232,7 +232,7 @@ class Service:
         self.nodes.apply("ADDED", self.nodes.decode(msgspec.json.encode(document)))
 
     def put(self, document: dict[str, Any], **options: Any) -> PodRecord:
-        """The watch of pods brings an object."""
+        """Applies a pod event of the watch."""
         record = self.records.decode(msgspec.json.encode(document))
         self.ledger.put_pod(record, **options)
         return record
@@ -247,11 +247,11 @@ class Service:
         return [(cpus & node.cpu.available).bit_count() for cpus in node.topology.numa_cpus]
 
     def question(self, document: dict[str, Any], *names: str) -> Question:
-        """A question that leaves no trace."""
+        """Returns a question whose evaluation leaves no trace."""
         return self.answers.question(pods.decode(msgspec.json.encode(document)), names, is_simulation=True)
 
     def fits(self, document: dict[str, Any], *names: str) -> list[str]:
-        """The nodes on which a pod would fit, without a trace."""
+        """Returns the nodes on which a pod would fit, without a trace."""
         verdicts = self.answers.verdicts(self.question(document, *names))
         return [name for name, outcome in zip(names, verdicts.outcomes.tolist(), strict=True) if outcome == 1]
 

@@ -47,7 +47,7 @@ def node_info(name: str, tasks: Iterable[dict[str, Any]] = ()) -> dict[str, Any]
 def serving(
     service: Service, *, strategy: str = "NUMAAware", weight: int = 1, not_ready: NotReady = lambda: None
 ) -> dict[str, Verb]:
-    """The verbs put together as the daemon does."""
+    """Returns the verbs put together as the daemon does."""
     allocations = Allocations(service.ledger, service.clock, 30.0)
     victims = Victims(service.ledger, allocations, Budgets())
     chosen = strategies.make(strategy, {}, Scoring())
@@ -66,7 +66,7 @@ class Volcano:
         return sent(handled(json.dumps(document).encode()))
 
     def predicate(self, pod: dict[str, Any], name: str) -> tuple[int, str]:
-        """The code and the words."""
+        """Returns the status code and the message."""
         answer = self.ask("predicate", {"task": task(pod), "node": node_info(name)})
         return answer["code"], answer["status"]
 
@@ -85,7 +85,7 @@ class Volcano:
         return str(self.ask("deallocateFunc", {"task": task(pod, node=name, status=status)})["errorMessage"])
 
     def evictable(self, pod: dict[str, Any], name: str, *evictees: dict[str, Any]) -> tuple[int, list[str]]:
-        """The vote and the names of the victims."""
+        """Returns the vote and the names of the victims."""
         offered = [task(evictee, node=name, status=RUNNING) for evictee in evictees]
         answer = self.ask("preemptable", {"evictor": task(pod), "evictees": offered})
         assert all(victim in offered for victim in answer["victims"])

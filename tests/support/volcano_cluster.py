@@ -197,14 +197,14 @@ class VolcanoCluster(Cluster):
             await self.create({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
 
     async def groups(self) -> dict[str, list[Json]]:
-        """The pods of each PodGroup."""
+        """Returns the pods of each PodGroup."""
         by_group: dict[str, list[Json]] = defaultdict(list)
         for pod in await self.pods():
             by_group[pod["metadata"]["annotations"][GROUP]].append(pod)
         return by_group
 
     def takes_all(self, waiting: list[Json]) -> bool:
-        """Whether the kubelets, in their true state, would admit these equal pods together."""
+        """Returns whether the kubelets, in their true state, would admit these equal pods together."""
         equal = [pods.decode(json.dumps(pod).encode()) for pod in waiting]
         named = {name for name, amount in pods.needs(equal[0]).requests.items() if amount > 0}
         for node in self.fleet.nodes.values():

@@ -39,7 +39,7 @@ class _Pod(msgspec.Struct):
         return str(self.document["metadata"]["uid"])
 
     def on(self, node: str, **fields: Any) -> dict[str, Any]:
-        """The pod as bound to a node."""
+        """Returns the pod as bound to a node."""
         return {
             **self.document,
             "spec": {**self.document["spec"], "nodeName": node},

@@ -121,7 +121,7 @@ def _open(port: int) -> socket.socket | None:
 
 
 def _read(sock: socket.socket, got: Got) -> bool:
-    """Whether the server has not closed the connection."""
+    """Returns whether the server has not closed the connection."""
     try:
         received = sock.recv(1 << 18)
     except BlockingIOError:

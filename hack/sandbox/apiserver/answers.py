@@ -58,7 +58,7 @@ def _object(site: Site, revision: Revision, form: Form, include: str) -> bytes:
 
 
 def body_of(site: Site, revision: Revision) -> bytes:
-    """The object's JSON in the site's version."""
+    """Returns the object's JSON in the site's version."""
     if site.is_preferred:
         return revision.body(site.api_version)
     return _encode(strategy.in_version(site, revision.object))
@@ -90,7 +90,7 @@ def _items(site: Site, revisions: Iterable[Revision]) -> Iterable[bytes]:
 
 
 async def slowly(request: web.Request, response: web.Response, bytes_per_second: int) -> web.StreamResponse:
-    """The same answer, trickling."""
+    """Sends an answer at a limited rate."""
     slow = web.StreamResponse(status=response.status, headers=response.headers)
     body = response.body
     assert isinstance(body, bytes), "answers are made of bytes"

@@ -72,7 +72,7 @@ BUILTIN: tuple[Resource, ...] = (
 
 
 def catalog() -> Catalog:
-    """A catalogue of the built-in kinds."""
+    """Returns a catalogue of the built-in kinds."""
     served = Catalog()
     for resource in BUILTIN:
         served.add(resource)

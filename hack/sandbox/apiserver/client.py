@@ -60,20 +60,20 @@ class Watching:
         self._reply = reply
 
     async def next(self, seconds: float = 10.0) -> Json | None:
-        """The next event, None at the end of the stream. Raises TimeoutError."""
+        """Returns the next event, None at the end of the stream. Raises TimeoutError."""
         line = await asyncio.wait_for(self._reply.content.readline(), seconds)
         event: Json | None = json.loads(line) if line else None
         return event
 
     async def about(self, name: str) -> tuple[str, Json]:
-        """The next event about the named object, as (type, object)."""
+        """Returns the next event about the named object, as (type, object)."""
         while (event := await self.next()) is not None:
             if (event["object"].get("metadata") or {}).get("name") == name:
                 return event["type"], event["object"]
         raise AssertionError(f"the watch ended before an event about {name}")
 
     async def rest(self) -> list[Json]:
-        """Every event up to the end of the stream."""
+        """Returns every event up to the end of the stream."""
         events = []
         while (event := await self.next()) is not None:
             events.append(event)
@@ -106,13 +106,13 @@ class Client:
     async def ok(
         self, method: str, path: str, body: Any = None, content: str = PLAIN, *, accept: str = PLAIN, **query: Any
     ) -> Json:
-        """The body of a request that must succeed. Raises AssertionError with the server's words."""
+        """Returns the body of a request that must succeed. Raises AssertionError with the server's words."""
         reply = await self.call(method, path, body, content, accept=accept, **query)
         assert reply.status < 300, f"{method} {path}: {reply.status} {reply.text}"
         return reply.body
 
     async def apply(self, path: str, body: Json, manager: str, **query: Any) -> Reply:
-        """A server-side apply."""
+        """Sends a server-side apply."""
         return await self.call("PATCH", path, body, APPLY, fieldManager=manager, **query)
 
     @asynccontextmanager
@@ -155,6 +155,6 @@ def pod(name: str, **resources: Json) -> Json:
 
 
 def configmap(name: str, *, labels: dict[str, str] | None = None, data: dict[str, str] | None = None) -> Json:
-    """A ConfigMap, the simplest built-in object there is."""
+    """Returns a ConfigMap, the simplest built-in object there is."""
     metadata: Json = {"name": name} | ({"labels": labels} if labels else {})
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data or {}}

@@ -31,7 +31,7 @@ class Control:
         self._journal = journal
 
     def handle(self, method: str, path: str, body: Any) -> Json:
-        """The answer's body. Raises StatusError."""
+        """Returns the answer's body. Raises StatusError."""
         match (method, path.removeprefix(PREFIX).split("/")):
             case ("GET", ["levers"]):
                 return {"rules": [rule.describe() for rule in self._levers.rules()]}

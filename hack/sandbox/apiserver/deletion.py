@@ -61,7 +61,7 @@ class Remover:
         return self.remove(site.resource, revision, collect=not orphan), True
 
     def _terminating(self, resource: Resource, revision: Revision, options: Json) -> Revision:
-        """The pod marked as being deleted. A second delete can only shorten the time that is left to it."""
+        """Returns the pod marked as being deleted. A second delete can only shorten the time that is left to it."""
         metadata = revision.metadata
         seconds = pods.grace_seconds(revision.object, options.get("gracePeriodSeconds"))
         if metadata.get("deletionTimestamp"):

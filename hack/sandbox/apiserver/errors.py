@@ -46,7 +46,7 @@ class StatusError(Exception):
 
 
 def success(code: int | None = None, details: Json | None = None) -> Json:
-    """The `Status` of a request that has no object to answer with."""
+    """Returns the `Status` of a request that has no object to answer with."""
     body: Json = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
     if details is not None:
         body["details"] = details

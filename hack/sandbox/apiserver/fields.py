@@ -36,7 +36,7 @@ class Rules(Protocol):
     """How lists and maps at a place (field names only, without list elements) merge."""
 
     def list_keys(self, names: Path, items: list[Any]) -> tuple[str, ...] | None:
-        """The identifying fields of an associative list, None for an atomic list."""
+        """Returns the identifying fields of an associative list, None for an atomic list."""
 
     def is_set(self, names: Path) -> bool: ...
 
@@ -89,7 +89,7 @@ class SchemaRules:
 
 
 def flatten(obj: Json, rules: Rules, *, without: str | None = None) -> dict[Path, Any]:
-    """Every ownable field with its value, leaving out the top-level field `without`."""
+    """Returns every ownable field with its value, leaving out the top-level field `without`."""
     values: dict[Path, Any] = {}
     for name, value in obj.items():
         if name in ("apiVersion", "kind") or name == without:
@@ -123,7 +123,7 @@ def _flatten(value: Any, path: Path, names: Path, rules: Rules, values: dict[Pat
 
 
 def key_step(item: Json, keys: Iterable[str]) -> str:
-    """The step of an element of an associative list. A port's protocol is TCP when not said."""
+    """Returns the step of an element of an associative list. A port's protocol is TCP when not said."""
     keys_of_item = {key: item.get(key, "TCP" if key == "protocol" else None) for key in sorted(keys)}
     return "k:" + json.dumps(keys_of_item, separators=(",", ":"))
 
@@ -141,7 +141,7 @@ def is_element(item: Any, step: str) -> bool:
 
 
 def to_v1(fields: Iterable[Path]) -> Json:
-    """The FieldsV1 object of a set."""
+    """Returns the FieldsV1 object of a set."""
     root: Json = {}
     ordered = sorted(fields)
     for path in ordered:
@@ -174,7 +174,7 @@ def from_v1(fields: Json) -> FieldSet:
 
 
 def spell(path: Path) -> str:
-    """A path as conflict messages print it: `.spec.containers[name="a"].image`."""
+    """Returns a path as conflict messages print it: `.spec.containers[name="a"].image`."""
     text = ""
     for step in path:
         kind, _, rest = step.partition(":")

@@ -64,7 +64,7 @@ class Front:
         self._bookmark_every = bookmark_every
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """The only aiohttp handler."""
+        """Handles every request."""
         if request.path.startswith(PREFIX):
             return await self._controlled(request)
         target = routing.locate(self._registry.catalog, request.path)
@@ -99,7 +99,7 @@ class Front:
         return await self._sender.send(request, info, answer, rate, late)
 
     def open_watch(self, request: web.Request) -> Stream:
-        """The stream that a watch would be answered with. Raises StatusError."""
+        """Returns the stream that a watch would be answered with. Raises StatusError."""
         target = routing.locate(self._registry.catalog, request.path)
         if target.site is None:
             raise routing.missing(self._registry.catalog, target)
@@ -310,7 +310,7 @@ def _write_options(request: web.Request) -> WriteOptions:
 
 
 async def _body(request: web.Request, verb: str) -> tuple[Any, str]:
-    """The decoded body and its media type. Raises StatusError 400 or 415."""
+    """Returns the decoded body and its media type. Raises StatusError 400 or 415."""
     media_type = request.content_type
     if media_type == protobuf.MEDIA_TYPE and (known := protobuf.decode(await request.read())) is not None:
         return known, media_type

@@ -31,7 +31,7 @@ class PathError(ValueError):
 
 @lru_cache(maxsize=512)
 def parse(path: str) -> tuple[Step, ...]:
-    """The steps of a path such as `.attributes[?(@.name=="a")].value`. Raises PathError."""
+    """Returns the steps of a path such as `.attributes[?(@.name=="a")].value`. Raises PathError."""
     steps: list[Step] = []
     text = path.removeprefix("$")
     position = 0
@@ -45,7 +45,7 @@ def parse(path: str) -> tuple[Step, ...]:
 
 
 def find(path: str, obj: Any) -> list[Any]:
-    """Every value the path leads to. Raises PathError."""
+    """Returns every value the path leads to. Raises PathError."""
     values = [obj]
     for step in parse(path):
         values = step(values)
@@ -100,7 +100,7 @@ def _slice(text: str) -> Step:
 
 
 def spell(value: Any) -> str:
-    """A result as text, as PrintResults writes it: lists and objects as JSON, scalars as Go prints them."""
+    """Returns a result as text, as PrintResults writes it: lists and objects as JSON, scalars as Go prints them."""
     if isinstance(value, (dict, list)):
         return json.dumps(value, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
     if isinstance(value, bool):

@@ -22,7 +22,7 @@ _OF_EVERY_OBJECT: Final[Json] = {
 
 
 def index(catalog: Catalog) -> Json:
-    """The answer to `/openapi/v3`: where each group version's document is."""
+    """Returns the answer to `/openapi/v3`: where each group version's document is."""
     paths = ["api/v1"] + [
         f"apis/{group}/{version}" for group in catalog.groups() for version in catalog.versions(group)
     ]
@@ -30,7 +30,7 @@ def index(catalog: Catalog) -> Json:
 
 
 def document(catalog: Catalog, path: str) -> Json | None:
-    """The document of `api/v1` or `apis/G/V`, None if that is not served."""
+    """Returns the document of `api/v1` or `apis/G/V`, None if that is not served."""
     kind, _, rest = path.partition("/")
     group, _, version = rest.rpartition("/")
     if (kind == "api") is bool(group) or version not in catalog.versions(group):

@@ -81,7 +81,7 @@ def _reassigned(entries: list[Json], writer: Writer, *, taken: set[Path], droppe
 
 
 def apply(live: Json, config: Json, writer: Writer, rules: Rules, *, force: bool) -> Json:
-    """The live object after an apply of `config`. Raises StatusError 409 naming every contested field."""
+    """Returns the live object after an apply of `config`. Raises StatusError 409 naming every contested field."""
     declared = frozenset(fields.flatten(config, rules))
     before = fields.flatten(live, rules)
     entries = _entries(live)
@@ -162,7 +162,7 @@ def _merge_elements(live: list[Json], config: list[Json], names: Path, keys: tup
 
 
 def _without(value: Any, path: Path) -> Any:
-    """A copy without the field; containers it leaves empty go too."""
+    """Returns a copy without the field; containers it leaves empty go too."""
     step, rest = path[0], path[1:]
     kind, _, name = step.partition(":")
     if isinstance(value, dict) and kind == "f" and name in value:

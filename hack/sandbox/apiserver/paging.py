@@ -64,7 +64,7 @@ def page(store: Store, site: Site, options: ListOptions) -> Page:
 
 
 def _state(store: Store, resource_key: str, options: ListOptions) -> tuple[int, list[Revision], Key | None]:
-    """The state to list: its number, its objects, and the key to go on after."""
+    """Returns the state to list: its number, its objects, and the key to go on after."""
     if options.token:
         return _continued(store, resource_key, options.token)
     if options.exact:

@@ -19,7 +19,7 @@ _MUTABLE: Final = frozenset({"activeDeadlineSeconds", "terminationGracePeriodSec
 
 
 def with_defaults(pod: Json, now: str) -> Json:
-    """A new pod as it is stored: defaulted and pending. Raises StatusError 422 when it has no containers."""
+    """Returns a new pod as it is stored: defaulted and pending. Raises StatusError 422 when it has no containers."""
     spec = defaulted_spec(pod)
     status: Json = {"phase": "Pending", "qosClass": qos_class(spec)}
     if spec.get("schedulingGates"):
@@ -30,7 +30,7 @@ def with_defaults(pod: Json, now: str) -> Json:
 
 
 def defaulted_spec(pod: Json) -> Json:
-    """A pod's spec with its defaults, as every write is decoded. Raises StatusError 400 or 422."""
+    """Returns a pod's spec with its defaults, as every write is decoded. Raises StatusError 400 or 422."""
     spec = dict(pod.get("spec") or {})
     name = pod["metadata"].get("name", "")
     if not spec.get("containers"):
@@ -82,7 +82,7 @@ def _container(container: Json, path: str, pod: str) -> Json:
 
 
 def _requirements(holder: Json) -> Json:
-    """The `resources` of a container (or pod) with requests defaulted from limits. Raises StatusError 400."""
+    """Returns the `resources` of a container (or pod) with requests defaulted from limits. Raises StatusError 400."""
     resources = dict(holder.get("resources") or {})
     try:
         limits = canonical_list(resources.get("limits") or {})
@@ -167,7 +167,7 @@ def check_binding(binding: Json, namespace: str, name: str) -> None:
 
 
 def bound(pod: Json, binding: Json, now: str) -> Json:
-    """The pod assigned to the target of a binding that was checked. Raises StatusError 409."""
+    """Returns the pod assigned to the target of a binding that was checked. Raises StatusError 409."""
     name, target = pod["metadata"]["name"], binding["target"]
     _check_bindable(pod, binding, name)
     metadata = dict(pod["metadata"])

@@ -48,7 +48,7 @@ def _pair(first: int, first_unit: str, second: int, second_unit: str) -> str:
 
 
 def since(timestamp: str | None, now: datetime.datetime) -> str:
-    """The age of a timestamp, as an Age cell says it."""
+    """Returns the age of a timestamp, as an Age cell says it."""
     if not timestamp:
         return _UNKNOWN
     try:
@@ -241,5 +241,5 @@ _DEFAULT: Final[Printer] = ((NAME, Column("Created At", "date")), _name_and_crea
 
 
 def printer_of(resource_key: str) -> Printer:
-    """The columns of a built-in kind and the function that fills them."""
+    """Returns the columns of a built-in kind and the function that fills them."""
     return _PRINTERS.get(resource_key, _DEFAULT)

@@ -196,7 +196,7 @@ class Registry:
         return Written(revision, True, warnings)
 
     def _replace(self, site: Site, old: Json, new: Json, options: WriteOptions, warnings: list[str]) -> Written:
-        """A plain write over `old`: rules, then attribution of what changed."""
+        """Stores a plain write over `old`: applies the rules, then attributes the changes."""
         writer, rules = self._writer(site, options), strategy.rules_of(site)
         prepared = strategy.prepare_update(site, old, new)
         recorded = ownership.record_update(old, prepared, writer, rules)
@@ -268,7 +268,7 @@ class Registry:
 
 
 def _same_but_version(old: Json, new: Json) -> bool:
-    """Whether a write changes nothing; times in managedFields alone are nothing."""
+    """Returns whether a write changes nothing; times in managedFields alone are nothing."""
     return _comparable(old) == _comparable(new)
 
 

@@ -112,7 +112,7 @@ class Catalog:
         return self._by_key[key]
 
     def find(self, group: str, version: str, plural: str) -> Resource | None:
-        """The resource if that version of it is served."""
+        """Returns the resource if that version of it is served."""
         resource = self._by_key.get(f"{plural}.{group}" if group else plural)
         if resource is None or all(served.name != version for served in resource.versions):
             return None

@@ -31,7 +31,7 @@ class NoSuchGroupError(Exception):
 
 
 def locate(catalog: Catalog, path: str) -> Target:
-    """The target of a path such as `/apis/G/V/namespaces/NS/PLURAL/NAME/SUBRESOURCE`."""
+    """Returns the target of a path such as `/apis/G/V/namespaces/NS/PLURAL/NAME/SUBRESOURCE`."""
     steps = tuple(step for step in path.split("/") if step)
     if len(steps) >= 2 and steps[0] == "api":
         return _target(catalog, "", steps[1], steps[2:])

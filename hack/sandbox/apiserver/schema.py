@@ -26,7 +26,7 @@ _TYPES: Final[dict[str, tuple[type, ...]]] = {
 
 
 def prune(value: Json, schema: Json) -> tuple[Json, list[str]]:
-    """The object without fields the schema does not know, and the paths of what was dropped."""
+    """Returns the object without fields the schema does not know, and the paths of what was dropped."""
     dropped: list[str] = []
     root = {**schema, "properties": {**(schema.get("properties") or {}), "metadata": _OBJECT_META}}
     for name in ("apiVersion", "kind"):
@@ -60,7 +60,7 @@ def _prune(value: Any, schema: Json, path: str, dropped: list[str]) -> Any:
 
 
 def default(value: Any, schema: Json) -> Any:
-    """The value with absent fields filled in from the schema's defaults."""
+    """Returns the value with absent fields filled in from the schema's defaults."""
     if isinstance(value, list) and "items" in schema:
         return [default(item, schema["items"]) for item in value]
     if not isinstance(value, dict):

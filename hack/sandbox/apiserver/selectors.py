@@ -23,7 +23,7 @@ _Test = Callable[[dict[str, str]], bool]
 
 
 def labels(text: str) -> Callable[[dict[str, str]], bool]:
-    """A test of a label set. Raises StatusError 400 for a text that is no selector."""
+    """Returns a test of a label set. Raises StatusError 400 for a text that is no selector."""
     tests: list[_Test] = []
     rest = text.strip()
     while rest:
@@ -72,7 +72,7 @@ def _comparison(key: str, operator: str, value: str) -> _Test:
 
 
 def from_label_selector(selector: Json | None) -> Callable[[dict[str, str]], bool]:
-    """A test from a `LabelSelector` object; None selects nothing, the empty object everything."""
+    """Returns a test from a `LabelSelector` object; None selects nothing, the empty object everything."""
     if selector is None:
         return lambda labels: False
     clauses = [f"{key}={value}" for key, value in (selector.get("matchLabels") or {}).items()]
@@ -90,7 +90,7 @@ def from_label_selector(selector: Json | None) -> Callable[[dict[str, str]], boo
 
 
 def fields(text: str, offered: Collection[str]) -> Predicate:
-    """A test of an object by field paths; `metadata.name` and `metadata.namespace` are always offered."""
+    """Returns a test of an object by field paths; `metadata.name` and `metadata.namespace` are always offered."""
     tests: list[Predicate] = []
     for clause in filter(None, (part.strip() for part in text.split(","))):
         match = re.fullmatch(r"([^!=]+)(==|=|!=)(.*)", clause)
@@ -114,7 +114,7 @@ def _field_test(path: tuple[str, ...], value: str, *, expected: bool) -> Predica
 
 
 def _spelled(value: Any, path: tuple[str, ...]) -> str:
-    """A field's value as field sets spell it: absent is empty, except for booleans, whose zero is `false`."""
+    """Returns a field's value as field sets spell it: absent is empty, except for booleans, whose zero is `false`."""
     if value is None:
         return "false" if path[-1] in ("unschedulable", "hostNetwork") else ""
     if isinstance(value, bool):

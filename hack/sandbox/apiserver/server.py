@@ -118,7 +118,7 @@ class ApiServer:
         return self.journal.requests()
 
     def log(self) -> list[Entry]:
-        """The newest requests, oldest first."""
+        """Returns the newest requests, oldest first."""
         return list(self.journal.log)
 
     def writes(self, *, resource: str = "*", user_agent: str = "*") -> int:

@@ -50,7 +50,7 @@ class Revision:
         return (self.metadata.get("namespace", ""), self.metadata["name"])
 
     def tail(self) -> bytes:
-        """The JSON of everything but kind and apiVersion, with its opening brace."""
+        """Returns the JSON of everything but kind and apiVersion, with its opening brace."""
         if self._tail is None:
             self._tail = _encode({k: v for k, v in self.object.items() if k not in ("kind", "apiVersion")})
         return self._tail
@@ -91,7 +91,7 @@ class Collection:
             watch.wake()
 
     def ordered(self) -> list[Revision]:
-        """All objects by namespace and name; not to be changed by the caller."""
+        """Returns all objects by namespace and name; not to be changed by the caller."""
         if self._sorted is None:
             self._sorted = [self.objects[key] for key in sorted(self.objects)]
         return self._sorted
@@ -155,7 +155,7 @@ class Store:
         return self.collection(resource.key).objects.get(key)
 
     def objects(self, resource_key: str) -> Iterator[Json]:
-        """The objects of a resource, in order; for tests and for rules that look at other kinds."""
+        """Yields the objects of a resource, in order; for tests and for rules that look at other kinds."""
         return (revision.object for revision in self.collection(resource_key).ordered())
 
     def put(self, resource: Resource, obj: Json) -> Revision:
@@ -215,7 +215,7 @@ class Store:
         self._snapshots.clear()
 
     def snapshot(self, resource_key: str) -> tuple[int, list[Revision]]:
-        """The current revision number and the objects of that moment, kept for later pages (the newest few)."""
+        """Returns the current revision number and the objects of that moment, kept for later pages (the newest few)."""
         taken = (resource_key, self.number)
         if taken not in self._snapshots:
             self._snapshots[taken] = self.collection(resource_key).ordered()

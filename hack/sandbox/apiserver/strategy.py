@@ -106,7 +106,7 @@ def check_identity(site: Site, obj: Json) -> Json:
 
 
 def prepare_create(site: Site, obj: Json, now: str, uid: str) -> Json:
-    """A new object as it will be stored (without resourceVersion). Raises StatusError 422."""
+    """Returns a new object as it will be stored (without resourceVersion). Raises StatusError 422."""
     resource = site.resource
     metadata = {name: value for name, value in obj["metadata"].items() if name not in _SERVER_FIELDS}
     prefix = metadata.get("generateName")
@@ -143,7 +143,7 @@ def _suffix() -> str:
 
 
 def _defaulted(site: Site, obj: Json, now: str) -> Json:
-    """A new object with what its kind fills in."""
+    """Returns a new object with what its kind fills in."""
     match site.resource.key:
         case "pods":
             return pods.with_defaults(obj, now)
@@ -185,7 +185,7 @@ def pruned(site: Site, obj: Json) -> tuple[Json, list[str]]:
 
 
 def in_version(site: Site, obj: Json) -> Json:
-    """A stored object as the site's version shows it.
+    """Returns a stored object as the site's version shows it.
 
     Conversion `None` changes apiVersion and then prunes: fields the version does not know are not shown, and a client
     that writes such an object back loses them. v1alpha1 clients of NodeResourceTopology do that to `attributes`.

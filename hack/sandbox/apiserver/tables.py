@@ -23,7 +23,7 @@ META_V1: Final = "meta.k8s.io/v1"
 def table(
     site: Site, objects: Iterable[Json], metadata: Json, *, include: str = "Metadata", headers: bool = True
 ) -> Json:
-    """A Table of the objects. `include` is the request's includeObject; `headers` are sent once in a watch."""
+    """Returns a Table of the objects. `include` is the request's includeObject; `headers` are sent once in a watch."""
     now = datetime.datetime.now(datetime.UTC)
     columns, rows = _columns(site), []
     for item in objects:
@@ -42,7 +42,7 @@ def table(
 
 
 def partial(obj: Json) -> Json:
-    """The object's metadata as an object of its own."""
+    """Returns the object's metadata as an object of its own."""
     return {"kind": "PartialObjectMetadata", "apiVersion": META_V1, "metadata": obj["metadata"]}
 
 

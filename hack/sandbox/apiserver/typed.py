@@ -41,7 +41,7 @@ _ELEMENTS: Final = (
 
 
 def decoded(resource_key: str, message: str, obj: Json) -> tuple[Json, list[str]]:
-    """The object as Go would hold it, and the paths of fields it does not know. Raises StatusError 400.
+    """Returns the object as Go would hold it, and the paths of fields it does not know. Raises StatusError 400.
 
     `what` is how messages name the kind: `Lease in version "v1" cannot be handled as a Lease`.
     """

@@ -11,7 +11,7 @@ from topowise_exporter.machine import Cpu, Machine, NumaNode, PciFunction
 
 
 def scanned(machine: machines.Machine) -> Machine:
-    """The Machine without the writing and the reading."""
+    """Returns the Machine directly, without writing and reading a tree."""
     cpus = machines.layout(machine)
     online = tuple(cpu.id for cpu in cpus if cpu.id not in machine.offline)
     running = frozenset(online)

@@ -64,7 +64,7 @@ class HollowNode:
         await register(self._api, self.name, self.kubelet, taints)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.lifecycle.run(), name=f"{self.name} kubelet")
             tasks.create_task(self.reporter.run(), name=f"{self.name} exporter")

@@ -204,7 +204,7 @@ class Reporter:
         self._published = (seen, reasons) if all(is_there) else None
 
     async def _write(self, writer: Writer[Any], document: object) -> bool:
-        """Whether the server has it; False if it is to be tried again later."""
+        """Returns whether the server has it; False if it is to be tried again later."""
         backoff = Backoff(0.1, 2.0)
         while True:
             try:
@@ -229,7 +229,7 @@ class _KnownHardware(Hardware):
 
 
 def _exporter(machine: Machine, config: KubeletConfiguration, podresources: PodResources, root: Path) -> Observer:
-    """The real observer, of a machine and a configuration that are known."""
+    """Returns the real observer, of a machine and a configuration that are known."""
     socket = str(root / "pod-resources/kubelet.sock")
     settings = ExporterConfiguration(apiVersion=API_VERSION, kubelet_root=str(root), podresources_socket=socket)
     return Observer(settings, podresources, _Known(config), _now, hardware=_KnownHardware(settings, machine))

@@ -35,7 +35,7 @@ class ManagerStates(msgspec.Struct, frozen=True):
 
     @property
     def holders(self) -> list[str]:
-        """The uids of all that hold something, living or not, in the order they came."""
+        """The uids of all pods with allocations, ended pods included, in the order of their admission."""
         managers = (self.devices, self.cpu, self.memory)
         return list(dict.fromkeys(uid for manager in managers if manager is not None for uid in manager.allocations))
 
@@ -65,7 +65,7 @@ class ManagerStates(msgspec.Struct, frozen=True):
 
 
 def admit(kubelet: Kubelet, seen: PodView) -> tuple[Admission, list[ManagerStates]]:
-    """The model's decision, which holds, and what they held after every write on the way to it."""
+    """Returns the model's decision, and the managers' states after every write of the admission."""
     watch = _Watch(kubelet)
     managers = kubelet.devices, kubelet.cpu, kubelet.memory
     kubelet.devices = cast(DeviceManager, _Watched(kubelet.devices, watch.devices))

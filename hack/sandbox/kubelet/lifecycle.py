@@ -248,7 +248,7 @@ class Lifecycle:
             await self._refuse(pod, decision)
 
     async def _allocate(self, pod: pods.Pod) -> Admission:
-        """A checkpoint after the other, each of which can be seen. The lock must be held."""
+        """Admits a pod with a pause between its checkpoints, visible to readers. The caller holds the lock."""
         decision, steps = self.node.begin_admission(pod)
         self.checkpoint(devices=False)
         devices = self.node.managers.devices

@@ -76,7 +76,7 @@ class EmulatedNode:
 
     @classmethod
     def from_files(cls, sysfs_root: Path, procfs_root: Path, config_file: Path) -> EmulatedNode:
-        """The machine of a tree as the exporter reads it, the configuration as it is written."""
+        """Returns the machine of a tree as the exporter reads it, the configuration as it is written."""
         config = msgspec.yaml.decode(config_file.read_bytes(), type=KubeletConfiguration)
         return cls(hardware.scan(str(sysfs_root), str(procfs_root)), config)
 
@@ -132,7 +132,7 @@ class EmulatedNode:
         return self._managers
 
     def has_restored(self, uid: str) -> bool:
-        """Whether the pod was here before the kubelet's restart, and has not been looked at since."""
+        """Returns whether the pod was here before the kubelet's restart, and has not been looked at since."""
         return uid in self._restored and uid not in self._active
 
     # Pods
@@ -183,7 +183,7 @@ class EmulatedNode:
         self._restored = frozenset()
 
     def start(self, uid: str) -> bool:
-        """The pod's containers run, its init containers are done; False if the pod is not here."""
+        """Records that the pod's containers run and its init containers have ended; False if the pod is not here."""
         self.before_release(self._kubelet)
         started = self._kubelet.start(uid)
         memory, model = self._managers.memory, self._kubelet.memory
@@ -222,11 +222,11 @@ class EmulatedNode:
         return self._kubelet.remove(uid)
 
     def runs(self, uid: str) -> bool:
-        """Whether the pod was admitted and has not gone."""
+        """Returns whether the pod was admitted and has not gone."""
         return uid in self._active
 
     def reconcile(self) -> bool:
-        """The CPU manager drops the dead; False if there were none."""
+        """Releases the CPUs of ended pods; False if there were none."""
         before = self._managers
         self._managers = before.without_cpus_of(set(before.holders) - self._active.keys() - self._restored)
         return self._managers is not before
@@ -360,7 +360,7 @@ def _unhealthy(device: Device) -> Device:
 
 
 def _machine(scanned: hardware.Machine, devices: tuple[DevicePlugin, ...]) -> Machine:
-    """The scanned machine as cadvisor tells it to the kubelet."""
+    """Returns the scanned machine as cadvisor tells it to the kubelet."""
     cores: dict[int, list[Core]] = {}
     firsts = [cpu for cpu in scanned.cpus if cpu.id == cpu.core]
     for cpu in firsts:

@@ -35,7 +35,7 @@ class _ById:
 
 @lru_cache(maxsize=4)
 def listed(holdings: _ById) -> pb.ListPodResourcesResponse:
-    """All pods that hold or may hold something."""
+    """Returns all pods that have or may have allocations."""
     state = holdings.value
     return pb.ListPodResourcesResponse(pod_resources=[_pod(pod, state.device_nodes) for pod in state.pods])
 

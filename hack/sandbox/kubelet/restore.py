@@ -17,7 +17,7 @@ _Held = dict[str, dict[str, dict[str, Any]]]
 
 
 def restored(kubelet: Kubelet, files: StateFiles, cpu_policy: str, memory_policy: str) -> frozenset[str]:
-    """The uids of all that hold something. Raises SourceError for files with which a kubelet does not start."""
+    """Returns the uids of all pods with allocations. Raises SourceError for files that prevent a start."""
     cpu, memory, devices = files.read()
     _check_policy(CPU_STATE, cpu, cpu_policy)
     _check_policy(MEMORY_STATE, memory, memory_policy)

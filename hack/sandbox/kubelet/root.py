@@ -19,7 +19,7 @@ class Root:
         self._pods.mkdir(parents=True, exist_ok=True)
 
     def pods(self) -> list[str]:
-        """The uids of pods that have a directory."""
+        """Returns the uids of pods that have a directory."""
         return [entry.name for entry in self._pods.iterdir()]
 
     def make_pod(self, uid: str) -> None:

@@ -44,5 +44,5 @@ def fit_error(nodes: int, reasons: Iterable[str], after: str = "") -> str:
 
 
 def said(refused: Mapping[str, Refused]) -> list[str]:
-    """Every reason of every node."""
+    """Returns every reason of every node."""
     return [reason for refusal in refused.values() for reason in refusal.reasons]

@@ -90,7 +90,7 @@ class Cache:
         return node if node is not None and node.is_known else None
 
     def put_node(self, node: Node) -> bool:
-        """A Node came or changed. True if that may matter to pods that wait."""
+        """Records a new or changed Node. Returns whether the change may matter to waiting pods."""
         info = self._nodes.setdefault(node.metadata.name, NodeInfo(node.metadata.name))
         amounts = node.amounts()
         matters = not info.is_known or info.allocatable != amounts
@@ -120,7 +120,7 @@ class Cache:
         self.assumed.add(info.uid)
 
     def place_of(self, uid: str) -> str | None:
-        """The node of a pod that is assigned or assumed."""
+        """Returns the node of a pod that is assigned or assumed."""
         return self._places.get(uid)
 
     def _place(self, info: PodInfo, node: str) -> None:

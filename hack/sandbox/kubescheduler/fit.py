@@ -41,7 +41,7 @@ def check(
 
 
 def could_ever(info: PodInfo, node: NodeInfo) -> bool:
-    """Whether the node had enough if it were empty (isFit of the node events' hints)."""
+    """Returns whether the node had enough if it were empty (isFit of the node events' hints)."""
     return all(amount <= node.allocatable.get(name, 0) for name, amount in info.requests.items())
 
 

@@ -172,7 +172,7 @@ class SchedulingQueue:
         self._requeue(list(self._sleeping.values()), event)
 
     def _land(self, queued: QueuedPod) -> list[Event] | None:
-        """The events of the flight; None for a pod that is gone meanwhile, or queued anew."""
+        """Ends an attempt, and returns the events during it; None if the pod was deleted or queued meanwhile."""
         uid = queued.info.uid
         _, events = self._in_flight.pop(uid, (queued, []))
         queued.since = self._clock()
@@ -227,7 +227,7 @@ class SchedulingQueue:
 
 
 def _helps(queued: QueuedPod, event: Event) -> bool:
-    """The queueing hints (framework/plugins/noderesources/fit.go; buildQueueingHintMap for the extender)."""
+    """Returns the queueing hints (framework/plugins/noderesources/fit.go; buildQueueingHintMap for the extender)."""
     if not queued.rejectors or extender.PLUGIN in queued.rejectors:
         return True
     if event.kind == "AssignedPodDelete":

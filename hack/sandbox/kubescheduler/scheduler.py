@@ -92,7 +92,7 @@ class KubeScheduler:
         return list(self._pending.values())
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         nodes = Informer[Node](lambda node: node.metadata.name, self.put_node, self.drop_node)
         live = Informer[PodInfo](lambda info: info.uid, self.put_pod, self.drop_pod)
         watches: dict[str, Reflector[Any]] = {
@@ -147,7 +147,7 @@ class KubeScheduler:
         await self._write(info, "Unschedulable", message, nominated)
 
     async def _preempt(self, info: PodInfo, decision: Decision) -> tuple[str | None, str]:
-        """The nomination ("": none any more; None: as it is), and PostFilter's message."""
+        """Returns the nomination ("": none any more; None: as it is), and PostFilter's message."""
         result = await self._preemption.choose(info, decision.refused)
         if result.node is None:
             # An obsolete nomination is removed; a nomination that waits for its victims stays.

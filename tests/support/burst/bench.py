@@ -208,7 +208,7 @@ class Bench:
             await self.api.request("DELETE", path)
 
     async def _settle(self, limit: float = 90.0) -> None:
-        """Until nothing has moved for a while: every lifetime over, everything reported, everything tried."""
+        """Waits until nothing has moved for a while: every lifetime over, everything reported, everything tried."""
 
         async def attempts() -> int | None:
             self.check()

@@ -24,7 +24,7 @@ def assert_no_refusals(bench: Bench) -> None:
 
 
 def asks_for_devices(refusal: Refusal) -> bool:
-    """Whether the pod that was refused needs a device."""
+    """Returns whether the pod that was refused needs a device."""
     return any("/" in name for name in pods.needs(refusal.pod).requests)
 
 

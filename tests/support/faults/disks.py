@@ -33,12 +33,12 @@ exec "$@"
 
 
 def read_only(directory: Path) -> tuple[str, ...]:
-    """A command that runs another with every file system read-only, `directory` too."""
+    """Returns a command that runs another with every file system read-only, `directory` too."""
     return _under(_READ_ONLY, directory)
 
 
 def full(directory: Path) -> tuple[str, ...]:
-    """A command that runs another in `directory`, which has no room, like the places for temporary files."""
+    """Returns a command that runs another in `directory`, which has no room, like the places for temporary files."""
     return _under(_FULL, directory)
 
 

@@ -85,7 +85,7 @@ class Fault:
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
     def matches(self, call: Asked) -> bool:
-        """Whether it is about this request."""
+        """Returns whether it is about this request."""
         return (
             self.watch in (None, call.is_watch)
             and fnmatchcase(call.method, self.method)

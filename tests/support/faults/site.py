@@ -61,13 +61,13 @@ class Site:
         self.server.create("pods", document)
 
     async def takes(self, node: str, cpus: int) -> bool:
-        """Whether the service would send a pod of so many CPUs there; nothing is reserved by the question."""
+        """Returns whether the service would send a pod of so many CPUs there; nothing is reserved by the question."""
         body = json.dumps(pod("asked", cpus)).encode()
         _, _, text = await self.service.post(f"explain?node={node}", body, self.session)
         return [verdict["verdict"] for verdict in json.loads(text)] == ["fits"]
 
     async def room(self, node: str) -> int:
-        """The largest pod that the service would send there, in CPUs."""
+        """Returns the largest pod that the service would send there, in CPUs."""
         for cpus in range(8, 0, -1):
             if await self.takes(node, cpus):
                 return cpus
@@ -104,7 +104,7 @@ class Site:
             raise AssertionError(f"{available(self.server)}, expected {free}\n{self.exporter.log[-3000:]}") from None
 
     async def metrics(self) -> dict[str, float]:
-        """The service's samples by name with labels, without the common prefix."""
+        """Returns the service's samples by name with labels, without the common prefix."""
         async with self.session.get(f"http://127.0.0.1:{self.service.health_port}/metrics") as response:
             lines = (await response.text()).splitlines()
         samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))

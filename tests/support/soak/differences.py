@@ -12,7 +12,7 @@ from topowise_scheduler.kubelet.masks import members
 
 
 def told(node: HollowNode, replica: Replica, pod: pods.Pod) -> str:
-    """A line for each."""
+    """Returns a line for each difference."""
     state = replica.service.ledger.node_states.of(node.name)
     if state is None or state.kubelet is None or state.report is None:
         return f"  the service has no report of {node.name}"

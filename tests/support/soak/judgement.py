@@ -62,7 +62,7 @@ class Truth(msgspec.Struct, frozen=True):
 
 
 def judge(pod: pods.Pod, text: str, known: Known, truth: Truth) -> str:
-    """The cause of a "no" to a pod that the node would have taken."""
+    """Returns the cause of a "no" to a pod that the node would have taken."""
     if known.look is None:
         # Nothing was known of the node, so nothing could be against it.
         return ""
@@ -146,7 +146,7 @@ def _quarantined(pod: pods.Pod, known: Known, truth: Truth) -> str:
 
 
 def _too_slow(pod: pods.Pod, known: Known, truth: Truth) -> str:
-    """The kubelet's cost for the pod, on the empty node, is more than the limit."""
+    """Returns whether the kubelet's cost for the pod, on the empty node, exceeds the limit."""
     assert known.look is not None
     empty = known.look.kubelet.emptied()
     view = empty.view(pod.metadata.uid, pods.needs(pod, pod_level_resources=empty.settings.pod_level_resources))

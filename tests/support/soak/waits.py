@@ -61,7 +61,7 @@ class Waits:
 
 
 def percentile(seconds: Sequence[float], share: float) -> float:
-    """The least of them that so many are not above; 0 of none."""
+    """Returns the smallest value that this share of the values does not exceed; 0 without values."""
     if not seconds:
         return 0.0
     return sorted(seconds)[min(len(seconds) - 1, int(share * len(seconds)))]

@@ -146,7 +146,7 @@ class World:
             self._later(self._delete(f"{PODS}/{name}"), lifetime)
 
     async def _settle(self) -> None:
-        """Until nothing has moved for a while."""
+        """Waits until nothing has moved for a while."""
         loop = asyncio.get_running_loop()
         deadline, since, before = loop.time() + _LONGEST_S, loop.time(), -1
         while loop.time() - since < _QUIET_S:

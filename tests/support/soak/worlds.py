@@ -150,7 +150,7 @@ def gives_anything(kubelet: Kubelet, pod: pods.Pod) -> bool:
 
 
 def gives_memory(kubelet: Kubelet, pod: pods.Pod) -> bool:
-    """Whether the kubelet's memory manager gives a pod memory."""
+    """Returns whether the kubelet's memory manager gives a pod memory."""
     containers = _view(kubelet, pod).containers
     return kubelet.memory is not None and any(any((container.memory or {}).values()) for container in containers)
 
@@ -161,7 +161,7 @@ def _view(kubelet: Kubelet, pod: pods.Pod) -> PodView:
 
 
 def admits(kubelet: Kubelet, pod: pods.Pod) -> bool:
-    """Whether the kubelet would take the pod next; no trace is left."""
+    """Returns whether the kubelet would take the pod next; no trace is left."""
     return kubelet.fork().admit(pod).admitted
 
 
@@ -210,7 +210,7 @@ def _take(copy: Kubelet, position: int, cpus: int, memory: Mapping[str, int], de
 
 
 def without_memory(kubelet: Kubelet) -> Kubelet:
-    """A copy of the node that has no memory to give."""
+    """Returns a copy of the node that has no memory to give."""
     copy = kubelet.fork()
     if copy.memory is not None:
         for name, values in copy.memory.tables.free.items():
