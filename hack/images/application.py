@@ -50,7 +50,7 @@ def assemble(architecture: str, target: Path) -> None:
         )
     shutil.rmtree(target, ignore_errors=True)
     site, wheels = target / "lib", target / "wheels"
-    _pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(wheels), str(REPOSITORY))
+    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(wheels), str(REPOSITORY))
     _install(architecture, site, "--require-hashes", "--requirement", str(lock(target)))
     _install(architecture, site, *map(str, wheels.glob("*.whl")))
     shutil.rmtree(wheels)
@@ -89,7 +89,7 @@ def lock(target: Path) -> Path:
 
 def _install(architecture: str, site: Path, *requirements: str) -> None:
     platforms = [f"--platform={glibc}_{MACHINES[architecture]}" for glibc in _GLIBC]
-    _pip(
+    pip(
         "install",
         "--no-deps",
         "--no-compile",
@@ -102,7 +102,8 @@ def _install(architecture: str, site: Path, *requirements: str) -> None:
     )
 
 
-def _pip(*arguments: str) -> None:
+def pip(*arguments: str) -> None:
+    """Runs pip of this Python. Raises ImageError."""
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:

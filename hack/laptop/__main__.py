@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 import topowise
+from images.application import ImageError
 from laptop import archive, manifest, modules
 
 DIST: Final = modules.REPOSITORY / "dist"
@@ -31,7 +32,7 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     try:
         _make(options)
-    except archive.PackingError as exc:
+    except (archive.PackingError, ImageError) as exc:
         sys.stderr.write(f"error: {exc}\n")
         return 1
     return 0

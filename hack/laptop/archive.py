@@ -10,13 +10,13 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import re
-import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from images.application import pip
 from laptop import modules
 
 _LIBRARIES: Final = ("prometheus_client", "yaml")
@@ -87,7 +87,7 @@ def of_this_python(*, with_numpy: bool) -> dict[str, Files]:
 
 
 def fetched(platform: str, pythons: Sequence[str], folder: Path, *, with_numpy: bool) -> dict[str, Files]:
-    """Returns the locked versions for another platform, checked by their hashes. Raises PackingError."""
+    """Returns the locked versions for another platform, checked by their hashes. Raises ImageError."""
     packages = _wanted(with_numpy=with_numpy)
     folder.mkdir(parents=True, exist_ok=True)
     lock = folder / "lock"
@@ -96,7 +96,7 @@ def fetched(platform: str, pythons: Sequence[str], folder: Path, *, with_numpy: 
     native = {}
     for python in pythons:
         site = folder / f"{platform}-{python}"
-        _pip(
+        pip(
             "install", "--no-deps", "--no-compile", "--only-binary=:all:", "--implementation=cp", "--upgrade",
             f"--python-version={python}", *(f"--platform={tag}" for tag in PLATFORMS[platform]), f"--target={site}",
             "--require-hashes", f"--requirement={lock}",
@@ -130,10 +130,3 @@ def _below(folder: Path, root: Path) -> Iterator[tuple[str, Path]]:
         name = str(path.relative_to(root))
         if path.is_file() and not _LEFT_OUT.search(name):
             yield name, path
-
-
-def _pip(*arguments: str) -> None:
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    if done.returncode:
-        raise PackingError(f"pip {arguments[0]} failed: {done.stderr.strip()}")

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from bench.engine.growth import after_changes
 from bench.engine.servers import KINDS, loaded
 from bench.engine.workloads import WORKLOADS, Workload, five
 from bench.figures import Figure, percentile
@@ -56,7 +57,7 @@ def _mixed(cluster: Cluster, name: str) -> list[Figure]:
     cold = thread_ms([partial(judge, cluster.engine, shape) for shape in itertools.islice(shapes, ROUNDS)])
     warm = PodRequests(five(0))
     judge(cluster.engine, warm)
-    changed = [_after_changes(cluster, warm, round_) for round_ in range(ROUNDS)]
+    changed = [after_changes(cluster.engine, cluster.kubelets, warm, round_) for round_ in range(ROUNDS)]
     return [
         Figure(f"{name}: 5,000 nodes cold, p50", round(statistics.median(cold), 2), "ms"),
         Figure(f"{name}: 10 of 5,000 changed, p50", round(statistics.median(changed), 2), "ms"),
@@ -74,7 +75,7 @@ def _judgements(cluster: Cluster, policy: str, workload: Workload, target: float
     fallbacks, judged = sum(engine.fallbacks.values()) - asked_before, engine.cache_misses - judged_before
     warm = PodRequests(workload.shape(0))
     fits = float((judge(engine, warm).outcome == Outcome.FITS).mean())
-    changed_ms = [_after_changes(cluster, warm, round_) for round_ in range(ROUNDS)]
+    changed_ms = [after_changes(cluster.engine, cluster.kubelets, warm, round_) for round_ in range(ROUNDS)]
     model_ms, unaligned = _model(cluster, warm.needs)
     name, median = f"{policy}, {workload.name}", statistics.median(all_ms)
     line = f"  {name}: fits on {fits:.0%} of {NODES} nodes, on {unaligned:.0%} without a preferred hint"
@@ -87,14 +88,6 @@ def _judgements(cluster: Cluster, policy: str, workload: Workload, target: float
         Figure(f"{name}: a loop over the model takes", round(model_ms * NODES / median), "times as long"),
         Figure(f"{name}: asked of the model", round(100 * fallbacks / judged, 2), "% of decisions"),
     ]
-
-
-def _after_changes(cluster: Cluster, warm: PodRequests, round_: int) -> float:
-    """Milliseconds of a judgement once ten nodes have changed."""
-    for number in range(10):
-        at = (round_ * 97 + number * 331) % NODES
-        cluster.engine.put(f"node-{at}", cluster.kubelets[(at + round_ + 1) % DISTINCT])
-    return thread_ms([partial(judge, cluster.engine, warm)])[0]
 
 
 def _puts(cluster: Cluster) -> list[Figure]:

@@ -45,17 +45,18 @@ def _grown(zones: int) -> list[Point]:
             engine.put(f"node-{number}", kubelets[number % _DISTINCT])
         cold = thread_ms([partial(judge, engine, shape) for shape in itertools.islice(shapes, _ROUNDS)])
         judge(engine, warm)
-        changed = [_after_changes(engine, kubelets, warm, round_) for round_ in range(_ROUNDS)]
+        changed = [after_changes(engine, kubelets, warm, round_) for round_ in range(_ROUNDS)]
         scored = thread_ms([partial(_score, engine, warm)] * _ROUNDS)
         cold_ms, changed_ms, scored_ms = (round(statistics.median(times), 4) for times in (cold, changed, scored))
         points.append(Point(zones, nodes, cold_ms, changed_ms, scored_ms, round(one_ms * nodes, 2)))
     return points
 
 
-def _after_changes(engine: Engine, kubelets: list[Kubelet], warm: PodRequests, round_: int) -> float:
+def after_changes(engine: Engine, kubelets: list[Kubelet], warm: PodRequests, round_: int) -> float:
+    """Returns the milliseconds of a decision after changes of ten nodes."""
     for number in range(10):
         at = (round_ * 97 + number * 331) % len(engine)
-        engine.put(f"node-{at}", kubelets[(at + round_ + 1) % _DISTINCT])
+        engine.put(f"node-{at}", kubelets[(at + round_ + 1) % len(kubelets)])
     return thread_ms([partial(judge, engine, warm)])[0]
 
 
