@@ -47,7 +47,7 @@ def main() -> int:
         print(f"Stopped {ended} processes" if ended else "No demo is running")
         return 0
     if options.keep and kept.running(LINK):
-        print("error: a demo is running already; make demo-stop ends it", file=sys.stderr)
+        print("error: a demo is running already; stop it with make demo-stop", file=sys.stderr)
         return 1
     return _run_in_directory(keep=options.keep)
 

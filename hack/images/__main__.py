@@ -24,12 +24,12 @@ def main(arguments: list[str]) -> int:
     verbs = parser.add_subparsers(dest="verb", required=True)
     build = verbs.add_parser("build")
     build.add_argument("--architecture", action="append", choices=sorted(application.MACHINES))
-    build.add_argument("--base", default="", help="an image to build on, best by digest")
+    build.add_argument("--base", default="", help="the base image, preferably by digest")
     for verb in (build, *map(verbs.add_parser, ("load", "push", "sign"))):
-        verb.add_argument("--repository", default="ghcr.io/topowise/topowise", help="its name up to the tag")
+        verb.add_argument("--repository", default="ghcr.io/topowise/topowise", help="the image's name without the tag")
     verbs.add_parser("renew-base")
     verbs.choices["load"].add_argument("--into", default="", choices=["", *load.CLUSTERS])
-    verbs.choices["load"].add_argument("--cluster", default="", help="kind's name of it")
+    verbs.choices["load"].add_argument("--cluster", default="", help="the cluster's name in kind")
     args = parser.parse_args(arguments)
     try:
         _do(args)
@@ -105,10 +105,10 @@ def _push(name: str) -> None:
     """Pushes all built architectures as an image index. Its digest is what `make sign` signs."""
     engine = engines.find()
     if engine.name == "docker":
-        raise ImageError("images of several architectures are pushed by buildah or podman")
+        raise ImageError("docker cannot push images of several architectures; use buildah or podman")
     built = [architecture for architecture in application.MACHINES if engine.has(f"{name}-{architecture}")]
     if not built:
-        raise ImageError(f"nothing is built of {name}; make images first")
+        raise ImageError(f"no image of {name} is built; run make images first")
     listing = _listing(engine, name, built)
     digest = DIST / "topowise.digest"
     engine.run("manifest", "push", "--all", f"--digestfile={digest}", listing, f"docker://{name}")
@@ -133,11 +133,11 @@ def _sign(repository: str) -> None:
     """Signs by digest, because a tag may move. In a workflow, cosign signs as that workflow, without a key."""
     digest = DIST / "topowise.digest"
     if not digest.exists():
-        raise ImageError(f"{digest} is not there; make push first")
+        raise ImageError(f"{digest} does not exist; run make push first")
     try:
         subprocess.run(["cosign", "sign", "--yes", f"{repository}@{digest.read_text().strip()}"], check=True)
     except FileNotFoundError:
-        raise ImageError("no cosign here, which signs") from None
+        raise ImageError("cosign is not installed, nothing is signed; install cosign") from None
     except subprocess.CalledProcessError as exc:
         raise ImageError(f"cosign failed with {exc.returncode}, see above") from None
 

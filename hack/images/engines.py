@@ -50,7 +50,7 @@ class Engine:
                 timeout=timeout,
             )
         except subprocess.TimeoutExpired:
-            raise ImageError(f"{self.name} {arguments[0]} said nothing for {timeout:.0f} s") from None
+            raise ImageError(f"{self.name} {arguments[0]} has not ended within {timeout:.0f} s") from None
         if done.returncode:
             raise ImageError(f"{self.name} {arguments[0]} failed: {' '.join(done.stderr.split())[-600:]}")
         return done.stdout.strip()
@@ -89,7 +89,10 @@ def base(engine: Engine, named: str, architecture: str) -> str:
             return image
         if named:
             raise
-        print(f"images: {BASE} cannot be had ({str(exc)[:160]}); a base is made of Debian packages instead", flush=True)
+        print(
+            f"images: {BASE} cannot be pulled ({str(exc)[:160]}); making a base from Debian packages instead",
+            flush=True,
+        )
     own = f"{_OWN_BASE}-{architecture}"
     if not engine.has(own):
         _bootstrap(engine, own, architecture)
@@ -99,7 +102,9 @@ def base(engine: Engine, named: str, architecture: str) -> str:
 def _bootstrap(engine: Engine, name: str, architecture: str) -> None:
     """Makes a base of Debian 12 with Python and without apt or build tools. $MIRROR names the mirror."""
     if not shutil.which("mmdebstrap"):
-        raise ImageError("no mmdebstrap here, which makes a base; apt-get install mmdebstrap, or name one by BASE=")
+        raise ImageError(
+            "mmdebstrap is not installed, so no base can be made; apt-get install mmdebstrap, or name a base with BASE="
+        )
     _STORE.mkdir(parents=True, exist_ok=True)
     archive = _STORE / f"base-{architecture}.tar"
     without = [f"--dpkgopt=path-exclude=/usr/share/{folder}/*" for folder in ("doc", "man", "info", "locale")]

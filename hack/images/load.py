@@ -25,7 +25,7 @@ def architecture() -> str:
     machine = platform.machine()
     names = [name for name, their_name in MACHINES.items() if their_name == machine]
     if not names:
-        raise ImageError(f"no image for {machine}; there are some for {' and '.join(MACHINES.values())}")
+        raise ImageError(f"no image for {machine}, expected {' or '.join(MACHINES.values())}")
     return names[0]
 
 
@@ -34,18 +34,18 @@ def command(archive: Path, into: str, cluster: str) -> list[str]:
     target = into or next((name for name, words in CLUSTERS.items() if shutil.which(words[0])), "")
     if not target:
         tools = ", ".join(words[0] for words in CLUSTERS.values())
-        raise ImageError(f"none of {tools} is here; copy {archive} to each node and import it there")
+        raise ImageError(f"none of {tools} is installed; copy {archive} to each node and import it there")
     return [word.format(archive=archive, cluster=cluster or "kind") for word in CLUSTERS[target]]
 
 
 def load(archive: Path, into: str, cluster: str) -> None:
     if not archive.exists():
-        raise ImageError(f"{archive} is not there; make images first")
+        raise ImageError(f"{archive} does not exist; run make images first")
     words = command(archive, into, cluster)
     print(f"images: {' '.join(words)}", flush=True)
     try:
         done = subprocess.run(words, check=False, env=os.environ)
     except FileNotFoundError:
-        raise ImageError(f"no {words[0]} here") from None
+        raise ImageError(f"{words[0]} is not installed") from None
     if done.returncode:
         raise ImageError(f"{words[0]} failed with {done.returncode}, see above")

@@ -89,7 +89,7 @@ def wait(condition: Callable[[], Found | None], seconds: float, event: str, ever
         if value:
             return value
         if time.monotonic() > deadline:
-            raise LabError(f"{event}: not in {seconds:.0f} s")
+            raise LabError(f"{event}: timed out after {seconds:.0f} s")
         time.sleep(every)
 
 

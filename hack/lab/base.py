@@ -176,7 +176,7 @@ def made(environment: Mapping[str, str] = os.environ) -> Base:
 
 def _make(target: Path, tar: bytes, key: Path, environment: Mapping[str, str]) -> None:
     if not shutil.which("mmdebstrap"):
-        raise LabError("no mmdebstrap here, which makes the guests' Debian; apt-get install mmdebstrap")
+        raise LabError("mmdebstrap is not installed, so no guest can be made; apt-get install mmdebstrap")
     part = target.with_suffix(".part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir()

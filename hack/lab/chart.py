@@ -34,7 +34,9 @@ def fetch_helm() -> None:
     """Fetches Helm unless it is installed. Raises LabError."""
     done = subprocess.run([str(REPOSITORY / "hack/helm"), "--fetch"], check=False, capture_output=True, text=True)
     if done.returncode:
-        raise LabError(f"no helm here, and hack/helm --fetch ended with {done.returncode}: {done.stderr[-400:]}")
+        raise LabError(
+            f"helm is not installed, and hack/helm --fetch ended with {done.returncode}: {done.stderr[-400:]}"
+        )
 
 
 def install(kubeconfig: Path, values: Mapping[str, str] | None = None, tree: Path = REPOSITORY) -> None:

@@ -29,7 +29,7 @@ def unpack(commit: str, folder: Path) -> None:
         capture_output=True,
     )
     if done.returncode:
-        raise LabError(f"commit {commit} is not in the history here: {done.stderr.decode()[-200:]}")
+        raise LabError(f"commit {commit} is not in the local history: {done.stderr.decode()[-200:]}")
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
         archive.extractall(folder, filter="data")
     for template in (folder / "charts/topowise/templates").rglob("*.tpl"):

@@ -81,7 +81,7 @@ def read(name: str) -> Machine:
         machine = msgspec.yaml.decode(path.read_bytes(), type=Machine)
     except FileNotFoundError:
         there = ", ".join(sorted(file.stem for file in MACHINES.glob("*.yaml")))
-        raise LabError(f"{path} is not there, expected a machine file or one of {there}") from None
+        raise LabError(f"{path} does not exist, expected a machine file or {there}") from None
     except (msgspec.DecodeError, msgspec.ValidationError) as exc:
         raise LabError(f"{path} cannot be read: {exc}") from exc
     for problem in problems(machine):

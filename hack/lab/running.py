@@ -80,7 +80,7 @@ class Processes:
 def new() -> Path:
     """Creates the directory of a lab. Raises LabError if a lab is running."""
     if there := kept.running(LINK):
-        raise LabError(f"a lab is running already ({', '.join(there)}); make lab ARGS=down ends it")
+        raise LabError(f"a lab is running already ({', '.join(there)}); stop it with make lab ARGS=down")
     base.cache().mkdir(parents=True, exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix="run-", dir=base.cache()))
     kept.keep(directory, {}, LINK)
@@ -97,7 +97,7 @@ def plan() -> tuple[Path, Plan]:
     try:
         return directory, msgspec.json.decode((directory / _PLAN).read_bytes(), type=Plan)
     except (OSError, msgspec.DecodeError):
-        raise LabError("no lab is running; make lab ARGS=up starts one") from None
+        raise LabError("no lab is running; start a lab with make lab ARGS=up") from None
 
 
 def end() -> int:

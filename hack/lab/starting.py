@@ -46,7 +46,9 @@ def up(names: Sequence[str], before: str = "") -> Lab:
     binaries = controlplane.binaries()
     for program in (qemu.PROGRAM, "qemu-img", "mkfs.ext4", "ssh", "ssh-keygen"):
         if not shutil.which(program):
-            raise LabError(f"no {program} here; apt-get install qemu-system-x86 qemu-utils e2fsprogs openssh-client")
+            raise LabError(
+                f"{program} is not installed; apt-get install qemu-system-x86 qemu-utils e2fsprogs openssh-client"
+            )
     chart.fetch_helm()
     directory = running.new()
     progress.part(f"the guests' Debian (kept in {base.cache()})")
@@ -116,7 +118,7 @@ def _earlier(folder: Path, commit: str, target: Path) -> None:
     earlier.unpack(commit, folder)
     today = f"{instruments.IMAGE}-{load.architecture()}"
     if not engines.find().has(today):
-        raise LabError(f"{today} is not stored here, only its archive; make images first")
+        raise LabError(f"{today} is not in the local store, only its archive; run make images first")
     earlier.image(folder, today, f"{instruments.IMAGE.rpartition(':')[0]}:{earlier.TAG}", target)
 
 
@@ -124,7 +126,7 @@ def _pause(target: Path) -> None:
     """Makes the pause image, which holds the name spaces of a pod: the guests' own busybox, asleep."""
     engine = engines.find()
     if engine.name != "buildah":
-        raise LabError(f"the pause image is made by buildah, and there is only {engine.name}; apt-get install buildah")
+        raise LabError(f"the pause image needs buildah, found {engine.name}; apt-get install buildah")
     container = engine.run("from", "scratch")
     engine.run("add", container, str(base.made().busybox), "/bin/busybox")
     engine.run("config", "--entrypoint", '["/bin/busybox", "sleep", "2147483647"]', container)

@@ -23,7 +23,11 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make plugin", description=__doc__)
     parser.add_argument("--platform", action="append", choices=[*archive.PLATFORMS, "all"], default=[])
     parser.add_argument(
-        "--python", action="append", default=[], metavar="3.11", help=f"of other platforms ({_PYTHONS})"
+        "--python",
+        action="append",
+        default=[],
+        metavar="3.11",
+        help=f"Python versions of other platforms ({', '.join(_PYTHONS)})",
     )
     parser.add_argument(
         "--with-numpy", action="store_true", help="add numpy; the file is large, and needs nothing else"

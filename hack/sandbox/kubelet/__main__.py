@@ -24,7 +24,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="sandbox.kubelet", description=__doc__)
     parser.add_argument("--kubeconfig", required=True)
     parser.add_argument("--node", action="append", required=True, metavar="NAME=DIRECTORY", dest="nodes")
-    parser.add_argument("--seed", default="0", help="of all that is drawn")
+    parser.add_argument("--seed", default="0", help="seed of all random choices")
     pause, startup = Pause().usual, Startup(blind=(0.2, 0.8), plugins=(0.05, 0.3))
     for option, default, meaning in (
         ("--pause", pause, "between two checkpoints of an admission"),

@@ -128,5 +128,5 @@ def test_what_cannot_be_built_is_refused_in_one_line(tmp_path: Path, text: str, 
 
 
 def test_a_machine_that_nobody_has_described_is_answered_with_those_there_are() -> None:
-    with pytest.raises(LabError, match="expected a machine file or one of dual, memory, octo, p5, quad"):
+    with pytest.raises(LabError, match="expected a machine file or dual, memory, octo, p5, quad"):
         machine.read("toaster")
