@@ -1,24 +1,24 @@
-# Every target does its own set-up: on a fresh clone any one of them is the only command to type.
-# Needs Python 3.11+ and make; everything else comes into .venv from hack/requirements-dev.txt.
+# Every target does its own set-up, also on a fresh clone.
+# Needs Python 3.11+ and make; everything else is installed into .venv from hack/requirements-dev.txt.
 PYTHON ?= python3
 BIN := .venv/bin
 export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: help venv demo demo-stop test check bench e2e soak plugin lab fuzz mutants coverage audit sbom images base load push chart docs-site sign release-check release-notes changelog gen-proto gen-reference fix clean
 
-help: ## What there is to type.
+help: ## Lists all targets.
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target what; do \
 	  printf '%-14s %s\n' "$$target" "$$what"; done
 
-venv: .venv/stamp ## The environment that everything else needs, from the lock.
+venv: .venv/stamp ## The environment that all targets need, from the lock.
 
 .venv/stamp: hack/requirements-dev.txt pyproject.toml hack/venv
 	@PYTHON="$(PYTHON)" hack/venv
 
-demo: venv ## A five-node cluster on loopback: exporters, scheduler, verdicts. KEEP=1 leaves it running, to play with.
+demo: venv ## A five-node cluster on loopback: exporters, scheduler, verdicts. KEEP=1 leaves it running.
 	@$(BIN)/python -m demo $(if $(KEEP),--keep)
 
-demo-stop: venv ## Ends what make demo KEEP=1 has left running.
+demo-stop: venv ## Stops the demo that make demo KEEP=1 left running.
 	@$(BIN)/python -m demo --stop
 
 test: venv ## Unit, contract and integration tests (4 to 5 minutes on 2 cores).
@@ -27,64 +27,64 @@ test: venv ## Unit, contract and integration tests (4 to 5 minutes on 2 cores).
 check: venv ## Formatting, lint, types, import directions, generated code.
 	@hack/check
 
-bench: venv ## Figures of whole processes and of hot paths, as tables and JSON; PART=exporter|engine|scheduler|density, ARGS=--against.
+bench: venv ## Figures of processes and hot paths, as tables and JSON; PART=exporter|engine|scheduler|density, ARGS=--against.
 	@$(BIN)/python -m bench $(PART) $(ARGS)
 
-e2e: venv ## Slow proofs on real processes, some minutes; not part of the tests.
+e2e: venv ## Slow tests on real processes, some minutes; not part of make test.
 	@$(BIN)/python -m pytest tests/e2e $(ARGS)
 
 lab: venv ## Real kubelets on emulated NUMA machines: ARGS="up dual", ARGS="test dual --pods 300", ARGS=status, ARGS=down.
 	@$(BIN)/python -m lab $(ARGS)
 
-soak: venv ## Random clusters in which everything goes wrong: does every refusal have a reason? SECONDS=600, SEED.
+soak: venv ## Random clusters with faults: does every wrong answer have a known cause? SECONDS=600, SEED.
 	@$(BIN)/python hack/soak $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-fuzz: venv ## Every parser with damaged input, guided where atheris is installed; SECONDS for each of them.
+fuzz: venv ## Every parser with damaged input, guided by coverage if atheris is installed; SECONDS per parser.
 	@$(BIN)/python hack/fuzz $(or $(SECONDS),20) $(NAME)
 
-mutants: venv ## Plants mistakes in a copy of the kubelet model: do its tests notice? ARGS="--count 300 --seed 1", --all.
+mutants: venv ## Plants mistakes in a copy of the kubelet model: do its tests fail? ARGS="--count 300 --seed 1", --all.
 	@$(BIN)/python hack/mutants $(ARGS)
 
-coverage: venv ## Which lines and branches the tests run, by package; slower than make test.
+coverage: venv ## Lines and branches that the tests run, by package; slower than make test.
 	@$(BIN)/python hack/coverage $(ARGS)
 
-audit: venv ## Known vulnerabilities of the locked run-time dependencies; needs a database to ask (AUDIT_SERVICE).
+audit: venv ## Known vulnerabilities of the locked run-time dependencies; needs access to a database (AUDIT_SERVICE).
 	@hack/audit
 
-sbom: venv ## What ships, as a CycloneDX document with licences: dist/topowise.cdx.json.
+sbom: venv ## The shipped components as a CycloneDX document with licences: dist/topowise.cdx.json.
 	@hack/sbom
 
 images: venv ## The container image as dist/topowise-ARCH.tar, with buildah, podman or docker; ARCH="amd64 arm64", BASE=image.
 	@$(BIN)/python -m images build $(addprefix --architecture ,$(ARCH)) $(if $(BASE),--base $(BASE)) $(if $(IMAGE),--repository $(IMAGE))
 
-base: venv ## Names the image's base by the digest that its tag has today, in hack/images/Dockerfile; asks its registry.
+base: venv ## Writes the present digest of the base's tag into hack/images/Dockerfile; asks the registry.
 	@$(BIN)/python -m images renew-base
 
-load: venv ## That image into a cluster without a registry: INTO=kind|k3s|containerd, CLUSTER= for kind's name.
+load: venv ## Loads the image into a cluster without a registry: INTO=kind|k3s|containerd, CLUSTER= for kind's name.
 	@$(BIN)/python -m images load $(if $(INTO),--into $(INTO)) $(if $(CLUSTER),--cluster $(CLUSTER))
 
-plugin: venv ## kubectl-topowise as one file for this machine, and krew's manifest; PLATFORM=all for all, NUMPY=1 with numpy.
+plugin: venv ## kubectl-topowise as a file for this machine, and krew's manifest; PLATFORM=all for all, NUMPY=1 with numpy.
 	@$(BIN)/python -m laptop $(addprefix --platform ,$(PLATFORM)) $(if $(NUMPY),--with-numpy) $(if $(ADDRESS),--address $(ADDRESS))
 
-push: venv ## All built architectures to the registry of IMAGE, as one; dist/topowise.digest is what to sign.
+push: venv ## Pushes all built architectures to the registry of IMAGE as an image index; writes its digest to dist/topowise.digest.
 	@$(BIN)/python -m images push $(if $(IMAGE),--repository $(IMAGE))
 
 chart: ## The chart as dist/topowise-VERSION.tgz; PUSH=oci://registry/path sends it there.
 	@hack/release chart $(PUSH)
 
-docs-site: venv ## The pages below docs/ as a site in dist/site, without a warning.
+docs-site: venv ## The pages of docs/ as a site in dist/site; warnings are errors.
 	@hack/docs-site
 
-sign: venv ## Signs what make push has pushed, by its digest; needs cosign, and in a workflow no key.
+sign: venv ## Signs the digest that make push has pushed; needs cosign, in a workflow without a key.
 	@$(BIN)/python -m images sign $(if $(IMAGE),--repository $(IMAGE))
 
-release-check: ## Do package, chart and TAG name the same version?
+release-check: ## Checks that package, chart and TAG have the same version.
 	@hack/release version $(TAG)
 
-release-notes: ## What CHANGELOG.md says of TAG (default: what is unreleased, with changes/), as dist/notes.md.
+release-notes: ## Writes the section of TAG in CHANGELOG.md (default: unreleased, with changes/) to dist/notes.md.
 	@hack/release notes $(TAG)
 
-changelog: ## The fragments of changes/ into CHANGELOG.md, as the section of VERSION.
+changelog: ## Moves the fragments of changes/ into CHANGELOG.md, as the section of VERSION.
 	@hack/changes release $(VERSION)
 
 gen-proto: venv ## Regenerate proto/topowise/wire from proto/*.proto.
@@ -93,7 +93,7 @@ gen-proto: venv ## Regenerate proto/topowise/wire from proto/*.proto.
 gen-reference: venv ## Write docs/reference and the chart's schema from the code, and render the kustomizations.
 	@$(BIN)/python hack/gen-reference && $(BIN)/python hack/gen-chart
 
-fix: venv ## Format and repair what ruff can.
+fix: venv ## Formats, and fixes what ruff can fix.
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
 clean: ## Remove the environment and caches.

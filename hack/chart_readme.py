@@ -1,7 +1,7 @@
-"""charts/topowise/README.md: hack/chart-readme.md with tables of what is in the chart.
+"""Makes charts/topowise/README.md from hack/chart-readme.md, with tables of recipes and values.
 
-Descriptions are the comments above the keys of values.yaml, as helm-docs has them, so that there is one place to write
-them. A map is a row of its own if it has a comment.
+Descriptions are the comments above the keys of values.yaml, as in helm-docs, so that each is written once. A map is a
+row of its own if it has a comment.
 """
 
 import json
@@ -20,7 +20,7 @@ MADE: Final = (
     "<!-- Made from Chart.yaml, values.yaml, recipes and hack/chart-readme.md by hack/gen-chart. Do not edit. -->\n"
 )
 
-# What an upgrade to a version asks for, newest first; "nothing" is worth a line too. A test wants one for each release.
+# The steps of an upgrade to a version, newest first; "nothing" is a line too. A test requires a line per release.
 UPGRADES: Final = {
     "0.1.0": "the first release. From an earlier checkout: if Helm only renders (`helm template`, Argo CD), and in a "
     "kustomization, set kube-scheduler's version (`scheduler.kubeScheduler.image.tag`). From a checkout "
@@ -29,9 +29,9 @@ UPGRADES: Final = {
 
 
 def readme() -> str:
-    """The whole file."""
+    """Returns the contents of the file."""
     about = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    given = {
+    substitutions = {
         "description": about["description"],
         "version": about["version"],
         "kubernetes": about["kubeVersion"].removeprefix(">=").removesuffix(".0-0") + " and later",
@@ -40,7 +40,7 @@ def readme() -> str:
         "upgrades": "\n".join(f"| {version} | {text} |" for version, text in UPGRADES.items()),
         "forge": FORGE,
     }
-    return MADE + re.sub(r"\{\{(\w+)\}\}", lambda found: given[found[1]], TEMPLATE.read_text())
+    return MADE + re.sub(r"\{\{(\w+)\}\}", lambda found: substitutions[found[1]], TEMPLATE.read_text())
 
 
 def _recipes() -> Iterator[str]:
@@ -62,33 +62,31 @@ def _values() -> Iterator[str]:
 def _rows(node: yaml.MappingNode, above: str, lines: list[str]) -> Iterator[str]:
     for key, value in node.value:
         path = f"{above}{key.value}"
-        told = _cell(_comment(lines, key.start_mark.line))
-        # A map in one line is a value; one over several is a place for values.
+        description = _cell(_comment(lines, key.start_mark.line))
+        # A map on a single line is a value; a map over several lines is a section.
         is_place = isinstance(value, yaml.MappingNode) and value.value and not value.flow_style
         if is_place:
-            if told:
-                yield f"| `{path}` | | {told} |"
+            if description:
+                yield f"| `{path}` | | {description} |"
             yield from _rows(value, f"{path}.", lines)
         else:
-            yield f"| `{path}` | `{_default(value)}` | {told} |"
+            yield f"| `{path}` | `{_default(value)}` | {description} |"
 
 
 def _default(node: yaml.Node) -> str:
-    def plain(one: yaml.Node) -> Any:
-        return yaml.safe_load(yaml.serialize(one))
-
-    return json.dumps(plain(node)).replace("|", "\\|")
+    value: Any = yaml.safe_load(yaml.serialize(node))
+    return json.dumps(value).replace("|", "\\|")
 
 
 def _comment(lines: list[str], line: int, *, downwards: bool = False) -> str:
-    """The text of the comment that ends above a line, or of the one that begins below it."""
-    found: list[str] = []
+    """Returns the comment above a line, or `downwards` the comment below it."""
+    comments: list[str] = []
     step = 1 if downwards else -1
     at = line + step
     while 0 <= at < len(lines) and lines[at].lstrip().startswith("#"):
-        found.append(lines[at].lstrip().removeprefix("#").strip())
+        comments.append(lines[at].lstrip().removeprefix("#").strip())
         at += step
-    return " ".join(found if downwards else reversed(found))
+    return " ".join(comments if downwards else reversed(comments))
 
 
 def _cell(text: str) -> str:

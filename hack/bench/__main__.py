@@ -1,6 +1,6 @@
-"""`python -m bench [PART ...]`: measures all parts, or those named, and prints tables.
+"""`python -m bench [PART ...]`: measures all parts or the named parts, prints tables, and writes the results as JSON.
 
-Everything found goes to a file as JSON. `--write-docs` records a whole run as the one that docs/benchmarks.md tells of.
+`--write-docs` records the run, and makes docs/benchmarks.md from it.
 """
 
 from __future__ import annotations
@@ -17,27 +17,26 @@ from typing import Final
 
 import msgspec
 
-from bench import against, density, engine, exporter, p5, pages, results, scheduler, tables
-from bench.results import Found, Machine, Results
+from bench import against, density, engine, exporter, pages, results, scheduler, tables
+from bench.results import Machine, PartResults, Results
 
-PARTS: Final[dict[str, Callable[[], Awaitable[Found]]]] = {
+PARTS: Final[dict[str, Callable[[], Awaitable[PartResults]]]] = {
     "exporter": exporter.measure,
     "engine": engine.measure,
     "scheduler": scheduler.measure,
     "density": density.measure,
-    "p5": p5.measure,
 }
 _REPOSITORY: Final = Path(__file__).resolve().parents[2]
 _LATEST: Final = _REPOSITORY / ".bench/latest.json"
 
 
 def main() -> int:
-    """0 whatever was found: figures are for reading, tests are for failing. 2 for a file that cannot be read."""
+    """Returns 0, whether or not figures meet their targets. Exits with 2 for wrong arguments and unreadable files."""
     parser = argparse.ArgumentParser(prog="bench", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}")
-    parser.add_argument("--json", type=Path, default=_LATEST, metavar="FILE", help="where to write what was found")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; default: all")
+    parser.add_argument("--json", type=Path, default=_LATEST, metavar="FILE", help="where to write the results")
     parser.add_argument(
-        "--from", type=Path, dest="source", metavar="FILE", help="an earlier run; only the parts named are measured"
+        "--from", type=Path, dest="source", metavar="FILE", help="an earlier run; only the named parts are measured"
     )
     parser.add_argument(
         "--against",
@@ -45,41 +44,41 @@ def main() -> int:
         nargs="?",
         const=_REPOSITORY / pages.RECORDED,
         metavar="FILE",
-        help="print what differs from that run beyond noise; without FILE from the recorded one",
+        help="print differences from that run beyond noise; without FILE from the recorded run",
     )
-    parser.add_argument("--write-docs", action="store_true", help="record the run and write its page")
+    parser.add_argument("--write-docs", action="store_true", help="record the run, and write docs/benchmarks.md")
     options = parser.parse_args()
     if unknown := [part for part in options.parts if part not in PARTS]:
-        parser.error(f"unknown part {unknown[0]!r}, expected one of {', '.join(PARTS)}")
+        parser.error(f"unknown part {unknown[0]!r}, expected {', '.join(PARTS)}")
     if options.write_docs and options.source is None and set(options.parts) not in (set(), set(PARTS)):
-        parser.error("the page needs a whole run, not only some parts")
+        parser.error("--write-docs needs a run of all parts; name none, or add --from FILE")
     earlier = None
     if options.source is not None:
         try:
             earlier = results.read(options.source)
         except (OSError, msgspec.DecodeError) as exc:
             parser.error(f"{options.source}: {exc}")
-    found = _found(options.parts, earlier)
-    if found is not earlier:
-        results.write(options.json, found)
-    print(tables.whole(found))
+    run = _run(options.parts, earlier)
+    if run is not earlier:
+        results.write(options.json, run)
+    print(tables.whole(run))
     if options.against is not None:
         try:
-            print(f"\n{against.table(results.read(options.against), found)}")
+            print(f"\n{against.table(results.read(options.against), run)}")
         except (OSError, msgspec.DecodeError) as exc:
             parser.error(f"{options.against}: {exc}")
     if options.write_docs:
         try:
-            written = pages.write(_REPOSITORY, found)
+            written = pages.write(_REPOSITORY, run)
         except KeyError as exc:
-            parser.error(f"the page needs a whole run at its full extent; this one has no {exc}")
+            parser.error(f"--write-docs needs a run with BENCH_NODES and BENCH_CALLS unset; this run has no {exc}")
         for path in written:
             print(f"wrote {path.relative_to(_REPOSITORY)}", file=sys.stderr)
     return 0
 
 
-def _found(parts: list[str], earlier: Results | None) -> Results:
-    """An earlier run with these parts measured again, or a run of them, or of all."""
+def _run(parts: list[str], earlier: Results | None) -> Results:
+    """Returns the earlier run with the parts measured again; without it, a run of the parts, or of all."""
     if earlier is None:
         return asyncio.run(_measure(parts or list(PARTS)))
     if not parts:
@@ -89,19 +88,19 @@ def _found(parts: list[str], earlier: Results | None) -> Results:
 
 async def _measure(parts: list[str]) -> Results:
     machine = Machine.here()
-    found = {}
+    measured = {}
     for number, part in enumerate(parts, 1):
-        print(f"part {number} of {len(parts)}: the {part}", file=sys.stderr, flush=True)
+        print(f"part {number} of {len(parts)}: {part}", file=sys.stderr, flush=True)
         since, cpu = time.perf_counter(), _cpu_seconds()
-        one = await PARTS[part]()
+        result = await PARTS[part]()
         seconds, cpu_seconds = time.perf_counter() - since, _cpu_seconds() - cpu
-        found[part] = msgspec.structs.replace(one, seconds=round(seconds, 1), cpu_seconds=round(cpu_seconds, 1))
+        measured[part] = msgspec.structs.replace(result, seconds=round(seconds, 1), cpu_seconds=round(cpu_seconds, 1))
         print(f"  took {seconds:.0f} s, {cpu_seconds:.0f} s of CPU", file=sys.stderr, flush=True)
-    return Results(machine, datetime.datetime.now(datetime.UTC).date().isoformat(), found)
+    return Results(machine, datetime.datetime.now(datetime.UTC).date().isoformat(), measured)
 
 
 def _cpu_seconds() -> float:
-    """Of this process and of its children that have ended."""
+    """Returns the CPU time of this process and of its ended children."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 

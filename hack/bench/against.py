@@ -1,4 +1,4 @@
-"""What has become better or worse since another run, beyond what two runs of the same code differ by."""
+"""Compares a run with an earlier run, and ignores differences that two runs of the same code show."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from collections.abc import Iterator
 from typing import Final, Literal
 
 from bench.figures import Figure
-from bench.results import Found, Results
+from bench.results import PartResults, Results
 from sandbox.tables import columns
 
 Verdict = Literal["", "better", "WORSE"]
 
-# How much more the same code has been seen to take from run to run: CPU time on a shared machine, and time on the wall.
+# Observed ratios between two runs of the same code on a shared machine: CPU time, and time on the wall.
 _NOISE_OF_CPU: Final = 1.3
 _NOISE_ON_WALL: Final = 1.8
 _NOISE_OF_MEMORY: Final = 1.08
 _NOISE_OF_REST: Final = 1.2
-# Smaller than this nothing is measured, by unit.
+# The resolution of a measurement, by unit.
 _LEAST: Final = {"ms": 0.05, "us": 5.0, "s": 0.1, "% of a core": 1.0, "%": 1.0}
 _TIMES: Final = ("ms", "us", "s", "% of a core")
-# Of these there should be many.
+# Units in which more is better.
 _RATES: Final = ("times", "events/s", "pods/s", "binds/s", "pods")
 
 
 def verdict(before: Figure, now: Figure) -> Verdict:
-    """Whether a figure has changed by more than noise."""
+    """Returns whether a figure has changed by more than noise."""
     least = _LEAST.get(now.unit, 0.0)
     old, new = max(before.value, least), max(now.value, least)
     if now.unit in _RATES:
@@ -36,40 +36,41 @@ def verdict(before: Figure, now: Figure) -> Verdict:
 
 
 def table(before: Results, now: Results) -> str:
-    """A row for each figure that both runs have and that has changed; which figures only one of them has."""
+    """Returns a table of the changed figures, and the names of figures that are missing in either run."""
     pairs = list(_pairs(before, now))
     rows = [
-        [part, one.name, f"{old.value:g}", f"{one.value:g} {one.unit}", f"{one.value / old.value:.2f}", found]
-        for part, old, one in pairs
-        if old.value and (found := verdict(old, one))
-    ]
-    rows += [
-        [part, one.name, f"{old.value:g}", f"{one.value:g} {one.unit}", "", found]
-        for part, old, one in pairs
-        if not old.value and (found := verdict(old, one))
+        [part, new.name, f"{old.value:g}", f"{new.value:g} {new.unit}", _ratio(old, new), change]
+        for part, old, new in pairs
+        if (change := verdict(old, new))
     ]
     lines = [f"against the run of {before.day}: {len(pairs)} figures compared, {len(rows)} differ beyond noise"]
     if before.machine.cpu != now.machine.cpu or before.machine.python != now.machine.python:
         lines.append(f"NOT THE SAME MACHINE: {before.machine.cpu}, Python {before.machine.python}")
     if now.machine.load > now.machine.cpus / 2:
         lines.append(f"NOT A QUIET MACHINE: load average {now.machine.load:g}")
-    lines += [f"only in one of them: {part}: {name}" for part, name in _unpaired(before, now)]
+    lines += [f"only in one of the runs: {part}: {name}" for part, name in _unpaired(before, now)]
     return "\n".join([*lines, *([columns(["PART", "FIGURE", "BEFORE", "NOW", "RATIO", ""], rows)] if rows else [])])
 
 
-def figures(found: Found) -> dict[str, Figure]:
-    """By name: the measured ones, and those of growth and density as such."""
-    listed = list(found.figures)
-    for point in found.growth:
+def _ratio(old: Figure, new: Figure) -> str:
+    return f"{new.value / old.value:.2f}" if old.value else ""
+
+
+def figures(results: PartResults) -> dict[str, Figure]:
+    """Returns the figures of a part by name, with growth and density as figures too."""
+    listed = list(results.figures)
+    for point in results.growth:
         name = f"{point.nodes:,} nodes x {point.zones} zones"
         listed += [
-            Figure(f"{name}: {what}", amount, "ms")
-            for what, amount in (("cold", point.cold_ms), ("changed", point.changed_ms), ("scored", point.scored_ms))
+            Figure(f"{name}: {kind}", amount, "ms")
+            for kind, amount in (("cold", point.cold_ms), ("changed", point.changed_ms), ("scored", point.scored_ms))
         ]
-    for row in found.density:
+    for row in results.density:
         name = f"{row.mix}, {row.policy}, {row.scope}, {row.zones} zones, {row.scheduler}"
-        listed += [Figure(f"{name}: running, seed {at}", one.running, "pods") for at, one in enumerate(row.found)]
-    return {one.name: one for one in listed}
+        listed += [
+            Figure(f"{name}: running, seed {seed}", filled.running, "pods") for seed, filled in enumerate(row.filled)
+        ]
+    return {figure.name: figure for figure in listed}
 
 
 def _noise(figure: Figure) -> float:

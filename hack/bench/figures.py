@@ -1,4 +1,4 @@
-"""Figures, and a table of them."""
+"""Measured figures, and their table."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from sandbox.tables import columns
 
 
 class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One measured number. `target` is what it should not exceed, None if it is only told.
+    """A measured number. `target` is its upper limit, None for a figure without a target.
 
-    `on_wall`: a time that grows when others keep the CPUs busy.
+    `on_wall`: a time on the wall, which grows with the load of the machine.
     """
 
     name: str
@@ -24,18 +24,18 @@ class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_missed(self) -> bool:
-        """False too where there is no target."""
+        """Whether the figure exceeds its target; False without a target."""
         return self.target is not None and self.value > self.target
 
 
 def percentile(samples: Sequence[float], percent: int) -> float:
-    """The nearest-rank percentile."""
+    """Returns the nearest-rank percentile."""
     ordered = sorted(samples)
     return ordered[min(len(ordered) - 1, max(0, -(-len(ordered) * percent // 100) - 1))]
 
 
 def spread(name: str, samples: Sequence[float], unit: str, p50: float | None, p99: float | None) -> list[Figure]:
-    """p50 and p99 of some times on the wall."""
+    """Returns the p50 and the p99 of times on the wall."""
     return [
         Figure(f"{name}, p50", round(statistics.median(samples), 3), unit, p50, on_wall=True),
         Figure(f"{name}, p99", round(percentile(samples, 99), 3), unit, p99, on_wall=True),
@@ -43,10 +43,10 @@ def spread(name: str, samples: Sequence[float], unit: str, p50: float | None, p9
 
 
 def table(figures: Sequence[Figure]) -> str:
-    """A row a figure, with what it was held against."""
+    """Returns a row per figure, with its target."""
     rows = []
-    for one in figures:
-        target = "" if one.target is None else f"<= {one.target:g}"
-        verdict = "" if one.target is None else "MISSED" if one.is_missed else "ok"
-        rows.append([one.name, f"{one.value:g} {one.unit}", target, verdict])
+    for figure in figures:
+        target = "" if figure.target is None else f"<= {figure.target:g}"
+        verdict = "" if figure.target is None else "MISSED" if figure.is_missed else "ok"
+        rows.append([figure.name, f"{figure.value:g} {figure.unit}", target, verdict])
     return columns(["FIGURE", "VALUE", "TARGET", ""], rows)

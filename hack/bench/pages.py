@@ -1,4 +1,4 @@
-"""docs/benchmarks.md and its pictures, made of a recorded run, so that no figure on the page is written by hand."""
+"""Makes docs/benchmarks.md from a recorded run, so that no figure on the page is typed."""
 
 from __future__ import annotations
 
@@ -6,22 +6,18 @@ from pathlib import Path
 from string import Template
 from typing import Final
 
-from bench import markdown, pictures, results, tables
+from bench import markdown, results, tables
 from bench.density import mix
 from bench.density.measuring import NODES
-from bench.density.steady import LOAD
 from bench.figures import Figure
 from bench.results import Results
 
 RECORDED: Final = Path("hack/bench/recorded.json")
 PAGE: Final = Path("docs/benchmarks.md")
-GROWTH: Final = Path("docs/images/bench-engine.svg")
-DENSITY: Final = Path("docs/images/bench-density.svg")
 
 _WORDS: Final = Path(__file__).with_name("page.md")
-BEFORE: Final = Path(__file__).with_name("density") / "before.json"
 _SHOWN_NODES: Final = 5000
-_ASKED: Final = {
+_NODES: Final = {
     "500 names, 20 shapes": "500 nodes",
     "500 names, always a new shape": "500 nodes, no two pods alike",
     "TLS with client certificate, 500 names": "500 nodes, TLS with client certificates",
@@ -63,71 +59,63 @@ _EXPORTER: Final = (
 )
 
 
-def write(repository: Path, found: Results) -> list[Path]:
-    """Records a whole run, and writes what is made of it. Raises KeyError for a run with other figures."""
-    made = {RECORDED: results.as_json(found), **made_of(found)}
-    for path, text in made.items():
-        (repository / path).write_bytes(text)
-    return [repository / path for path in made]
+def write(repository: Path, run: Results) -> list[Path]:
+    """Records a run, writes its page, and returns both paths. Raises KeyError if the run lacks a figure of the page."""
+    contents = {RECORDED: results.as_json(run), PAGE: page(run)}
+    for path, content in contents.items():
+        (repository / path).write_bytes(content)
+    return [repository / path for path in contents]
 
 
-def made_of(found: Results) -> dict[Path, bytes]:
-    """The page and its pictures by path."""
-    mixes = {one.name: one for one in mix.read()}
-    density = found.parts["density"].density
-    page = Template(_WORDS.read_text()).substitute(
-        day=found.day,
-        machine=tables.machine(found.machine),
-        minutes=f"{sum(one.seconds for one in found.parts.values()) / 60:.0f}",
-        parts=markdown.parts(found.parts),
-        **_of_processes(found),
-        growth=markdown.growth(found.parts["engine"].growth, _SHOWN_NODES),
-        nodes=NODES,
-        mixes="\n".join(
-            f"- **{one.title}** (`{one.name}`). From elsewhere: {one.origin} Ours: {one.ours}" for one in mixes.values()
-        ),
-        density=markdown.density(density, mixes),
-        kinds=len(markdown.clusters(density)),
-        choice=markdown.choice(markdown.clusters(density)),
-        kinds_of_gpus=len(markdown.with_yardsticks(markdown.clusters(density))),
-        choice_beside_fgd=markdown.choice(markdown.with_yardsticks(markdown.clusters(density))),
-        before=markdown.before(results.rows(BEFORE), density, mixes),
-        offered=markdown.offered(found.parts["density"].offered),
-        steady=markdown.steady(found.parts["density"].steady, mixes),
-        churn=markdown.churn(found.parts["p5"].churn),
-        machines=found.parts["p5"].churn[0].machines,
-        hours=f"{found.parts['p5'].churn[0].hours:g}",
-        load=f"{LOAD:.0%}".replace("%", " %"),
-        **_targets([one for part in found.parts.values() for one in part.figures if one.target is not None]),
+def page(run: Results) -> bytes:
+    """Returns docs/benchmarks.md for a run. Raises KeyError if the run lacks a figure of the page."""
+    mixes = {pod_mix.name: pod_mix for pod_mix in mix.read()}
+    density = run.parts["density"].density
+    return (
+        Template(_WORDS.read_text())
+        .substitute(
+            day=run.day,
+            machine=tables.machine(run.machine),
+            minutes=f"{sum(part.seconds for part in run.parts.values()) / 60:.0f}",
+            parts=markdown.parts(run.parts),
+            **_of_processes(run),
+            growth=markdown.growth(run.parts["engine"].growth, _SHOWN_NODES),
+            nodes=NODES,
+            mixes="\n".join(
+                f"- **{pod_mix.title}** (`{pod_mix.name}`). Source: {pod_mix.origin} Our own: {pod_mix.ours}"
+                for pod_mix in mixes.values()
+            ),
+            density=markdown.density(density, mixes),
+            kinds=len(markdown.clusters(density)),
+            choice=markdown.choice(markdown.clusters(density)),
+            **_targets([figure for part in run.parts.values() for figure in part.figures if figure.target is not None]),
+        )
+        .encode()
     )
-    titles = {name: one.title for name, one in mixes.items()}
-    return {
-        PAGE: page.encode(),
-        GROWTH: pictures.growth(found.parts["engine"].growth).encode(),
-        DENSITY: pictures.density(density, titles).encode(),
-    }
 
 
-def _of_processes(found: Results) -> dict[str, str]:
-    service, exporter = ({one.name: one for one in found.parts[part].figures} for part in ("scheduler", "exporter"))
+def _of_processes(run: Results) -> dict[str, str]:
+    service, exporter = (
+        {figure.name: figure for figure in run.parts[part].figures} for part in ("scheduler", "exporter")
+    )
     each, at_once = service["bind, one at a time, p50"], service["bind, 8 at a time"]
     return {
-        "calls": markdown.grid(service, "asked about", _ASKED, _CALLS),
-        "storms": markdown.grid(service, "beside", _STORMS, _STORM),
+        "calls": markdown.grid(service, "names in a call", _NODES, _CALLS),
+        "storms": markdown.grid(service, "events", _STORMS, _STORM),
         "binds": f"{each.value:g} {each.unit} each, {at_once.value:,g} {at_once.unit} with 8 at a time.",
         "service": markdown.figures(service[name] for name in _SERVICE),
         "exporter": markdown.figures(exporter[name] for name in _EXPORTER),
     }
 
 
-def _targets(held: list[Figure]) -> dict[str, str]:
-    missed = [one for one in held if one.is_missed]
-    on_wall = [one for one in missed if one.on_wall]
-    others = [one for one in missed if not one.on_wall]
+def _targets(figures: list[Figure]) -> dict[str, str]:
+    missed = [figure for figure in figures if figure.is_missed]
+    on_wall = [figure for figure in missed if figure.on_wall]
+    rest = [figure for figure in missed if not figure.on_wall]
     return {
-        "targets": str(len(held)),
-        "met": str(len(held) - len(missed)),
-        "missed": markdown.folded(f"CPU times, memory and counts: {len(others)}", _list_of(others)),
+        "targets": str(len(figures)),
+        "met": str(len(figures) - len(missed)),
+        "missed": markdown.folded(f"CPU times, memory and counts: {len(rest)}", _list_of(rest)),
         "missed_on_wall": markdown.folded(f"Times on the wall: {len(on_wall)}", _list_of(on_wall)),
     }
 

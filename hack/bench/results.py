@@ -1,4 +1,4 @@
-"""What a run found, as it is kept in a file: the machine, and what each part measured on it."""
+"""The results of a run, as they are kept in a JSON file: the machine, and the figures of each part."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from bench.figures import Figure
 
 
 class Filled(msgspec.Struct, frozen=True):
-    """What became of the pods that one scheduler put on one cluster.
+    """A cluster that a scheduler has filled.
 
-    `first` run when one is refused, or fits nowhere, for the first time; `running` when none gets in any more.
-    `refused` by kubelets until then: a node that has refused a shape is not sent it again before another pod got in,
-    though kube-scheduler would at once. `cpus` and `devices` are the shares in use at the end; `zones` is the mean
+    `first`: pods that ran at the first refusal, or at the first pod that fit nowhere. `running`: pods at the end.
+    `refused`: refusals by kubelets. A node that has refused a shape is not sent the shape again before the next
+    admission, although kube-scheduler would do so. `cpus` and `devices`: shares in use at the end. `zones`: the mean
     number of NUMA nodes of a pod.
     """
 
@@ -30,65 +30,10 @@ class Filled(msgspec.Struct, frozen=True):
     zones: float
 
 
-class Steady(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one scheduler made of pods that came and went.
+class DensityRow(msgspec.Struct, frozen=True):
+    """A scheduler on a kind of cluster, per seed: the filled cluster, and the upper bound of `first`.
 
-    Shares of all pods and of the large ones that were placed `at_once`, and how long they waited on average, in mean
-    running times of a pod. `refused` by kubelets, each of which waits for another pod's end. `cpus` and `devices` are
-    the shares in use, averaged over time. `moved` is how many pods were moved for large ones, of all that were placed.
-    """
-
-    at_once: float
-    large_at_once: float
-    wait: float
-    large_wait: float
-    refused: int
-    cpus: float
-    devices: float
-    moved: float = 0.0
-
-
-class Offered(msgspec.Struct, frozen=True):
-    """What ran of the same pods offered to each scheduler, and the shares in use then."""
-
-    placed: int
-    cpus: float
-    devices: float
-
-
-class Churned(msgspec.Struct, frozen=True):
-    """What one scheduler made of the scenario p5.
-
-    `joined` machines in all; pods that kubelets `refused`, and the most of a single job. GPUs in use as a share of the
-    bound, which is what jobs ask for and machines have, whichever is less, and of all that machines have. Waits in
-    minutes, of all jobs and of those of 8 GPUs, of which so many ran `at_once`, within a minute.
-    """
-
-    jobs: int
-    joined: int
-    refused: int
-    most_refused: int
-    of_bound: float
-    in_use: float
-    wait: float
-    large_wait: float
-    large_wait_p95: float
-    large_at_once: float
-
-
-class ChurnRow(msgspec.Struct, frozen=True):
-    """One scheduler: what came of each seed."""
-
-    scheduler: str
-    machines: int
-    hours: float
-    found: tuple[Churned, ...]
-
-
-class Row(msgspec.Struct, frozen=True):
-    """One scheduler on one kind of cluster: what came of each seed, with the upper bound of `first` beside.
-
-    `left_out` is the share of the mix's pods that not even an empty node takes; they are not in the stream.
+    `left_out` is the share of the mix's pods that do not fit an empty node; the stream has none of them.
     """
 
     mix: str
@@ -97,39 +42,15 @@ class Row(msgspec.Struct, frozen=True):
     zones: int
     scheduler: str
     left_out: float
-    found: tuple[Filled, ...]
-    bounds: tuple[int, ...]
-
-
-class SteadyRow(msgspec.Struct, frozen=True):
-    """One scheduler on one kind of cluster that is kept busy: what came of each seed."""
-
-    mix: str
-    policy: str
-    scope: str
-    zones: int
-    scheduler: str
-    found: tuple[Steady, ...]
-
-
-class OfferedRow(msgspec.Struct, frozen=True):
-    """One scheduler on one kind of cluster and the longest streams of which anybody could place all: what came of each
-    seed."""
-
-    mix: str
-    policy: str
-    scope: str
-    zones: int
-    scheduler: str
-    found: tuple[Offered, ...]
+    filled: tuple[Filled, ...]
     bounds: tuple[int, ...]
 
 
 class Point(msgspec.Struct, frozen=True):
-    """What a decision about all nodes of a cluster costs the engine: medians in milliseconds of CPU.
+    """The CPU time of a decision about all nodes of a cluster: medians in milliseconds.
 
-    `cold_ms`: a shape never asked before; `changed_ms`: a known one after 10 nodes have changed; `scored_ms`: TightFit
-    on those that fit. `loop_ms` is what one node costs the model times the number of nodes, measured on a few.
+    `cold_ms`: a new shape of pod; `changed_ms`: a known shape after 10 nodes have changed; `scored_ms`: TightFit on the
+    nodes that fit. `loop_ms`: the kubelet model on a node, times the number of nodes.
     """
 
     zones: int
@@ -140,23 +61,19 @@ class Point(msgspec.Struct, frozen=True):
     loop_ms: float
 
 
-class Found(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Of one part; `seconds` is how long it took, `cpu_seconds` what its processes had the CPUs do. `day` is when,
-    if not with the rest of the run."""
+class PartResults(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The results of a part, its duration and CPU time. `day` is set if it differs from the run's day."""
 
     figures: list[Figure] = []
     growth: list[Point] = []
-    density: list[Row] = []
-    offered: list[OfferedRow] = []
-    steady: list[SteadyRow] = []
-    churn: list[ChurnRow] = []
+    density: list[DensityRow] = []
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     day: str = ""
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """What it ran on. `load` is the load average when the run began: what others had it do."""
+    """The machine of a run. `load` is the load average before the run began."""
 
     cpu: str
     cpus: int
@@ -168,7 +85,7 @@ class Machine(msgspec.Struct, frozen=True):
 
     @classmethod
     def here(cls) -> Self:
-        """This one."""
+        """Returns the description of this machine."""
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return cls(
             cpu=_cpu_model(),
@@ -182,46 +99,41 @@ class Machine(msgspec.Struct, frozen=True):
 
 
 class Results(msgspec.Struct, frozen=True):
-    """A whole run, or some parts of one."""
+    """A run: all parts, or a selection."""
 
     machine: Machine
     day: str
-    parts: dict[str, Found]
+    parts: dict[str, PartResults]
 
 
 def read(path: Path) -> Results:
-    """A file that `write` wrote. Raises OSError and ValidationError."""
+    """Returns the run in a file of `write`. Raises OSError and msgspec.ValidationError."""
     return msgspec.json.decode(path.read_bytes(), type=Results)
 
 
 def renewed(earlier: Results, again: Results) -> Results:
-    """The earlier run with the parts that were measured again."""
-    late = {name: msgspec.structs.replace(one, day=again.day) for name, one in again.parts.items()}
-    return msgspec.structs.replace(earlier, parts={**earlier.parts, **late})
-
-
-def rows(path: Path) -> list[Row]:
-    """Of density, by themselves."""
-    return msgspec.json.decode(path.read_bytes(), type=list[Row])
+    """Returns the earlier run, with the parts of `again` in place of its own."""
+    newer = {name: msgspec.structs.replace(part, day=again.day) for name, part in again.parts.items()}
+    return msgspec.structs.replace(earlier, parts={**earlier.parts, **newer})
 
 
 def write(path: Path, results: Results) -> None:
-    """As JSON, for scripts and for `read`: a line a figure, so that two runs can be compared."""
+    """Writes the run as JSON, a line per figure, so that diff can compare two runs."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(as_json(results))
 
 
 def as_json(results: Results) -> bytes:
-    """What `write` writes."""
+    """Returns the JSON document of a run."""
     parts = []
-    for name, found in results.parts.items():
+    for name, part in results.parts.items():
         lists = [
-            f'   "{key}": [\n    ' + ",\n    ".join(map(_encoded, listed)) + "\n   ]"
-            for key in ("figures", "growth", "density", "offered", "steady", "churn")
-            if (listed := getattr(found, key))
+            f'   "{key}": [\n    ' + ",\n    ".join(map(_encoded, rows)) + "\n   ]"
+            for key in ("figures", "growth", "density")
+            if (rows := getattr(part, key))
         ]
-        took = f'   "seconds": {found.seconds:g},\n   "cpu_seconds": {found.cpu_seconds:g}'
-        took += f',\n   "day": {_encoded(found.day)}' if found.day else ""
+        took = f'   "seconds": {part.seconds:g},\n   "cpu_seconds": {part.cpu_seconds:g}'
+        took += f',\n   "day": {_encoded(part.day)}' if part.day else ""
         parts.append(f'  "{name}": {{\n' + ",\n".join([*lists, took]) + "\n  }")
     head = f' "machine": {_encoded(results.machine)},\n "day": {_encoded(results.day)},\n'
     return ("{\n" + head + ' "parts": {\n' + ",\n".join(parts) + "\n }\n}\n").encode()

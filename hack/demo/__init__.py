@@ -1,5 +1,5 @@
 """`make demo`: a whole cluster on loopback, from /sys to a verdict, in under a minute.
 
-Everything that would run in a real cluster runs here as the same process with the same configuration file: exporters,
-the scheduler service. What a laptop lacks is the sandbox's: an API server, and kubelets on machines that are folders.
+Exporters and the scheduler service run as in a real cluster: the same processes, the same configuration files. The
+sandbox provides what a laptop lacks: an API server, and kubelets on emulated machines.
 """

@@ -31,31 +31,31 @@ from topowise_scheduler.presentation import picture
 from topowise_scheduler.presentation.kubectl.nodes import table
 from topowise_scheduler.report import kubelet_of, read
 
-# Leads to what `--keep` has left running.
+# A symbolic link to the directory of the demo that `--keep` has left running.
 LINK: Final = Path(__file__).resolve().parents[2] / ".demo"
 
 
 def main() -> int:
-    """Exit status 0 if every pod ended where it was sent."""
+    """Returns the exit status: 0 if every kubelet admitted its pods."""
     parser = argparse.ArgumentParser(prog="demo", description=__doc__)
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--keep", action="store_true", help="leave everything running and print how to reach it")
-    which.add_argument("--stop", action="store_true", help="stop what was left running")
+    which.add_argument("--stop", action="store_true", help="stop the demo that --keep left running")
     options = parser.parse_args()
     if options.stop:
         ended = kept.stop(LINK)
         print(f"Stopped {ended} processes" if ended else "No demo is running")
         return 0
     if options.keep and kept.running(LINK):
-        print("error: a demo is running already; make demo-stop ends it", file=sys.stderr)
+        print("error: a demo is running already; stop it with make demo-stop", file=sys.stderr)
         return 1
     return _run_in_directory(keep=options.keep)
 
 
 def _run_in_directory(*, keep: bool) -> int:
-    """A directory of its own, which goes with the demo however that ends."""
+    """Runs the demo in a new directory, and deletes the directory unless the demo is kept."""
     directory = Path(tempfile.mkdtemp(prefix="topowise-demo-"))
-    # `kill` is to end it as ^C does, with everything that it has started; and ^C also where a shell has it ignored.
+    # SIGTERM ends the demo and its processes as ^C does. A non-interactive shell may ignore SIGINT, so both are set.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.default_int_handler)
     is_kept = False
@@ -89,14 +89,14 @@ async def _run(cluster: Cluster, *, keep: bool) -> int:
             _say("scheduler has listed them")
             print(f"\n$ kubectl get noderesourcetopologies\n{await _topology_table(api)}")
             outcomes = await _schedule(cluster, api, session)
-            print(f"\nWhere the pods went, as each kubelet tells\n{await _placements(cluster, outcomes)}")
+            print(f"\nWhere the pods run, as each kubelet reports\n{await _placements(cluster, outcomes)}")
             print(f"\n$ kubectl topowise nodes\n{await _what_is_left(cluster, api)}")
         print(f"\n{_comparison(cluster, outcomes)}")
         print(f"\nDone in {time.monotonic() - started:.1f}s: {_summary(outcomes)}")
         if keep:
             await cluster.start_kube_scheduler()
         finished = True
-        return 0 if all(one.phase != "Failed" for one in outcomes) else 1
+        return 0 if all(outcome.phase != "Failed" for outcome in outcomes) else 1
     finally:
         if not (keep and finished):
             await cluster.processes.stop()
@@ -112,9 +112,9 @@ async def _start(cluster: Cluster) -> None:
     _say("API server is up, the NodeResourceTopology CRD is installed")
     await cluster.start_kubelets()
     await cluster.start_scheduler()
-    own, *others = cluster.nodes
+    own, *peers = cluster.nodes
     word = "an emulated kubelet" if own.is_emulated else "its real kubelet"
-    _say(f"{len(cluster.nodes)} nodes: this machine with {word}, {len(others)} emulated bare-metal machines")
+    _say(f"{len(cluster.nodes)} nodes: this machine with {word}, {len(peers)} emulated bare-metal machines")
     await cluster.start_exporters()
 
 
@@ -130,7 +130,7 @@ async def _wait_until_ready(cluster: Cluster, session: aiohttp.ClientSession) ->
 
 
 async def _topology_table(api: Api) -> str:
-    """The API server's own table, as kubectl asks for it and prints it."""
+    """Returns the API server's table, as kubectl requests and prints it."""
     table = msgspec.json.decode(await api.request("GET", nrt.PATH, accept=TABLE))
     header = [column["name"].upper() for column in table["columnDefinitions"] if not column.get("priority")]
     shown = [at for at, column in enumerate(table["columnDefinitions"]) if not column.get("priority")]
@@ -152,16 +152,16 @@ async def _schedule(cluster: Cluster, api: Api, session: aiohttp.ClientSession) 
 def _tell(pod: workloads.Json, outcome: ScheduledPod) -> None:
     print(f"\nPod {outcome.pod} ({pod['metadata']['annotations']['demo.topowise.io/story']})")
     for container in pod["spec"]["containers"]:
-        asked = container["resources"]["requests"]
-        print(f"  {container['name']}: {', '.join(f'{resource} {amount}' for resource, amount in asked.items())}")
+        requests = container["resources"]["requests"]
+        print(f"  {container['name']}: {', '.join(f'{resource} {amount}' for resource, amount in requests.items())}")
     rows = [
         [
-            f"{'->' if one.node == outcome.chosen else '  '} {one.node}",
-            "fits" if one.fits else "refused" if one.was_asked else "-",
-            "-" if one.score is None else str(one.score),
-            one.detail,
+            f"{'->' if opinion.node == outcome.chosen else '  '} {opinion.node}",
+            "fits" if opinion.fits else "refused" if opinion.was_asked else "-",
+            "-" if opinion.score is None else str(opinion.score),
+            opinion.detail,
         ]
-        for one in outcome.opinions
+        for opinion in outcome.opinions
     ]
     print(columns(["   NODE", "VERDICT", "SCORE", "WHY"], rows, indent="  "), flush=True)
     if outcome.phase == "Failed":
@@ -172,67 +172,69 @@ async def _placements(cluster: Cluster, outcomes: list[ScheduledPod]) -> str:
     rows = []
     for node in cluster.nodes:
         async with PodResources(str(node.socket)) as kubelet:
-            held = {pod.name: pod for pod in await kubelet.pods()}
+            listed = {pod.name: pod for pod in await kubelet.pods()}
         for outcome in outcomes:
             if outcome.chosen == node.name:
-                pod = held.get(outcome.pod)
+                pod = listed.get(outcome.pod)
                 memory = (
-                    [f"{quantity.human_bytes(one.size)}@{cpuset.spell(one.nodes)}" for one in pod.memory] if pod else []
+                    [f"{quantity.human_bytes(block.size)}@{cpuset.spell(block.nodes)}" for block in pod.memory]
+                    if pod
+                    else []
                 )
-                devices = [f"{one.id}@{cpuset.spell(one.nodes)}" for one in pod.devices] if pod else []
+                devices = [f"{device.id}@{cpuset.spell(device.nodes)}" for device in pod.devices] if pod else []
                 cpus = cpuset.spell(pod.cpus) if pod and pod.cpus else "shared"
                 rows.append([outcome.pod, node.name, outcome.phase, cpus, " ".join(memory), " ".join(devices)])
-    rows += [[one.pod, "-", "Pending", "", "", ""] for one in outcomes if one.chosen is None]
+    rows += [[outcome.pod, "-", "Pending", "", "", ""] for outcome in outcomes if outcome.chosen is None]
     return columns(["POD", "NODE", "PHASE", "CPUS", "MEMORY@NUMA", "DEVICES@NUMA"], rows)
 
 
 async def _what_is_left(cluster: Cluster, api: Api) -> str:
-    """The exporters' reports once they account for every pod."""
-    held = 0
+    """Returns the table of the exporters' reports, after they account for every pod."""
+    accounted = 0
     for node in cluster.nodes:
         async with PodResources(str(node.socket)) as kubelet:
-            held += sum(len(pod.cpus) for pod in await kubelet.pods())
+            accounted += sum(len(pod.cpus) for pod in await kubelet.pods())
     reports: list[nrt.NodeResourceTopology] = []
 
     async def all_accounted_for() -> bool:
         listed = msgspec.json.decode(await api.request("GET", nrt.PATH), type=_Reports)
         reports[:] = listed.items
-        zones = [zone for one in reports for _, zone in nrt.numa_zones(one)]
+        zones = [zone for report in reports for _, zone in nrt.numa_zones(report)]
         used = sum(
             quantity.for_resource("cpu", amount.allocatable) - quantity.for_resource("cpu", amount.available)
             for zone in zones
             for amount in zone.resources or ()
             if amount.name == "cpu"
         )
-        return used == 1000 * held
+        return used == 1000 * accounted
 
     await cluster.until(all_accounted_for, "reports of all exporters that account for every pod")
     return f"{table(reports)[0]}\n\n{_fullest(reports)}"
 
 
 def _fullest(reports: list[nrt.NodeResourceTopology]) -> str:
-    """A picture of the node with the largest share of its CPUs in use, as `kubectl topowise node` draws it."""
+    """Returns `kubectl topowise node` of the node with the largest share of CPUs in use."""
 
     def used(node: Kubelet) -> float:
         whole = node.topology.cpus.bit_count()
         return 0.0 if node.cpu is None else 1 - node.cpu.available.bit_count() / whole
 
-    states = [(one.metadata.name, kubelet_of(read(one), lambda _: None)) for one in reports]
-    name, node = max(states, key=lambda one: used(one[1]))
+    states = [(report.metadata.name, kubelet_of(read(report), lambda _: None)) for report in reports]
+    name, node = max(states, key=lambda state: used(state[1]))
     drawn = picture.read(node, {uid: uid for uid in node.active}, node=name, precision="exact")
     return f"$ kubectl topowise node {name}\n{picture.terminal(drawn, width=110)}"
 
 
 def _comparison(cluster: Cluster, outcomes: list[ScheduledPod]) -> str:
-    """Beside a scheduler that knows sums only; on the emulated nodes, whose kubelets can be asked twice."""
+    """Returns the comparison with a scheduler that knows sums only, on the emulated nodes."""
     nodes = [node for node in cluster.nodes if node.is_emulated]
     shape = next(pod for pod in workloads.PODS if pod["metadata"]["name"] == "database")
-    chosen = {one.pod: one.chosen for one in outcomes}
+    chosen = {outcome.pod: outcome.chosen for outcome in outcomes}
     aware = blind.as_placed(nodes, workloads.PODS, shape, chosen)
     by_sums = blind.by_sums(nodes, workloads.PODS, shape)
     rows = [
-        [name, str(one.running), str(one.refused), str(one.waiting), str(one.more)]
-        for name, one in (("topowise", aware), ("NUMA-blind, by sums", by_sums))
+        [name, str(result.running), str(result.refused), str(result.waiting), str(result.more)]
+        for name, result in (("topowise", aware), ("NUMA-blind, by sums", by_sums))
     ]
     header = ["SCHEDULER", "RUNNING", "REFUSED BY A KUBELET", "WAITING", "MORE OF database FIT"]
     return "The same pods on the same nodes without knowing NUMA nodes\n" + columns(header, rows)
@@ -243,9 +245,9 @@ class _Reports(msgspec.Struct, frozen=True):
 
 
 def _summary(outcomes: list[ScheduledPod]) -> str:
-    running = sum(one.phase == "Running" for one in outcomes)
-    refused = sum(one.phase == "Failed" for one in outcomes)
-    waiting = sum(one.chosen is None for one in outcomes)
+    running = sum(outcome.phase == "Running" for outcome in outcomes)
+    refused = sum(outcome.phase == "Failed" for outcome in outcomes)
+    waiting = sum(outcome.chosen is None for outcome in outcomes)
     return f"{running} pods running where they were sent, {waiting} kept waiting, {refused} refused by a kubelet"
 
 

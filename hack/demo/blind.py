@@ -1,7 +1,7 @@
-"""The same pods on the same nodes once more, placed by a scheduler that does not know NUMA nodes.
+"""Places the demo's pods on the same nodes by a scheduler that does not know NUMA nodes.
 
-It does what kube-scheduler does by default as far as these pods go: NodeResourcesFit by the sums of a node, the node
-with the largest free share of CPUs and memory (LeastAllocated), and then the kubelet has the last word.
+The scheduler does what kube-scheduler does by default with these pods: NodeResourcesFit by the sums of a node, and the
+node with the largest free share of CPUs and memory (LeastAllocated). The kubelet model then admits or refuses the pod.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MOST = 99
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What became of the pods, and how many more of one shape the nodes take afterwards."""
+    """The phases of the pods, and how many `more` pods of a shape the nodes admit afterwards."""
 
     running: int
     refused: int
@@ -28,28 +28,28 @@ class Result(msgspec.Struct, frozen=True):
 
 
 def by_sums(nodes: Iterable[Node], listed: Iterable[Json], shape: Json) -> Result:
-    """Every pod where the sums say."""
+    """Returns the result for the nodes that the sums favour."""
     return _run(nodes, listed, shape, _roomiest)
 
 
 def as_placed(nodes: Iterable[Node], listed: Iterable[Json], shape: Json, chosen: Mapping[str, str | None]) -> Result:
-    """Every pod (by name) where it was sent in truth."""
+    """Returns the result for the nodes that were `chosen`, by name of pod."""
     return _run(nodes, listed, shape, lambda pod, rooms: chosen[pod.metadata.name])
 
 
 class _Room:
-    """A node's kubelet, and what its node has left in sum."""
+    """A node's kubelet, and the sums of the node's free resources."""
 
     def __init__(self, node: Node) -> None:
         self.kubelet = EmulatedNode.from_files(node.sysfs, node.procfs, node.kubelet_config)
         self._has = {name: quantity.for_resource(name, text) for name, text in self.kubelet.allocatable().items()}
         self._left = dict(self._has)
 
-    def fits(self, asked: Mapping[str, int]) -> bool:
-        return all(amount <= self._left.get(name, 0) for name, amount in asked.items())
+    def fits(self, requests: Mapping[str, int]) -> bool:
+        return all(amount <= self._left.get(name, 0) for name, amount in requests.items())
 
-    def free_share(self, asked: Mapping[str, int]) -> float:
-        return sum((self._left[name] - asked.get(name, 0)) / self._has[name] for name in ("cpu", "memory"))
+    def free_share(self, requests: Mapping[str, int]) -> float:
+        return sum((self._left[name] - requests.get(name, 0)) / self._has[name] for name in ("cpu", "memory"))
 
     def admit(self, pod: pods.Pod) -> bool:
         if not self.kubelet.admit(pod).admitted:
@@ -60,9 +60,9 @@ class _Room:
 
 
 def _roomiest(pod: pods.Pod, rooms: Mapping[str, _Room]) -> str | None:
-    asked = pods.needs(pod).requests
-    fitting = [name for name, room in rooms.items() if room.fits(asked)]
-    return max(fitting, key=lambda name: rooms[name].free_share(asked)) if fitting else None
+    requests = pods.needs(pod).requests
+    fitting = [name for name, room in rooms.items() if room.fits(requests)]
+    return max(fitting, key=lambda name: rooms[name].free_share(requests)) if fitting else None
 
 
 def _run(
@@ -79,7 +79,7 @@ def _run(
         if name is None:
             waiting += 1
         elif name not in rooms or rooms[name].admit(pod):
-            # A node with a real kubelet cannot be asked twice; what was sent there runs there.
+            # A real kubelet cannot repeat an admission; its pods count as running.
             running += 1
         else:
             refused += 1

@@ -34,7 +34,7 @@ EMULATED: Final = {
 
 # The `schedulerName` of the demo's pods.
 SCHEDULER: Final = "topowise-scheduler"
-# Far more than an idle machine needs; a busy one is no reason to fail.
+# An idle machine needs a fraction of this; a busy machine must not fail.
 _LIMIT_S: Final = 120.0
 
 
@@ -50,7 +50,7 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class Cluster:
-    """Everything under one directory; `kubeconfig` is for kubectl too."""
+    """The demo's cluster: all its files are in `directory`, with a `kubeconfig` that kubectl can use."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -70,14 +70,14 @@ class Cluster:
         return f"http://127.0.0.1:{self.pages_port}"
 
     async def start_api_server(self) -> None:
-        """The embedded API server with the NRT CRD."""
+        """Starts the embedded API server with the NRT CRD."""
         await self.processes.start(
             "apiserver", "sandbox.apiserver", "--kubeconfig-out", str(self.kubeconfig), "--crd", str(CRD)
         )
         await self._until(self._kubeconfig_is_there, "the API server")
 
     async def start_kubelets(self) -> None:
-        """This machine's own node, and the emulated ones."""
+        """Starts the emulated kubelets; a real kubelet of this machine runs already."""
         self.nodes = [self._own_node(), *(self._emulated_node(name) for name in EMULATED)]
         arguments = []
         for node in self.nodes:
@@ -87,7 +87,7 @@ class Cluster:
         await self._until(lambda: _all_exist([node.socket for node in self.nodes]), "the kubelets' sockets")
 
     async def start_exporters(self) -> None:
-        """One real exporter for each node."""
+        """Starts an exporter for each node."""
         for node in self.nodes:
             config = self._write(
                 f"{node.name}/exporter.yaml",
@@ -106,7 +106,7 @@ class Cluster:
             await self.processes.start(name, "topowise_exporter", "run", "--config", str(config))
 
     async def start_scheduler(self) -> None:
-        """The real scheduler service."""
+        """Starts topowise-scheduler."""
         config = self._write(
             "scheduler.yaml",
             {
@@ -120,29 +120,29 @@ class Cluster:
         await self.processes.start("scheduler", "topowise_scheduler", "serve", "--config", str(config))
 
     async def start_kube_scheduler(self) -> None:
-        """The sandbox's, for pods that people create afterwards: for ours, and as the cluster's default."""
+        """Starts the sandbox's kube-scheduler for later pods, under the demo's name and as the cluster's default."""
         arguments = ("--kubeconfig", str(self.kubeconfig), "--extender", self.extender)
         names = (SCHEDULER, "default-scheduler")
         await self.processes.start("kube-scheduler", "sandbox.kubescheduler", *arguments, *names)
 
     async def api(self) -> Api:
-        """A client of the API server; the caller enters and leaves it."""
+        """Returns a client of the API server; the caller enters and leaves it."""
         return Api(await credentials.load(str(self.kubeconfig)), "demo")
 
     async def until_reported(self, api: Api) -> None:
-        """Until every node has its NodeResourceTopology."""
+        """Waits until every node has its NodeResourceTopology."""
 
         async def reported() -> bool:
-            found = msgspec.json.decode(await api.request("GET", nrt.PATH))
-            return {item["metadata"]["name"] for item in found["items"]} >= {node.name for node in self.nodes}
+            reports = msgspec.json.decode(await api.request("GET", nrt.PATH))
+            return {item["metadata"]["name"] for item in reports["items"]} >= {node.name for node in self.nodes}
 
         await self._until(reported, "the exporters' first reports")
 
-    async def until(self, done: Callable[[], Awaitable[bool]], what: str) -> None:
+    async def until(self, done: Callable[[], Awaitable[bool]], event: str) -> None:
         """Waits for anything else, watching over the processes."""
-        await self._until(done, what)
+        await self._until(done, event)
 
-    async def _until(self, done: Callable[[], Awaitable[bool]], what: str, limit: float = _LIMIT_S) -> None:
+    async def _until(self, done: Callable[[], Awaitable[bool]], event: str, limit: float = _LIMIT_S) -> None:
         deadline = time.monotonic() + limit
         while True:
             self.processes.check()
@@ -153,7 +153,7 @@ class Cluster:
                 pass
             if time.monotonic() > deadline:
                 raise TopowiseError(
-                    f"{what}: not there after {limit:.0f}s; the ends of the logs:\n{self.processes.tails()}"
+                    f"{event}: not there after {limit:.0f}s; the ends of the logs:\n{self.processes.tails()}"
                 )
             await asyncio.sleep(0.05)
 
@@ -165,7 +165,7 @@ class Cluster:
         return True
 
     def _own_node(self) -> Node:
-        """This machine: its real /sys, and its kubelet if it has one."""
+        """Returns this machine as a node: its real /sys, and its kubelet if it runs."""
         real = Path(DEFAULT_SOCKET).exists()
         root = self.directory / "this-machine"
         kubelet = Path("/var/lib/kubelet") if real else root / "kubelet"
@@ -215,7 +215,7 @@ _KUBELET: Final[dict[str, Any]] = {
 
 
 def _kubelet_config(machine: machines.Machine) -> dict[str, Any]:
-    """A core and a GiB on the first two nodes are the system's; reservedMemory has to sum up to all reservations."""
+    """Reserves a core and a GiB on the first two NUMA nodes; reservedMemory must sum up to all reservations."""
     first, second = machine.nodes[:2]
     return {
         **_KUBELET,

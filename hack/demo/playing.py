@@ -1,6 +1,6 @@
-"""What is printed of a demo that keeps running: how it is reached, and three things to try.
+"""The instructions that `make demo KEEP=1` prints: how to reach the cluster, and three things to try.
 
-The commands are those of the tour in docs/quick-start.md, so what is said to work is run by its test.
+The test of docs/quick-start.md runs the same commands.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ THINGS: Final = (
 
 
 def instructions(directory: Path, dashboard: str) -> str:
-    """For a terminal in the checkout."""
+    """Returns the instructions, for a terminal in the checkout."""
     lines = [
-        "The cluster keeps running, until: make demo-stop",
+        "The cluster keeps running until you run: make demo-stop",
         f"  dashboard   {dashboard}",
         f"  logs        {directory}",
         "",
         "Reach it from this directory with",
         f"  {REACH}",
     ]
-    for number, (what, commands) in enumerate(THINGS, start=1):
-        lines += ["", f"{number}. {what}", *(f"  {command}" for command in commands)]
+    for number, (purpose, commands) in enumerate(THINGS, start=1):
+        lines += ["", f"{number}. {purpose}", *(f"  {command}" for command in commands)]
     return "\n".join(lines)

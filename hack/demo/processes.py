@@ -1,4 +1,4 @@
-"""The processes of the demo: started in order, watched, and stopped by their ids whatever happens."""
+"""The processes of the demo: starts and watches them, and stops them by their process ids."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ class Processes:
         self._running: dict[str, asyncio.subprocess.Process] = {}
 
     async def start(self, name: str, module: str, *arguments: str) -> None:
-        """`python -m module`, in a session of its own so that a terminal's ^C reaches only the demo."""
+        """Starts `python -m module` in a new session, so that a terminal's ^C reaches only the demo."""
         with (self._directory / f"{name}.log").open("wb") as log:
             self._running[name] = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", module, *arguments, stdout=log, stderr=log, start_new_session=True
             )
 
     def check(self) -> None:
-        """Raises ProcessDiedError with the end of the log of whichever ended."""
+        """Raises ProcessDiedError with the end of the log if a process has ended."""
         for name, process in self._running.items():
             if process.returncode is not None:
                 raise ProcessDiedError(f"{name} ended with status {process.returncode}:\n{self._tail(name)}")
 
     def tails(self) -> str:
-        """The end of every log; the files go when the demo fails."""
+        """Returns the end of every log; a failed demo deletes the files."""
         return "\n".join(f"--- {name}\n{self._tail(name)}" for name in self._running)
 
     def _tail(self, name: str) -> str:
         return "\n".join((self._directory / f"{name}.log").read_text(errors="replace").splitlines()[-8:])
 
     def ids(self) -> dict[str, int]:
-        """Process ids by name."""
+        """Returns the process ids by name."""
         return {name: process.pid for name, process in self._running.items()}
 
     async def stop(self) -> None:
-        """Ends them in the reverse order of their start; the stubborn are killed after five seconds."""
+        """Stops all processes in reverse order of their start; kills a process that runs on for five seconds."""
         for process in reversed(self._running.values()):
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()

@@ -1,4 +1,4 @@
-"""The demo's pods and the sandbox's kube-scheduler: one after the other, with every step told."""
+"""Schedules the demo's pods serially with the sandbox's kube-scheduler, and records every step."""
 
 from __future__ import annotations
 
@@ -20,18 +20,17 @@ _LIMIT_S = 120.0
 
 
 class Opinion(msgspec.Struct, frozen=True):
-    """What was said of one node."""
+    """The verdict on a node. `was_asked` is False if kube-scheduler's own filters excluded the node."""
 
     node: str
     was_asked: bool
-    """False: kube-scheduler itself has refused the node, so the extender was not asked."""
     fits: bool
     score: int | None
     detail: str
 
 
 class ScheduledPod(msgspec.Struct, frozen=True):
-    """One scheduling cycle. `chosen` is None if no node fits; `phase` and `message` are the kubelet's."""
+    """A scheduling cycle. `chosen` is None if no node fits; the kubelet sets `phase` and `message`."""
 
     pod: str
     opinions: tuple[Opinion, ...]
@@ -41,7 +40,7 @@ class ScheduledPod(msgspec.Struct, frozen=True):
 
 
 class Scheduling:
-    """kube-scheduler with the extender at `prefix`, at work while the block is open; `pages` explains."""
+    """kube-scheduler with the extender at `prefix`, running inside the `async with` block; `pages` serves /explain."""
 
     def __init__(self, api: Api, session: aiohttp.ClientSession, prefix: str, pages: str) -> None:
         self._api = api
@@ -63,7 +62,7 @@ class Scheduling:
             await asyncio.gather(self._running, return_exceptions=True)
 
     async def schedule(self, pod: Json, nodes: list[str]) -> ScheduledPod:
-        """Creates the pod, and waits for kube-scheduler's decision and for the kubelet's word."""
+        """Creates the pod, and waits for the decisions of kube-scheduler and of the kubelet."""
         name = pod["metadata"]["name"]
         path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods"
         self._tried[name] = asyncio.get_running_loop().create_future()
@@ -79,18 +78,19 @@ class Scheduling:
 
     def _note(self, attempt: Attempt) -> None:
         waiting = self._tried.get(attempt.name)
-        # A pod that waits is tried again; a call that failed, after a second.
+        # kube-scheduler retries a waiting pod, and a failed call after a second.
         if waiting is not None and not waiting.done() and not attempt.error:
             waiting.set_result(attempt)
 
     async def _explain(self, pod: Json) -> dict[str, str]:
-        """By node, why the service would say yes or no. kube-scheduler does not ask this; here it is asked first, as
-        afterwards the pod stands in its own way."""
+        """Returns the service's explanation per node. The question precedes the reservation of the pod itself."""
         async with self._session.post(f"{self._pages}/explain", json=pod) as response:
-            return {one["node"]: one["text"] for one in msgspec.json.decode(await response.read())}
+            return {
+                explanation["node"]: explanation["text"] for explanation in msgspec.json.decode(await response.read())
+            }
 
     async def _settled(self, path: str) -> tuple[str, str]:
-        """The pod's phase and message once the kubelet has decided."""
+        """Returns the pod's phase and message after the kubelet's decision."""
         while True:
             status = msgspec.json.decode(await self._api.request("GET", path)).get("status", {})
             if status.get("phase", "Pending") != "Pending":

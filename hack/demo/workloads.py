@@ -1,4 +1,4 @@
-"""The pods of the demo: each shows one thing that a NUMA-aware scheduler has to get right."""
+"""The pods of the demo. Each pod shows a decision that a NUMA-aware scheduler has to get right."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _pod(name: str, story: str, *containers: Json) -> Json:
 
 
 def _guaranteed(name: str, **amounts: str) -> Json:
-    """Requests equal limits; the keys of extended resources come as given."""
+    """Returns a container whose requests equal its limits; keys are resource names."""
     return {
         "name": name,
         "image": "registry.k8s.io/pause:3.10",
@@ -47,7 +47,7 @@ PODS: tuple[Json, ...] = (
     ),
     _pod(
         "trainer",
-        "two containers, a GPU each: they may lie on different NUMA nodes",
+        "two containers, a GPU each: they may be on different NUMA nodes",
         _guaranteed("rank-0", cpu="6", memory="20Gi", **{"nvidia.com/gpu": "1"}),
         _guaranteed("rank-1", cpu="6", memory="20Gi", **{"nvidia.com/gpu": "1"}),
     ),
@@ -58,7 +58,7 @@ PODS: tuple[Json, ...] = (
     ),
     _pod(
         "database-2",
-        "the same again: only the second socket is left for it, or nothing",
+        "equal to database: only the second socket is free for it",
         _guaranteed("postgres", cpu="22", memory="48Gi"),
     ),
     _pod("giant", "no NUMA node of any machine is large enough", _guaranteed("solver", cpu="40", memory="16Gi")),

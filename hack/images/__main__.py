@@ -1,4 +1,4 @@
-"""`make images`, `make load`, `make push` and `make base`: one image for each architecture, as archives below dist/."""
+"""`make images`, `make load`, `make push` and `make base`: an image per architecture, as archives below dist/."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def main(arguments: list[str]) -> int:
     verbs = parser.add_subparsers(dest="verb", required=True)
     build = verbs.add_parser("build")
     build.add_argument("--architecture", action="append", choices=sorted(application.MACHINES))
-    build.add_argument("--base", default="", help="an image to build on, best by digest")
+    build.add_argument("--base", default="", help="the base image, preferably by digest")
     for verb in (build, *map(verbs.add_parser, ("load", "push", "sign"))):
-        verb.add_argument("--repository", default="ghcr.io/topowise/topowise", help="its name up to the tag")
+        verb.add_argument("--repository", default="ghcr.io/topowise/topowise", help="the image's name without the tag")
     verbs.add_parser("renew-base")
     verbs.choices["load"].add_argument("--into", default="", choices=["", *load.CLUSTERS])
-    verbs.choices["load"].add_argument("--cluster", default="", help="kind's name of it")
+    verbs.choices["load"].add_argument("--cluster", default="", help="the cluster's name in kind")
     args = parser.parse_args(arguments)
     try:
         _do(args)
@@ -57,7 +57,7 @@ def _do(args: argparse.Namespace) -> None:
 
 
 def archive(architecture: str) -> Path:
-    """Where its image is, for any engine or cluster to load."""
+    """Returns the archive of the architecture's image."""
     return DIST / f"topowise-{architecture}.tar"
 
 
@@ -73,9 +73,11 @@ def _build(architecture: str, base: str, name: str) -> None:
         )
     created = _commit("%cI") or datetime.now(UTC).isoformat(timespec="seconds")
     named = {"BASE": on, "VERSION": topowise.__version__, "REVISION": _commit("%H") or "unknown", "CREATED": created}
-    given = [f"--build-arg={key}={value}" for key, value in named.items()]
+    arguments = [f"--build-arg={key}={value}" for key, value in named.items()]
     file = f"--file={REPOSITORY / 'hack/images/Dockerfile'}"
-    engine.run("build", f"--platform=linux/{architecture}", file, *given, f"--tag={name}-{architecture}", str(folder))
+    engine.run(
+        "build", f"--platform=linux/{architecture}", file, *arguments, f"--tag={name}-{architecture}", str(folder)
+    )
     digest = _save(engine, f"{name}-{architecture}", name, archive(architecture))
     (DIST / f"topowise-{architecture}.digest").write_text(f"{digest}\n")
     print(
@@ -85,7 +87,7 @@ def _build(architecture: str, base: str, name: str) -> None:
 
 def _save(engine: engines.Engine, stored: str, name: str, path: Path) -> str:
     """Writes the archive under the name that the chart asks for, and gives the digest of the image's configuration."""
-    # Whole or not there, for whoever loads it meanwhile.
+    # The rename makes the archive visible only once it is complete.
     part = path.with_suffix(".part")
     part.unlink(missing_ok=True)
     if engine.name == "buildah":
@@ -100,13 +102,13 @@ def _save(engine: engines.Engine, stored: str, name: str, path: Path) -> str:
 
 
 def _push(name: str) -> None:
-    """All that were built as one image of several architectures. The digest is what gets signed."""
+    """Pushes all built architectures as an image index. Its digest is what `make sign` signs."""
     engine = engines.find()
     if engine.name == "docker":
-        raise ImageError("images of several architectures are pushed by buildah or podman")
-    built = [one for one in application.MACHINES if engine.has(f"{name}-{one}")]
+        raise ImageError("docker cannot push images of several architectures; use buildah or podman")
+    built = [architecture for architecture in application.MACHINES if engine.has(f"{name}-{architecture}")]
     if not built:
-        raise ImageError(f"nothing is built of {name}; make images first")
+        raise ImageError(f"no image of {name} is built; run make images first")
     listing = _listing(engine, name, built)
     digest = DIST / "topowise.digest"
     engine.run("manifest", "push", "--all", f"--digestfile={digest}", listing, f"docker://{name}")
@@ -117,7 +119,7 @@ def _push(name: str) -> None:
 
 
 def _listing(engine: engines.Engine, name: str, built: list[str]) -> str:
-    """All architectures under one name. That of an earlier push goes: it may have failed, or have had other images."""
+    """Creates the manifest list of all architectures, in place of a list that an earlier push has left."""
     listing = f"{name}-all"
     if engine.has(listing):
         engine.run("manifest", "rm", listing)
@@ -128,20 +130,20 @@ def _listing(engine: engines.Engine, name: str, built: list[str]) -> str:
 
 
 def _sign(repository: str) -> None:
-    """By digest: a tag may be moved after it was signed. In a workflow cosign signs as that workflow, without a key."""
+    """Signs by digest, because a tag may move. In a workflow, cosign signs as that workflow, without a key."""
     digest = DIST / "topowise.digest"
     if not digest.exists():
-        raise ImageError(f"{digest} is not there; make push first")
+        raise ImageError(f"{digest} does not exist; run make push first")
     try:
         subprocess.run(["cosign", "sign", "--yes", f"{repository}@{digest.read_text().strip()}"], check=True)
     except FileNotFoundError:
-        raise ImageError("no cosign here, which signs") from None
+        raise ImageError("cosign is not installed, nothing is signed; install cosign") from None
     except subprocess.CalledProcessError as exc:
         raise ImageError(f"cosign failed with {exc.returncode}, see above") from None
 
 
 def _commit(form: str) -> str:
-    """Of the checkout, "" without one."""
+    """Returns the checkout's commit, "" outside of a checkout."""
     command = ["git", "-C", str(REPOSITORY), "log", "-1", f"--format={form}"]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     return done.stdout.strip() if done.returncode == 0 else ""

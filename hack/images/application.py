@@ -1,9 +1,8 @@
-"""What lies on top of the base: /opt/topowise, put together in a folder on this machine.
+"""Assembles /opt/topowise, the layer above the image's base, in a directory on this machine.
 
-pip installs the locked files for the image's platform, by hash, whatever platform this is; nothing of the image is run
-for that. So the image needs no build stage, no network and no build tools while it is built, and one for arm64 can be
-made on amd64 without an emulator. What that costs: the Python that assembles is of the image's minor, because pip
-chooses by its own, and bytecode is of one minor.
+pip installs the locked files by hash for the image's platform, and runs nothing of the image. So the build needs no
+build stage, no network and no build tools, and makes an arm64 image on amd64 without an emulator. In return, the
+assembling Python must have the image's minor version, which decides pip's choice of wheels and the bytecode.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from typing import Final
 from images import unused
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
-# As container engines spell architectures, and as wheels do.
+# Architectures in the names of container images, and of wheels.
 MACHINES: Final = {"amd64": "x86_64", "arm64": "aarch64"}
-# Of Debian 12, so that the base made here and python:3.11-slim-bookworm are of one kind.
+# Of Debian 12, so that the own base and python:3.11-slim-bookworm are of the same release.
 PYTHON: Final = "3.11"
 _GLIBC: Final = ("manylinux_2_36", "manylinux_2_34", "manylinux_2_28", "manylinux_2_17", "manylinux2014", "linux")
 
@@ -51,7 +50,7 @@ def assemble(architecture: str, target: Path) -> None:
         )
     shutil.rmtree(target, ignore_errors=True)
     site, wheels = target / "lib", target / "wheels"
-    _pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(wheels), str(REPOSITORY))
+    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(wheels), str(REPOSITORY))
     _install(architecture, site, "--require-hashes", "--requirement", str(lock(target)))
     _install(architecture, site, *map(str, wheels.glob("*.whl")))
     shutil.rmtree(wheels)
@@ -76,21 +75,21 @@ def size(target: Path) -> int:
 
 
 def lock(target: Path) -> Path:
-    """The lock without what the image does not need, hashes and all."""
+    """Returns the lock without the packages that the image does not need, hashes included."""
     target.mkdir(parents=True, exist_ok=True)
-    kept = [
+    lines = [
         entry
         for entry in re.split(r"\n(?=\S)", (REPOSITORY / "hack/requirements.txt").read_text())
         if entry.partition("==")[0] not in unused.DISTRIBUTIONS
     ]
     path = target / "lock"
-    path.write_text("\n".join(kept))
+    path.write_text("\n".join(lines))
     return path
 
 
-def _install(architecture: str, site: Path, *what: str) -> None:
+def _install(architecture: str, site: Path, *requirements: str) -> None:
     platforms = [f"--platform={glibc}_{MACHINES[architecture]}" for glibc in _GLIBC]
-    _pip(
+    pip(
         "install",
         "--no-deps",
         "--no-compile",
@@ -99,11 +98,12 @@ def _install(architecture: str, site: Path, *what: str) -> None:
         f"--python-version={PYTHON}",
         *platforms,
         f"--target={site}",
-        *what,
+        *requirements,
     )
 
 
-def _pip(*arguments: str) -> None:
+def pip(*arguments: str) -> None:
+    """Runs pip of this Python. Raises ImageError."""
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:

@@ -19,14 +19,14 @@ from typing import Final
 from images import renew
 from images.application import REPOSITORY, ImageError
 
-# What people get who name nothing, by digest.
+# The default base, by digest.
 BASE: Final = renew.pinned()
 _STORE: Final = REPOSITORY / ".venv/images"
 # libstdc++6: gRPC is linked with it. libudev1: pyudev loads it, and without it hardware is only read at its interval.
 _PACKAGES: Final = "python3,libstdc++6,libudev1,ca-certificates"
-# One made of other packages is another one.
+# The tag follows from the packages: other packages make another base.
 _OWN_BASE: Final = f"localhost/topowise-base:bookworm-{zlib.crc32(_PACKAGES.encode()):08x}"
-# Seconds for one question to a registry that may not be there.
+# Seconds for a request to a registry that may be unreachable.
 _REGISTRY: Final = 60
 
 
@@ -38,7 +38,7 @@ class Engine:
     command: tuple[str, ...]
 
     def run(self, *arguments: str, timeout: float | None = None) -> str:
-        """What it prints. Raises ImageError with the end of what it complained of."""
+        """Runs the engine, and returns its output. Raises ImageError with the end of its messages."""
         environment = os.environ | {"BUILDAH_ISOLATION": "chroot"}
         try:
             done = subprocess.run(
@@ -50,7 +50,7 @@ class Engine:
                 timeout=timeout,
             )
         except subprocess.TimeoutExpired:
-            raise ImageError(f"{self.name} {arguments[0]} said nothing for {timeout:.0f} s") from None
+            raise ImageError(f"{self.name} {arguments[0]} has not ended within {timeout:.0f} s") from None
         if done.returncode:
             raise ImageError(f"{self.name} {arguments[0]} failed: {' '.join(done.stderr.split())[-600:]}")
         return done.stdout.strip()
@@ -62,32 +62,37 @@ class Engine:
 
 
 def find() -> Engine:
-    """$ENGINE, or the first of buildah, podman and docker. Raises ImageError."""
-    wanted = os.environ.get("ENGINE", "")
-    for name in [wanted] if wanted else ["buildah", "podman", "docker"]:
+    """Returns $ENGINE, or the first available of buildah, podman and docker. Raises ImageError."""
+    requested = os.environ.get("ENGINE", "")
+    for name in [requested] if requested else ["buildah", "podman", "docker"]:
         if shutil.which(name):
             return named(name)
-    raise ImageError(f"no {wanted or 'buildah, podman or docker'} here; on Debian: apt-get install buildah mmdebstrap")
+    raise ImageError(
+        f"no {requested or 'buildah, podman or docker'} here; on Debian: apt-get install buildah mmdebstrap"
+    )
 
 
 def named(name: str) -> Engine:
-    """The one of this name, with its store."""
+    """Returns the engine of this name, with its store."""
     stored = ("--storage-driver=vfs", f"--root={_STORE}/store", f"--runroot={_STORE}/run")
     return Engine(name, (name, *(stored if name == "buildah" else ())))
 
 
 def base(engine: Engine, named: str, architecture: str) -> str:
-    """The name of an image to build on: the one that was named, else the usual one, else one made here."""
-    wanted = named or BASE
+    """Returns the base image: the named image, else the default image, else an image made here."""
+    image = named or BASE
     try:
-        engine.run("pull", f"--platform=linux/{architecture}", wanted, timeout=_REGISTRY)
-        return wanted
+        engine.run("pull", f"--platform=linux/{architecture}", image, timeout=_REGISTRY)
+        return image
     except ImageError as exc:
-        if engine.has(wanted):
-            return wanted
+        if engine.has(image):
+            return image
         if named:
             raise
-        print(f"images: {BASE} cannot be had ({str(exc)[:160]}); a base is made of Debian packages instead", flush=True)
+        print(
+            f"images: {BASE} cannot be pulled ({str(exc)[:160]}); making a base from Debian packages instead",
+            flush=True,
+        )
     own = f"{_OWN_BASE}-{architecture}"
     if not engine.has(own):
         _bootstrap(engine, own, architecture)
@@ -95,9 +100,11 @@ def base(engine: Engine, named: str, architecture: str) -> str:
 
 
 def _bootstrap(engine: Engine, name: str, architecture: str) -> None:
-    """Debian 12 with Python and nothing to install or build with, not even apt. $MIRROR names the mirror."""
+    """Makes a base of Debian 12 with Python and without apt or build tools. $MIRROR names the mirror."""
     if not shutil.which("mmdebstrap"):
-        raise ImageError("no mmdebstrap here, which makes a base; apt-get install mmdebstrap, or name one by BASE=")
+        raise ImageError(
+            "mmdebstrap is not installed, so no base can be made; apt-get install mmdebstrap, or name a base with BASE="
+        )
     _STORE.mkdir(parents=True, exist_ok=True)
     archive = _STORE / f"base-{architecture}.tar"
     without = [f"--dpkgopt=path-exclude=/usr/share/{folder}/*" for folder in ("doc", "man", "info", "locale")]

@@ -23,29 +23,29 @@ CLUSTERS: Final = {
 def architecture() -> str:
     """This machine's, as container engines spell it."""
     machine = platform.machine()
-    found = [name for name, theirs in MACHINES.items() if theirs == machine]
-    if not found:
-        raise ImageError(f"no image for {machine}; there are some for {' and '.join(MACHINES.values())}")
-    return found[0]
+    names = [name for name, their_name in MACHINES.items() if their_name == machine]
+    if not names:
+        raise ImageError(f"no image for {machine}, expected {' or '.join(MACHINES.values())}")
+    return names[0]
 
 
 def command(archive: Path, into: str, cluster: str) -> list[str]:
-    """What imports the archive. Raises ImageError where nothing here can."""
-    found = into or next((name for name, words in CLUSTERS.items() if shutil.which(words[0])), "")
-    if not found:
+    """Returns the command that imports the archive. Raises ImageError if no importer is installed."""
+    target = into or next((name for name, words in CLUSTERS.items() if shutil.which(words[0])), "")
+    if not target:
         tools = ", ".join(words[0] for words in CLUSTERS.values())
-        raise ImageError(f"none of {tools} is here; copy {archive} to each node and import it there")
-    return [word.format(archive=archive, cluster=cluster or "kind") for word in CLUSTERS[found]]
+        raise ImageError(f"none of {tools} is installed; copy {archive} to each node and import it there")
+    return [word.format(archive=archive, cluster=cluster or "kind") for word in CLUSTERS[target]]
 
 
 def load(archive: Path, into: str, cluster: str) -> None:
     if not archive.exists():
-        raise ImageError(f"{archive} is not there; make images first")
+        raise ImageError(f"{archive} does not exist; run make images first")
     words = command(archive, into, cluster)
     print(f"images: {' '.join(words)}", flush=True)
     try:
         done = subprocess.run(words, check=False, env=os.environ)
     except FileNotFoundError:
-        raise ImageError(f"no {words[0]} here") from None
+        raise ImageError(f"{words[0]} is not installed") from None
     if done.returncode:
         raise ImageError(f"{words[0]} failed with {done.returncode}, see above")

@@ -1,9 +1,8 @@
-"""`make base`: which image the tag of the base means today, asked of its registry and written into the Dockerfile.
+"""`make base`: asks the registry for the digest of the base's tag, and writes the digest into the Dockerfile.
 
-A tag is another image after every rebuild of it, so two builds of one commit would stand on two bases. A digest is one,
-for good, security updates left out with the rest: therefore this, before a release and when a scanner complains. Of the
-registry only the manifest's digest is asked, that of the index over all architectures; nothing is pulled, and no engine
-is needed.
+A tag moves with every rebuild, so two builds of a commit could have different bases. A digest never moves, and never
+gets security updates either: run `make base` before a release, and when a scanner complains. The registry is asked for
+the digest of the index over all architectures; nothing is pulled, and no engine is needed.
 """
 
 from __future__ import annotations
@@ -28,22 +27,22 @@ _PATIENCE_S: Final = 20
 
 
 def pinned(dockerfile: Path = DOCKERFILE) -> str:
-    """The base that is named there, by digest. Raises ImageError."""
-    found = _PINNED.search(dockerfile.read_text())
-    if found is None:
+    """Returns the base that the Dockerfile names, by digest. Raises ImageError."""
+    match = _PINNED.search(dockerfile.read_text())
+    if match is None:
         raise ImageError(f"{dockerfile.name} has no ARG BASE=HOST/NAME:TAG@sha256:...")
-    return found[0].removeprefix("ARG BASE=")
+    return match[0].removeprefix("ARG BASE=")
 
 
 def renew(dockerfile: Path = DOCKERFILE, *, scheme: str = "https") -> str:
-    """What the tag means now, in the Dockerfile from here on. Raises ImageError."""
+    """Writes the tag's present digest into the Dockerfile. Raises ImageError."""
     text = dockerfile.read_text()
     pinned(dockerfile)
-    found = _PINNED.search(text)
-    assert found is not None
-    host = _HOSTS.get(found["host"], found["host"])
-    digest = _digest(f"{scheme}://{host}/v2/{found['name']}/manifests/{found['tag']}")
-    dockerfile.write_text(text.replace(found["digest"], digest))
+    match = _PINNED.search(text)
+    assert match is not None
+    host = _HOSTS.get(match["host"], match["host"])
+    digest = _digest(f"{scheme}://{host}/v2/{match['name']}/manifests/{match['tag']}")
+    dockerfile.write_text(text.replace(match["digest"], digest))
     return pinned(dockerfile)
 
 
@@ -66,12 +65,12 @@ def _digest(url: str, token: str = "") -> str:
 
 
 def _token(challenge: str) -> str:
-    """What a registry wants from somebody without a name, by its own challenge."""
-    asked = dict(re.findall(r'(\w+)="([^"]*)"', challenge))
-    realm = asked.pop("realm", "")
+    """Returns an anonymous token for the registry, as its challenge demands."""
+    fields = dict(re.findall(r'(\w+)="([^"]*)"', challenge))
+    realm = fields.pop("realm", "")
     if not realm.startswith(("https://", "http://127.0.0.1")):
         raise ImageError(f"the registry asks for a token at {realm!r}; the base stays as it is")
-    query = "&".join(f"{name}={value}" for name, value in asked.items())
+    query = "&".join(f"{name}={value}" for name, value in fields.items())
     try:
         with urllib.request.urlopen(f"{realm}?{query}", timeout=_PATIENCE_S) as answer:
             return str(json.load(answer)["token"])

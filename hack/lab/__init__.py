@@ -1,5 +1,5 @@
-"""Real kubelets on emulated NUMA machines: the chart, the image and both daemons where they are to run.
+"""Real kubelets on emulated NUMA machines: runs the chart, the image and both daemons as in a cluster.
 
-A control plane on loopback, guests of QEMU with the hardware that a machine file tells, and parts of a test that
-compare what was predicted with what kubelets did. docs/lab.md is made of a recorded run.
+The lab has a control plane on loopback and QEMU guests with the hardware of a machine file. The parts of its test
+compare predictions with the decisions of the kubelets. docs/lab.md is made from a recorded run.
 """

@@ -23,23 +23,32 @@ _LAST: Final = REPOSITORY / "dist/lab.json"
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="lab", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    for verb, what in (
-        ("up", "start it and leave it running"),
-        ("test", "all parts, on the lab that runs or a new one"),
+    for verb, summary in (
+        ("up", "start the lab and leave it running"),
+        ("test", "run all parts, on the running lab or a new lab"),
     ):
-        each = verbs.add_parser(verb, help=what)
-        each.add_argument("machines", nargs="*", default=["dual"], help="of hack/lab/machines, or files")
-        each.add_argument("--before", default="", metavar="COMMIT", help="what the exporter is upgraded from")
+        each = verbs.add_parser(verb, help=summary)
+        each.add_argument(
+            "machines", nargs="*", default=["dual"], help="machines of hack/lab/machines, or machine files"
+        )
+        each.add_argument(
+            "--before", default="", metavar="COMMIT", help="the commit from which the part upgrade starts"
+        )
     test = verbs.choices["test"]
-    test.add_argument("--pods", type=int, default=300, help="of each series")
-    test.add_argument("--minutes", type=float, default=60.0, help="after which no series is begun or goes on")
-    test.add_argument("--part", action="append", choices=(*testing.NAMES, *testing.ALL_SERIES), help="only these")
-    test.add_argument("--onto", action="store_true", help=f"keep what {_LAST.name} has of other parts on this lab")
+    test.add_argument("--pods", type=int, default=300, help="number of pods per series")
+    test.add_argument("--minutes", type=float, default=60.0, help="time limit after which series end")
+    test.add_argument(
+        "--part",
+        action="append",
+        choices=(*testing.NAMES, *testing.ALL_SERIES),
+        help="run only this part; may be repeated",
+    )
+    test.add_argument("--onto", action="store_true", help=f"keep the results of other parts in {_LAST.name}")
     test.add_argument("--note", action="append", default=[], help="a sentence for the page, about this run")
-    test.add_argument("--record", action="store_true", help="write docs/lab.md of it too")
-    verbs.add_parser("down", help="end it")
-    verbs.add_parser("status", help="what runs")
-    verbs.add_parser("page", help="write docs/lab.md of the recorded run again")
+    test.add_argument("--record", action="store_true", help="record the run, and write docs/lab.md")
+    verbs.add_parser("down", help="stop the lab")
+    verbs.add_parser("status", help="show the running processes")
+    verbs.add_parser("page", help="write docs/lab.md from the recorded run again")
     args = parser.parse_args(arguments)
     # `kill` is to end it as ^C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -79,26 +88,26 @@ def _up(machines: list[str], before: str) -> Lab:
 
 
 def _test(args: argparse.Namespace) -> int:
-    """A lab that is started for it ends with it."""
+    """Runs the test; a lab that the test has started ends with the test."""
     chosen = args.part or testing.NAMES
     earlier = results.read(_LAST) if args.onto and _LAST.exists() else None
     is_own = not kept.running(running.LINK)
     start = time.monotonic()
     try:
         lab = _up(args.machines, args.before) if is_own else starting.again()
-        test = testing.Test(lab, chosen, args.pods, start + 60 * args.minutes, lambda found: _save(found, earlier))
-        found = _save(msgspec.structs.replace(test.run(), notes=tuple(args.note)), earlier)
+        test = testing.Test(lab, chosen, args.pods, start + 60 * args.minutes, lambda run: _save(run, earlier))
+        run = _save(msgspec.structs.replace(test.run(), notes=tuple(args.note)), earlier)
     finally:
         if is_own:
             running.end()
-    print(f"lab: {'passed' if found.passed else 'FAILED'}; {_LAST}")
+    print(f"lab: {'passed' if run.passed else 'FAILED'}; {_LAST}")
     if args.record:
-        pages.record(found)
-    return 0 if found.passed else 1
+        pages.record(run)
+    return 0 if run.passed else 1
 
 
-def _save(found: results.Results, earlier: results.Results | None) -> results.Results:
-    whole = found if earlier is None else results.merged(earlier, found)
+def _save(run: results.Results, earlier: results.Results | None) -> results.Results:
+    whole = run if earlier is None else results.merged(earlier, run)
     _LAST.parent.mkdir(exist_ok=True)
     _LAST.write_bytes(results.as_json(whole))
     return whole

@@ -1,4 +1,4 @@
-"""The API server as tests need it: one call, one answer; and watches that note when each object came."""
+"""A client of the API server, and watches that record when each object arrived."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ class Api:
         self._open = urllib.request.build_opener(*handlers).open
 
     def stream(self, method: str, path: str, body: Any = None, kind: str = "", timeout: float = _TIMEOUT_S) -> Any:
-        """An open answer."""
+        """Opens a request, and returns the open answer."""
         data = None if body is None else json.dumps(body).encode()
         headers = self._headers | {"Content-Type": kind or "application/json"}
         request = urllib.request.Request(self.url + path, data, headers, method=method)
         return self._open(request, timeout=timeout)
 
     def call(self, method: str, path: str, body: Any = None, kind: str = "") -> Json:
-        """The answer. Raises urllib.error.HTTPError."""
+        """Returns the decoded answer. Raises urllib.error.HTTPError."""
         with self.stream(method, path, body, kind) as answer:
             whole: Json = json.load(answer)
         return whole
 
     def find(self, path: str) -> Json | None:
-        """The object, None if it is not there (or not served yet)."""
+        """Returns the object, None if it does not exist (or is not served yet)."""
         try:
             return self.call("GET", path)
         except urllib.error.HTTPError as exc:
@@ -61,7 +61,7 @@ class Api:
             raise
 
     def items(self, path: str) -> list[Json]:
-        """Of a list."""
+        """Returns the items of a list."""
         listed: list[Json] = self.call("GET", path)["items"]
         return listed
 
@@ -69,7 +69,7 @@ class Api:
         return self.call("POST", path, body)
 
     def merge(self, path: str, body: Json) -> Json:
-        """A merge patch."""
+        """Applies a merge patch."""
         return self.call("PATCH", path, body, "application/merge-patch+json")
 
     def delete(self, path: str, grace: int = 0) -> None:
@@ -81,15 +81,15 @@ class Api:
                 raise
 
 
-def wait(found: Callable[[], Found | None], seconds: float, what: str, every: float = 0.25) -> Found:
-    """What is found, when it is. Raises LabError."""
+def wait(condition: Callable[[], Found | None], seconds: float, event: str, every: float = 0.25) -> Found:
+    """Waits until `condition` returns a value, and returns the value. Raises LabError."""
     deadline = time.monotonic() + seconds
     while True:
-        value = found()
+        value = condition()
         if value:
             return value
         if time.monotonic() > deadline:
-            raise LabError(f"{what}: not in {seconds:.0f} s")
+            raise LabError(f"{event}: timed out after {seconds:.0f} s")
         time.sleep(every)
 
 
@@ -113,13 +113,13 @@ class Watch(threading.Thread):
                 time.sleep(0.5)
 
     def end(self) -> None:
-        """It ends with its next event; nobody waits for that."""
+        """Ends the watch with its next event, without waiting for it."""
         self._ended = True
 
     def since(self, when: float) -> list[tuple[float, str, Json]]:
         """Changes that came then or later: when, whose, to what."""
         with self._changed:
-            return [one for one in self._log if one[0] >= when]
+            return [entry for entry in self._log if entry[0] >= when]
 
     def _list(self) -> str:
         listed = self._api.call("GET", self._path)
@@ -148,12 +148,12 @@ class Watch(threading.Thread):
             self._log.append((now, name, item))
             self._changed.notify_all()
 
-    def until(self, found: Callable[[dict[str, Json]], Found | None], seconds: float) -> Found | None:
-        """What is found in the objects, None if it is not in time."""
+    def until(self, condition: Callable[[dict[str, Json]], Found | None], seconds: float) -> Found | None:
+        """Returns the value of `condition` for the objects, None after the time limit."""
         deadline = time.monotonic() + seconds
         with self._changed:
             while True:
-                value = found(self.objects)
+                value = condition(self.objects)
                 left = deadline - time.monotonic()
                 if value or left <= 0:
                     return value

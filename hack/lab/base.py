@@ -1,8 +1,8 @@
-"""What all guests start from: a Debian by mmdebstrap with the files of hack/lab/rootfs, its kernel, and an initrd.
+"""The disk, kernel and initrd of all guests: a Debian by mmdebstrap with the files of hack/lab/rootfs.
 
-It takes some minutes, so it is kept in $XDG_CACHE_HOME/topowise-lab, in a folder that is named by all that it is made
-of: other packages, other files or another suite make another one. mmdebstrap needs no root where user namespaces may
-be made; everything that needs the files as root's happens in its hook.
+Making the base takes some minutes, so it is cached in $XDG_CACHE_HOME/topowise-lab, in a directory named by a hash of
+its inputs: packages, files and suite. With user namespaces, mmdebstrap needs no root; steps that need files owned by
+root run in its hook.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PACKAGES: Final = (
     "busybox-static",
     "linux-image-amd64",
 )
-# What waits for udev, for a clock of its own or for somebody at a keyboard.
+# Units that wait for udev, for clock synchronisation or for a keyboard.
 MASKED: Final = (
     *(
         f"systemd-{name}.service"
@@ -116,12 +116,12 @@ class Base:
 
 
 def cache() -> Path:
-    """Where what takes long to make is kept."""
+    """Returns the cache directory."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "topowise-lab"
 
 
 def overlay(key: str) -> bytes:
-    """The files that make a Debian a guest, as a tar archive of root's; `key` may log in."""
+    """Returns the files that make a Debian a guest, as a tar archive owned by root; `key` may log in."""
     whole = io.BytesIO()
     with tarfile.open(fileobj=whole, mode="w") as archive:
         for path in sorted(path for path in _FILES.rglob("*") if path.is_file()):
@@ -161,7 +161,7 @@ def command(folder: Path, mirror: str) -> list[str]:
 
 
 def made(environment: Mapping[str, str] = os.environ) -> Base:
-    """The base, made now if there is none. Raises LabError."""
+    """Returns the base, and makes it first if there is none. Raises LabError."""
     folder = cache()
     folder.mkdir(parents=True, exist_ok=True)
     key = _key(folder)
@@ -176,19 +176,19 @@ def made(environment: Mapping[str, str] = os.environ) -> Base:
 
 def _make(target: Path, tar: bytes, key: Path, environment: Mapping[str, str]) -> None:
     if not shutil.which("mmdebstrap"):
-        raise LabError("no mmdebstrap here, which makes the guests' Debian; apt-get install mmdebstrap")
+        raise LabError("mmdebstrap is not installed, so no guest can be made; apt-get install mmdebstrap")
     part = target.with_suffix(".part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir()
     (part / "overlay.tar").write_bytes(tar)
     shutil.copy(key, part / "key")
     # The machine's own apt configuration is for the machine.
-    kept = {name: value for name, value in environment.items() if name != "APT_CONFIG"}
-    mirror = kept.get("MIRROR", "http://deb.debian.org/debian")
+    clean = {name: value for name, value in environment.items() if name != "APT_CONFIG"}
+    mirror = clean.get("MIRROR", "http://deb.debian.org/debian")
     log = part / "log"
     with log.open("wb") as output:
         done = subprocess.run(
-            command(part, mirror), check=False, stdout=output, stderr=subprocess.STDOUT, env=kept, timeout=_SECONDS
+            command(part, mirror), check=False, stdout=output, stderr=subprocess.STDOUT, env=clean, timeout=_SECONDS
         )
     if done.returncode:
         raise LabError(

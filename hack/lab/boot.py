@@ -1,7 +1,7 @@
-"""Kernel and initrd of a guest, made of its root file system: `python -m lab.boot ROOT INTO`, run while there is one.
+"""Makes kernel and initrd of a guest from its root file system: `python -m lab.boot ROOT INTO`.
 
-QEMU starts an uncompressed kernel (PVH) without its decompressor, which alone takes a minute under emulation, and the
-initrd has nothing but a shell and the modules that a guest needs, in the order in which they need each other.
+QEMU starts an uncompressed kernel (PVH): the kernel's decompressor alone takes a minute under emulation. The initrd has
+a shell and the modules that a guest needs, in the order of their dependencies.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _XZ: Final = b"\xfd7zXZ\x00"
 _DEVICE_FOLDERS: Final = ("bin", "lib", "dev", "proc", "sys", "mnt")
 
 
-def load_order(dependencies: str, wanted: Iterable[str] = MODULES) -> list[str]:
+def load_order(dependencies: str, modules: Iterable[str] = MODULES) -> list[str]:
     """Paths of modules, what each needs before it; `dependencies` is the text of modules.dep."""
     needs = {path: needed.split() for path, _, needed in (line.partition(":") for line in dependencies.splitlines())}
     paths = {Path(path).name.partition(".ko")[0].replace("-", "_"): path for path in needs}
     ordered: dict[str, None] = {}
-    for name in wanted:
+    for name in modules:
         # What is built into the kernel is not in the list.
         if name not in paths:
             continue
@@ -46,8 +46,8 @@ def load_order(dependencies: str, wanted: Iterable[str] = MODULES) -> list[str]:
 
 
 def archive(files: Mapping[str, tuple[int, bytes]]) -> bytes:
-    """A cpio archive ("newc") of files by path, each with its mode."""
-    whole = b"".join(_entry(number, *one) for number, one in enumerate(sorted(files.items()), 1))
+    """Returns a cpio archive ("newc") of files by path, each with its mode."""
+    whole = b"".join(_entry(number, *entry) for number, entry in enumerate(sorted(files.items()), 1))
     return whole + _entry(0, "TRAILER!!!", (0, b""))
 
 
@@ -64,13 +64,13 @@ def _padded(data: bytes) -> bytes:
 
 
 def uncompressed(kernel: bytes) -> bytes:
-    """The ELF file inside a kernel that is compressed by xz, as Debian's are; others as they came."""
+    """Returns the ELF file inside a kernel that xz compresses, as Debian's kernels; other kernels unchanged."""
     start = kernel.find(_XZ)
     return kernel if start < 0 else lzma.LZMADecompressor().decompress(kernel[start:])
 
 
 def initrd(root: Path) -> bytes:
-    """Of the root file system's own shell and modules."""
+    """Returns the initrd: the root file system's own shell and modules."""
     (modules,) = (root / "usr/lib/modules").iterdir()
     folders = dict.fromkeys(_DEVICE_FOLDERS, (stat.S_IFDIR | 493, b""))
     ordered = load_order((modules / "modules.dep").read_text())

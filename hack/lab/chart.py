@@ -22,7 +22,7 @@ _SECONDS: Final = 180
 
 
 def helm(kubeconfig: Path, *arguments: str) -> str:
-    """What it prints. Raises LabError."""
+    """Runs Helm, and returns its output. Raises LabError."""
     command = [str(REPOSITORY / "hack/helm"), *arguments, f"--kubeconfig={kubeconfig}", f"--namespace={NAMESPACE}"]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_SECONDS, env=os.environ)
     if done.returncode:
@@ -31,14 +31,16 @@ def helm(kubeconfig: Path, *arguments: str) -> str:
 
 
 def fetch_helm() -> None:
-    """Unless there is one. Raises LabError."""
+    """Fetches Helm unless it is installed. Raises LabError."""
     done = subprocess.run([str(REPOSITORY / "hack/helm"), "--fetch"], check=False, capture_output=True, text=True)
     if done.returncode:
-        raise LabError(f"no helm here, and hack/helm --fetch ended with {done.returncode}: {done.stderr[-400:]}")
+        raise LabError(
+            f"helm is not installed, and hack/helm --fetch ended with {done.returncode}: {done.stderr[-400:]}"
+        )
 
 
 def install(kubeconfig: Path, values: Mapping[str, str] | None = None, tree: Path = REPOSITORY) -> None:
-    """A new revision of the release, the first if there is none, of the chart in a tree."""
+    """Installs or upgrades the release, with the chart in a tree."""
     spelt = [f"--set-string={key}={value}" for key, value in {**_VALUES, **(values or {})}.items()]
     # Not every API server that people run answers for its schema.
     helm(
@@ -54,28 +56,28 @@ def install(kubeconfig: Path, values: Mapping[str, str] | None = None, tree: Pat
 
 
 def roll_back(kubeconfig: Path) -> None:
-    """To the revision before."""
+    """Rolls back to the previous revision."""
     helm(kubeconfig, "rollback", RELEASE)
 
 
 def until_rolled_out(api: Api, seconds: float = 600.0) -> None:
-    """Until every node runs the exporter that is wanted now, ready. Raises LabError."""
+    """Waits until every node has a ready exporter of the present template. Raises LabError."""
 
     def done() -> bool:
-        found = api.find(f"{DAEMON_SETS}/topowise-exporter") or {}
-        status: Json = found.get("status") or {}
-        wanted = status.get("desiredNumberScheduled", 0)
-        is_seen = status.get("observedGeneration") == found.get("metadata", {}).get("generation")
+        daemon_set = api.find(f"{DAEMON_SETS}/topowise-exporter") or {}
+        status: Json = daemon_set.get("status") or {}
+        desired = status.get("desiredNumberScheduled", 0)
+        is_seen = status.get("observedGeneration") == daemon_set.get("metadata", {}).get("generation")
         ready = (status.get("updatedNumberScheduled"), status.get("numberReady"))
-        return bool(wanted) and is_seen and ready == (wanted, wanted)
+        return bool(desired) and is_seen and ready == (desired, desired)
 
     wait(done, seconds, "every node runs the exporter", 0.5)
 
 
 def exporter_pod(api: Api, node: str) -> Json:
-    """The running one of a node. Raises LabError."""
+    """Returns the running exporter pod of a node. Raises LabError."""
     for pod in api.items(PODS):
-        is_ready = any(one.get("ready") for one in pod["status"].get("containerStatuses", ()))
+        is_ready = any(container.get("ready") for container in pod["status"].get("containerStatuses", ()))
         if pod["spec"].get("nodeName") == node and is_ready and not pod["metadata"].get("deletionTimestamp"):
             return pod
     raise LabError(f"no exporter is ready on {node}")

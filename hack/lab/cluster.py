@@ -23,7 +23,7 @@ from topowise.errors import ParseError
 
 _READY_S: Final = 300.0
 # A kubelet that is stopped between the two writes of an allocation does not start again (policy_static.go,
-# validateState), until somebody removes the file.
+# validateState), until the file is removed.
 _DISAGREES: Final = "the expected machine state is different from the real one"
 _STARTING_S: Final = 120.0
 _SETTLED_S: Final = 90.0
@@ -53,11 +53,11 @@ class Lab:
         self.disagreements = 0
 
     def watch(self) -> None:
-        """From now on objects and pods are followed."""
+        """Starts the watches of objects and pods."""
         self.reports, self.pods = Watch(self.api, nrt.PATH), Watch(self.api, PODS)
 
     def power_on(self, name: str) -> None:
-        """Starts its QEMU, with the disk that it has, or a new one."""
+        """Starts the guest's QEMU, with its present disk or a new disk."""
         guest, disk = self.guests[name], self.directory / f"{name}.qcow2"
         if not disk.exists():
             backing = ["-F", "raw", "-b", str(self.base.disk)]
@@ -83,15 +83,15 @@ class Lab:
 
     def configure(self, name: str) -> None:
         """Writes the configuration of its kubelet."""
-        made = kubelet.configuration(self.machines[name], self.changed[name])
-        self.guests[name].write({kubelet.CONFIG: json.dumps(made, indent=1)})
+        configuration = kubelet.configuration(self.machines[name], self.changed[name])
+        self.guests[name].write({kubelet.CONFIG: json.dumps(configuration, indent=1)})
 
     def restart_kubelet(self, name: str, *, forget: bool = False) -> None:
-        """`forget` removes its state files, as whoever changes its policies must."""
+        """Restarts the kubelet; `forget` removes its state files, as a change of policies requires."""
         files = " ".join(f"/var/lib/kubelet/{file}" for file in STATE_FILES)
         removed = f"rm -f {files};" if forget else ""
         self.guests[name].run(f"systemctl stop kubelet; {removed}")
-        # A heartbeat of the one that was stopped would have devices that the new one has still to hear of.
+        # The last heartbeat of the old kubelet may have devices that the new kubelet does not know yet.
         since = self.now(name)
         self.guests[name].run("systemctl start kubelet")
         try:
@@ -105,37 +105,39 @@ class Lab:
             self.until_ready(name, self.now(name))
 
     def now(self, name: str) -> str:
-        """By the guest's clock, in the spelling of heartbeats. Those have whole seconds, so it is the next one's."""
+        """Returns the guest's time as heartbeats have it: in whole seconds, so rounded up to the next second."""
         seconds = int(self.guests[name].run("date +%s")) + 1
         return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
     def until_ready(self, name: str, since: str = "", seconds: float = _READY_S) -> None:
-        """Until the node is Ready by a heartbeat that is not older. Raises LabError."""
+        """Waits until the node is Ready by a heartbeat at or after `since`. Raises LabError."""
 
         def ready() -> bool:
             self.processes.check()
-            found = self.api.find(f"{NODES}/{name}") or {}
-            conditions = found.get("status", {}).get("conditions", ())
+            node = self.api.find(f"{NODES}/{name}") or {}
+            conditions = node.get("status", {}).get("conditions", ())
             return any(
-                one["type"] == "Ready" and one["status"] == "True" and one["lastHeartbeatTime"] >= since
-                for one in conditions
+                condition["type"] == "Ready"
+                and condition["status"] == "True"
+                and condition["lastHeartbeatTime"] >= since
+                for condition in conditions
             )
 
         wait(ready, seconds, f"node {name} is Ready", 0.5)
 
     def until_devices(self, name: str) -> None:
-        """Until every device plug-in of its machine has registered. Raises LabError."""
-        wanted = {one.resource for one in self.machines[name].devices}
+        """Waits until every device plug-in of the machine has registered. Raises LabError."""
+        resources = {plugin.resource for plugin in self.machines[name].devices}
 
         def there() -> bool:
             node = self.api.find(f"{NODES}/{name}") or {}
             allocatable = node.get("status", {}).get("allocatable", {})
-            return all(int(allocatable.get(resource, 0)) > 0 for resource in wanted)
+            return all(int(allocatable.get(resource, 0)) > 0 for resource in resources)
 
-        wait(there, _READY_S, f"{', '.join(sorted(wanted))} on {name}", 0.5)
+        wait(there, _READY_S, f"{', '.join(sorted(resources))} on {name}", 0.5)
 
     def holding(self, name: str) -> truth.Truth:
-        """What its kubelet says, as soon as it says anything. Raises LabError."""
+        """Returns the kubelet's state, as soon as the agent can read it. Raises LabError."""
 
         def told() -> truth.Truth | None:
             try:
@@ -148,8 +150,8 @@ class Lab:
     def nodes(self, name: str) -> dict[int, truth.Node]:
         """Its NUMA nodes by its own kernel, read once after each boot."""
         if name not in self.hardware:
-            told = wait(lambda: self._sys(name), _READY_S, f"the agent of {name} answers", 0.5)
-            self.hardware[name] = truth.nodes(told)
+            machine = wait(lambda: self._sys(name), _READY_S, f"the agent of {name} answers", 0.5)
+            self.hardware[name] = truth.nodes(machine)
         return self.hardware[name]
 
     def _sys(self, name: str) -> dict[str, str] | None:
@@ -169,16 +171,16 @@ class Lab:
         return truth.differences(raw, self.nodes(name), self.holding(name))
 
     def settle(self, seconds: float = _SETTLED_S) -> list[str]:
-        """Until every object is as its guest; what is different still, after that time."""
+        """Waits until every object equals its guest; returns the differences that remain at the time limit."""
         deadline = time.monotonic() + seconds
         while True:
-            found = [f"{name}: {one}" for name in self.guests for one in self.differences(name)]
-            if not found or time.monotonic() > deadline:
-                return found
+            differences = [f"{name}: {difference}" for name in self.guests for difference in self.differences(name)]
+            if not differences or time.monotonic() > deadline:
+                return differences
             time.sleep(0.2)
 
     def explain(self, pod: Json) -> dict[str, Json]:
-        """What the service says of each node."""
+        """Returns the service's explanation by node."""
         url = f"http://127.0.0.1:{self.plan.explaining}/explain"
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(url, json.dumps(pod).encode(), headers, method="POST")
@@ -186,10 +188,10 @@ class Lab:
             said = json.load(answer)
         if isinstance(said, dict):
             raise LabError(f"the service does not explain: {said}")
-        return {one["node"]: one for one in said}
+        return {verdict["node"]: verdict for verdict in said}
 
     def outcome(self, name: str, seconds: float = _OUTCOME_S) -> Json | None:
-        """The pod, once a kubelet has admitted or refused it, or kube-scheduler has found no node for it."""
+        """Returns the pod once a kubelet has admitted or refused it, or kube-scheduler has found no node."""
 
         def decided(pods: Mapping[str, Json]) -> Json | None:
             pod = pods.get(name)
@@ -215,7 +217,7 @@ class Lab:
         self.pods.until(lambda pods: not pods.keys() & set(names), _OUTCOME_S)
 
     def discard(self, name: str) -> None:
-        """A pod that holds nothing, be it refused or without a node: nothing has to wait until it is gone."""
+        """Deletes a refused or unassigned pod, without waiting for its end."""
         self.api.delete(f"{PODS}/{name}", grace=1)
 
     def clear(self) -> None:
@@ -225,17 +227,17 @@ class Lab:
         )
 
     def metrics(self, name: str, address: str) -> dict[str, float]:
-        """Of a pod of the guest, by name with labels."""
+        """Returns the metrics of a pod on the guest, by name with labels."""
         return by_name(self.guests[name].relayed(f"http://{address}:9153/metrics"))
 
     def predictions(self) -> dict[str, float]:
-        """How many of the service's predictions have come true so far, and how many have not, by its own count."""
+        """Returns the service's own counts of correct and of wrong predictions."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.plan.metrics}/metrics", timeout=20) as answer:
             counts = by_name(answer.read().decode())
         return {outcome: counts.get(f'{_PREDICTIONS}{{outcome="{outcome}"}}', 0.0) for outcome in ("hit", "miss")}
 
     def kubectl(self, *arguments: str) -> str:
-        """What it prints. Raises LabError."""
+        """Runs kubectl, and returns its output. Raises LabError."""
         command = [str(controlplane.binaries() / "kubectl"), f"--kubeconfig={self.kubeconfig}", *arguments]
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
         if done.returncode:
@@ -250,11 +252,11 @@ def by_name(metrics: str) -> dict[str, float]:
 
 
 def is_decided(pod: Json) -> bool:
-    """Whether somebody has said yes or no to it: a kubelet by its status, kube-scheduler by a condition."""
+    """Returns whether the pod is decided: by the kubelet in its status, or by kube-scheduler in a condition."""
     status: dict[str, Any] = pod.get("status", {})
     if status.get("phase") in ("Failed", "Running", "Succeeded"):
         return True
-    conditions = {one["type"]: one["status"] for one in status.get("conditions", ())}
+    conditions = {condition["type"]: condition["status"] for condition in status.get("conditions", ())}
     return "Initialized" in conditions or conditions.get("PodScheduled") == "False"
 
 
@@ -263,11 +265,11 @@ def is_failed(pod: Json | None) -> bool:
 
 
 def is_refused(pod: Json) -> bool:
-    """By its kubelet, which names a reason. A pod that is deleted before it has run ends as Failed too, without one."""
+    """Returns whether the kubelet refused the pod. A pod that is deleted before it runs is Failed without a reason."""
     status: Json = pod.get("status", {})
     return is_failed(pod) and bool(status.get("reason"))
 
 
 def attribute(raw: Json, name: str) -> str:
-    """Of an object, "" if it has none of this name."""
-    return next((str(one["value"]) for one in raw.get("attributes", ()) if one["name"] == name), "")
+    """Returns an attribute of an object, "" if it has none of this name."""
+    return next((str(entry["value"]) for entry in raw.get("attributes", ()) if entry["name"] == name), "")

@@ -1,7 +1,7 @@
 """etcd, kube-apiserver, kube-controller-manager, kube-scheduler and topowise-scheduler, on loopback of this machine.
 
-The binaries are those of $KUBEBUILDER_ASSETS. Everybody has the rights that they have in a cluster: nodes by the Node
-authorizer, kube-scheduler and topowise-scheduler as system:kube-scheduler with the chart's rights for mode static.
+The binaries are in $KUBEBUILDER_ASSETS. All clients have the rights of a real cluster: nodes by the Node authorizer,
+kube-scheduler and topowise-scheduler as system:kube-scheduler with the chart's rights for mode static.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _READY_S: Final = 90.0
 
 
 def binaries() -> Path:
-    """Where they are. Raises LabError."""
+    """Returns the directory of the binaries. Raises LabError."""
     folder = assets(*BINARIES)
     if folder is None:
         raise LabError(
@@ -39,13 +39,13 @@ def node_user(guest: str) -> str:
 
 
 def kubeconfig(directory: Path, port: int, user: str = ADMIN) -> Path:
-    """Of a user on this machine."""
+    """Writes the kubeconfig of a user on this machine."""
     path = directory / ("kubeconfig" if user == ADMIN else f"kubeconfig-{user.replace(':', '-')}")
     return kubeconfigs.write(path, _url(port), token=token_of(user), insecure=True)
 
 
 def certificate(directory: Path) -> bytes:
-    """What clients verify the API server by."""
+    """Returns the certificate with which clients verify the API server."""
     return (directory / "certs/apiserver.crt").read_bytes()
 
 
@@ -54,7 +54,7 @@ def client(port: int) -> Api:
 
 
 def start(processes: Processes, plan: Plan) -> None:
-    """All but the schedulers, which want definitions that come with the chart. Raises LabError."""
+    """Starts all but the schedulers, which need the chart's CRDs. Raises LabError."""
     folder, work = binaries(), processes.directory
     (etcd_port, manager_port) = free_ports(2)
     etcd = f"http://127.0.0.1:{etcd_port}"
@@ -68,7 +68,7 @@ def start(processes: Processes, plan: Plan) -> None:
 
 
 def start_schedulers(processes: Processes, plan: Plan) -> None:
-    """The service, and the stock kube-scheduler that asks it."""
+    """Starts the service, and the stock kube-scheduler that calls it."""
     folder, work = binaries(), processes.directory
     kubeconfig_path = kubeconfig(work, plan.api, stock_scheduler.USER)
     service = {
@@ -84,8 +84,8 @@ def start_schedulers(processes: Processes, plan: Plan) -> None:
     processes.start("topowise-scheduler", [sys.executable, "-m", "topowise_scheduler", "serve", f"--config={config}"])
     _until_ready(processes, Api(f"http://127.0.0.1:{plan.metrics}", ""), "topowise-scheduler")
     (port,) = free_ports(1)
-    asked = {"extenders": [stock_scheduler.extender(f"http://127.0.0.1:{plan.extender}")]}
-    processes.start("kube-scheduler", stock_scheduler.arguments(folder, work, kubeconfig_path, asked, port))
+    configuration = {"extenders": [stock_scheduler.extender(f"http://127.0.0.1:{plan.extender}")]}
+    processes.start("kube-scheduler", stock_scheduler.arguments(folder, work, kubeconfig_path, configuration, port))
 
 
 def _manager(folder: Path, work: Path, port: int, own_port: int) -> list[str]:

@@ -1,7 +1,7 @@
-"""An earlier state of the project, for an upgrade that is one: its chart, and its daemons with today's libraries.
+"""An earlier commit of the project as the start of an upgrade: its chart, and its daemons with the present libraries.
 
-The same is done by tests/e2e/test_upgrade.py with processes. An image of its own lock would be truer and takes what its
-wheels took to be had; what an upgrade may break, objects and configuration, is in the code and in the chart.
+tests/e2e/test_upgrade.py does the same with processes. The earlier libraries would need another download; an upgrade
+can break objects and configuration, which depend on code and chart only.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def unpack(commit: str, folder: Path) -> None:
         capture_output=True,
     )
     if done.returncode:
-        raise LabError(f"commit {commit} is not in the history here: {done.stderr.decode()[-200:]}")
+        raise LabError(f"commit {commit} is not in the local history: {done.stderr.decode()[-200:]}")
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
         archive.extractall(folder, filter="data")
     for template in (folder / "charts/topowise/templates").rglob("*.tpl"):
@@ -42,7 +42,7 @@ def patient(template: str) -> str:
 
 
 def image(folder: Path, on: str, name: str, target: Path) -> None:
-    """Of what was unpacked there, on today's image, as an archive."""
+    """Builds an image of the unpacked earlier sources on today's image, and writes its archive."""
     engine = engines.find()
     file = folder / "Dockerfile"
     file.write_text(dockerfile(on))

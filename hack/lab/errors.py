@@ -1,4 +1,4 @@
-"""What ends a command of the lab with one line."""
+"""The error that ends a command of the lab with a one-line message."""
 
 
 class LabError(Exception):

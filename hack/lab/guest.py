@@ -1,4 +1,4 @@
-"""One guest: commands in it by ssh, and what it tells of itself by its agent."""
+"""A guest: commands over ssh, and its state as its agent reports it."""
 
 from __future__ import annotations
 
@@ -58,18 +58,18 @@ class Guest:
         self._ssh = ["ssh", "-i", str(key), *spelt, "-p", str(ports.ssh), "root@127.0.0.1"]
         self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
-    def run(self, command: str, given: str = "", seconds: float = _COMMAND_S) -> str:
-        """What a shell in it prints. Raises LabError."""
-        done = self.attempt(command, given, seconds)
+    def run(self, command: str, stdin: str = "", seconds: float = _COMMAND_S) -> str:
+        """Runs a shell command in the guest, and returns its output. Raises LabError."""
+        done = self.attempt(command, stdin, seconds)
         if done.returncode:
             raise LabError(f"guest {self.name}: {command:.200} ended with {done.returncode}: {done.stderr[-600:]}")
         return done.stdout
 
-    def attempt(self, command: str, given: str = "", seconds: float = _COMMAND_S) -> subprocess.CompletedProcess[str]:
-        """The same, whatever it ends with."""
+    def attempt(self, command: str, stdin: str = "", seconds: float = _COMMAND_S) -> subprocess.CompletedProcess[str]:
+        """Runs a shell command in the guest, and returns the completed process whatever its status."""
         try:
             return subprocess.run(
-                [*self._ssh, command], check=False, input=given, capture_output=True, text=True, timeout=seconds
+                [*self._ssh, command], check=False, input=stdin, capture_output=True, text=True, timeout=seconds
             )
         except subprocess.TimeoutExpired:
             raise LabError(f"guest {self.name}: {command:.200} has not ended in {seconds:.0f} s") from None
@@ -80,7 +80,7 @@ class Guest:
             self.run(f"mkdir -p {shlex.quote(str(Path(path).parent))} && cat > {shlex.quote(path)}", text)
 
     def until_booted(self) -> None:
-        """Until it lets one in."""
+        """Waits until ssh succeeds."""
         api.wait(lambda: self._answers() or None, _BOOT_S, f"guest {self.name} boots", 0.5)
 
     def _answers(self) -> bool:
@@ -89,7 +89,7 @@ class Guest:
         return False
 
     def forget_connection(self) -> None:
-        """The next command makes a new one; this one's other end is gone."""
+        """Closes the shared ssh connection, whose guest is gone; the next command opens another."""
         subprocess.run([*self._ssh[:-1], "-O", "exit", self._ssh[-1]], check=False, capture_output=True)
 
     def seen(self, path: str = "/") -> Seen:
@@ -97,13 +97,13 @@ class Guest:
         before = time.time()
         try:
             with self._open(f"http://127.0.0.1:{self.ports.agent}{path}", timeout=20) as answer:
-                told = json.load(answer)
+                document = json.load(answer)
         except (OSError, ValueError) as exc:
             raise LabError(f"agent of guest {self.name}: {exc}") from exc
-        return Seen(read(told), told["now"] - (before + time.time()) / 2)
+        return Seen(read(document), document["now"] - (before + time.time()) / 2)
 
     def relayed(self, url: str) -> str:
-        """What an address of the guest's pods serves."""
+        """Returns the answer of an address in the guest's pod network."""
         query = urllib.parse.urlencode({"url": url})
         try:
             with self._open(f"http://127.0.0.1:{self.ports.agent}/relay?{query}", timeout=20) as answer:
@@ -113,11 +113,11 @@ class Guest:
         return text
 
 
-def read(told: Mapping[str, Any]) -> dict[str, Any]:
-    """With what the agent passes on as it is on the wire."""
+def read(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the agent's answer, with podresources messages decoded."""
     return {
         name: MessageToDict(_MESSAGES[name].FromString(base64.b64decode(value)), preserving_proto_field_name=True)
         if name in _MESSAGES
         else value
-        for name, value in told.items()
+        for name, value in document.items()
     }

@@ -20,7 +20,7 @@ _KUBELET: Final = "/var/lib/kubelet"
 
 
 def config_map() -> Json:
-    """The programs."""
+    """Returns the ConfigMap with the programs."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -30,9 +30,9 @@ def config_map() -> Json:
 
 
 def daemon_set(machine: Machine) -> Json:
-    """Of one guest alone, since no other has its devices."""
+    """Returns the DaemonSet of a single guest: guests have different devices."""
     labels = {"lab": machine.name}
-    plugins = [_container(f"plugin-{place}", plugin(one)) for place, one in enumerate(machine.devices)]
+    plugins = [_container(f"plugin-{place}", plugin(device)) for place, device in enumerate(machine.devices)]
     return {
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",

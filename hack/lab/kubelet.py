@@ -50,18 +50,18 @@ def configuration(machine: Machine, changed: Json | None = None) -> Json:
 
 
 def _reserved(nodes: int) -> list[Json]:
-    """What is reserved for the system and against eviction, the first node having what evictions need."""
+    """Returns the reserved memory by NUMA node: the system's share, and the eviction threshold on node 0."""
     sizes = [_SYSTEM + (_EVICT if node == 0 else 0) for node in range(nodes)]
     return [{"numaNode": node, "limits": {"memory": f"{size}Mi"}} for node, size in enumerate(sizes)]
 
 
 def reserved_cpus(configured: Json) -> frozenset[int]:
-    """CPUs that no pod gets exclusively."""
+    """Returns the CPUs that no pod gets exclusively."""
     return cpuset.parse(str(configured.get("reservedSystemCPUs", "")))
 
 
 def kubeconfig(port: int, certificate: bytes, token: str) -> Json:
-    """The API server's certificate is for its Service's name, not for the address that this machine has in a guest."""
+    """Returns a kubeconfig that names the Service, which the certificate is for, in place of the guest's address."""
     cluster = {
         "server": f"https://{HOST}:{port}",
         "certificate-authority-data": base64.b64encode(certificate).decode(),

@@ -1,7 +1,6 @@
-"""What a machine file says: the hardware of a guest, and what its kubelet and device plug-ins are told.
+"""A machine file: the hardware of a guest, and the configuration of its kubelet and device plug-ins.
 
-Invariant: a machine that was read can be built. Everything that QEMU or the kubelet would refuse only after minutes is
-refused here.
+Invariant: a machine that was read can be built. `read` refuses what QEMU or the kubelet would refuse minutes later.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ import msgspec
 from lab.errors import LabError
 
 MACHINES: Final = Path(__file__).with_name("machines")
-# More the Topology Manager refuses, unless it is told to try.
+# The Topology Manager's default limit (maxAllowableNUMANodes).
 MOST_NODES: Final = 8
-# Root ports on one expander bus.
+# The limit of root ports on an expander bus.
 _MOST_FUNCTIONS: Final = 8
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
@@ -35,9 +34,9 @@ class NumaNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="
 
 
 class Devices(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """What one device plug-in offers: the functions of a PCI class, or made-up devices by the nodes they are near.
+    """The devices of a device plug-in: the functions of a PCI class, or emulated devices.
 
-    A key of `near` is a list of NUMA nodes ("0", "0,1", or "" for a device that has none), its value how many.
+    A key of `near` is a list of NUMA nodes ("0", "0,1", or "" for no NUMA node), its value the number of devices.
     """
 
     resource: str
@@ -67,20 +66,22 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="c
     def distance(self) -> tuple[tuple[int, ...], ...]:
         """From node to node; 20 between any two where nothing is said."""
         everyone = range(len(self.nodes))
-        return self.distances or tuple(tuple(10 if one == other else 20 for other in everyone) for one in everyone)
+        return self.distances or tuple(
+            tuple(10 if node == neighbour else 20 for neighbour in everyone) for node in everyone
+        )
 
 
 FUNCTIONS: Final = ("network", "display")
 
 
 def read(name: str) -> Machine:
-    """The machine of this name in hack/lab/machines, or of a file. Raises LabError."""
+    """Returns the machine of this name in hack/lab/machines, or of a file. Raises LabError."""
     path = Path(name) if name.endswith(".yaml") else MACHINES / f"{name}.yaml"
     try:
         machine = msgspec.yaml.decode(path.read_bytes(), type=Machine)
     except FileNotFoundError:
-        there = ", ".join(sorted(one.stem for one in MACHINES.glob("*.yaml")))
-        raise LabError(f"{path} is not there, expected a machine file or one of {there}") from None
+        there = ", ".join(sorted(file.stem for file in MACHINES.glob("*.yaml")))
+        raise LabError(f"{path} does not exist, expected a machine file or {there}") from None
     except (msgspec.DecodeError, msgspec.ValidationError) as exc:
         raise LabError(f"{path} cannot be read: {exc}") from exc
     for problem in problems(machine):
@@ -89,7 +90,7 @@ def read(name: str) -> Machine:
 
 
 def problems(machine: Machine) -> Iterable[str]:
-    """Why it cannot be built."""
+    """Yields the reasons why the machine cannot be built."""
     count = len(machine.nodes)
     homes = [(node.socket, node.die) for node in machine.nodes if node.socket is not None]
     dies = {(socket, die) for socket in range(machine.sockets) for die in range(machine.dies)}
@@ -105,12 +106,15 @@ def problems(machine: Machine) -> Iterable[str]:
         yield "a node has another distance than 10 to itself"
     for place, node in enumerate(machine.nodes):
         yield from (
-            f"node {place} has {one!r}, expected one of {FUNCTIONS}" for one in node.pci if one not in FUNCTIONS
+            f"node {place} has {function!r}, expected one of {FUNCTIONS}"
+            for function in node.pci
+            if function not in FUNCTIONS
         )
         if len(node.pci) > _MOST_FUNCTIONS:
             yield f"node {place} has {len(node.pci)} PCI functions, expected {_MOST_FUNCTIONS} at most"
         if node.hugepages_2mi * 2 + node.hugepages_1gi * 1024 >= node.memory:
             yield f"node {place} has more huge pages than memory"
-    for one in machine.devices:
-        if bool(one.pci_class) == bool(one.near):
-            yield f"devices {one.resource!r} have pciClass {one.pci_class!r} and near {one.near}, expected one of them"
+    for plugin in machine.devices:
+        if bool(plugin.pci_class) == bool(plugin.near):
+            fields = f"pciClass {plugin.pci_class!r} and near {plugin.near}"
+            yield f"devices {plugin.resource!r} have {fields}, expected either pciClass or near"

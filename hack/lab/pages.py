@@ -11,6 +11,7 @@ from images.application import REPOSITORY
 from lab import results
 from lab.results import Part, Results
 from lab.settings import SETTINGS
+from sandbox.tables import markdown
 
 RECORDED: Final = Path("hack/lab/recorded.json")
 PAGE: Final = Path("docs/lab.md")
@@ -28,35 +29,35 @@ NEVER_RUN: Final = (
 )
 
 
-def record(found: Results) -> None:
-    """Keeps a run as the one that the page shows."""
-    (REPOSITORY / RECORDED).write_bytes(results.as_json(found))
-    write(found)
+def record(run: Results) -> None:
+    """Records a run, and writes its page."""
+    (REPOSITORY / RECORDED).write_bytes(results.as_json(run))
+    write(run)
 
 
-def write(found: Results) -> None:
-    (REPOSITORY / PAGE).write_text(page(found))
+def write(run: Results) -> None:
+    (REPOSITORY / PAGE).write_text(page(run))
 
 
-def page(found: Results) -> str:
-    series = [part for part in found.parts if part.name.startswith(_SERIES)]
-    others = [part for part in found.parts if part not in series]
-    runs = _runs(found.parts)
+def page(run: Results) -> str:
+    series = [part for part in run.parts if part.name.startswith(_SERIES)]
+    remaining = [part for part in run.parts if part not in series]
+    runs = _runs(run.parts)
     return Template(_WORDS.read_text()).substitute(
-        day=found.day,
-        commit=found.commit,
-        host=found.host,
-        notes="\n".join(f"{one}\n" for one in found.notes),
-        versions=_table(("what", "version"), {**found.versions, "kubelet": _kubelets(found.parts)}.items()),
-        machines=_table(("guest", "machine"), found.machines.items()),
-        parts=_table(
+        day=run.day,
+        commit=run.commit,
+        host=run.host,
+        notes="\n".join(f"{note}\n" for note in run.notes),
+        versions=markdown(("what", "version"), {**run.versions, "kubelet": _kubelets(run.parts)}.items()),
+        machines=markdown(("guest", "machine"), run.machines.items()),
+        parts=markdown(
             ("part", "guests", "kubelet", "run", "", "figures"),
-            ((part.name, part.on, part.kubelet, runs[part.at], _verdict(part), _figures(part)) for part in others),
+            ((part.name, part.on, part.kubelet, runs[part.at], _verdict(part), _figures(part)) for part in remaining),
         ),
-        runs=_table(("run", "day, commit and image"), ((number, at) for at, number in runs.items())),
+        runs=markdown(("run", "day, commit and image"), ((number, at) for at, number in runs.items())),
         series=_series(series, runs),
-        problems=_problems(found.parts),
-        not_run="\n".join(f"- {one}" for one in (*map(_unrun, found.not_run), *NEVER_RUN)),
+        problems=_problems(run.parts),
+        not_run="\n".join(f"- {name}" for name in (*map(_unrun, run.not_run), *NEVER_RUN)),
     )
 
 
@@ -82,7 +83,7 @@ def _runs(parts: Iterable[Part]) -> dict[str, str]:
 
 
 def _series(series: Iterable[Part], runs: Mapping[str, str]) -> str:
-    """A row for each series that was run, the latest kubelet first, and one for all of them together."""
+    """Returns a row per series, the newest kubelet first, and a row of sums."""
     order = {f"{_SERIES}{name}": number for number, name in enumerate(SETTINGS)}
     parts = sorted(series, key=lambda part: (part.on, order.get(part.name, len(order))))
     parts.sort(key=lambda part: part.kubelet, reverse=True)
@@ -98,23 +99,17 @@ def _series(series: Iterable[Part], runs: Mapping[str, str]) -> str:
         for part in parts
     ]
     sums = ("all", "", "", "", "", *(_all(name, parts) for name in names))
-    return _table(("series", "guests", "kubelet", "run", "", *names), [*rows, sums])
+    return markdown(("series", "guests", "kubelet", "run", "", *names), [*rows, sums])
 
 
 def _all(name: str, parts: Iterable[Part]) -> str:
-    """The sum; the hit rate is that of the sums."""
+    """Returns the sum of a figure; for the hit rate, the rate of the sums."""
     values = [part.figures.get(name, 0) for part in parts]
     if name == results.HIT_RATE:
-        return str(results.hit_rate(*(int(_all(one, parts)) for one in (results.HITS, results.MISSES))))
+        return str(results.hit_rate(*(int(_all(figure, parts)) for figure in (results.HITS, results.MISSES))))
     return str(sum(value for value in values if isinstance(value, int)))
 
 
 def _problems(parts: Iterable[Part]) -> str:
     lines = [f"- {part.name}: {problem}" for part in parts for problem in part.problems]
     return "\n".join(lines).replace("|", "\\|") or "Nothing."
-
-
-def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    listed = [list(heads), *map(list, rows)]
-    rule = ["---"] * len(listed[0])
-    return "\n".join(f"| {' | '.join(row)} |" for row in [listed[0], rule, *listed[1:]])

@@ -1,6 +1,6 @@
-"""A series: pod after pod through kube-scheduler, and what came of each against what was said before.
+"""A series: schedules pods serially through kube-scheduler, and compares each outcome with the explanation.
 
-Of every node that was refused a copy of the pod is bound there by hand, and its kubelet must refuse it as well.
+For every node that the service refused, a copy of the pod is bound to the node, and the kubelet must refuse it too.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Tally(msgspec.Struct):
         self.problems.append(f"{kind}: {text}")
 
     def part(self, name: str) -> Part:
-        """Passed if no kubelet refused a pod after "fits", and none took one after a refusal."""
+        """Returns the part: passed if no kubelet refused a pod after "fits", or took a pod after a refusal."""
         figures = {kind: self.counts[kind] for kind in (*ORDER, *sorted(self.counts.keys() - set(ORDER)))}
         failed = self.counts[REFUSED] + self.counts[TAKEN] + self.counts[UNSETTLED] + self.counts[UNDECIDED]
         return Part(name, failed == 0, dict(figures), tuple(self.problems[:_MOST_PROBLEMS]))
@@ -74,7 +74,7 @@ class Placing:
         return self.tally
 
     def place(self, pod: Json) -> None:
-        """One pod, and room for the next."""
+        """Places a pod, compares the outcome with the explanation, and makes room for the next pod."""
         name = pod["metadata"]["name"]
         if different := self._lab.settle():
             self.tally.wrong(UNSETTLED, f"before {name}: {'; '.join(different)[:400]}")
@@ -86,10 +86,10 @@ class Placing:
         self._judge(pod, decided, said)
         if not node or is_failed(decided):
             self._lab.discard(name)
-        for other, verdict in said.items():
-            is_judged = verdict["verdict"] in _JUDGED and is_offered(pod, self._lab.machines[other])
-            if other != node and is_judged and self._random.random() < self._by_hand:
-                self._bind(pod, other, verdict)
+        for candidate, verdict in said.items():
+            is_judged = verdict["verdict"] in _JUDGED and is_offered(pod, self._lab.machines[candidate])
+            if candidate != node and is_judged and self._random.random() < self._by_hand:
+                self._bind(pod, candidate, verdict)
         self._make_room()
 
     def _judge(self, pod: Json, decided: Json | None, said: dict[str, Json]) -> None:
@@ -109,20 +109,20 @@ class Placing:
             self._compare(decided)
 
     def _compare(self, pod: Json) -> None:
-        """What was predicted with the Binding against what the kubelet has given."""
+        """Compares the prediction of the Binding with the kubelet's allocation."""
         node, uid = pod["spec"]["nodeName"], pod["metadata"]["uid"]
         identity = (pod["metadata"]["namespace"], pod["metadata"]["name"])
         predicted = truth.predicted(pod)
         has_hints = attribute(self._lab.reports.objects[node], "topologyManagerPolicy") != "none"
-        found = truth.agreement(
+        outcome = truth.agreement(
             predicted, uid, identity, self._lab.holding(node), self._lab.nodes(node), has_hints=has_hints
         )
-        if found.exact:
+        if outcome.exact:
             self.tally.counts[EXACT if predicted else UNPREDICTED] += 1
-        elif found.equal:
+        elif outcome.equal:
             self.tally.counts[EQUAL] += 1
         else:
-            self.tally.wrong(OTHERWISE, f"{identity[1]} on {node}: {'; '.join(found.why)[:400]} {_sizes(pod)}")
+            self.tally.wrong(OTHERWISE, f"{identity[1]} on {node}: {'; '.join(outcome.why)[:400]} {_sizes(pod)}")
 
     def _bind(self, pod: Json, node: str, verdict: Json) -> None:
         copy = bound_by_hand(pod, node)
@@ -145,8 +145,8 @@ class Placing:
             self._lab.delete([name])
 
     def _make_room(self) -> None:
-        """Of many pods at once: a kubelet takes seconds to end one, and no longer to end several. So nodes are filled
-        and emptied, and most pods fit somewhere."""
+        """Deletes many pods at once: ending several pods takes a kubelet no longer than ending a single pod. So nodes
+        are filled and emptied, and most pods fit somewhere."""
         for node in self._lab.guests:
             there = self._lab.live(node)
             if len(there) > self._random.choice(_STAY):
@@ -154,21 +154,22 @@ class Placing:
 
 
 def is_offered(pod: Json, machine: Machine) -> bool:
-    """Whether the machine has every kind of device that is asked for. A kubelet does not look at requests for others
-    (removeMissingExtendedResources), which are kube-scheduler's affair."""
+    """Returns whether the machine has every requested kind of device. A kubelet ignores requests for unknown devices
+    (removeMissingExtendedResources); kube-scheduler filters them."""
     spec = pod["spec"]
-    offered = {one.resource for one in machine.devices}
+    offered = {plugin.resource for plugin in machine.devices}
     listed = [*spec.get("initContainers", ()), *spec["containers"]]
-    asked = {name for one in listed for name in one["resources"].get("limits", {}) if "/" in name}
-    return asked <= offered
+    limited = {name for container in listed for name in container["resources"].get("limits", {}) if "/" in name}
+    return limited <= offered
 
 
 def _sizes(pod: Json) -> str:
-    """What the containers ask for, in short."""
+    """Returns the requests of the containers, in short."""
     spec = pod["spec"]
     listed = [*spec.get("initContainers", ()), *spec["containers"]]
     return "; ".join(
-        ",".join(f"{name}={size}" for name, size in one["resources"].get("limits", {}).items()) for one in listed
+        ",".join(f"{name}={size}" for name, size in container["resources"].get("limits", {}).items())
+        for container in listed
     )
 
 
@@ -178,11 +179,11 @@ def until_placed(lab: Lab, pod: Json, seconds: float) -> Json:
     lab.api.create(PODS, pod)
 
     def admitted() -> Json | None:
-        found = lab.outcome(name, 1.0)
-        if found is None or not found["spec"].get("nodeName"):
+        outcome = lab.outcome(name, 1.0)
+        if outcome is None or not outcome["spec"].get("nodeName"):
             return None
-        if found["status"].get("phase") == "Failed":
-            raise LabError(f"{name} was refused by {found['spec']['nodeName']}: {found['status'].get('reason')}")
-        return found
+        if outcome["status"].get("phase") == "Failed":
+            raise LabError(f"{name} was refused by {outcome['spec']['nodeName']}: {outcome['status'].get('reason')}")
+        return outcome
 
     return wait(admitted, seconds, f"{name} is placed")

@@ -1,8 +1,8 @@
-"""From a machine to the command line of QEMU.
+"""Makes the command line of QEMU from a machine.
 
-Sockets, dies and NUMA nodes are QEMU's own. A device knows its node by the root complex it hangs on, so each node that
-has devices gets one of its own (pxb-pcie). Without KVM, or where KVM has to emulate the guest anyway, TCG does it all;
-what makes that bearable is in `_kernel_line`: nothing is probed, measured or tested that the lab does not need.
+QEMU emulates sockets, dies and NUMA nodes. A device gets its NUMA node from its root complex, so each node with devices
+has an own root complex (pxb-pcie). Without KVM, or where KVM would emulate every instruction, TCG runs the guest;
+`_kernel_line` makes TCG bearable by skipping every probe, measurement and test that the lab does not need.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class Ports(NamedTuple):
 
 
 class Disks(NamedTuple):
-    """The guest's own, and the one that all share: kubelet and images."""
+    """The guest's own disk, and the disk that all guests share: kubelet and images."""
 
     own: Path
     shared: Path
 
 
 def accelerator(kvm: str = "/dev/kvm", flags: Path = Path("/proc/cpuinfo")) -> str:
-    """KVM where the processor has what it needs; a /dev/kvm alone may be one that emulates each instruction."""
+    """Returns "kvm" if the processor has virtualisation, else "tcg"; /dev/kvm alone may emulate every instruction."""
     try:
         has_it = {"vmx", "svm"} & set(flags.read_text().split())
     except OSError:
@@ -53,7 +53,7 @@ def accelerator(kvm: str = "/dev/kvm", flags: Path = Path("/proc/cpuinfo")) -> s
 
 
 def command(machine: Machine, base: Base, disks: Disks, ports: Ports, work: Path, accel: str) -> list[str]:
-    """All of it; `work` gets the serial console's log."""
+    """Returns QEMU's command line; `work` gets the serial console's log."""
     return [
         PROGRAM,
         *("-name", machine.name),
@@ -130,7 +130,7 @@ def _numa(machine: Machine) -> Iterator[str]:
 
 
 def _pci(machine: Machine) -> Iterator[str]:
-    """A root complex for each node that has functions, and a root port for each function."""
+    """Returns a root complex for each node with functions, and a root port for each function."""
     chassis = 0
     for place, node in enumerate(machine.nodes):
         if not node.pci:

@@ -9,16 +9,18 @@ import msgspec
 
 Figure: TypeAlias = int | float | str
 
-# Of a series, by the service's own count.
+# Figures of a series, from the service's metrics.
 HITS: Final = "predictions that the service saw come true"
 MISSES: Final = "and not"
 HIT_RATE: Final = "hit rate, %"
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One part: whether all was as it should be, its figures by name, and what was not, in words. `key` is how it is
-    chosen, `on` are the guests, `kubelet` is their version, `at` the day, the commit and the image that it was run
-    with: a page may have parts of several runs."""
+    """A part of the test: its verdict, its figures by name, and its problems in words.
+
+    `key` selects the part on the command line, `on` are the guests, `kubelet` is their version. `at` is the day, the
+    commit and the image of the run: a page may have parts of several runs.
+    """
 
     name: str
     passed: bool
@@ -31,8 +33,8 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Results(msgspec.Struct, frozen=True):
-    """`versions` of what ran, by name; `machines` in words, by guest; `not_run` is what this run has left out,
-    `notes` are of whoever ran it."""
+    """A run: `versions` by name of program; `machines` in words, by guest; `not_run` are the omitted parts,
+    `notes` are the sentences of `--note`."""
 
     day: str
     commit: str
@@ -48,34 +50,37 @@ class Results(msgspec.Struct, frozen=True):
         return bool(self.parts) and all(part.passed for part in self.parts)
 
 
-def merged(earlier: Results, found: Results) -> Results:
-    """A run, with the parts of an earlier one that were not run again on the same guests and kubelet, in order."""
-    again = {(part.key, part.on, part.kubelet) for part in found.parts}
-    parts = (*(part for part in earlier.parts if (part.key, part.on, part.kubelet) not in again), *found.parts)
+def merged(earlier: Results, run: Results) -> Results:
+    """Returns a run, with the earlier run's parts that were not repeated on the same guests and kubelet."""
+    again = {(part.key, part.on, part.kubelet) for part in run.parts}
+    parts = (*(part for part in earlier.parts if (part.key, part.on, part.kubelet) not in again), *run.parts)
     there = {part.key for part in parts}
     return msgspec.structs.replace(
-        found,
+        run,
         parts=parts,
-        machines={**earlier.machines, **found.machines},
-        not_run=tuple(one for one in found.not_run if one not in there),
+        machines={**earlier.machines, **run.machines},
+        not_run=tuple(name for name in run.not_run if name not in there),
     )
 
 
-def as_json(found: Results) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n"
+def as_json(run: Results) -> bytes:
+    """Returns the JSON document of a run, a line per part, so that diff can compare two runs."""
+    head = msgspec.json.format(msgspec.json.encode({**msgspec.to_builtins(run), "parts": []}), indent=1)
+    parts = b",\n  ".join(map(msgspec.json.encode, run.parts))
+    return head.replace(b'"parts": []', b'"parts": [\n  ' + parts + b"\n ]" if parts else b'"parts": []') + b"\n"
 
 
 def hit_rate(hits: int, misses: int) -> Figure:
-    """In percent."""
+    """Returns the hit rate in percent, "-" without predictions."""
     return round(100 * hits / (hits + misses), 1) if hits + misses else "-"
 
 
 def percentile(values: list[float], share: float) -> float:
-    """The smallest value that so large a share of them does not exceed, 0 of none."""
+    """Returns the smallest value that this share of the values does not exceed, 0 without values."""
     ordered = sorted(values)
     return round(ordered[min(len(ordered) - 1, int(share * len(ordered)))], 3) if ordered else 0.0
 
 
 def read(path: Path) -> Results:
-    """A recorded run."""
+    """Returns a recorded run."""
     return msgspec.json.decode(path.read_bytes(), type=Results)

@@ -48,7 +48,7 @@ class Processes:
         self._ids = kept.running(link)
 
     def start(self, name: str, arguments: Sequence[str]) -> None:
-        """In a session of its own, so that ^C in a terminal reaches only the command."""
+        """Starts a process in its own session, so that ^C in a terminal reaches only the command."""
         with (self.directory / f"{name}.log").open("ab") as log:
             child = subprocess.Popen(
                 arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
@@ -68,19 +68,19 @@ class Processes:
                 raise LabError(f"{name} has ended: {self.tail(name)}")
 
     def has_ended(self, name: str) -> bool:
-        """By itself; it may be started again then."""
+        """Returns whether the process has ended by itself; it may be started again then."""
         return name not in kept.running(self._link)
 
     def tail(self, name: str) -> str:
-        """The end of its log."""
+        """Returns the end of the process's log."""
         log = self.directory / f"{name}.log"
         return log.read_text(errors="replace")[-1200:] if log.exists() else ""
 
 
 def new() -> Path:
-    """The directory of a lab that is about to start. Raises LabError if there is one already."""
+    """Creates the directory of a lab. Raises LabError if a lab is running."""
     if there := kept.running(LINK):
-        raise LabError(f"a lab is running already ({', '.join(there)}); make lab ARGS=down ends it")
+        raise LabError(f"a lab is running already ({', '.join(there)}); stop it with make lab ARGS=down")
     base.cache().mkdir(parents=True, exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix="run-", dir=base.cache()))
     kept.keep(directory, {}, LINK)
@@ -92,12 +92,12 @@ def write(directory: Path, plan: Plan) -> None:
 
 
 def plan() -> tuple[Path, Plan]:
-    """Of the lab that runs. Raises LabError."""
+    """Returns the plan of the running lab. Raises LabError."""
     directory = LINK.resolve()
     try:
         return directory, msgspec.json.decode((directory / _PLAN).read_bytes(), type=Plan)
     except (OSError, msgspec.DecodeError):
-        raise LabError("no lab is running; make lab ARGS=up starts one") from None
+        raise LabError("no lab is running; start a lab with make lab ARGS=up") from None
 
 
 def end() -> int:

@@ -32,18 +32,18 @@ def runtime_class() -> Json:
 
 
 class Series:
-    """Pods for one machine, always the same for one number; `name` is the beginning of theirs."""
+    """Random pods for a machine, equal for equal numbers; their names begin with `name`."""
 
     def __init__(self, machine: Machine, seed: int, name: str) -> None:
         self._random = random.Random(seed)
         self._name = name
-        self._resources = [one.resource for one in machine.devices]
+        self._resources = [plugin.resource for plugin in machine.devices]
         self._most_cpus = max(2, machine.cpus * 2 // 3)
         self._most_memory = max(node.memory for node in machine.nodes) * 3 // 4
         self._most_pages = max(node.hugepages_2mi for node in machine.nodes) * 3 // 2
 
     def pods(self, count: int) -> Iterator[Json]:
-        """The first so many of them."""
+        """Yields the first `count` pods."""
         weights = [weight for weight, _ in _KINDS.values()]
         for number in range(count):
             (kind,) = self._random.choices(list(_KINDS), weights)
@@ -105,12 +105,12 @@ class Series:
             resource: str(self._any([1, 1, 1, 2, 3])) for resource in self._resources if self._random.random() < likely
         }
 
-    def _any(self, some: Sequence[Any]) -> Any:
-        return self._random.choice(some)
+    def _any(self, choices: Sequence[Any]) -> Any:
+        return self._random.choice(choices)
 
 
 def pod(name: str, kind: str, spec: Json, *, starts: bool = False) -> Json:
-    """Of these containers; `starts` says that it is run as well, and not admitted alone."""
+    """Returns a pod with these containers; `starts` runs it, otherwise it is only admitted."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -128,7 +128,7 @@ def pod(name: str, kind: str, spec: Json, *, starts: bool = False) -> Json:
 
 
 def small(name: str, node: str = "") -> Json:
-    """A pod that holds a CPU and some memory, wherever there is room, or on one node."""
+    """Returns a pod that allocates a CPU and memory, on any NUMA node or on `node`."""
     selector = {"nodeSelector": {"kubernetes.io/hostname": node}} if node else {}
     return pod(name, "one", {"containers": [container("main", {"cpu": "1", "memory": "64Mi"})], **selector})
 
@@ -156,6 +156,6 @@ _KINDS: Final[dict[str, tuple[int, Callable[[Series], Json]]]] = {
 
 
 def bound_by_hand(original: Json, node: str) -> Json:
-    """A copy that no scheduler is asked about."""
+    """Returns a copy that is bound without a scheduler."""
     metadata = {**original["metadata"], "name": f"{original['metadata']['name']}-on-{node}"}
     return {**original, "metadata": metadata, "spec": {**original["spec"], "nodeName": node}}

@@ -31,22 +31,24 @@ class Progress:
     def __init__(self, parts: int) -> None:
         self._parts, self._part, self._start = parts, 0, time.monotonic()
 
-    def part(self, what: str) -> None:
+    def part(self, title: str) -> None:
         self._part += 1
         seconds = time.monotonic() - self._start
-        print(f"lab: {seconds:5.0f} s  part {self._part} of {self._parts}: {what}", flush=True)
+        print(f"lab: {seconds:5.0f} s  part {self._part} of {self._parts}: {title}", flush=True)
 
 
 def up(names: Sequence[str], before: str = "") -> Lab:
-    """Starts it all; with the daemons of the commit `before` at hand for upgrades, if one is named. Raises LabError;
-    whoever calls ends what has been started then."""
+    """Starts the lab; `before` names a commit whose daemons are the start of an upgrade. Raises LabError; the caller
+    then ends the started processes."""
     progress = Progress(_PARTS)
     for name in names:
         machine.read(name)
     binaries = controlplane.binaries()
     for program in (qemu.PROGRAM, "qemu-img", "mkfs.ext4", "ssh", "ssh-keygen"):
         if not shutil.which(program):
-            raise LabError(f"no {program} here; apt-get install qemu-system-x86 qemu-utils e2fsprogs openssh-client")
+            raise LabError(
+                f"{program} is not installed; apt-get install qemu-system-x86 qemu-utils e2fsprogs openssh-client"
+            )
     chart.fetch_helm()
     directory = running.new()
     progress.part(f"the guests' Debian (kept in {base.cache()})")
@@ -88,13 +90,13 @@ def up(names: Sequence[str], before: str = "") -> Lab:
 
 
 def _plan(names: Sequence[str]) -> Plan:
-    own, others = free_ports(4), iter(free_ports(3 * len(names)))
-    guests = {name: Ports(*(next(others) for _ in range(3))) for name in names}
+    own, remaining = free_ports(4), iter(free_ports(3 * len(names)))
+    guests = {name: Ports(*(next(remaining) for _ in range(3))) for name in names}
     return Plan(own[0], own[1], own[2], own[3], qemu.accelerator(), guests)
 
 
 def _shared(directory: Path, binaries: Path, before: str) -> None:
-    """A file system with kubelet and images, which takes a second to make; all guests have it as their second disk."""
+    """Makes the file system with kubelet and images in a second; all guests have it as their second disk."""
     folder = directory / "shared-files"
     folder.mkdir()
     image = building.archive(load.architecture())
@@ -116,15 +118,15 @@ def _earlier(folder: Path, commit: str, target: Path) -> None:
     earlier.unpack(commit, folder)
     today = f"{instruments.IMAGE}-{load.architecture()}"
     if not engines.find().has(today):
-        raise LabError(f"{today} is not stored here, only its archive; make images first")
+        raise LabError(f"{today} is not in the local store, only its archive; run make images first")
     earlier.image(folder, today, f"{instruments.IMAGE.rpartition(':')[0]}:{earlier.TAG}", target)
 
 
 def _pause(target: Path) -> None:
-    """What holds the name spaces of a pod: the guests' own busybox, asleep."""
+    """Makes the pause image, which holds the name spaces of a pod: the guests' own busybox, asleep."""
     engine = engines.find()
     if engine.name != "buildah":
-        raise LabError(f"the pause image is made by buildah, and there is only {engine.name}; apt-get install buildah")
+        raise LabError(f"the pause image needs buildah, found {engine.name}; apt-get install buildah")
     container = engine.run("from", "scratch")
     engine.run("add", container, str(base.made().busybox), "/bin/busybox")
     engine.run("config", "--entrypoint", '["/bin/busybox", "sleep", "2147483647"]', container)
@@ -141,7 +143,7 @@ def _import(lab: Lab, name: str) -> None:
 
 
 def _install(lab: Lab) -> None:
-    """What a cluster gets before its nodes come."""
+    """Creates the objects that a cluster needs before its nodes join."""
     chart.install(lab.kubeconfig)
     lab.api.create("/apis/node.k8s.io/v1/runtimeclasses", series.runtime_class())
     lab.api.create(f"/api/v1/namespaces/{instruments.NAMESPACE}/configmaps", instruments.config_map())
@@ -150,7 +152,7 @@ def _install(lab: Lab) -> None:
 
 
 def again() -> Lab:
-    """The lab that runs. Raises LabError."""
+    """Returns the running lab. Raises LabError."""
     lab = Lab(*running.plan())
     lab.processes.check()
     lab.watch()

@@ -29,13 +29,13 @@ from lab.starting import Progress
 SERIES: Final = "series"
 ALL_SERIES: Final = tuple(f"{SERIES} {name}" for name in SETTINGS)
 EACH: Final = (*parts.BEFORE, *ALL_SERIES, *parts.AFTER)
-# Those that people choose of; SERIES is all of them.
+# The parts that the command line offers; SERIES selects all series.
 NAMES: Final = (*parts.BEFORE, SERIES, *parts.AFTER)
 Save = Callable[[Results], object]
 
 
 class Test:
-    """`deadline` is by the monotonic clock: no series is begun after it, and one that runs ends early."""
+    """`deadline` is in monotonic time: no series begins after it, and a running series ends early."""
 
     def __init__(self, lab: Lab, chosen: Collection[str], pods: int, deadline: float, save: Save) -> None:
         self._lab, self._pods, self._deadline, self._save = lab, pods, deadline, save
@@ -47,7 +47,7 @@ class Test:
             commit=_git("describe", "--always", "--dirty"),
             host=_host(lab),
             versions=_versions(lab),
-            machines={name: described(one) for name, one in lab.machines.items()},
+            machines={name: described(machine) for name, machine in lab.machines.items()},
             not_run=tuple(
                 name for name in EACH if name not in chosen and name.removeprefix("series ") not in self._series
             ),
@@ -86,22 +86,22 @@ class Test:
             for name in self._lab.guests:
                 reconfigure(self._lab, name, SETTINGS[setting])
             placing = Placing(self._lab, number)
-            made = Series(next(iter(self._lab.machines.values())), number, f"s{number}")
+            series = Series(next(iter(self._lab.machines.values())), number, f"s{number}")
             before = self._lab.predictions()
-            for pod in made.pods(self._pods):
+            for pod in series.pods(self._pods):
                 if time.monotonic() > self._deadline:
                     break
                 placing.place(pod)
             part = placing.tally.part(f"Series: {setting}")
-            found = came_true(before, self._lab.predictions())
+            predicted = came_true(before, self._lab.predictions())
             self._lab.clear()
-            return msgspec.structs.replace(part, figures={**part.figures, **found})
+            return msgspec.structs.replace(part, figures={**part.figures, **predicted})
 
         self._add(f"series {setting}", _guarded(f"Series: {setting}", run))
 
-    def _add(self, key: str, found: Part) -> None:
+    def _add(self, key: str, result: Part) -> None:
         guests, kubelet = ", ".join(self._lab.guests), self.results.versions["kubelet"]
-        part = msgspec.structs.replace(found, key=key, on=guests, kubelet=kubelet, at=self._at)
+        part = msgspec.structs.replace(result, key=key, on=guests, kubelet=kubelet, at=self._at)
         print(f"lab: {'passed' if part.passed else 'FAILED'}  {part.name}: {part.figures}", flush=True)
         for problem in part.problems:
             print(f"lab:         {problem}", flush=True)
@@ -115,13 +115,13 @@ class Test:
 
 
 def came_true(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, Figure]:
-    """Of the service's own count what came in between."""
-    hits, misses = (int(after[one] - before[one]) for one in ("hit", "miss"))
+    """Returns the increase of the service's counts of correct and wrong predictions."""
+    hits, misses = (int(after[result] - before[result]) for result in ("hit", "miss"))
     return {results.HITS: hits, results.MISSES: misses, results.HIT_RATE: results.hit_rate(hits, misses)}
 
 
 def _guarded(name: str, run: Callable[[], Part]) -> Part:
-    """A part that cannot be done has failed; the others may still tell something."""
+    """Runs a part; an exception fails the part only."""
     try:
         return run()
     except Exception as exc:
@@ -130,7 +130,7 @@ def _guarded(name: str, run: Callable[[], Part]) -> Part:
 
 
 def described(machine: Machine) -> str:
-    """In words, for the page."""
+    """Returns the machine in words, for the page."""
     with_cpus = sum(node.socket is not None for node in machine.nodes)
     more = len(machine.nodes) - with_cpus
     devices = sum(len(node.pci) for node in machine.nodes)
@@ -142,7 +142,7 @@ def described(machine: Machine) -> str:
         f"{memory} MiB, {pages} huge pages of 2 MiB",
         f"{devices} PCI functions",
     ]
-    return "; ".join((*words, *(f"{one.resource} by a device plug-in" for one in machine.devices)))
+    return "; ".join((*words, *(f"{plugin.resource} by a device plug-in" for plugin in machine.devices)))
 
 
 def _versions(lab: Lab) -> dict[str, str]:

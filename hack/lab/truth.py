@@ -1,7 +1,7 @@
-"""What an agent told, read; and how far an object and a prediction agree with it.
+"""Reads an agent's answer, and compares objects and predictions with it.
 
-Pure. Invariant: what counts as truth is the kernel's and the kubelet's own text, read with what both daemons share for
-that at most, never something that one of them computed.
+Pure. Invariant: the truth is the kernel's and the kubelet's own text. Shared code of the daemons parses the kubelet's
+files; no value that a daemon has computed is part of the truth.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Node(NamedTuple):
 
 
 class Held(NamedTuple):
-    """What a container holds; `memory` as (type, NUMA nodes, bytes)."""
+    """The allocation of a container; `memory` as (type, NUMA nodes, bytes)."""
 
     cpus: frozenset[int] = frozenset()
     memory: frozenset[tuple[str, tuple[int, ...], int]] = frozenset()
@@ -40,8 +40,8 @@ class Held(NamedTuple):
 
 
 class Truth(NamedTuple):
-    """Of one guest: containers by pod uid from state files, by namespace and name from podresources; `near` are the
-    NUMA nodes of each device, by resource and id."""
+    """The state of a guest: containers by pod uid from state files, by namespace and name from podresources; `near` has
+    the NUMA nodes of each device, by resource and id."""
 
     by_uid: dict[str, dict[str, Held]]
     listed: dict[tuple[str, str], dict[str, Held]]
@@ -59,7 +59,7 @@ class Expected(msgspec.Struct, frozen=True):
 
 
 def nodes(sys: Mapping[str, str]) -> dict[int, Node]:
-    """The NUMA nodes of the agent's /machine."""
+    """Returns the NUMA nodes of the agent's /machine."""
     return {
         int(path.split("/")[3].removeprefix("node")): _node(sys, path.removesuffix("/cpulist"))
         for path in sys
@@ -78,9 +78,9 @@ def _node(sys: Mapping[str, str], folder: str) -> Node:
     )
 
 
-def read(told: Json) -> Truth:
-    """The agent's answer. Raises ParseError, KeyError while the kubelet has not written its files."""
-    files = told["files"]
+def read(document: Json) -> Truth:
+    """Decodes the agent's answer. Raises ParseError, and KeyError while the kubelet has not written its files."""
+    files = document["files"]
     cpus = checkpoints.cpu_state(files["cpu_manager_state"]["text"].encode())
     memory = checkpoints.memory_state(files["memory_manager_state"]["text"].encode())
     uids = cpus.held.keys() | memory.held.keys()
@@ -88,12 +88,12 @@ def read(told: Json) -> Truth:
         by_uid={uid: _in_files(cpus.held.get(uid, {}), memory.held.get(uid, {})) for uid in uids},
         listed={
             (pod.get("namespace", ""), pod.get("name", "")): {
-                one["name"]: _listed(one) for one in pod.get("containers", ())
+                container["name"]: _listed(container) for container in pod.get("containers", ())
             }
-            for pod in told["list"].get("pod_resources", ())
+            for pod in document["list"].get("pod_resources", ())
         },
-        near=_near(told["allocatable"].get("devices", ())),
-        allocatable_cpus=frozenset(map(int, told["allocatable"].get("cpu_ids", ()))),
+        near=_near(document["allocatable"].get("devices", ())),
+        allocatable_cpus=frozenset(map(int, document["allocatable"].get("cpu_ids", ()))),
         changed=max(file["changed"] for file in files.values()),
     )
 
@@ -113,16 +113,16 @@ def _in_files(cpus: Mapping[str, frozenset[int]], memory: Mapping[str, checkpoin
 
 
 def _listed(container: Json) -> Held:
-    given: dict[str, set[str]] = {}
+    devices: dict[str, set[str]] = {}
     for entry in container.get("devices", ()):
-        given.setdefault(entry["resource_name"], set()).update(entry["device_ids"])
+        devices.setdefault(entry["resource_name"], set()).update(entry["device_ids"])
     memory = (
         (block["memory_type"], tuple(sorted(_ids(block))), int(block["size"])) for block in container.get("memory", ())
     )
     return Held(
         frozenset(map(int, container.get("cpu_ids", ()))),
-        frozenset(one for one in memory if one[2]),
-        {resource: frozenset(ids) for resource, ids in given.items()},
+        frozenset(block for block in memory if block[2]),
+        {resource: frozenset(ids) for resource, ids in devices.items()},
     )
 
 
@@ -132,37 +132,38 @@ def _ids(entry: Json) -> Iterable[int]:
 
 
 def _near(entries: Iterable[Json]) -> dict[str, dict[str, frozenset[int]]]:
-    """A device of two NUMA nodes comes twice, once with each."""
-    found: dict[str, dict[str, frozenset[int]]] = {}
+    """Returns the NUMA nodes by device: podresources lists a device of two NUMA nodes twice."""
+    nodes: dict[str, dict[str, frozenset[int]]] = {}
     for entry in entries:
-        by_id = found.setdefault(entry["resource_name"], {})
+        by_id = nodes.setdefault(entry["resource_name"], {})
         for name in entry["device_ids"]:
             by_id[name] = by_id.get(name, frozenset()) | frozenset(_ids(entry))
-    return found
+    return nodes
 
 
 def exclusive(truth: Truth) -> dict[tuple[str, str], dict[str, Held]]:
     """Pods that podresources lists with something, without containers that have nothing."""
-    kept = {
-        pod: {name: held for name, held in containers.items() if any(held)} for pod, containers in truth.listed.items()
+    containers_of = {
+        pod: {name: allocation for name, allocation in containers.items() if any(allocation)}
+        for pod, containers in truth.listed.items()
     }
-    return {pod: containers for pod, containers in kept.items() if containers}
+    return {pod: containers for pod, containers in containers_of.items() if containers}
 
 
 def differences(raw: Json, machine: Mapping[int, Node], truth: Truth) -> list[str]:
-    """What an object says otherwise than the guest."""
+    """Returns the differences between an object and its guest."""
     topology = msgspec.convert(raw, nrt.NodeResourceTopology)
-    found = list(_of_zones(topology, machine))
-    named = {one.name: one.value for one in topology.attributes or ()}
+    problems = list(_of_zones(topology, machine))
+    named = {entry.name: entry.value for entry in topology.attributes or ()}
     published = {
-        (pod.namespace, pod.name): {one.name: _published(one) for one in pod.containers}
+        (pod.namespace, pod.name): {container.name: _published(container) for container in pod.containers}
         for pod in holdings.read(named.get(attributes.HOLDINGS, "[]"))
         if pod.namespace
     }
     kubelet = exclusive(truth)
-    found += [f"{'/'.join(pod)} is in the object alone" for pod in published.keys() - kubelet.keys()]
-    found += [f"{'/'.join(pod)} is in the kubelet alone" for pod in kubelet.keys() - published.keys()]
-    found += [
+    problems += [f"{'/'.join(pod)} is in the object alone" for pod in published.keys() - kubelet.keys()]
+    problems += [f"{'/'.join(pod)} is in the kubelet alone" for pod in kubelet.keys() - published.keys()]
+    problems += [
         f"{'/'.join(pod)}: {published[pod]} and not {kubelet[pod]}"
         for pod in published.keys() & kubelet.keys()
         if published[pod] != kubelet[pod]
@@ -171,14 +172,14 @@ def differences(raw: Json, machine: Mapping[int, Node], truth: Truth) -> list[st
     for device in device_attributes.read(named.get(attributes.DEVICES, "{}")):
         devices.setdefault(device.resource, {})[device.id] = frozenset(device.nodes)
     if devices != truth.near:
-        found.append(f"devices are {devices} and not {truth.near}")
-    return found
+        problems.append(f"devices are {devices} and not {truth.near}")
+    return problems
 
 
 def _published(container: holdings.Container) -> Held:
     return Held(
         container.cpu_ids(),
-        frozenset((one.type, tuple(sorted(cpuset.parse(one.nodes))), one.size) for one in container.memory),
+        frozenset((block.type, tuple(sorted(cpuset.parse(block.nodes))), block.size) for block in container.memory),
         {resource: frozenset(ids) for resource, ids in container.devices.items()},
     )
 
@@ -192,18 +193,18 @@ def _of_zones(topology: nrt.NodeResourceTopology, machine: Mapping[int, Node]) -
     for number, node in machine.items():
         zone = zones[nrt.zone_name(number)]
         costs = tuple(cost.value for cost in zone.costs or ())
-        cpus = next((one.value for one in zone.attributes or () if one.name == attributes.ZONE_CPUS), "")
-        amounts = {one.name: quantity.value(one.capacity) for one in zone.resources or ()}
+        cpus = next((entry.value for entry in zone.attributes or () if entry.name == attributes.ZONE_CPUS), "")
+        amounts = {resource.name: quantity.value(resource.capacity) for resource in zone.resources or ()}
         pages = {f"hugepages-{size // _KIB}Mi": count * size * _KIB for size, count in node.hugepages.items() if count}
         shown = {name: amount for name, amount in amounts.items() if name in pages}
-        for what, said, true in (
+        for quantity_name, said, true in (
             ("distances", costs, node.distances),
             ("CPUs", cpuset.parse(cpus), node.cpus),
             ("memory", amounts.get("memory"), node.memory),
             ("huge pages", shown, {_spelt(name): amount for name, amount in pages.items()}),
         ):
             if said != true:
-                yield f"{zone.name}: {what} {said} and not {true}"
+                yield f"{zone.name}: {quantity_name} {said} and not {true}"
 
 
 def _spelt(pages: str) -> str:
@@ -211,7 +212,7 @@ def _spelt(pages: str) -> str:
 
 
 class Agreement(NamedTuple):
-    """Of one pod: `exact` in all ids; else `equal` devices were chosen otherwise, and nothing else; else `why`."""
+    """The agreement for a pod: `exact` in all ids; else `equal` if only equal devices differ; else `why`."""
 
     exact: bool
     equal: bool
@@ -227,8 +228,11 @@ def agreement(
     *,
     has_hints: bool = True,
 ) -> Agreement:
-    """How a prediction came true. Containers that podresources does not list (init containers that have ended) are
-    judged by the state files alone. Without hints, under the policy none, all devices of a resource are equal."""
+    """Returns how a prediction agrees with the truth.
+
+    Containers that podresources does not list (ended init containers) are compared with the state files only. Without
+    hints, under the policy none, all devices of a resource are equal.
+    """
     why: list[str] = []
     chosen_otherwise = False
     files, listed = truth.by_uid.get(uid, {}), truth.listed.get(pod, {})
@@ -238,27 +242,27 @@ def agreement(
             why.append(f"{name}: CPUs {expected.cpus or 'none'} predicted, {cpuset.spell(cpus) or 'none'} given")
         if name not in listed:
             continue
-        given = listed[name].devices
-        wanted = {resource: frozenset(ids) for resource, ids in expected.devices.items()}
+        actual = listed[name].devices
+        expected_ids = {resource: frozenset(ids) for resource, ids in expected.devices.items()}
         near = expected.numa if has_hints else tuple(machine)
-        if _aligned(wanted, truth, near) != _aligned(given, truth, near):
-            why.append(f"{name}: devices {_spell(wanted)} predicted, {_spell(given)} given")
-        elif wanted != given:
+        if _aligned(expected_ids, truth, near) != _aligned(actual, truth, near):
+            why.append(f"{name}: devices {_spell(expected_ids)} predicted, {_spell(actual)} given")
+        elif expected_ids != actual:
             chosen_otherwise = True
-        # Of equal devices one may be near a second node, which says nothing of where the container was placed.
-        counted = wanted if chosen_otherwise else given
+        # A device among equal devices may be near a second NUMA node, which does not locate the container.
+        counted = expected_ids if chosen_otherwise else actual
         numa = _numa(cpus, files.get(name, Held()).memory, counted, truth, machine)
         if frozenset(expected.numa) != numa:
             why.append(f"{name}: NUMA nodes {sorted(expected.numa)} predicted, {sorted(numa)} given")
-    holds = {name for name, held in listed.items() if any(held)}
+    holds = {name for name, allocation in listed.items() if any(allocation)}
     why += [f"{name}: nothing predicted, {listed[name]} given" for name in sorted(holds - predicted.keys())]
     return Agreement(not why and not chosen_otherwise, not why and chosen_otherwise, tuple(why))
 
 
 def _aligned(devices: Mapping[str, frozenset[str]], truth: Truth, numa: tuple[int, ...]) -> dict[str, Counter[str]]:
-    """How many are near the chosen nodes, far from them, and near none: within each the kubelet takes any."""
+    """Counts devices near the chosen nodes, far from them, and near none: within each the kubelet takes any."""
     return {
-        resource: Counter(_relation(truth.near.get(resource, {}).get(one), numa) for one in ids)
+        resource: Counter(_relation(truth.near.get(resource, {}).get(device), numa) for device in ids)
         for resource, ids in devices.items()
     }
 
@@ -276,10 +280,12 @@ def _numa(
     truth: Truth,
     machine: Mapping[int, Node],
 ) -> frozenset[int]:
-    """All nodes of what is held; a device that is near several is at none."""
+    """Returns all NUMA nodes of an allocation; a device near several nodes counts for none."""
     of_cpus = {number for number, node in machine.items() if node.cpus & cpus}
     of_memory = {number for _, where, _ in memory for number in where}
-    places = (truth.near.get(resource, {}).get(one, frozenset()) for resource, ids in devices.items() for one in ids)
+    places = (
+        truth.near.get(resource, {}).get(device, frozenset()) for resource, ids in devices.items() for device in ids
+    )
     return frozenset(of_cpus | of_memory | {number for near in places if len(near) == 1 for number in near})
 
 
@@ -288,6 +294,6 @@ def _spell(devices: Mapping[str, frozenset[str]]) -> dict[str, list[str]]:
 
 
 def predicted(pod: Json) -> dict[str, Expected]:
-    """By container; empty where nothing was."""
+    """Returns the prediction by container, empty without a prediction."""
     text = pod["metadata"].get("annotations", {}).get("topowise.io/predicted", "{}")
     return msgspec.json.decode(text, type=dict[str, Expected])

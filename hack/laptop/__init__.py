@@ -1,1 +1,1 @@
-"""kubectl-topowise as one file for a laptop: what of the package it needs, and krew's manifest for it."""
+"""kubectl-topowise as a single file for a laptop: the modules that it needs, and krew's manifest."""

@@ -1,4 +1,4 @@
-"""`make plugin`: kubectl-topowise as one file below dist/, for this machine or for all, with krew's manifest."""
+"""`make plugin`: kubectl-topowise as a file below dist/, for this machine or all platforms, with krew's manifest."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 import topowise
+from images.application import ImageError
 from laptop import archive, manifest, modules
 
 DIST: Final = modules.REPOSITORY / "dist"
@@ -18,38 +19,46 @@ _MACHINES: Final = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "ar
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command line; its exit status."""
-    made = argparse.ArgumentParser(prog="make plugin", description=__doc__)
-    made.add_argument("--platform", action="append", choices=[*archive.PLATFORMS, "all"], default=[])
-    made.add_argument("--python", action="append", default=[], metavar="3.11", help=f"of other platforms ({_PYTHONS})")
-    made.add_argument("--with-numpy", action="store_true", help="a file that needs nothing else, and is large")
-    made.add_argument("--address", default="", help="below which the archives will be, for krew")
-    options = made.parse_args(argv)
+    """Runs the command line, and returns its exit status."""
+    parser = argparse.ArgumentParser(prog="make plugin", description=__doc__)
+    parser.add_argument("--platform", action="append", choices=[*archive.PLATFORMS, "all"], default=[])
+    parser.add_argument(
+        "--python",
+        action="append",
+        default=[],
+        metavar="3.11",
+        help=f"Python versions of other platforms ({', '.join(_PYTHONS)})",
+    )
+    parser.add_argument(
+        "--with-numpy", action="store_true", help="add numpy; the file is large, and needs nothing else"
+    )
+    parser.add_argument("--address", default="", help="the URL under which krew finds the archives")
+    options = parser.parse_args(argv)
     try:
         _make(options)
-    except archive.PackingError as exc:
+    except (archive.PackingError, ImageError) as exc:
         sys.stderr.write(f"error: {exc}\n")
         return 1
     return 0
 
 
 def _make(options: argparse.Namespace) -> None:
-    wanted = [*archive.PLATFORMS] if "all" in options.platform else options.platform
+    targets = [*archive.PLATFORMS] if "all" in options.platform else options.platform
     version = topowise.__version__
     digests = {}
-    for one in wanted or [_this_platform()]:
-        program = DIST / one / manifest.NAME if wanted else DIST / manifest.NAME
+    for target in targets or [_this_platform()]:
+        program = DIST / target / manifest.NAME if targets else DIST / manifest.NAME
         with tempfile.TemporaryDirectory() as folder:
             native = (
-                archive.fetched(one, options.python or _PYTHONS, Path(folder), with_numpy=options.with_numpy)
-                if wanted
+                archive.fetched(target, options.python or _PYTHONS, Path(folder), with_numpy=options.with_numpy)
+                if targets
                 else archive.of_this_python(with_numpy=options.with_numpy)
             )
             archive.pack(program, native)
-        packed = DIST / manifest.archive_name(one)
-        digests[one] = manifest.packed(program, modules.REPOSITORY / "LICENSE", packed)
+        packed = DIST / manifest.archive_name(target)
+        digests[target] = manifest.packed(program, modules.REPOSITORY / "LICENSE", packed)
         size, pythons_of_it = program.stat().st_size / (1 << 20), ", ".join(native)
-        print(f"plugin: {_short(program)}, {size:.1f} MiB, for {pythons_of_it} of {one}; {packed.name} for krew")
+        print(f"plugin: {_short(program)}, {size:.1f} MiB, for {pythons_of_it} of {target}; {packed.name} for krew")
     address = options.address or f"{manifest.FORGE}/releases/download/v{version}"
     (DIST / "topowise.yaml").write_text(manifest.manifest(version, digests, address))
     print(f"plugin: {_short(DIST / 'topowise.yaml')}, krew's manifest of {len(digests)} platform(s)")

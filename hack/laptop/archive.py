@@ -1,8 +1,8 @@
-"""The file: our modules and pure packages once, extension modules for each Python it is to run with.
+"""Packs the file: topowise's modules, pure Python packages, and extension modules for each Python version.
 
-numpy is left out, which is 20 times as large as all else. `nodes`, `node` and `doctor` need none; the others say what
-to install where there is none, unless it was packed on request. There is no grpc, and no client of the API server:
-that is kubectl itself, with whatever its user's kubeconfig needs.
+numpy, 20 times as large as all other files, is packed on request only. `nodes`, `node` and `doctor` do not need numpy;
+the other commands say what to install. The file has neither grpc nor a client of the API server: kubectl is the client,
+with the credentials of its user's kubeconfig.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import re
-import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from images.application import pip
 from laptop import modules
 
 _LIBRARIES: Final = ("prometheus_client", "yaml")
@@ -45,23 +45,23 @@ class PackingError(Exception):
 
 
 def running() -> str:
-    """The tag of this Python."""
+    """Returns the tag of this Python."""
     return f"cp{sys.version_info.major}{sys.version_info.minor}"
 
 
 def pack(target: Path, native: dict[str, Files]) -> None:
     """Writes the file. `native` are the files of extension modules, by the tag of their Python."""
-    ours, others = modules.needed()
-    unknown = others - {*_LIBRARIES, *_NATIVE, NUMPY}
+    modules_used, packages = modules.needed()
+    unknown = packages - {*_LIBRARIES, *_NATIVE, NUMPY}
     if unknown:
         raise PackingError(
             f"the plug-in imports {', '.join(sorted(unknown))}, which nobody packs: hack/laptop/archive.py"
         )
-    files = {f"all/{name}": path for name, path in ours.items()}
+    files = {f"all/{name}": path for name, path in modules_used.items()}
     for library in _LIBRARIES:
         files |= {f"all/{name}": path for name, path in _installed(library).items() if path.suffix == ".py"}
-    for tag, those in native.items():
-        files |= {f"{tag}/{name}": path for name, path in those.items()}
+    for tag, native_files in native.items():
+        files |= {f"{tag}/{name}": path for name, path in native_files.items()}
     contents = {name: path.read_bytes() for name, path in sorted(files.items())}
     digest = hashlib.sha256()
     for name, content in contents.items():
@@ -79,7 +79,7 @@ def pack(target: Path, native: dict[str, Files]) -> None:
 
 
 def of_this_python(*, with_numpy: bool) -> dict[str, Files]:
-    """What is installed here: no network is needed for a file for this machine."""
+    """Returns the files installed here: a file for this machine needs no network."""
     files: Files = {}
     for name in _wanted(with_numpy=with_numpy):
         files |= _installed(name)
@@ -87,22 +87,22 @@ def of_this_python(*, with_numpy: bool) -> dict[str, Files]:
 
 
 def fetched(platform: str, pythons: Sequence[str], folder: Path, *, with_numpy: bool) -> dict[str, Files]:
-    """The locked versions for another platform, checked by their hashes. Raises PackingError."""
-    wanted = _wanted(with_numpy=with_numpy)
+    """Returns the locked versions for another platform, checked by their hashes. Raises ImageError."""
+    packages = _wanted(with_numpy=with_numpy)
     folder.mkdir(parents=True, exist_ok=True)
     lock = folder / "lock"
     entries = re.split(r"\n(?=\S)", _LOCK.read_text())
-    lock.write_text("\n".join(entry for entry in entries if entry.partition("==")[0] in wanted))
+    lock.write_text("\n".join(entry for entry in entries if entry.partition("==")[0] in packages))
     native = {}
     for python in pythons:
         site = folder / f"{platform}-{python}"
-        _pip(
+        pip(
             "install", "--no-deps", "--no-compile", "--only-binary=:all:", "--implementation=cp", "--upgrade",
-            f"--python-version={python}", *(f"--platform={one}" for one in PLATFORMS[platform]), f"--target={site}",
+            f"--python-version={python}", *(f"--platform={tag}" for tag in PLATFORMS[platform]), f"--target={site}",
             "--require-hashes", f"--requirement={lock}",
         )  # fmt: skip
         native[f"cp{python.replace('.', '')}"] = {
-            name: path for one in wanted for name, path in _below(site / one, site)
+            name: path for package in packages for name, path in _below(site / package, site)
         }
     return native
 
@@ -118,10 +118,10 @@ def _installed(package: str) -> Files:
         while folder.name != package.removesuffix(".libs"):
             folder = folder.parent
         return dict(_below(folder.parent / package, folder.parent))
-    found = importlib.util.find_spec(package)
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
         raise PackingError(f"{package} is not installed here; make venv")
-    folder = Path(found.origin).parent
+    folder = Path(spec.origin).parent
     return dict(_below(folder, folder.parent))
 
 
@@ -130,10 +130,3 @@ def _below(folder: Path, root: Path) -> Iterator[tuple[str, Path]]:
         name = str(path.relative_to(root))
         if path.is_file() and not _LEFT_OUT.search(name):
             yield name, path
-
-
-def _pip(*arguments: str) -> None:
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    if done.returncode:
-        raise PackingError(f"pip {arguments[0]} failed: {done.stderr.strip()}")

@@ -42,7 +42,7 @@ def packed(program: Path, licence: Path, target: Path) -> str:
 
 
 def manifest(version: str, digests: Mapping[str, str], address: str) -> str:
-    """The manifest for archives below an address, by platform ("linux-amd64")."""
+    """Returns the manifest for archives below an address, by platform ("linux-amd64")."""
     platforms: list[dict[str, Any]] = []
     for platform, digest in sorted(digests.items()):
         system, _, architecture = platform.partition("-")
@@ -72,5 +72,5 @@ def manifest(version: str, digests: Mapping[str, str], address: str) -> str:
 
 
 def archive_name(platform: str) -> str:
-    """Of a platform."""
+    """Returns the name of a platform's archive."""
     return f"{NAME}-{platform}.tar.gz"

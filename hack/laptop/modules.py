@@ -23,8 +23,8 @@ def needed() -> tuple[dict[str, Path], set[str]]:
     commands = _ROOTS[1] / _PLUGIN.replace(".", "/")
     waiting = [f"{_PLUGIN}.{path.stem}" for path in commands.glob("*.py")]
     waiting += [f"{_PLUGIN}.{path.name}" for path in commands.iterdir() if (path / "__init__.py").exists()]
-    found: dict[str, Path] = {}
-    others: set[str] = set()
+    files: dict[str, Path] = {}
+    packages: set[str] = set()
     seen: set[str] = set()
     while waiting:
         name = waiting.pop()
@@ -33,13 +33,13 @@ def needed() -> tuple[dict[str, Path], set[str]]:
         seen.add(name)
         file = _file(name)
         if file is None:
-            others.add(name.partition(".")[0])
+            packages.add(name.partition(".")[0])
             continue
         root, path = file
-        found[str(path.relative_to(root))] = path
+        files[str(path.relative_to(root))] = path
         waiting += [name.rpartition(".")[0]] if "." in name else []
         waiting += _imported(ast.parse(path.read_text()))
-    return found, others - {*_OURS, *sys.stdlib_module_names}
+    return files, packages - {*_OURS, *sys.stdlib_module_names}
 
 
 def _file(name: str) -> tuple[Path, Path] | None:
@@ -58,8 +58,8 @@ def _imported(tree: ast.AST) -> Iterator[str]:
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
             continue
         if isinstance(node, ast.Import):
-            yield from (one.name for one in node.names)
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            # A name is a module, or something in the one before it.
-            yield from (node.module, *(f"{node.module}.{one.name}" for one in node.names))
+            # A name is a module, or an attribute of the module before it.
+            yield from (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
         waiting += ast.iter_child_nodes(node)

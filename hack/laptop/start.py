@@ -1,8 +1,8 @@
-"""The beginning of the file: unpacks it once below the user's cache, and goes on from there.
+"""The start of the file: unpacks the file once below the user's cache, and runs from there.
 
-Two of its packages are extension modules, which Python loads from files alone, and what is unpacked keeps its bytecode,
-without which a start takes a second. The directory is named by what is in it, so another version has another one, and
-it is renamed into its place when it is whole. Only the standard library is there yet.
+Python loads the two extension modules from files only, and unpacked modules keep their bytecode, without which a start
+takes a second. A hash of the contents names the directory, so that versions do not share it. The directory is renamed
+into its place when complete. Only the standard library can be imported here.
 """
 
 from __future__ import annotations
@@ -44,25 +44,25 @@ def main() -> int:
 
 
 def _folder(tag: str) -> tuple[Path, bool]:
-    """Where to unpack to, and whether it stays: below a cache that nobody else may write, or for this run alone."""
+    """Returns the directory to unpack into, and whether to keep it: a private cache, or a temporary directory."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.environ.get("HOME", "/nonexistent") + "/.cache"
-    mine = Path(cache) / "kubectl-topowise"
+    folder = Path(cache) / "kubectl-topowise"
     try:
-        mine.mkdir(0o700, parents=True, exist_ok=True)
-        found = mine.lstat()
-        is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
-        if is_own and os.access(mine, os.W_OK):
-            return mine / f"{DIGEST}-{tag}", True
+        folder.mkdir(0o700, parents=True, exist_ok=True)
+        status = folder.lstat()
+        is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022
+        if is_own and os.access(folder, os.W_OK):
+            return folder / f"{DIGEST}-{tag}", True
     except OSError:
         pass
     return Path(tempfile.mkdtemp(prefix="kubectl-topowise-")) / tag, False
 
 
 def _unpack(archive: zipfile.ZipFile, tag: str, folder: Path) -> None:
-    for other in folder.parent.iterdir():
+    for sibling in folder.parent.iterdir():
         # A version that is still in use after all is unpacked again.
-        if other.stat().st_mtime < time.time() - FORGOTTEN_S:
-            shutil.rmtree(other, ignore_errors=True)
+        if sibling.stat().st_mtime < time.time() - FORGOTTEN_S:
+            shutil.rmtree(sibling, ignore_errors=True)
     aside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".new-"))
     try:
         for name in archive.namelist():
@@ -73,7 +73,7 @@ def _unpack(archive: zipfile.ZipFile, tag: str, folder: Path) -> None:
                 target.write_bytes(archive.read(name))
         aside.rename(folder)
     except OSError:
-        # Somebody else was quicker.
+        # Another process has unpacked the archive meanwhile.
         if not (folder / "topowise").is_dir():
             raise
     finally:

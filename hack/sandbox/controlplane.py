@@ -1,16 +1,16 @@
-"""A real etcd and kube-apiserver on loopback, for the tests that keep the embedded server honest and for a real
+"""A real etcd and kube-apiserver on loopback, for tests that compare the embedded server with them, and for a real
 kube-scheduler (`stock_scheduler`).
 
-The binaries are those controller-runtime's envtest uses: in `$KUBEBUILDER_ASSETS`, or in /usr/local/kubebuilder/bin. No
-container, no root. Flags hold for kube-apiserver 1.31 to 1.36:
+The binaries are those of controller-runtime's envtest: in `$KUBEBUILDER_ASSETS`, or in /usr/local/kubebuilder/bin. They
+need neither a container nor root. The flags are valid for kube-apiserver 1.31 to 1.36:
 
-- static tokens in `--token-auth-file`, one for each of `USERS`, and RBAC with the roles the server makes itself, so
-  kube-scheduler runs with the rights it has in a cluster;
+- a static token in `--token-auth-file` for each of `USERS`, and RBAC with the server's default roles, so
+  kube-scheduler runs with its usual rights;
 - the serving certificate is made by the server itself in `--cert-dir`, so clients skip verifying it (loopback only);
 - service accounts need a signing key even when nothing uses them: made by the `openssl` command;
 - the ServiceAccount admission plug-in is off, or every pod would wait for a controller that does not run, and so is
   TaintNodesByCondition, which taints every new node until a node controller takes that back;
-- etcd does not wait for the disk, which nobody reads after the test.
+- etcd does not sync to disk, as the data ends with the test.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ USERS: Final = {ADMIN: "system:masters", "system:kube-scheduler": ""}
 
 
 def assets(*more: str) -> Path | None:
-    """The folder that holds etcd, kube-apiserver and the further binaries named, None when there is none."""
+    """Returns the folder that holds etcd, kube-apiserver and the further binaries named, None when there is none."""
     folder = Path(os.environ.get("KUBEBUILDER_ASSETS") or _DEFAULT_ASSETS)
     return folder if all(os.access(folder / name, os.X_OK) for name in (*_BINARIES, *more)) else None
 
@@ -80,7 +80,7 @@ class ControlPlane:
         return f"https://127.0.0.1:{self._port}"
 
     def kubeconfig(self, path: Path, user: str = ADMIN) -> Path:
-        """Writes a kubeconfig for one of `USERS`."""
+        """Writes a kubeconfig for a user of `USERS`."""
         return kubeconfigs.write(path, self.url, token=token_of(user), insecure=True)
 
     def __enter__(self) -> ControlPlane:
@@ -147,7 +147,7 @@ def apiserver_arguments(folder: Path, work: Path, etcd_url: str, port: int, user
 
 
 def _service_account_key(work: Path) -> tuple[Path, Path]:
-    """A fresh RSA key pair, as paths of the private and the public half."""
+    """Returns a fresh RSA key pair, as paths of the private and the public half."""
     openssl = shutil.which("openssl")
     if openssl is None:
         raise RuntimeError("openssl is not on PATH, expected it for the service-account key")

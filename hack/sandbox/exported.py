@@ -1,7 +1,7 @@
-"""What our exporter publishes of a node whose kubelet is the model: the way from its state to an NRT object.
+"""Makes the NRT object that topowise-exporter publishes for a node, from the state of the kubelet model.
 
-podresources is told as the real one tells it: no plain init containers, no blocks of size 0, no unhealthy devices, an
-empty topology as none. The state files are readable unless a test says otherwise.
+The emulated podresources answers equal the real kubelet's: no plain init containers, no blocks of size 0, no unhealthy
+devices, no topology in place of an empty topology. The state files are readable by default.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def exported(
     *,
     state_files: bool = True,
 ) -> nrt.NodeResourceTopology:
-    """The object for the kubelet's present state; `name_of` gives a pod's namespace and name by uid."""
+    """Returns the object for the kubelet's present state; `name_of` gives a pod's namespace and name by uid."""
     seen = Observation(hardware_of(machine), config, _allocations(kubelet, name_of, state_files=state_files))
     return build("n1", seen, Publishing(), Exclusions()).topology
 
@@ -87,7 +87,7 @@ def _node(node: NumaNode, nodes: tuple[NumaNode, ...]) -> hardware.NumaNode:
         hugepages=pages,
         hugepages_free=pages,
         hugepages_surplus=dict.fromkeys(pages, 0),
-        distances={other.id: row[other.id if by_id else position] for position, other in enumerate(nodes)}
+        distances={neighbour.id: row[neighbour.id if by_id else position] for position, neighbour in enumerate(nodes)}
         if row
         else {},
         sockets=tuple(sorted({core.socket for core in node.cores})),
@@ -99,12 +99,16 @@ def _node(node: NumaNode, nodes: tuple[NumaNode, ...]) -> hardware.NumaNode:
 
 def _allocations(kubelet: Kubelet, name_of: NameOf, *, state_files: bool) -> Allocations:
     nodes_of = {
-        (resource, one): tuple(node for node, at in kubelet.devices.positions.items() if near & table.touching(1 << at))
+        (resource, device): tuple(
+            node for node, at in kubelet.devices.positions.items() if near & table.touching(1 << at)
+        )
         for resource, table in kubelet.devices.tables.items()
-        for one, near in ((one, table.select([one])) for one in table.ids)
+        for device, near in ((device, table.select([device])) for device in table.ids)
     }
     healthy = (
-        (resource, one) for resource, table in kubelet.devices.tables.items() for one in table.names(table.healthy)
+        (resource, device)
+        for resource, table in kubelet.devices.tables.items()
+        for device in table.names(table.healthy)
     )
     cpus = kubelet.topology.cpus & ~kubelet.cpu.policy.reserved if kubelet.cpu is not None else 0
     allocatable = Allocatable(
@@ -126,13 +130,13 @@ def _left_devices(
 ) -> tuple[Device, ...]:
     """What only the device manager's checkpoint shows."""
     shown = {(device.resource, device.id) for container in pod.containers for device in container.devices}
-    held = {
-        (name, one)
+    allocated = {
+        (name, device)
         for placed in kubelet.placements(uid).values()
         for name, ids in placed.devices.items()
-        for one in ids
+        for device in ids
     }
-    return tuple(Device(*one, nodes_of.get(one, ())) for one in sorted(held - shown))
+    return tuple(Device(*key, nodes_of.get(key, ())) for key in sorted(allocated - shown))
 
 
 def _pod(
@@ -147,7 +151,9 @@ def _pod(
     own_memory = kubelet.memory.bubbles.get(uid, ()) if kubelet.memory is not None else ()
     return PodAllocation(
         *name,
-        containers=tuple(one for one in containers if one.cpus or one.memory or one.devices),
+        containers=tuple(
+            container for container in containers if container.cpus or container.memory or container.devices
+        ),
         own_cpus=frozenset(members(own_cpus)),
         own_memory=_blocks(kubelet, own_memory),
     )
@@ -161,9 +167,9 @@ def _container(
         cpus=frozenset(members(placed.cpus or 0)),
         memory=tuple(MemoryBlock(block.type, block.numa, block.size) for block in placed.memory if block.size),
         devices=tuple(
-            Device(resource, one, nodes_of.get((resource, one), ()))
+            Device(resource, device, nodes_of.get((resource, device), ()))
             for resource, ids in placed.devices.items()
-            for one in ids
+            for device in ids
         ),
     )
 
@@ -177,11 +183,11 @@ def _left_over(kubelet: Kubelet, pods: Mapping[str, PodAllocation]) -> dict[str,
     if kubelet.cpu is None:
         return {}
     shown = frozenset[int]().union(*(pod.cpus for pod in pods.values()))
-    held = {
+    allocated = {
         uid: frozenset(cpu for cpus in of_pod.values() for cpu in members(cpus)) - shown
         for uid, of_pod in kubelet.cpu.allocations.items()
     }
-    return {uid: cpus for uid, cpus in held.items() if cpus}
+    return {uid: cpus for uid, cpus in allocated.items() if cpus}
 
 
 def _allocatable_memory(kubelet: Kubelet) -> tuple[MemoryBlock, ...]:

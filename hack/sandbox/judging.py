@@ -31,7 +31,7 @@ class Judgement(NamedTuple):
     aligned: NDArray[np.bool_]
 
     def reason_of(self, index: int) -> str:
-        """The kubelet's reason for a node, "" if the pod fits; "OutOf" lacks the resource."""
+        """Returns the kubelet's reason for a node, "" if the pod fits; "OutOf" lacks the resource."""
         return Engine.reasons[int(self.reason[index])]
 
 
@@ -47,7 +47,7 @@ def judge(
 
 
 def candidates(engine: Engine, pod: PodRequests, rows: NDArray[np.int32] | None = None) -> Parts:
-    """The nodes on which the pod fits, as strategies get them, each with its index in `rows`."""
+    """Returns the nodes on which the pod fits, as strategies get them, each with its index in `rows`."""
     rows = _all_rows(engine) if rows is None else rows
     cached = engine._current(pod, rows)
     fits = np.flatnonzero(cached.outcome[rows] == Outcome.FITS)
@@ -56,7 +56,7 @@ def candidates(engine: Engine, pod: PodRequests, rows: NDArray[np.int32] | None 
 
 
 def rate(strategy: Strategy, parts: Parts) -> Rated:
-    """The rated candidates of a call."""
+    """Returns the rated candidates of a call."""
     rater, empty = Rater(strategy), np.zeros(0, np.int64)
     ratings = [(np.zeros(0, np.intp), empty, empty, np.zeros(0, np.int8))]
     ratings += [(indices, *rater.rate(nodes)) for indices, nodes in parts]

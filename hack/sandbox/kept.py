@@ -1,7 +1,7 @@
-"""Processes that outlive the command which started them: found again by a link, so that a later one can stop them.
+"""Processes that outlive the command that started them; a later command finds them by a link, and stops them.
 
-Of the processes the ids are written down. An id may have gone to somebody else since, so a process is only touched if
-its arguments name the directory that the link leads to, as those of all of them have to.
+A file in the linked directory has the process ids. The kernel may have reused an id, so a process is only signalled if
+its arguments name the directory, as the arguments of every kept process do.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _PATIENCE_S: Final = 10.0
 
 
 def keep(directory: Path, ids: dict[str, int], link: Path) -> None:
-    """From now on `link` leads to the directory."""
+    """Writes the process ids into the directory, and points `link` at the directory."""
     (directory / _IDS).write_bytes(msgspec.json.encode(ids))
     link.unlink(missing_ok=True)
     link.symlink_to(directory)
 
 
 def running(link: Path) -> dict[str, int]:
-    """Those that still run, by name; empty if there are none, or they have ended by themselves."""
+    """Returns the running processes by name, empty if none runs."""
     try:
         directory = link.resolve()
         ids = msgspec.json.decode((directory / _IDS).read_bytes(), type=dict[str, int])
@@ -39,9 +39,9 @@ def running(link: Path) -> dict[str, int]:
 
 
 def stop(link: Path) -> int:
-    """Ends the processes and removes what they have left; how many there were."""
+    """Ends the processes, removes their directory, and returns how many ran."""
     directory, there = link.resolve(), running(link)
-    # The API server is among the first that were started: without it the others would complain.
+    # The API server started first and ends last: other processes complain without it.
     for number in reversed(there.values()):
         _tell(number, signal.SIGTERM)
     if not _are_gone(there.values(), directory):
@@ -71,6 +71,6 @@ def _are_gone(numbers: Iterable[int], directory: Path) -> bool:
     return True
 
 
-def _tell(number: int, what: signal.Signals) -> None:
+def _tell(number: int, signal_number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
-        os.kill(number, what)
+        os.kill(number, signal_number)

@@ -24,7 +24,7 @@ Numbering = Literal["blocks", "adjacent", "even-odd"]
 
 
 class Node(msgspec.Struct, frozen=True):
-    """A NUMA node of `cores` cores in one socket; without cores it is memory only (CXL, HBM)."""
+    """A NUMA node of `cores` cores in a socket; without cores it is memory only (CXL, HBM)."""
 
     id: int
     memory_bytes: int
@@ -65,7 +65,7 @@ class Machine(msgspec.Struct, frozen=True):
 
 
 class Cpu(msgspec.Struct, frozen=True):
-    """A hardware thread as laid out by `layout`, offline ones included."""
+    """A hardware thread as laid out by `layout`, offline threads included."""
 
     id: int
     node: int
@@ -76,7 +76,7 @@ class Cpu(msgspec.Struct, frozen=True):
 
 
 def layout(machine: Machine) -> tuple[Cpu, ...]:
-    """Every thread with its final id, by id."""
+    """Returns every thread with its final id, by id."""
     cores = _cores(machine)
     groups: dict[tuple[int, int], list[int]] = {}
     for core in cores:
@@ -104,10 +104,10 @@ class _Core(msgspec.Struct, frozen=True):
 
 
 def _cores(machine: Machine) -> list[_Core]:
-    """The cores in the order in which they get their first thread."""
+    """Returns the cores in the order in which they get their first thread."""
     order = [(node, index) for node in machine.nodes for index in range(node.cores)]
     before = {
-        node.id: [other for other in machine.nodes[:rank] if other.socket == node.socket]
+        node.id: [earlier for earlier in machine.nodes[:rank] if earlier.socket == node.socket]
         for rank, node in enumerate(machine.nodes)
     }
     if machine.numbering == "even-odd":
@@ -116,7 +116,7 @@ def _cores(machine: Machine) -> list[_Core]:
     return [
         _Core(
             node=node,
-            core_id=index + sum(other.cores for other in before[node.id]),
+            core_id=index + sum(earlier.cores for earlier in before[node.id]),
             threads=tuple(
                 rank * width + thread if machine.numbering == "adjacent" else thread * len(order) + rank
                 for thread in range(width)
@@ -128,17 +128,17 @@ def _cores(machine: Machine) -> list[_Core]:
 
 
 def root_port(address: str, node: int | None) -> Pci:
-    """A PCIe root port, to hang devices below."""
+    """Returns a PCIe root port, to hang devices below."""
     return Pci(address, node, "0x060400", "0x8086", "0x347a", "pcieport")
 
 
 def gpu(address: str, node: int | None, port: str) -> tuple[Pci, ...]:
-    """An H100 behind a root port of its own."""
+    """Returns an H100 behind its own root port."""
     return root_port(port, node), Pci(address, node, "0x030200", "0x10de", "0x2330", "nvidia", root_port=port)
 
 
 def nic(address: str, node: int | None, port: str, virtual_functions: int = 0) -> tuple[Pci, ...]:
-    """An E810 behind a root port of its own, with so many virtual functions (at most 7: one device number)."""
+    """Returns an E810 behind its own root port, with `virtual_functions` (at most 7: a device number)."""
     functions = (
         Pci(f"{address[:-1]}{number}", node, "0x020000", "0x8086", "0x1889", "vfio-pci", address, port)
         for number in range(1, virtual_functions + 1)
@@ -155,7 +155,7 @@ def switch(port: str, upstream: str, downstream: Sequence[str], node: int | None
 
 
 def nvme(address: str, node: int | None, port: str) -> Pci:
-    """A disk."""
+    """Returns a disk."""
     return Pci(address, node, "0x010802", "0x144d", "0xa80a", "nvme", root_port=port)
 
 
@@ -291,7 +291,7 @@ def _write_sets(out: _Writer, machine: Machine, cpus: tuple[Cpu, ...], online: l
 
 def _write_cpu(out: _Writer, cpu: Cpu, online: list[Cpu]) -> None:
     folder = f"devices/system/cpu/cpu{cpu.id}"
-    running = {other.id for other in online}
+    running = {running_cpu.id for running_cpu in online}
     out.link(f"{folder}/node{cpu.node}", f"devices/system/node/node{cpu.node}")
     out.link(f"bus/cpu/devices/cpu{cpu.id}", folder)
     if cpu.id:
@@ -299,7 +299,7 @@ def _write_cpu(out: _Writer, cpu: Cpu, online: list[Cpu]) -> None:
     if cpu.id not in running:
         return
     threads = running.intersection(cpu.threads)
-    package = {other.id for other in online if other.socket == cpu.socket}
+    package = {sibling.id for sibling in online if sibling.socket == cpu.socket}
     for name, number in (("physical_package_id", cpu.socket), ("die_id", 0), ("core_id", cpu.core_id)):
         out.file(f"{folder}/topology/{name}", number)
     for name in ("core_cpus", "thread_siblings"):
@@ -368,7 +368,7 @@ def _write_pci(out: _Writer, machine: Machine, online: list[Cpu]) -> None:
             out.link(f"{folder}/driver", f"bus/pci/drivers/{function.driver}")
         if function.physfn is not None:
             out.link(f"{folder}/physfn", places[function.physfn])
-        virtual = [places[other.address] for other in machine.pci if other.physfn == function.address]
+        virtual = [places[candidate.address] for candidate in machine.pci if candidate.physfn == function.address]
         if virtual:
             out.file(f"{folder}/sriov_totalvfs", len(virtual))
             out.file(f"{folder}/sriov_numvfs", len(virtual))
@@ -378,7 +378,7 @@ def _write_pci(out: _Writer, machine: Machine, online: list[Cpu]) -> None:
 
 def above(machine: Machine, function: Pci) -> tuple[str, ...]:
     """What is above a function in the tree of devices, host bridge first."""
-    bridges = {one.address: one for one in machine.pci}
+    bridges = {function.address: function for function in machine.pci}
     chain: list[str] = []
     top = function
     while top.root_port is not None and len(chain) < len(bridges):

@@ -75,7 +75,7 @@ class Process:
         return 0 if self._child is None else self._child.pid
 
     def tail(self) -> str:
-        """The end of the log."""
+        """Returns the end of the log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
 
     def check(self) -> None:
@@ -85,18 +85,17 @@ class Process:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports nobody listens on now. Held together while choosing, so that they differ.
+    """Returns free ports. All are bound while choosing, so that they differ.
 
-    They are below those that the kernel gives to outgoing connections, so that none of these takes one of them before
-    the server does that it is for.
+    They are below the kernel's range of ephemeral ports, so that no outgoing connection takes a port before its server.
     """
     with ExitStack() as stack:
-        found: list[int] = []
-        while len(found) < count:
+        ports: list[int] = []
+        while len(ports) < count:
             each = stack.enter_context(socket.socket())
             try:
                 each.bind(("127.0.0.1", random.randrange(*_PORTS)))
             except OSError:
                 continue
-            found.append(each.getsockname()[1])
-        return found
+            ports.append(each.getsockname()[1])
+        return ports

@@ -47,13 +47,13 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 def run(main: Coroutine[Any, Any, Result]) -> Result:
-    """As asyncio.run. Raises StuckError, too. Whoever asks for `time.monotonic()` meanwhile is told the loop's time."""
+    """Runs a coroutine as asyncio.run does; `time.monotonic()` returns the loop's time. Raises StuckError, too."""
     with asyncio.Runner(loop_factory=_Loop) as runner, mock.patch("time.monotonic", runner.get_loop().time):
         return runner.run(main)
 
 
 def utc_now() -> datetime:
-    """The wall clock, which in such a loop goes with the loop's."""
+    """Returns the wall clock, which in such a loop goes with the loop's."""
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:

@@ -55,11 +55,11 @@ def _tree() -> str:
 def _outward(page: Path, text: str) -> str:
     """Links to files that are no pages of the site lead to the forge."""
 
-    def forge(found: re.Match[str]) -> str:
-        path, hash_, anchor = found[1].partition("#")
+    def forge(match: re.Match[str]) -> str:
+        path, hash_, anchor = match[1].partition("#")
         target = (page.parent / path).resolve()
         if not path or re.match(r"\w+:", path) or (target.is_relative_to(DOCS) and target.suffix in (".md", ".svg")):
-            return found[0]
+            return match[0]
         kind = "tree" if target.is_dir() else "blob"
         return f"]({FORGE}/{kind}/main/{target.relative_to(REPOSITORY)}{hash_}{anchor})"
 

@@ -47,7 +47,7 @@ def test_the_tour_works_as_printed(environment: dict[str, str]) -> None:
     page = subprocess.run(["curl", "-sf", address[1]], capture_output=True, text=True, check=True)
     assert "<title>" in page.stdout
     again = run(["make", "demo", "KEEP=1"], environment)
-    assert "a demo is running already; make demo-stop ends it" in again.stderr
+    assert "a demo is running already; stop it with make demo-stop" in again.stderr
     assert "topology.node.k8s.io" in typed("kubectl explain noderesourcetopologies.zones", environment, SHOWS)
     typed(commands[-1], environment, SHOWS)
     assert not list(Path(environment["TMPDIR"]).iterdir())

@@ -15,7 +15,7 @@ from sandbox.apiserver import ApiServer
 from sandbox.hollow import Reporting
 from topowise.kube.api import Api
 from topowise_exporter.publish.topology import Publishing
-from whole_node import LONG_S, WholeNode, allocatable, attributes, container, held, whole_node
+from whole_node import LONG_S, WholeNode, allocatable, attributes, container, holdings_of, whole_node
 
 # The report follows at once, so that whatever the kubelet shows can be published.
 QUICK = Reporting(wait=(0.0, 0.02))
@@ -46,7 +46,7 @@ async def test_a_pod_that_is_sent_while_another_is_half_admitted_waits_until_the
             await node.becomes(f"second-{trial}", "Running")
             await node.delete(f"second-{trial}")
             # So that the next trial's versions tell of its own admission alone.
-            await assert_eventually(lambda: not held(node.versions[-1]), within=LONG_S)
+            await assert_eventually(lambda: not holdings_of(node.versions[-1]), within=LONG_S)
         assert (await node.predictions()).get("miss", 0) == 0
 
 
@@ -63,7 +63,7 @@ async def send_while_half_admitted(node: WholeNode, first: str, second: str) -> 
 
 def assert_written_whole(node: WholeNode, name: str, before: int) -> None:
     """One write, with all of its containers."""
-    seen = [held(version).get(name) for version in node.versions[before:]]
+    seen = [holdings_of(version).get(name) for version in node.versions[before:]]
     assert len(seen) == 1, f"{len(seen)} writes for one admission: {seen}"
     assert [len(one) for one in seen if one is not None] == [4]
 
@@ -71,7 +71,7 @@ def assert_written_whole(node: WholeNode, name: str, before: int) -> None:
 def assert_never_half(node: WholeNode, name: str, before: int) -> None:
     """Not there, whole, or named as one that may hold more."""
     for version in node.versions[before:]:
-        containers = held(version).get(name)
+        containers = holdings_of(version).get(name)
         is_named = f"default/{name}" in attributes(version).get("topowise.io/admitting", "").split(",")
         assert containers is None or len(containers) == 4 or is_named, containers
 
@@ -84,7 +84,7 @@ async def test_a_kubelet_that_restarts_is_not_an_empty_node(
         await node.becomes("x", "Running")
         node.create("y", container("c", 4, gpus=1))
         await node.becomes("y", "Running")
-        await assert_eventually(lambda: {"x", "y"} <= held(node.versions[-1]).keys(), within=LONG_S)
+        await assert_eventually(lambda: {"x", "y"} <= holdings_of(node.versions[-1]).keys(), within=LONG_S)
         true = node.versions[-1]
         assert node.kubelet is not None
         node.kubelet.process.kill()
@@ -102,7 +102,7 @@ async def test_a_kubelet_that_restarts_is_not_an_empty_node(
 def assert_always(node: WholeNode, true: dict[str, object]) -> None:
     """No version since this one says anything else of what there is and of who has it."""
     for version in node.versions[node.versions.index(true) :]:
-        assert held(version) == held(true)
+        assert holdings_of(version) == holdings_of(true)
         assert allocatable(version) == allocatable(true)
         assert attributes(version).get("topowise.io/derived-from-sysfs") is None
 

@@ -9,7 +9,7 @@ from daemons import Start, assert_eventually
 from sandbox.apiserver import ApiServer
 from topowise import nrt
 from topowise.kube.api import Api
-from whole_node import LONG_S, container, held, whole_node
+from whole_node import LONG_S, container, holdings_of, whole_node
 
 # One second, and what a busy machine takes.
 AT_ONCE_S = 3.0
@@ -23,14 +23,14 @@ async def test_it_is_written_again_within_a_second_and_nobody_is_refused(
         await node.becomes("x", "Running")
         node.create("y", container("c", 4))
         await node.becomes("y", "Running")
-        await assert_eventually(lambda: {"x", "y"} <= held(node.versions[-1]).keys(), within=LONG_S)
+        await assert_eventually(lambda: {"x", "y"} <= holdings_of(node.versions[-1]).keys(), within=LONG_S)
         before = len(node.versions)
         await api.request("DELETE", f"{nrt.PATH}/n1")
         deleted = time.monotonic()
         node.create("z", container("c", 3))
         await assert_eventually(lambda: len(node.versions) > before, within=AT_ONCE_S)
         assert time.monotonic() - deleted < AT_ONCE_S
-        assert held(node.versions[-1]) == held(node.versions[before - 1])
+        assert holdings_of(node.versions[-1]) == holdings_of(node.versions[before - 1])
         assert node.phase("z") == "Pending"
         assert not node.is_bound("z")
         await node.delete("x")

@@ -478,7 +478,7 @@ async def test_pods_are_told_where_they_lie_and_those_of_other_nodes_are_not(
     # The list of the node's pods tells that this one is not here; it is left alone from then on.
     await asyncio.sleep(1.5)
     assert shown()["elsewhere"] is None
-    refused = [entry for entry in server.log() if entry.asked.path.endswith("/pods/elsewhere")]
+    refused = [entry for entry in server.log() if entry.request.path.endswith("/pods/elsewhere")]
     assert {entry.status for entry in refused} == {422}
     assert len(refused) == 1
 

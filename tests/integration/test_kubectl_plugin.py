@@ -208,7 +208,7 @@ async def test_doctor(run: Run, cluster: None, server: ApiServer, api: Api) -> N
     answer = await run("doctor", "--patience", "0")
     assert answer.status == 1, answer.out + answer.err
     assert "node n3: ready, without a NodeResourceTopology" in answer.out
-    assert "pod default/waits: waiting for NUMA room" in answer.out
+    assert "pod default/waits: waiting for NUMA resources" in answer.out
 
 
 async def test_a_cluster_without_reports_and_one_without_an_api_server(

@@ -73,7 +73,7 @@ async def test_a_start_up_taint_goes_with_the_first_report_and_others_stay(
     assert await taints(api, "n1") == [OTHER]
     assert await taints(api, "n2") == [OURS]
     assert await taints(api, "n3") == [OTHER]
-    written = {entry.asked.path for entry in server.log() if entry.asked.method == "PATCH"}
+    written = {entry.request.path for entry in server.log() if entry.request.method == "PATCH"}
     assert written == {"/api/v1/nodes/n1"}
     assert service.ledger.events["startup_taint_removed"] == 1
 
@@ -144,7 +144,7 @@ async def test_a_refused_pod_is_deleted_after_an_event_if_somebody_makes_it_anew
     (event,) = server.store.objects("events.events.k8s.io")
     assert event["regarding"]["uid"] == uid
     assert event["note"].startswith("The kubelet of n1 refused the pod (Resources cannot be allocated).")
-    order = [(entry.asked.method, entry.asked.path) for entry in server.log() if entry.asked.method != "GET"][-2:]
+    order = [(entry.request.method, entry.request.path) for entry in server.log() if entry.request.method != "GET"][-2:]
     assert order == [("POST", "/apis/events.k8s.io/v1/namespaces/default/events"), ("DELETE", f"{PODS}/owned")]
 
 
@@ -161,7 +161,7 @@ async def test_a_pod_made_anew_under_the_name_of_a_refused_one_is_left_alone(
     document["metadata"] = {"name": "p", "namespace": "default", **OWNED}
     server.create("pods", document)
     async with running(RefusedPods(api, service.ledger).run):
-        await assert_eventually(lambda: any(entry.asked.method == "GET" for entry in server.log()))
+        await assert_eventually(lambda: any(entry.request.method == "GET" for entry in server.log()))
         await asyncio.sleep(0.1)
     assert _names(server) == {"p"}
     assert not list(server.store.objects("events.events.k8s.io"))
@@ -279,7 +279,7 @@ async def test_a_refused_pod_that_a_finalizer_keeps_is_told_of_and_deleted_once(
         for record in controller.due().values():
             await controller._clear_up(record)
     assert len(list(server.store.objects("events.events.k8s.io"))) == 1
-    assert sum(entry.asked.method == "DELETE" for entry in server.log()) == 1
+    assert sum(entry.request.method == "DELETE" for entry in server.log()) == 1
     assert service.ledger.events["refused_pod_deleted"] == 1
 
 

@@ -80,7 +80,7 @@ async def test_pods_are_nominated_and_what_is_booked_is_what_is_written(server: 
         await assert_eventually(lambda: nominated(cluster, a="n1", b="n1", c="n2"))
     cluster.ledger.check()
     assert len(cluster.ledger.nominations) == 3
-    writes = [one.asked.path for one in server.log() if one.asked.method == "PATCH"]
+    writes = [one.request.path for one in server.log() if one.request.method == "PATCH"]
     assert sorted(writes) == [f"{PODS}/{name}/status" for name in "abc"]
 
 

@@ -151,7 +151,7 @@ async def test_the_least_important_pod_that_is_in_the_way_is_evicted(cluster: Cl
         await assert_eventually(lambda: cluster.names == {"a", "wide"})
         await assert_eventually(lambda: cluster.events == {"wide": "Preempting", "b": "Preempted"})
     assert cluster.nominated == "n1"
-    written = [(one.asked.method, one.asked.path) for one in cluster.server.log() if one.asked.method != "GET"]
+    written = [(one.request.method, one.request.path) for one in cluster.server.log() if one.request.method != "GET"]
     evictions = [path for method, path in written if path.endswith("/eviction")]
     assert evictions == [f"{PODS}/b/eviction"] * 2, "a dry run, and the eviction"
     status = written.index(("PATCH", f"{PODS}/wide/status"), written.index(("POST", evictions[0])))
@@ -229,7 +229,7 @@ async def test_all_that_are_in_the_way_go_or_nobody(cluster: Cluster) -> None:
     assert await left_alone(cluster, per_minute=1)
     async with cluster.preempting(per_minute=2):
         await assert_eventually(lambda: cluster.names == {"wide"})
-    evicted = [one.asked.path for one in cluster.server.log() if one.asked.path.endswith("/eviction")]
+    evicted = [one.request.path for one in cluster.server.log() if one.request.path.endswith("/eviction")]
     assert evicted == [f"{PODS}/{name}/eviction" for name in ("b", "a", "b", "a")], "the most important first"
 
 
@@ -300,7 +300,7 @@ class Steps:
 
 def reads(cluster: Cluster, name: str) -> int:
     """How often a pod was read."""
-    asked = [entry.asked for entry in cluster.server.log()]
+    asked = [entry.request for entry in cluster.server.log()]
     return sum(one.method == "GET" and one.path == f"{PODS}/{name}" for one in asked)
 
 

@@ -84,7 +84,7 @@ async def test_a_long_list_comes_in_pages(server: ApiServer, api: Api) -> None:
     async with running(api) as (reflector, copy):
         await assert_eventually(lambda: reflector.synced)
         assert len(copy.names) == 1201
-    lists = [entry for entry in server.log() if entry.asked.verb == "list"]
+    lists = [entry for entry in server.log() if entry.request.verb == "list"]
     # A small one first, as nobody knows how large the objects are.
     assert len(lists) == 4
 
@@ -97,7 +97,7 @@ async def test_large_objects_come_in_smaller_pages(server: ApiServer, api: Api) 
     async with running(api) as (reflector, copy):
         await assert_eventually(lambda: reflector.synced)
         assert len(copy.names) == 120
-    queries = [entry.query for entry in server.log() if entry.asked.verb == "list"]
+    queries = [entry.query for entry in server.log() if entry.request.verb == "list"]
     assert [query.partition("&")[0] for query in queries] == [
         "limit=50",
         "limit=20",
@@ -168,7 +168,7 @@ async def test_bookmarks_keep_a_quiet_watch_alive(server: ApiServer, api: Api) -
     async with running(api, silence=1.5) as (reflector, _):
         await assert_eventually(lambda: reflector.synced)
         await asyncio.sleep(2.2)
-    watches = [entry for entry in server.log() if entry.asked.verb == "watch"]
+    watches = [entry for entry in server.log() if entry.request.verb == "watch"]
     assert len(watches) == 1
 
 

@@ -64,7 +64,7 @@ async def test_a_name_that_is_none_requeues_no_other_pod(server: ApiServer, api:
     put(server, service, "b")
     free(service)
     await assert_eventually(lambda: requeued(api, "b"))
-    asked = {entry.asked.path for entry in server.log() if entry.asked.method == "PATCH"}
+    asked = {entry.request.path for entry in server.log() if entry.request.method == "PATCH"}
     assert asked == {f"{PODS}/a?dryRun=All/status", f"{PODS}/b/status"}
     assert not await requeued(api, "a")
 

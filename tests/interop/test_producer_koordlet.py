@@ -141,5 +141,5 @@ def test_annotations_that_cannot_be_read_are_named() -> None:
     assert node_state.report is not None
     (problem,) = node_state.report.problems
     assert "node.koordinator.sh/cpu-topology" in problem
-    assert problem.endswith("no CPU is taken to be reserved")
+    assert problem.endswith("no CPU counts as reserved")
     assert life.free == [8, 8]

@@ -1,4 +1,4 @@
-"""A headless browser, where there is one."""
+"""A headless browser, if Chromium is installed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 
 from daemons import assert_eventually
 
-# Of each text the ratio by which it stands out from what is behind it (WCAG 2, 1.4.3), of those with less than 4.5.
+# The contrast ratios (WCAG 2, 1.4.3) of texts below 4.5.
 _CONTRAST = """
 (() => {
   const rgba = (text) => [...text.match(/[\\d.]+/g).map(Number), 1].slice(0, 4);
@@ -48,7 +48,7 @@ _CONTRAST = """
 })()
 """
 # The sum of what has moved by itself since (layout shift, web.dev/cls).
-# What has been written by now is painted two frames later at the most; on a busy machine those may take their time.
+# Present changes are painted within two frames, however long a busy machine takes for a frame.
 _SHIFTS = """
 window.shifts = [];
 new Promise((painted) => requestAnimationFrame(() => requestAnimationFrame(painted))).then(() =>
@@ -112,7 +112,7 @@ class Page:
 
     async def faint(self) -> list[str]:
         """Texts that are hard to read."""
-        return [str(one) for one in await self.run(_CONTRAST)]
+        return [str(element) for element in await self.run(_CONTRAST)]
 
     async def watch_shifts(self) -> None:
         """From now on `shifts` has what moves."""
@@ -150,10 +150,10 @@ async def opened(directory: Path, *more: str) -> AsyncIterator[Page]:
             async with session.put(url) as response:
                 tab = await response.json()
             async with session.ws_connect(tab["webSocketDebuggerUrl"], max_msg_size=0) as socket:
-                made = Page(socket)
+                page = Page(socket)
                 for domain in ("Page", "Runtime", "Log"):
-                    await made.call(f"{domain}.enable")
-                yield made
+                    await page.call(f"{domain}.enable")
+                yield page
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()

@@ -58,11 +58,11 @@ class Cluster:
         assert status in (200, 201), f"{document['kind']} {document['metadata']['name']}: {answer.get('message')}"
 
     def kubeconfig(self, account: str, folder: Path) -> Path:
-        """A kubeconfig with a token of a service account."""
+        """Returns a kubeconfig with a token of a service account."""
         return kubeconfig.write(folder / account, self.plane.url, token=self.token(account), insecure=True)
 
     def token(self, account: str, pod: Document | None = None, seconds: int = 3600) -> str:
-        """A token of a service account; with a pod, one that says where it runs."""
+        """Returns a token of a service account; with a pod, a token that names the pod and its node."""
         spec: Document = {"expirationSeconds": seconds}
         if pod is not None:
             meta = pod["metadata"]
@@ -86,8 +86,8 @@ def path_of(document: Document) -> str:
 def eventually(check: Callable[[], Any], within: float = 20.0) -> Any:
     deadline = time.monotonic() + within
     while True:
-        found = check()
-        if found:
-            return found
+        result = check()
+        if result:
+            return result
         assert time.monotonic() < deadline, "not within the time"
         time.sleep(0.1)

@@ -1,9 +1,9 @@
-"""What is asked of another project's scheduler about a node of ours, and where its answers are kept.
+"""Conversations with another project's scheduler about a node of topowise, and their recordings.
 
-A `Scene` is a node whose kubelet is the emulated one, the pods on it as the API server shows them, and pods to be
-placed. `object_of` makes what our exporter publishes of it, from /sys and podresources bytes to the object. A recorded
-conversation (tests/interop/recorded) holds that object, the pods, the questions, and what the other project's own code
-answered; the file says of which version. Only our half can be made anew here.
+A `Scene` is a node with an emulated kubelet, its pods as the API server shows them, and pods to schedule. `object_of`
+makes the object that topowise-exporter publishes, from /sys and podresources bytes. A recorded conversation
+(tests/interop/recorded) has the object, the pods, the questions, and the answers of the other project's own code, with
+its version. Only topowise's half can be made again here.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from trees import plant
 NODE: Final = "metal"
 GIB: Final = 1 << 30
 
-# What no scheduler but ours reads.
+# Attributes that only topowise-scheduler reads.
 _OURS: Final = "topowise.io/"
 
 
 class Scene(msgspec.Struct, frozen=True):
-    """`machine` is one of the sandbox, or the name of a folder of tests/machines. `bound` are the node's pods in the
-    order in which its kubelet admits those it has; `asked` are those to be placed."""
+    """A node and pods. `machine` is a machine of the sandbox, or the name of a directory of tests/machines. `bound` are
+    the node's pods in the order of their admission; `asked` are the pods to schedule."""
 
     machine: machines.Machine | str
     kubelet: KubeletConfiguration
@@ -63,16 +63,18 @@ def pod(
     static: bool = False,
     terminating: bool = False,
 ) -> dict[str, Any]:
-    """A v1.Pod. Requests are limits as well, unless told otherwise."""
+    """Returns a v1.Pod. Requests are limits as well, unless told otherwise."""
 
-    def made(prefix: str, wanted: tuple[Mapping[str, str], ...], **more: str) -> list[dict[str, Any]]:
+    def made(prefix: str, containers_of: tuple[Mapping[str, str], ...], **more: str) -> list[dict[str, Any]]:
         return [
             {
                 "name": f"{prefix}{number}",
-                "resources": {"requests": dict(one), **({"limits": dict(one)} if limits else {})} if one else {},
+                "resources": {"requests": dict(amounts), **({"limits": dict(amounts)} if limits else {})}
+                if amounts
+                else {},
                 **more,
             }
-            for number, one in enumerate(wanted)
+            for number, amounts in enumerate(containers_of)
         ]
 
     metadata: dict[str, Any] = {"name": name, "namespace": namespace, "uid": f"uid-{name}"}
@@ -87,10 +89,10 @@ def pod(
 
 
 def question(name: str, *containers: Mapping[str, str], limits: bool = True) -> dict[str, Any]:
-    """A pod that is on no node yet."""
-    asked = pod(name, *containers, phase="Pending", limits=limits)
-    asked["spec"] = {"containers": asked["spec"]["containers"]}
-    return asked
+    """Returns a pod that is on no node yet."""
+    manifest = pod(name, *containers, phase="Pending", limits=limits)
+    manifest["spec"] = {"containers": manifest["spec"]["containers"]}
+    return manifest
 
 
 class Stage(msgspec.Struct, frozen=True):
@@ -101,37 +103,39 @@ class Stage(msgspec.Struct, frozen=True):
     seen: Observation
 
     def published(self) -> Published:
-        """The exporter's part."""
+        """Returns what topowise-exporter publishes."""
         return build(NODE, self.seen, self.scene.publishing, self.scene.excluded)
 
     def shown(self) -> dict[str, Any]:
-        """The published object without what no other scheduler reads, as JSON has it."""
+        """Returns the published object without what no other scheduler reads, as JSON has it."""
         text = msgspec.json.encode(self.published().topology).decode()
         whole = json.loads(text.replace(*self.scene.instead) if self.scene.instead else text)
         for part in (whole, *whole["zones"]):
-            kept = [one for one in part.get("attributes", ()) if not one["name"].startswith(_OURS)]
-            part["attributes"] = kept
+            attributes = [
+                attribute for attribute in part.get("attributes", ()) if not attribute["name"].startswith(_OURS)
+            ]
+            part["attributes"] = attributes
         return dict(whole)
 
     def shown_to_volcano(self) -> dict[str, Any]:
-        """The Numatopology, as JSON has it."""
-        made = numatopology.observed(NODE, self.seen, self.scene.excluded)
-        return dict(json.loads(msgspec.json.encode(made)))
+        """Returns the Numatopology, as JSON has it."""
+        topology = numatopology.observed(NODE, self.seen, self.scene.excluded)
+        return dict(json.loads(msgspec.json.encode(topology)))
 
     def status(self) -> dict[str, Any]:
-        """The v1.Node."""
+        """Returns the v1.Node."""
         amounts = {"capacity": self.node.capacity(), "allocatable": self.node.allocatable()}
         return {"metadata": {"name": NODE}, "status": amounts}
 
-    def would_admit(self, asked: Mapping[str, Any]) -> str:
+    def would_admit(self, manifest: Mapping[str, Any]) -> str:
         """What the kubelet would say; "" for yes."""
-        decision = self.node.would_admit(decoded(asked))
+        decision = self.node.would_admit(decoded(manifest))
         return "" if decision.admitted else decision.reason
 
 
-def decoded(one: Mapping[str, Any]) -> pods.Pod:
-    """The pod as our programs read it."""
-    return pods.decode(json.dumps(one).encode())
+def decoded(document: Mapping[str, Any]) -> pods.Pod:
+    """Returns the pod as topowise decodes it."""
+    return pods.decode(json.dumps(document).encode())
 
 
 @cache
@@ -153,17 +157,19 @@ def _answer(call: Coroutine[Any, Any, Any]) -> Any:
 
 def staged(scene: Scene) -> Stage:
     """Lets the kubelet admit what is bound to it, and looks at it as the exporter does."""
-    found = _machine_of(scene.machine) if isinstance(scene.machine, str) else scanned(scene.machine)
-    node = EmulatedNode(found, scene.kubelet)
-    for one in scene.bound:
-        if one["status"]["phase"] in ("Running", "Pending"):
-            decision = node.admit(decoded(one))
-            assert decision.admitted, (one["metadata"]["name"], decision.message)
-            node.start(one["metadata"]["uid"])
+    machine = _machine_of(scene.machine) if isinstance(scene.machine, str) else scanned(scene.machine)
+    node = EmulatedNode(machine, scene.kubelet)
+    for bound in scene.bound:
+        if bound["status"]["phase"] in ("Running", "Pending"):
+            decision = node.admit(decoded(bound))
+            assert decision.admitted, (bound["metadata"]["name"], decision.message)
+            node.start(bound["metadata"]["uid"])
     servicer = PodResourcesServicer(node.holdings)
 
     nobody: Any = None
     allocatable = _answer(servicer.GetAllocatableResources(nobody, nobody))
     listed = _answer(servicer.List(nobody, nobody))
-    held = PodDecoder("socket").decode(listed.SerializeToString())
-    return Stage(scene, node, Observation(found, scene.kubelet, Allocations(decode_allocatable(allocatable), held)))
+    decoded_pods = PodDecoder("socket").decode(listed.SerializeToString())
+    return Stage(
+        scene, node, Observation(machine, scene.kubelet, Allocations(decode_allocatable(allocatable), decoded_pods))
+    )

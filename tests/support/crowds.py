@@ -38,26 +38,26 @@ def reports(nodes: int, version: str = "1") -> Iterator[report.Report]:
 
 
 def cluster(nodes: int) -> Service:
-    """So many nodes of two NUMA nodes each that our exporter reports."""
+    """Returns a service with nodes of two NUMA nodes each, reported by topowise-exporter."""
     service = Service()
-    for name, one in zip(names(nodes), reports(nodes), strict=True):
+    for name, decoded in zip(names(nodes), reports(nodes), strict=True):
         service.ledger.reports.put_node(name)
-        service.ledger.reports.put(one)
+        service.ledger.reports.put(decoded)
     return service
 
 
 def records(service: Service, nodes: int, each: int, first: int = 0) -> list[PodRecord]:
-    """So many pods on each node as a list has them, all of one shape."""
-    made = service.records.decode(msgspec.json.encode(pod("p", "1", node="n", phase="Running", startTime="2026")))
+    """Returns the records of `each` equal pods per node, as a list has them."""
+    record = service.records.decode(msgspec.json.encode(pod("p", "1", node="n", phase="Running", startTime="2026")))
     return [
-        msgspec.structs.replace(made, uid=f"uid-{name}-{number}", name=f"p-{name}-{number}", node=name)
+        msgspec.structs.replace(record, uid=f"uid-{name}-{number}", name=f"p-{name}-{number}", node=name)
         for name in names(nodes)
         for number in range(first, first + each)
     ]
 
 
 def consumers(service: Service, budgets: Budgets | None = None) -> dict[str, Consumer[Any]]:
-    """Who takes in what is listed and watched, by collection."""
+    """Returns the consumers of lists and watches, by collection."""
     sources = reflectors(NoApi(), service.ledger, service.records, budgets or Budgets(), service.nodes)
     return {source.name: source._consumer for source in sources}
 
@@ -68,13 +68,13 @@ async def relist(consumer: Consumer[Any], items: list[Any]) -> None:
 
 
 def waiting(service: Service, kinds: int) -> None:
-    """So many pods wait, each of a kind of its own."""
+    """Adds waiting pods of `kinds` distinct shapes."""
     for number in range(kinds):
         service.put(pod(f"w{number}", "5", memory=f"{number + 1}Mi", conditions=WAITS))
 
 
 async def requeueing(service: Service) -> asyncio.Task[None]:
-    """The requeuer at work; nobody fits anywhere, so that it asks nobody."""
+    """Starts the requeuer; no pod fits anywhere, so that it makes no API call."""
     requeuer = Requeuer(
         NoApi(),
         service.ledger,
@@ -98,11 +98,11 @@ async def look(service: Service, *targets: str) -> list[bytes]:
         decisions,
         monotonic=service.clock,
     )
-    found = []
+    outcomes = []
     for target in targets:
         service.clock.now += 10
-        found.append(await _fetched(page, target))
-    return found
+        outcomes.append(await _fetched(page, target))
+    return outcomes
 
 
 async def _fetched(page: Dashboard, target: str) -> bytes:
@@ -120,7 +120,7 @@ async def _fetched(page: Dashboard, target: str) -> bytes:
 
 
 def many_containers(count: int, cpu: str = "1", memory: str = "1Gi") -> dict[str, Any]:
-    """A Guaranteed pod of so many containers."""
+    """Returns a Guaranteed pod of so many containers."""
     document = pod("large", cpu, memory=memory)
     (container,) = document["spec"]["containers"]
     document["spec"]["containers"] = [{**container, "name": f"c{number}"} for number in range(count)]

@@ -20,25 +20,24 @@ from topowise.kube.api import Api
 from topowise.kube.credentials import Credentials
 
 CRD = Path(__file__).parents[2] / "charts/topowise/crds/noderesourcetopologies.yaml"
-# Seconds by which every answer comes after what was asked for has happened, as beside a busy server. A test must not
-# take the one for the other: `LATE_ANSWERS=0.2 pytest tests/integration` tells (a lease's times are shorter than
-# that: test_lease.py waits in vain).
+# Seconds between the effect of a request and its answer, as with a busy server. A test must not depend on their order:
+# `LATE_ANSWERS=0.2 pytest tests/integration` checks that (except test_lease.py, whose lease times are shorter).
 LATE = float(os.environ.get("LATE_ANSWERS", "0"))
 
 
 @pytest.fixture
 async def server() -> AsyncIterator[ApiServer]:
-    async with ApiServer(bookmark_every=0.5) as made:
-        made.install_crds(CRD)
+    async with ApiServer(bookmark_every=0.5) as started:
+        started.install_crds(CRD)
         if LATE:
-            made.levers.pull(Delay(LATE, handled=True))
-        yield made
+            started.levers.pull(Delay(LATE, handled=True))
+        yield started
 
 
 @pytest.fixture
 async def api(server: ApiServer) -> AsyncIterator[Api]:
-    async with Api(plain(server), "test", timeout=2) as made:
-        yield made
+    async with Api(plain(server), "test", timeout=2) as client:
+        yield client
 
 
 def plain(server: ApiServer) -> Credentials:

@@ -48,10 +48,10 @@ class FakeKubelet:
 
 @pytest.fixture
 async def kubelet(tmp_path: Path) -> AsyncIterator[FakeKubelet]:
-    made = FakeKubelet(tmp_path / "pod-resources/kubelet.sock")
-    await made.start()
-    yield made
-    await made.stop()
+    fake = FakeKubelet(tmp_path / "pod-resources/kubelet.sock")
+    await fake.start()
+    yield fake
+    await fake.stop()
 
 
 @pytest.fixture
@@ -77,13 +77,13 @@ def config(tmp_path: Path, server: ApiServer, kubelet: FakeKubelet) -> dict[str,
 
 
 def published(server: ApiServer) -> dict[str, Any] | None:
-    found = (one for one in server.store.objects(NRT) if one["metadata"]["name"] == "n1")
-    return next(found, None)
+    named = (topology for topology in server.store.objects(NRT) if topology["metadata"]["name"] == "n1")
+    return next(named, None)
 
 
 def available(server: ApiServer, zone: str = "node-0", resource: str = "cpu") -> str | None:
     topology = published(server)
     if topology is None:
         return None
-    (found,) = [one for one in topology["zones"] if one["name"] == zone]
-    return next(one["available"] for one in found["resources"] if one["name"] == resource)
+    (zones_named,) = [candidate for candidate in topology["zones"] if candidate["name"] == zone]
+    return next(amount["available"] for amount in zones_named["resources"] if amount["name"] == resource)

@@ -28,7 +28,7 @@ _BYTE_PIECE = _TEXT_PIECE.map(lambda piece: piece.encode("utf-8", "surrogatepass
 
 @st.composite
 def damaged(draw: st.DrawFn, samples: tuple[bytes, ...]) -> bytes:
-    """A sample in which some places were cut out, overwritten, repeated or swapped."""
+    """Returns a sample in which some places were cut out, overwritten, repeated or swapped."""
     text = draw(st.sampled_from(samples))
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, len(text)))
@@ -39,8 +39,8 @@ def damaged(draw: st.DrawFn, samples: tuple[bytes, ...]) -> bytes:
         elif how == 1:
             text = text[:at] + text[at:end] * draw(st.integers(0, 5)) + text[end:]
         elif how == 2:
-            other = draw(st.sampled_from(samples))
-            text = text[:at] + other[draw(st.integers(0, len(other))) :]
+            donor = draw(st.sampled_from(samples))
+            text = text[:at] + donor[draw(st.integers(0, len(donor))) :]
         else:
             text = text[:at] + draw(_BYTE_PIECE) * draw(st.integers(1, 40)) + text[at:]
     return text
@@ -58,16 +58,16 @@ def tried(function: Callable[..., None]) -> Callable[..., None]:
     return settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=checks)(function)
 
 
-def hold(parser: Parser, given: bytes, seconds: float = _SECONDS) -> bool:
-    """The contract; whether a value came out. Anything but a value and a refusal is raised as it is."""
+def hold(parser: Parser, data: bytes, seconds: float = _SECONDS) -> bool:
+    """Checks the contract, and returns whether the parser returned a value. Re-raises unexpected exceptions."""
     begun = time.process_time()
     try:
-        parser.parse(given)
+        parser.parse(data)
         said = None
     except parser.refusals as exc:
         said = str(exc)
     taken = time.process_time() - begun
-    assert taken < seconds, f"{parser.name}: {taken:.1f} s for {len(given)} bytes"
+    assert taken < seconds, f"{parser.name}: {taken:.1f} s for {len(data)} bytes"
     if said is not None:
         assert said
         assert len(said) < 2000, f"{parser.name} says {len(said)} characters"

@@ -1,4 +1,4 @@
-"""Pods that a tenant makes to fill somebody else's memory: each as large as an API server takes, and no two alike."""
+"""Pods of a hostile tenant that fill the daemons' memory: as large as an API server admits, and all different."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from scheduling import NODE_STATUS
 Json = dict[str, Any]
 
 PODS: Final = "/api/v1/namespaces/default/pods"
-# What a request may have is 3 MiB, an object in etcd 1.5 MiB, all annotations 256 KiB.
+# The limits are 3 MiB for a request, 1.5 MiB for an object in etcd, 256 KiB for all annotations.
 _CONTAINERS: Final = 2500
 _ANNOTATIONS: Final = 200 << 10
-# Of those that are there at the same time: a tenant has a quota, and the test's own API server memory.
+# Pods that exist at the same time: a tenant has a quota, and the test's API server limited memory.
 _AT_ONCE: Final = 20
 
 
@@ -31,12 +31,12 @@ def _many_containers(number: int) -> Json:
 
 
 def _many_shapes(number: int) -> Json:
-    """As many containers as are judged, each another one."""
+    """Returns a spec with the maximum of containers that topowise evaluates, all different."""
     return {"containers": [_container(f"c{n}", number, n) for n in range(256)]}
 
 
 def _many_amounts(number: int) -> Json:
-    """As many amounts as are judged, of resources that nobody has."""
+    """Returns a spec with the maximum of amounts that topowise evaluates, of resources that no node has."""
     amounts = {f"example-{number}.com/{'x' * 40}{n}": "1" for n in range(1000)}
     return {"containers": [{"name": "c", "image": "i:1", "resources": {"requests": amounts, "limits": amounts}}]}
 
@@ -57,7 +57,7 @@ _KINDS: Final[tuple[Callable[[int], Json], ...]] = (_many_containers, _many_shap
 
 
 def pod(number: int) -> Json:
-    """The next one of the four kinds."""
+    """Returns a pod; the four kinds take turns."""
     metadata = {
         "name": f"hostile-{number}",
         "namespace": "default",
@@ -68,7 +68,7 @@ def pod(number: int) -> Json:
 
 
 def nodes(server: ApiServer, count: int) -> list[str]:
-    """The names of so many nodes of two NUMA nodes with 64 CPUs each, which are made."""
+    """Creates nodes of two NUMA nodes with 64 CPUs each, and returns their names."""
     names = [f"n{number:02d}" for number in range(count)]
     for name in names:
         server.create("nodes", {"metadata": {"name": name}, "status": NODE_STATUS})
@@ -102,14 +102,14 @@ async def _come_and_go(
 ) -> None:
     """Makes them, has the service judge each, and deletes them."""
     for first in range(0, len(numbers), _AT_ONCE):
-        some = numbers[first : first + _AT_ONCE]
-        for number in some:
-            made = server.create("pods", pod(number))
-            body = msgspec.json.encode({"Pod": made, "Nodes": None, "NodeNames": names})
+        batch = numbers[first : first + _AT_ONCE]
+        for number in batch:
+            created = server.create("pods", pod(number))
+            body = msgspec.json.encode({"Pod": created, "Nodes": None, "NodeNames": names})
             await service.post("filter", body, session)
         # It hears of them before they go.
         await asyncio.sleep(0.1)
-        for number in some:
+        for number in batch:
             url = f"{server.url}{PODS}/hostile-{number}?gracePeriodSeconds=0"
             async with session.delete(url) as response:
                 assert response.status == 200

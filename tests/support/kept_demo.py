@@ -20,14 +20,14 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def commands_of(text: str) -> list[str]:
-    """The lines that are typed after a `$`, of the consoles of a part of a page."""
+    """Returns the lines that are typed after a `$`, of the consoles of a part of a page."""
     blocks = re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     return [line.removeprefix("$ ") for block in blocks for line in block.splitlines() if line.startswith("$ ")]
 
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """kubectl finds the plug-in of this tree, and the demo's directory is in one of the test's."""
+    """An environment in which kubectl finds this tree's plug-in, and the demo's directory is temporary."""
     binaries, temporary = tmp_path / "bin", Path("/tmp") / f"tour-{os.getpid()}"
     binaries.mkdir()
     temporary.mkdir()
@@ -45,7 +45,7 @@ def run(command: list[str], environment: dict[str, str]) -> subprocess.Completed
 
 
 def typed(command: str, environment: dict[str, str], shows: Mapping[str, str]) -> str:
-    """The output, once it is what the page promises. `export` is kept for the commands after it."""
+    """Returns the output, once it matches the page. `export` lines apply to later commands."""
     if command.startswith("export "):
         script = f'{command} && printf \'%s\\n\' "$KUBECONFIG" "$PATH"'
         said = run(["bash", "-c", script], environment)

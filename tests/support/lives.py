@@ -19,7 +19,7 @@ Write = Callable[[producers.Node, "Random"], Json]
 
 
 def machine() -> Machine:
-    """Two NUMA nodes, each with eight cores of one thread, 16 GiB of memory, 1 GiB of it in hugepages, and two GPUs."""
+    """Returns two NUMA nodes, each with eight CPUs, 16 GiB of memory, 1 GiB of it in hugepages, and two GPUs."""
     return Machine(
         numa=tuple(
             NumaNode(
@@ -27,7 +27,7 @@ def machine() -> Machine:
                 memory=16 * GIB,
                 cores=tuple(Core(socket=zone, threads=(8 * zone + core,)) for core in range(8)),
                 hugepages={2048: 512},
-                distances=tuple(10 if other == zone else 21 for other in range(2)),
+                distances=tuple(10 if neighbour == zone else 21 for neighbour in range(2)),
             )
             for zone in range(2)
         ),
@@ -46,7 +46,7 @@ NO_MANAGERS = {
 
 
 def guaranteed(name: str, cpu: str = "2", memory: str = "1Gi", gpus: int = 0, *, node: str = "", **more: str) -> Json:
-    """A Guaranteed pod of one container, which needs CPU and memory and maybe GPUs or what else is named."""
+    """Returns a Guaranteed pod with a container that requests CPU, memory, GPUs and the resources of `more`."""
     amounts: Mapping[str, str] = {"cpu": cpu, "memory": memory, **({GPU: str(gpus)} if gpus else {}), **more}
     return {
         "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"},
@@ -123,5 +123,5 @@ class Life:
         return [(cpus & available).bit_count() for cpus in self.kubelet.topology.numa_cpus]
 
     def fits(self, document: Json) -> bool:
-        """Whether the service would send this pod to the node."""
+        """Returns whether the service would send this pod to the node."""
         return self.service.fits(document, "n1") == ["n1"]

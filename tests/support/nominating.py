@@ -14,7 +14,7 @@ TRIED = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", 
 
 
 class Nominating:
-    """Nodes n1, n2 … of eight CPUs in one zone each, unless said otherwise."""
+    """Nodes n1, n2 … with a zone of eight CPUs each by default."""
 
     def __init__(
         self, *free: str, strategy: str = "TightFit", when: When = "always", ahead: int = 1000, respects: bool = True
@@ -37,14 +37,14 @@ class Nominating:
         self.ledger.reports.put_node(name)
 
     def put(self, name: str, cpu: str = "2", **fields: Any) -> PodRecord:
-        """A pod comes or changes; what is not said of it stays as it was."""
+        """Applies a new or changed pod; fields that are not given stay as they were."""
         self._version += 1
         before = self.pods.get(name, {"cpu": cpu, "schedulerName": NAME, "creationTimestamp": "2026-01-01T00:00:00Z"})
         self.pods[name] = {**before, **fields, "resourceVersion": str(self._version)}
         return self.event(name)
 
     def event(self, name: str) -> PodRecord:
-        """The watch tells of it once more."""
+        """Applies the pod's present state as a watch event again."""
         return self.service.put(pod(name, **self.pods[name]))
 
     def delete(self, name: str) -> None:
@@ -61,7 +61,7 @@ class Nominating:
         return None if write is None else (write.record.name, write.node)
 
     def write(self) -> tuple[str, str] | None:
-        """The same, written, and seen in the watch. The API server takes it only for the version it names."""
+        """Writes the next nomination as the API server would, and returns its pod and node."""
         write = self.decisions.next()
         self.ledger.check()
         if write is None:
@@ -70,7 +70,7 @@ class Nominating:
         return write.record.name, write.node
 
     def apply(self, write: Write) -> bool:
-        """Whether the API server takes it."""
+        """Returns whether the API server takes it."""
         name = write.record.name
         if name not in self.pods or self.pods[name]["resourceVersion"] != write.record.version:
             return False
@@ -78,11 +78,11 @@ class Nominating:
         return True
 
     def write_all(self) -> dict[str, str]:
-        """Until there is nothing left to do."""
-        found = {}
+        """Waits until there is nothing left to do."""
+        claims_by_pod = {}
         while (written := self.write()) is not None:
-            found[written[0]] = written[1]
-        return found
+            claims_by_pod[written[0]] = written[1]
+        return claims_by_pod
 
     def nominated(self) -> dict[str, str]:
         """As the ledger believes."""

@@ -1,7 +1,7 @@
-"""Every parser of text that comes from outside, with samples of what it is meant for.
+"""Every parser of external text, with valid samples.
 
-The contract of all of them: a value, or an error with one line to be shown, within a second and some MiB for 100 KB of
-anything. tests/unit/fuzz holds them to it, and `make fuzz` for as long as one likes.
+The contract of a parser: it returns a value, or raises an error with a one-line message, within a second and some MiB
+for 100 KB of any input. tests/unit/fuzz checks the contract, and `make fuzz` for a chosen time.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Parser(NamedTuple):
 
 def _text(parse: Callable[[str], object]) -> Callable[[bytes], object]:
     # What comes from JSON or a decoded file is text; surrogates stand for bytes that are none.
-    return lambda given: parse(given.decode("utf-8", "replace"))
+    return lambda data: parse(data.decode("utf-8", "replace"))
 
 
 def _quantity(text: str) -> object:
@@ -84,10 +84,12 @@ def _placement(text: str) -> object:
 
 
 def _places(text: str) -> object:
-    found = pci_devices.read(text)
-    written = pci_devices.write(found)
-    assert written.omitted or pci_devices.read(written.text) == found
-    return [pci.distance(one.place, other.place) for one in list(found.values())[:8] for other in found.values()]
+    devices = pci_devices.read(text)
+    written = pci_devices.write(devices)
+    assert written.omitted or pci_devices.read(written.text) == devices
+    return [
+        pci.distance(first.place, second.place) for first in list(devices.values())[:8] for second in devices.values()
+    ]
 
 
 def _link(text: str) -> object:
@@ -101,64 +103,64 @@ def _named(text: str) -> object:
 
 
 def _demand(text: str) -> object:
-    ours, _, volcano = text.partition(" ")
+    own, _, volcano = text.partition(" ")
     return policy_annotations.demand(
-        {policy_annotations.POLICY_ANNOTATION: ours, policy_annotations.VOLCANO_ANNOTATION: volcano}
+        {policy_annotations.POLICY_ANNOTATION: own, policy_annotations.VOLCANO_ANNOTATION: volcano}
     )
 
 
 def _wishes(text: str) -> object:
-    found = device_affinity.read(text)
-    assert device_affinity.read(";".join(map(str, found))) == found
-    return found
+    wishes = device_affinity.read(text)
+    assert device_affinity.read(";".join(map(str, wishes))) == wishes
+    return wishes
 
 
 def _configuration(kind: type[config.Configuration]) -> Callable[[bytes], object]:
-    return lambda given: config.effective(config.parse(kind, given))
+    return lambda data: config.effective(config.parse(kind, data))
 
 
-def _kubelet_configuration(given: bytes) -> object:
-    parsed = kubeletconfig.with_defaults(kubeletconfig.parse(given), "v1.36.0")
+def _kubelet_configuration(data: bytes) -> object:
+    parsed = kubeletconfig.with_defaults(kubeletconfig.parse(data), "v1.36.0")
     assert kubeletconfig.decode(kubeletconfig.encode(parsed)) == parsed
     return parsed.reserved({"memory": 1 << 40}), parsed.reserved_cpus
 
 
-def _kubeconfig(given: bytes) -> object:
+def _kubeconfig(data: bytes) -> object:
     with tempfile.NamedTemporaryFile() as file:
-        Path(file.name).write_bytes(given)
-        found = kubeconfig.read(file.name)
-        return None if found is None else (found.header(), found.token_file(), found.context())
+        Path(file.name).write_bytes(data)
+        access = kubeconfig.read(file.name)
+        return None if access is None else (access.header(), access.token_file(), access.context())
 
 
-def _report(given: bytes) -> object:
-    found = report.read(nrt.decode(given))
-    assert all(line and "\n" not in line for line in found.problems)
-    kubelet = report.kubelet_of(found, lambda _name: None)
+def _report(data: bytes) -> object:
+    decoded = report.read(nrt.decode(data))
+    assert all(line and "\n" not in line for line in decoded.problems)
+    kubelet = report.kubelet_of(decoded, lambda _name: None)
     kubelet.admit(_POD)
-    return found
+    return decoded
 
 
-def _pod(given: bytes) -> object:
-    pod = pods.decode(given)
+def _pod(data: bytes) -> object:
+    pod = pods.decode(data)
     return (
         pods.needs(pods.allocated(pod)),
         policy_annotations.demand(pod.metadata.annotations or {}),
-        Records().decode(given),
+        Records().decode(data),
     )
 
 
-def _numatopology(given: bytes) -> object:
-    read = numatopology.decode(given)
+def _numatopology(data: bytes) -> object:
+    read = numatopology.decode(data)
     assert numatopology.same_content(read, numatopology.stamped(read, 1))
     return read
 
 
-def _pod_list(given: bytes) -> object:
-    return podresources.PodDecoder("socket").decode(given)
+def _pod_list(data: bytes) -> object:
+    return podresources.PodDecoder("socket").decode(data)
 
 
-def _allocatable(given: bytes) -> object:
-    return podresources.decode_allocatable(podresources._parse(pb.AllocatableResourcesResponse, given, "socket"))
+def _allocatable(data: bytes) -> object:
+    return podresources.decode_allocatable(podresources._parse(pb.AllocatableResourcesResponse, data, "socket"))
 
 
 _ASKED: pods.Quantities = {"cpu": "2", "memory": "1Gi", "gpu": 1, "hugepages-2Mi": "2Mi"}
@@ -167,7 +169,7 @@ _OBJECT = (msgspec.DecodeError, UnicodeError, RecursionError, ParseError)
 
 
 def _topology() -> bytes:
-    """An object of our exporter with everything in it."""
+    """Returns an object of our exporter with everything in it."""
     settings = configuration()
     machine = Machine(
         numa=tuple(
@@ -177,8 +179,8 @@ def _topology() -> bytes:
         devices=(DevicePlugin("gpu", (Device("g0", (0,)), Device("g1", (1,)))),),
     )
     kubelet = Kubelet(machine, settings)
-    held = Placement("app", None, False, 0b100, (MemoryBlock("memory", (0,), GI),), {"gpu": ("g0",)})
-    kubelet.hold("p", {"cpu": 1000}, {"c": held})
+    placement = Placement("app", None, False, 0b100, (MemoryBlock("memory", (0,), GI),), {"gpu": ("g0",)})
+    kubelet.hold("p", {"cpu": 1000}, {"c": placement})
     return msgspec.json.encode(exported(machine, settings, kubelet))
 
 
@@ -278,9 +280,11 @@ def _given() -> bytes:
 
 @cache
 def parsers() -> tuple[Parser, ...]:
-    """All of them, by name."""
+    """Returns all parsers by name."""
     topology = _topology()
-    named = {one["name"]: one["value"].encode() for one in msgspec.json.decode(topology)["attributes"]}
+    named = {
+        attribute["name"]: attribute["value"].encode() for attribute in msgspec.json.decode(topology)["attributes"]
+    }
     head = b"apiVersion: topowise.io/v1alpha1\nkind: "
     return (
         Parser("cpulist", _text(_cpus), (b"0-3,8,10-11\n\0", b"(null)", b"5")),
@@ -310,7 +314,7 @@ def parsers() -> tuple[Parser, ...]:
         Parser("holdings", _text(holdings.read), (named[attributes.HOLDINGS],)),
         Parser("kubelet attribute", _text(kubeletconfig.decode), (named[attributes.KUBELET_CONFIGURATION],)),
         Parser("kubelet file", _kubelet_configuration, (_KUBELET_YAML,)),
-        Parser("configz", lambda given: configz.decode(given, source="configz"), (_CONFIGZ,)),
+        Parser("configz", lambda data: configz.decode(data, source="configz"), (_CONFIGZ,)),
         Parser("exporter configuration", _configuration(ExporterConfiguration), (head + b"ExporterConfiguration\n",)),
         Parser(
             "scheduler configuration",
@@ -322,9 +326,9 @@ def parsers() -> tuple[Parser, ...]:
             ),
         ),
         Parser("kubeconfig", _kubeconfig, (_KUBECONFIG,)),
-        Parser("cpu state", lambda given: state_files.parse_cpu_state(given, "file"), (_CPU_STATE,)),
-        Parser("memory state", lambda given: state_files.parse_memory_state(given, "file"), (_MEMORY_STATE,)),
-        Parser("device checkpoint", lambda given: device_checkpoint.parse(given, "file"), (_DEVICE_CHECKPOINT,)),
+        Parser("cpu state", lambda data: state_files.parse_cpu_state(data, "file"), (_CPU_STATE,)),
+        Parser("memory state", lambda data: state_files.parse_memory_state(data, "file"), (_MEMORY_STATE,)),
+        Parser("device checkpoint", lambda data: device_checkpoint.parse(data, "file"), (_DEVICE_CHECKPOINT,)),
         Parser("podresources list", _pod_list, (_listed(),)),
         Parser("podresources allocatable", _allocatable, (_given(),)),
         Parser("report", _report, (topology, _FOREIGN_TOPOLOGY), _OBJECT),

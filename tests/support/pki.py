@@ -11,9 +11,9 @@ import pytest
 
 
 class Authority:
-    """A CA in `directory`. Skips the test that asks for it where there is no openssl.
+    """A CA in `directory`. Skips the test if openssl is not installed.
 
-    `bare`: without key identifiers and key usage, as those that EKS and MicroK8s made for years.
+    `bare`: without key identifiers and key usage, like the CAs that EKS and MicroK8s made for years.
     """
 
     def __init__(self, directory: Path, name: str, *, bare: bool = False) -> None:
@@ -27,14 +27,14 @@ class Authority:
         self._openssl(*_new_key(name, name), "-x509", *config, "-days", "2", "-out", f"{name}.crt")
 
     def subordinate(self, name: str) -> Authority:
-        """An intermediate CA, by which this one is not shown."""
-        made = Authority(self._directory / name, name)
+        """Returns an intermediate CA, whose chain does not include this CA."""
+        authority = Authority(self._directory / name, name)
         extensions = ["-addext", "basicConstraints=critical,CA:TRUE", "-out", f"{name}.csr"]
-        made._openssl("req", "-new", "-key", f"{name}.key", "-subj", f"/CN={name}", *extensions)
+        authority._openssl("req", "-new", "-key", f"{name}.key", "-subj", f"/CN={name}", *extensions)
         signing = ["-CA", str(self.certificate), "-CAkey", str(self._directory / f"{self._name}.key")]
         copied = ["-CAcreateserial", "-copy_extensions", "copy", "-days", "2", "-out", f"{name}.crt"]
-        made._openssl("x509", "-req", "-in", f"{name}.csr", *signing, *copied)
-        return made
+        authority._openssl("x509", "-req", "-in", f"{name}.csr", *signing, *copied)
+        return authority
 
     @property
     def certificate(self) -> Path:

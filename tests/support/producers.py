@@ -63,38 +63,38 @@ Amounts = dict[int, dict[str, int]]
 
 
 def allocatable(kubelet: Kubelet) -> Amounts:
-    """The kubelet's GetAllocatableResources, added up; a manager that is off lists nothing."""
-    found: Amounts = {numa_id: {} for numa_id in kubelet.node_ids}
+    """Returns the kubelet's GetAllocatableResources, added up; a manager that is off lists nothing."""
+    amounts: Amounts = {numa_id: {} for numa_id in kubelet.node_ids}
     for position, numa_id in enumerate(kubelet.node_ids):
-        mine = found[numa_id]
+        own = amounts[numa_id]
         if kubelet.cpu is not None:
-            mine["cpu"] = (kubelet.topology.numa_cpus[position] & ~kubelet.cpu.policy.reserved).bit_count()
+            own["cpu"] = (kubelet.topology.numa_cpus[position] & ~kubelet.cpu.policy.reserved).bit_count()
         if kubelet.memory is not None:
             for name, most in kubelet.memory.policy.allocatable.items():
                 if most[position]:
-                    mine[name] = most[position]
+                    own[name] = most[position]
         for name, table in kubelet.devices.tables.items():
             if count := (table.near[position] & table.healthy).bit_count():
-                mine[name] = count
-    return found
+                own[name] = count
+    return amounts
 
 
 def used(node: Node) -> Amounts:
     """What containers hold. A block of memory over several nodes counts in full on each, as RTE has it."""
     kubelet = node.kubelet
-    found: Amounts = {numa_id: Counter() for numa_id in kubelet.node_ids}
+    amounts: Amounts = {numa_id: Counter() for numa_id in kubelet.node_ids}
     for uid in node.pods:
         for placed in kubelet.placements(uid).values():
             for position, numa_id in enumerate(kubelet.node_ids):
                 cpus = (kubelet.topology.numa_cpus[position] & (placed.cpus or 0)).bit_count()
-                found[numa_id]["cpu"] += cpus
+                amounts[numa_id]["cpu"] += cpus
                 for name, ids in placed.devices.items():
                     table = kubelet.devices.tables[name]
-                    found[numa_id][name] += (table.select(ids) & table.near[position]).bit_count()
+                    amounts[numa_id][name] += (table.select(ids) & table.near[position]).bit_count()
             for block in placed.memory:
                 for numa_id in block.numa:
-                    found[numa_id][block.type] += block.size
-    return found
+                    amounts[numa_id][block.type] += block.size
+    return amounts
 
 
 def holds_locally(node: Node, uid: str) -> bool:
@@ -108,12 +108,12 @@ def holds_locally(node: Node, uid: str) -> bool:
 def capacity(machine: Machine) -> Amounts:
     """By /sys: CPUs, MemTotal with hugepages in it, hugepages."""
     return {
-        one.id: {
-            "cpu": sum(len(core.threads) for core in one.cores),
-            "memory": one.memory,
-            **{hugepages_resource(kib): kib * 1024 * count for kib, count in one.hugepages.items()},
+        node.id: {
+            "cpu": sum(len(core.threads) for core in node.cores),
+            "memory": node.memory,
+            **{hugepages_resource(kib): kib * 1024 * count for kib, count in node.hugepages.items()},
         }
-        for one in machine.nodes()
+        for node in machine.nodes()
     }
 
 
@@ -123,8 +123,8 @@ def policy_of(kubelet: Kubelet) -> tuple[str, str]:
 
 
 def _costs(machine: Machine, numa_id: int) -> list[Json]:
-    row = next(one.distances for one in machine.nodes() if one.id == numa_id)
-    return [{"name": nrt.zone_name(other), "value": cost} for other, cost in enumerate(row or ())]
+    row = next(node.distances for node in machine.nodes() if node.id == numa_id)
+    return [{"name": nrt.zone_name(neighbour), "value": cost} for neighbour, cost in enumerate(row or ())]
 
 
 def _zones(node: Node, rng: Random, *, floor: bool, fallback: str) -> list[Json]:
@@ -193,12 +193,12 @@ def rte(node: Node, rng: Random, method: str | None = "with-exclusive-resources"
 
 
 def _where(node: Node) -> dict[numaplacement.Container, int]:
-    found = {}
+    zones = {}
     for uid in node.pods:
         for container, placed in node.kubelet.placements(uid).items():
             if placed.numa and len(placed.numa) == 1 and holds_locally(node, uid):
-                found[(*node.name_of(uid), container)] = placed.numa[0]
-    return found
+                zones[(*node.name_of(uid), container)] = placed.numa[0]
+    return zones
 
 
 _LEGACY = {
@@ -249,28 +249,29 @@ def koordlet(
     policy, scope = policy_of(node.kubelet)
     zones = []
     details = []
-    for one in node.machine.nodes():
+    for numa in node.machine.nodes():
         pages = {
-            kib: kib * 1024 * count if hugepages else 0 for kib, count in {2048: 0, 1048576: 0, **one.hugepages}.items()
+            kib: kib * 1024 * count if hugepages else 0
+            for kib, count in {2048: 0, 1048576: 0, **numa.hugepages}.items()
         }
         totals = {
-            "cpu": decimal_si(sum(len(core.threads) for core in one.cores)),
+            "cpu": decimal_si(sum(len(core.threads) for core in numa.cores)),
             "hugepages-1Gi": binary_si(pages[1048576]),
             "hugepages-2Mi": binary_si(pages[2048]),
-            "memory": binary_si(one.memory - sum(pages.values())),
+            "memory": binary_si(numa.memory - sum(pages.values())),
         }
         resources = [{"name": name, **dict.fromkeys(_THREE, total)} for name, total in sorted(totals.items())]
         # MergeZoneList: other resources stay, at what is allocatable of them; costs and attributes do not.
         resources += [
-            {"name": other["name"], **dict.fromkeys(_THREE, other["allocatable"])}
-            for other in _resources(before, nrt.zone_name(one.id))
-            if other["name"] not in totals
+            {"name": resource["name"], **dict.fromkeys(_THREE, resource["allocatable"])}
+            for resource in _resources(before, nrt.zone_name(numa.id))
+            if resource["name"] not in totals
         ]
         resources.sort(key=lambda resource: str(resource["name"]))
-        zones.append({"name": nrt.zone_name(one.id), "type": "Node", "resources": resources})
+        zones.append({"name": nrt.zone_name(numa.id), "type": "Node", "resources": resources})
         details += [
-            {"id": cpu, "core": min(core.threads), "socket": core.socket, "node": one.id}
-            for core in one.cores
+            {"id": cpu, "core": min(core.threads), "socket": core.socket, "node": numa.id}
+            for core in numa.cores
             for cpu in core.threads
         ]
     metadata = {"name": "n1", **((before or {}).get("metadata") or {})}
@@ -280,7 +281,7 @@ def koordlet(
         "node.koordinator.sh/be-cpu-shared-pools": _compact(_pools(node.kubelet, 0)),
         "node.koordinator.sh/cpu-basic-info": _compact({"cpuModel": "XXX", "hyperThreadEnabled": True}),
         "node.koordinator.sh/cpu-shared-pools": _compact(_pools(node.kubelet, _bound(node))),
-        "node.koordinator.sh/cpu-topology": _compact({"detail": sorted(details, key=lambda one: one["id"])}),
+        "node.koordinator.sh/cpu-topology": _compact({"detail": sorted(details, key=lambda detail: detail["id"])}),
         "node.koordinator.sh/pod-cpu-allocs": _compact(_allocs(node) or None),
         "node.koordinator.sh/reservation": "{}",
         "node.koordinator.sh/system-qos-resource": "null",
@@ -305,9 +306,9 @@ _THREE = ("capacity", "allocatable", "available")
 def _resources(topology: Json | None, zone: str) -> list[Json]:
     return [
         resource
-        for one in (topology or {}).get("zones") or ()
-        if one["name"] == zone
-        for resource in one.get("resources") or ()
+        for zone_object in (topology or {}).get("zones") or ()
+        if zone_object["name"] == zone
+        for resource in zone_object.get("resources") or ()
     ]
 
 
@@ -316,11 +317,11 @@ def _compact(value: Any) -> str:
 
 
 def _bound(node: Node) -> int:
-    held = 0
+    bits = 0
     for uid in node.pods:
         for placed in node.kubelet.placements(uid).values():
-            held |= placed.cpus or 0
-    return held
+            bits |= placed.cpus or 0
+    return bits
 
 
 def _pools(kubelet: Kubelet, without: int) -> list[Json]:
@@ -332,11 +333,13 @@ def _pools(kubelet: Kubelet, without: int) -> list[Json]:
 
 
 def _allocs(node: Node) -> list[Json]:
-    found = []
+    allocations = []
     for uid in node.pods:
         cpus = _bound(node._replace(holding=[uid]))
         if cpus:
             namespace, name = node.name_of(uid)
             ids = cpuset.spell(members(cpus))
-            found.append({"namespace": namespace, "name": name, "uid": uid, "cpuset": ids, "managedByKubelet": True})
-    return found
+            allocations.append(
+                {"namespace": namespace, "name": name, "uid": uid, "cpuset": ids, "managedByKubelet": True}
+            )
+    return allocations

@@ -1,4 +1,4 @@
-"""Machines, kubelets with pods on them, and pods, as odd as the model allows: all from one seed."""
+"""Random machines, kubelets with pods, and pods, as odd as the model allows."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ from topowise_scheduler.kubelet.versions import version_of
 
 GI = 1 << 30
 GPU, NIC, FPGA = "x.io/gpu", "x.io/nic", "x.io/fpga"
-# Of each behaviour one; the newest that was run is the most thoroughly known.
+# A version for each behaviour; the newest recorded version twice.
 VERSIONS = ("v1.28.15", "v1.30.14", "v1.31.14", "v1.33.13", "v1.34.9", "v1.36.2", "v1.36.2", "v1.37.0", "v1.38.0")
 POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
 
 
 class Node(NamedTuple):
-    """A loaded kubelet, and one with the same hardware and devices without pods."""
+    """A loaded kubelet, and an empty kubelet with the same hardware and devices."""
 
     kubelet: Kubelet
     empty: Kubelet
 
 
 def node(rng: Random, policy: str | None = None, *, load: int | None = None) -> Node:
-    """A node with up to `load` pods."""
+    """Returns a node with up to `load` pods."""
     while True:
-        made = machine(rng)
-        config = configuration(rng, made, policy or rng.choice(POLICIES))
+        hardware = machine(rng)
+        config = configuration(rng, hardware, policy or rng.choice(POLICIES))
         checked = rng.random() < 0.7
         integers = rng.random() < 0.9
         version = version_of(rng.choice(VERSIONS))
         try:
-            kubelet = Kubelet(made, config, version=version, predicates=checked, integer_scores=integers)
+            kubelet = Kubelet(hardware, config, version=version, predicates=checked, integer_scores=integers)
         except (KubeletStartError, ConfigError):
             continue
         empty = kubelet.fork()
@@ -56,7 +56,7 @@ def node(rng: Random, policy: str | None = None, *, load: int | None = None) -> 
 
 
 def pod(rng: Random, uid: str = "new") -> pods.Pod:
-    """A pod; often Guaranteed, sometimes with init containers, sidecars and pod-level resources."""
+    """Returns a pod; often Guaranteed, sometimes with init containers, sidecars and pod-level resources."""
     guaranteed = rng.random() < 0.8
     steps = [_container(rng, f"c{number}", guaranteed) for number in range(rng.choice((1, 1, 1, 2, 2, 3)))]
     before = [
@@ -94,10 +94,12 @@ def machine(rng: Random) -> Machine:
     pages = rng.random() < 0.4
     numa = []
     for position, count in enumerate(cores):
-        made = []
+        cores_of_zone = []
         for core in range(first, first + count):
-            held = range(threads if even or rng.random() < 0.9 else 1)
-            made.append(Core(socket=position // per_socket, threads=tuple(core + total * one for one in held)))
+            thread_numbers = range(threads if even or rng.random() < 0.9 else 1)
+            cores_of_zone.append(
+                Core(socket=position // per_socket, threads=tuple(core + total * thread for thread in thread_numbers))
+            )
         first += count
         hugepages = {2048: rng.choice((0, 256, 512))} if pages else {}
         if pages and rng.random() < 0.3:
@@ -108,9 +110,11 @@ def machine(rng: Random) -> Machine:
                 memory=memory * GI
                 if even
                 else rng.choice((0, 3, 8, 20) if rng.random() < 0.3 else (5, 8, 20)) * GI + rng.randint(0, 3),
-                cores=tuple(made),
+                cores=tuple(cores_of_zone),
                 hugepages=hugepages,
-                distances=tuple(10 if one == position else rng.choice((12, 20, 20, 32)) for one in range(zones))
+                distances=tuple(
+                    10 if neighbour == position else rng.choice((12, 20, 20, 32)) for neighbour in range(zones)
+                )
                 if shown
                 else None,
             )
@@ -166,7 +170,7 @@ def configuration(rng: Random, machine: Machine, policy: str) -> KubeletConfigur
         fields["cpuManagerPolicyOptions"] = on
     if rng.random() < 0.85:
         fields["memoryManagerPolicy"] = "Static"
-        where = max(machine.numa, key=lambda one: (one.memory, rng.random()))
+        where = max(machine.numa, key=lambda node: (node.memory, rng.random()))
         fields["reservedMemory"] = (MemoryReservation(where.id, {"memory": "1Gi"}),)
     gates = {}
     if rng.random() < 0.08:

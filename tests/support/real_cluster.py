@@ -44,9 +44,13 @@ _WAITING: Final = 40
 
 
 def chart_configuration(prefix: str, **changed: Any) -> Json:
-    """The KubeSchedulerConfiguration that the chart installs, with the extender at `prefix`."""
+    """Returns the KubeSchedulerConfiguration that the chart installs, with the extender at `prefix`."""
     rendered = yaml.safe_load_all((_ROOT / "charts/kustomize/default/scheduler.yaml").read_text())
-    files = next(one["data"] for one in rendered if one["kind"] == "ConfigMap" and "kube-scheduler.yaml" in one["data"])
+    files = next(
+        document["data"]
+        for document in rendered
+        if document["kind"] == "ConfigMap" and "kube-scheduler.yaml" in document["data"]
+    )
     configuration: Json = yaml.safe_load(files["kube-scheduler.yaml"])
     configuration["extenders"][0]["urlPrefix"] = prefix
     return {**configuration, "leaderElection": {"leaderElect": False}, **changed}
@@ -65,7 +69,7 @@ def control_plane(**options: Sequence[str]) -> Iterator[ControlPlane]:
 
 
 def pod(name: str, cpu: str, **spec: Any) -> Json:
-    """Guaranteed, with one container of whole CPUs; `spec` is what it says beside."""
+    """Returns a Guaranteed pod with a container of whole CPUs; `spec` has further fields."""
     amounts = {"cpu": cpu, "memory": "1Gi"}
     container = {"name": "app", "image": "none", "resources": {"requests": amounts, "limits": amounts}}
     return {
@@ -77,9 +81,9 @@ def pod(name: str, cpu: str, **spec: Any) -> Json:
 
 
 class Cluster:
-    """An async context. `pairs` is how many replicas there are, each a service with a kube-scheduler of its own, of
-    which a lease chooses one; `extenders` is what kube-scheduler's configuration has instead of the services,
-    `settings` what that of the services has beside the usual."""
+    """An async context. `pairs` is the number of replicas, each a service with its own kube-scheduler; a lease elects
+    the active kube-scheduler. `extenders` replaces the services in kube-scheduler's configuration, `settings` adds
+    fields to the configuration of the services."""
 
     definitions: Sequence[Json] = _DEFINITIONS
     """The CRDs to install."""
@@ -120,7 +124,7 @@ class Cluster:
 
     @property
     def service(self) -> Service:
-        """The first one."""
+        """The first service."""
         return self.services[0]
 
     async def __aenter__(self) -> Self:
@@ -182,14 +186,14 @@ class Cluster:
                 "renewDeadline": "3s",
                 "retryPeriod": "1s",
             }
-        made = StockScheduler(
+        scheduler = StockScheduler(
             self.plane,
             chart_configuration(self.services[number].prefix, **changed),
             self._directory / f"kube-scheduler-{number}-{time.monotonic_ns()}",
             user=controlplane.ADMIN if self._pairs > 1 else stock_scheduler.USER,
         )
-        await asyncio.to_thread(made.__enter__)
-        self.schedulers[number] = made
+        await asyncio.to_thread(scheduler.__enter__)
+        self.schedulers[number] = scheduler
 
     async def stop_scheduler(self, number: int = 0) -> None:
         """Kills it."""
@@ -198,18 +202,18 @@ class Cluster:
     @property
     def scheduler_pid(self) -> int:
         """The id of the first kube-scheduler."""
-        made = self.schedulers[0]
-        assert isinstance(made, StockScheduler)
-        return made.pid
+        scheduler = self.schedulers[0]
+        assert isinstance(scheduler, StockScheduler)
+        return scheduler.pid
 
     async def leader(self) -> int:
-        """The number of the pair that decides: its service is asked most."""
-        asked = [await service.metrics(self.session) for service in self.services]
-        counts = [one.get('extender_request_duration_seconds_count{verb="filter"}', 0.0) for one in asked]
+        """Returns the number of the pair that decides: its service is asked most."""
+        metrics = [await service.metrics(self.session) for service in self.services]
+        counts = [samples.get('extender_request_duration_seconds_count{verb="filter"}', 0.0) for samples in metrics]
         return counts.index(max(counts))
 
     async def create(self, document: Json, path: str = PODS) -> None:
-        """One object, by default a pod."""
+        """Creates an object, by default a pod."""
         await self.api.request("POST", path, body=json.dumps(document).encode())
 
     async def pods(self) -> list[Any]:
@@ -219,12 +223,12 @@ class Cluster:
     async def phases(self) -> Counter[str]:
         """How many pods run, have ended, wait, and were refused."""
         return Counter(
-            "waiting" if not one["spec"].get("nodeName") else one["status"].get("reason") or one["status"]["phase"]
-            for one in await self.pods()
+            "waiting" if not pod["spec"].get("nodeName") else pod["status"].get("reason") or pod["status"]["phase"]
+            for pod in await self.pods()
         )
 
     async def settle(self, limit: float = 120.0, *, still: float = 3.0) -> Counter[str]:
-        """Until nothing moves for some seconds: a pod that waits is then one that nothing wakes any more."""
+        """Waits until nothing changes for some seconds: no event will wake a pod that still waits then."""
         last = Counter[str]()
 
         async def phases() -> Counter[str] | None:
@@ -277,12 +281,12 @@ class Cluster:
 
     async def waiting(self) -> list[Any]:
         """Pods without a node."""
-        return [one for one in await self.pods() if not one["spec"].get("nodeName")]
+        return [pod for pod in await self.pods() if not pod["spec"].get("nodeName")]
 
     async def assert_all_well(self) -> None:
         """No kubelet has refused a pod, and no pod waits beside room."""
         assert not self.refusals
-        left_out = {one["metadata"]["name"]: self.takers(one) for one in await self.waiting()}
+        left_out = {pod["metadata"]["name"]: self.takers(pod) for pod in await self.waiting()}
         assert not {name: takers for name, takers in left_out.items() if takers}
 
     def _service(self, number: int) -> Service:

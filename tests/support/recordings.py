@@ -23,7 +23,7 @@ from topowise_scheduler.kubelet.policy_options import OPTIONS, stages
 
 
 class Decision(NamedTuple):
-    """What the kubelet of one version made of one scenario."""
+    """The decision of a kubelet version about a scenario."""
 
     scenario: replay.Scenario
     version: str
@@ -31,14 +31,14 @@ class Decision(NamedTuple):
 
 
 class Mistake(NamedTuple):
-    """A version with one entry of its row changed to that of a neighbouring row."""
+    """A version with an entry of its row replaced by the entry of a neighbouring row."""
 
     what: str
     version: KubeletVersion
 
 
 def read(path: Path) -> Iterator[Decision]:
-    """All decisions of a recording, scenario by scenario."""
+    """Yields all decisions of a recording, scenario by scenario."""
     with lzma.open(path) as lines:
         for line in lines:
             recorded = json.loads(line)
@@ -48,7 +48,7 @@ def read(path: Path) -> Iterator[Decision]:
 
 
 def difference(decision: Decision, version: KubeletVersion | None = None) -> str:
-    """Where the model, as this version or as the recorded one, decides otherwise; "" if nowhere."""
+    """Returns the first difference between recording and model, as `version` or the recorded version; "" if none."""
     got = _replayed(decision.scenario, version or version_of(decision.version))
     want = decision.result
     for key in ("configError", "hang"):
@@ -63,14 +63,14 @@ def difference(decision: Decision, version: KubeletVersion | None = None) -> str
 
 def comparable(event: dict[str, Any]) -> dict[str, Any]:
     """An event without what is random in a kubelet: which of several missing devices or scalars is named first."""
-    found = {key: value for key, value in event.items() if key not in ("resource", "state")}
-    found["allReasons"] = sorted(found.get("allReasons") or ())
-    if len(found["allReasons"]) > 1:
-        del found["reason"], found["message"]
-    if "requested number of devices" in found.get("message", "") or "unhealthy devices" in found.get("message", ""):
-        del found["message"]
-        found["rejected"] = {**found["rejected"], "error": "devices"}
-    return found
+    fields = {key: value for key, value in event.items() if key not in ("resource", "state")}
+    fields["allReasons"] = sorted(fields.get("allReasons") or ())
+    if len(fields["allReasons"]) > 1:
+        del fields["reason"], fields["message"]
+    if "requested number of devices" in fields.get("message", "") or "unhealthy devices" in fields.get("message", ""):
+        del fields["message"]
+        fields["rejected"] = {**fields["rejected"], "error": "devices"}
+    return fields
 
 
 def mistakes(minor: int) -> Iterator[Mistake]:
@@ -85,8 +85,8 @@ def mistakes(minor: int) -> Iterator[Mistake]:
         for option in OPTIONS:
             stage = stages(neighbour).get(option.name)
             if stage != stages(minor).get(option.name):
-                others = tuple((name, kept) for name, kept in version.options if name != option.name)
-                planted = (*others, (option.name, stage)) if stage else others
+                remaining = tuple((name, since) for name, since in version.options if name != option.name)
+                planted = (*remaining, (option.name, stage)) if stage else remaining
                 yield Mistake(f"{option.name} {stage}", msgspec.structs.replace(version, options=planted))
         for gate, life in feature_gates.lives(neighbour).items():
             lives = dict(version.gates)
@@ -116,7 +116,8 @@ def _replayed(scenario: replay.Scenario, version: KubeletVersion) -> dict[str, A
 
 
 def _comparable_error(text: str | None, decision: Decision) -> str | None:
-    """How a kubelet hangs has no text. With several options that it refuses, it names a random one."""
+    """Returns the comparable part of an error: a hang has no text, and of several refused options the kubelet names
+    a random option."""
     if text is None or "140730" in text:
         return text and "hangs"
     config = decision.scenario.config

@@ -30,7 +30,7 @@ def _changed(**more: Any) -> KubeletConfiguration:
     return msgspec.structs.replace(STRICT, **more)
 
 
-# Of every kind that the API server knows; the kubelet has those that run.
+# Pods of every phase; the kubelet has the running pods.
 ALL_KINDS: Final = (
     pod("pinned", {"cpu": "4", "memory": "4Gi"}),
     pod("two", {"cpu": "2", "memory": "2Gi"}, {"cpu": "3", "memory": "2Gi"}),
@@ -66,7 +66,7 @@ def _plain(*ids: int, cores: int = 4, hugepages: dict[int, int] | None = None) -
             Node(numa_id, 16 * GIB, socket=rank, cores=cores, hugepages=hugepages or {})
             for rank, numa_id in enumerate(ids)
         ),
-        distances=tuple(tuple(10 if one == other else 21 for other in ids) for one in ids),
+        distances=tuple(tuple(10 if zone == neighbour else 21 for neighbour in ids) for zone in ids),
     )
 
 

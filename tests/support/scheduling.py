@@ -67,11 +67,11 @@ def counts(
     zones = (available,) if isinstance(available, str) else available
     named = {"topologyManagerPolicy": policy}
     if included is not None:
-        named["nodeTopologyPodsFingerprint"] = fingerprint.of(("default", one) for one in included)
+        named["nodeTopologyPodsFingerprint"] = fingerprint.of(("default", pod) for pod in included)
         named["nodeTopologyPodsFingerprintMethod"] = method
     vectors: dict[int, str] = {}
     if placed is not None:
-        where = {("default", one, "c"): zone for one, zone in placed.items()}
+        where = {("default", pod, "c"): zpod for pod, zpod in placed.items()}
         named[numaplacement.METADATA_ATTRIBUTE], vectors = numaplacement.encode(where, range(len(zones)))
     document = {
         "metadata": {"name": name, "resourceVersion": version},
@@ -94,14 +94,14 @@ def counts(
 
 
 def machine(zones: int = 2, cores: int = 4) -> Machine:
-    """A machine of 16 GiB and `cores` cores without siblings in each zone."""
+    """Returns a machine of 16 GiB and `cores` cores without siblings in each zone."""
     return Machine(
         numa=tuple(
             NumaNode(
                 id=zone,
                 memory=16 * GIB,
                 cores=tuple(Core(socket=zone, threads=(zone * cores + core,)) for core in range(cores)),
-                distances=tuple(10 if other == zone else 20 for other in range(zones)),
+                distances=tuple(10 if neighbour == zone else 20 for neighbour in range(zones)),
             )
             for zone in range(zones)
         )
@@ -109,7 +109,7 @@ def machine(zones: int = 2, cores: int = 4) -> Machine:
 
 
 def configuration(**changed: Any) -> KubeletConfiguration:
-    """All managers on; CPU 0 and a GiB of zone 0 are the system's."""
+    """Returns a configuration with all managers on; CPU 0 and a GiB of zone 0 are reserved for the system."""
     base = KubeletConfiguration(
         topologyManagerPolicy="single-numa-node",
         cpuManagerPolicy="static",
@@ -123,7 +123,7 @@ def configuration(**changed: Any) -> KubeletConfiguration:
 
 
 def kubelet(**changed: Any) -> Kubelet:
-    """The true node for `machine()`."""
+    """Returns the true node for `machine()`."""
     return Kubelet(machine(), configuration(**changed))
 
 
@@ -135,14 +135,14 @@ def exact(
     **changed: Any,
 ) -> nrt.NodeResourceTopology:
     """What our exporter publishes of a node; its pods have uids "uid-<name>" if nothing else is said."""
-    made = exported(machine(), configuration(**changed), node, name_of)
+    nrt_object = exported(machine(), configuration(**changed), node, name_of)
     return msgspec.structs.replace(
-        made, metadata=msgspec.structs.replace(made.metadata, name=name, resourceVersion=version)
+        nrt_object, metadata=msgspec.structs.replace(nrt_object.metadata, name=name, resourceVersion=version)
     )
 
 
 def pod(name: str, cpu: str = "2", memory: str = "1Gi", *, node: str = "", **fields: Any) -> dict[str, Any]:
-    """A Guaranteed pod of one container. `fields` go to metadata (annotations, labels, uid …), spec or status."""
+    """Returns a Guaranteed pod with a container. `fields` go to metadata (annotations, labels, …), spec or status."""
     amounts = {"cpu": cpu, "memory": memory}
     document: dict[str, Any] = {
         "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"},
@@ -162,7 +162,7 @@ _STATUS = ("phase", "reason", "nominatedNodeName", "conditions", "startTime")
 
 
 class NoApi(Api):
-    """Nobody is asked: the questions of a test must be answered without."""
+    """An API that must not be called."""
 
     def __init__(self) -> None:
         pass
@@ -203,7 +203,7 @@ class Service:
     def served(
         self, api: Api | None = None, observer: Observer | None = None, not_ready: NotReady = lambda: None
     ) -> dict[str, Verb]:
-        """All verbs of kube-scheduler's protocol."""
+        """Returns all verbs of kube-scheduler's protocol."""
         api = api or NoApi()
         return table(
             self.verbs(observer=observer, not_ready=not_ready),
@@ -213,7 +213,7 @@ class Service:
         )
 
     def fitting(self, most_reserved: int = 0) -> FitTogetherService:
-        """Whether pods fit at once."""
+        """Returns whether pods fit at once."""
         return FitTogetherService(self.ledger, self.answers, self.view, most_reserved=most_reserved, clock=self.clock)
 
     def report(self, topology: nrt.NodeResourceTopology) -> None:
@@ -223,7 +223,7 @@ class Service:
         self.ledger.reports.put(report.read_apart(apart, before=None if state is None else state.report))
 
     def put_node(self, name: str, spec: dict[str, Any] | None = None, **fields: Any) -> None:
-        """The watch of nodes brings one, ready unless said otherwise."""
+        """Applies a Node event, for a Ready node by default."""
         status = {
             "allocatable": fields.get("allocatable", {"cpu": "8", "memory": "64Gi", "pods": "110"}),
             "conditions": [{"type": "Ready", "status": fields.get("ready", "True")}],
@@ -232,7 +232,7 @@ class Service:
         self.nodes.apply("ADDED", self.nodes.decode(msgspec.json.encode(document)))
 
     def put(self, document: dict[str, Any], **options: Any) -> PodRecord:
-        """The watch of pods brings an object."""
+        """Applies a pod event of the watch."""
         record = self.records.decode(msgspec.json.encode(document))
         self.ledger.put_pod(record, **options)
         return record
@@ -247,11 +247,11 @@ class Service:
         return [(cpus & node.cpu.available).bit_count() for cpus in node.topology.numa_cpus]
 
     def question(self, document: dict[str, Any], *names: str) -> Question:
-        """A question that leaves no trace."""
+        """Returns a question whose evaluation leaves no trace."""
         return self.answers.question(pods.decode(msgspec.json.encode(document)), names, is_simulation=True)
 
     def fits(self, document: dict[str, Any], *names: str) -> list[str]:
-        """The nodes on which a pod would fit, without a trace."""
+        """Returns the nodes on which a pod would fit, without a trace."""
         verdicts = self.answers.verdicts(self.question(document, *names))
         return [name for name, outcome in zip(names, verdicts.outcomes.tolist(), strict=True) if outcome == 1]
 
@@ -264,15 +264,15 @@ WAITS: list[dict[str, str]] = [
         "message": f"0/1 nodes are available: 1 {refusals.NOT_NOW}.",
     }
 ]
-"""Conditions of a pod that waits because we refused it."""
+"""Conditions of a pod that waits after a refusal by topowise."""
 
 
 def full() -> Service:
-    """A service whose one node, n1, is taken whole by the pod "other"."""
-    made = Service()
-    made.report(counts("n1", "0", included=["other"]))
-    made.put(pod("other", "8", node="n1"))
-    return made
+    """Returns a service whose only node, n1, is fully allocated to the pod "other"."""
+    service = Service()
+    service.report(counts("n1", "0", included=["other"]))
+    service.put(pod("other", "8", node="n1"))
+    return service
 
 
 def sent(reply: Reply) -> Any:

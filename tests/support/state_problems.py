@@ -30,6 +30,6 @@ def memory_state_problem(kubelet: Kubelet, text: bytes) -> Problem | None:
     nodes = {node: dict.fromkeys(policy.total, MemoryAmounts(0, 0, 0)) for node in kubelet.all_node_ids}
     for position, node in enumerate(kubelet.node_ids):
         for name, total in policy.total.items():
-            kept = policy.system_reserved[position].get(name, 0)
-            nodes[node][name] = MemoryAmounts(total[position], kept, policy.allocatable[name][position])
+            reserved = policy.system_reserved[position].get(name, 0)
+            nodes[node][name] = MemoryAmounts(total[position], reserved, policy.allocatable[name][position])
     return memory_problem(text, policy="Static", nodes=nodes)

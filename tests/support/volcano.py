@@ -1,4 +1,4 @@
-"""Requests of Volcano's extender plug-in for tests: the recorded ones, with other pods and nodes put in."""
+"""Requests of Volcano's extender plug-in: recorded requests, with the pods and nodes of a test."""
 
 from __future__ import annotations
 
@@ -25,31 +25,33 @@ PENDING, ALLOCATED, PIPELINED, RUNNING, RELEASING = 1, 2, 4, 32, 64
 
 def task(pod: dict[str, Any], *, node: str = "", status: int = PENDING) -> dict[str, Any]:
     """TaskInfo of a pod."""
-    made: dict[str, Any] = copy.deepcopy(_SENT["task"])
+    document: dict[str, Any] = copy.deepcopy(_SENT["task"])
     meta = pod["metadata"]
-    made.update(UID=meta["uid"], Name=meta["name"], Namespace=meta["namespace"], NodeName=node, Status=status, Pod=pod)
+    document.update(
+        UID=meta["uid"], Name=meta["name"], Namespace=meta["namespace"], NodeName=node, Status=status, Pod=pod
+    )
     if status == ALLOCATED:
         # As Statement.Allocate does.
-        made["Pod"] = {**pod, "spec": {**pod["spec"], "nodeName": node}}
-    return made
+        document["Pod"] = {**pod, "spec": {**pod["spec"], "nodeName": node}}
+    return document
 
 
 def node_info(name: str, tasks: Iterable[dict[str, Any]] = ()) -> dict[str, Any]:
     """NodeInfo of a node."""
-    made: dict[str, Any] = copy.deepcopy(_SENT["node"])
-    made["Name"] = made["Node"]["metadata"]["name"] = name
-    made["Tasks"] = {one["UID"]: one for one in tasks}
-    return made
+    document: dict[str, Any] = copy.deepcopy(_SENT["node"])
+    document["Name"] = document["Node"]["metadata"]["name"] = name
+    document["Tasks"] = {task_of_node["UID"]: task_of_node for task_of_node in tasks}
+    return document
 
 
 def serving(
     service: Service, *, strategy: str = "NUMAAware", weight: int = 1, not_ready: NotReady = lambda: None
 ) -> dict[str, Verb]:
-    """The verbs put together as the daemon does."""
+    """Returns the verbs put together as the daemon does."""
     allocations = Allocations(service.ledger, service.clock, 30.0)
     victims = Victims(service.ledger, allocations, Budgets())
-    made = strategies.make(strategy, {}, Scoring())
-    return table(Verbs(service.answers, service.records, allocations, victims, made, weight, not_ready))
+    chosen = strategies.make(strategy, {}, Scoring())
+    return table(Verbs(service.answers, service.records, allocations, victims, chosen, weight, not_ready))
 
 
 class Volcano:
@@ -59,12 +61,12 @@ class Volcano:
         self._verbs = serving(service, **options)
 
     def ask(self, verb: str, document: Any) -> Any:
-        asked = self._verbs[verb].now
-        assert asked is not None
-        return sent(asked(json.dumps(document).encode()))
+        handled = self._verbs[verb].now
+        assert handled is not None
+        return sent(handled(json.dumps(document).encode()))
 
     def predicate(self, pod: dict[str, Any], name: str) -> tuple[int, str]:
-        """The code and the words."""
+        """Returns the status code and the message."""
         answer = self.ask("predicate", {"task": task(pod), "node": node_info(name)})
         return answer["code"], answer["status"]
 
@@ -83,8 +85,8 @@ class Volcano:
         return str(self.ask("deallocateFunc", {"task": task(pod, node=name, status=status)})["errorMessage"])
 
     def evictable(self, pod: dict[str, Any], name: str, *evictees: dict[str, Any]) -> tuple[int, list[str]]:
-        """The vote and the names of the victims."""
-        offered = [task(one, node=name, status=RUNNING) for one in evictees]
+        """Returns the vote and the names of the victims."""
+        offered = [task(evictee, node=name, status=RUNNING) for evictee in evictees]
         answer = self.ask("preemptable", {"evictor": task(pod), "evictees": offered})
-        assert all(one in offered for one in answer["victims"])
-        return answer["status"], [one["Name"] for one in answer["victims"]]
+        assert all(victim in offered for victim in answer["victims"])
+        return answer["status"], [victim["Name"] for victim in answer["victims"]]

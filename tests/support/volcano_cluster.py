@@ -1,11 +1,11 @@
 """A cluster whose pods a real volcano-scheduler places, with the recipe's configuration, on a real API server.
 
-There is no volcano-controller-manager, so what it does is done here: queues are opened, and a pod that is in no group
-gets a PodGroup of its own. Those PodGroups say nothing of `minResources`: with it, the action `enqueue` would leave
-jobs out by sums before anybody is asked for a node.
+This module replaces volcano-controller-manager: it opens queues, and makes a PodGroup for a pod without a group. The
+PodGroups have no `minResources`, with which the action `enqueue` would exclude jobs by sums before any call of the
+extender.
 
-volcano-scheduler is looked for beside etcd and kube-apiserver, Volcano's CRDs (config/crd/volcano/bases of its sources)
-in `$VOLCANO_CRDS` or in the folder volcano-crds beside that of the binaries.
+volcano-scheduler must be beside etcd and kube-apiserver, Volcano's CRDs (config/crd/volcano/bases of its sources) in
+`$VOLCANO_CRDS` or in the directory volcano-crds beside the directory of the binaries.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ QUEUES: Final = "/apis/scheduling.volcano.sh/v1beta1/queues"
 POD_GROUPS: Final = "/apis/scheduling.volcano.sh/v1beta1/namespaces/default/podgroups"
 _RECIPES: Final = Path(__file__).parents[2] / "charts" / "topowise" / "recipes" / "volcano"
 _API_VERSION: Final = "scheduling.volcano.sh/v1beta1"
-# Volcano's default is a second; nobody but the test waits for it.
+# Volcano's default is a second; a shorter period only shortens the test.
 _PERIOD: Final = "300ms"
 
 ASSETS: Final = controlplane.assets(BINARY)
@@ -65,22 +65,22 @@ MISSING: Final = (
 
 
 def configuration(prefix: str, *, extender: bool, numa_aware: bool, reclaims: bool, actions: str = "") -> Json:
-    """The recipe's volcano-scheduler.conf, with our service at `prefix`. `reclaims`: changed as the documentation says,
-    for our say in whom the action reclaim evicts."""
-    made: Json = yaml.safe_load((_RECIPES / "volcano-scheduler.conf").read_text())
-    first, second = (tier["plugins"] for tier in made["tiers"])
-    asking = next(one for one in first if one["name"] == "extender")
+    """Returns the recipe's volcano-scheduler.conf, with the service at `prefix`. `reclaims`: changed as documented, so
+    that the service takes part in the choice of victims of the action reclaim."""
+    document: Json = yaml.safe_load((_RECIPES / "volcano-scheduler.conf").read_text())
+    first, second = (tier["plugins"] for tier in document["tiers"])
+    asking = next(plugin for plugin in first if plugin["name"] == "extender")
     asking["arguments"]["extender.urlPrefix"] = f"{prefix}/volcano"
     if reclaims:
-        next(one for one in first if one["name"] == "gang")["enableReclaimable"] = False
-        shares = next(one for one in second if one["name"] == "proportion")
+        next(plugin for plugin in first if plugin["name"] == "gang")["enableReclaimable"] = False
+        shares = next(plugin for plugin in second if plugin["name"] == "proportion")
         second.remove(shares)
         first.insert(first.index(asking), shares)
     if not extender:
         first.remove(asking)
     if numa_aware:
         second.append({"name": "numa-aware", "arguments": {"weight": 10}})
-    return {**made, **({"actions": actions} if actions else {})}
+    return {**document, **({"actions": actions} if actions else {})}
 
 
 class VolcanoScheduler:
@@ -157,12 +157,12 @@ class VolcanoCluster(Cluster):
             reclaims=self._reclaims,
             actions=self._actions,
         )
-        made = VolcanoScheduler(self.plane, document, self._directory / f"{BINARY}-{time.monotonic_ns()}")
-        await asyncio.to_thread(made.__enter__)
-        self.schedulers[number] = made
+        scheduler = VolcanoScheduler(self.plane, document, self._directory / f"{BINARY}-{time.monotonic_ns()}")
+        await asyncio.to_thread(scheduler.__enter__)
+        self.schedulers[number] = scheduler
 
     async def create(self, document: Json, path: str = PODS) -> None:
-        """One object. A pod of no group gets one of its own, as Volcano's controller makes it."""
+        """Creates an object. A pod without a group gets its own PodGroup, as Volcano's controller makes it."""
         if path == PODS:
             document = {**document, "spec": {**document["spec"], "schedulerName": SCHEDULER}}
             meta = document["metadata"]
@@ -197,15 +197,15 @@ class VolcanoCluster(Cluster):
             await self.create({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
 
     async def groups(self) -> dict[str, list[Json]]:
-        """The pods of each PodGroup."""
-        made: dict[str, list[Json]] = defaultdict(list)
-        for one in await self.pods():
-            made[one["metadata"]["annotations"][GROUP]].append(one)
-        return made
+        """Returns the pods of each PodGroup."""
+        by_group: dict[str, list[Json]] = defaultdict(list)
+        for pod in await self.pods():
+            by_group[pod["metadata"]["annotations"][GROUP]].append(pod)
+        return by_group
 
     def takes_all(self, waiting: list[Json]) -> bool:
-        """Whether the kubelets, in their true state, would admit these equal pods together."""
-        equal = [pods.decode(json.dumps(one).encode()) for one in waiting]
+        """Returns whether the kubelets, in their true state, would admit these equal pods together."""
+        equal = [pods.decode(json.dumps(pod).encode()) for pod in waiting]
         named = {name for name, amount in pods.needs(equal[0]).requests.items() if amount > 0}
         for node in self.fleet.nodes.values():
             if named <= node.kubelet.allocatable().keys():
@@ -213,11 +213,11 @@ class VolcanoCluster(Cluster):
         return not equal
 
     async def divided(self) -> dict[str, str]:
-        """PodGroups of which some pods have a node and others have not."""
+        """Returns the PodGroups with some assigned and some unassigned pods."""
         return {
             name: f"{bound} of {len(members)}"
             for name, members in (await self.groups()).items()
-            if 0 < (bound := sum(bool(one["spec"].get("nodeName")) for one in members)) < len(members)
+            if 0 < (bound := sum(bool(member["spec"].get("nodeName")) for member in members)) < len(members)
         }
 
     async def assert_all_well(self) -> None:
@@ -227,7 +227,7 @@ class VolcanoCluster(Cluster):
         waiting = {
             name: members
             for name, members in (await self.groups()).items()
-            if not any(one["spec"].get("nodeName") for one in members)
+            if not any(member["spec"].get("nodeName") for member in members)
         }
         assert not [name for name, members in waiting.items() if self.takes_all(members)]
 
@@ -235,8 +235,8 @@ class VolcanoCluster(Cluster):
         """What Volcano says of the pods that wait."""
         return Counter(
             condition.get("message", "")
-            for one in await self.waiting()
-            for condition in one["status"].get("conditions") or ()
+            for pod in await self.waiting()
+            for condition in pod["status"].get("conditions") or ()
             if condition["type"] == "PodScheduled"
         )
 
@@ -258,7 +258,7 @@ class VolcanoCluster(Cluster):
                 await self.api.request("POST", QUEUES, body=json.dumps(queue).encode())
                 break
             except ApiError as exc:
-                # The cluster before this one may have left the queue; the definition may not be served yet.
+                # An earlier cluster may have left the queue; the CRD may not be served yet.
                 if exc.status == 409:
                     break
                 if exc.status != 404 or time.monotonic() > deadline:

@@ -22,10 +22,10 @@ def _with(**more: Any) -> KubeletConfiguration:
 
 
 def _asked(name: str, policy: str, *containers: dict[str, str]) -> dict[str, Any]:
-    one = question(name, *containers)
+    manifest = question(name, *containers)
     if policy:
-        one["metadata"]["annotations"] = {POLICY: policy}
-    return one
+        manifest["metadata"]["annotations"] = {POLICY: policy}
+    return manifest
 
 
 def _questions(policy: str) -> tuple[dict[str, Any], ...]:
@@ -78,6 +78,6 @@ SCENES: Final[dict[str, Scene]] = {
     ),
 }
 
-# What Volcano has sent and believes to be taken: of pods that the kubelet has, and of one that has not come yet.
+# CPUs that Volcano believes allocated: of pods that the kubelet has, and of a pod that has not arrived yet.
 SENT: Final = (("pinned", "1-6"), ("fraction", ""))
 ON_ITS_WAY: Final = ("coming", "8-9")

@@ -1,9 +1,9 @@
-"""Decisions on simulated time: a full cluster, everything that happens on it late by a random while, and the truth.
+"""Decisions on simulated time: a full cluster whose events reach the service with random delays.
 
-Each node's kubelet is the one-node model. What it does reaches the ledger as it would through the API: pods' events,
-reports, the end of a pod that its kubelet knows first. Counted are pods that a kubelet refused after we had said yes,
-and questions that were answered with no although a node would take the pod once all that is on its way there has come;
-and pods of which the ledger is certain where they lie, before a report tells, and that lie elsewhere.
+Each node's kubelet is the kubelet model. Its actions reach the ledger as through the API: events of pods, reports, and
+ends of pods that the kubelet knows first. The simulation counts three kinds of wrong answers: a kubelet refuses a pod
+after a positive answer; a negative answer although a node would admit the pod after all pods on their way; and a
+placement that the ledger holds for certain before a report, but that is wrong.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from scheduling import Service, exact, kubelet, pod
+from scheduling import Service, exact, kubelet
+from scheduling import pod as manifest
 from topowise import pods
 from topowise_scheduler.cluster.node.bookings import BookingState
 from topowise_scheduler.cluster.node.possible_placements import position_of
@@ -38,7 +39,7 @@ class _Pod(msgspec.Struct):
         return str(self.document["metadata"]["uid"])
 
     def on(self, node: str, **fields: Any) -> dict[str, Any]:
-        """The pod as bound to a node."""
+        """Returns the pod as bound to a node."""
         return {
             **self.document,
             "spec": {**self.document["spec"], "nodeName": node},
@@ -47,8 +48,8 @@ class _Pod(msgspec.Struct):
 
 
 class Simulation:
-    """`run` plays a minute and a quarter. `foreign` is the share of pods that somebody else binds. Reports of late
-    exporters come up to half a minute after what they tell of."""
+    """`run` plays 75 seconds. `foreign` is the share of pods that another scheduler binds. Reports of `late` exporters
+    are up to 30 seconds late."""
 
     def __init__(self, seed: int, *, nodes: int = 3, pods: int = 150, foreign: float = 0.0, late: bool = False) -> None:
         self._late: set[str] | None = set() if late else None
@@ -73,24 +74,24 @@ class Simulation:
         service = self.service
         for name in self._names:
             service.report(exact(self._truth[name], str(next(self._versions)), name))
-        for number, one in enumerate(self._pods):
-            self._later(0.2 * number, lambda one=one: self._waiting.append(one))
+        for number, pod in enumerate(self._pods):
+            self._later(0.2 * number, lambda pod=pod: self._waiting.append(pod))
         self._later(0.0, self._try_all)
         self._later(1.0, self._tick)
         while self._events and service.clock.now < _HORIZON_S:
-            at, _, what = heapq.heappop(self._events)
+            at, _, action = heapq.heappop(self._events)
             service.clock.now = max(service.clock.now, at)
-            what()
+            action()
         self.left = len(self._waiting)
 
     # What happens
 
     def _make(self, number: int) -> _Pod:
         cpus, gib = self._random.choice((1, 1, 2, 2, 3, 4)), self._random.choice((1, 1, 2, 6))
-        return _Pod(pod(f"p{number}", str(cpus), f"{gib}Gi"), self._random.uniform(1, 12))
+        return _Pod(manifest(f"p{number}", str(cpus), f"{gib}Gi"), self._random.uniform(1, 12))
 
-    def _later(self, seconds: float, what: Callable[[], None]) -> None:
-        heapq.heappush(self._events, (self.service.clock.now + seconds, next(self._sequence), what))
+    def _later(self, seconds: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (self.service.clock.now + seconds, next(self._sequence), action))
 
     def _between(self, least: float, most: float) -> float:
         return self._random.uniform(least, most)
@@ -100,29 +101,29 @@ class Simulation:
         self._later(1.0, self._tick)
 
     def _try_all(self) -> None:
-        for one in self._waiting[:_TRIED]:
+        for pod in self._waiting[:_TRIED]:
             if self._random.random() < self._foreign:
                 name = self._random.choice(self._names)
-                self._waiting.remove(one)
-                self._later(0.0, lambda one=one, name=name: self._bound(one, name, is_ours=False))
+                self._waiting.remove(pod)
+                self._later(0.0, lambda pod=pod, name=name: self._bound(pod, name, is_ours=False))
             else:
-                self._try(one)
+                self._try(pod)
         self._later(_RETRY_S, self._try_all)
 
-    def _try(self, one: _Pod) -> None:
+    def _try(self, pod: _Pod) -> None:
         for name in self._names:
             self._look_for_misplaced(name)
         answers = self.service.answers
-        asked = answers.question(pods.decode(msgspec.json.encode(one.document)), self._names)
+        question = answers.question(pods.decode(msgspec.json.encode(pod.document)), self._names)
         self.decisions += 1
-        fits = answers.verdicts(asked).outcomes == 1
+        fits = answers.verdicts(question).outcomes == 1
         if not fits.any():
-            self.wrongly_waiting += any(self._would_take(name, one) for name in self._names)
+            self.wrongly_waiting += any(self._would_take(name, pod) for name in self._names)
             return
-        at = int(np.argmax(np.where(fits, answers.scores(asked), -1)))
-        answers.expect(asked, at)
-        self._waiting.remove(one)
-        self._later(self._between(0.0, 0.1), lambda: self._bind(one, asked.record, self._names[at]))
+        at = int(np.argmax(np.where(fits, answers.scores(question), -1)))
+        answers.expect(question, at)
+        self._waiting.remove(pod)
+        self._later(self._between(0.0, 0.1), lambda: self._bind(pod, question.record, self._names[at]))
 
     def _look_for_misplaced(self, name: str) -> None:
         node_state, truth = self.service.ledger.node_states.of(name), self._truth[name]
@@ -137,48 +138,48 @@ class Simulation:
                 predicted = position_of(node_state.kubelet, node_state.kubelet.placements(uid))
                 self.misplaced |= {uid} if position_of(truth, truth.placements(uid)) != predicted else set()
 
-    def _would_take(self, name: str, one: _Pod) -> bool:
+    def _would_take(self, name: str, pod: _Pod) -> bool:
         node = self._truth[name].fork()
         expected = [booking.record.uid for booking in self._bookings(name) if booking.record.uid not in node.active]
         for uid in expected:
-            other = next(each for each in self._pods if each.uid == uid)
-            node.admit(pods.decode(msgspec.json.encode(other.document)))
-        return node.admit(pods.decode(msgspec.json.encode(one.document))).admitted
+            reserved = next(each for each in self._pods if each.uid == uid)
+            node.admit(pods.decode(msgspec.json.encode(reserved.document)))
+        return node.admit(pods.decode(msgspec.json.encode(pod.document))).admitted
 
     def _bookings(self, name: str) -> list[Any]:
         node_state = self.service.ledger.node_states.of(name)
         assert node_state is not None
         return list(node_state.history.entries())
 
-    def _bind(self, one: _Pod, record: PodRecord, name: str) -> None:
+    def _bind(self, pod: _Pod, record: PodRecord, name: str) -> None:
         assert record.needs is not None
         if self.service.ledger.reservations.assume(record, record.needs, name):
-            self._waiting.append(one)
+            self._waiting.append(pod)
             return
-        self._bound(one, name, is_ours=True)
+        self._bound(pod, name, is_ours=True)
 
-    def _bound(self, one: _Pod, name: str, *, is_ours: bool) -> None:
-        self._later(self._between(0.0, 0.03), lambda: self.service.put(one.on(name)) and None)
-        # Its kubelet takes one pod after the other, in the order of the API server.
+    def _bound(self, pod: _Pod, name: str, *, is_ours: bool) -> None:
+        self._later(self._between(0.0, 0.03), lambda: self.service.put(pod.on(name)) and None)
+        # The kubelet admits pods serially, in the order of the API server.
         start = max(self._busy_until[name], self.service.clock.now + 0.02)
         self._busy_until[name] = start + self._between(0.005, 0.15)
-        self._later(self._busy_until[name] - self.service.clock.now, lambda: self._admit(one, name, is_ours=is_ours))
+        self._later(self._busy_until[name] - self.service.clock.now, lambda: self._admit(pod, name, is_ours=is_ours))
 
-    def _admit(self, one: _Pod, name: str, *, is_ours: bool) -> None:
-        if not self._truth[name].admit(pods.decode(msgspec.json.encode(one.document))).admitted:
+    def _admit(self, pod: _Pod, name: str, *, is_ours: bool) -> None:
+        if not self._truth[name].admit(pods.decode(msgspec.json.encode(pod.document))).admitted:
             self.refused += is_ours
             self.foreign_refused += not is_ours
-            failed = one.on(name, phase="Failed", reason="TopologyAffinityError")
+            failed = pod.on(name, phase="Failed", reason="TopologyAffinityError")
             self._later(self._between(0.04, 0.3), lambda: self.service.put(failed) and None)
             return
-        runs = one.on(name, phase="Running", startTime="2026-01-01T00:00:00Z")
+        runs = pod.on(name, phase="Running", startTime="2026-01-01T00:00:00Z")
         self._later(self._between(0.04, 0.3), lambda: self.service.put(runs) and None)
         self._later(self._between(0.01, 0.3), lambda: self._report(name))
-        self._later(one.lifetime, lambda: self._end(one, name))
+        self._later(pod.lifetime, lambda: self._end(pod, name))
 
-    def _end(self, one: _Pod, name: str) -> None:
-        self._truth[name].remove(one.uid)
-        self._later(self._between(0.35, 1.5), lambda: self.service.ledger.drop_pod(one.uid))
+    def _end(self, pod: _Pod, name: str) -> None:
+        self._truth[name].remove(pod.uid)
+        self._later(self._between(0.35, 1.5), lambda: self.service.ledger.drop_pod(pod.uid))
         self._later(self._between(0.1, 1.0), lambda: self._report(name))
 
     def _report(self, name: str) -> None:
@@ -191,5 +192,5 @@ class Simulation:
     def _report_now(self, name: str) -> None:
         if self._late is not None:
             self._late.discard(name)
-        made = exact(self._truth[name], str(next(self._versions)), name)
-        self._later(0.05, lambda: self.service.report(made))
+        report = exact(self._truth[name], str(next(self._versions)), name)
+        self._later(0.05, lambda: self.service.report(report))

@@ -1,7 +1,6 @@
-"""How long the event loop was kept from its other work.
+"""Measures how long a callback blocks the event loop.
 
-Counted in CPU time of the loop's thread: on a machine that others keep busy too a turn takes longer on the wall, but
-not longer of the CPU.
+The unit is CPU time of the loop's thread, which a busy machine does not lengthen.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ async def watchdog() -> AsyncIterator[Watchdog]:
     try:
         yield dog
     finally:
-        # Whoever was last has its turn measured too.
+        # Measures the last callback too.
         await asyncio.sleep(0)
         task.cancel()
 

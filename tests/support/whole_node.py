@@ -1,7 +1,7 @@
-"""A node with everything on it: emulated kubelet, exporter, scheduler service, and kube-scheduler's cycles.
+"""A whole node: emulated kubelet, exporter, scheduler service, and kube-scheduler's cycles.
 
-Two NUMA nodes of six CPUs, of which the first has one for the system, and of two GPUs each. The kubelet and the
-exporter are processes that can be killed; or they are hollow, where other exporters than ours are wanted.
+The node has two NUMA nodes with six CPUs and two GPUs each; CPU 0 is reserved for the system. The kubelet and the
+exporter are processes that a test can kill, or hollow, for tests of other exporters.
 """
 
 from __future__ import annotations
@@ -91,12 +91,12 @@ class WholeNode:
 
     def phase(self, name: str) -> str:
         """Of a pod; "" if it is gone."""
-        found = (one for one in self.server.store.objects("pods") if one["metadata"]["name"] == name)
-        return next((one["status"].get("phase", "Pending") for one in found), "")
+        named = (document for document in self.server.store.objects("pods") if document["metadata"]["name"] == name)
+        return next((document["status"].get("phase", "Pending") for document in named), "")
 
     def is_bound(self, name: str) -> bool:
-        found = (one for one in self.server.store.objects("pods") if one["metadata"]["name"] == name)
-        return any(one["spec"].get("nodeName") for one in found)
+        named = (document for document in self.server.store.objects("pods") if document["metadata"]["name"] == name)
+        return any(document["spec"].get("nodeName") for document in named)
 
     async def becomes(self, name: str, phase: str) -> None:
         """Waits for it; a pod that is refused by its kubelet never becomes anything else."""
@@ -108,7 +108,7 @@ class WholeNode:
         for name in names:
             await self.api.request("DELETE", f"/api/v1/namespaces/default/pods/{name}")
         await assert_eventually(lambda: not any(map(self.phase, names)), within=LONG_S)
-        await assert_eventually(lambda: not set(names) & held(self.versions[-1]).keys(), within=LONG_S)
+        await assert_eventually(lambda: not set(names) & holdings_of(self.versions[-1]).keys(), within=LONG_S)
 
     async def predictions(self) -> Mapping[str, int]:
         """By outcome."""
@@ -128,18 +128,22 @@ def container(name: str, cpus: int, gpus: int = 0) -> Json:
 
 def attributes(topology: Json) -> dict[str, str]:
     """Of the object itself."""
-    return {one["name"]: one["value"] for one in topology.get("attributes", ())}
+    return {entry["name"]: entry["value"] for entry in topology.get("attributes", ())}
 
 
-def held(topology: Json) -> dict[str, list[Any]]:
+def holdings_of(topology: Json) -> dict[str, list[Any]]:
     """By pod what its containers hold."""
-    held = json.loads(attributes(topology).get("topowise.io/holdings", "[]"))
-    return {name: containers for _, name, containers, *_ in held}
+    holdings = json.loads(attributes(topology).get("topowise.io/holdings", "[]"))
+    return {name: containers for _, name, containers, *_ in holdings}
 
 
 def allocatable(topology: Json) -> dict[tuple[str, str], str]:
     """By zone and resource."""
-    return {(zone["name"], one["name"]): one["allocatable"] for zone in topology["zones"] for one in zone["resources"]}
+    return {
+        (zone["name"], resource["name"]): resource["allocatable"]
+        for zone in topology["zones"]
+        for resource in zone["resources"]
+    }
 
 
 @asynccontextmanager
@@ -170,7 +174,7 @@ async def whole_node(
         await assert_eventually(service.is_ready, within=LONG_S)
         scheduler = KubeScheduler(api, _SCHEDULER, Extender(session, service.prefix))
         watch = Reflector(api, nrt.PATH, msgspec.json.decode, node)
-        loops = [asyncio.create_task(one.run()) for one in (scheduler, watch)]
+        loops = [asyncio.create_task(runner.run()) for runner in (scheduler, watch)]
         stack.push_async_callback(asyncio.gather, *loops, return_exceptions=True)
         for loop in loops:
             stack.callback(loop.cancel)
@@ -189,8 +193,8 @@ async def _start_processes(
     kubeconfig = str(node.server.kubeconfig(directory / "kubeconfig"))
 
     async def start_kubelet(**options: str) -> None:
-        given = {"pause": f"{pause[0]}-{pause[1]}", **options}
-        arguments = [part for option, value in given.items() for part in (f"--{option}", value)]
+        switches = {"pause": f"{pause[0]}-{pause[1]}", **options}
+        arguments = [part for option, value in switches.items() for part in (f"--{option}", value)]
         node.kubelet = await start(
             "sandbox.kubelet", "--kubeconfig", kubeconfig, "--node", f"{NAME}={root}", *arguments
         )

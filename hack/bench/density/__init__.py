@@ -1,7 +1,7 @@
-"""Density: how many pods of a mix run on a cluster before one finds no place, and when none finds one any more.
+"""Density: how many pods of a mix a cluster runs before the first pod waits, and before all further pods wait.
 
-The same stream of pods is placed by each scheduler (schedulers.py) on clusters of the same machine cut into 1, 2, 4 and
-8 NUMA nodes. The kubelet, which has the last word, is the model of one node; nothing is estimated by what is measured.
+Each scheduler of schedulers.py gets the same stream of pods, on clusters of the same machine cut into 1, 2, 4 and 8
+NUMA nodes. The kubelet model of each node decides about admission.
 """
 
 from bench.density.measuring import measure

@@ -1,4 +1,4 @@
-"""Nodes that pods are put on, as their kubelets would: in one hand what each scheduler may look at."""
+"""A cluster of emulated nodes that admit pods as their kubelets would, with the views that schedulers have of it."""
 
 from __future__ import annotations
 
@@ -13,69 +13,49 @@ from topowise_scheduler.kubelet import Admission, Kubelet
 
 
 class Sums(NamedTuple):
-    """What kube-scheduler knows of nodes: (nodes,) by resource, CPUs in thousandths."""
+    """kube-scheduler's view of nodes: an array of shape (nodes,) per resource, CPUs in milli-CPUs."""
 
     allocatable: dict[str, NDArray[np.int64]]
     requested: dict[str, NDArray[np.int64]]
 
 
 class Cluster:
-    """Equal nodes, all empty at first. Pods come, and stay until they are removed."""
+    """Equal nodes, all empty at first. An admitted pod never ends."""
 
     def __init__(self, empty: Kubelet, count: int) -> None:
         self._kubelets = [empty.fork() for _ in range(count)]
         self.engine = Engine()
         for node, kubelet in enumerate(self._kubelets):
             self.engine.put(str(node), kubelet)
-        has = empty.allocatable()
+        allocatable = empty.allocatable()
         self.sums = Sums(
-            {name: np.full(count, amount, np.int64) for name, amount in has.items()},
-            {name: np.zeros(count, np.int64) for name in has},
+            {name: np.full(count, amount, np.int64) for name, amount in allocatable.items()},
+            {name: np.zeros(count, np.int64) for name in allocatable},
         )
-        self._number = 0
-        self._running: dict[str, tuple[Needs, int]] = {}
+        self._sent = 0
 
-    @property
-    def kubelets(self) -> dict[int, Kubelet]:
-        """The nodes themselves, for whoever may look at all of it."""
-        return dict(enumerate(self._kubelets))
-
-    def __len__(self) -> int:
-        return len(self._kubelets)
-
-    def send(self, needs: Needs, node: int, uid: str = "") -> Admission:
-        """The kubelet of the node decides; what it admits stays. Only who names a pod can remove it."""
+    def send(self, needs: Needs, node: int) -> Admission:
+        """Asks the node's kubelet to admit a new pod, and returns its answer."""
         kubelet = self._kubelets[node]
-        self._number += 1
-        uid = uid or f"pod-{self._number}"
-        admission = kubelet.admit_view(kubelet.view(uid, needs))
+        self._sent += 1
+        admission = kubelet.admit_view(kubelet.view(f"pod-{self._sent}", needs))
         if admission.admitted:
-            self._running[uid] = needs, node
-            self._changed(needs, node, 1)
+            self.engine.put(str(node), kubelet)
+            for name, amount in {**needs.requests, "pods": 1}.items():
+                self.sums.requested[name][node] += amount
         return admission
 
-    def remove(self, uid: str) -> None:
-        """A pod that runs has ended."""
-        needs, node = self._running.pop(uid)
-        self._kubelets[node].remove(uid)
-        self._changed(needs, node, -1)
-
     def share(self, resource: str) -> float:
-        """Of a resource in use; 0 where the nodes have none."""
-        has = int(self.sums.allocatable[resource].sum()) if resource in self.sums.allocatable else 0
-        return int(self.sums.requested[resource].sum()) / has if has else 0.0
+        """Returns the share of a resource that is in use; 0 if the nodes have none."""
+        allocatable = int(self.sums.allocatable[resource].sum()) if resource in self.sums.allocatable else 0
+        return int(self.sums.requested[resource].sum()) / allocatable if allocatable else 0.0
 
     def zones_of(self, admission: Admission) -> int:
-        """On how many NUMA nodes the pod's CPUs and memory lie; 0 for one that has none of its own."""
+        """Returns how many NUMA nodes hold the pod's exclusive CPUs and memory; 0 for a pod without any."""
         numa_cpus = self._kubelets[0].topology.numa_cpus
-        found: set[int] = set()
-        for placed in admission.placements.values():
-            cpus = placed.cpus or 0
-            found.update(zone for zone, mine in enumerate(numa_cpus) if cpus & mine)
-            found.update(zone for block in placed.memory for zone in block.numa)
-        return len(found)
-
-    def _changed(self, needs: Needs, node: int, pods: int) -> None:
-        self.engine.put(str(node), self._kubelets[node])
-        for name, amount in {**needs.requests, "pods": 1}.items():
-            self.sums.requested[name][node] += pods * amount
+        zones: set[int] = set()
+        for placement in admission.placements.values():
+            cpus = placement.cpus or 0
+            zones.update(zone for zone, zone_cpus in enumerate(numa_cpus) if cpus & zone_cpus)
+            zones.update(zone for block in placement.memory for zone in block.numa)
+        return len(zones)

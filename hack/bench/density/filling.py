@@ -1,4 +1,4 @@
-"""One cluster filled by one scheduler with a mix's pods: until none gets in any more, or with the same for all."""
+"""Fills a cluster with the pods of a mix until no further pod is admitted."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from random import Random
 
 from bench.density.cluster import Cluster
 from bench.density.schedulers import Scheduler
-from bench.results import Filled, Offered
+from bench.results import Filled
 from topowise.pods import Needs
 
 
 class Stream:
-    """Pods in random order, the same for all who have seen no pod refused. A shape may be left out from then on."""
+    """A random order of pods, equal for equal seeds until shapes are excluded."""
 
     def __init__(self, counts: Sequence[int], seed: int) -> None:
         self._rng = Random(seed)
@@ -20,11 +20,11 @@ class Stream:
         self._shapes = list(range(len(counts)))
 
     def next(self) -> int:
-        """The number of a shape."""
+        """Returns the index of the next pod's shape."""
         return self._rng.choices(self._shapes, self._counts)[0]
 
     def only(self, shapes: set[int]) -> None:
-        """From now on no others."""
+        """Restricts the stream to `shapes` from now on."""
         chosen = sorted(shapes)
         self._counts = [self._counts[self._shapes.index(shape)] for shape in chosen]
         self._shapes = chosen
@@ -33,12 +33,12 @@ class Stream:
 def fill(
     cluster: Cluster, scheduler: Scheduler, needs: Sequence[Needs], counts: Sequence[int], seed: int, device: str
 ) -> Filled:
-    """Until no shape gets in."""
+    """Sends pods until no shape is admitted, and returns what runs then."""
     stream, ties = Stream(counts, seed), Random(seed)
     first: int | None = None
     running = refused = zones = aligned = 0
     living = set(range(len(needs)))
-    # By shape, the nodes that have refused it since a pod was admitted last; a shape with no other node is stuck.
+    # Nodes that have refused a shape since the last admission. A shape without any other node is stuck.
     refusals: dict[int, set[int]] = {}
     stuck: set[int] = set()
     while living - stuck:
@@ -47,7 +47,7 @@ def fill(
             continue
         best = scheduler.best(cluster, needs[shape])
         if not best:
-            # What fits nowhere now does so never again: nothing leaves.
+            # No pod ever ends, so a shape that fits nowhere now never fits again.
             first = running if first is None else first
             living.discard(shape)
             if living:
@@ -78,14 +78,3 @@ def fill(
         devices=round(cluster.share(device), 4),
         zones=round(zones / max(1, aligned), 3),
     )
-
-
-def offer(
-    cluster: Cluster, scheduler: Scheduler, needs: Sequence[Needs], shapes: Sequence[int], seed: int, device: str
-) -> Offered:
-    """Each of these pods once. What finds no place, or is refused, does not come again."""
-    ties, placed = Random(seed), 0
-    for shape in shapes:
-        best = scheduler.best(cluster, needs[shape])
-        placed += bool(best) and cluster.send(needs[shape], ties.choice(best)).admitted
-    return Offered(placed, round(cluster.share("cpu"), 4), round(cluster.share(device), 4))

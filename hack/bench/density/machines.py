@@ -1,4 +1,4 @@
-"""One machine, cut into 1, 2, 4 or 8 NUMA nodes, and the kubelet on it."""
+"""A machine, cut into 1, 2, 4 or 8 NUMA nodes, and its kubelet."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _SOCKETS: Final = 2
 
 
 def kubelet(hardware: Hardware, zones: int, policy: str, scope: str) -> Kubelet:
-    """An empty node."""
+    """Returns the kubelet model of an empty node."""
     return Kubelet(machine(hardware, zones), configuration(hardware, zones, policy, scope))
 
 
 def configuration(hardware: Hardware, zones: int, policy: str, scope: str) -> KubeletConfiguration:
-    """A core of the first NUMA node and 1 GiB of each are kept for the system."""
+    """Returns a configuration that reserves a core of NUMA node 0, and 1 GiB of every NUMA node."""
     return KubeletConfiguration(
         topologyManagerPolicy=policy,
         topologyManagerScope=scope,
@@ -33,7 +33,7 @@ def configuration(hardware: Hardware, zones: int, policy: str, scope: str) -> Ku
 
 
 def machine(hardware: Hardware, zones: int) -> Machine:
-    """The whole machine in so many parts."""
+    """Returns the machine, divided into equal NUMA nodes."""
     cores, pages = hardware.cores // zones, hardware.pages // zones
     memory = quantity.value(hardware.memory) // zones
     numa = tuple(
@@ -45,12 +45,12 @@ def machine(hardware: Hardware, zones: int) -> Machine:
                 for core in range(zone * cores, (zone + 1) * cores)
             ),
             hugepages={1 << 20: pages} if pages else {},
-            distances=tuple(_distance(zone, other, zones) for other in range(zones)),
+            distances=tuple(_distance(zone, neighbour, zones) for neighbour in range(zones)),
         )
         for zone in range(zones)
     )
     devices = tuple(
-        DevicePlugin(name, tuple(Device(f"{name}-{one}", (one * zones // count,)) for one in range(count)))
+        DevicePlugin(name, tuple(Device(f"{name}-{number}", (number * zones // count,)) for number in range(count)))
         for name, count in hardware.devices.items()
     )
     return Machine(numa=numa, devices=devices)
@@ -60,7 +60,7 @@ def _socket(zone: int, zones: int) -> int:
     return zone * _SOCKETS // zones
 
 
-def _distance(zone: int, other: int, zones: int) -> int:
-    if zone == other:
+def _distance(zone: int, neighbour: int, zones: int) -> int:
+    if zone == neighbour:
         return 10
-    return 12 if _socket(zone, zones) == _socket(other, zones) else 32
+    return 12 if _socket(zone, zones) == _socket(neighbour, zones) else 32

@@ -1,4 +1,4 @@
-"""Mixes of pods as mixes.json records them, with their origin."""
+"""The mixes of pods in mixes.json."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FILE: Final = Path(__file__).with_name("mixes.json")
 
 
 class Hardware(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A whole machine: `cores` of two CPUs, memory as a quantity, devices and pages of 1 GiB by number."""
+    """A machine: `cores` of two CPUs, memory as a quantity, counts of devices and of 1 GiB hugepages."""
 
     cores: int
     memory: str
@@ -22,23 +22,23 @@ class Hardware(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Shape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Pods of one kind: how many there are in the mix, and the limits of every container. All are Guaranteed."""
+    """A shape of Guaranteed pods: its count in the mix, and the limits of every container."""
 
     count: int
     containers: tuple[dict[str, str], ...]
     source: str = ""
 
     def needs(self) -> pods.Needs:
-        """What the pod asks for."""
-        made = tuple(
+        """Returns what a pod of this shape requests."""
+        containers = tuple(
             pods.Container(f"c{place}", pods.Resources(limits=dict(limits)))
             for place, limits in enumerate(self.containers)
         )
-        return pods.needs(pods.Pod(pods.Metadata(uid="new"), pods.Spec(containers=made)))
+        return pods.needs(pods.Pod(pods.Metadata(uid="new"), pods.Spec(containers=containers)))
 
 
 class Mix(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`origin` says where the shapes are from, `ours` which of the numbers are not from there."""
+    """`origin` names the source of the shapes, `ours` the numbers that the source does not have."""
 
     name: str
     title: str
@@ -49,5 +49,5 @@ class Mix(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read() -> tuple[Mix, ...]:
-    """All mixes."""
+    """Returns all mixes."""
     return msgspec.json.decode(_FILE.read_bytes(), type=tuple[Mix, ...])

@@ -1,19 +1,18 @@
-"""Who chooses a node: topowise by each of its strategies and by one from elsewhere, and kube-scheduler without it.
+"""The schedulers that are compared: topowise with each of its strategies, and kube-scheduler without topowise.
 
-Several nodes of the best score are one to kube-scheduler: it takes any of them (selectHost, pkg/scheduler). Scores of
-topowise are what goes over the wire, 0 to 10.
+kube-scheduler takes any node of the best score (selectHost, pkg/scheduler). Scores of topowise are those of the
+extender API, 0 to 10.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bench.density.cluster import Cluster, Sums
-from bench.density.fgd import FragmentationGradientDescent
 from sandbox.judging import candidates, judge, rate
 from topowise.pods import Needs
 from topowise_scheduler import strategies
@@ -23,44 +22,39 @@ from topowise_scheduler.shape import PodRequests
 
 Scores = NDArray[np.int64]
 
-# The defaults of both: a tenth of the extender's weight is what a level of it is worth to kube-scheduler's plug-ins.
+# kube-scheduler multiplies an extender's score (0 to 10) with the extender's weight and with 100 / 10.
 _TOP: Final = 10
 _EXTENDER_WEIGHT: Final = 5
 _PLUGIN_TOP: Final = 100
-BESIDE_WEIGHT: Final = _EXTENDER_WEIGHT * _PLUGIN_TOP // _TOP
-"""What a point of ours is beside those of kube-scheduler's own plug-ins."""
-# So many levels that no two scores become one: the rule of the yardstick, not its rounding, is compared.
-_EXACT: Final = 1_000_000_000
+_BESIDE_WEIGHT: Final = _EXTENDER_WEIGHT * _PLUGIN_TOP // _TOP
 
 
 class Scheduler(Protocol):
-    """Filter and score."""
+    """Filters and scores nodes."""
 
     def best(self, cluster: Cluster, needs: Needs) -> list[int]:
-        """The nodes that a pod may go to, all of them equally good; none if it fits nowhere."""
+        """Returns the nodes of the best score, empty if the pod fits nowhere."""
 
 
 class ByNuma:
-    """topowise with one strategy and so many levels; `beside` the scores of kube-scheduler's own plug-ins, which are
-    added to ours."""
+    """topowise with a strategy. `beside` adds the scores of kube-scheduler's own plug-ins."""
 
-    def __init__(self, strategy: strategies.Strategy, *, top: int = _TOP, beside: bool = False) -> None:
+    def __init__(self, strategy: strategies.Strategy, *, beside: bool = False) -> None:
         self._strategy = strategy
-        self._top = top
         self._beside = beside
 
     def best(self, cluster: Cluster, needs: Needs) -> list[int]:
-        """By filter and prioritize."""
+        """Returns the best nodes by the engine's verdicts and the strategy's scores."""
         engine, pod = cluster.engine, PodRequests(needs)
         judgement = judge(engine, pod)
         fitting = judgement.rows[judgement.outcome == Outcome.FITS]
         if not fitting.size:
             return []
         rated = rate(self._strategy, candidates(engine, pod, fitting))
-        scores = rated.levels(self._top)
+        scores = rated.levels(_TOP)
         nodes = np.array([int(name) for name in engine.names(fitting[rated.at])])
         if self._beside:
-            scores = scores * BESIDE_WEIGHT
+            scores = scores * _BESIDE_WEIGHT
             scores = scores + (least_allocated(cluster.sums, needs) + balanced(cluster.sums, needs))[nodes]
         return _best(nodes, scores)
 
@@ -72,13 +66,13 @@ class BySums:
         self._score = score
 
     def best(self, cluster: Cluster, needs: Needs) -> list[int]:
-        """By the sums of nodes."""
+        """Returns the best nodes by the sums of requests."""
         nodes = np.flatnonzero(fitting(cluster.sums, needs))
         return _best(nodes, self._score(cluster.sums, needs)[nodes]) if nodes.size else []
 
 
 def fitting(sums: Sums, needs: Needs) -> NDArray[np.bool_]:
-    """NodeResourcesFit's filter."""
+    """Returns which nodes pass the filter of NodeResourcesFit."""
     fits = np.ones(len(sums.requested["cpu"]), np.bool_)
     for name, amount in {**needs.requests, "pods": 1}.items():
         fits &= sums.allocatable[name] - sums.requested[name] >= amount
@@ -86,29 +80,29 @@ def fitting(sums: Sums, needs: Needs) -> NDArray[np.bool_]:
 
 
 def _shares(sums: Sums, needs: Needs) -> Iterator[tuple[Scores, Scores]]:
-    """Of CPUs and memory: what nodes have, and what is requested with the pod."""
+    """Yields allocatable and requested amounts of CPUs and memory, the pod included."""
     for name in ("cpu", "memory"):
         yield sums.allocatable[name], sums.requested[name] + needs.requests.get(name, 0)
 
 
 def least_allocated(sums: Sums, needs: Needs) -> Scores:
-    """NodeResourcesFit's LeastAllocated."""
-    # Rounded down twice, as noderesources/least_allocated.go does.
-    cpus, memory = [(has - used) * _PLUGIN_TOP // has for has, used in _shares(sums, needs)]
+    """Returns the scores of NodeResourcesFit's LeastAllocated."""
+    # Rounds down twice, as noderesources/least_allocated.go does.
+    cpus, memory = [(total - used) * _PLUGIN_TOP // total for total, used in _shares(sums, needs)]
     return (cpus + memory) // 2
 
 
 def most_allocated(sums: Sums, needs: Needs) -> Scores:
-    """NodeResourcesFit's MostAllocated."""
-    cpus, memory = [used * _PLUGIN_TOP // has for has, used in _shares(sums, needs)]
+    """Returns the scores of NodeResourcesFit's MostAllocated."""
+    cpus, memory = [used * _PLUGIN_TOP // total for total, used in _shares(sums, needs)]
     return (cpus + memory) // 2
 
 
 def balanced(sums: Sums, needs: Needs) -> Scores:
-    """NodeResourcesBalancedAllocation of two resources: the standard deviation is half of their distance."""
+    """Returns the scores of NodeResourcesBalancedAllocation; the deviation of two shares is half their distance."""
     (cpus, used_cpus), (memory, used_memory) = _shares(sums, needs)
-    apart = np.abs(np.minimum(used_cpus / cpus, 1) - np.minimum(used_memory / memory, 1)) / 2
-    scores: Scores = ((1 - apart) * _PLUGIN_TOP).astype(np.int64)
+    deviation = np.abs(np.minimum(used_cpus / cpus, 1) - np.minimum(used_memory / memory, 1)) / 2
+    scores: Scores = ((1 - deviation) * _PLUGIN_TOP).astype(np.int64)
     return scores
 
 
@@ -118,27 +112,14 @@ def _best(nodes: NDArray[np.intp], scores: Scores) -> list[int]:
 
 BESIDE: Final = "TightFit, beside kube-scheduler's scores"
 BLIND: Final = ("NUMA-blind LeastAllocated", "NUMA-blind MostAllocated")
-MOVING: Final = "TightFit, pods moved"
-"""With moves for large ones; who places is TightFit."""
 NAMES: Final = (*strategies.NAMES, BESIDE, *BLIND)
-FGD: Final = ("FGD", "FGD by NUMA node")
 
 
 def make(name: str) -> Scheduler:
-    """By one of NAMES, which are those of the figures."""
+    """Returns the scheduler with one of NAMES, which the figures carry too."""
     if name in BLIND:
         return BySums(least_allocated if name == BLIND[0] else most_allocated)
     scoring = Scoring()
-    weights = {one.name: one.weight for one in scoring.resources}
-    strategy = strategies.make("TightFit" if name in (BESIDE, MOVING) else name, weights, scoring)
+    weights = {resource.name: resource.weight for resource in scoring.resources}
+    strategy = strategies.make("TightFit" if name == BESIDE else name, weights, scoring)
     return ByNuma(strategy, beside=name == BESIDE)
-
-
-def yardsticks(needs: Sequence[Needs], counts: Sequence[int], device: str, *, by_pod: bool) -> dict[str, Scheduler]:
-    """FGD, which knows what pods come and how often, and keeps this device usable."""
-    return {
-        name: ByNuma(
-            FragmentationGradientDescent(needs, counts, device, by_pod=by_pod, by_zone=name == FGD[1]), top=_EXACT
-        )
-        for name in FGD
-    }

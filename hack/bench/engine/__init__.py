@@ -6,9 +6,9 @@ Times are CPU time of the thread: the engine waits for nothing, and so a busy ma
 from __future__ import annotations
 
 from bench.engine import decisions, growth
-from bench.results import Found
+from bench.results import PartResults
 
 
-async def measure() -> Found:
-    """All figures of the engine, and the points of its curve."""
-    return Found(figures=decisions.measure(), growth=growth.measure())
+async def measure() -> PartResults:
+    """Returns all figures of the engine, and the points of its curve."""
+    return PartResults(figures=decisions.measure(), growth=growth.measure())

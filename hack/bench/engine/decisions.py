@@ -1,6 +1,6 @@
-"""One pod against 5,000 loaded nodes of 8 NUMA nodes and 5 resources, beside a loop over the model.
+"""Decisions about a pod and 5,000 loaded nodes of 8 NUMA nodes and 5 resources, compared with a loop over the model.
 
-Cold is a shape of pod never asked before, with the counts of all nodes in place.
+A cold decision is about a new shape of pod, with up-to-date arrays of all nodes.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from bench.engine.growth import after_changes
 from bench.engine.servers import KINDS, loaded
 from bench.engine.workloads import WORKLOADS, Workload, five
 from bench.figures import Figure, percentile
@@ -37,29 +38,29 @@ class Cluster(NamedTuple):
 
 
 def measure() -> list[Figure]:
-    """All of them."""
-    found = []
+    """Returns all figures of decisions."""
+    figures = []
     for policy, target in POLICIES:
         cluster = _cluster(policy)
         if policy == "single-numa-node":
-            found += _puts(cluster)
+            figures += _puts(cluster)
         for workload in WORKLOADS:
-            found += _judgements(cluster, policy, workload, target if workload.limited else None)
+            figures += _judgements(cluster, policy, workload, target if workload.limited else None)
     for policy in ("single-numa-node", "restricted"):
-        found += _mixed(_cluster(policy, VERSIONS), f"{policy}, kubelets of four versions")
-    return found
+        figures += _mixed(_cluster(policy, VERSIONS), f"{policy}, kubelets of four versions")
+    return figures
 
 
-def _mixed(cluster: Cluster, what: str) -> list[Figure]:
+def _mixed(cluster: Cluster, name: str) -> list[Figure]:
     """Nodes in the middle of an upgrade."""
     shapes = map(PodRequests, map(five, itertools.count(1)))
     cold = thread_ms([partial(judge, cluster.engine, shape) for shape in itertools.islice(shapes, ROUNDS)])
     warm = PodRequests(five(0))
     judge(cluster.engine, warm)
-    changed = [_after_changes(cluster, warm, round_) for round_ in range(ROUNDS)]
+    changed = [after_changes(cluster.engine, cluster.kubelets, warm, round_) for round_ in range(ROUNDS)]
     return [
-        Figure(f"{what}: 5,000 nodes cold, p50", round(statistics.median(cold), 2), "ms"),
-        Figure(f"{what}: 10 of 5,000 changed, p50", round(statistics.median(changed), 2), "ms"),
+        Figure(f"{name}: 5,000 nodes cold, p50", round(statistics.median(cold), 2), "ms"),
+        Figure(f"{name}: 10 of 5,000 changed, p50", round(statistics.median(changed), 2), "ms"),
     ]
 
 
@@ -71,30 +72,22 @@ def _judgements(cluster: Cluster, policy: str, workload: Workload, target: float
     asked_before, judged_before = sum(engine.fallbacks.values()), engine.cache_misses
     all_ms = thread_ms([partial(judge, engine, shape) for shape in itertools.islice(shapes, ROUNDS)])
     part_ms = thread_ms([partial(judge, engine, shape, part) for shape in itertools.islice(shapes, ROUNDS)])
-    asked, judged = sum(engine.fallbacks.values()) - asked_before, engine.cache_misses - judged_before
+    fallbacks, judged = sum(engine.fallbacks.values()) - asked_before, engine.cache_misses - judged_before
     warm = PodRequests(workload.shape(0))
     fits = float((judge(engine, warm).outcome == Outcome.FITS).mean())
-    changed_ms = [_after_changes(cluster, warm, round_) for round_ in range(ROUNDS)]
+    changed_ms = [after_changes(cluster.engine, cluster.kubelets, warm, round_) for round_ in range(ROUNDS)]
     model_ms, unaligned = _model(cluster, warm.needs)
-    what, median = f"{policy}, {workload.name}", statistics.median(all_ms)
-    line = f"  {what}: fits on {fits:.0%} of {NODES} nodes, on {unaligned:.0%} without a preferred hint"
+    name, median = f"{policy}, {workload.name}", statistics.median(all_ms)
+    line = f"  {name}: fits on {fits:.0%} of {NODES} nodes, on {unaligned:.0%} without a preferred hint"
     print(line, file=sys.stderr)
     return [
-        Figure(f"{what}: 5,000 nodes cold, p50", round(median, 2), "ms", target),
-        Figure(f"{what}: 5,000 nodes cold, p95", round(percentile(all_ms, 95), 2), "ms"),
-        Figure(f"{what}: 500 nodes cold, p50", round(statistics.median(part_ms), 2), "ms"),
-        Figure(f"{what}: 10 of 5,000 changed, p50", round(statistics.median(changed_ms), 2), "ms", target and 0.5),
-        Figure(f"{what}: a loop over the model takes", round(model_ms * NODES / median), "times as long"),
-        Figure(f"{what}: asked of the model", round(100 * asked / judged, 2), "% of decisions"),
+        Figure(f"{name}: 5,000 nodes cold, p50", round(median, 2), "ms", target),
+        Figure(f"{name}: 5,000 nodes cold, p95", round(percentile(all_ms, 95), 2), "ms"),
+        Figure(f"{name}: 500 nodes cold, p50", round(statistics.median(part_ms), 2), "ms"),
+        Figure(f"{name}: 10 of 5,000 changed, p50", round(statistics.median(changed_ms), 2), "ms", target and 0.5),
+        Figure(f"{name}: a loop over the model takes", round(model_ms * NODES / median), "times as long"),
+        Figure(f"{name}: asked of the model", round(100 * fallbacks / judged, 2), "% of decisions"),
     ]
-
-
-def _after_changes(cluster: Cluster, warm: PodRequests, round_: int) -> float:
-    """Milliseconds of a judgement once ten nodes have changed."""
-    for number in range(10):
-        at = (round_ * 97 + number * 331) % NODES
-        cluster.engine.put(f"node-{at}", cluster.kubelets[(at + round_ + 1) % DISTINCT])
-    return thread_ms([partial(judge, cluster.engine, warm)])[0]
 
 
 def _puts(cluster: Cluster) -> list[Figure]:
@@ -114,7 +107,9 @@ def _model(cluster: Cluster, needs: pods.Needs) -> tuple[float, float]:
         admissions.append(trial.admit_view(trial.view("new", needs)))
 
     times = thread_ms([partial(decide, kubelet.fork()) for kubelet in cluster.kubelets])
-    unaligned = [any(not one.preferred for one in admission.placements.values()) for admission in admissions]
+    unaligned = [
+        any(not placement.preferred for placement in admission.placements.values()) for admission in admissions
+    ]
     return statistics.mean(times), statistics.mean(unaligned)
 
 

@@ -1,4 +1,4 @@
-"""What a decision costs as the cluster grows, and as its machines have more NUMA nodes."""
+"""The cost of a decision by number of nodes, and by number of NUMA nodes per machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _POLICY: Final = "single-numa-node"
 
 
 def measure() -> list[Point]:
-    """By zones, then nodes."""
+    """Returns the points by zones, then nodes."""
     return [point for zones in ZONES for point in _grown(zones)]
 
 
@@ -39,29 +39,30 @@ def _grown(zones: int) -> list[Point]:
     shapes = map(PodRequests, map(five, itertools.count(1)))
     warm = PodRequests(five(0))
     one_ms = _model_ms(kubelets, warm.needs)
-    found = []
+    points = []
     for nodes in NODES:
         for number in range(len(engine), nodes):
             engine.put(f"node-{number}", kubelets[number % _DISTINCT])
         cold = thread_ms([partial(judge, engine, shape) for shape in itertools.islice(shapes, _ROUNDS)])
         judge(engine, warm)
-        changed = [_after_changes(engine, kubelets, warm, round_) for round_ in range(_ROUNDS)]
+        changed = [after_changes(engine, kubelets, warm, round_) for round_ in range(_ROUNDS)]
         scored = thread_ms([partial(_score, engine, warm)] * _ROUNDS)
         cold_ms, changed_ms, scored_ms = (round(statistics.median(times), 4) for times in (cold, changed, scored))
-        found.append(Point(zones, nodes, cold_ms, changed_ms, scored_ms, round(one_ms * nodes, 2)))
-    return found
+        points.append(Point(zones, nodes, cold_ms, changed_ms, scored_ms, round(one_ms * nodes, 2)))
+    return points
 
 
-def _after_changes(engine: Engine, kubelets: list[Kubelet], warm: PodRequests, round_: int) -> float:
+def after_changes(engine: Engine, kubelets: list[Kubelet], warm: PodRequests, round_: int) -> float:
+    """Returns the milliseconds of a decision after changes of ten nodes."""
     for number in range(10):
         at = (round_ * 97 + number * 331) % len(engine)
-        engine.put(f"node-{at}", kubelets[(at + round_ + 1) % _DISTINCT])
+        engine.put(f"node-{at}", kubelets[(at + round_ + 1) % len(kubelets)])
     return thread_ms([partial(judge, engine, warm)])[0]
 
 
 def _score(engine: Engine, pod: PodRequests) -> None:
     scoring = Scoring()
-    strategy = strategies.make("TightFit", {one.name: one.weight for one in scoring.resources}, scoring)
+    strategy = strategies.make("TightFit", {resource.name: resource.weight for resource in scoring.resources}, scoring)
     rate(strategy, candidates(engine, pod)).levels(10)
 
 

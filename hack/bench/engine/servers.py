@@ -1,6 +1,6 @@
-"""Servers as loaded as those of a cluster in use, by the model's own admissions.
+"""Servers with the load of a productive cluster, made by admissions of the kubelet model.
 
-A few dozen or hundred are made and put in under many names, so that a cluster takes seconds to make.
+A hundred distinct servers serve under many names, so that a cluster takes seconds to make.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ KINDS = (Kind(8, 64, 1, 4), Kind(16, 128, 1, 8), Kind(12, 96, 2, 4), Kind(16, 64
 def loaded(
     rng: Random, policy: str, kind: Kind, zones: int = ZONES, version: KubeletVersion = NEWEST_RECORDED
 ) -> Kubelet:
-    """A server with as many random pods as it took, some of them gone again."""
+    """Returns a server filled with random pods, of which a quarter has ended."""
     total = zones * kind.cores
     numa = tuple(
         NumaNode(
@@ -55,7 +55,9 @@ def loaded(
                 Core(zone // 4, (core, core + total)) for core in range(zone * kind.cores, (zone + 1) * kind.cores)
             ),
             hugepages={2048: 2048},
-            distances=tuple(10 if zone == other else 12 if zone // 4 == other // 4 else 32 for other in range(zones)),
+            distances=tuple(
+                10 if zone == neighbour else 12 if zone // 4 == neighbour // 4 else 32 for neighbour in range(zones)
+            ),
         )
         for zone in range(zones)
     )
@@ -83,13 +85,15 @@ def loaded(
 
 def pod(uid: str, *containers: Limits, init: int = 0) -> pods.Pod:
     """Containers with these limits; the first `init` of them are init containers."""
-    made = [pods.Container(f"c{number}", pods.Resources(limits=limits)) for number, limits in enumerate(containers)]
-    return pods.Pod(pods.Metadata(uid=uid), pods.Spec(containers=tuple(made[init:]), initContainers=tuple(made[:init])))
+    listed = [pods.Container(f"c{number}", pods.Resources(limits=limits)) for number, limits in enumerate(containers)]
+    return pods.Pod(
+        pods.Metadata(uid=uid), pods.Spec(containers=tuple(listed[init:]), initContainers=tuple(listed[:init]))
+    )
 
 
 def _devices(kind: Kind, zones: int) -> Iterator[DevicePlugin]:
     for resource, count in ((GPU, kind.gpus), (NIC, kind.functions)):
-        devices = [Device(f"{resource}-{zone}-{one}", (zone,)) for zone in range(zones) for one in range(count)]
+        devices = [Device(f"{resource}-{zone}-{number}", (zone,)) for zone in range(zones) for number in range(count)]
         yield DevicePlugin(resource, tuple(devices))
 
 

@@ -23,7 +23,7 @@ def five(number: int) -> pods.Needs:
 
 
 def _wide(number: int) -> pods.Needs:
-    """Fits on few nodes where everything is free on one zone."""
+    """Returns a pod that fits a NUMA node of few servers."""
     limits: Limits = {"cpu": "12", "memory": 8 * GI + number, "hugepages-2Mi": "512Mi", GPU: "2", NIC: "2"}
     return pods.needs(pod("new", limits))
 

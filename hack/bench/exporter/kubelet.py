@@ -58,7 +58,7 @@ class Kubelet:
         )
 
     def admit(self, name: str, node: int) -> float:
-        """A pod takes CPUs and memory: state files are written, then its directory. Returns when it was begun."""
+        """Admits a pod: writes the state files, then the pod's directory. Returns the time of the start."""
         self._put(name, node, exclusive=True)
         self._change()
         begun = time.perf_counter()
@@ -66,14 +66,14 @@ class Kubelet:
         return begun
 
     def release(self, name: str) -> None:
-        """A pod goes: no file is written, as by the real kubelet's memory and device manager."""
+        """Ends a pod without a write, as the kubelet's memory and device managers do."""
         for container in self._pods.pop(name).containers:
             for cpu in container.cpus:
                 self._free[next(node for node, cpus in CPUS.items() if cpu in cpus)].append(cpu)
         self._change()
 
     def _change(self) -> None:
-        # The emulated kubelet's own time is not the exporter's: its answers are ready before anybody can ask.
+        # The kubelet's own time does not count: its answers are ready before the exporter's call.
         self._now = self._observe()
         podresources.prepare(self._now)
 

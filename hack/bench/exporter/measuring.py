@@ -19,7 +19,7 @@ from bench.exporter.arrivals import Arrivals
 from bench.exporter.kubelet import Kubelet
 from bench.exporter.processes import NODE, api_server, exporter
 from bench.figures import Figure, spread
-from bench.results import Found
+from bench.results import PartResults
 from sandbox.kubelet import podresources
 from topowise import nrt
 from topowise.kube.api import APPLY_PATCH, Api
@@ -29,8 +29,8 @@ PODS: Final = 20
 IDLE_S: Final = float(os.environ.get("BENCH_IDLE_S", "15"))
 
 
-async def measure() -> Found:
-    """All figures of the exporter."""
+async def measure() -> PartResults:
+    """Returns all figures of the exporter."""
     with tempfile.TemporaryDirectory(prefix="topowise-bench-") as directory:
         root = Path(directory)
         kubelet = Kubelet(root / "kubelet", pods=250)
@@ -40,7 +40,9 @@ async def measure() -> Found:
                 arrivals = Arrivals()
                 watch = asyncio.create_task(Reflector(api, nrt.PATH, nrt.decode, arrivals).run())
                 try:
-                    return Found(await _measure(root, kubelet, api, arrivals) + sync_parts.measure(root / "sync-parts"))
+                    return PartResults(
+                        await _measure(root, kubelet, api, arrivals) + sync_parts.measure(root / "sync-parts")
+                    )
                 finally:
                     watch.cancel()
                     await asyncio.gather(watch, return_exceptions=True)
@@ -84,7 +86,7 @@ async def _idle(process: psutil.Process, api: Api) -> list[Figure]:
 async def _admissions(kubelet: Kubelet, arrivals: Arrivals) -> list[float]:
     times = []
     for number in range(PODS):
-        # Apart by more than the limit of syncs, as admissions on one node are.
+        # A pause beyond the rate limit of syncs, as between admissions on a real node.
         await asyncio.sleep(0.15)
         since = kubelet.admit(f"new-{number}", number % 8)
         times.append(await arrivals.next(since))
@@ -106,17 +108,17 @@ async def _releases(kubelet: Kubelet, arrivals: Arrivals) -> list[float]:
 
 
 async def _write_times(api: Api, arrivals: Arrivals) -> list[float]:
-    """The same object applied by ourselves, each time with another annotation: request, write, and watch event."""
+    """Returns the seconds of request, write and watch event, for applies of the same object with new annotations."""
     path = f"{nrt.PATH}/{NODE}"
-    held = msgspec.json.decode(await api.request("GET", path))
+    report = msgspec.json.decode(await api.request("GET", path))
     times = []
     for number in range(30):
         body = {
             "apiVersion": nrt.API_VERSION,
             "kind": nrt.KIND,
             "metadata": {"name": NODE, "annotations": {"bench": str(number)}},
-            "zones": held["zones"],
-            "attributes": held["attributes"],
+            "zones": report["zones"],
+            "attributes": report["attributes"],
         }
         since = time.perf_counter()
         query = {"fieldManager": "topowise-exporter", "force": "true"}
@@ -126,5 +128,5 @@ async def _write_times(api: Api, arrivals: Arrivals) -> list[float]:
 
 
 async def _version(api: Api) -> str:
-    held = msgspec.json.decode(await api.request("GET", f"{nrt.PATH}/{NODE}"))
-    return str(held["metadata"]["resourceVersion"])
+    report = msgspec.json.decode(await api.request("GET", f"{nrt.PATH}/{NODE}"))
+    return str(report["metadata"]["resourceVersion"])

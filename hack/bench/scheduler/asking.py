@@ -1,6 +1,6 @@
-"""Pods that are decided one after the other, as kube-scheduler does it, and that the watch has brought before.
+"""Serial decisions about pods as kube-scheduler makes them, about pods that the watch has delivered before.
 
-A pod that nobody has heard of may hold no place, so deciding it would cost less than it does.
+An unknown pod gets no reservation, so that its decision would cost less than in production.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _PAUSE_S: Final = 0.003
 
 
 class Times(NamedTuple):
-    """Milliseconds of the calls of one run: on the wall until the answer was there, and of CPU of the service with what
-    it does after the answer. `cpu` is of a pod."""
+    """Milliseconds of the calls of a run: on the wall until the answer, and CPU time of the service including its work
+    after the answer. `cpu` is per pod."""
 
     filter: list[float]
     prioritize: list[float]
@@ -35,7 +35,7 @@ class Times(NamedTuple):
 
 
 class Asking:
-    """Pods one after the other, as kube-scheduler decides them. `gone` makes the service forget all of them."""
+    """Sends pods serially, as kube-scheduler does. `gone` deletes all of them."""
 
     def __init__(self, service: Service, caller: Caller, api: str) -> None:
         self._service = service
@@ -65,7 +65,7 @@ class Asking:
         per_second: float = 0.0,
         names_of: Callable[[], bytes] | None = None,
     ) -> Times:
-        """Some pods, about all nodes, or a part of them, or others each time; `per_second` 0 is as fast as it goes."""
+        """Decides `count` pods about all nodes, a part of them, or `names_of`; `per_second` 0 is the maximum rate."""
         times = Times([], [], [], [], 0.0)
         shapes = [number % len(metal.SHAPES) for number in range(count)]
         pods = self._come([(shape, self._number + at if new_shapes else 0) for at, shape in enumerate(shapes)])
@@ -82,14 +82,14 @@ class Asking:
             time.sleep(_PAUSE_S)
             times.filter.append(took)
             times.filter_cpu.append(self._service.cpu_ms() - before)
-            kept = msgspec.json.decode(answer)["NodeNames"]
-            if len(kept) > 1:
-                body = arguments(pod, msgspec.json.encode(kept))
+            fitting = msgspec.json.decode(answer)["NodeNames"]
+            if len(fitting) > 1:
+                body = arguments(pod, msgspec.json.encode(fitting))
                 before = self._service.cpu_ms()
                 took = self.caller.post("prioritize", body)[0]
                 time.sleep(_PAUSE_S)
                 spent = self._service.cpu_ms() - before
-                if whole or len(kept) > 0.9 * min(PART, NODES):
+                if whole or len(fitting) > 0.9 * min(PART, NODES):
                     times.prioritize.append(took)
                     times.prioritize_cpu.append(spent)
         return times._replace(cpu=(self._service.cpu_ms() - cpu) / count)
@@ -99,34 +99,34 @@ class Asking:
         return statistics.median(self._filter(pod, b"[]")[0] for pod in self._come([(0, 0)] * 200))
 
     def question(self) -> bytes:
-        """A filter of the first nodes for a new pod."""
+        """Returns a filter of the first nodes for a new pod."""
         (pod,) = self._come([(0, 0)])
         return arguments(pod, msgspec.json.encode(self._names[:PART]))
 
     def sample(self, share: float) -> bytes:
-        """So many of all names, in any order."""
+        """Returns a share of all names, in random order."""
         return msgspec.json.encode(self._rng.sample(self._names, round(share * NODES)))
 
     def place(self, count: int, part: int = 50) -> list[bytes]:
         """Decides pods and reserves room for them; their bind requests."""
         requests = []
         shapes = [shape for shape, names in enumerate(self._fitting) if len(names) > NODES // 4]
-        wanted = [shapes[number % len(shapes)] for number in range(count)]
-        for shape, pod in zip(wanted, self._come([(shape, 0) for shape in wanted]), strict=True):
+        drawn = [shapes[number % len(shapes)] for number in range(count)]
+        for shape, pod in zip(drawn, self._come([(shape, 0) for shape in drawn]), strict=True):
             names = msgspec.json.encode(self._rng.sample(self._fitting[shape], min(part, len(self._fitting[shape]))))
             _, answer = self._filter(pod, names)
-            kept = msgspec.json.encode(msgspec.json.decode(answer)["NodeNames"])
-            _, answer = self.caller.post("prioritize", arguments(pod, kept))
+            fitting = msgspec.json.encode(msgspec.json.decode(answer)["NodeNames"])
+            _, answer = self.caller.post("prioritize", arguments(pod, fitting))
             scores = msgspec.json.decode(answer)
             if scores:
                 meta = msgspec.json.decode(pod)["metadata"]
-                best = max(scores, key=lambda one: int(one["Score"]))["Host"]
+                best = max(scores, key=lambda priority: int(priority["Score"]))["Host"]
                 named = {"PodName": meta["name"], "PodNamespace": meta["namespace"], "PodUID": meta["uid"]}
                 requests.append(encode({**named, "Node": best}))
         return requests
 
     def gone(self) -> float:
-        """All pods so far are deleted. Seconds until the service rests, after all it was sent before."""
+        """Deletes all pods, and returns the seconds until the service is idle again."""
         since = time.perf_counter()
         fetch(f"{self._api}/control/gone", encode(self._asked))
         self._asked.clear()
@@ -137,10 +137,10 @@ class Asking:
             time.sleep(0.1)
         return took
 
-    def _come(self, wanted: Sequence[tuple[int, int]]) -> list[bytes]:
+    def _come(self, shapes: Sequence[tuple[int, int]]) -> list[bytes]:
         """Pods of these shapes, with so many bytes of memory on top, once the service has heard of them."""
         sent = []
-        for shape, extra in wanted:
+        for shape, extra in shapes:
             self._number += 1
             name = f"bench-{shape}-{self._number:06}"
             sent.append(metal.extender_pod(shape, name, extra))

@@ -1,7 +1,7 @@
-"""A client that misuses a port on loopback, as a process of its own: `python attacker.py KIND PORT S`.
+"""A hostile client of a port on loopback, as a process of its own: `python attacker.py KIND PORT S`.
 
-It ends by itself after S seconds, and opens a limited number of connections a second. On its standard output it says
-what it has got, as JSON. It comes from 127.0.0.2, so a server can tell it from other clients by the address.
+The process ends after S seconds, opens a limited number of connections per second, and prints its counts as JSON. Its
+address is 127.0.0.2, so that a server can distinguish it from other clients.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Got(msgspec.Struct):
 
 
 class _Client:
-    """One connection and what it has still to send."""
+    """A connection, and the bytes that remain to send."""
 
     def __init__(self, attack: Attack) -> None:
         self.left = memoryview(attack.request)
@@ -121,7 +121,7 @@ def _open(port: int) -> socket.socket | None:
 
 
 def _read(sock: socket.socket, got: Got) -> bool:
-    """Whether the server has not closed the connection."""
+    """Returns whether the server has not closed the connection."""
     try:
         received = sock.recv(1 << 18)
     except BlockingIOError:
@@ -143,5 +143,5 @@ def _write(sock: socket.socket, client: _Client, attack: Attack, now: float) -> 
 
 if __name__ == "__main__":
     os.nice(19)
-    found = run(ATTACKS[sys.argv[1]], int(sys.argv[2]), float(sys.argv[3]))
-    sys.stdout.write(msgspec.json.encode(found).decode())
+    result = run(ATTACKS[sys.argv[1]], int(sys.argv[2]), float(sys.argv[3]))
+    sys.stdout.write(msgspec.json.encode(result).decode())

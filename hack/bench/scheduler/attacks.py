@@ -1,4 +1,4 @@
-"""What a client that misuses a port costs kube-scheduler: filters a second, with and without the attack."""
+"""The effect of a hostile client on kube-scheduler: filters per second, with and without the attack."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PAGES: Final = frozenset({"pipelined /explain", "/explain", "/ui", "unknown pag
 
 
 def attacks(service: Service, asking: Asking) -> list[Figure]:
-    """Each attack between two runs without it."""
+    """Measures each attack between two runs without the attack."""
     seconds = STORM_S / 2
     body = asking.question()
     figures, before = [], _rate(service, asking, body, seconds)
@@ -44,13 +44,13 @@ def attacks(service: Service, asking: Asking) -> list[Figure]:
             got = msgspec.json.decode(process.communicate()[0], type=attacker.Got)
         after = _rate(service, asking, body, seconds)
         lost = 100 * (1 - 2 * during.of_cpu / (before.of_cpu + after.of_cpu))
-        what = f"under {kind}"
-        say(f"{what}: filters {before}, {during}, {after}; {lost:.1f} % lost; {taken:.1f} % of a core")
-        say(f"{what}: /livez {probed:.3f} s; {got}")
+        title = f"under {kind}"
+        say(f"{title}: filters {before}, {during}, {after}; {lost:.1f} % lost; {taken:.1f} % of a core")
+        say(f"{title}: /livez {probed:.3f} s; {got}")
         figures += [
-            Figure(f"{what}: CPU of the service beside no filters", round(taken, 1), "% of a core", _MOST_TAKEN),
-            Figure(f"{what}: filters lost, of a second of the service's CPU", round(lost, 1), "%"),
-            Figure(f"{what}: /livez answers", round(1e3 * probed), "ms", 1000, on_wall=True),
+            Figure(f"{title}: CPU of the service beside no filters", round(taken, 1), "% of a core", _MOST_TAKEN),
+            Figure(f"{title}: filters lost, of a second of the service's CPU", round(lost, 1), "%"),
+            Figure(f"{title}: /livez answers", round(1e3 * probed), "ms", 1000, on_wall=True),
         ]
         before = after
     return figures
@@ -67,7 +67,7 @@ class _Rate(NamedTuple):
 
 
 def _rate(service: Service, asking: Asking, body: bytes, seconds: float) -> _Rate:
-    """Of filters one after the other, so that the service does nothing else."""
+    """Returns the rate of serial filters, while the service has no other work."""
     cpu, since, count = service.cpu_ms(), time.perf_counter(), 0
     while time.perf_counter() - since < seconds:
         asking.caller.post("filter", body)

@@ -23,7 +23,7 @@ _REPORTS: Final = 'reports_total{precision="exact"}'
 
 
 def binds(service: Service, asking: Asking, api: str) -> list[Figure]:
-    """One after the other, and several at a time as kube-scheduler does; the API server's own time beside."""
+    """Measures serial and concurrent binds, and the API server's own time."""
     count = CALLS // 2
     with Caller(int(api.rpartition(":")[2])) as direct:
         body = encode({"metadata": {"uid": "nobody"}, "target": {"name": "nowhere"}})
@@ -35,9 +35,9 @@ def binds(service: Service, asking: Asking, api: str) -> list[Figure]:
     requests = asking.place(count)
     failed: list[bytes] = []
 
-    def work(mine: Sequence[bytes]) -> None:
+    def work(bodies: Sequence[bytes]) -> None:
         with Caller(service.port) as caller:
-            failed.extend(answer for body in mine if (answer := caller.post("bind", body)[1]) != b'{"Error":""}')
+            failed.extend(answer for body in bodies if (answer := caller.post("bind", body)[1]) != b'{"Error":""}')
 
     threads = [threading.Thread(target=work, args=(requests[number::_BINDERS],)) for number in range(_BINDERS)]
     cpu, since = usage.cpu_seconds(service.pid), time.perf_counter()
@@ -59,7 +59,7 @@ def binds(service: Service, asking: Asking, api: str) -> list[Figure]:
 
 
 def whole_pods(service: Service, asking: Asking, api: str) -> list[Figure]:
-    """All that a pod costs the service: filter, prioritize, bind, its events, and a report of a node."""
+    """Measures the service's CPU time of a whole pod: filter, prioritize, bind, its events, and a report of a node."""
     count = CALLS // 4
     taken, cpu = service.metric(_REPORTS), usage.cpu_seconds(service.pid)
     for body in asking.place(count, PART):

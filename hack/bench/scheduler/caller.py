@@ -1,6 +1,6 @@
-"""kube-scheduler's connection to an extender: one request at a time, kept alive, Content-Length both ways.
+"""kube-scheduler's connection to an extender: serial requests, kept alive, Content-Length both ways.
 
-Nothing but a socket, so that next to nothing of what is measured is the client's; `cpu` says how much.
+The client is a bare socket, so that its share of the measured times is small; `cpu` has that share.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _HEADERS = (
 
 
 class Caller:
-    """One connection. `cpu` is seconds of CPU of this thread in `calls` calls, the kernel's work for it included."""
+    """A connection. `cpu` is this thread's CPU time in `calls` calls, in seconds, including the kernel's share."""
 
     def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
         plain = socket.create_connection(("127.0.0.1", port))
@@ -36,7 +36,7 @@ class Caller:
         self._socket.close()
 
     def post(self, verb: str, body: bytes) -> tuple[float, bytes]:
-        """Milliseconds from the first byte sent to the last one read, and the answer. Raises OSError for a refusal."""
+        """Returns the milliseconds until the end of the answer, and the answer. Raises OSError for an error status."""
         cpu = time.thread_time()
         since = time.perf_counter()
         self._socket.sendall(_HEADERS % (verb.encode(), len(body)) + body)
@@ -55,10 +55,10 @@ class Caller:
         return took * 1e3, bytes(answer)
 
     def _until(self, mark: bytes) -> bytes:
-        found = b""
-        while mark not in found:
+        received = b""
+        while mark not in received:
             part = self._socket.recv(1 << 16)
             if not part:
                 raise OSError("the service closed the connection")
-            found += part
-        return found
+            received += part
+        return received

@@ -1,9 +1,8 @@
-"""An API server's stand-in for the benchmark of the scheduler service: large lists, fast watches, bindings.
+"""An emulated API server for the benchmark of the scheduler service: large lists, fast watches, bindings.
 
-A process of its own: `python -m bench.scheduler.catalogue TEMPLATES PORT`. Lists are made of templates page by page,
-which takes a hundredth of what reading them takes. There is one server under two prefixes: below /light are no pods.
-Under /control the benchmark says what is to happen (see `Catalogue`). Events are streamed to whoever watches; a watch
-is never resumed in the past, as nothing here breaks one.
+It is a process of its own: `python -m bench.scheduler.catalogue TEMPLATES PORT`. Lists are made from templates page by
+page, which takes a hundredth of the time of reading them. The prefix /light has the same objects without pods. The
+benchmark controls the events under /control (see `Catalogue`). A watch cannot be resumed, as no watch breaks here.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _BOOKMARK_S: Final = 30.0
 
 
 class Templates(msgspec.Struct):
-    """What the server is made of. Node n is called `names[n]` and looks like server n modulo their number."""
+    """Templates of all objects. Node n has the name `names[n]`, and the templates of server n modulo their number."""
 
     names: list[str]
     reports: list[tuple[bytes, bytes]]
@@ -44,7 +43,7 @@ class Templates(msgspec.Struct):
 class Catalogue:
     """The collections and their watches.
 
-    POST /control/reports?rate=&seconds=  NRTs change, a pod coming and going that no pod event has told of yet
+    POST /control/reports?rate=&seconds=  NRTs change: a pod without pod events arrives or ends
     POST /control/pods?rate=&seconds=     pods live: pending, assigned, running, ready, ending, gone
     POST /control/come                    these pods ([Pod, ...]) are created; answers them with their versions
     POST /control/gone                    the pods of these uids and names ([[uid, name], ...]) are deleted
@@ -63,7 +62,7 @@ class Catalogue:
         self._numbers = itertools.count()
 
     def application(self) -> web.Application:
-        """All routes."""
+        """Returns the application with all routes."""
         app = web.Application(client_max_size=64 << 20)
         for prefix in ("", LIGHT):
             for path in self._watches:
@@ -171,7 +170,7 @@ class Catalogue:
             yield b'{"type":"MODIFIED","object":%s}\n' % self._report(number)
 
     def _lives(self) -> Iterator[bytes]:
-        """The events of pods in turn, a hundred at a time somewhere in their lives."""
+        """Yields the events of a hundred living pods in turn."""
         rng = Random(2)
         alive = deque(self._life(rng) for _ in range(100))
         while True:

@@ -1,4 +1,4 @@
-"""Certificates for one run, by openssl."""
+"""Makes the certificates of a run with openssl."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def make(work: Path) -> tuple[dict[str, str], ssl.SSLContext]:
-    """What the service serves with, and what a client needs; one authority for both."""
+    """Returns the service's TLS configuration and a client's context, both from the same CA."""
 
     def openssl(*arguments: str) -> None:
         subprocess.run(["openssl", *arguments], cwd=work, check=True, capture_output=True, timeout=30)

@@ -1,4 +1,4 @@
-"""Requests to our own children, and words about how far things are."""
+"""Requests to child processes, and progress messages."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ encode: Final[Callable[[Any], bytes]] = msgspec.json.encode
 
 
 def fetch(url: str, body: bytes | None = None) -> bytes:
-    """A GET, or a POST with a body. Raises URLError and OSError."""
+    """Sends a GET, or a POST with a body, and returns the answer. Raises URLError and OSError."""
     with _opener.open(urllib.request.Request(url, data=body), timeout=10) as response:
         answer: bytes = response.read()
         return answer
 
 
 def say(text: str) -> None:
-    """Progress, for whoever waits."""
+    """Prints progress."""
     print(f"  {text}", file=sys.stderr, flush=True)

@@ -17,7 +17,7 @@ import msgspec
 
 from bench import usage
 from bench.figures import Figure, spread
-from bench.results import Found
+from bench.results import PartResults
 from bench.scheduler import catalogue, certificates, metal
 from bench.scheduler.asking import Asking
 from bench.scheduler.attacks import attacks
@@ -36,8 +36,8 @@ _LARGE: Final = 3
 STRATEGIES: Final = ("LeastAllocated", "MostAllocated", "BalancedAllocation", "LeastNUMANodes", "NUMAAware")
 
 
-async def measure() -> Found:
-    """All figures of the scheduler service."""
+async def measure() -> PartResults:
+    """Returns all figures of the scheduler service."""
     servers = metal.servers(POLICY)
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="topowise-bench-")))
@@ -47,8 +47,8 @@ async def measure() -> Found:
             figures += _strategy(work, api, strategy)
         figures += _tls(work, api)
         figures += _attacked(work, api)
-    # Three times as many, and nothing beside it: the catalogue of the other has ended.
-    return Found(figures + _large(servers))
+    # Three times as many nodes, after the first catalogue has ended.
+    return PartResults(figures + _large(servers))
 
 
 def _large(servers: Sequence[metal.Server]) -> list[Figure]:
@@ -69,7 +69,7 @@ def _large(servers: Sequence[metal.Server]) -> list[Figure]:
 
 
 def _late(service: Service, cluster: str = "") -> Figure:
-    """How often the event loop was kept by somebody, of all looks at it since the start."""
+    """Returns the share of measurements since the start in which the event loop was blocked."""
     lag = "event_loop_lag_seconds"
     looks = service.metric(f"{lag}_count")
     late = looks - service.metric(f'{lag}_bucket{{le="0.01"}}')
@@ -105,10 +105,10 @@ def _on_whole_cluster(work: Path, api: str, servers: Sequence[metal.Server]) -> 
         whole = asking.run(CALLS // 20, whole=True, new_shapes=True)
         asking.gone()
         figures += calls(f"{NODES:,} names, always a new shape", whole, WHOLE_TARGETS)
-        for what, share in (("in changed order", 1.0), ("half of them, others each time", 0.5)):
-            some = asking.run(CALLS // 20, whole=True, names_of=lambda share=share: asking.sample(share))  # type: ignore[misc]
+        for order, share in (("in changed order", 1.0), ("half of them, others each time", 0.5)):
+            sampled = asking.run(CALLS // 20, whole=True, names_of=lambda share=share: asking.sample(share))  # type: ignore[misc]
             asking.gone()
-            figures += calls(f"{NODES:,} names, {what}", some, NO_TARGETS)
+            figures += calls(f"{NODES:,} names, {order}", sampled, NO_TARGETS)
         figures += storms(service, asking, api)
         figures += binds(service, asking, api)
         figures += whole_pods(service, asking, api)
@@ -173,7 +173,7 @@ def _attacked(work: Path, api: str) -> list[Figure]:
 
 
 def _naive(servers: Sequence[metal.Server], filter_ms: float) -> list[Figure]:
-    """What a loop over the nodes in Python takes, as an extender without the engine would be."""
+    """Measures a Python loop over the nodes, as an extender without the engine would run."""
     since = time.thread_time()
     for shape in range(len(metal.SHAPES)):
         needs = pods.needs(pods.decode(metal.extender_pod(shape, "new")))

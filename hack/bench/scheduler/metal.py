@@ -1,7 +1,7 @@
-"""A cluster of loaded bare-metal servers as the API server shows it: NRTs by our exporter, and pods, as templates.
+"""Templates of a cluster of loaded bare-metal servers: NRTs by topowise-exporter, and pods.
 
-Some dozens of servers of 8 NUMA nodes and 5 resources are loaded by the model with pods it admits. Every name of a
-node in what they show is a placeholder, so that one server stands for any number.
+The kubelet model loads some dozens of servers of 8 NUMA nodes and 5 resources with pods. Node names in their objects
+are placeholders, so that a server serves as template of any number of nodes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, Mach
 
 GI: Final = 1 << 30
 GPU, NIC, PAGES = "nvidia.com/gpu", "intel.com/e810_vf", "hugepages-1Gi"
-# What is replaced in templates. They are long enough for no other text to be one of them.
+# Placeholders in templates, which occur in no other text.
 NODE, NAME, UID, VERSION = b"@NODE-NAME@", b"@POD-NAME@", b"@POD-UID@", b"@VERSION@"
 
 DISTINCT: Final = 50
@@ -30,7 +30,7 @@ _CREATED = "2026-11-20T06:25:24Z"
 
 
 class Kind(NamedTuple):
-    """A model of server: cores and GiB, pages of 1 GiB, GPUs and virtual functions of one NUMA node."""
+    """A model of server: cores, GiB, hugepages of 1 GiB, GPUs and virtual functions of a NUMA node."""
 
     cores: int
     memory: int
@@ -43,7 +43,7 @@ KINDS: Final = (Kind(12, 96, 8, 1, 8), Kind(10, 96, 8, 2, 4), Kind(16, 128, 8, 1
 
 
 class Container(NamedTuple):
-    """Requests and limits of one container; `kind` is "app", "init" or "sidecar"."""
+    """Requests and limits of a container; `kind` is "app", "init" or "sidecar"."""
 
     amounts: dict[str, str]
     is_guaranteed: bool = True
@@ -77,12 +77,12 @@ SHAPES: Final[tuple[tuple[Container, ...], ...]] = (
     _one("12", "48Gi"),
     _one("40", "150Gi"),
 )
-# Most pods of a cluster are small; the large ones are asked about as often as the others.
+# Most running pods are small; calls are about large pods as often as about small pods.
 _OFTEN: Final = (0, 1, 2, 2, 3, 4, 4, 5, 6, 7, 8, 8, 9, 10, 11, 11, 12, 13, 14, 15, 16)
 
 
 class Server(NamedTuple):
-    """One loaded server. `reports` are its NRT without and with its newest pod, `pods` the others as part of a list."""
+    """A loaded server. `reports` are its NRT without and with the newest pod, `pods` the older pods, part of a list."""
 
     kubelet: Kubelet
     reports: tuple[bytes, bytes]
@@ -90,13 +90,13 @@ class Server(NamedTuple):
 
 
 def servers(policy: str) -> list[Server]:
-    """All distinct servers, the same at every call."""
+    """Returns the distinct servers, equal at every call."""
     rng = Random(policy)
     return [_server(rng, policy, KINDS[number % len(KINDS)], number) for number in range(DISTINCT)]
 
 
 def node(name: str, number: int) -> bytes:
-    """A v1.Node, as far as it matters here."""
+    """Returns a v1.Node with the relevant fields."""
     labels = {"kubernetes.io/hostname": name, "kubernetes.io/arch": "amd64", "node.kubernetes.io/instance-type": "m1"}
     metadata = {"name": name, "uid": f"a7d1{number:08}", "resourceVersion": "1000", "labels": labels}
     return msgspec.json.encode({"metadata": metadata, "spec": {}, "status": {"images": [{"names": ["x" * 60]}] * 30}})
@@ -111,13 +111,13 @@ def extender_pod(shape: int, name: str, extra: int = 0) -> bytes:
 
 
 def uid_of(name: str) -> str:
-    """Of the pod of a question."""
+    """Returns the uid of the pod of a call."""
     return f"5e7b1c9a-0000-4000-8000-{name}"
 
 
 @lru_cache(maxsize=256)
 def pod_template(shape: int, phase: str, is_assigned: bool, is_ending: bool = False) -> bytes:
-    """A pod of a watch event, with placeholders for all names."""
+    """Returns a pod of a watch event, with placeholders for all names."""
     node_name = NODE.decode() if is_assigned else ""
     document = _document(shape, "team-0", NAME.decode(), UID.decode(), phase, node_name)
     document["metadata"]["resourceVersion"] = VERSION.decode()
@@ -140,7 +140,7 @@ def _server(rng: Random, policy: str, kind: Kind, number: int) -> Server:
     kubelet = Kubelet(machine, configuration)
     names: dict[str, tuple[str, str]] = {}
     documents: list[dict[str, Any]] = []
-    # One more than are listed: that one comes and goes in the reports, and the API server has not yet told of it.
+    # The last pod occurs in reports only: the API server's watch has not delivered it yet.
     while len(documents) < PODS + 1:
         place = PODS - len(documents)
         shape = rng.choice(_OFTEN) if documents else 0
@@ -155,7 +155,7 @@ def _server(rng: Random, policy: str, kind: Kind, number: int) -> Server:
             kubelet.start(uid)
     before = kubelet.fork()
     before.remove(documents[0]["metadata"]["uid"])
-    reports = [_report(machine, configuration, one, names) for one in (before, kubelet)]
+    reports = [_report(machine, configuration, state, names) for state in (before, kubelet)]
     listed = b",".join(map(msgspec.json.encode, documents[1:]))
     return Server(kubelet, (reports[0], reports[1]), listed)
 
@@ -163,10 +163,10 @@ def _server(rng: Random, policy: str, kind: Kind, number: int) -> Server:
 def _report(
     machine: Machine, configuration: KubeletConfiguration, kubelet: Kubelet, names: dict[str, tuple[str, str]]
 ) -> bytes:
-    found = exported(machine, configuration, kubelet, names.__getitem__)
+    report = exported(machine, configuration, kubelet, names.__getitem__)
     owner = nrt.OwnerReference("v1", "Node", NODE.decode(), "b5f85688-6c62-4d35-97fc-5ec9db1d8c31")
     metadata = msgspec.structs.replace(
-        found.metadata,
+        report.metadata,
         name=NODE.decode(),
         uid="2bfd7787-e5b9-4625-b551-31539d998064",
         resourceVersion=VERSION.decode(),
@@ -174,7 +174,7 @@ def _report(
         creationTimestamp=_CREATED,
         ownerReferences=(owner,),
     )
-    document = msgspec.to_builtins(msgspec.structs.replace(found, metadata=metadata))
+    document = msgspec.to_builtins(msgspec.structs.replace(report, metadata=metadata))
     document["metadata"]["managedFields"] = _managed("topowise-exporter", ("attributes", "zones", "metadata"))
     return msgspec.json.encode(document)
 
@@ -189,7 +189,9 @@ def _machine(kind: Kind) -> Machine:
                 Core(zone // 4, (core, core + total)) for core in range(zone * kind.cores, (zone + 1) * kind.cores)
             ),
             hugepages={1 << 20: kind.pages},
-            distances=tuple(10 if zone == other else 12 if zone // 4 == other // 4 else 32 for other in range(_ZONES)),
+            distances=tuple(
+                10 if zone == neighbour else 12 if zone // 4 == neighbour // 4 else 32 for neighbour in range(_ZONES)
+            ),
         )
         for zone in range(_ZONES)
     )
@@ -199,12 +201,14 @@ def _machine(kind: Kind) -> Machine:
 def _devices(kind: Kind) -> Iterator[DevicePlugin]:
     # GPUs go by an UUID, which no two servers share; virtual functions by their address, which most do.
     gpus = [
-        Device(f"GPU-8f2c1d{zone}{one}-{NODE.decode()}-4f6e", (zone,)) for zone in range(8) for one in range(kind.gpus)
+        Device(f"GPU-8f2c1d{zone}{number}-{NODE.decode()}-4f6e", (zone,))
+        for zone in range(8)
+        for number in range(kind.gpus)
     ]
     functions = [
-        Device(f"0000:{0x18 + 16 * zone:02x}:{1 + one // 8:02x}.{one % 8}", (zone,))
+        Device(f"0000:{0x18 + 16 * zone:02x}:{1 + number // 8:02x}.{number % 8}", (zone,))
         for zone in range(_ZONES)
-        for one in range(kind.functions)
+        for number in range(kind.functions)
     ]
     for resource, listed in ((GPU, gpus), (NIC, functions)):
         if listed:
@@ -222,7 +226,7 @@ def _document(
     started: str = "",
     extra: int = 0,
 ) -> dict[str, Any]:
-    """A v1.Pod of the usual size, most of which nobody here looks at."""
+    """Returns a v1.Pod of the usual size; topowise ignores most of its fields."""
     lists = _containers(shape, extra)
     return {
         "metadata": _metadata(shape, namespace, name, uid, started, is_assigned=bool(node_name)),
@@ -277,8 +281,8 @@ def _spec(lists: dict[str, list[dict[str, Any]]], node_name: str) -> dict[str, A
 
 
 def _status(shape: int, phase: str, started: str, containers: list[dict[str, Any]]) -> dict[str, Any]:
-    is_guaranteed = all(one.is_guaranteed for one in SHAPES[shape])
-    asks = any(one.amounts for one in SHAPES[shape])
+    is_guaranteed = all(container.is_guaranteed for container in SHAPES[shape])
+    asks = any(container.amounts for container in SHAPES[shape])
     qos = "Guaranteed" if is_guaranteed else "Burstable" if asks else "BestEffort"
     status: dict[str, Any] = {"phase": phase, "qosClass": qos}
     if started or phase == "Running":
@@ -290,8 +294,13 @@ def _status(shape: int, phase: str, started: str, containers: list[dict[str, Any
                 for kind in ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
             ],
             "containerStatuses": [
-                {"name": one["name"], "ready": True, "image": one["image"], "containerID": "containerd://" + "0a" * 32}
-                for one in containers
+                {
+                    "name": container["name"],
+                    "ready": True,
+                    "image": container["image"],
+                    "containerID": "containerd://" + "0a" * 32,
+                }
+                for container in containers
             ],
         }
     return status

@@ -21,7 +21,7 @@ _IDLE_S: Final = 0.1
 
 
 class Service:
-    """The scheduler service as a child. `start_s` is the time from its start until it said that it was ready."""
+    """The scheduler service as a child process. `start_s` is the time from its start until it was ready."""
 
     def __init__(
         self,
@@ -63,11 +63,11 @@ class Service:
         self.start_s = time.perf_counter() - since
 
     def cpu_ms(self) -> float:
-        """Milliseconds of CPU since it started."""
+        """Returns the CPU time since the start, in milliseconds."""
         return usage.cpu_seconds(self.pid) * 1e3
 
     def wait_until_idle(self, most_s: float = 5.0) -> None:
-        """Until it does next to nothing for a moment."""
+        """Waits until the service is nearly idle."""
         until, before = time.perf_counter() + most_s, self.cpu_ms()
         while time.perf_counter() < until:
             time.sleep(_IDLE_S)
@@ -77,7 +77,7 @@ class Service:
             before = now
 
     def metric(self, name: str) -> float:
-        """A sample, by its name with labels and without the common prefix; as it was a second ago at most."""
+        """Returns a sample by its name with labels, without the common prefix; at most a second old."""
         while (text := self._get("/metrics")) is None:
             time.sleep(_IDLE_S)
         for line in text.decode().splitlines():
@@ -86,7 +86,7 @@ class Service:
         return 0.0
 
     def seconds_of(self, path: str) -> float:
-        """How long the port of probes takes for an answer; more than a probe waits for if there is none."""
+        """Returns the time of an answer on the port of probes; infinity without an answer."""
         since = time.perf_counter()
         answer = self._get(path)
         return float("inf") if answer is None else time.perf_counter() - since

@@ -1,4 +1,4 @@
-"""The ledger under fire: hundreds of changed reports and a thousand pod events a second."""
+"""The service under load: hundreds of changed reports and a thousand pod events per second."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _REPORTS: Final = 'reports_total{precision="exact"}'
 
 
 def storms(service: Service, asking: Asking, api: str) -> list[Figure]:
-    """Events on the watches while kube-scheduler decides a pod each 10 ms, and nothing but events."""
+    """Measures events on the watches with and without a pod decision every 10 ms."""
     figures = []
     calm = asking.run(round(STORM_S / 2 * _PODS_PER_SECOND), per_second=_PODS_PER_SECOND)
     asking.gone()
     figures += under_events(f"500 names, {_PODS_PER_SECOND} pods/s, no events", calm, ((None, None), (None, None)))
-    for what, path, rate in (("NRT updates/s", "reports", 500), ("pod events/s", "pods", 1000)):
+    for unit, path, rate in (("NRT updates/s", "reports", 500), ("pod events/s", "pods", 1000)):
         for with_pods in (True, False):
-            title = f"{rate:,} {what}"
+            title = f"{rate:,} {unit}"
             taken = service.metric(_REPORTS)
             cpu, since = usage.cpu_seconds(service.pid), time.perf_counter()
             fetch(f"{api}/control/{path}?rate={rate}&seconds={STORM_S}", b"")

@@ -1,10 +1,10 @@
-"""In a guest: a device plug-in (deviceplugin/v1beta1) for functions of a PCI class, or for devices that are made up.
+"""In a guest: a device plug-in (deviceplugin/v1beta1) for functions of a PCI class, or for emulated devices.
 
-plugin.py RESOURCE --pci-class 0200           every function of that class which the kernel names a NUMA node for
-plugin.py RESOURCE --near 0=3 --near 0,1=1    three devices near node 0, one near both; --near =1 has no node at all
+plugin.py RESOURCE --pci-class 0200           every function of that class with a NUMA node
+plugin.py RESOURCE --near 0=3 --near 0,1=1    three devices near node 0, a device near both; --near =1 has no node
 
-It registers again whenever the kubelet has made its socket anew. The messages are few, so they are described here
-instead of by generated code.
+The plug-in registers again whenever the kubelet has recreated its socket. The few messages are described here instead
+of by generated code.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ SCALARS: Final[dict[str, Any]] = {"bool": 8, "string": 9, "int64": 3}
 
 
 def messages() -> dict[str, Any]:
-    """A class for each."""
+    """Returns the message classes by name."""
     file = descriptor_pb2.FileDescriptorProto(name="deviceplugin.proto", package=PACKAGE, syntax="proto3")
     for name, fields in MESSAGES.items():
         message = file.message_type.add(name=name)
@@ -62,22 +62,22 @@ def messages() -> dict[str, Any]:
                 added.type_name = f".{PACKAGE}.{kind}"
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    found = {name: pool.FindMessageTypeByName(f"{PACKAGE}.{name}") for name in MESSAGES}
-    return {name: message_factory.GetMessageClass(one) for name, one in found.items()}
+    descriptors = {name: pool.FindMessageTypeByName(f"{PACKAGE}.{name}") for name in MESSAGES}
+    return {name: message_factory.GetMessageClass(descriptor) for name, descriptor in descriptors.items()}
 
 
 KINDS: Final = messages()
 
 
 class Plugin:
-    """The service of one resource; `devices` are the NUMA nodes by id."""
+    """The device plug-in service of a resource; `devices` are the NUMA node ids by device id."""
 
     def __init__(self, devices: dict[str, list[int]]) -> None:
         self._list = KINDS["ListAndWatchResponse"]()
         for name, nodes in devices.items():
-            one = self._list.devices.add(ID=name, health="Healthy")
+            device = self._list.devices.add(ID=name, health="Healthy")
             for node in nodes:
-                one.topology.nodes.add(ID=node)
+                device.topology.nodes.add(ID=node)
 
     def options(self, request: Any, context: grpc.ServicerContext) -> Any:
         return KINDS["DevicePluginOptions"]()
@@ -90,7 +90,7 @@ class Plugin:
         over.wait()
 
     def allocate(self, request: Any, context: grpc.ServicerContext) -> Any:
-        """Nothing has to be done to a container: nobody uses the devices."""
+        """Returns an empty response per container: the devices are not real."""
         answer = KINDS["AllocateResponse"]()
         for _ in request.container_requests:
             answer.container_responses.add()
@@ -103,27 +103,27 @@ class Plugin:
             "ListAndWatch": (stream, self.watch, "Empty"),
             "Allocate": (unary, self.allocate, "AllocateRequest"),
         }
-        made: dict[str, Any] = {
+        handlers: dict[str, Any] = {
             name: kind(method, KINDS[request].FromString, lambda reply: reply.SerializeToString())
             for name, (kind, method, request) in methods.items()
         }
-        return grpc.method_handlers_generic_handler(f"{PACKAGE}.DevicePlugin", made)
+        return grpc.method_handlers_generic_handler(f"{PACKAGE}.DevicePlugin", handlers)
 
 
-def of_class(wanted: str) -> dict[str, list[int]]:
+def of_class(pci_class: str) -> dict[str, list[int]]:
     """Functions whose class begins with these digits. The guest's own network device is near no node, and left out."""
     nodes = {
         path.name: int((path / "numa_node").read_text())
         for path in sorted(PCI.iterdir())
-        if (path / "class").read_text().removeprefix("0x").startswith(wanted)
+        if (path / "class").read_text().removeprefix("0x").startswith(pci_class)
     }
     return {name: [node] for name, node in nodes.items() if node >= 0}
 
 
 def made_up(resource: str, near: list[str]) -> dict[str, list[int]]:
     short, devices = resource.partition("/")[2], {}
-    for one in near:
-        nodes, _, count = one.partition("=")
+    for numa in near:
+        nodes, _, count = numa.partition("=")
         ids = [int(node) for node in nodes.split(",") if node]
         place = "-".join(map(str, ids)) or "none"
         devices.update({f"{short}-{place}-{number}": ids for number in range(int(count))})
@@ -132,7 +132,7 @@ def made_up(resource: str, near: list[str]) -> dict[str, list[int]]:
 
 def register(resource: str, endpoint: str) -> None:
     request = KINDS["RegisterRequest"](version=PACKAGE, endpoint=endpoint, resource_name=resource)
-    # The authority must be one that the kubelet's gRPC takes; of a unix socket it would be the path.
+    # The kubelet's gRPC requires a valid authority; for a unix socket the default is the path.
     with grpc.insecure_channel(f"unix://{FOLDER}/kubelet.sock", [("grpc.default_authority", "localhost")]) as channel:
         call: Any = channel.unary_unary(
             f"/{PACKAGE}.Registration/Register",
@@ -143,7 +143,7 @@ def register(resource: str, endpoint: str) -> None:
 
 
 def serve(resource: str, plugin: Plugin) -> None:
-    """A server for each kubelet that comes: a new one empties the folder first."""
+    """Serves and registers again for each start of the kubelet, which empties the directory of sockets."""
     endpoint = resource.replace("/", "_") + ".sock"
     known, server = None, None
     while True:
@@ -172,6 +172,6 @@ if __name__ == "__main__":
     parser.add_argument("--pci-class", default="")
     parser.add_argument("--near", action="append", default=[])
     args = parser.parse_args()
-    found = of_class(args.pci_class) if args.pci_class else made_up(args.resource, args.near)
-    print("devices", found, flush=True)
-    serve(args.resource, Plugin(found))
+    inventory = of_class(args.pci_class) if args.pci_class else made_up(args.resource, args.near)
+    print("devices", inventory, flush=True)
+    serve(args.resource, Plugin(inventory))

@@ -1,6 +1,6 @@
 """The parts of the test, each a function from a lab to what it has found, in the order in which they run.
 
-The series are between those that only look on and those that disturb.
+The series run after the parts that only observe, and before the parts that disturb.
 """
 
 from __future__ import annotations

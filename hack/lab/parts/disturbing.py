@@ -25,11 +25,11 @@ _SAME: Final = instruments.IMAGE.rpartition(":")[0]
 
 
 def kubelet_restart(lab: Lab) -> Part:
-    """With pods on the node, and more that come meanwhile: the object never lacks one of them, and none is refused."""
+    """Restarts the kubelet while pods arrive: the object never lacks a pod, and no pod is refused."""
     problems: list[str] = []
     figures: dict[str, Any] = {}
     for name in lab.guests:
-        kept = _occupy(lab, name)
+        occupied = _occupy(lab, name)
         lab.settle()
         since, start, disagreements = time.time(), time.monotonic(), lab.disagreements
 
@@ -39,7 +39,7 @@ def kubelet_restart(lab: Lab) -> Part:
 
         load = under_load(lab, restart, Series(lab.machines[name], 3, f"restart-{name}").pods(_LOADED))
         problems += [*load.problems, *lab.settle(_SETTLED_S)]
-        lacking = _lacking(lab, name, since, kept)
+        lacking = _lacking(lab, name, since, occupied)
         figures |= {
             f"s until {name} is as before": round(time.monotonic() - start, 1),
             f"objects of {name} that lacked a pod": lacking,
@@ -62,7 +62,7 @@ def _of_load(load: Load) -> dict[str, Any]:
 
 
 def _occupy(lab: Lab, node: str) -> list[str]:
-    """Some pods there that hold CPUs and memory; their names."""
+    """Creates pods on the node that allocate CPUs and memory, and returns their names."""
     names = [f"held-{node}-{number}" for number in range(2)]
     for name in names:
         until_placed(lab, small(name, node), 60)
@@ -78,16 +78,16 @@ def policy_change(lab: Lab) -> Part:
     """Another policy, scope and option: state files removed, kubelet restarted, as its documentation says."""
     problems: list[str] = []
     figures: dict[str, Any] = {}
-    wanted = {"topologyManagerPolicy": "best-effort", "topologyManagerScope": "pod"}
+    fields = {"topologyManagerPolicy": "best-effort", "topologyManagerScope": "pod"}
     for name in lab.guests:
         start = time.monotonic()
-        reconfigure(lab, name, wanted)
+        reconfigure(lab, name, fields)
         problems += lab.settle(_SETTLED_S)
         figures[f"s until the object of {name} has it"] = round(time.monotonic() - start, 1)
         raw = lab.reports.objects[name]
         problems += [
             f"{key} of {name} is {attribute(raw, key)!r}, expected {value!r}"
-            for key, value in wanted.items()
+            for key, value in fields.items()
             if attribute(raw, key) != value
         ]
         reconfigure(lab, name, {})
@@ -96,7 +96,7 @@ def policy_change(lab: Lab) -> Part:
 
 
 def reconfigure(lab: Lab, name: str, changed: Json) -> None:
-    """A kubelet with these fields beside those of its machine, and without any pod of a series."""
+    """Restarts the kubelet with these fields added to the machine's configuration, and without pods of a series."""
     lab.clear()
     lab.changed[name] = changed
     lab.configure(name)
@@ -105,7 +105,7 @@ def reconfigure(lab: Lab, name: str, changed: Json) -> None:
 
 
 def reboot(lab: Lab) -> Part:
-    """The machine goes off and on again with pods on it; what the kubelet has afterwards is in the object."""
+    """Restarts the machine with pods on it; the object must follow the kubelet's state afterwards."""
     problems: list[str] = []
     figures: dict[str, Any] = {}
     for name in lab.guests:
@@ -143,8 +143,8 @@ def restart(lab: Lab, name: str) -> None:
 
 
 def exporter_upgrade(lab: Lab) -> Part:
-    """`helm upgrade` and `helm rollback`, while pods come and go: from an earlier state of the project, if the lab has
-    one, else from the same image under another tag."""
+    """Runs `helm upgrade` and `helm rollback` while pods arrive and end: from an earlier commit, if the lab has its
+    daemons, else from the same image under another tag."""
     before = lab.directory / earlier.TAG
     is_earlier = before.exists()
     if is_earlier:
@@ -168,8 +168,8 @@ def exporter_upgrade(lab: Lab) -> Part:
         chart.install(lab.kubeconfig)
         chart.until_rolled_out(lab.api)
     problems = [*load.problems, *lab.settle(_SETTLED_S)]
-    what = "from an earlier state of the project" if is_earlier else "the same image under another tag"
-    figures: dict[str, Any] = {"what": what, "s for upgrade and rollback": seconds, **_of_load(load)}
+    origin = "from an earlier state of the project" if is_earlier else "the same image under another tag"
+    figures: dict[str, Any] = {"what": origin, "s for upgrade and rollback": seconds, **_of_load(load)}
     return Part("The exporter is upgraded and rolled back under load", not problems, figures, tuple(problems))
 
 
@@ -199,7 +199,7 @@ def _is_empty(name: str, reports: dict[str, Json]) -> bool | None:
 
 
 def rejoin(lab: Lab) -> Part:
-    """The Node object is deleted, and the kubelet registers again: the object comes back and is the new node's."""
+    """Deletes the Node object, so that the kubelet registers again: a new NRT object must belong to the new Node."""
     name = next(iter(lab.guests))
     lab.settle()
     before = lab.api.call("GET", f"{NODES}/{name}")["metadata"]["uid"]
@@ -214,7 +214,9 @@ def rejoin(lab: Lab) -> Part:
     if is_gone:
         figures["s until its object was gone"] = gone
     after = lab.api.call("GET", f"{NODES}/{name}")["metadata"]["uid"]
-    owners = [one["uid"] for one in lab.api.call("GET", f"{nrt.PATH}/{name}")["metadata"].get("ownerReferences", ())]
+    owners = [
+        owner["uid"] for owner in lab.api.call("GET", f"{nrt.PATH}/{name}")["metadata"].get("ownerReferences", ())
+    ]
     if after == before or owners not in ([], [after]):
         problems.append(f"the object is owned by {owners}, expected the new node, {after}")
     until_placed(lab, small("after-rejoin", name), 120)

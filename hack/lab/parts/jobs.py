@@ -1,5 +1,7 @@
-"""The scenario p5 in small: jobs of one to eight GPUs with their share of everything, whose owners make a refused pod
-again. On a machine that is aligned to single NUMA nodes nothing may be refused, and nothing may be made in a circle."""
+"""Jobs of one to eight GPUs with a proportional share of all resources, whose owners replace a refused pod.
+
+On a machine with the policy single-numa-node, no pod may be refused, and no owner may replace pods endlessly.
+"""
 
 from __future__ import annotations
 
@@ -21,22 +23,22 @@ _ALL: Final = 8
 _SIZES: Final = (1, 1, 1, 1, 2, 2, 4)
 _SECONDS: Final = 240.0
 _STEP_S: Final = 0.5
-# Of all GPUs, so many are in use or waited for.
+# The demand for GPUs, as a multiple of the machine's GPUs.
 _LOAD: Final = 1.5
 _LIFE_S: Final = (5.0, 40.0)
-# Until the machine is full for the first time.
+# Seconds until the machine is full for the first time.
 _WARM_S: Final = 30.0
 _REMADE: Final = "-again"
 
 
 def job(name: str, gpus: int) -> Json:
-    """A pod with as much of everything as its GPUs are of the machine's."""
+    """Returns a pod whose share of every resource is its share of the machine's GPUs."""
     sizes = {"cpu": str(gpus), "memory": f"{100 * gpus}Mi", GPU: str(gpus), _NIC: str(4 * gpus)}
     return pod(name, "job", {"containers": [container("main", sizes)]})
 
 
 def p5(lab: Lab) -> Part:
-    """Churn for some minutes. A job of all eight GPUs waits for all of it, as no NUMA node has eight."""
+    """Runs jobs for some minutes. A job of all eight GPUs must wait throughout, as no NUMA node has eight."""
     lab.clear()
     problems = lab.settle()
     start, owner = time.time(), _Owner(lab)
@@ -52,7 +54,7 @@ def p5(lab: Lab) -> Part:
 
 
 class _Owner:
-    """Makes pods and deletes them, by what a watch has seen of them."""
+    """Creates and deletes pods according to a watch of pods."""
 
     def __init__(self, lab: Lab) -> None:
         self._lab, self._random = lab, Random(5)
@@ -65,11 +67,11 @@ class _Owner:
         self._make("job-all", _ALL)
 
     def step(self, now: float) -> None:
-        """Of the time since the start."""
+        """Replaces refused pods, ends jobs that are due, and creates further jobs; `now` is seconds since the start."""
         pods = {name: self._lab.pods.objects[name] for name in self._gpus if name in self._lab.pods.objects}
-        running = {name for name, found in pods.items() if found["spec"].get("nodeName")}
-        for name, found in pods.items():
-            if is_refused(found):
+        running = {name for name, document in pods.items() if document["spec"].get("nodeName")}
+        for name, document in pods.items():
+            if is_refused(document):
                 self._make(f"{name}{_REMADE}", self._gpus[name])
                 self._remade += 1
                 self._drop(name)
@@ -92,9 +94,9 @@ class _Owner:
         del self._gpus[name]
 
     def figures(self) -> dict[str, Any]:
-        """How much was in use, and how long jobs waited until they were bound."""
+        """Returns the mean use of GPUs, and the longest waits from creation to bind."""
         used = sum(self._used) / max(1, len(self._used))
-        waits = {f"longest wait of a job of {gpus}, s": round(max(some), 1) for gpus, some in self._waits.items()}
+        waits = {f"longest wait of a job of {gpus}, s": round(max(seconds), 1) for gpus, seconds in self._waits.items()}
         return {
             "jobs": len(self._made) - self._remade,
             "GPUs in use, %": round(100 * used / _ALL, 1),
@@ -103,6 +105,6 @@ class _Owner:
         }
 
     def problems(self) -> list[str]:
-        """Sizes that were never bound, and the one that never may be."""
+        """Returns the job sizes that were never bound, and whether the oversized job was bound."""
         never = [f"no job of {gpus} GPUs was bound" for gpus in set(_SIZES) if gpus not in self._waits]
         return [*never, *(["a job of all GPUs was bound"] if _ALL in self._waits else [])]

@@ -1,6 +1,6 @@
-"""Pods that come and go while something else happens: nobody waits for an object before the next one is sent.
+"""Pods that arrive and end during a disturbance, without waiting for the NRT object between two pods.
 
-A pod that a kubelet refuses was bound there by a service that had said "fits" a moment before, whatever was going on.
+A refusal by a kubelet is a wrong answer: the service has said "fits" a moment before the bind.
 """
 
 from __future__ import annotations
@@ -14,18 +14,20 @@ from lab.api import PODS, Json
 from lab.cluster import Lab, is_decided, is_refused
 from lab.errors import LabError
 
-# Pods that stay, and how long one may take before the next is sent.
+# Pods that stay, and the time limit until the next pod is created.
 _STAY: Final = 4
 _PATIENCE_S: Final = 5.0
 _PAUSE_S: Final = 1.5
-# Sent when all is over, so that the first moments after it are seen too.
+# Pods that are created after the disturbance.
 _AFTER: Final = 4
 
 
 class Load(NamedTuple):
-    """`problems` are refusals of kubelets, and what kept the thing itself from being done; `readmitted` pods had been
-    admitted, and were refused by a kubelet that has restarted: it admits all of its pods once more, and one whose
-    containers do not run finds no healthy device before the plug-in has registered."""
+    """Counts of pods. `problems` are refusals by kubelets, and errors of the disturbance itself.
+
+    `readmitted` pods were refused by a restarted kubelet: it repeats all admissions, and a pod without running
+    containers finds no healthy device before the plug-in has registered.
+    """
 
     sent: int
     bound: int
@@ -72,15 +74,15 @@ def _send(lab: Lab, pods: Iterator[Json], sent: list[str]) -> None:
 
 
 def refusals(changes: Iterable[tuple[float, str, Json]]) -> tuple[list[str], list[str]]:
-    """Pods that a kubelet has refused, in words: those that it had not admitted before, and those that it had."""
+    """Returns messages about refused pods: refused at first, and refused after an earlier admission."""
     admitted: set[str] = set()
-    found: dict[str, str] = {}
+    refused: dict[str, str] = {}
     again: dict[str, str] = {}
     for _, name, pod in changes:
         if is_refused(pod):
             where, status = pod["spec"].get("nodeName"), pod["status"]
             words = f"{name} on {where}: {status['reason']}: {status.get('message', '')[:160]}"
-            (again if name in admitted else found)[name] = words
+            (again if name in admitted else refused)[name] = words
         elif pod["spec"].get("nodeName") and is_decided(pod):
             admitted.add(name)
-    return list(found.values()), list(again.values())
+    return list(refused.values()), list(again.values())

@@ -17,15 +17,15 @@ _PATIENCE_S: Final = 30
 
 
 def object_equals_truth(lab: Lab) -> Part:
-    """On the empty node, and with pods of all kinds."""
-    problems = [f"empty: {one}" for one in lab.settle()]
+    """Compares object and guest, on the empty node and with pods of all kinds."""
+    problems = [f"empty: {difference}" for difference in lab.settle()]
     tally = Tally()
     for name in lab.guests:
         placing = Placing(lab, 1, 0.0)
         for pod in Series(lab.machines[name], 1, f"object-{name}").pods(8):
             placing.place(pod)
         tally.counts += placing.tally.counts
-    problems += [f"with {len(lab.live())} pods: {one}" for one in lab.settle()]
+    problems += [f"with {len(lab.live())} pods: {difference}" for difference in lab.settle()]
     zones = {name: len(lab.nodes(name)) for name in lab.guests}
     figures: dict[str, Any] = {"pods on the nodes": len(lab.live())}
     figures |= {f"NUMA nodes of {name}": count for name, count in zones.items()}
@@ -34,8 +34,8 @@ def object_equals_truth(lab: Lab) -> Part:
 
 
 def latency(lab: Lab) -> Part:
-    """From the kubelet's last state file of an admission to the object with the pod, as a watcher sees it."""
-    found: list[float] = []
+    """Measures the time from the kubelet's last state file of an admission until a watch shows the pod."""
+    times: list[float] = []
     from_creation: list[float] = []
     problems = []
     for number in range(_LATENCIES):
@@ -49,26 +49,26 @@ def latency(lab: Lab) -> Part:
         if seen is None or changed is None:
             problems.append(f"{name} did not come into the object of {where}")
         else:
-            found.append(seen - changed)
+            times.append(seen - changed)
             from_creation.append(seen - created)
         lab.delete([name])
     figures: dict[str, Any] = {
-        "pods": len(found),
-        "state file to object, p50 s": percentile(found, 0.5),
-        "state file to object, p90 s": percentile(found, 0.9),
+        "pods": len(times),
+        "state file to object, p50 s": percentile(times, 0.5),
+        "state file to object, p90 s": percentile(times, 0.9),
         "creation to object, p50 s": percentile(from_creation, 0.5),
     }
     return Part("From admission to the object", not problems, figures, tuple(problems))
 
 
 def _changed(lab: Lab, node: str, pod: tuple[str, str]) -> float | None:
-    """When the kubelet last wrote one of its files, by this machine's clock, once it lists the pod."""
+    """Returns when the kubelet last wrote a state file, in this machine's time, once the kubelet lists the pod."""
     deadline = time.monotonic() + _PATIENCE_S
     while time.monotonic() < deadline:
         seen = lab.guests[node].seen()
-        told = truth.read(seen.told)
-        if any(map(any, told.listed.get(pod, {}).values())):
-            return told.changed - seen.ahead
+        reported = truth.read(seen.told)
+        if any(map(any, reported.listed.get(pod, {}).values())):
+            return reported.changed - seen.ahead
         time.sleep(0.2)
     return None
 
@@ -84,7 +84,7 @@ def _first_seen(lab: Lab, node: str, name: str, since: float) -> float | None:
 
 
 def idle(lab: Lab) -> Part:
-    """No pods come or go for a minute: nothing is written."""
+    """Checks that a minute without pod changes has no writes."""
     lab.settle()
     # What made the objects settle may be followed by a last change, of a condition of a pod say.
     time.sleep(5)
@@ -111,7 +111,7 @@ def memory(lab: Lab) -> Part:
         resident = _exporter(lab, name).get("process_resident_memory_bytes", 0.0) / (1 << 20)
         figures[f"MiB resident on {name}"] = round(resident, 1)
         pod = chart.exporter_pod(lab.api, name)
-        restarts = sum(one.get("restartCount", 0) for one in pod["status"]["containerStatuses"])
+        restarts = sum(container.get("restartCount", 0) for container in pod["status"]["containerStatuses"])
         figures[f"restarts on {name}"] = restarts
         if not 0 < resident < 192:
             problems.append(f"{resident:.0f} MiB on {name}, expected less than the chart's limit of 192")

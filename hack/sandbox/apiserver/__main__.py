@@ -18,7 +18,7 @@ from sandbox.apiserver.server import ApiServer
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m sandbox.apiserver", description=__doc__)
-    parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1 (default: a free one)")
+    parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1 (default: a free port)")
     parser.add_argument("--kubeconfig-out", type=Path, metavar="FILE", help="write a kubeconfig here")
     parser.add_argument(
         "--crd",
@@ -29,7 +29,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="CRDs to serve: files or folders",
     )
-    parser.add_argument("--token", help="ask for this bearer token")
+    parser.add_argument("--token", help="require this bearer token")
     parser.add_argument("--window", type=int, default=4096, help="watch events kept for each resource (default: 4096)")
     return parser
 

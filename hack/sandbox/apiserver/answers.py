@@ -39,7 +39,7 @@ def text(body: str, code: int = 200) -> web.Response:
 def of_revision(
     site: Site, revision: Revision, form: Form, include: str, code: int = 200, warnings: Sequence[str] = ()
 ) -> web.Response:
-    """One object in the form asked for."""
+    """Returns an object in the requested form."""
     response = json_response(_object(site, revision, form, include), code)
     for warning in warnings:
         escaped = warning.replace("\\", "\\\\").replace('"', '\\"')
@@ -58,14 +58,14 @@ def _object(site: Site, revision: Revision, form: Form, include: str) -> bytes:
 
 
 def body_of(site: Site, revision: Revision) -> bytes:
-    """The object's JSON in the site's version."""
+    """Returns the object's JSON in the site's version."""
     if site.is_preferred:
         return revision.body(site.api_version)
     return _encode(strategy.in_version(site, revision.object))
 
 
 def of_page(site: Site, page: Page, form: Form, include: str) -> web.Response:
-    """A list, or a page of one, in the form asked for."""
+    """Returns a list, or a page of a list, in the requested form."""
     metadata: Json = {"resourceVersion": str(page.number)}
     if page.token:
         metadata["continue"] = page.token
@@ -83,14 +83,14 @@ def of_page(site: Site, page: Page, form: Form, include: str) -> web.Response:
 
 
 def _items(site: Site, revisions: Iterable[Revision]) -> Iterable[bytes]:
-    """Items of a list: those of built-in kinds carry no kind and apiVersion, as Go's typed lists do not."""
+    """Returns the items of a list. As in Go's typed lists, built-in kinds have neither kind nor apiVersion."""
     if not site.resource.is_custom:
         return (revision.tail() for revision in revisions)
     return (body_of(site, revision) for revision in revisions)
 
 
 async def slowly(request: web.Request, response: web.Response, bytes_per_second: int) -> web.StreamResponse:
-    """The same answer, trickling."""
+    """Sends an answer at a limited rate."""
     slow = web.StreamResponse(status=response.status, headers=response.headers)
     body = response.body
     assert isinstance(body, bytes), "answers are made of bytes"

@@ -1,6 +1,6 @@
 """The built-in kinds a node agent, a scheduler and kubectl need, as a table.
 
-Flags are those of each kind's registry strategy in kubernetes/kubernetes (`pkg/registry/**/strategy.go`).
+Flags are from the registry strategy of each kind in kubernetes/kubernetes (`pkg/registry/**/strategy.go`).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ BUILTIN: tuple[Resource, ...] = (
 
 
 def catalog() -> Catalog:
-    """A catalogue of the built-in kinds."""
+    """Returns a catalogue of the built-in kinds."""
     served = Catalog()
     for resource in BUILTIN:
         served.add(resource)

@@ -1,4 +1,4 @@
-"""A bare HTTP client and sample objects, for tests against this server or a real one.
+"""A bare HTTP client and sample objects, for tests against this server or a real API server.
 
 Tests of API behaviour must see what is on the wire, status codes and event lines included, so this is aiohttp with
 paths spelled out and nothing of a Kubernetes client library.
@@ -33,7 +33,7 @@ STRATEGIC: Final = "application/strategic-merge-patch+json"
 APPLY: Final = "application/apply-patch+yaml"
 TABLE: Final = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 
-# One NodeResourceTopology of eight zones is some kilobytes; a line of the watch must fit the read buffer.
+# A NodeResourceTopology of eight zones has some kilobytes; a line of the watch must fit the read buffer.
 _BUFFER: Final = 1 << 20
 
 
@@ -60,20 +60,20 @@ class Watching:
         self._reply = reply
 
     async def next(self, seconds: float = 10.0) -> Json | None:
-        """The next event, None at the end of the stream. Raises TimeoutError."""
+        """Returns the next event, None at the end of the stream. Raises TimeoutError."""
         line = await asyncio.wait_for(self._reply.content.readline(), seconds)
         event: Json | None = json.loads(line) if line else None
         return event
 
     async def about(self, name: str) -> tuple[str, Json]:
-        """The next event about the named object, as (type, object)."""
+        """Returns the next event about the named object, as (type, object)."""
         while (event := await self.next()) is not None:
             if (event["object"].get("metadata") or {}).get("name") == name:
                 return event["type"], event["object"]
         raise AssertionError(f"the watch ended before an event about {name}")
 
     async def rest(self) -> list[Json]:
-        """Every event up to the end of the stream."""
+        """Returns every event up to the end of the stream."""
         events = []
         while (event := await self.next()) is not None:
             events.append(event)
@@ -81,7 +81,7 @@ class Watching:
 
 
 class Client:
-    """Requests to one server. Query parameters are keyword arguments; a trailing underscore escapes `continue_`."""
+    """Requests to a server. Query parameters are keyword arguments; a trailing underscore escapes `continue_`."""
 
     def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
         self.url = url
@@ -96,7 +96,7 @@ class Client:
     async def call(
         self, method: str, path: str, body: Any = None, content: str = PLAIN, *, accept: str = PLAIN, **query: Any
     ) -> Reply:
-        """One request, whatever its answer."""
+        """Sends a request, and returns the answer whatever its status."""
         headers = {"Accept": accept} | ({"Content-Type": content} if body is not None else {})
         data = None if body is None else json.dumps(body)
         request = self.session.request(method, self.url + path, data=data, headers=headers, params=_spelled(query))
@@ -106,13 +106,13 @@ class Client:
     async def ok(
         self, method: str, path: str, body: Any = None, content: str = PLAIN, *, accept: str = PLAIN, **query: Any
     ) -> Json:
-        """The body of a request that must succeed. Raises AssertionError with the server's words."""
+        """Returns the body of a request that must succeed. Raises AssertionError with the server's words."""
         reply = await self.call(method, path, body, content, accept=accept, **query)
         assert reply.status < 300, f"{method} {path}: {reply.status} {reply.text}"
         return reply.body
 
     async def apply(self, path: str, body: Json, manager: str, **query: Any) -> Reply:
-        """A server-side apply."""
+        """Sends a server-side apply."""
         return await self.call("PATCH", path, body, APPLY, fieldManager=manager, **query)
 
     @asynccontextmanager
@@ -137,7 +137,7 @@ def _spelled(query: Json) -> dict[str, str]:
 
 
 def nrt(name: str, available: str = "4", **extra: Any) -> Json:
-    """A NodeResourceTopology of one zone with eight CPUs."""
+    """Returns a NodeResourceTopology with a zone of eight CPUs."""
     cpu = {"name": "cpu", "capacity": "8", "allocatable": "8", "available": available}
     return {
         "apiVersion": "topology.node.k8s.io/v1alpha2",
@@ -149,12 +149,12 @@ def nrt(name: str, available: str = "4", **extra: Any) -> Json:
 
 
 def pod(name: str, **resources: Json) -> Json:
-    """A pod of one container with these `limits` and `requests`."""
+    """Returns a pod with a container with these `limits` and `requests`."""
     container = {"name": "main", "image": "registry.k8s.io/pause:3.10", "resources": resources}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {"containers": [container]}}
 
 
 def configmap(name: str, *, labels: dict[str, str] | None = None, data: dict[str, str] | None = None) -> Json:
-    """A ConfigMap, the simplest built-in object there is."""
+    """Returns a ConfigMap, the simplest built-in object there is."""
     metadata: Json = {"name": name} | ({"labels": labels} if labels else {})
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data or {}}

@@ -31,7 +31,7 @@ class Control:
         self._journal = journal
 
     def handle(self, method: str, path: str, body: Any) -> Json:
-        """The answer's body. Raises StatusError."""
+        """Returns the answer's body. Raises StatusError."""
         match (method, path.removeprefix(PREFIX).split("/")):
             case ("GET", ["levers"]):
                 return {"rules": [rule.describe() for rule in self._levers.rules()]}
@@ -60,7 +60,7 @@ class Control:
                 for (verb, resource, agent), count in counts
             ],
             "log": [
-                {**entry.asked._asdict(), "query": entry.query, "status": entry.status, "at": entry.at}
+                {**entry.request._asdict(), "query": entry.query, "status": entry.status, "at": entry.at}
                 for entry in self._journal.log
             ],
         }

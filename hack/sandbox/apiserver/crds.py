@@ -1,6 +1,6 @@
 """CustomResourceDefinitions: from the object to the served resource.
 
-Creating one makes its kind served at once (the real server takes a moment; clients poll for `Established` either way).
+A new CRD's kind is served at once (the real server takes a moment; clients poll for `Established` either way).
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ def causes_against(crd: Json) -> list[Json]:
 
 
 def with_defaults(crd: Json) -> Json:
-    """The definition with names and conversion filled in as the server does."""
+    """Returns the definition with names and conversion filled in as the server does."""
     spec, names = crd["spec"], crd["spec"]["names"]
     filled = {"singular": names["kind"].lower(), "listKind": f"{names['kind']}List"} | names
     return {**crd, "spec": {"conversion": {"strategy": "None"}} | spec | {"names": filled}}
 
 
 def established(crd: Json, now: str) -> Json:
-    """The status of a definition that is being served."""
+    """Returns the status of a definition that is being served."""
     stored = [version["name"] for version in crd["spec"]["versions"] if version.get("storage")]
     before = (crd.get("status") or {}).get("storedVersions") or []
     conditions = (crd.get("status") or {}).get("conditions") or [
@@ -68,7 +68,7 @@ def established(crd: Json, now: str) -> Json:
 
 
 def resource_of(crd: Json) -> Resource:
-    """The resource a definition describes."""
+    """Returns the resource a definition describes."""
     spec, names = crd["spec"], crd["spec"]["names"]
     served = [version for version in spec["versions"] if version.get("served")]
     # The stored version is what kubectl should prefer. (A real server orders by version priority: v1 before v1beta1

@@ -1,10 +1,10 @@
-"""Deleting, and what goes with it: grace, finalizers, owned objects, a namespace's contents, a definition's kind.
+"""Deletion and its consequences: grace, finalizers, owned objects, a namespace's contents, a definition's kind.
 
-A pod on a node is only marked: its kubelet deletes it for good, with a grace period of 0, when its containers have
-ended, and until then it is there and holds its room. Nothing here does that for the kubelet.
+The deletion of a pod on a node only marks the pod: its kubelet deletes it finally, with a grace period of 0, when its
+containers have ended. Until then the pod exists and uses its resources. Nothing here does that for the kubelet.
 
-Garbage collection is a controller in a real cluster and takes its time; here it is part of the delete, so a test sees
-one state. An object goes when an owner is deleted and none of its owners exists any more.
+Garbage collection is a controller in a real cluster and takes time; here it is part of the delete, so a test sees a
+single state. An object is deleted when an owner is deleted and none of its owners exists any more.
 """
 
 from __future__ import annotations
@@ -30,27 +30,26 @@ class Remover:
         self._store = store
         self._now = now
 
-    def delete(self, site: Site, asked: Json, *, dry_run: bool = False) -> tuple[Revision, bool]:
+    def delete(self, site: Site, options: Json, *, dry_run: bool = False) -> tuple[Revision, bool]:
         """The last state and whether the object is gone (grace and finalizers keep it). `asked`: the DeleteOptions."""
         revision = self._store.get(site.resource, site.key)
         if revision is None:
             raise not_found(site.resource.key, site.name)
-        wanted = asked.get("preconditions") or {}
+        preconditions = options.get("preconditions") or {}
         for field, word, fate in (
             ("uid", "UID", "deleted and then recreated"),
             ("resourceVersion", "ResourceVersion", "modified"),
         ):
-            held = revision.metadata[field]
-            if wanted.get(field) and wanted[field] != held:
-                differs = (
-                    f"the {word} in the precondition ({wanted[field]}) does not match the {word} in record ({held})"
-                )
+            current = revision.metadata[field]
+            if preconditions.get(field) and preconditions[field] != current:
+                expected = preconditions[field]
+                differs = f"the {word} in the precondition ({expected}) does not match the {word} in record ({current})"
                 why = f"{differs}. The object might have been {fate}"
                 raise conflict(site.resource.qualified_kind, site.name, why)
-        if dry_run or "All" in (asked.get("dryRun") or ()):
+        if dry_run or "All" in (options.get("dryRun") or ()):
             return revision, True
         if site.resource.key == "pods":
-            revision = self._terminating(site.resource, revision, asked)
+            revision = self._terminating(site.resource, revision, options)
             if revision.metadata["deletionGracePeriodSeconds"] or revision.metadata.get("finalizers"):
                 return revision, False
         elif revision.metadata.get("finalizers"):
@@ -58,13 +57,13 @@ class Remover:
                 return revision, False
             metadata = {**revision.metadata, "deletionTimestamp": self._now(), "deletionGracePeriodSeconds": 0}
             return self._store.put(site.resource, {**revision.object, "metadata": metadata}), False
-        orphan = asked.get("propagationPolicy") == "Orphan" or asked.get("orphanDependents") is True
+        orphan = options.get("propagationPolicy") == "Orphan" or options.get("orphanDependents") is True
         return self.remove(site.resource, revision, collect=not orphan), True
 
-    def _terminating(self, resource: Resource, revision: Revision, asked: Json) -> Revision:
-        """The pod marked as being deleted. A second delete can only shorten the time that is left to it."""
+    def _terminating(self, resource: Resource, revision: Revision, options: Json) -> Revision:
+        """Returns the pod marked as being deleted. A second delete can only shorten the time that is left to it."""
         metadata = revision.metadata
-        seconds = pods.grace_seconds(revision.object, asked.get("gracePeriodSeconds"))
+        seconds = pods.grace_seconds(revision.object, options.get("gracePeriodSeconds"))
         if metadata.get("deletionTimestamp"):
             if seconds >= metadata["deletionGracePeriodSeconds"]:
                 return revision
@@ -91,13 +90,13 @@ class Remover:
         for resource in [resource for resource in self._catalog if resource.namespaced]:
             for revision in list(self._store.collection(resource.key).ordered()):
                 if revision.key[0] == namespace and self._store.get(resource, revision.key) is not None:
-                    # The real namespace lives on until the kubelets are done; this one goes at once.
+                    # A real namespace exists until its contents are gone; this server removes it at once.
                     self.delete(Site(resource, resource.versions[0].name, *revision.key), {"gracePeriodSeconds": 0})
 
     def _undefine(self, crd: Json) -> None:
         key = crd["metadata"]["name"]
         resource = self._catalog[key]
-        for held in list(self._store.collection(key).ordered()):
-            self._store.remove(resource, held.key)
+        for revision in list(self._store.collection(key).ordered()):
+            self._store.remove(resource, revision.key)
         self._catalog.remove(key)
         self._store.drop_collection(key)

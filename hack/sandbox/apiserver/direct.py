@@ -39,8 +39,8 @@ class _Request(msgspec.Struct, frozen=True):
 
 
 class DirectApi(Api):
-    """`latency` gives the seconds that a request takes there, and again back. `lag` those by which a part of a watch of
-    a path comes late."""
+    """A client without sockets. `latency` returns the seconds of a request, and again of its answer; `lag` the seconds
+    by which a part of a watch is late, by path."""
 
     def __init__(
         self,
@@ -74,8 +74,8 @@ class DirectApi(Api):
         try:
             async with asyncio.timeout(timeout or 10.0):
                 await asyncio.sleep(self._latency())
-                asked = self._request(method, path, query or {}, body or b"", content_type, accept)
-                answer = cast(web.Response, await self._api_server.front.handle(asked))
+                request = self._request(method, path, query or {}, body or b"", content_type, accept)
+                answer = cast(web.Response, await self._api_server.front.handle(request))
                 await asyncio.sleep(self._latency())
         except TimeoutError as exc:
             raise ApiError(0, "Timeout", "no answer in time", request=name) from exc

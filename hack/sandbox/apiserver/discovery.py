@@ -36,7 +36,7 @@ def groups(catalog: Catalog) -> Json:
 
 
 def group(catalog: Catalog, name: str) -> Json | None:
-    """The APIGroup, None if nothing of it is served."""
+    """Returns the APIGroup, None if nothing of it is served."""
     if name not in catalog.groups():
         return None
     return {"kind": "APIGroup", "apiVersion": "v1", **_group(catalog, name)}
@@ -48,7 +48,7 @@ def _group(catalog: Catalog, name: str) -> Json:
 
 
 def resources(catalog: Catalog, group_name: str, version: str) -> Json | None:
-    """The APIResourceList of a version, None if it is not served."""
+    """Returns the APIResourceList of a version, None if it is not served."""
     if version not in catalog.versions(group_name):
         return None
     entries = [

@@ -22,7 +22,7 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def load_all(path: Path) -> list[Json]:
-    """The objects in a YAML or JSON file, or in every such file of a directory."""
+    """Returns the objects in a YAML or JSON file, or in every such file of a directory."""
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix in (".yaml", ".yml", ".json"))
         return [obj for file in files for obj in load_all(file)]
@@ -30,7 +30,7 @@ def load_all(path: Path) -> list[Json]:
 
 
 def decode(body: bytes, *, or_yaml: bool = False) -> Any:
-    """A request's body. Raises StatusError 400."""
+    """Returns a request's body. Raises StatusError 400."""
     try:
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:

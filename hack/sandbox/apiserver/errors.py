@@ -1,7 +1,7 @@
 """Refusals as the API server words them: a `Status` object with code, reason and details.
 
 Clients branch on `code` and `reason`, people read `message`, and some code out there matches message text; so all three
-are those of k8s.io/apimachinery/pkg/api/errors.
+are from k8s.io/apimachinery/pkg/api/errors.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ LOCK_MESSAGE = "the object has been modified; please apply your changes to the l
 
 
 class StatusError(Exception):
-    """One refused request. `status()` is the body, `code` the HTTP status, `metadata` the Status' ListMeta."""
+    """A refused request. `status()` is the body, `code` the HTTP status, `metadata` the Status' ListMeta."""
 
     def __init__(
         self, code: int, reason: str, message: str, details: Json | None = None, *, retry_after: int | None = None
@@ -46,7 +46,7 @@ class StatusError(Exception):
 
 
 def success(code: int | None = None, details: Json | None = None) -> Json:
-    """The `Status` of a request that has no object to answer with."""
+    """Returns the `Status` of a request that has no object to answer with."""
     body: Json = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
     if details is not None:
         body["details"] = details
@@ -91,13 +91,13 @@ def conflict(resource: str, name: str, why: str = LOCK_MESSAGE) -> StatusError:
 
 
 def aggregate(causes: Sequence[Json]) -> StatusError:
-    """The 500 that becomes of validation errors nobody made a proper refusal of, as in the binding of pods."""
+    """Returns the 500 for validation errors without a proper refusal, as in the binding of pods."""
     return StatusError(500, "", _joined(causes))
 
 
-def precondition_failed(resource: str, name: str, key: str, word: str, asked: str, held: str) -> StatusError:
+def precondition_failed(resource: str, name: str, key: str, word: str, expected: str, actual: str) -> StatusError:
     """409 of a write that is meant for another object or state, in the words of the storage. `key` is etcd's."""
-    why = f"Precondition failed: {word} in precondition: {asked}, {word} in object meta: {held}"
+    why = f"Precondition failed: {word} in precondition: {expected}, {word} in object meta: {actual}"
     storage = f"StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: "
     return conflict(resource, name, storage + why)
 
@@ -133,7 +133,7 @@ def unprocessable(message: str) -> StatusError:
     return StatusError(422, "Invalid", message)
 
 
-def too_large_resource_version(asked: int, current: int) -> StatusError:
-    message = f"Timeout: Too large resource version: {asked}, current: {current}"
+def too_large_resource_version(requested: int, current: int) -> StatusError:
+    message = f"Timeout: Too large resource version: {requested}, current: {current}"
     details = {"causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]}
     return StatusError(504, "Timeout", message, details, retry_after=1)

@@ -1,7 +1,7 @@
-"""Field sets: which fields an object has, which changed, and their two spellings.
+"""Field sets: the fields of an object, their changes, and their two formats.
 
-Server-side apply owns *fields*. A field is a path of steps spelled as FieldsV1 spells them: `f:zones` for a field,
-`k:{"name":"a"}` for an element of an associative list, `v:"x"` for an element of a set. What counts as one field
+Server-side apply owns *fields*. A field is a path of steps in the format of FieldsV1: `f:zones` for a field,
+`k:{"name":"a"}` for an element of an associative list, `v:"x"` for an element of a set. What counts as a field
 depends on the schema: an atomic list or map is a single field whatever is in it (the `zones` of a
 NodeResourceTopology), an associative list is taken apart. `Rules` answers that question for a kind.
 Source: sigs.k8s.io/structured-merge-diff (`fieldpath`, `typed`).
@@ -36,7 +36,7 @@ class Rules(Protocol):
     """How lists and maps at a place (field names only, without list elements) merge."""
 
     def list_keys(self, names: Path, items: list[Any]) -> tuple[str, ...] | None:
-        """The identifying fields of an associative list, None for an atomic list."""
+        """Returns the identifying fields of an associative list, None for an atomic list."""
 
     def is_set(self, names: Path) -> bool: ...
 
@@ -89,8 +89,8 @@ class SchemaRules:
 
 
 def flatten(obj: Json, rules: Rules, *, without: str | None = None) -> dict[Path, Any]:
-    """Every ownable field with its value, leaving out the top-level field `without`."""
-    found: dict[Path, Any] = {}
+    """Returns every ownable field with its value, leaving out the top-level field `without`."""
+    values: dict[Path, Any] = {}
     for name, value in obj.items():
         if name in ("apiVersion", "kind") or name == without:
             continue
@@ -98,34 +98,34 @@ def flatten(obj: Json, rules: Rules, *, without: str | None = None) -> dict[Path
             value = {k: v for k, v in value.items() if k not in _UNOWNED_METADATA}
             if not value:
                 continue
-        _flatten(value, (f"f:{name}",), (name,), rules, found)
-    return found
+        _flatten(value, (f"f:{name}",), (name,), rules, values)
+    return values
 
 
-def _flatten(value: Any, path: Path, names: Path, rules: Rules, found: dict[Path, Any]) -> None:
+def _flatten(value: Any, path: Path, names: Path, rules: Rules, values: dict[Path, Any]) -> None:
     if isinstance(value, dict) and value and not rules.is_atomic_map(names):
         for name, inner in value.items():
-            _flatten(inner, (*path, f"f:{name}"), (*names, name), rules, found)
+            _flatten(inner, (*path, f"f:{name}"), (*names, name), rules, values)
         return
     if isinstance(value, list) and value:
         if rules.is_set(names):
-            found.update({(*path, _value_step(item)): item for item in value})
+            values.update({(*path, _value_step(item)): item for item in value})
             return
         keys = rules.list_keys(names, value)
         if keys:
             for item in value:
                 element = (*path, key_step(item, keys))
-                found[element] = _MARKER
+                values[element] = _MARKER
                 for name, inner in item.items():
-                    _flatten(inner, (*element, f"f:{name}"), (*names, name), rules, found)
+                    _flatten(inner, (*element, f"f:{name}"), (*names, name), rules, values)
             return
-    found[path] = value
+    values[path] = value
 
 
 def key_step(item: Json, keys: Iterable[str]) -> str:
-    """The step of an element of an associative list. A port's protocol is TCP when not said."""
-    held = {key: item.get(key, "TCP" if key == "protocol" else None) for key in sorted(keys)}
-    return "k:" + json.dumps(held, separators=(",", ":"))
+    """Returns the step of an element of an associative list. A port's protocol is TCP when not said."""
+    keys_of_item = {key: item.get(key, "TCP" if key == "protocol" else None) for key in sorted(keys)}
+    return "k:" + json.dumps(keys_of_item, separators=(",", ":"))
 
 
 def _value_step(item: Any) -> str:
@@ -133,7 +133,7 @@ def _value_step(item: Any) -> str:
 
 
 def is_element(item: Any, step: str) -> bool:
-    """Whether a list's item is the one a step names."""
+    """Returns whether a step names the item of a list."""
     kind, _, rest = step.partition(":")
     if kind == "v":
         return _value_step(item) == step
@@ -141,14 +141,14 @@ def is_element(item: Any, step: str) -> bool:
 
 
 def to_v1(fields: Iterable[Path]) -> Json:
-    """The FieldsV1 object of a set."""
+    """Returns the FieldsV1 object of a set."""
     root: Json = {}
     ordered = sorted(fields)
     for path in ordered:
         node = root
         for step in path:
             node = node.setdefault(step, {})
-    # A path that is itself a field and also leads to others says so with a dot.
+    # A path that is a field and also a prefix of other paths has a dot as its own entry.
     for path, following in itertools.pairwise(ordered):
         if following[: len(path)] == path:
             node = root
@@ -159,30 +159,30 @@ def to_v1(fields: Iterable[Path]) -> Json:
 
 
 def from_v1(fields: Json) -> FieldSet:
-    found: set[Path] = set()
+    paths: set[Path] = set()
 
     def descend(node: Json, path: Path) -> None:
         if not node or "." in node:
-            found.add(path)
+            paths.add(path)
         for step, inner in node.items():
             if step != ".":
                 descend(inner, (*path, step))
 
     for step, inner in fields.items():
         descend(inner, (step,))
-    return frozenset(found)
+    return frozenset(paths)
 
 
 def spell(path: Path) -> str:
-    """A path as conflict messages print it: `.spec.containers[name="a"].image`."""
+    """Returns a path as conflict messages print it: `.spec.containers[name="a"].image`."""
     text = ""
     for step in path:
         kind, _, rest = step.partition(":")
         if kind == "f":
             text += f".{rest}"
         elif kind == "k":
-            held = msgspec.json.decode(rest)
-            text += "[" + ",".join(f"{key}={json.dumps(value)}" for key, value in held.items()) + "]"
+            decoded = msgspec.json.decode(rest)
+            text += "[" + ",".join(f"{key}={json.dumps(value)}" for key, value in decoded.items()) + "]"
         else:
             text += f"[={rest}]"
     return text

@@ -1,8 +1,8 @@
-"""The HTTP face: which request becomes which call of the registry.
+"""The HTTP front: maps requests to calls of the registry.
 
-One handler for every path, since what is served changes while the server runs. On the way in: the journal counts, the
-levers act, the token is checked; then discovery, health or a verb. A request body is read whole before the registry is
-called, and the registry never awaits, so every write is atomic.
+A single handler serves every path, since the served kinds change while the server runs. For each request, the journal
+counts, the levers act, the token is checked; then follows discovery, health or a verb. The body is read before the
+call of the registry, which never awaits, so every write is atomic.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sandbox.apiserver import answers, discovery, documents, openapi, options, p
 from sandbox.apiserver.control import PREFIX, Control
 from sandbox.apiserver.errors import Json, StatusError, bad_request, cause, invalid, success, unsupported_media_type
 from sandbox.apiserver.integers import integer
-from sandbox.apiserver.journal import Asked, Journal
+from sandbox.apiserver.journal import Journal, RequestInfo
 from sandbox.apiserver.levers import Answer, Delay, Drop, Levers, SlowBody
 from sandbox.apiserver.paging import ListOptions
 from sandbox.apiserver.registry import Registry, WriteOptions
@@ -64,16 +64,16 @@ class Front:
         self._bookmark_every = bookmark_every
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """The one aiohttp handler."""
+        """Handles every request."""
         if request.path.startswith(PREFIX):
             return await self._controlled(request)
         target = routing.locate(self._registry.catalog, request.path)
-        asked = _asked(request, target)
-        self._journal.count(asked)
+        info = _request_info(request, target)
+        self._journal.count(info)
         rate: int | None = None
         drop_after = False
         late = 0.0
-        for action in self._levers.take(asked):
+        for action in self._levers.take(info):
             match action:
                 case Delay(seconds, handled):
                     if handled:
@@ -81,30 +81,30 @@ class Front:
                     else:
                         await asyncio.sleep(seconds)
                 case Answer(status, retry_after):
-                    return await self._sender.send(request, asked, _scripted(status, retry_after), rate)
+                    return await self._sender.send(request, info, _scripted(status, retry_after), rate)
                 case Drop(handled):
                     if not handled:
-                        return self._sender.drop(request, asked)
+                        return self._sender.drop(request, info)
                     drop_after = True
                 case SlowBody(bytes_per_second):
                     rate = bytes_per_second
-        if asked.verb != "watch":
-            await self._levers.until_moving(asked)
-        answer = await self._answer(request, target, asked)
+        if info.verb != "watch":
+            await self._levers.until_moving(info)
+        answer = await self._answer(request, target, info)
         if drop_after:
-            return self._sender.drop(request, asked)
+            return self._sender.drop(request, info)
         if isinstance(answer, WatchOptions):
             assert target.site is not None, "only a resource is watched"
-            return await self._sender.stream(request, asked, self._registry.store, target.site, answer, rate)
-        return await self._sender.send(request, asked, answer, rate, late)
+            return await self._sender.stream(request, info, self._registry.store, target.site, answer, rate)
+        return await self._sender.send(request, info, answer, rate, late)
 
     def open_watch(self, request: web.Request) -> Stream:
-        """The stream that a watch would be answered with. Raises StatusError."""
+        """Returns the stream that a watch would be answered with. Raises StatusError."""
         target = routing.locate(self._registry.catalog, request.path)
         if target.site is None:
             raise routing.missing(self._registry.catalog, target)
         return Stream(
-            self._registry.store, target.site, self._watch_options(request, target.site), _asked(request, target)
+            self._registry.store, target.site, self._watch_options(request, target.site), _request_info(request, target)
         )
 
     async def _controlled(self, request: web.Request) -> web.Response:
@@ -115,7 +115,7 @@ class Front:
         except StatusError as failure:
             return answers.refusal(failure)
 
-    async def _answer(self, request: web.Request, target: Target, asked: Asked) -> web.Response | WatchOptions:
+    async def _answer(self, request: web.Request, target: Target, info: RequestInfo) -> web.Response | WatchOptions:
         try:
             self._check_token(request)
             if target.site is None:
@@ -139,35 +139,35 @@ class Front:
     def _check_token(self, request: web.Request) -> None:
         if self._token is None or request.path in _HEALTH:
             return
-        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        if scheme != "Bearer" or not secrets.compare_digest(given.encode(), self._token.encode()):
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        if scheme != "Bearer" or not secrets.compare_digest(token.encode(), self._token.encode()):
             raise StatusError(401, "Unauthorized", "Unauthorized")
 
     def _not_a_resource(self, request: web.Request, target: Target) -> web.Response:
         """Discovery, version, health; everything else is not there."""
         catalog = self._registry.catalog
-        found: Json | None = None
+        document: Json | None = None
         if target.group is not None:
             if target.rest:
                 raise routing.missing(catalog, target)
-            found = discovery.resources(catalog, target.group, target.version)
+            document = discovery.resources(catalog, target.group, target.version)
         elif request.path in _HEALTH:
             return answers.text("ok")
         elif target.rest == ("version",):
-            found = discovery.VERSION
+            document = discovery.VERSION
         elif target.rest == ("api",):
-            found = discovery.core_versions(request.host)
+            document = discovery.core_versions(request.host)
         elif target.rest == ("apis",):
-            found = discovery.groups(catalog)
+            document = discovery.groups(catalog)
         elif len(target.rest) == 2 and target.rest[0] == "apis":
-            found = discovery.group(catalog, target.rest[1])
+            document = discovery.group(catalog, target.rest[1])
         elif target.rest == ("openapi", "v3"):
-            found = openapi.index(catalog)
+            document = openapi.index(catalog)
         elif target.rest[:2] == ("openapi", "v3"):
-            found = openapi.document(catalog, "/".join(target.rest[2:]))
-        if found is None:
+            document = openapi.document(catalog, "/".join(target.rest[2:]))
+        if document is None:
             raise routing.NoSuchGroupError
-        return answers.json_response(found)
+        return answers.json_response(document)
 
     async def _resource(self, request: web.Request, site: Site, verb: str) -> web.Response:
         form = routing.form_of(request.headers.get("Accept", ""))
@@ -197,23 +197,23 @@ class Front:
 
     async def _delete(self, request: web.Request, site: Site, verb: str) -> web.Response:
         raw, query = await request.read(), request.query
-        asked: Json = (_protobuf_or_json(request, raw) if raw else None) or {}
+        options: Json = (_protobuf_or_json(request, raw) if raw else None) or {}
         for name in ("propagationPolicy", "orphanDependents"):
             if name in query:
-                asked.setdefault(name, query[name])
+                options.setdefault(name, query[name])
         if "gracePeriodSeconds" in query:
-            asked.setdefault("gracePeriodSeconds", _number(query, "gracePeriodSeconds"))
+            options.setdefault("gracePeriodSeconds", _number(query, "gracePeriodSeconds"))
         dry_run = query.get("dryRun") == "All"
         if verb == "deletecollection":
             page = self._registry.page(site, ListOptions(_test(site, query)))
             for revision in page.revisions:
                 namespace, name = revision.key
-                # An owner earlier in the list may have taken this one with it.
+                # An owner earlier in the list may have removed this object too.
                 if self._registry.store.get(site.resource, revision.key) is not None:
-                    one = Site(site.resource, site.version, namespace, name)
-                    self._registry.delete(one, asked, dry_run=dry_run)
+                    target = Site(site.resource, site.version, namespace, name)
+                    self._registry.delete(target, options, dry_run=dry_run)
             return answers.of_page(site, page, "object", "Metadata")
-        revision, is_gone = self._registry.delete(site, asked, dry_run=dry_run)
+        revision, is_gone = self._registry.delete(site, options, dry_run=dry_run)
         if site.resource.returns_deleted or not is_gone:
             return answers.json_response(answers.body_of(site, revision))
         resource = site.resource
@@ -252,7 +252,7 @@ def _protobuf_or_json(request: web.Request, raw: bytes) -> Any:
     return protobuf.decode(raw) if request.content_type == protobuf.MEDIA_TYPE else documents.decode(raw)
 
 
-def _asked(request: web.Request, target: Target) -> Asked:
+def _request_info(request: web.Request, target: Target) -> RequestInfo:
     site, verb, resource = target.site, request.method.lower(), ""
     if site is not None:
         resource = f"{site.resource.plural}/{site.subresource}" if site.subresource else site.resource.plural
@@ -260,7 +260,7 @@ def _asked(request: web.Request, target: Target) -> Asked:
             verb = routing.verb_of(site, request.method, request.query)
         except StatusError:
             resource = ""
-    return Asked(request.method, request.path, request.headers.get("User-Agent", ""), verb, resource)
+    return RequestInfo(request.method, request.path, request.headers.get("User-Agent", ""), verb, resource)
 
 
 def _scripted(status: int, retry_after: int | None) -> web.Response:
@@ -310,7 +310,7 @@ def _write_options(request: web.Request) -> WriteOptions:
 
 
 async def _body(request: web.Request, verb: str) -> tuple[Any, str]:
-    """The decoded body and its media type. Raises StatusError 400 or 415."""
+    """Returns the decoded body and its media type. Raises StatusError 400 or 415."""
     media_type = request.content_type
     if media_type == protobuf.MEDIA_TYPE and (known := protobuf.decode(await request.read())) is not None:
         return known, media_type

@@ -10,6 +10,6 @@ _LARGEST: Final = (1 << 63) - 1
 
 
 def integer(text: str) -> int | None:
-    """The number, None if Go would refuse the text or the number does not fit into 64 bits."""
+    """Returns the number, None if Go would refuse the text or the number does not fit into 64 bits."""
     number = int(text) if _DECIMAL.fullmatch(text) else None
     return number if number is not None and -_LARGEST - 1 <= number <= _LARGEST else None

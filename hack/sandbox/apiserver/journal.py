@@ -15,7 +15,7 @@ WRITES: Final = frozenset({"create", "update", "patch", "delete", "deletecollect
 _DISTINCT: Final = 10_000
 
 
-class Asked(NamedTuple):
+class RequestInfo(NamedTuple):
     """A request as rules and counters see it. `verb` is the API's (list, watch), `resource` may be "pods/binding"."""
 
     method: str
@@ -28,7 +28,7 @@ class Asked(NamedTuple):
 class Entry(NamedTuple):
     """A request that was served: `status` 0 means its connection was dropped, `at` is the wall clock."""
 
-    asked: Asked
+    request: RequestInfo
     query: str
     status: int
     at: float
@@ -37,20 +37,20 @@ class Entry(NamedTuple):
 class Journal:
     """Counters since the start or the last `clear()`, and the last `kept` requests. Sandbox paths are not counted."""
 
-    def __init__(self, kept: int = 1000) -> None:
-        self.log: deque[Entry] = deque(maxlen=kept)
+    def __init__(self, limit: int = 1000) -> None:
+        self.log: deque[Entry] = deque(maxlen=limit)
         self._counts: Counter[tuple[str, str, str]] = Counter()
 
-    def count(self, asked: Asked) -> None:
+    def count(self, info: RequestInfo) -> None:
         """Counts a request on arrival."""
-        key = (asked.verb, asked.resource, asked.user_agent)
+        key = (info.verb, info.resource, info.user_agent)
         if key not in self._counts and len(self._counts) >= _DISTINCT:
-            key = (asked.verb, asked.resource, "")
+            key = (info.verb, info.resource, "")
         self._counts[key] += 1
 
-    def note(self, asked: Asked, query: str, status: int) -> None:
+    def note(self, info: RequestInfo, query: str, status: int) -> None:
         """Logs a request when its answer (for a watch: its head) is sent."""
-        self.log.append(Entry(asked, query, status, time.time()))
+        self.log.append(Entry(info, query, status, time.time()))
 
     def requests(self) -> Counter[tuple[str, str, str]]:
         """Requests by (verb, resource, user agent)."""
@@ -58,8 +58,8 @@ class Journal:
 
     def total(self, *, verb: str = "*", resource: str = "*", user_agent: str = "*") -> int:
         """Requests whose verb, resource and user agent match the globs."""
-        wanted = (verb, resource, user_agent)
-        return sum(n for key, n in self._counts.items() if all(map(fnmatchcase, key, wanted)))
+        patterns = (verb, resource, user_agent)
+        return sum(n for key, n in self._counts.items() if all(map(fnmatchcase, key, patterns)))
 
     def writes(self, *, resource: str = "*", user_agent: str = "*") -> int:
         """Requests that change something."""

@@ -31,7 +31,7 @@ class PathError(ValueError):
 
 @lru_cache(maxsize=512)
 def parse(path: str) -> tuple[Step, ...]:
-    """The steps of a path such as `.attributes[?(@.name=="a")].value`. Raises PathError."""
+    """Returns the steps of a path such as `.attributes[?(@.name=="a")].value`. Raises PathError."""
     steps: list[Step] = []
     text = path.removeprefix("$")
     position = 0
@@ -45,7 +45,7 @@ def parse(path: str) -> tuple[Step, ...]:
 
 
 def find(path: str, obj: Any) -> list[Any]:
-    """Every value the path leads to. Raises PathError."""
+    """Returns every value the path leads to. Raises PathError."""
     values = [obj]
     for step in parse(path):
         values = step(values)
@@ -70,12 +70,12 @@ def _children(value: Any) -> list[Any]:
 
 
 def _filter(left: str, operator: str, right: str) -> Step:
-    wanted = right[1:-1] if right[0] in "\"'" else json.loads(right)
+    expected = right[1:-1] if right[0] in "\"'" else json.loads(right)
 
     def step(values: list[Any]) -> list[Any]:
         items = [item for value in values for item in _children(value)]
-        held = [(item, find("." + left, item)) for item in items]
-        return [item for item, found in held if found and (found[0] == wanted) is (operator == "==")]
+        candidates = [(item, find("." + left, item)) for item in items]
+        return [item for item, values in candidates if values and (values[0] == expected) is (operator == "==")]
 
     return step
 
@@ -84,23 +84,23 @@ def _slice(text: str) -> Step:
     first, colon, last = text.partition(":")
 
     def step(values: list[Any]) -> list[Any]:
-        found: list[Any] = []
+        selected: list[Any] = []
         for value in values:
             if not isinstance(value, list):
                 raise PathError(f"{type(value).__name__} is not array or slice")
             if colon:
-                found += value[int(first) if first else None : int(last) if last else None]
+                selected += value[int(first) if first else None : int(last) if last else None]
             elif not first or not -len(value) <= int(first) < len(value):
                 raise PathError(f"array index out of bounds: index {first}, length {len(value)}")
             else:
-                found.append(value[int(first)])
-        return found
+                selected.append(value[int(first)])
+        return selected
 
     return step
 
 
 def spell(value: Any) -> str:
-    """A result as text, as PrintResults writes it: lists and objects as JSON, scalars as Go prints them."""
+    """Returns a result as text, as PrintResults writes it: lists and objects as JSON, scalars as Go prints them."""
     if isinstance(value, (dict, list)):
         return json.dumps(value, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
     if isinstance(value, bool):

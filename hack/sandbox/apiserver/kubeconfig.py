@@ -13,7 +13,7 @@ NAME = "topowise-sandbox"
 
 
 def document(url: str, *, token: str | None = None, insecure: bool = False) -> Json:
-    """The kubeconfig of one cluster. `insecure` skips verifying its certificate (for self-signed https)."""
+    """Returns the kubeconfig of a cluster. `insecure` skips the verification of a self-signed certificate."""
     cluster: Json = {"server": url} | ({"insecure-skip-tls-verify": True} if insecure else {})
     return {
         "apiVersion": "v1",
@@ -28,7 +28,7 @@ def document(url: str, *, token: str | None = None, insecure: bool = False) -> J
 def write(path: Path, url: str, *, token: str | None = None, insecure: bool = False) -> Path:
     """Writes it, readable by the owner alone, since it may hold a token.
 
-    It is written aside and renamed: whoever waits for the file reads it as soon as it is there.
+    The file is written aside and renamed, so that a waiting reader never sees a part of it.
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     aside.touch(mode=0o600)

@@ -1,9 +1,9 @@
-"""Levers: make the server misbehave the way production does.
+"""Levers: inject the faults of production API servers.
 
-A rule says which requests (globs over method or verb, path, user agent), what happens to them, and for how many of them
-or how long. Rules are tried in the order they were set; delays and slow bodies add up, the first answer or drop
-decides. A stalled watch is the nastiest fault and the reason reflectors need a deadline of their own: the TCP
-connection stays up and nothing ever comes. All of it can be done over HTTP too (`/sandbox/levers`, see `control`).
+A rule selects requests (globs over method or verb, path, user agent), and has a fault, a count and a duration. Rules
+apply in the order of their creation; delays and slow bodies add up, the first answer or drop decides. A stalled watch
+is the worst fault and the reason for the deadline of reflectors: the TCP connection stays open and no event arrives.
+Tests of processes set rules over HTTP (`/sandbox/levers`, see `control`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fnmatch import fnmatchcase
 from typing import Protocol
 
 from sandbox.apiserver.errors import Json
-from sandbox.apiserver.journal import Asked
+from sandbox.apiserver.journal import RequestInfo
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ Action = Answer | Delay | Drop | Stall | SlowBody
 
 @dataclass
 class Rule:
-    """One rule in force. `hits` counts the requests it took; `remaining` None is no limit; `until` is clock time."""
+    """A rule in force. `hits` counts its requests; `remaining` None is no limit; `until` is clock time."""
 
     id: int
     action: Action
@@ -72,11 +72,11 @@ class Rule:
     until: float | None
     hits: int = 0
 
-    def matches(self, asked: Asked) -> bool:
+    def matches(self, info: RequestInfo) -> bool:
         return (
-            (fnmatchcase(asked.method, self.method.upper()) or fnmatchcase(asked.verb, self.method))
-            and fnmatchcase(asked.path, self.path)
-            and fnmatchcase(asked.user_agent, self.user_agent)
+            (fnmatchcase(info.method, self.method.upper()) or fnmatchcase(info.verb, self.method))
+            and fnmatchcase(info.path, self.path)
+            and fnmatchcase(info.user_agent, self.user_agent)
         )
 
     def is_spent(self, now: float) -> bool:
@@ -91,7 +91,7 @@ class Rule:
 class Streams(Protocol):
     """What levers need of the open watch streams."""
 
-    def end(self, chosen: Callable[[Asked], bool], *, abort: bool) -> int: ...
+    def end(self, chosen: Callable[[RequestInfo], bool], *, abort: bool) -> int: ...
 
 
 class Window(Protocol):
@@ -151,8 +151,8 @@ class Levers:
     def close_watches(self, path: str = "*", *, user_agent: str = "*", abort: bool = False) -> int:
         """Ends open watches now, by a clean end of stream or (abort) by a reset. Returns how many."""
 
-        def chosen(asked: Asked) -> bool:
-            return fnmatchcase(asked.path, path) and fnmatchcase(asked.user_agent, user_agent)
+        def chosen(info: RequestInfo) -> bool:
+            return fnmatchcase(info.path, path) and fnmatchcase(info.user_agent, user_agent)
 
         ended = self._streams.end(chosen, abort=abort)
         self._announce()
@@ -190,11 +190,11 @@ class Levers:
         self._rules = [rule for rule in self._rules if not rule.is_spent(now)]
         return list(self._rules)
 
-    def take(self, asked: Asked) -> list[Action]:
+    def take(self, info: RequestInfo) -> list[Action]:
         """What happens to a request that arrives now, in order. Uses up counts. Stalls are asked for separately."""
         actions: list[Action] = []
         for rule in self.rules():
-            if isinstance(rule.action, Stall) or not rule.matches(asked):
+            if isinstance(rule.action, Stall) or not rule.matches(info):
                 continue
             rule.hits += 1
             if rule.remaining is not None:
@@ -204,19 +204,19 @@ class Levers:
                 break
         return actions
 
-    async def until_moving(self, asked: Asked, given_up: Callable[[], bool] = lambda: False) -> None:
+    async def until_moving(self, info: RequestInfo, given_up: Callable[[], bool] = lambda: False) -> None:
         """Returns once no stall holds the request (at once, if none does), or when it was given up by other levers."""
         counted = False
-        while not given_up() and (rule := self._stalling(asked)) is not None:
+        while not given_up() and (rule := self._stalling(info)) is not None:
             rule.hits += not counted
             counted = True
             with suppress(TimeoutError):
                 async with asyncio.timeout(None if rule.until is None else rule.until - self._clock()):
                     await self._changed.wait()
 
-    def _stalling(self, asked: Asked) -> Rule | None:
-        found = (rule for rule in self.rules() if isinstance(rule.action, Stall) and rule.matches(asked))
-        return next(found, None)
+    def _stalling(self, info: RequestInfo) -> Rule | None:
+        stalling = (rule for rule in self.rules() if isinstance(rule.action, Stall) and rule.matches(info))
+        return next(stalling, None)
 
     def _announce(self) -> None:
         self._changed.set()

@@ -1,8 +1,8 @@
 """Just enough OpenAPI v3 that kubectl leaves validation to the server, and explains custom resources.
 
-Without any, `kubectl apply` and `create` fail unless told `--validate=false`. kubectl asks the document of a kind's
-group version one thing before it writes: whether PATCH takes `fieldValidation`. It does (for custom resources unknown
-fields are warned about or refused). `kubectl explain` finds a kind by the path of its collection, and its schema by
+Without a document, `kubectl apply` and `create` need `--validate=false`. Before a write, kubectl looks up in the
+document of the group version whether PATCH takes `fieldValidation`. It does (for custom resources, the server warns
+about unknown fields or refuses them). `kubectl explain` finds a kind by the path of its collection, and its schema by
 the kind. Custom resources have the schema of their definition; built-in kinds have none here, so nothing explains them.
 """
 
@@ -22,7 +22,7 @@ _OF_EVERY_OBJECT: Final[Json] = {
 
 
 def index(catalog: Catalog) -> Json:
-    """The answer to `/openapi/v3`: where each group version's document is."""
+    """Returns the answer to `/openapi/v3`: where each group version's document is."""
     paths = ["api/v1"] + [
         f"apis/{group}/{version}" for group in catalog.groups() for version in catalog.versions(group)
     ]
@@ -30,7 +30,7 @@ def index(catalog: Catalog) -> Json:
 
 
 def document(catalog: Catalog, path: str) -> Json | None:
-    """The document of `api/v1` or `apis/G/V`, None if that is not served."""
+    """Returns the document of `api/v1` or `apis/G/V`, None if that is not served."""
     kind, _, rest = path.partition("/")
     group, _, version = rest.rpartition("/")
     if (kind == "api") is bool(group) or version not in catalog.versions(group):
@@ -53,9 +53,9 @@ def _collection(resource: Resource) -> str:
 
 
 def _schema(resource: Resource, version: str) -> tuple[str, Json]:
-    given = resource.version(version).schema or {"type": "object"}
-    whole = given | {
-        "properties": (given.get("properties") or {}) | _OF_EVERY_OBJECT,
+    schema = resource.version(version).schema or {"type": "object"}
+    whole = schema | {
+        "properties": (schema.get("properties") or {}) | _OF_EVERY_OBJECT,
         "x-kubernetes-group-version-kind": [_gvk(resource, version)],
     }
     return f"{'.'.join(reversed(resource.group.split('.')))}.{version}.{resource.kind}", whole

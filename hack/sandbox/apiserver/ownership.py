@@ -1,9 +1,9 @@
 """Who owns which fields: `metadata.managedFields`, plain writes and server-side apply.
 
-Every write is attributed to its field manager. A plain write (POST, PUT, the other patches) takes the fields it changed
-from everybody else; an apply takes only what it declares, conflicts when another manager declares the same field with
-another value, and removes what it declared last time and nobody else wants. A write that changes nothing leaves the
-object, its resourceVersion and the timestamps alone; exporters count on that.
+Every write is attributed to its field manager. A plain write (POST, PUT, the other patches) takes ownership of the
+fields that it changes. An apply owns only the fields that it declares, conflicts when another manager declares a field
+with another value, and removes fields that it declared last time and that no other manager owns. A write without a
+change leaves the object, its resourceVersion and the timestamps unchanged; exporters rely on that.
 Source: k8s.io/apimachinery/pkg/util/managedfields and sigs.k8s.io/structured-merge-diff/merge.
 """
 
@@ -63,53 +63,53 @@ def record_update(old: Json | None, new: Json, writer: Writer, rules: Rules) -> 
 
 
 def _resets_ownership(obj: Json) -> bool:
-    # One empty entry is the documented way to clear the whole record.
+    # A single empty entry is the documented way to clear all managed fields.
     return bool(obj["metadata"].get("managedFields") == [{}])
 
 
 def _reassigned(entries: list[Json], writer: Writer, *, taken: set[Path], dropped: set[Path]) -> list[Json]:
-    kept: list[Json] = []
+    unchanged: list[Json] = []
     own: FieldSet = frozenset()
     for entry in entries:
         owned = fields.from_v1(entry.get("fieldsV1") or {}) - dropped
         if writer.owns(entry):
             own = owned
         elif remaining := owned - taken:
-            kept.append({**entry, "fieldsV1": fields.to_v1(remaining)})
+            unchanged.append({**entry, "fieldsV1": fields.to_v1(remaining)})
     own = frozenset(own | taken)
-    return [*kept, writer.entry(own)] if own else kept
+    return [*unchanged, writer.entry(own)] if own else unchanged
 
 
 def apply(live: Json, config: Json, writer: Writer, rules: Rules, *, force: bool) -> Json:
-    """The live object after an apply of `config`. Raises StatusError 409 naming every contested field."""
+    """Returns the live object after an apply of `config`. Raises StatusError 409 naming every contested field."""
     declared = frozenset(fields.flatten(config, rules))
     before = fields.flatten(live, rules)
     entries = _entries(live)
     last = next((_owned(entry) for entry in entries if writer.owns(entry)), frozenset())
-    others = [entry for entry in entries if not writer.owns(entry)]
-    wanted_elsewhere = frozenset(path for entry in others for path in _owned(entry))
+    other_entries = [entry for entry in entries if not writer.owns(entry)]
+    wanted_elsewhere = frozenset(path for entry in other_entries for path in _owned(entry))
     merged = _merge(live, config, (), rules)
     # Shortest first: an element of a list goes whole, and what was inside it is gone with it.
     for path in sorted(last - declared, key=len):
-        if not any(other[: len(path)] == path for other in wanted_elsewhere):
+        if not any(elsewhere[: len(path)] == path for elsewhere in wanted_elsewhere):
             merged = _without(merged, path)
     after = fields.flatten(merged, rules)
     touched = {path for path, value in after.items() if path not in before or before[path] != value}
-    contested = [(entry, sorted(_owned(entry) & touched)) for entry in others]
+    contested = [(entry, sorted(_owned(entry) & touched)) for entry in other_entries]
     contested = [(entry, paths) for entry, paths in contested if paths]
     if contested and not force:
         raise _conflict(contested)
-    kept: list[Json] = []
-    for entry in others:
+    unchanged: list[Json] = []
+    for entry in other_entries:
         remaining = frozenset(path for path in _owned(entry) - touched if path in after or not before.get(path))
         if remaining:
-            kept.append({**entry, "fieldsV1": fields.to_v1(remaining)})
-    mine = writer.entry(declared)
+            unchanged.append({**entry, "fieldsV1": fields.to_v1(remaining)})
+    own_entry = writer.entry(declared)
     previous = next((entry for entry in entries if writer.owns(entry)), None)
     if previous and not touched and before.keys() == after.keys() and _owned(previous) == declared:
         # Nothing moved: the old timestamp stays, so that the write is seen to be a no-op.
-        mine = {**mine, "time": previous.get("time", writer.time)}
-    return _with_entries(merged, [mine, *kept])
+        own_entry = {**own_entry, "time": previous.get("time", writer.time)}
+    return _with_entries(merged, [own_entry, *unchanged])
 
 
 def _conflict(contested: list[tuple[Json, list[Path]]]) -> StatusError:
@@ -162,7 +162,7 @@ def _merge_elements(live: list[Json], config: list[Json], names: Path, keys: tup
 
 
 def _without(value: Any, path: Path) -> Any:
-    """A copy without the field; containers it leaves empty go too."""
+    """Returns a copy without the field; containers it leaves empty go too."""
     step, rest = path[0], path[1:]
     kind, _, name = step.partition(":")
     if isinstance(value, dict) and kind == "f" and name in value:
@@ -170,13 +170,13 @@ def _without(value: Any, path: Path) -> Any:
         pruned = {k: v for k, v in value.items() if k != name}
         return pruned if inner in (None, {}, []) else {k: (inner if k == name else v) for k, v in value.items()}
     if isinstance(value, list):
-        kept = []
+        remaining = []
         for item in value:
             if not fields.is_element(item, step):
-                kept.append(item)
+                remaining.append(item)
             elif rest:
-                kept.append(_without(item, rest))
-        return kept
+                remaining.append(_without(item, rest))
+        return remaining
     return value
 
 

@@ -1,4 +1,4 @@
-"""Lists and their pages: one moment of a collection, however many requests it takes to read it.
+"""Lists and their pages: all pages of a list show the same state of the collection.
 
 A page's continue token names the revision number the first page was taken at; the store keeps the objects of that
 moment for the newest few such lists. A token whose moment is gone is a 410 that carries another token, with which a
@@ -47,24 +47,24 @@ class Page(NamedTuple):
 
 
 def page(store: Store, site: Site, options: ListOptions) -> Page:
-    """One page. Raises StatusError 504 for a version from the future, 410 for a state or token no longer kept.
+    """Returns a page. Raises StatusError 504 for a future version, 410 for an expired version or token.
 
-    The real server waits three seconds for a version from the future before it gives up; this one does not wait.
+    The real server waits three seconds for a future version before it gives up; this server does not wait.
     """
     if options.version > store.number:
         raise too_large_resource_version(options.version, store.number)
-    number, found, after = _state(store, site.resource.key, options)
-    chosen = [revision for revision in found if _is_chosen(revision, site, options.test, after)]
+    number, revisions, after = _state(store, site.resource.key, options)
+    chosen = [revision for revision in revisions if _is_chosen(revision, site, options.test, after)]
     limit = options.limit
     if not limit or len(chosen) <= limit:
         return Page(chosen, number, "", None)
-    # The server does not count what selectors would choose, so neither does this one say.
+    # With a selector, the API server does not count the remaining items.
     remaining = len(chosen) - limit if options.test is None else None
     return Page(chosen[:limit], number, _write_token(number, chosen[limit - 1].key), remaining)
 
 
 def _state(store: Store, resource_key: str, options: ListOptions) -> tuple[int, list[Revision], Key | None]:
-    """The state to list: its number, its objects, and the key to go on after."""
+    """Returns the state to list: its number, its objects, and the key to go on after."""
     if options.token:
         return _continued(store, resource_key, options.token)
     if options.exact:
@@ -81,12 +81,12 @@ def _continued(store: Store, resource_key: str, token: str) -> tuple[int, list[R
     number, after = _read_token(token)
     if number == _NEWEST:
         return (*store.snapshot(resource_key), after)
-    found = store.snapshot_at(resource_key, number)
-    if found is None:
+    snapshot = store.snapshot_at(resource_key, number)
+    if snapshot is None:
         failure = expired(_STALE_TOKEN)
         failure.metadata = {"continue": _write_token(_NEWEST, after)}
         raise failure
-    return number, found, after
+    return number, snapshot, after
 
 
 def _is_chosen(revision: Revision, site: Site, test: selectors.Predicate | None, after: Key | None) -> bool:
@@ -104,7 +104,7 @@ def _write_token(number: int, after: Key) -> str:
 
 def _read_token(token: str) -> tuple[int, Key]:
     try:
-        held = msgspec.json.decode(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
-        return int(held["v"]), (str(held["after"][0]), str(held["after"][1]))
+        fields = msgspec.json.decode(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+        return int(fields["v"]), (str(fields["after"][0]), str(fields["after"][1]))
     except (ValueError, KeyError, TypeError, IndexError) as exc:
         raise bad_request("continue key is not valid") from exc

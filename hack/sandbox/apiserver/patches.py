@@ -62,15 +62,15 @@ def strategic(target: Any, patch: Any, keys: Mapping[str, str]) -> Any:
 def _strategic_list(target: list[Any], patch: list[Any], name: str, keys: Mapping[str, str]) -> list[Any]:
     key = _key_of(name, patch, keys)
     if key is None:
-        # Finalizers are the one list of plain values that merges (patchStrategy without a key).
+        # Finalizers are the only list of plain values that merges (patchStrategy without a key).
         return [*target, *(item for item in patch if item not in target)] if name == "finalizers" else patch
     if any(item.get("$patch") == "replace" for item in patch):
         return [item for item in patch if item.get("$patch") != "replace"]
     merged = list(target)
     for item in patch:
-        position = next((i for i, held in enumerate(merged) if held.get(key) == item.get(key)), None)
+        position = next((i for i, existing in enumerate(merged) if existing.get(key) == item.get(key)), None)
         if item.get("$patch") == "delete":
-            merged = [held for held in merged if held.get(key) != item.get(key)]
+            merged = [existing for existing in merged if existing.get(key) != item.get(key)]
         elif position is None:
             merged.append(strategic({}, item, keys))
         else:
@@ -88,7 +88,7 @@ def _key_of(name: str, patch: list[Any], keys: Mapping[str, str]) -> str | None:
 
 
 def json_patch(document: Any, operations: Any) -> Any:
-    """RFC 6902. Raises StatusError 400 for a malformed patch, 422 for one that does not fit the document."""
+    """Applies RFC 6902. Raises StatusError 400 for a malformed patch, 422 if it does not fit the document."""
     if not isinstance(operations, list) or not all(isinstance(op, dict) for op in operations):
         raise bad_request("error decoding patch: expected a list of operations")
     for operation in operations:
@@ -142,7 +142,7 @@ def _read(document: Any, path: list[str]) -> Any:
 
 
 def _edit(document: Any, path: list[str], how: str, value: Any) -> Any:
-    """A copy of the document with one place changed."""
+    """Returns a copy of the document with a changed value."""
     if not path:
         return value
     step, rest = path[0], path[1:]

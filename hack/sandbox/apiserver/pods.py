@@ -19,7 +19,7 @@ _MUTABLE: Final = frozenset({"activeDeadlineSeconds", "terminationGracePeriodSec
 
 
 def with_defaults(pod: Json, now: str) -> Json:
-    """A new pod as it is stored: defaulted and pending. Raises StatusError 422 when it has no containers."""
+    """Returns a new pod as it is stored: defaulted and pending. Raises StatusError 422 when it has no containers."""
     spec = defaulted_spec(pod)
     status: Json = {"phase": "Pending", "qosClass": qos_class(spec)}
     if spec.get("schedulingGates"):
@@ -30,7 +30,7 @@ def with_defaults(pod: Json, now: str) -> Json:
 
 
 def defaulted_spec(pod: Json) -> Json:
-    """A pod's spec with its defaults, as every write is decoded. Raises StatusError 400 or 422."""
+    """Returns a pod's spec with its defaults, as every write is decoded. Raises StatusError 400 or 422."""
     spec = dict(pod.get("spec") or {})
     name = pod["metadata"].get("name", "")
     if not spec.get("containers"):
@@ -82,7 +82,7 @@ def _container(container: Json, path: str, pod: str) -> Json:
 
 
 def _requirements(holder: Json) -> Json:
-    """The `resources` of a container (or pod) with requests defaulted from limits. Raises StatusError 400."""
+    """Returns the `resources` of a container (or pod) with requests defaulted from limits. Raises StatusError 400."""
     resources = dict(holder.get("resources") or {})
     try:
         limits = canonical_list(resources.get("limits") or {})
@@ -136,12 +136,12 @@ def _fixed_part(spec: Json) -> Json:
     return fixed
 
 
-def grace_seconds(pod: Json, asked: int | None) -> int:
+def grace_seconds(pod: Json, requested: int | None) -> int:
     """How long a deleted pod is left to its kubelet: not at all before it is bound and after it has ended."""
     spec = pod["spec"]
     if not spec.get("nodeName") or is_terminal(pod):
         return 0
-    seconds: int = spec.get("terminationGracePeriodSeconds", 0) if asked is None else asked
+    seconds: int = spec.get("terminationGracePeriodSeconds", 0) if requested is None else requested
     return 1 if seconds < 0 else seconds
 
 
@@ -167,7 +167,7 @@ def check_binding(binding: Json, namespace: str, name: str) -> None:
 
 
 def bound(pod: Json, binding: Json, now: str) -> Json:
-    """The pod assigned to the target of a binding that was checked. Raises StatusError 409."""
+    """Returns the pod assigned to the target of a binding that was checked. Raises StatusError 409."""
     name, target = pod["metadata"]["name"], binding["target"]
     _check_bindable(pod, binding, name)
     metadata = dict(pod["metadata"])
@@ -187,12 +187,12 @@ def bound(pod: Json, binding: Json, now: str) -> Json:
 
 
 def _check_bindable(pod: Json, binding: Json, name: str) -> None:
-    asked = binding.get("metadata") or {}
+    metadata = binding.get("metadata") or {}
     for field, word in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
-        held = pod["metadata"][field]
-        if asked.get(field) and asked[field] != held:
+        current = pod["metadata"][field]
+        if metadata.get(field) and metadata[field] != current:
             key = f"/registry/pods/{pod['metadata']['namespace']}/{name}"
-            raise precondition_failed("pods", name, key, word, asked[field], held)
+            raise precondition_failed("pods", name, key, word, metadata[field], current)
     if pod["metadata"].get("deletionTimestamp"):
         raise conflict("pods/binding", name, f"pod {name} is being deleted, cannot be assigned to a host")
     node = pod["spec"].get("nodeName")

@@ -1,6 +1,6 @@
 """What `kubectl get` shows for built-in kinds: columns and cells.
 
-The cells are those of kubernetes/kubernetes pkg/printers/internalversion/printers.go for the states a sandbox meets;
+The cells equal kubernetes/kubernetes pkg/printers/internalversion/printers.go for the states that a sandbox has;
 kinds without an entry get a name and their creation time.
 """
 
@@ -48,7 +48,7 @@ def _pair(first: int, first_unit: str, second: int, second_unit: str) -> str:
 
 
 def since(timestamp: str | None, now: datetime.datetime) -> str:
-    """The age of a timestamp, as an Age cell says it."""
+    """Returns the age of a timestamp, as an Age cell says it."""
     if not timestamp:
         return _UNKNOWN
     try:
@@ -140,10 +140,10 @@ def _event(event: Json, now: datetime.datetime) -> Cells:
 
 
 def _replicas(obj: Json, now: datetime.datetime) -> Cells:
-    status, wanted = obj.get("status") or {}, (obj.get("spec") or {}).get("replicas", 1)
+    status, desired = obj.get("status") or {}, (obj.get("spec") or {}).get("replicas", 1)
     return [
         obj["metadata"]["name"],
-        f"{status.get('readyReplicas', 0)}/{wanted}",
+        f"{status.get('readyReplicas', 0)}/{desired}",
         status.get("updatedReplicas", 0),
         status.get("availableReplicas", 0),
         _age(obj, now),
@@ -164,7 +164,7 @@ def _service(obj: Json, now: datetime.datetime) -> Cells:
 
 
 def _field(*path: str) -> Callable[[Json, datetime.datetime], Cells]:
-    """Name, one field, age."""
+    """Returns the cells name, a field, age."""
 
     def cells(obj: Json, now: datetime.datetime) -> Cells:
         value: Any = obj
@@ -241,5 +241,5 @@ _DEFAULT: Final[Printer] = ((NAME, Column("Created At", "date")), _name_and_crea
 
 
 def printer_of(resource_key: str) -> Printer:
-    """The columns of a built-in kind and the function that fills them."""
+    """Returns the columns of a built-in kind and the function that fills them."""
     return _PRINTERS.get(resource_key, _DEFAULT)

@@ -1,8 +1,7 @@
 """Kubernetes' protobuf, as far as Helm and `kubectl create namespace` send it.
 
-client-go's typed clients send protobuf unasked: Helm keeps its releases by one, in Secrets, and makes namespaces. The
-envelope is that of runtime.Unknown; fields that the table does not have are skipped, and of a kind that it does not
-have nothing is said but None.
+client-go's typed clients send protobuf by default: Helm writes its releases, in Secrets, and namespaces that way. The
+envelope is runtime.Unknown. Decoding skips fields that the table lacks, and returns None for a kind that it lacks.
 Source: k8s.io/apimachinery/pkg/runtime/serializer/protobuf, k8s.io/api/core/v1/generated.proto.
 """
 
@@ -31,7 +30,7 @@ _METADATA: Final = {
 }
 _KINDS: Final[dict[str, dict[int, tuple[str, Any]]]] = {
     "Secret": {1: ("metadata", _METADATA), 2: ("data", "map of bytes"), 3: ("type", "text")},
-    # What a new one has beside its metadata is the server's to say.
+    # The server sets everything else of a new object's metadata.
     "Namespace": {1: ("metadata", _METADATA)},
     "DeleteOptions": {4: ("propagationPolicy", "text")},
 }
@@ -50,23 +49,23 @@ def decode(body: bytes) -> Json | None:
 
 
 def _message(data: bytes, fields: dict[int, tuple[str, Any]]) -> Json:
-    found: Json = {}
+    decoded: Json = {}
     for number, value in _fields(data):
         name, form = fields.get(number, ("", ""))
         match form:
             case "text" if value:
                 # Go writes empty strings too.
-                found[name] = value.decode()
+                decoded[name] = value.decode()
             case "bytes":
-                found[name] = value
+                decoded[name] = value
             case "map of text" | "map of bytes":
                 entry = dict(_fields(value))
                 inner = entry.get(2, b"")
                 text = inner.decode() if form == "map of text" else base64.b64encode(inner).decode()
-                found.setdefault(name, {})[entry[1].decode()] = text
+                decoded.setdefault(name, {})[entry[1].decode()] = text
             case dict():
-                found[name] = _message(value, form)
-    return found
+                decoded[name] = _message(value, form)
+    return decoded
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, Any]]:

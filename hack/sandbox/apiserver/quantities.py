@@ -1,6 +1,6 @@
 """The canonical spelling the API server gives quantities of built-in kinds ("0.5" -> "500m", "1000" -> "1k").
 
-Whoever compares what it wrote with what it reads back meets this, so the sandbox must do it too. Custom resources keep
+A client that compares written with returned values meets this, so the sandbox does it too. Custom resources keep
 their spelling. Source: k8s.io/apimachinery/pkg/api/resource/quantity.go, CanonicalizeBytes.
 """
 
@@ -17,7 +17,7 @@ _EXPONENT = {suffix: exponent for exponent, suffix in _DECIMAL.items()}
 
 
 def canonical(value: str | int | float) -> str:
-    """The canonical spelling. Raises ValueError for what is no quantity."""
+    """Returns the canonical spelling. Raises ValueError for what is no quantity."""
     text = str(value)
     match = _GRAMMAR.fullmatch(text)
     if match is None or isinstance(value, bool):
@@ -53,5 +53,5 @@ def _decimal(number: Fraction, sign: str, *, scientific: bool) -> str:
 
 
 def canonical_list(amounts: dict[str, Any]) -> dict[str, str]:
-    """A ResourceList with every amount in canonical spelling."""
+    """Returns a ResourceList with every amount in canonical spelling."""
     return {name: canonical(amount) for name, amount in amounts.items()}

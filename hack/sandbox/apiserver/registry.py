@@ -1,7 +1,7 @@
 """The verbs of the API over the store: create, get, list, update, patch, apply, delete, bind, evict. No HTTP here.
 
-Every write runs the same way: identity, shape, rules, ownership, then one synchronous store step, so nothing
-interleaves and an answer's resourceVersion is the one its event carries. A write that changes nothing is not written.
+Every write runs the same way: identity, shape, rules, ownership, then a synchronous store step. So nothing interleaves,
+and an answer has the resourceVersion of its event. A write without a change is not stored.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from sandbox.apiserver.resources import Catalog
 from sandbox.apiserver.store import Revision, Store
 from sandbox.apiserver.strategy import Site
 
-# etcd's --max-request-bytes, as it is when nobody sets it.
+# The default of etcd's --max-request-bytes.
 _ETCD_BYTES: Final = 1536 * 1024
 _encode = msgspec.json.Encoder().encode
 
@@ -107,17 +107,17 @@ class Registry:
         _check_named(site, obj)
         obj = strategy.check_identity(site, obj)
         revision = self.store.get(site.resource, site.key)
-        asked = obj["metadata"].get("uid")
+        expected_uid = obj["metadata"].get("uid")
         if revision is None:
             if not site.resource.create_on_update:
                 raise not_found(site.resource.key, site.name)
-            if asked:
-                raise precondition_failed(site.resource.key, site.name, site.storage_key, "UID", asked, "")
+            if expected_uid:
+                raise precondition_failed(site.resource.key, site.name, site.storage_key, "UID", expected_uid, "")
             metadata = {name: value for name, value in obj["metadata"].items() if name != "resourceVersion"}
             return self.create(site.named(""), {**obj, "metadata": metadata}, options)
-        old, held = revision.object, revision.metadata["uid"]
-        if asked and asked != held:
-            raise precondition_failed(site.resource.key, site.name, site.storage_key, "UID", asked, held)
+        old, current_uid = revision.object, revision.metadata["uid"]
+        if expected_uid and expected_uid != current_uid:
+            raise precondition_failed(site.resource.key, site.name, site.storage_key, "UID", expected_uid, current_uid)
         obj, warnings = self._pruned(site, obj, options)
         return self._replace(site, old, obj, options, warnings)
 
@@ -176,8 +176,8 @@ class Registry:
             known = strategy.pruned(replace(site, version=site.resource.versions[0].name), known)[0]
         unknown = [f'unknown field "{path}"' for path in dropped]
         if unknown and options.field_validation == "Strict":
-            what = f'{site.resource.kind} in version "{site.version}" cannot be handled as a {site.resource.kind}'
-            raise bad_request(f"{what}: strict decoding error: {', '.join(unknown)}")
+            message = f'{site.resource.kind} in version "{site.version}" cannot be handled as a {site.resource.kind}'
+            raise bad_request(f"{message}: strict decoding error: {', '.join(unknown)}")
         return known, unknown if options.field_validation == "Warn" else []
 
     def _writer(self, site: Site, options: WriteOptions, operation: str = "Update") -> ownership.Writer:
@@ -196,7 +196,7 @@ class Registry:
         return Written(revision, True, warnings)
 
     def _replace(self, site: Site, old: Json, new: Json, options: WriteOptions, warnings: list[str]) -> Written:
-        """A plain write over `old`: rules, then attribution of what changed."""
+        """Stores a plain write over `old`: applies the rules, then attributes the changes."""
         writer, rules = self._writer(site, options), strategy.rules_of(site)
         prepared = strategy.prepare_update(site, old, new)
         recorded = ownership.record_update(old, prepared, writer, rules)
@@ -219,9 +219,9 @@ class Registry:
             self.catalog.add(crds.resource_of(crds.with_defaults(revision.object)))
         return Written(revision, False, warnings)
 
-    def delete(self, site: Site, asked: Json, *, dry_run: bool = False) -> tuple[Revision, bool]:
+    def delete(self, site: Site, options: Json, *, dry_run: bool = False) -> tuple[Revision, bool]:
         """The last state and whether the object is gone (finalizers keep it). `asked` is the DeleteOptions."""
-        return self._remover.delete(site, asked, dry_run=dry_run)
+        return self._remover.delete(site, options, dry_run=dry_run)
 
     # Subresources of pods
 
@@ -268,7 +268,7 @@ class Registry:
 
 
 def _same_but_version(old: Json, new: Json) -> bool:
-    """Whether a write changes nothing; times in managedFields alone are nothing."""
+    """Returns whether a write changes nothing; times in managedFields alone are nothing."""
     return _comparable(old) == _comparable(new)
 
 

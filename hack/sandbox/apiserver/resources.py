@@ -1,8 +1,8 @@
-"""What is served: one `Resource` for each kind, and the `Catalog` that finds it by path.
+"""The served kinds: a `Resource` for each kind, and the `Catalog` that finds it by path.
 
 A resource is described by data alone (names, scope, which subresources, how updates behave), so the built-in kinds are
 a table (`builtin`) and a CustomResourceDefinition is another way to make the same description (`crds`).
-All served versions of a resource share one storage; only `apiVersion` differs on the way out, as with CRDs whose
+All served versions of a resource share their storage; answers differ in `apiVersion` only, as with CRDs whose
 conversion strategy is `None`.
 """
 
@@ -49,7 +49,7 @@ class Version:
 
 @dataclass(frozen=True)
 class Resource:
-    """One kind as the API server serves it. `versions` are in order of preference."""
+    """A kind as the API server serves it. `versions` are in order of preference."""
 
     group: str
     kind: str
@@ -112,14 +112,14 @@ class Catalog:
         return self._by_key[key]
 
     def find(self, group: str, version: str, plural: str) -> Resource | None:
-        """The resource if that version of it is served."""
+        """Returns the resource if that version of it is served."""
         resource = self._by_key.get(f"{plural}.{group}" if group else plural)
         if resource is None or all(served.name != version for served in resource.versions):
             return None
         return resource
 
     def versions(self, group: str) -> list[str]:
-        """Versions any resource of the group is served in, the preferred one first."""
+        """Returns the versions of a group, the preferred version first."""
         names: dict[str, None] = {}
         for resource in self:
             if resource.group == group:

@@ -31,7 +31,7 @@ class NoSuchGroupError(Exception):
 
 
 def locate(catalog: Catalog, path: str) -> Target:
-    """The target of a path such as `/apis/G/V/namespaces/NS/PLURAL/NAME/SUBRESOURCE`."""
+    """Returns the target of a path such as `/apis/G/V/namespaces/NS/PLURAL/NAME/SUBRESOURCE`."""
     steps = tuple(step for step in path.split("/") if step)
     if len(steps) >= 2 and steps[0] == "api":
         return _target(catalog, "", steps[1], steps[2:])
@@ -96,13 +96,13 @@ def form_of(accept: str) -> Form:
         if media_type.strip() not in ("application/json", "application/*", "*/*"):
             continue
         parameters = dict(part.strip().partition("=")[::2] for part in text.split(";") if part.strip())
-        wanted = parameters.get("as")
-        if wanted is None:
+        form = parameters.get("as")
+        if form is None:
             return "object"
         if parameters.get("g") == "meta.k8s.io" and parameters.get("v") == "v1":
-            if wanted == "Table":
+            if form == "Table":
                 return "table"
-            if wanted.startswith("PartialObjectMetadata"):
+            if form.startswith("PartialObjectMetadata"):
                 return "partial"
     message = "only the following media types are accepted: application/json"
     raise StatusError(406, "NotAcceptable", message)

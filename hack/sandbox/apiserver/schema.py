@@ -1,8 +1,8 @@
 """Structural schemas of custom resources: pruning, defaulting and validation.
 
-An exporter that misspells a field or sends a number as text must hear so from the sandbox as from a real cluster:
-unknown fields are dropped, absent ones filled from `default`, and what breaks `required`, types, enums, patterns or
-bounds is a 422 listing each cause. CEL rules (`x-kubernetes-validations`) and `oneOf`-style logic are not evaluated.
+The sandbox must reject an exporter's misspelt field or number as a string just as a real cluster does: unknown fields
+are dropped, absent fields are filled from `default`, and violations of `required`, types, enums, patterns or bounds are
+a 422 with each cause. CEL rules (`x-kubernetes-validations`) and `oneOf`-style logic are not evaluated.
 Source: k8s.io/apiextensions-apiserver/pkg/apiserver/{schema,validation}.
 """
 
@@ -26,7 +26,7 @@ _TYPES: Final[dict[str, tuple[type, ...]]] = {
 
 
 def prune(value: Json, schema: Json) -> tuple[Json, list[str]]:
-    """The object without fields the schema does not know, and the paths of what was dropped."""
+    """Returns the object without fields the schema does not know, and the paths of what was dropped."""
     dropped: list[str] = []
     root = {**schema, "properties": {**(schema.get("properties") or {}), "metadata": _OBJECT_META}}
     for name in ("apiVersion", "kind"):
@@ -45,22 +45,22 @@ def _prune(value: Any, schema: Json, path: str, dropped: list[str]) -> Any:
     properties: Json = schema.get("properties") or {}
     extra = schema.get("additionalProperties")
     keeps_unknown = schema.get("x-kubernetes-preserve-unknown-fields") is True or extra is True
-    kept: Json = {}
+    known: Json = {}
     for name, inner in value.items():
         place = f"{path}.{name}" if path else name
         if name in properties:
-            kept[name] = _prune(inner, properties[name], place, dropped)
+            known[name] = _prune(inner, properties[name], place, dropped)
         elif isinstance(extra, dict):
-            kept[name] = _prune(inner, extra, place, dropped)
+            known[name] = _prune(inner, extra, place, dropped)
         elif keeps_unknown:
-            kept[name] = inner
+            known[name] = inner
         else:
             dropped.append(place)
-    return kept
+    return known
 
 
 def default(value: Any, schema: Json) -> Any:
-    """The value with absent fields filled in from the schema's defaults."""
+    """Returns the value with absent fields filled in from the schema's defaults."""
     if isinstance(value, list) and "items" in schema:
         return [default(item, schema["items"]) for item in value]
     if not isinstance(value, dict):

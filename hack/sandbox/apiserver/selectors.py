@@ -23,7 +23,7 @@ _Test = Callable[[dict[str, str]], bool]
 
 
 def labels(text: str) -> Callable[[dict[str, str]], bool]:
-    """A test of a label set. Raises StatusError 400 for a text that is no selector."""
+    """Returns a test of a label set. Raises StatusError 400 for a text that is no selector."""
     tests: list[_Test] = []
     rest = text.strip()
     while rest:
@@ -65,14 +65,14 @@ def _comparison(key: str, operator: str, value: str) -> _Test:
         raise bad_request(f"for 'Gt', 'Lt' operators, the value must be an integer, found {value!r}")
 
     def compare(labels: dict[str, str]) -> bool:
-        held = integer(labels.get(key, ""))
-        return held is not None and (held > bound if operator == ">" else held < bound)
+        number = integer(labels.get(key, ""))
+        return number is not None and (number > bound if operator == ">" else number < bound)
 
     return compare
 
 
 def from_label_selector(selector: Json | None) -> Callable[[dict[str, str]], bool]:
-    """A test from a `LabelSelector` object; None selects nothing, the empty object everything."""
+    """Returns a test from a `LabelSelector` object; None selects nothing, the empty object everything."""
     if selector is None:
         return lambda labels: False
     clauses = [f"{key}={value}" for key, value in (selector.get("matchLabels") or {}).items()]
@@ -90,7 +90,7 @@ def from_label_selector(selector: Json | None) -> Callable[[dict[str, str]], boo
 
 
 def fields(text: str, offered: Collection[str]) -> Predicate:
-    """A test of an object by field paths; `metadata.name` and `metadata.namespace` are always offered."""
+    """Returns a test of an object by field paths; `metadata.name` and `metadata.namespace` are always offered."""
     tests: list[Predicate] = []
     for clause in filter(None, (part.strip() for part in text.split(","))):
         match = re.fullmatch(r"([^!=]+)(==|=|!=)(.*)", clause)
@@ -99,22 +99,22 @@ def fields(text: str, offered: Collection[str]) -> Predicate:
         path, operator, value = match.groups()
         if path not in ("metadata.name", "metadata.namespace") and path not in offered:
             raise bad_request(f"field label not supported: {path}")
-        tests.append(_field_test(tuple(path.split(".")), value, wanted=operator != "!="))
+        tests.append(_field_test(tuple(path.split(".")), value, expected=operator != "!="))
     return lambda obj: all(test(obj) for test in tests)
 
 
-def _field_test(path: tuple[str, ...], value: str, *, wanted: bool) -> Predicate:
+def _field_test(path: tuple[str, ...], value: str, *, expected: bool) -> Predicate:
     def test(obj: Json) -> bool:
-        held: Any = obj
+        current: Any = obj
         for step in path:
-            held = held.get(step) if isinstance(held, dict) else None
-        return (_spelled(held, path) == value) is wanted
+            current = current.get(step) if isinstance(current, dict) else None
+        return (_spelled(current, path) == value) is expected
 
     return test
 
 
 def _spelled(value: Any, path: tuple[str, ...]) -> str:
-    """A field's value as field sets spell it: absent is empty, except for booleans, whose zero is `false`."""
+    """Returns a field's value as field sets spell it: absent is empty, except for booleans, whose zero is `false`."""
     if value is None:
         return "false" if path[-1] in ("unschedulable", "hostNetwork") else ""
     if isinstance(value, bool):
@@ -124,7 +124,7 @@ def _spelled(value: Any, path: tuple[str, ...]) -> str:
 
 
 def selection(label_text: str, field_text: str, offered: Collection[str]) -> Predicate | None:
-    """Both selectors as one test of an object, None when neither selects anything away."""
+    """Returns both selectors as a predicate, None if they select every object."""
     if not label_text and not field_text:
         return None
     label_test, field_test = labels(label_text), fields(field_text, offered)

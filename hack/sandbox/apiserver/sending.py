@@ -7,7 +7,7 @@ import asyncio
 from aiohttp import web
 
 from sandbox.apiserver import answers
-from sandbox.apiserver.journal import Asked, Journal
+from sandbox.apiserver.journal import Journal, RequestInfo
 from sandbox.apiserver.levers import Levers
 from sandbox.apiserver.store import Store
 from sandbox.apiserver.strategy import Site
@@ -22,43 +22,43 @@ class Sender:
         self._journal = journal
         self._streams = streams
 
-    def drop(self, request: web.Request, asked: Asked) -> web.Response:
+    def drop(self, request: web.Request, info: RequestInfo) -> web.Response:
         """Resets the connection. What is returned never gets onto the wire."""
-        self._journal.note(asked, request.query_string, 0)
+        self._journal.note(info, request.query_string, 0)
         if request.transport is not None:
             request.transport.abort()
         return web.Response()
 
     async def send(
-        self, request: web.Request, asked: Asked, response: web.Response, rate: int | None, late: float = 0.0
+        self, request: web.Request, info: RequestInfo, response: web.Response, rate: int | None, late: float = 0.0
     ) -> web.StreamResponse:
-        self._journal.note(asked, request.query_string, response.status)
+        self._journal.note(info, request.query_string, response.status)
         if late:
             await asyncio.sleep(late)
         return response if rate is None else await answers.slowly(request, response, rate)
 
     async def stream(
-        self, request: web.Request, asked: Asked, store: Store, site: Site, options: WatchOptions, rate: int | None
+        self, request: web.Request, info: RequestInfo, store: Store, site: Site, options: WatchOptions, rate: int | None
     ) -> web.StreamResponse:
         """Serves a watch to its end. A stall holds every piece back, the end of the stream included."""
-        stream = Stream(store, site, options, asked)
+        stream = Stream(store, site, options, info)
         response = web.StreamResponse(
             headers={"Content-Type": "application/json", "Cache-Control": "no-cache, private"}
         )
         response.enable_chunked_encoding()
-        self._journal.note(asked, request.query_string, 200)
+        self._journal.note(info, request.query_string, 200)
         self._streams.add(stream)
         pieces = stream.pieces()
         try:
             await response.prepare(request)
             async for piece in pieces:
-                await self._levers.until_moving(asked, lambda: stream.is_ended)
+                await self._levers.until_moving(info, lambda: stream.is_ended)
                 if stream.is_ended:
                     break
                 await response.write(piece)
                 if rate is not None:
                     await asyncio.sleep(len(piece) / rate)
-            await self._levers.until_moving(asked, lambda: stream.is_ended)
+            await self._levers.until_moving(info, lambda: stream.is_ended)
         finally:
             await pieces.aclose()
             self._streams.discard(stream)

@@ -26,7 +26,7 @@ _NAMESPACES: Final = ("default", "kube-system")
 class ApiServer:
     """An API server on loopback. Use as an async context manager, or `start()` and `stop()`.
 
-    `port` 0 picks a free one. `token` asks every request for that bearer token. `window` bounds the watch events kept
+    `port` 0 picks a free port. `token` is the bearer token of every request. `window` bounds the watch events kept
     for each resource, `bookmark_every` is the seconds between bookmarks (a real server takes about 60), `log` bounds
     the requests remembered. `new_uid` gives the uids of objects.
     """
@@ -63,7 +63,7 @@ class ApiServer:
     async def start(self) -> None:
         app = web.Application(client_max_size=MAX_BODY)
         app.router.add_route("*", "/{path:.*}", self._front.handle)
-        # A watch whose client has gone is cancelled, or stalled ones would pile up.
+        # aiohttp cancels a watch whose client has gone; otherwise stalled watches would pile up.
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self._port)
@@ -73,7 +73,7 @@ class ApiServer:
     async def stop(self) -> None:
         """Ends every watch and closes the socket; leaves no task behind. The store stays readable."""
         self.levers.clear()
-        self.streams.end(lambda asked: True, abort=False)
+        self.streams.end(lambda info: True, abort=False)
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.cleanup()
@@ -118,7 +118,7 @@ class ApiServer:
         return self.journal.requests()
 
     def log(self) -> list[Entry]:
-        """The newest requests, oldest first."""
+        """Returns the newest requests, oldest first."""
         return list(self.journal.log)
 
     def writes(self, *, resource: str = "*", user_agent: str = "*") -> int:

@@ -1,10 +1,10 @@
-"""Objects, their revisions and the recent past, without any HTTP.
+"""Objects, their revisions and recent events, without HTTP.
 
-etcd gives the API server three things everything else rests on: one growing revision number for all kinds, a bounded
-history to watch from, and lists that stay consistent over pages. Here the history is a bounded window of events for
-each resource, as in kube-apiserver's watch cache: a watch that resumes from before the window must be told 410, and
-clients that never met one fail in production. A watch holds a position in the window and not a queue of its own, so
-any number of slow watchers costs nothing; one that falls out of the window is ended, as a real one is.
+etcd gives the API server three properties: a growing revision number across all kinds, a bounded history of events,
+and lists that stay consistent over pages. Here the history is a bounded window of events for each resource, as in
+kube-apiserver's watch cache: a watch that resumes from before the window gets 410, and clients must handle it. A watch
+has a position in the window instead of a queue, so slow watchers cost nothing; a watch that falls out of the window is
+ended, as in the real server.
 
 Stored objects are never changed in place: a revision's dict is shared by lists, events and snapshots.
 """
@@ -30,7 +30,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Revision:
-    """One state of one object, with its JSON made at most once whatever version it is asked for in."""
+    """A state of an object. Its JSON is made at most once, whatever version is requested."""
 
     __slots__ = ("_tail", "kind", "number", "object")
 
@@ -50,7 +50,7 @@ class Revision:
         return (self.metadata.get("namespace", ""), self.metadata["name"])
 
     def tail(self) -> bytes:
-        """The JSON of everything but kind and apiVersion, with its opening brace."""
+        """Returns the JSON of everything but kind and apiVersion, with its opening brace."""
         if self._tail is None:
             self._tail = _encode({k: v for k, v in self.object.items() if k not in ("kind", "apiVersion")})
         return self._tail
@@ -60,7 +60,7 @@ class Revision:
 
 
 class Event(NamedTuple):
-    """A change. `revision` is the state after it (of a deletion: the last, numbered anew), `before` the one before."""
+    """A change. `revision` is the state after it (of a deletion: the last, renumbered), `before` the previous state."""
 
     type: EventType
     number: int
@@ -69,7 +69,7 @@ class Event(NamedTuple):
 
 
 class Collection:
-    """The objects of one resource and the window of its events."""
+    """The objects of a resource and the window of its events."""
 
     def __init__(self, window: int) -> None:
         self.objects: dict[Key, Revision] = {}
@@ -91,7 +91,7 @@ class Collection:
             watch.wake()
 
     def ordered(self) -> list[Revision]:
-        """All objects by namespace and name; not to be changed by the caller."""
+        """Returns all objects by namespace and name; not to be changed by the caller."""
         if self._sorted is None:
             self._sorted = [self.objects[key] for key in sorted(self.objects)]
         return self._sorted
@@ -136,7 +136,7 @@ class Watch:
 
 
 class Store:
-    """All collections under one revision counter. `window` bounds the events kept for each resource."""
+    """All collections under a single revision counter. `window` bounds the events kept for each resource."""
 
     def __init__(self, window: int = 4096) -> None:
         self.number = 1
@@ -155,7 +155,7 @@ class Store:
         return self.collection(resource.key).objects.get(key)
 
     def objects(self, resource_key: str) -> Iterator[Json]:
-        """The objects of a resource, in order; for tests and for rules that look at other kinds."""
+        """Yields the objects of a resource, in order; for tests and for rules that look at other kinds."""
         return (revision.object for revision in self.collection(resource_key).ordered())
 
     def put(self, resource: Resource, obj: Json) -> Revision:
@@ -206,7 +206,7 @@ class Store:
         return [watch for collection in self._collections.values() for watch in collection.watches]
 
     def expire(self, resource_key: str | None = None) -> None:
-        """Moves the window (of one resource, or of all) past everything: older watches and continue tokens get 410."""
+        """Expires the window of a resource, or of all: older watches and continue tokens get 410."""
         # A revision of its own, so that a version that was current a moment ago is now too old.
         self.number += 1
         chosen = list(self._collections) if resource_key is None else [resource_key]
@@ -215,7 +215,7 @@ class Store:
         self._snapshots.clear()
 
     def snapshot(self, resource_key: str) -> tuple[int, list[Revision]]:
-        """The current revision number and the objects of that moment, kept for later pages (the newest few)."""
+        """Returns the current revision number and the objects of that moment, kept for later pages (the newest few)."""
         taken = (resource_key, self.number)
         if taken not in self._snapshots:
             self._snapshots[taken] = self.collection(resource_key).ordered()
@@ -230,12 +230,12 @@ class Store:
 
     def orphans_of(self, uid: str) -> list[tuple[str, Key]]:
         """Objects owned by that uid of which no owner exists any more."""
-        found = []
+        orphans = []
         for resource_key, key in sorted(self._dependents.get(uid, ())):
             revision = self.collection(resource_key).objects[key]
             if not any(owner in self._uids for owner in _owner_uids(revision)):
-                found.append((resource_key, key))
-        return found
+                orphans.append((resource_key, key))
+        return orphans
 
     def _index(self, resource_key: str, before: Revision | None, after: Revision | None) -> None:
         if before is not None:

@@ -1,7 +1,7 @@
 """The rules around a write, before anything is stored: metadata, generation, what a subresource may touch, validation.
 
-What kube-apiserver spreads over rest.BeforeCreate, rest.BeforeUpdate and one strategy for each kind is here as two pure
-functions over whole objects; the kinds differ by the flags of their `Resource`.
+kube-apiserver has these rules in rest.BeforeCreate, rest.BeforeUpdate and a strategy for each kind. Here they are two
+pure functions of whole objects; the flags of their `Resource` distinguish the kinds.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SUFFIX_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
 
 @dataclass(frozen=True)
 class Site:
-    """Where a write is aimed: a resource in one of its versions, a namespace, perhaps a name and a subresource."""
+    """The target of a write: a resource in a version, a namespace, optionally a name and a subresource."""
 
     resource: Resource
     version: str
@@ -62,7 +62,7 @@ class Site:
 
     @property
     def is_preferred(self) -> bool:
-        """Whether the version is the one objects are kept in."""
+        """Whether the version is the storage version."""
         return self.version == self.resource.versions[0].name
 
     def named(self, name: str) -> Site:
@@ -106,7 +106,7 @@ def check_identity(site: Site, obj: Json) -> Json:
 
 
 def prepare_create(site: Site, obj: Json, now: str, uid: str) -> Json:
-    """A new object as it will be stored (without resourceVersion). Raises StatusError 422."""
+    """Returns a new object as it will be stored (without resourceVersion). Raises StatusError 422."""
     resource = site.resource
     metadata = {name: value for name, value in obj["metadata"].items() if name not in _SERVER_FIELDS}
     prefix = metadata.get("generateName")
@@ -143,7 +143,7 @@ def _suffix() -> str:
 
 
 def _defaulted(site: Site, obj: Json, now: str) -> Json:
-    """A new object with what its kind fills in."""
+    """Returns a new object with what its kind fills in."""
     match site.resource.key:
         case "pods":
             return pods.with_defaults(obj, now)
@@ -180,12 +180,12 @@ def pruned(site: Site, obj: Json) -> tuple[Json, list[str]]:
     spec = resource.version(site.version).schema
     if spec is not None:
         return schema.prune(obj, spec)
-    what = f'{resource.kind} in version "{site.version}" cannot be handled as a {resource.kind}'
-    return typed.decoded(resource.key, what, obj)
+    message = f'{resource.kind} in version "{site.version}" cannot be handled as a {resource.kind}'
+    return typed.decoded(resource.key, message, obj)
 
 
 def in_version(site: Site, obj: Json) -> Json:
-    """A stored object as the site's version shows it.
+    """Returns a stored object as the site's version shows it.
 
     Conversion `None` changes apiVersion and then prunes: fields the version does not know are not shown, and a client
     that writes such an object back loses them. v1alpha1 clients of NodeResourceTopology do that to `attributes`.
@@ -195,7 +195,7 @@ def in_version(site: Site, obj: Json) -> Json:
 
 
 def schema_defaulted(site: Site, obj: Json) -> Json:
-    """A custom object with its schema's defaults; others as they are."""
+    """Returns a custom object with its schema's defaults; built-in objects unchanged."""
     spec = site.resource.version(site.version).schema
     filled: Json = schema.default(obj, spec) if spec is not None else obj
     return filled
@@ -257,12 +257,12 @@ def _is_qualified(key: str) -> bool:
 
 
 def prepare_update(site: Site, old: Json, new: Json) -> Json:
-    """The next state of an object, its resourceVersion still the old one. Raises StatusError 409 or 422."""
-    resource, asked = site.resource, new["metadata"]
-    _check_version(site, old, asked)
-    metadata = {**asked, "resourceVersion": old["metadata"]["resourceVersion"]}
-    if asked.get("uid", old["metadata"]["uid"]) != old["metadata"]["uid"]:
-        message = f'Invalid value: "{asked["uid"]}": field is immutable'
+    """Returns the next state of an object, with the old resourceVersion. Raises StatusError 409 or 422."""
+    resource, new_metadata = site.resource, new["metadata"]
+    _check_version(site, old, new_metadata)
+    metadata = {**new_metadata, "resourceVersion": old["metadata"]["resourceVersion"]}
+    if new_metadata.get("uid", old["metadata"]["uid"]) != old["metadata"]["uid"]:
+        message = f'Invalid value: "{new_metadata["uid"]}": field is immutable'
         raise invalid(
             resource.qualified_kind, old["metadata"]["name"], [cause("FieldValueInvalid", message, "metadata.uid")]
         )
@@ -284,9 +284,9 @@ def prepare_update(site: Site, old: Json, new: Json) -> Json:
     return updated
 
 
-def _check_version(site: Site, old: Json, asked: Json) -> None:
+def _check_version(site: Site, old: Json, metadata: Json) -> None:
     resource, name = site.resource, old["metadata"]["name"]
-    version = asked.get("resourceVersion")
+    version = metadata.get("resourceVersion")
     if version not in (None, "", "0"):
         if version != old["metadata"]["resourceVersion"]:
             raise conflict(resource.key, name)
@@ -306,12 +306,12 @@ def _within_subresource(site: Site, old: Json, new: Json) -> Json:
         metadata = new["metadata"]
         if site.resource.is_custom:
             metadata = {**old["metadata"], **{k: v for k, v in metadata.items() if k == "managedFields"}}
-        kept = {**old, "metadata": metadata}
-        kept.pop("status", None)
-        return kept | ({"status": new["status"]} if "status" in new else {})
-    kept = {**new}
-    kept.pop("status", None)
-    return kept | ({"status": old["status"]} if "status" in old else {})
+        result = {**old, "metadata": metadata}
+        result.pop("status", None)
+        return result | ({"status": new["status"]} if "status" in new else {})
+    result = {**new}
+    result.pop("status", None)
+    return result | ({"status": old["status"]} if "status" in old else {})
 
 
 def _desired(resource: Resource, obj: Json) -> Json:

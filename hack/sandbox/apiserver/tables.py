@@ -23,11 +23,11 @@ META_V1: Final = "meta.k8s.io/v1"
 def table(
     site: Site, objects: Iterable[Json], metadata: Json, *, include: str = "Metadata", headers: bool = True
 ) -> Json:
-    """A Table of the objects. `include` is the request's includeObject; `headers` are sent once in a watch."""
+    """Returns a Table of the objects. `include` is the request's includeObject; `headers` are sent once in a watch."""
     now = datetime.datetime.now(datetime.UTC)
     columns, rows = _columns(site), []
-    for held in objects:
-        obj = strategy.in_version(site, held)
+    for item in objects:
+        obj = strategy.in_version(site, item)
         row: Json = {"cells": _cells(site, obj, now)}
         if include != "None":
             row["object"] = partial(obj) if include == "Metadata" else obj
@@ -42,7 +42,7 @@ def table(
 
 
 def partial(obj: Json) -> Json:
-    """The object's metadata as an object of its own."""
+    """Returns the object's metadata as an object of its own."""
     return {"kind": "PartialObjectMetadata", "apiVersion": META_V1, "metadata": obj["metadata"]}
 
 
@@ -60,14 +60,14 @@ def _cells(site: Site, obj: Json, now: datetime.datetime) -> list[Any]:
 
 
 def cell(column: Column, obj: Json, now: datetime.datetime) -> Any:
-    """One cell of a custom resource's column, None when there is nothing to show."""
+    """Returns a cell of a custom resource's column, None without a value."""
     try:
-        found = jsonpath.find(column.path, obj)
+        values = jsonpath.find(column.path, obj)
     except jsonpath.PathError:
         return None
-    if not found:
+    if not values:
         return None
-    value = found[0]
+    value = values[0]
     if column.type == "string":
         return jsonpath.spell(value)
     return _typed(column.type, value, now)

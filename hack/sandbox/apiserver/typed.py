@@ -1,8 +1,8 @@
 """Typed decoding of the built-in kinds whose fields clients get wrong: leases, and the times of events.
 
-Go decodes a body into a struct, so a text where a number belongs, or a time in any but one spelling, is a 400 before
-anything else is looked at. A MicroTime is the trap: it has exactly six digits after the point, and
-`datetime.isoformat()`, which the official Python client uses, leaves them out in one of a million moments.
+Go decodes a body into a struct, so a string in place of a number, or a time in another format, is a 400 before any
+other check. A MicroTime is the trap: it has exactly six digits after the point, and `datetime.isoformat()`, which the
+official Python client uses, omits the digits when the microseconds are 0.
 Source: k8s.io/apimachinery/pkg/apis/meta/v1/micro_time.go, pkg/apis/coordination/validation.
 """
 
@@ -40,8 +40,8 @@ _ELEMENTS: Final = (
 )  # fmt: skip
 
 
-def decoded(resource_key: str, what: str, obj: Json) -> tuple[Json, list[str]]:
-    """The object as Go would hold it, and the paths of fields it does not know. Raises StatusError 400.
+def decoded(resource_key: str, message: str, obj: Json) -> tuple[Json, list[str]]:
+    """Returns the object as Go would hold it, and the paths of fields it does not know. Raises StatusError 400.
 
     `what` is how messages name the kind: `Lease in version "v1" cannot be handled as a Lease`.
     """
@@ -51,7 +51,7 @@ def decoded(resource_key: str, what: str, obj: Json) -> tuple[Json, list[str]]:
         if resource_key in _EVENTS and obj.get("eventTime") is not None:
             return {**obj, "eventTime": _micro_time(obj["eventTime"], "Event.eventTime")}, []
     except ValueError as exc:
-        raise bad_request(f"{what}: {exc}") from exc
+        raise bad_request(f"{message}: {exc}") from exc
     return obj, []
 
 
@@ -62,23 +62,23 @@ def _lease(obj: Json) -> tuple[Json, list[str]]:
             f"json: cannot unmarshal {_go_kind(spec)} into Go struct field Lease.spec of type v1.LeaseSpec"
         )
     known = {name: _field(name, value) for name, value in spec.items() if name in _LEASE_SPEC and value is not None}
-    kept = {name: value for name, value in known.items() if name not in _GATED}
-    return {**obj, "spec": kept}, [f"spec.{name}" for name in spec if name not in _LEASE_SPEC]
+    fields = {name: value for name, value in known.items() if name not in _GATED}
+    return {**obj, "spec": fields}, [f"spec.{name}" for name in spec if name not in _LEASE_SPEC]
 
 
 def _field(name: str, value: Any) -> Any:
     place, expected = f"LeaseSpec.spec.{name}", _LEASE_SPEC[name]
     if expected == "MicroTime":
         return _micro_time(value, place)
-    wanted = int if expected == "int32" else str
-    if isinstance(value, bool) or not isinstance(value, wanted):
+    python_type = int if expected == "int32" else str
+    if isinstance(value, bool) or not isinstance(value, python_type):
         shown = f"number {json.dumps(value)}" if isinstance(value, float) else _go_kind(value)
         raise ValueError(f"json: cannot unmarshal {shown} into Go struct field {place} of type {expected}")
     return value
 
 
 def _micro_time(value: Any, place: str) -> str:
-    """A MicroTime in the one spelling the server answers with. Raises ValueError in Go's words."""
+    """Returns a MicroTime in the server's format. Raises ValueError in Go's words."""
     if not isinstance(value, str):
         raise ValueError(f"json: cannot unmarshal {_go_kind(value)} into Go struct field {place} of type string")
     at = 0

@@ -1,11 +1,11 @@
-"""Watch streams: from store events to newline-delimited JSON.
+"""Watch streams: turns store events into newline-delimited JSON.
 
 Semantics of kube-apiserver's watch cache (apiserver/pkg/storage/cacher): without a resourceVersion, or with "0", the
-present is sent as ADDED events first; with one, whatever came after it; one that fell out of the window is an HTTP 200
-stream with a single ERROR event (410 Expired); one from the future waits until the revision counter is past it. An
-object that a change takes out of the selection is DELETED with its last selected state, one that comes in is ADDED.
-Bookmarks come periodically and two seconds before the stream's own end. The real server leaves one out that says no
-more than the watch started with; in a cluster something always happens, so here they always say something.
+present objects are sent as ADDED events first; with a resourceVersion, all later events. An expired version is an HTTP
+200 stream with a single ERROR event (410 Expired); a future version waits for the revision counter. An object that
+leaves the selection is DELETED with its last selected state; an object that enters the selection is ADDED. Bookmarks
+are sent periodically, and two seconds before the end of the stream. The real server omits a bookmark with the watch's
+initial version; a cluster is never that quiet, so this server always sends bookmarks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import msgspec
 
 from sandbox.apiserver import answers, selectors, tables
 from sandbox.apiserver.errors import Json, StatusError
-from sandbox.apiserver.journal import Asked
+from sandbox.apiserver.journal import RequestInfo
 from sandbox.apiserver.routing import Form
 from sandbox.apiserver.store import Event, Revision, Store, Watch
 from sandbox.apiserver.strategy import Site
@@ -47,10 +47,10 @@ class WatchOptions:
 
 
 class Stream:
-    """One watch. Iterating yields pieces of the body until the timeout, the end of the watch or `end()`."""
+    """A watch. Iterating yields pieces of the body until the timeout, the end of the watch or `end()`."""
 
-    def __init__(self, store: Store, site: Site, options: WatchOptions, asked: Asked) -> None:
-        self.asked = asked
+    def __init__(self, store: Store, site: Site, options: WatchOptions, info: RequestInfo) -> None:
+        self.request = info
         self.aborted = False
         self._store = store
         self._site = site
@@ -100,7 +100,7 @@ class Stream:
         loop = asyncio.get_running_loop()
         bookmark_at = self._next_bookmark(loop.time(), deadline)
         while not self.is_ended:
-            # Events and the number a bookmark may claim are of one moment: what happens during a send is not sent yet.
+            # Events and the bookmark's number are read together: an event during a send is not sent yet.
             events, number = watch.take(), self._store.number
             lines = [line for event in events if event.number > since for line in self._lines(event)]
             for i in range(0, len(lines), _CHUNK):
@@ -121,7 +121,7 @@ class Stream:
                 continue
 
     def _next_bookmark(self, now: float, deadline: float) -> float:
-        """When, by the loop's clock; never after the last one before the deadline."""
+        """Returns the time of the next bookmark, by the loop's clock; the last is before the deadline."""
         if not self._options.bookmarks:
             return math.inf
         at = min(now + self._options.bookmark_every, deadline - _LAST_BOOKMARK_SECONDS)
@@ -137,7 +137,7 @@ class Stream:
         )
 
     def _lines(self, event: Event) -> list[bytes]:
-        """The event as this watch sees it: none, or one line."""
+        """Returns the event as this watch sees it: empty, or a line."""
         was = event.before is not None and self._chooses(event.before)
         if event.type == "DELETED":
             return [self._line("DELETED", self._object(event.revision))] if was else []
@@ -191,9 +191,9 @@ class OpenStreams:
     def __len__(self) -> int:
         return len(self._open)
 
-    def end(self, chosen: Callable[[Asked], bool], *, abort: bool) -> int:
+    def end(self, chosen: Callable[[RequestInfo], bool], *, abort: bool) -> int:
         """Ends the chosen streams; the answer is how many."""
-        ending = [stream for stream in self._open if chosen(stream.asked)]
+        ending = [stream for stream in self._open if chosen(stream.request)]
         for stream in ending:
             stream.end(abort=abort)
         return len(ending)

@@ -1,8 +1,8 @@
-"""Hollow nodes: whole nodes without a process, a socket or hardware of their own, some hundreds of them in one process.
+"""Hollow nodes: whole nodes without a process, a socket or hardware of their own, some hundreds of them in a process.
 
-What decides is real: the one-node model admits pods as a kubelet would, and the exporter's own decoding and accounting
-make the NodeResourceTopology from the bytes its podresources socket would have sent. What takes time (a kubelet under
-load, a slow container start, an exporter that polls) takes as long as the test wants it to.
+Decisions are real: the kubelet model admits pods as a kubelet does, and the exporter's own code makes the
+NodeResourceTopology from the bytes of a podresources answer. Durations (of a kubelet under load, a slow container
+start, an exporter that polls) are parameters of the test.
 """
 
 from sandbox.hollow.fleet import Fleet, Refusal

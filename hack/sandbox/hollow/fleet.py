@@ -1,4 +1,4 @@
-"""Many hollow nodes behind one watch of all pods."""
+"""Many hollow nodes behind a watch of all pods."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ class Fleet:
         reporting: Reporting | None = None,
         chooser: Chooser | None = None,
     ) -> HollowNode:
-        """A node more, of a machine as described or as scanned; `devices` None: those of its PCI functions. Raises
-        KubeletStartError if a kubelet would not start like this."""
+        """Adds a node with a described or scanned machine. `devices` None: the devices of its PCI functions. Raises
+        KubeletStartError if a kubelet would not start with this configuration."""
         directory = Path(self._directory.name) / name
         directory.mkdir()
         node = self.nodes[name] = HollowNode(
@@ -92,7 +92,7 @@ class Fleet:
         return node
 
     async def join(self, name: str, machine: machines.Machine, config: KubeletConfiguration, taints: Taints) -> None:
-        """A node joins while the others run. Returns when it is Ready, which is before its exporter has looked."""
+        """Adds a node while the fleet runs. Returns when the node is Ready, before its exporter's first sync."""
         assert self._group is not None
         node = self.add(name, machine, config)
         await node.register(taints)
@@ -138,8 +138,8 @@ class Fleet:
 
     def release(self) -> None:
         """The nodes do what they would have done, in the order of the events."""
-        held, self._held = self.held, None
-        for _, event, item in held:
+        gate, self._held = self.held, None
+        for _, event, item in gate:
             self.apply(event, item)
 
     # As Consumer of all pods
@@ -156,7 +156,7 @@ class Fleet:
             node.lifecycle.replace(by_node.get(name, []))
 
     def apply(self, event: EventType, item: pods.Pod) -> None:
-        """One change, told to the node it is about."""
+        """As Consumer: applies a change to its node."""
         if self._held is not None:
             self._held.append((_now(), event, item))
             return

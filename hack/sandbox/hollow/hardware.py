@@ -11,7 +11,7 @@ from topowise_exporter.machine import Cpu, Machine, NumaNode, PciFunction
 
 
 def scanned(machine: machines.Machine) -> Machine:
-    """The Machine without the writing and the reading."""
+    """Returns the Machine directly, without writing and reading a tree."""
     cpus = machines.layout(machine)
     online = tuple(cpu.id for cpu in cpus if cpu.id not in machine.offline)
     running = frozenset(online)
@@ -21,7 +21,9 @@ def scanned(machine: machines.Machine) -> Machine:
             for rank, node in enumerate(machine.nodes)
         ),
         cpus=tuple(_cpu(cpu, running) for cpu in cpus if cpu.id in running),
-        pci=tuple(sorted((_function(machine, one) for one in machine.pci), key=lambda one: one.address)),
+        pci=tuple(
+            sorted((_function(machine, function) for function in machine.pci), key=lambda function: function.address)
+        ),
         online=online,
         present=tuple(cpu.id for cpu in cpus),
         possible=tuple(cpu.id for cpu in cpus),
@@ -30,19 +32,19 @@ def scanned(machine: machines.Machine) -> Machine:
     )
 
 
-def _node(machine: machines.Machine, rank: int, mine: list[machines.Cpu], running: frozenset[int]) -> NumaNode:
+def _node(machine: machines.Machine, rank: int, cpus: list[machines.Cpu], running: frozenset[int]) -> NumaNode:
     node = machine.nodes[rank]
     sizes = dict(sorted(node.hugepages.items()))
     return NumaNode(
         id=node.id,
-        cpus=tuple(cpu.id for cpu in mine if cpu.id in running),
-        cpus_present=tuple(cpu.id for cpu in mine),
+        cpus=tuple(cpu.id for cpu in cpus if cpu.id in running),
+        cpus_present=tuple(cpu.id for cpu in cpus),
         memory_bytes=node.memory_bytes,
         hugepages=sizes,
         hugepages_free=sizes,
         hugepages_surplus=dict.fromkeys(sizes, 0),
-        distances={other.id: machine.distances[rank][at] for at, other in enumerate(machine.nodes)},
-        sockets=tuple(sorted({cpu.socket for cpu in mine if cpu.id in running})),
+        distances={neighbour.id: machine.distances[rank][at] for at, neighbour in enumerate(machine.nodes)},
+        sockets=tuple(sorted({cpu.socket for cpu in cpus if cpu.id in running})),
     )
 
 
@@ -63,15 +65,15 @@ def _cpu(cpu: machines.Cpu, running: frozenset[int]) -> Cpu:
     )
 
 
-def _function(machine: machines.Machine, one: machines.Pci) -> PciFunction:
+def _function(machine: machines.Machine, function: machines.Pci) -> PciFunction:
     return PciFunction(
-        address=one.address,
-        numa_node=one.node,
-        class_code=one.class_code,
-        vendor=one.vendor,
-        device=one.device,
-        driver=one.driver,
-        physfn=one.physfn,
-        virtfns=sum(other.physfn == one.address for other in machine.pci),
-        path=machines.above(machine, one),
+        address=function.address,
+        numa_node=function.node,
+        class_code=function.class_code,
+        vendor=function.vendor,
+        device=function.device,
+        driver=function.driver,
+        physfn=function.physfn,
+        virtfns=sum(candidate.physfn == function.address for candidate in machine.pci),
+        path=machines.above(machine, function),
     )

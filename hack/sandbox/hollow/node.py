@@ -1,4 +1,4 @@
-"""One hollow node: machine, kubelet and exporter."""
+"""A hollow node: machine, kubelet and exporter."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ class HollowNode:
         await register(self._api, self.name, self.kubelet, taints)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.lifecycle.run(), name=f"{self.name} kubelet")
             tasks.create_task(self.reporter.run(), name=f"{self.name} exporter")
 
     async def restart(self, startup: Startup) -> None:
-        """The kubelet's process is another one; returns when it knows its pods."""
+        """Restarts the kubelet's process; returns when the kubelet knows its pods."""
         await self.lifecycle.restart(startup)

@@ -1,7 +1,7 @@
-"""The exporter of a hollow node: the real one's own parts, from podresources bytes and state files to the object.
+"""The exporter of a hollow node: topowise-exporter's own code, from podresources bytes and state files to the object.
 
-A change is looked at after `wait` and published `lag` later, so that both kinds of staleness can be had: an exporter
-that polls seldom, and one whose writes are slow. Nothing is written that says nothing new.
+A change is read after `wait` and published `lag` later, which emulates an exporter that polls seldom, and an exporter
+with slow writes. Only changes are written.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Reporting(msgspec.Struct, frozen=True):
 
 
 class Reporter:
-    """Publishes one node, whose kubelet has its files in `root`."""
+    """Publishes a node whose kubelet has its files in `root`."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Reporter:
             self._writers.append(Writer(api, path, volcano.same, numatopology.decode, numatopology.KIND))
         self._stale = asyncio.Event()
         self._is_writing = False
-        # The daemon does one thing after the other with its writer, too.
+        # The daemon too uses its writer serially.
         self._writing = asyncio.Lock()
         self._published: tuple[Observation, frozenset[str]] | None = None
         self._true: nrt.NodeResourceTopology | None = None
@@ -150,7 +150,7 @@ class Reporter:
         return reading.observation
 
     async def check(self) -> None:
-        """As the daemon does when its object has changed: what somebody else did to it is undone."""
+        """Writes a document as the daemon does: a change by another writer is undone."""
         async with self._writing:
             is_undone = await self._writers[0].check() is not None
         if is_undone:
@@ -184,30 +184,32 @@ class Reporter:
         self._published = None
 
     async def _publish_seen(self, seen: Observation, lag: float) -> None:
-        made = topology.build(self._name, seen, self._reporting.published, Exclusions())
-        if made.problems:
-            log.warning("The numbers do not add up", extra=kv(node=self._name, why="; ".join(made.problems)))
+        objects_of_node = topology.build(self._name, seen, self._reporting.published, Exclusions())
+        if objects_of_node.problems:
+            log.warning("The numbers do not add up", extra=kv(node=self._name, why="; ".join(objects_of_node.problems)))
         reasons = self._doubts
-        self._true, self._lacks = made.topology, reasons
-        objects: list[object] = [made.topology]
+        self._true, self._lacks = objects_of_node.topology, reasons
+        objects: list[object] = [objects_of_node.topology]
         if self._reporting.numatopology:
             for_volcano = volcano.observed(self._name, seen, Exclusions())
             objects.append(numatopology.stamped(for_volcano, int(time.time())))
         if reasons:
             # As the daemon does.
-            objects = [topology.unconfirmed(made.topology, reasons)]
+            objects = [topology.unconfirmed(objects_of_node.topology, reasons)]
         await asyncio.sleep(lag)
-        is_there = [await self._write(writer, wanted) for writer, wanted in zip(self._writers, objects, strict=False)]
+        is_there = [
+            await self._write(writer, document) for writer, document in zip(self._writers, objects, strict=False)
+        ]
         # What was held back is tried again, as the daemon does.
         self._published = (seen, reasons) if all(is_there) else None
 
-    async def _write(self, writer: Writer[Any], wanted: object) -> bool:
-        """Whether the server has it; False if it is to be tried again later."""
+    async def _write(self, writer: Writer[Any], document: object) -> bool:
+        """Returns whether the server has it; False if it is to be tried again later."""
         backoff = Backoff(0.1, 2.0)
         while True:
             try:
                 async with self._writing:
-                    outcome = await writer.publish(wanted)
+                    outcome = await writer.publish(document)
                 self.written += outcome == "written"
                 return outcome != "held-back"
             except ApiError as exc:
@@ -227,7 +229,7 @@ class _KnownHardware(Hardware):
 
 
 def _exporter(machine: Machine, config: KubeletConfiguration, podresources: PodResources, root: Path) -> Observer:
-    """The real observer, of a machine and a configuration that are known."""
+    """Returns the real observer, of a machine and a configuration that are known."""
     socket = str(root / "pod-resources/kubelet.sock")
     settings = ExporterConfiguration(apiVersion=API_VERSION, kubelet_root=str(root), podresources_socket=socket)
     return Observer(settings, podresources, _Known(config), _now, hardware=_KnownHardware(settings, machine))

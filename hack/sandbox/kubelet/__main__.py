@@ -1,4 +1,4 @@
-"""Emulated kubelets in one process: `python -m sandbox.kubelet --kubeconfig F --node NAME=DIRECTORY ...`.
+"""Emulated kubelets in a process: `python -m sandbox.kubelet --kubeconfig F --node NAME=DIRECTORY ...`.
 
 Killed and started again, they go on from the files in their directories, as a restarted kubelet does.
 """
@@ -24,7 +24,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="sandbox.kubelet", description=__doc__)
     parser.add_argument("--kubeconfig", required=True)
     parser.add_argument("--node", action="append", required=True, metavar="NAME=DIRECTORY", dest="nodes")
-    parser.add_argument("--seed", default="0", help="of all that is drawn")
+    parser.add_argument("--seed", default="0", help="seed of all random choices")
     pause, startup = Pause().usual, Startup(blind=(0.2, 0.8), plugins=(0.05, 0.3))
     for option, default, meaning in (
         ("--pause", pause, "between two checkpoints of an admission"),
@@ -50,8 +50,8 @@ def _seconds(text: str) -> Seconds:
 async def _run(kubeconfig: str, nodes: list[str], pace: Pace, seed: str) -> int:
     async with Api(await credentials.load(kubeconfig), "sandbox-kubelet") as api:
         agents = {}
-        for one in nodes:
-            name, _, directory = one.partition("=")
+        for node in nodes:
+            name, _, directory = node.partition("=")
             agent = Agent(api, name, Path(directory), pace=pace, random=Random(f"{name} {seed}"))
             agents[f"kubelet {name}"] = agent.run()
         return await tasks.run_until_stopped(agents)

@@ -1,9 +1,9 @@
-"""What the managers of a kubelet hold, after every single write of them.
+"""The allocations of a kubelet's managers after each of their writes.
 
-The one-node model decides a pod at once; the real kubelet goes container by container and manager by manager, with a
-checkpoint after each, and everybody may read it in between. So the model's managers are watched while it admits, and
-each of the states they go through is kept. Two of the managers write twice: first what is free no more, then who has
-it (policy_static.go, Allocate of both).
+The kubelet model admits a pod at once. The real kubelet proceeds by container and by manager, with a checkpoint after
+each step, which other processes may read. So each state of the model's managers during an admission is recorded. The
+CPU manager and the memory manager write twice: first the free resources, then the allocation (policy_static.go,
+Allocate of both).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from topowise_scheduler.kubelet.pod import PodView
 
 
 class ManagerStates(msgspec.Struct, frozen=True):
-    """Each manager with whatever it has; None for one that is off. Never changed in place."""
+    """The state of each manager; None for a manager that is off. Never changed in place."""
 
     devices: DeviceManager
     cpu: CpuManager | None
@@ -35,15 +35,15 @@ class ManagerStates(msgspec.Struct, frozen=True):
 
     @property
     def holders(self) -> list[str]:
-        """The uids of all that hold something, living or not, in the order they came."""
+        """The uids of all pods with allocations, ended pods included, in the order of their admission."""
         managers = (self.devices, self.cpu, self.memory)
-        return list(dict.fromkeys(uid for one in managers if one is not None for uid in one.allocations))
+        return list(dict.fromkeys(uid for manager in managers if manager is not None for uid in manager.allocations))
 
     def kinds(self, uid: str) -> dict[str, str]:
-        """The containers of a pod that hold something; the managers do not know of what kind they are."""
+        """Returns the containers of a pod that have allocations; the managers do not know the kind of a container."""
         managers = (self.devices, self.cpu, self.memory)
         return dict.fromkeys(
-            (name for one in managers if one is not None for name in one.allocations.get(uid, ())), "app"
+            (name for manager in managers if manager is not None for name in manager.allocations.get(uid, ())), "app"
         )
 
     def without_cpus_of(self, uids: set[str]) -> ManagerStates:
@@ -65,7 +65,7 @@ class ManagerStates(msgspec.Struct, frozen=True):
 
 
 def admit(kubelet: Kubelet, seen: PodView) -> tuple[Admission, list[ManagerStates]]:
-    """The model's decision, which holds, and what they held after every write on the way to it."""
+    """Returns the model's decision, and the managers' states after every write of the admission."""
     watch = _Watch(kubelet)
     managers = kubelet.devices, kubelet.cpu, kubelet.memory
     kubelet.devices = cast(DeviceManager, _Watched(kubelet.devices, watch.devices))
@@ -81,7 +81,7 @@ def admit(kubelet: Kubelet, seen: PodView) -> tuple[Admission, list[ManagerState
 
 
 class _Watched:
-    """A manager of the model; whenever it has allocated, somebody is told."""
+    """A manager of the model that calls back after every allocation."""
 
     def __init__(self, manager: object, allocated: Callable[[Any, str], None]) -> None:
         self._manager: Any = manager

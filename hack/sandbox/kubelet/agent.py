@@ -41,7 +41,7 @@ class Agent:
         return self._kubelet_dir / "pod-resources/kubelet.sock"
 
     async def run(self) -> None:
-        """Until cancelled. Raises SourceError for state files with which a kubelet does not start."""
+        """Runs until cancelled. Raises SourceError for state files with which a kubelet does not start."""
         server = await podresources.start(self.socket, self._node.holdings)
         await self._pods_api.start(self._kubelet_dir / "pods-api/pods-api.sock")
         query = {"fieldSelector": f"spec.nodeName={self._name}"}
@@ -60,5 +60,5 @@ class Agent:
         self._lifecycle.replace(items)
 
     def apply(self, event: EventType, item: pods.Pod) -> None:
-        """As Consumer: one change."""
+        """As Consumer: applies a change."""
         self._lifecycle.put(event, item)

@@ -17,17 +17,17 @@ VIRTUAL_FUNCTION = "intel.com/e810_vf"
 
 def plugins(machine: Machine) -> tuple[DevicePlugin, ...]:
     """GPUs by NVIDIA's plugin, virtual functions of NICs by the SR-IOV network device plugin."""
-    found: dict[str, list[Device]] = {}
+    by_resource: dict[str, list[Device]] = {}
     for function in machine.pci:
         resource = _resource(function)
         if resource:
             numa = None if function.numa_node is None else (function.numa_node,)
-            found.setdefault(resource, []).append(Device(function.address, numa))
-    return tuple(DevicePlugin(resource, tuple(devices)) for resource, devices in sorted(found.items()))
+            by_resource.setdefault(resource, []).append(Device(function.address, numa))
+    return tuple(DevicePlugin(resource, tuple(devices)) for resource, devices in sorted(by_resource.items()))
 
 
 def any_of_them(seed: str) -> Chooser:
-    """In the order of a hash table, as the real one: unforeseen, and the same for who asks once more."""
+    """Returns a chooser that picks devices in arbitrary order, like a hash table; equal choices get equal devices."""
 
     def choose(choice: Choice) -> DeviceSet:
         order = Random(f"{seed} {choice.container} {choice.resource} {choice.among} {choice.taken}")

@@ -1,10 +1,10 @@
-"""What a kubelet does with the pods of its node: admits them one after the other, starts, ends and buries them.
+"""A kubelet's handling of the pods of its node: admits them serially, starts, ends and removes them.
 
-Order is what matters to whoever predicts a kubelet, so it is the real one's. There is one loop: changes are taken in
-the order of the watch, and while a pod is being admitted, which is a checkpoint after the other, nothing else happens
-(pkg/kubelet/kubelet.go, syncLoopIteration, HandlePodAdditions). What a pod holds is free when its containers have
-stopped, which is before the API server hears of the end (pkg/kubelet/pod_workers.go), and a deleted pod stays in the
-API until then. A pod has a directory from its admission until its object is gone. Delays are drawn for each pod.
+Predictions depend on the order of events, so the order equals the real kubelet's. A single loop processes changes in
+the order of the watch; an admission, with its sequence of checkpoints, blocks the loop (pkg/kubelet/kubelet.go,
+syncLoopIteration, HandlePodAdditions). The resources of a pod are free when its containers have stopped, before the API
+server hears of the end (pkg/kubelet/pod_workers.go), and a deleted pod stays in the API until then. A pod has a
+directory from its admission until its object is gone. Delays are random for each pod.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Refused = Callable[[pods.Pod, Admission], None]
 
 
 class Lifecycle:
-    """The pods of one node. `changed` is told after every change of what the node shows of itself, `refused` of every
+    """The pods of a node. `changed` is called after every change of files or podresources, `refused` after every
     refusal."""
 
     def __init__(
@@ -69,10 +69,10 @@ class Lifecycle:
         self._refused = refused
         self._pace = pace or Pace()
         self._random = random or Random(name)
-        # None: a list has been told in full.
+        # None marks the end of a list.
         self._events: asyncio.Queue[tuple[EventType, pods.Pod] | None] = asyncio.Queue()
         self._loop = asyncio.Lock()
-        # Between two processes nobody admits, ends or buries a pod.
+        # While the process is down, no pod is admitted, ended or removed.
         self._up = asyncio.Event()
         self._up.set()
         self._known: dict[str, pods.Pod] = {}
@@ -96,7 +96,7 @@ class Lifecycle:
         return frozenset(self._lives)
 
     def replace(self, items: list[pods.Pod]) -> None:
-        """All pods of the node, as a watch begins with them: new ones in the order of their creation."""
+        """As Consumer: the list of pods that begins a watch; new pods in the order of their creation."""
         there = {item.metadata.uid for item in items}
         for uid, pod in list(self._known.items()):
             if uid not in there:
@@ -156,7 +156,7 @@ class Lifecycle:
             self._up.set()
 
     async def run(self) -> None:
-        """Takes one change after the other until cancelled."""
+        """Processes changes serially until cancelled."""
         chores = [
             asyncio.create_task(self._reconcile(), name=f"{self.name} CPU manager"),
             asyncio.create_task(self._keep_house(), name=f"{self.name} housekeeping"),
@@ -165,7 +165,7 @@ class Lifecycle:
             while True:
                 change = await self._events.get()
                 if change is None:
-                    # Whoever was not in the list is dead.
+                    # A pod that the list lacks is dead.
                     self.node.forget_restored()
                     self._is_synced = True
                 else:
@@ -177,7 +177,7 @@ class Lifecycle:
                 task.cancel()
 
     async def _register_plugins(self, startup: Startup) -> None:
-        """One after the other, in any order; the node's status follows."""
+        """Registers the device plug-ins serially in random order; the node's status follows."""
         resources = self.node.unregistered
         for resource in self._random.sample(resources, len(resources)):
             await asyncio.sleep(self._random.uniform(*startup.plugins))
@@ -211,7 +211,7 @@ class Lifecycle:
         self._known[uid] = pod
         if event == "DELETED" or pod.is_terminal:
             if self.node.runs(uid):
-                # Somebody else has ended it in the API; the containers stop all the same.
+                # Another client has ended the pod in the API; the containers stop too.
                 self._end(pod, buries=False)
             if event == "DELETED":
                 self._forget(uid)
@@ -248,15 +248,15 @@ class Lifecycle:
             await self._refuse(pod, decision)
 
     async def _allocate(self, pod: pods.Pod) -> Admission:
-        """A checkpoint after the other, each of which can be seen. The lock must be held."""
+        """Admits a pod with a pause between its checkpoints, visible to readers. The caller holds the lock."""
         decision, steps = self.node.begin_admission(pod)
         self.checkpoint(devices=False)
-        held = self.node.managers.devices
+        devices = self.node.managers.devices
         for step in steps:
             await asyncio.sleep(self._pace.pause.draw(self._random))
             self.node.reveal(step)
-            self.checkpoint(devices=step.devices is not held)
-            held = step.devices
+            self.checkpoint(devices=step.devices is not devices)
+            devices = step.devices
         if steps:
             await asyncio.sleep(self._pace.pause.draw(self._random))
         self.node.end_admission(pod, decision)
@@ -340,20 +340,21 @@ class Lifecycle:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _note(self, pod: pods.Pod, what: str) -> None:
+    def _note(self, pod: pods.Pod, event: str) -> None:
         moment = asyncio.get_running_loop().time()
-        self.history.append((moment, f"{pod.metadata.namespace}/{pod.metadata.name} {what}"))
+        self.history.append((moment, f"{pod.metadata.namespace}/{pod.metadata.name} {event}"))
 
 
-def _by_age(some: Iterable[pods.Pod]) -> list[pods.Pod]:
-    return sorted(some, key=lambda one: one.metadata.creationTimestamp or "")
+def _by_age(listed: Iterable[pods.Pod]) -> list[pods.Pod]:
+    return sorted(listed, key=lambda pod: pod.metadata.creationTimestamp or "")
 
 
 def _placed(decision: Admission) -> str:
     return "; ".join(
-        f"{name} numa={held.numa} cpus={0 if held.cpus is None else held.cpus.bit_count()} "
-        f"memory={[(block.type, block.numa, block.size) for block in held.memory]} devices={dict(held.devices)}"
-        for name, held in decision.placements.items()
+        f"{name} numa={placement.numa} cpus={0 if placement.cpus is None else placement.cpus.bit_count()} "
+        f"memory={[(block.type, block.numa, block.size) for block in placement.memory]} "
+        f"devices={dict(placement.devices)}"
+        for name, placement in decision.placements.items()
     )
 
 

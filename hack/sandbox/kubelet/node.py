@@ -1,9 +1,8 @@
-"""One emulated kubelet: the one-node model in charge of a machine that the exporter's own reader has read.
+"""An emulated kubelet: the kubelet model for a machine that the exporter's own reader has read.
 
-The model decides; this module shows what the real kubelet would show of itself meanwhile, which is never the whole
-truth at once. An admission is revealed step by step. The dead and the refused stay with the managers (and in
-their files) until each of them checks again, but no longer in List. After a restart the managers are full, and List
-knows nobody.
+The model decides; this module emulates the files and podresources answers of the real kubelet meanwhile. An admission
+is revealed step by step. Ended and refused pods stay in the managers (and in their files) until each manager checks
+again, but no longer in List. After a restart the managers have all allocations, and List is empty.
 """
 
 from __future__ import annotations
@@ -42,8 +41,11 @@ _UNKNOWN = NodeHoldings(frozenset(), (), frozenset(), {})
 
 
 class EmulatedNode:
-    """Raises KubeletStartError if a real kubelet would not start like this. `devices` None: the usual plugins' for the
-    machine's PCI functions; `chooser` None: of devices that will all do it takes those that the model does."""
+    """A node. Raises KubeletStartError if a real kubelet would not start with this configuration.
+
+    `devices` None: the devices of the usual plug-ins for the machine's PCI functions. `chooser` None: among equal
+    devices, the choice of the model.
+    """
 
     def __init__(
         self,
@@ -74,7 +76,7 @@ class EmulatedNode:
 
     @classmethod
     def from_files(cls, sysfs_root: Path, procfs_root: Path, config_file: Path) -> EmulatedNode:
-        """The machine of a tree as the exporter reads it, the configuration as it is written."""
+        """Returns the machine of a tree as the exporter reads it, the configuration as it is written."""
         config = msgspec.yaml.decode(config_file.read_bytes(), type=KubeletConfiguration)
         return cls(hardware.scan(str(sysfs_root), str(procfs_root)), config)
 
@@ -130,13 +132,13 @@ class EmulatedNode:
         return self._managers
 
     def has_restored(self, uid: str) -> bool:
-        """Whether the pod was here before the kubelet's restart, and has not been looked at since."""
+        """Returns whether the pod was here before the kubelet's restart, and has not been looked at since."""
         return uid in self._restored and uid not in self._active
 
     # Pods
 
     def admit(self, pod: pods.Pod) -> Admission:
-        """The kubelet's decision; an admitted pod holds what it was given. All in one piece."""
+        """Returns the kubelet's decision; an admitted pod keeps its allocation. Nothing can interleave."""
         decision, steps = self.begin_admission(pod)
         for step in steps:
             self.reveal(step)
@@ -146,10 +148,10 @@ class EmulatedNode:
         return decision
 
     def begin_admission(self, pod: pods.Pod) -> tuple[Admission, list[ManagerStates]]:
-        """The decision, and the states to `reveal` one after the other before the admission is ended with it.
+        """Returns the decision, and the states to `reveal` in order before `end_admission`.
 
-        The pod is active at once; what the dead had is given back, but for those who have survived a restart: they
-        are not known to be dead before all have been looked at.
+        The pod is active at once. The allocations of ended pods are released, except of pods from before a restart: the
+        kubelet knows which of them have ended only after all repeated admissions.
         """
         uid = pod.metadata.uid
         is_again = uid in self._restored
@@ -161,7 +163,7 @@ class EmulatedNode:
         decision, steps = admission_steps.admit(self._kubelet, seen)
         if self.unregistered and is_again:
             self._report_devices(everything=False)
-        self._active[uid] = pod.metadata, {one.name: one.kind for one in seen.containers}
+        self._active[uid] = pod.metadata, {container.name: container.kind for container in seen.containers}
         self._managers = before
         return decision, steps
 
@@ -175,13 +177,13 @@ class EmulatedNode:
             self._active.pop(pod.metadata.uid, None)
 
     def forget_restored(self) -> None:
-        """All pods that are still there have been admitted again; the others are dead."""
+        """Ends a restart: all remaining pods have been admitted again; the other pods are dead."""
         for uid in self._restored - self._active.keys():
             self._kubelet.remove(uid)
         self._restored = frozenset()
 
     def start(self, uid: str) -> bool:
-        """The pod's containers run, its init containers are done; False if the pod is not here."""
+        """Records that the pod's containers run and its init containers have ended; False if the pod is not here."""
         self.before_release(self._kubelet)
         started = self._kubelet.start(uid)
         memory, model = self._managers.memory, self._kubelet.memory
@@ -191,14 +193,14 @@ class EmulatedNode:
         return started
 
     def would_admit(self, pod: pods.Pod, after: Iterable[pods.Pod] = ()) -> Admission:
-        """What would become of a pod that comes after some others; no trace is left."""
+        """Returns the decision about a pod that arrives after other pods; the state is unchanged."""
         kubelet = self._kubelet.fork()
-        for other in after:
-            kubelet.admit(other)
+        for later in after:
+            kubelet.admit(later)
         return kubelet.admit(pod)
 
     def as_told(self) -> Kubelet:
-        """A copy of the model that is as podresources tells, which has no devices but healthy ones."""
+        """Returns a copy of the model as podresources reports it, with healthy devices only."""
         kubelet = self._kubelet.fork()
         for plugin in self._machine.devices:
             healthy = [device for device in plugin.devices if device.healthy]
@@ -208,10 +210,10 @@ class EmulatedNode:
                 del kubelet.devices.tables[plugin.resource]
         return kubelet
 
-    def would_admit_of(self, some: Iterable[pods.Pod]) -> int:
-        """How many pods would be admitted, one after the other, until the first that is not; no trace is left."""
+    def would_admit_of(self, candidates: Iterable[pods.Pod]) -> int:
+        """Returns how many pods would be admitted serially before the first refusal; the state is unchanged."""
         kubelet = self._kubelet.fork()
-        return sum(1 for _ in takewhile(lambda pod: kubelet.admit(pod).admitted, some))
+        return sum(1 for _ in takewhile(lambda pod: kubelet.admit(pod).admitted, candidates))
 
     def remove(self, uid: str) -> bool:
         """The pod has ended, and is not active any more; False if it was never admitted."""
@@ -220,11 +222,11 @@ class EmulatedNode:
         return self._kubelet.remove(uid)
 
     def runs(self, uid: str) -> bool:
-        """Whether the pod was admitted and has not gone."""
+        """Returns whether the pod was admitted and has not gone."""
         return uid in self._active
 
     def reconcile(self) -> bool:
-        """The CPU manager drops the dead; False if there were none."""
+        """Releases the CPUs of ended pods; False if there were none."""
         before = self._managers
         self._managers = before.without_cpus_of(set(before.holders) - self._active.keys() - self._restored)
         return self._managers is not before
@@ -276,16 +278,18 @@ class EmulatedNode:
         if cpu is not None:
             cpus = frozenset(members(kubelet.topology.cpus & ~cpu.policy.reserved))
             shared = frozenset(members(cpu.default))
-        every = [(plugin.resource, one) for plugin in self._machine.devices for one in plugin.devices]
+        every = [(plugin.resource, device) for plugin in self._machine.devices for device in plugin.devices]
         return NodeHoldings(
             allocatable_cpus=cpus,
             allocatable_memory=self._allocatable_memory(),
             shared_cpus=shared,
-            device_nodes={(resource, one.id): one.numa for resource, one in every},
+            device_nodes={(resource, device.id): device.numa for resource, device in every},
             pods=tuple(pods),
             memory_tables=self._memory_tables(),
             unhealthy=frozenset(
-                (resource, one.id) for resource, one in every if not one.healthy or resource not in self._registered
+                (resource, device.id)
+                for resource, device in every
+                if not device.healthy or resource not in self._registered
             ),
         )
 
@@ -306,7 +310,7 @@ class EmulatedNode:
         )
 
     def _blocks(self, blocks: Blocks) -> tuple[Block, ...]:
-        return tuple(Block(one.type, self._kubelet.ids(one.mask), one.size) for one in blocks)
+        return tuple(Block(block.type, self._kubelet.ids(block.mask), block.size) for block in blocks)
 
     def _allocatable_memory(self) -> tuple[Block, ...]:
         memory = self._kubelet.memory
@@ -329,7 +333,7 @@ class EmulatedNode:
         policy = tables.policy
         # cadvisor tells of no hugepages of a size that a NUMA node has no directory of.
         known = {
-            one.id: {"memory", *(hugepages_resource(size) for size in one.hugepages)} for one in self._machine.numa
+            numa.id: {"memory", *(hugepages_resource(size) for size in numa.hugepages)} for numa in self._machine.numa
         }
         return {
             str(node): {
@@ -356,11 +360,11 @@ def _unhealthy(device: Device) -> Device:
 
 
 def _machine(scanned: hardware.Machine, devices: tuple[DevicePlugin, ...]) -> Machine:
-    """The scanned machine as cadvisor tells it to the kubelet."""
+    """Returns the scanned machine as cadvisor tells it to the kubelet."""
     cores: dict[int, list[Core]] = {}
     firsts = [cpu for cpu in scanned.cpus if cpu.id == cpu.core]
     for cpu in firsts:
-        on_node = sum(other.node == cpu.node for other in firsts) * len(cpu.threads)
+        on_node = sum(core.node == cpu.node for core in firsts) * len(cpu.threads)
         # A cache of a whole NUMA node is none of its cores'.
         uncore = None if cpu.l3 is not None and len(cpu.l3) == on_node else cpu.l3_id
         cores.setdefault(cpu.node, []).append(Core(cpu.socket, cpu.threads, uncore))

@@ -10,7 +10,7 @@ Seconds = tuple[float, float]
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """Between two checkpoints of one admission: a write and its fsync. A busy disk takes `slow` now and then."""
+    """The pause between two checkpoints of an admission: a write and its fsync. A busy disk takes `slow` sometimes."""
 
     usual: Seconds = (0.001, 0.03)
     slow: Seconds = (0.1, 0.4)

@@ -1,4 +1,4 @@
-"""The podresources service of an emulated kubelet, with the quirks of the real one.
+"""The podresources service of an emulated kubelet, with the quirks of the real kubelet.
 
 Every device comes in an entry of its own for each of its NUMA nodes, plain init containers are not listed, and pods
 appear in no particular order.
@@ -35,19 +35,19 @@ class _ById:
 
 @lru_cache(maxsize=4)
 def listed(holdings: _ById) -> pb.ListPodResourcesResponse:
-    """All pods that hold or may hold something."""
-    held = holdings.value
-    return pb.ListPodResourcesResponse(pod_resources=[_pod(pod, held.device_nodes) for pod in held.pods])
+    """Returns all pods that have or may have allocations."""
+    state = holdings.value
+    return pb.ListPodResourcesResponse(pod_resources=[_pod(pod, state.device_nodes) for pod in state.pods])
 
 
 @lru_cache(maxsize=4)
 def allocatable(holdings: _ById) -> pb.AllocatableResourcesResponse:
     """What could be given out at all."""
-    held = holdings.value
+    state = holdings.value
     return pb.AllocatableResourcesResponse(
-        cpu_ids=sorted(held.allocatable_cpus),
-        memory=list(map(_memory, held.allocatable_memory)),
-        devices=list(_devices((key for key in held.device_nodes if key not in held.unhealthy), held.device_nodes)),
+        cpu_ids=sorted(state.allocatable_cpus),
+        memory=list(map(_memory, state.allocatable_memory)),
+        devices=list(_devices((key for key in state.device_nodes if key not in state.unhealthy), state.device_nodes)),
     )
 
 
@@ -72,29 +72,29 @@ class PodResourcesServicer(rpc.PodResourcesListerServicer):
 
 
 def prepare(holdings: NodeHoldings) -> None:
-    """Builds the answers ahead of the calls, for measurements of somebody else's time."""
+    """Builds the answers before the calls, so that a measurement of the caller excludes them."""
     listed(_ById(holdings))
     allocatable(_ById(holdings))
 
 
 def _pod(pod: PodHoldings, device_nodes: DeviceNodes) -> pb.PodResources:
-    containers = [_container(one, device_nodes) for one in pod.containers if one.kind != "init"]
+    containers = [_container(container, device_nodes) for container in pod.containers if container.kind != "init"]
     return pb.PodResources(name=pod.name, namespace=pod.namespace, containers=containers)
 
 
 def _container(container: ContainerHoldings, device_nodes: DeviceNodes) -> pb.ContainerResources:
-    keys = [(resource, one) for resource, ids in container.devices.items() for one in ids]
+    keys = [(resource, device) for resource, ids in container.devices.items() for device in ids]
     return pb.ContainerResources(
         name=container.name,
         cpu_ids=sorted(container.cpus),
         memory=list(map(_memory, container.memory)),
         devices=list(_devices(keys, device_nodes)),
-        dynamic_resources=[_claim(container.name, at, one) for at, one in enumerate(container.claims)],
+        dynamic_resources=[_claim(container.name, at, claim) for at, claim in enumerate(container.claims)],
     )
 
 
 def _claim(container: str, position: int, device: tuple[str, str, str]) -> pb.DynamicResource:
-    """A claim with one device; what CDI calls it is the driver's choice (kubernetes-sigs/dra-example-driver's here)."""
+    """Returns a claim with a device; the CDI name follows kubernetes-sigs/dra-example-driver."""
     driver, pool, name = device
     return pb.DynamicResource(
         claim_name=f"{container}-{position}",

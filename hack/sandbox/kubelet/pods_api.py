@@ -1,6 +1,6 @@
 """The Pods API of an emulated kubelet: a watch of the node's pods, as KEP-4188's of Kubernetes 1.36.
 
-A pod is told by its metadata alone, the least that the real one promises (of a deleted pod).
+A pod has its metadata only, the least that the real API promises (of a deleted pod).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class PodsApi(rpc.PodsServicer):
             await self._server.stop(None)
 
     def changed(self) -> None:
-        """The node's holdings may be others than before."""
+        """Announces that the node's holdings may have changed."""
         now = _by_uid(self._holdings())
         for uid, pod in now.items():
             if uid not in self._sent:
@@ -77,7 +77,7 @@ class PodsApi(rpc.PodsServicer):
 
     def _tell(self, kind: pb.EventType, pod: PodHoldings) -> None:
         for queue in self._watchers:
-            # Whoever is too slow misses events, as with the kubelet.
+            # A slow client misses events, as with the kubelet.
             if not queue.full():
                 queue.put_nowait(_event(kind, pod))
 

@@ -14,9 +14,9 @@ Taints = Sequence[Mapping[str, str]]
 
 
 async def register(api: Api, name: str, node: EmulatedNode, taints: Taints = ()) -> None:
-    """Creates the Node, or brings the status of the one that is there up to date; as by a kubelet, one that is there
-    gets no taints any more. Raises ApiError."""
-    wanted = {
+    """Creates the Node with `taints`, or updates the status of an existing Node, without taints as a kubelet does.
+    Raises ApiError."""
+    request = {
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
@@ -29,9 +29,9 @@ async def register(api: Api, name: str, node: EmulatedNode, taints: Taints = ())
         },
     }
     try:
-        await api.request("POST", "/api/v1/nodes", body=msgspec.json.encode(wanted))
+        await api.request("POST", "/api/v1/nodes", body=msgspec.json.encode(request))
     except ApiError as exc:
         if exc.status != 409:
             raise
-    body = msgspec.json.encode({"status": wanted["status"]})
+    body = msgspec.json.encode({"status": request["status"]})
     await api.request("PATCH", f"/api/v1/nodes/{name}/status", body=body, content_type=MERGE_PATCH)

@@ -17,26 +17,26 @@ _Held = dict[str, dict[str, dict[str, Any]]]
 
 
 def restored(kubelet: Kubelet, files: StateFiles, cpu_policy: str, memory_policy: str) -> frozenset[str]:
-    """The uids of all that hold something. Raises SourceError for files with which a kubelet does not start."""
+    """Returns the uids of all pods with allocations. Raises SourceError for files that prevent a start."""
     cpu, memory, devices = files.read()
     _check_policy(CPU_STATE, cpu, cpu_policy)
     _check_policy(MEMORY_STATE, memory, memory_policy)
-    held: _Held = {}
+    by_pod: _Held = {}
     for uid, containers in (cpu or {}).get("entries", {}).items():
         for name, cpus in containers.items():
-            _of(held, uid, name)["cpus"] = mask_of(cpuset.parse(cpus))
+            _of(by_pod, uid, name)["cpus"] = mask_of(cpuset.parse(cpus))
     for uid, containers in (memory or {}).get("entries", {}).items():
         for name, blocks in containers.items():
-            _of(held, uid, name)["memory"] = tuple(map(_block, blocks))
+            _of(by_pod, uid, name)["memory"] = tuple(map(_block, blocks))
     for entry in (devices or {}).get("PodDeviceEntries") or ():
-        ids = {one for of_node in entry["DeviceIDs"].values() for one in of_node}
-        of_container = _of(held, entry["PodUID"], entry["ContainerName"])
+        ids = {device for of_node in entry["DeviceIDs"].values() for device in of_node}
+        of_container = _of(by_pod, entry["PodUID"], entry["ContainerName"])
         of_container.setdefault("devices", {})[entry["ResourceName"]] = tuple(sorted(ids))
-    for uid, containers in held.items():
+    for uid, containers in by_pod.items():
         kubelet.hold(uid, {}, {name: _placement(parts) for name, parts in containers.items()})
     _correct_tables(kubelet, (memory or {}).get("machineState") or {})
     _hold_whole(kubelet, (cpu or {}).get("podEntries") or {}, (memory or {}).get("podEntries") or {})
-    return frozenset(held)
+    return frozenset(by_pod)
 
 
 def _check_policy(name: str, state: Json | None, policy: str) -> None:
@@ -46,8 +46,8 @@ def _check_policy(name: str, state: Json | None, policy: str) -> None:
         )
 
 
-def _of(held: _Held, uid: str, container: str) -> dict[str, Any]:
-    return held.setdefault(uid, {}).setdefault(container, {})
+def _of(devices: _Held, uid: str, container: str) -> dict[str, Any]:
+    return devices.setdefault(uid, {}).setdefault(container, {})
 
 
 def _placement(parts: dict[str, Any]) -> Placement:
@@ -62,13 +62,13 @@ def _hold_whole(kubelet: Kubelet, cpus: Json, memory: Json) -> None:
     """What pods have as a whole (gate PodLevelResourceManagers), which they are not given once more."""
     if kubelet.cpu is not None:
         for uid, entry in cpus.items():
-            mine = kubelet.cpu.bubbles[uid] = mask_of(cpuset.parse(entry["cpuSet"]))
-            kubelet.cpu.default &= ~mine
+            bubble = kubelet.cpu.bubbles[uid] = mask_of(cpuset.parse(entry["cpuSet"]))
+            kubelet.cpu.default &= ~bubble
     if kubelet.memory is not None:
         for uid, entry in memory.items():
             kubelet.memory.bubbles[uid] = tuple(
-                Allocated(one["type"], _mask(kubelet, one["numaAffinity"]), one["size"])
-                for one in entry["memoryBlocks"]
+                Allocated(block["type"], _mask(kubelet, block["numaAffinity"]), block["size"])
+                for block in entry["memoryBlocks"]
             )
 
 

@@ -19,7 +19,7 @@ class Root:
         self._pods.mkdir(parents=True, exist_ok=True)
 
     def pods(self) -> list[str]:
-        """The uids of pods that have a directory."""
+        """Returns the uids of pods that have a directory."""
         return [entry.name for entry in self._pods.iterdir()]
 
     def make_pod(self, uid: str) -> None:
@@ -31,7 +31,7 @@ class Root:
         (self._pods / uid).rmdir()
 
     def make_socket_file(self) -> None:
-        """In the place of a socket, where nobody listens: every process makes it anew, which tells of its start."""
+        """Creates a plain file in place of a socket: every process recreates it, which signals its start."""
         self.socket.parent.mkdir(exist_ok=True)
         scratch = self.socket.with_name(".kubelet.sock")
         scratch.touch()

@@ -1,8 +1,8 @@
-"""The kubelet's checkpoint files, in its own format, written as it writes them (a temporary file, then a rename).
+"""Writes the kubelet's checkpoint files, in its format and in its way (a temporary file, then a rename).
 
 Formats: pkg/kubelet/cm/cpumanager/state/checkpoint.go, .../memorymanager/state/checkpoint.go,
 .../devicemanager/checkpoint/checkpoint.go, pkg/kubelet/allocation/state/checkpoint.go, as kubelets up to 1.36 write
-them. The device checkpoint is not rewritten when a pod goes, as in the real one.
+them. As in the real kubelet, the end of a pod does not rewrite the device checkpoint.
 """
 
 from __future__ import annotations
@@ -39,11 +39,13 @@ class StateFiles:
 
     def allocate(self, pod: pods.Pod) -> None:
         """The pod has been admitted as a whole: the allocation manager writes down what it was given."""
-        given: dict[str, Json] = {}
-        for one in (*(pod.spec.initContainers or ()), *(pod.spec.containers or ())):
-            amounts = {} if one.resources is None else msgspec.to_builtins(one.resources)
-            given[one.name] = {kind: held for kind, held in sorted(amounts.items()) if held is not None}
-        self._allocated[pod.metadata.uid] = {"ContainerResources": given}
+        allocations: dict[str, Json] = {}
+        for container in (*(pod.spec.initContainers or ()), *(pod.spec.containers or ())):
+            amounts = {} if container.resources is None else msgspec.to_builtins(container.resources)
+            allocations[container.name] = {
+                kind: amount for kind, amount in sorted(amounts.items()) if amount is not None
+            }
+        self._allocated[pod.metadata.uid] = {"ContainerResources": allocations}
         self._put_allocated()
 
     def deallocate(self, uid: str) -> None:
@@ -62,8 +64,8 @@ class StateFiles:
         return wrote
 
     def read(self) -> tuple[Json | None, Json | None, Json | None]:
-        """The CPU, memory and device manager's; None for one that is not there. A kubelet does not start with a damaged
-        one: raises SourceError."""
+        """Returns the checkpoints of CPU, memory and device manager, None for an absent file. Raises SourceError for a
+        damaged file, with which a kubelet does not start."""
         cpu = self._get(CPU_STATE, checksum.of_cpu_state)
         memory = self._get(MEMORY_STATE, checksum.of_memory_state)
         devices = self._get(DEVICE_STATE, _checksum_of_devices)
@@ -93,22 +95,22 @@ class StateFiles:
         try:
             content: Json = json.loads(path.read_bytes())
             stored = content.pop("Checksum" if name == DEVICE_STATE else "checksum")
-            found = sum_of(content)
+            checksum = sum_of(content)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
             raise SourceError(str(path), f"is no checkpoint: {exc!r}") from exc
-        if stored != found:
-            raise SourceError(str(path), f"checkpoint is corrupted: checksum {stored}, expected {found}")
+        if stored != checksum:
+            raise SourceError(str(path), f"checkpoint is corrupted: checksum {stored}, expected {checksum}")
         self._written[name] = content
         return content
 
 
 def _checksum_of_devices(content: Json) -> int:
-    found = device_checkpoint.checksum_of(content["Data"])
+    checksum = device_checkpoint.checksum_of(content["Data"])
     # A real plug-in's answers can make the dump too long to be summed up here; the sandbox's are empty.
-    assert found is not None
-    return found
+    assert checksum is not None
+    return checksum
 
 
 def _checksum_of_text(content: Json) -> int:
@@ -117,7 +119,8 @@ def _checksum_of_text(content: Json) -> int:
 
 def _cpu_state(holdings: NodeHoldings, policy: str) -> Json:
     entries = {
-        pod.uid: {one.name: cpuset.spell(one.cpus) for one in pod.containers if one.cpus} for pod in holdings.pods
+        pod.uid: {container.name: cpuset.spell(container.cpus) for container in pod.containers if container.cpus}
+        for pod in holdings.pods
     }
     state = {"policyName": policy, "defaultCpuSet": cpuset.spell(holdings.shared_cpus)}
     of_pods = {pod.uid: {"cpuSet": cpuset.spell(pod.cpus)} for pod in holdings.pods if pod.cpus}
@@ -126,20 +129,21 @@ def _cpu_state(holdings: NodeHoldings, policy: str) -> Json:
 
 def _memory_state(holdings: NodeHoldings, policy: str) -> Json:
     entries = {
-        pod.uid: {one.name: _blocks(one.memory) for one in pod.containers if one.memory} for pod in holdings.pods
+        pod.uid: {container.name: _blocks(container.memory) for container in pod.containers if container.memory}
+        for pod in holdings.pods
     }
     of_pods = {pod.uid: {"memoryBlocks": _blocks(pod.memory)} for pod in holdings.pods if pod.memory}
     return _with_entries({"policyName": policy, "machineState": holdings.memory_tables}, entries, of_pods)
 
 
 def _blocks(blocks: Iterable[Block]) -> list[Json]:
-    return [{"numaAffinity": list(one.numa), "type": one.type, "size": one.size} for one in blocks]
+    return [{"numaAffinity": list(block.numa), "type": block.type, "size": block.size} for block in blocks]
 
 
 def _with_entries(state: Json, entries: dict[str, Json], of_pods: dict[str, Json]) -> Json:
     """Left out when there are none, as by Go's omitempty."""
-    held = {uid: containers for uid, containers in entries.items() if containers}
-    parts = {"entries": held, "podEntries": of_pods}
+    filled = {uid: containers for uid, containers in entries.items() if containers}
+    parts = {"entries": filled, "podEntries": of_pods}
     return {**state, **{name: part for name, part in parts.items() if part}}
 
 
@@ -149,9 +153,9 @@ def _device_state(holdings: NodeHoldings) -> Json:
         for container in pod.containers:
             for resource, ids in container.devices.items():
                 by_node: dict[str, list[str]] = {}
-                for one in ids:
-                    for node in holdings.device_nodes.get((resource, one)) or (-1,):
-                        by_node.setdefault(str(node), []).append(one)
+                for device in ids:
+                    for node in holdings.device_nodes.get((resource, device)) or (-1,):
+                        by_node.setdefault(str(node), []).append(device)
                 entries.append(
                     {
                         "PodUID": pod.uid,
@@ -162,9 +166,9 @@ def _device_state(holdings: NodeHoldings) -> Json:
                     }
                 )
     registered: dict[str, list[str]] = {}
-    for resource, one in holdings.device_nodes:
+    for resource, device in holdings.device_nodes:
         healthy = registered.setdefault(resource, [])
-        if (resource, one) not in holdings.unhealthy:
-            healthy.append(one)
+        if (resource, device) not in holdings.unhealthy:
+            healthy.append(device)
     # A nil slice of Go is null.
     return {"PodDeviceEntries": entries or None, "RegisteredDevices": registered}

@@ -1,9 +1,9 @@
-"""kube-scheduler 1.36 as an extender, an API server and the pods of a cluster experience it.
+"""An emulation of kube-scheduler 1.36, as an extender, an API server and the pods of a cluster see it.
 
-It schedules one pod at a time on a snapshot with assumed pods, asks the extender, binds in the background while the
-next pods are decided, keeps refused pods until an event may have made them schedulable, and writes what it found into
-their status. In-tree, it knows node resources (filter and LeastAllocated) and preemption; affinity, taints, volumes and
-ports are left out. Sources: pkg/scheduler of Kubernetes 1.36, file by file in the modules here.
+The emulation schedules pods serially on a snapshot with assumed pods, calls the extender, and binds in the background
+while the next cycles run. It retries refused pods after an event that may have made them schedulable, and writes their
+status. Its in-tree plug-ins are node resources (filter and LeastAllocated) and preemption; affinity, taints, volumes
+and ports are left out. Sources: pkg/scheduler of Kubernetes 1.36, file by file in the modules here.
 """
 
 from sandbox.kubescheduler.attempt import Attempt, Refused

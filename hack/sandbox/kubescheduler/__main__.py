@@ -1,7 +1,7 @@
 """The sandbox's kube-scheduler as a process: `python -m sandbox.kubescheduler --kubeconfig F --extender URL NAME ...`.
 
-It schedules the pods whose schedulerName is one of the names, as a kube-scheduler with that many profiles does, and
-writes events of them.
+The process schedules the pods whose schedulerName is among the names, as a kube-scheduler with a profile per name, and
+writes their events.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One scheduling attempt and what is said of it (pkg/scheduler/framework/types.go, FitError and NodeToStatus)."""
+"""A scheduling attempt and its messages (pkg/scheduler/framework/types.go, FitError and NodeToStatus)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """One cycle for one pod. `scores` are the extender's; empty if it was not asked. `error` failed the whole attempt.
+    """A cycle for a pod. `scores` are the extender's, empty without a call. `error` is the error of the whole attempt.
 
-    `nominated` is where preemption makes room; `message` is what the pod's condition says.
+    `nominated` is the node on which preemption evicts pods; `message` is the message of the pod's condition.
     """
 
     uid: str
@@ -44,5 +44,5 @@ def fit_error(nodes: int, reasons: Iterable[str], after: str = "") -> str:
 
 
 def said(refused: Mapping[str, Refused]) -> list[str]:
-    """Every reason of every node."""
-    return [reason for one in refused.values() for reason in one.reasons]
+    """Returns every reason of every node."""
+    return [reason for refusal in refused.values() for reason in refusal.reasons]

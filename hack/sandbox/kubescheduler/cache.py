@@ -1,4 +1,4 @@
-"""Nodes with the pods on them, those included that are assumed there while their bind is under way.
+"""Nodes with their pods, including pods that are assumed while their bind is under way.
 
 Source: pkg/scheduler/backend/cache/cache.go.
 """
@@ -35,7 +35,7 @@ class Node(msgspec.Struct, frozen=True):
 
     def amounts(self) -> pods.Amounts:
         """Allocatable as integers."""
-        return {name: pods.amount_of(name, given) for name, given in (self.status.allocatable or {}).items()}
+        return {name: pods.amount_of(name, amount) for name, amount in (self.status.allocatable or {}).items()}
 
 
 class NodeInfo:
@@ -81,7 +81,7 @@ class Cache:
         self.assumed: set[str] = set()
 
     def nodes(self) -> Iterator[NodeInfo]:
-        """Those with a Node object."""
+        """Returns the nodes that have a Node object."""
         return (node for node in self._nodes.values() if node.is_known)
 
     def get(self, name: str) -> NodeInfo | None:
@@ -90,7 +90,7 @@ class Cache:
         return node if node is not None and node.is_known else None
 
     def put_node(self, node: Node) -> bool:
-        """A Node came or changed. True if that may matter to pods that wait."""
+        """Records a new or changed Node. Returns whether the change may matter to waiting pods."""
         info = self._nodes.setdefault(node.metadata.name, NodeInfo(node.metadata.name))
         amounts = node.amounts()
         matters = not info.is_known or info.allocatable != amounts
@@ -103,12 +103,12 @@ class Cache:
             self._nodes[name].is_known = False
 
     def put_pod(self, info: PodInfo) -> None:
-        """An assigned pod came or changed; an assumed one is confirmed by it."""
+        """Records an assigned pod; this confirms an assumed pod."""
         self.drop_pod(info.uid)
         self._place(info, info.node)
 
     def drop_pod(self, uid: str) -> None:
-        """An assigned pod has ended, or an assumed one will not come."""
+        """Removes an assigned pod that has ended, or an assumed pod that was not bound."""
         self.assumed.discard(uid)
         place = self._places.pop(uid, None)
         if place is not None:
@@ -120,7 +120,7 @@ class Cache:
         self.assumed.add(info.uid)
 
     def place_of(self, uid: str) -> str | None:
-        """The node of a pod that is assigned or assumed."""
+        """Returns the node of a pod that is assigned or assumed."""
         return self._places.get(uid)
 
     def _place(self, info: PodInfo, node: str) -> None:

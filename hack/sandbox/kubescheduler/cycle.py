@@ -1,4 +1,4 @@
-"""The scheduling cycle of one pod: filter, extender, scores, choice (pkg/scheduler/schedule_one.go, schedulePod)."""
+"""The scheduling cycle of a pod: filter, extender, scores, choice (pkg/scheduler/schedule_one.go, schedulePod)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Cycle:
                 if feasible:
                     return Decision((node.name,), {}, {}, node.name)
         nodes = list(self._cache.nodes())
-        # Sixteen goroutines find the nodes; their order is nobody's.
+        # Sixteen goroutines find the nodes, in no particular order.
         self._random.shuffle(nodes)
         feasible, refused = await self._filter(info, nodes)
         if not feasible:
@@ -55,9 +55,9 @@ class Cycle:
     async def _filter(self, info: PodInfo, nodes: list[NodeInfo]) -> tuple[list[str], dict[str, Refused]]:
         refused = {}
         for node in nodes:
-            found = fit.check(info, node, self._nominated_on(node.name, info))
-            if found is not None:
-                refused[node.name] = found
+            refusal = fit.check(info, node, self._nominated_on(node.name, info))
+            if refusal is not None:
+                refused[node.name] = refusal
         feasible = [node.name for node in nodes if node.name not in refused]
         if feasible and self._extender is not None:
             try:

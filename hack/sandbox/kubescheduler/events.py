@@ -1,7 +1,7 @@
 """The events that kube-scheduler writes about pods, as `kubectl describe pod` and `kubectl get events` show them.
 
-One object for each thing that is said of a pod, counted up when it is said again: a pod that waits for an hour has one
-event, not one for each attempt (client-go's EventCorrelator).
+Each distinct message about a pod is an object, whose count grows with repetitions: a pod that waits for an hour has a
+single event, instead of an event per attempt (client-go's EventCorrelator).
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ class Extender:
         """By verb; failures as "verb error"."""
 
     async def filter(self, info: PodInfo, names: Sequence[str]) -> tuple[list[str], dict[str, Refused]]:
-        """The nodes that are left and why the others are not. Raises ExtenderError."""
+        """Returns the remaining nodes, and the reasons against the excluded nodes. Raises ExtenderError."""
         if not self.filter_verb:
             return list(names), {}
         answer = await self._call(self.filter_verb, _arguments(info, names))
@@ -97,17 +97,17 @@ class Extender:
         if result.Error:
             self.calls["filter error"] += 1
             raise ExtenderError(result.Error)
-        asked = set(names)
-        kept = result.NodeNames or []
-        unknown = [name for name in kept if name not in asked]
+        sent = set(names)
+        remaining = result.NodeNames or []
+        unknown = [name for name in remaining if name not in sent]
         if unknown:
             raise ExtenderError(f'extender "{self.prefix}" claims a filtered node "{unknown[0]}" which is not found')
         ever = result.FailedAndUnresolvableNodes or {}
         refused = {name: Refused((text,), PLUGIN) for name, text in (result.FailedNodes or {}).items()}
         refused |= {name: Refused((text,), PLUGIN, ever=True) for name, text in ever.items()}
         # A node in none of the three is refused for ever and without a word.
-        left_out = asked - set(kept) - refused.keys()
-        return kept, refused | {name: Refused((), PLUGIN, ever=True) for name in left_out}
+        left_out = sent - set(remaining) - refused.keys()
+        return remaining, refused | {name: Refused((), PLUGIN, ever=True) for name in left_out}
 
     async def prioritize(self, info: PodInfo, names: Sequence[str]) -> dict[str, int]:
         """Scores by node, nothing if the call fails: that is ignored."""
@@ -115,7 +115,9 @@ class Extender:
             return {}
         try:
             answer = await self._call(self.prioritize_verb, _arguments(info, names))
-            return {one.Host: one.Score for one in _decoded(self.prioritize_verb, answer, list[_Priority])}
+            return {
+                priority.Host: priority.Score for priority in _decoded(self.prioritize_verb, answer, list[_Priority])
+            }
         except ExtenderError:
             return {}
 
@@ -136,16 +138,16 @@ class Extender:
         )
         result = _decoded(self.preempt_verb, await self._call(self.preempt_verb, body), _PreemptionResult)
         return {
-            name: ([pod.UID for pod in one.Pods or ()], one.NumPDBViolations)
-            for name, one in (result.NodeNameToMetaVictims or {}).items()
-            if one is not None
+            name: ([pod.UID for pod in victims.Pods or ()], victims.NumPDBViolations)
+            for name, victims in (result.NodeNameToMetaVictims or {}).items()
+            if victims is not None
         }
 
     async def bind(self, info: PodInfo, node: str) -> None:
         """Raises ExtenderError."""
         meta = info.pod.metadata
-        wanted = {"PodName": meta.name, "PodNamespace": meta.namespace, "PodUID": meta.uid, "Node": node}
-        answer = await self._call(self.bind_verb, msgspec.json.encode(wanted))
+        arguments = {"PodName": meta.name, "PodNamespace": meta.namespace, "PodUID": meta.uid, "Node": node}
+        answer = await self._call(self.bind_verb, msgspec.json.encode(arguments))
         result = _decoded(self.bind_verb, answer, _BindingResult)
         if result.Error:
             self.calls["bind error"] += 1

@@ -28,32 +28,32 @@ def check(
         reasons.append("Too many pods")
     scalars = sorted(info.requests.keys() - _FIRST)
     for name in (*_FIRST, *scalars):
-        asked = info.requests.get(name, 0)
-        if asked <= 0:
+        requested = info.requests.get(name, 0)
+        if requested <= 0:
             continue
         capacity = node.allocatable.get(name, 0)
         used = node.used.get(name, 0)
-        used += sum(one.requests.get(name, 0) for one in more) - sum(one.requests.get(name, 0) for one in less)
-        if asked > capacity - used:
+        used += sum(pod.requests.get(name, 0) for pod in more) - sum(pod.requests.get(name, 0) for pod in less)
+        if requested > capacity - used:
             reasons.append(f"Insufficient {name}")
-            ever = ever or asked > capacity
+            ever = ever or requested > capacity
     return Refused(tuple(reasons), PLUGIN, ever) if reasons else None
 
 
 def could_ever(info: PodInfo, node: NodeInfo) -> bool:
-    """Whether the node had enough if it were empty (isFit of the node events' hints)."""
+    """Returns whether the node had enough if it were empty (isFit of the node events' hints)."""
     return all(amount <= node.allocatable.get(name, 0) for name, amount in info.requests.items())
 
 
 def least_allocated(info: PodInfo, node: NodeInfo) -> int:
     """0..100, more for the emptier node."""
     total = count = 0
-    for name, asked in non_zero(info).items():
+    for name, amount in non_zero(info).items():
         capacity = node.allocatable.get(name, 0)
         if not capacity:
             continue
         count += 1
-        requested = node.scored[name] + asked
+        requested = node.scored[name] + amount
         if requested <= capacity:
             # Rounded down, as Go's integer division of positive numbers does.
             total += (capacity - requested) * _TOP // capacity

@@ -1,4 +1,4 @@
-"""From a reflector's whole lists and single events to one stream of changes, as client-go's informers give it."""
+"""Turns a reflector's lists and events into a stream of changes, as client-go's informers do."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Informer(Generic[Object]):
         self.synced.set()
 
     def apply(self, event: EventType, item: Object) -> None:
-        """One object came, changed or went."""
+        """As Consumer: applies an event."""
         key = self._key(item)
         if event == "DELETED":
             self._held.discard(key)

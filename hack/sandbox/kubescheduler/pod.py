@@ -18,7 +18,7 @@ class _Extra(msgspec.Struct, frozen=True, gc=False):
 
 
 class PodInfo(msgspec.Struct, frozen=True, gc=False):
-    """`requests` are the effective ones, milli-CPU for cpu."""
+    """A pod with its effective `requests`, in milli-CPU for cpu."""
 
     raw: bytes
     pod: pods.Pod
@@ -55,13 +55,13 @@ class PodInfo(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def started(self) -> str:
-        """RFC 3339; for whom to evict among equals."""
+        """Returns the start time in RFC 3339, which orders victims of equal priority."""
         return ("" if self.pod.status is None else self.pod.status.startTime) or ""
 
     def condition(self) -> pods.Condition | None:
         """PodScheduled."""
         conditions = () if self.pod.status is None else self.pod.status.conditions or ()
-        return next((one for one in conditions if one.type == "PodScheduled"), None)
+        return next((condition for condition in conditions if condition.type == "PodScheduled"), None)
 
 
 _decode_extra = msgspec.json.Decoder(_Extra).decode

@@ -1,7 +1,7 @@
-"""DefaultPreemption: which pods of lower priority would have to go, on which node; the extender has the last word.
+"""DefaultPreemption: chooses a node and its victims, pods of lower priority; the extender may change the victims.
 
-The dry run knows in-tree filters only: a node that is refused by the extender alone has room without any eviction,
-which is an error to it ("expected at least one victim pod"). PodDisruptionBudgets are left out.
+The dry run knows in-tree filters only: on a node that only the extender refuses, the pod fits without eviction, which
+is an error for the dry run ("expected at least one victim pod"). PodDisruptionBudgets are left out.
 Sources: pkg/scheduler/framework/preemption/preemption.go, plugins/defaultpreemption/default_preemption.go.
 """
 
@@ -69,7 +69,7 @@ class Preemption:
             return "not eligible due to preemptionPolicy=Never."
         node = self._cache.get(info.nominated) if info.nominated else None
         if node is not None and any(
-            one.priority < info.priority and one.pod.metadata.deletionTimestamp for one in node.pods.values()
+            pod.priority < info.priority and pod.pod.metadata.deletionTimestamp for pod in node.pods.values()
         ):
             return "not eligible due to a terminating pod on the nominated node."
         return ""
@@ -87,14 +87,14 @@ class Preemption:
             if refused[name].ever or node is None:
                 reasons.append(_NOT_HELPFUL)
                 continue
-            lower = [one for one in node.pods.values() if one.priority < info.priority]
+            lower = [pod for pod in node.pods.values() if pod.priority < info.priority]
             if not lower:
                 reasons.append(_NO_VICTIMS)
                 continue
             victims = self._victims(info, node, lower)
             if victims is None:
-                found = fit.check(info, node, self._nominated_on(name, info), lower)
-                reasons += found.reasons if found is not None else ()
+                refusal = fit.check(info, node, self._nominated_on(name, info), lower)
+                reasons += refusal.reasons if refusal is not None else ()
             elif not victims:
                 problems.append(f'expected at least one victim pod on node "{name}"')
             else:
@@ -107,8 +107,8 @@ class Preemption:
         if fit.check(info, node, beside, lower) is not None:
             return None
         victims = list(lower)
-        for one in sorted(lower, key=lambda pod: (-pod.priority, pod.started)):
-            rest = [other for other in victims if other is not one]
+        for candidate in sorted(lower, key=lambda pod: (-pod.priority, pod.started)):
+            rest = [victim for victim in victims if victim is not candidate]
             if fit.check(info, node, beside, rest) is None:
                 victims = rest
         return victims
@@ -116,8 +116,8 @@ class Preemption:
     async def _ask(
         self, extender: Extender, info: PodInfo, candidates: Mapping[str, list[PodInfo]]
     ) -> dict[str, list[PodInfo]]:
-        """callExtenders: a node without victims, or with one that is not on it, fails the call."""
-        proposed = {name: [one.uid for one in victims] for name, victims in candidates.items()}
+        """Implements callExtenders: the call fails for a node without victims, or with a victim of another node."""
+        proposed = {name: [victim.uid for victim in victims] for name, victims in candidates.items()}
         chosen = {}
         for name, (uids, _) in (await extender.preempt(info, proposed)).items():
             node = self._cache.get(name)
@@ -130,8 +130,8 @@ class Preemption:
 
 
 def _rank(victims: Sequence[PodInfo]) -> tuple[int, int, int, tuple[int, ...]]:
-    """pickOneNodeForPreemption: lowest highest priority, smallest sum, fewest, and those that started last."""
-    highest = max(one.priority for one in victims)
-    first = min(one.started for one in victims if one.priority == highest)
+    """Implements pickOneNodeForPreemption: lowest highest priority, smallest sum, fewest, latest start."""
+    highest = max(victim.priority for victim in victims)
+    first = min(victim.started for victim in victims if victim.priority == highest)
     # Later is better: the text of a time, turned round.
-    return highest, sum(one.priority for one in victims), len(victims), tuple(-ord(letter) for letter in first)
+    return highest, sum(victim.priority for victim in victims), len(victims), tuple(-ord(letter) for letter in first)

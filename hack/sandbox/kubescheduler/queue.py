@@ -1,12 +1,12 @@
-"""The scheduling queue: what is tried next, what waits out a back-off, what sleeps until an event may help it.
+"""The scheduling queue: pods to try next, pods in back-off, and unschedulable pods that wait for an event.
 
-- A refused pod sleeps with the names of those who refused it. An event requeues it if the hint of one of them says so;
-  for an extender every event of a pod or a node does, even an update of the pod's own status.
-- A requeued pod that was refused a moment ago waits out 1 s, 2 s, ... 10 s, but only while anything else is to be done:
-  an idle scheduler tries it at once (SchedulerPopFromBackoffQ, since 1.33).
-- After an error the back-off is kept in any case.
-- Events during an attempt count as if they came just after it.
-- The flush of pods that slept five minutes is left out: it would hide a lost requeueing.
+- A refused pod waits with the names of the plug-ins that refused it. An event requeues the pod if a hint of these
+  plug-ins says so; for an extender, every event of a pod or a node does, even an update of the pod's own status.
+- A pod that is requeued soon after a refusal waits 1 s, 2 s, ... 10 s, but only while other pods are queued: an idle
+  scheduler tries it at once (SchedulerPopFromBackoffQ, since 1.33).
+- After an error the back-off always applies.
+- Events during an attempt count as if they followed the attempt.
+- The flush of pods that waited for five minutes is left out: it would hide a lost requeueing.
 
 Sources: pkg/scheduler/backend/queue/{scheduling_queue,backoff_queue,active_queue}.go, framework/events.go.
 """
@@ -47,7 +47,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class QueuedPod:
-    """A pod in the queue, or on its way through an attempt. `rejectors` refused it in the last one."""
+    """A pod in the queue, or in an attempt. `rejectors` are the plug-ins that refused its last attempt."""
 
     def __init__(self, info: PodInfo, now: float) -> None:
         self.info = info
@@ -65,7 +65,7 @@ class QueuedPod:
 
 
 class SchedulingQueue:
-    """Pods by uid, each in one place. `clock` gives seconds, monotonic."""
+    """Pods by uid, each in a single sub-queue. `clock` returns monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float] = lambda: asyncio.get_running_loop().time()) -> None:
         self._clock = clock
@@ -123,7 +123,7 @@ class SchedulingQueue:
             self._gone.add(uid)
 
     async def pop(self) -> QueuedPod:
-        """The next pod to try; waits for one. `done`, `refuse` or `fail` must follow."""
+        """Waits for the next pod to try, and returns it. `done`, `refuse` or `fail` must follow."""
         while True:
             self._flush()
             queued = self._take_active() or self._take_backoff()
@@ -132,7 +132,7 @@ class SchedulingQueue:
                 self._in_flight[queued.info.uid] = (queued, [])
                 return queued
             self._changed.clear()
-            ends = [one.backoff_ends for one in self._error_backoff.values()]
+            ends = [entry.backoff_ends for entry in self._error_backoff.values()]
             timeout = max(0.0, min(ends) - self._clock()) if ends else None
             try:
                 async with asyncio.timeout(timeout):
@@ -172,7 +172,7 @@ class SchedulingQueue:
         self._requeue(list(self._sleeping.values()), event)
 
     def _land(self, queued: QueuedPod) -> list[Event] | None:
-        """The events of the flight; None for a pod that is gone meanwhile, or queued anew."""
+        """Ends an attempt, and returns the events during it; None if the pod was deleted or queued meanwhile."""
         uid = queued.info.uid
         _, events = self._in_flight.pop(uid, (queued, []))
         queued.since = self._clock()
@@ -217,15 +217,17 @@ class SchedulingQueue:
         return None
 
     def _take_backoff(self) -> QueuedPod | None:
-        """The one whose back-off ends first, by whole seconds, and of these the most important."""
+        """Returns the pod whose back-off ends first, by whole seconds; of equals the pod with the highest priority."""
         if not self._backoff:
             return None
-        best = min(self._backoff.values(), key=lambda one: (int(one.backoff_ends), -one.info.priority, one.since))
+        best = min(
+            self._backoff.values(), key=lambda entry: (int(entry.backoff_ends), -entry.info.priority, entry.since)
+        )
         return self._backoff.pop(best.info.uid)
 
 
 def _helps(queued: QueuedPod, event: Event) -> bool:
-    """The queueing hints (framework/plugins/noderesources/fit.go; buildQueueingHintMap for the extender)."""
+    """Returns the queueing hints (framework/plugins/noderesources/fit.go; buildQueueingHintMap for the extender)."""
     if not queued.rejectors or extender.PLUGIN in queued.rejectors:
         return True
     if event.kind == "AssignedPodDelete":

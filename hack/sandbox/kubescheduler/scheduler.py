@@ -29,18 +29,18 @@ from topowise.runtime.log import kv
 
 log = logging.getLogger(__name__)
 
-# As kube-scheduler watches: a pod that has ended is one that is gone.
+# As in kube-scheduler's watch: a pod that has ended counts as deleted.
 _LIVE: Final = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 
 Seconds = tuple[float, float]
 
 
 class KubeScheduler:
-    """Schedules the pods whose schedulerName is `name` or one of `profiles`; `run` does it until cancelled.
+    """Schedules the pods whose schedulerName is `name` or in `profiles`; `run` runs until cancelled.
 
-    `extender` None: a scheduler that is blind to NUMA. `bind_delay` is what WaitOnPermit and PreBind take, drawn evenly
-    for each bind, so that later cycles run meanwhile. `preempts` False leaves DefaultPreemption out. `tried` is told of
-    every attempt.
+    `extender` None: a scheduler without an extender. `bind_delay` is the range of seconds that WaitOnPermit and PreBind
+    take, in which later cycles run. `preempts` False disables DefaultPreemption. `tried` is called after every
+    attempt.
     """
 
     def __init__(
@@ -82,17 +82,17 @@ class KubeScheduler:
         return self.queue.is_quiet and not self._binding
 
     def pods_on(self, node: str) -> list[PodInfo]:
-        """Those that are on a node or on their way there, in the order in which they were sent."""
-        found = self._cache.get(node)
-        return [] if found is None else list(found.pods.values())
+        """Returns the pods that are assigned or assumed on a node, in the order of their decisions."""
+        cached = self._cache.get(node)
+        return [] if cached is None else list(cached.pods.values())
 
     @property
     def pending(self) -> list[PodInfo]:
-        """The pods that are not assigned, those assumed included."""
+        """Returns the unassigned pods, assumed pods included."""
         return list(self._pending.values())
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         nodes = Informer[Node](lambda node: node.metadata.name, self.put_node, self.drop_node)
         live = Informer[PodInfo](lambda info: info.uid, self.put_pod, self.drop_pod)
         watches: dict[str, Reflector[Any]] = {
@@ -101,8 +101,8 @@ class KubeScheduler:
         }
         try:
             async with asyncio.TaskGroup() as tasks:
-                for what, reflector in watches.items():
-                    tasks.create_task(reflector.run(), name=f"{self.name} {what}")
+                for kind, reflector in watches.items():
+                    tasks.create_task(reflector.run(), name=f"{self.name} {kind}")
                 await nodes.synced.wait()
                 await live.synced.wait()
                 tasks.create_task(self._schedule(), name=f"{self.name} cycles")
@@ -142,15 +142,15 @@ class KubeScheduler:
         if self._preempts:
             nominated, after = await self._preempt(info, decision)
         message = fit_error(len(decision.refused), said(decision.refused), after)
-        self.queue.refuse(queued, frozenset(one.plugin for one in decision.refused.values()))
+        self.queue.refuse(queued, frozenset(refusal.plugin for refusal in decision.refused.values()))
         self._tell(info, decision, message=message, nominated=nominated)
         await self._write(info, "Unschedulable", message, nominated)
 
     async def _preempt(self, info: PodInfo, decision: Decision) -> tuple[str | None, str]:
-        """The nomination ("": none any more; None: as it is), and PostFilter's message."""
+        """Returns the nomination ("": none any more; None: as it is), and PostFilter's message."""
         result = await self._preemption.choose(info, decision.refused)
         if result.node is None:
-            # A nomination that has come to nothing is taken back; one that waits for its victims is not.
+            # An obsolete nomination is removed; a nomination that waits for its victims stays.
             keeps = "terminating" in result.message
             return None if keeps else "", result.message
         self.counts["preemptions"] += 1
@@ -160,9 +160,9 @@ class KubeScheduler:
                 await self._status.evict(victim, info)
             except ApiError as exc:
                 log.warning("Cannot evict", extra=kv(pod=victim.key, why=exc))
-        for other in list(self._nominated.get(result.node, {}).values()):
-            if other.priority < info.priority:
-                await self._status.denominate(other)
+        for nominated in list(self._nominated.get(result.node, {}).values()):
+            if nominated.priority < info.priority:
+                await self._status.denominate(nominated)
         return result.node, ""
 
     async def _failed(self, queued: QueuedPod, problem: str) -> None:
@@ -191,7 +191,7 @@ class KubeScheduler:
         self.counts["bind failed"] += 1
         if info.uid in self._cache.assumed:
             self._cache.drop_pod(info.uid)
-            # Its room is free for others again (handleBindingCycleError).
+            # Its resources are free again (handleBindingCycleError).
             self.queue.tell(Event("AssignedPodDelete"))
         if info.uid not in self._pending:
             # Deleted meanwhile, or bound all the same.
@@ -237,9 +237,11 @@ class KubeScheduler:
     def _nominated_on(self, node: str, info: PodInfo) -> list[PodInfo]:
         """Pods at least as important for which room is being made there (addGENominatedPods)."""
         return [
-            other
-            for other in self._nominated.get(node, {}).values()
-            if other.uid != info.uid and other.priority >= info.priority and other.uid not in self._cache.assumed
+            nominated
+            for nominated in self._nominated.get(node, {}).values()
+            if nominated.uid != info.uid
+            and nominated.priority >= info.priority
+            and nominated.uid not in self._cache.assumed
         ]
 
     # What the informers say (eventhandlers.go)

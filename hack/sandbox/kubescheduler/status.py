@@ -27,12 +27,12 @@ class StatusWriter:
 
     async def unscheduled(self, info: PodInfo, reason: str, message: str, nominated: str | None) -> None:
         """PodScheduled is False for this reason; `nominated` None leaves the nomination as it is."""
-        held = info.condition()
-        wanted = ("False", reason, message)
+        current = info.condition()
+        expected = ("False", reason, message)
         status: dict[str, Any] = {}
-        if held is None or (held.status, held.reason, held.message) != wanted:
+        if current is None or (current.status, current.reason, current.message) != expected:
             condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
-            if held is None or held.status != "False":
+            if current is None or current.status != "False":
                 condition["lastTransitionTime"] = simulated_time.utc_now().strftime("%Y-%m-%dT%H:%M:%SZ")
             status["conditions"] = [condition]
         if nominated is not None and nominated != info.nominated:

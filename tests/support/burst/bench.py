@@ -43,13 +43,12 @@ Seconds = tuple[float, float]
 
 
 class Scenario(msgspec.Struct, frozen=True):
-    """One burst. Pods live for a while, then room is reused; the last share of them, `forever`, stays.
+    """A burst of pods. Pods end after a while, and their resources are reused; the share `forever` never ends.
 
-    `backlog`: no more pods are made while so many of them wait. `deleted` is the share of mortal pods that are deleted
-    instead of ending by themselves, `urgent` the share of all that may evict the others. `blind_pods` come through a
-    second scheduler that knows nothing of NUMA. With `slow_bindings` (seconds) the API server holds some Bindings up
-    for so long, and later ones overtake them. `best_nodes` is the service's `filter.bestNodes`. With `nominates` the
-    leader nominates whoever it can.
+    `backlog` is the maximum of waiting pods. `deleted` is the share of ending pods that are deleted, `urgent` the share
+    of all pods that may evict other pods. A second scheduler without NUMA knowledge schedules the `blind_pods`. With
+    `slow_bindings` the API server delays some Bindings by these seconds, so that later Bindings overtake them.
+    `best_nodes` is the service's `filter.bestNodes`. With `nominates` the leader nominates pods.
     """
 
     nodes: int = 20
@@ -123,13 +122,13 @@ class Bench:
 
     async def restart_kubelets(self) -> None:
         """Every second node's, at the same moment; what they hold goes on running."""
-        some = list(self.fleet.nodes.values())[::2]
-        await asyncio.gather(*(node.restart(RESTART) for node in some))
+        every_second = list(self.fleet.nodes.values())[::2]
+        await asyncio.gather(*(node.restart(RESTART) for node in every_second))
 
     async def fail_over(self) -> None:
         """kube-scheduler's calls go to the other replica from now on."""
         assert self.extender is not None
-        (self.extender.prefix,) = {one.prefix for one in self.services} - {self.extender.prefix}
+        (self.extender.prefix,) = {service.prefix for service in self.services} - {self.extender.prefix}
 
     async def kill_the_one_that_is_asked(self) -> None:
         """Its calls go to the other replica, as a Service in front of both would have it; it comes back."""
@@ -148,11 +147,11 @@ class Bench:
 
     async def delete_nodes(self) -> None:
         """Every third Node is deleted by mistake, and comes back with its kubelet's next start."""
-        some = list(self.fleet.nodes.items())[::3]
-        for name, _ in some:
+        every_third = list(self.fleet.nodes.items())[::3]
+        for name, _ in every_third:
             await self.api.request("DELETE", f"/api/v1/nodes/{name}")
         await asyncio.sleep(1.0)
-        await asyncio.gather(*(node.restart(RESTART) for _, node in some))
+        await asyncio.gather(*(node.restart(RESTART) for _, node in every_third))
 
     async def _again(self, node: HollowNode) -> None:
         await asyncio.sleep(self._random.uniform(0, 1))
@@ -165,27 +164,27 @@ class Bench:
         scenario = self.scenario
         started = time.monotonic()
         workload, blind = Workload(scenario.seed), Workload(scenario.seed + 1)
-        due = sorted((share * scenario.pods, what) for share, what in (at or {}).items())
+        due = sorted((share * scenario.pods, event) for share, event in (at or {}).items())
         every = scenario.pods / scenario.blind_pods if scenario.blind_pods else 0
         blind_made = 0
         for first in range(0, scenario.pods, _AT_ONCE):
             while due and first >= due[0][0]:
                 self._later(due.pop(0)[1]())
             await self._until_taken()
-            made = [self._create(workload, number, NUMA_SCHEDULER) for number in range(first, first + _AT_ONCE)]
+            creations = [self._create(workload, number, NUMA_SCHEDULER) for number in range(first, first + _AT_ONCE)]
             while every and first >= blind_made * every:
-                made.append(self._create(blind, blind_made, BLIND_SCHEDULER))
+                creations.append(self._create(blind, blind_made, BLIND_SCHEDULER))
                 blind_made += 1
-            await asyncio.gather(*made)
+            await asyncio.gather(*creations)
         await self._settle()
         self.seconds = time.monotonic() - started
 
     async def _until_taken(self) -> None:
-        """Not for ever: pods that fit nowhere must not keep the others from coming."""
+        """Waits while the backlog is full, but not for ever: pods that fit nowhere must not block later pods."""
         iterations = 0
         while len(self.scheduler.pending) >= self._backlog:
             await asyncio.sleep(0.01)
-            # In turns of our loop, as in until_still: while it stalls nobody can be taken.
+            # Counts iterations of the event loop, as until_still does: while the loop stalls, no pod can be bound.
             iterations += 1
             if iterations > _STUCK_ITERATIONS:
                 self._backlog += self.scenario.backlog
@@ -209,7 +208,7 @@ class Bench:
             await self.api.request("DELETE", path)
 
     async def _settle(self, limit: float = 90.0) -> None:
-        """Until nothing has moved for a while: every lifetime over, everything reported, everything tried."""
+        """Waits until nothing has moved for a while: every lifetime over, everything reported, everything tried."""
 
         async def attempts() -> int | None:
             self.check()
@@ -220,7 +219,7 @@ class Bench:
     @property
     def is_quiet(self) -> bool:
         schedulers = [self.scheduler, *([self.blind] if self.blind is not None else [])]
-        return self.fleet.is_quiet and not self._timers and all(one.is_quiet for one in schedulers)
+        return self.fleet.is_quiet and not self._timers and all(scheduler.is_quiet for scheduler in schedulers)
 
     def state(self) -> str:
         """Who still moves; for people."""
@@ -320,13 +319,13 @@ class Bench:
         if scenario.blind_pods:
             self.blind = KubeScheduler(self.api, BLIND_SCHEDULER, None, bind_delay=scenario.bind_delay)
         loops = [self.scheduler, *([self.blind] if self.blind is not None else [])]
-        self._loops = [asyncio.create_task(one.run(), name=one.name) for one in loops]
+        self._loops = [asyncio.create_task(loop.run(), name=loop.name) for loop in loops]
         if scenario.slow_bindings:
             self._loops.append(asyncio.create_task(self._hold_up_bindings(), name="slow bindings"))
 
     async def _hold_up_bindings(self) -> None:
-        """Every second or third one."""
-        # One that no Binding uses up ends by itself: hundreds of them in one request would never let it through.
+        """Delays every second or third Binding."""
+        # An unused rule expires: hundreds of rules for a single request would never let the request through.
         rule = {
             "action": "delay",
             "delay": self.scenario.slow_bindings,
@@ -391,8 +390,8 @@ class Bench:
         if attempt.chosen is not None:
             self._note(attempt.chosen, f"{attempt.namespace}/{attempt.name} decided")
 
-    def _note(self, node: str, what: str) -> None:
-        self.fleet.nodes[node].lifecycle.history.append((asyncio.get_running_loop().time(), what))
+    def _note(self, node: str, event: str) -> None:
+        self.fleet.nodes[node].lifecycle.history.append((asyncio.get_running_loop().time(), event))
 
     def _note_refusal(self, refusal: Refusal) -> None:
         if refusal.pod.spec.schedulerName == BLIND_SCHEDULER:
@@ -409,8 +408,8 @@ class Bench:
             self._later(self._gather_evidence(seen))
 
     async def _gather_evidence(self, seen: evidence.Scene) -> None:
-        asked = None if self.extender is None else self.extender.prefix
-        service = next(one for one in self.services if one.prefix == asked)
+        prefix = None if self.extender is None else self.extender.prefix
+        service = next(candidate for candidate in self.services if candidate.prefix == prefix)
         believed = await service.explain(self.session, seen.pod, seen.refusal.node)
         tried = self.attempts.get(seen.refusal.pod.metadata.uid, [])
         self.evidence.append(evidence.describe(seen, tried, believed))

@@ -13,18 +13,18 @@ _SHOWN: Final = 12
 
 
 def assert_no_refusals(bench: Bench) -> None:
-    """No kubelet has refused a pod of ours, but where another scheduler was faster by the blink of an eye."""
+    """No kubelet has refused a pod of topowise, except after a race with another scheduler."""
     assert not bench.refusals, f"{len(bench.refusals)} of our pods were refused:\n" + "\n".join(bench.evidence)
-    # What a kubelet's restart takes away for a while are devices; CPUs and memory are those of its files.
-    assert all(asks_for_devices(one) for one in bench.overtaken), "\n".join(bench.evidence)
+    # A kubelet's restart loses devices for a while; CPUs and memory are in its state files.
+    assert all(asks_for_devices(refusal) for refusal in bench.overtaken), "\n".join(bench.evidence)
     few = max(1, bench.scenario.pods // 100)
     assert len(bench.raced) <= few, f"{len(bench.raced)} pods lost races:\n" + "\n".join(bench.evidence)
-    some = bench.scenario.pods // 20
-    assert len(bench.overtaken) <= some, f"{len(bench.overtaken)} pods overtaken:\n" + "\n".join(bench.evidence)
+    tolerated = bench.scenario.pods // 20
+    assert len(bench.overtaken) <= tolerated, f"{len(bench.overtaken)} pods overtaken:\n" + "\n".join(bench.evidence)
 
 
 def asks_for_devices(refusal: Refusal) -> bool:
-    """Whether the pod that was refused needs a device."""
+    """Returns whether the pod that was refused needs a device."""
     return any("/" in name for name in pods.needs(refusal.pod).requests)
 
 
@@ -33,8 +33,8 @@ async def assert_nothing_left_out(bench: Bench) -> None:
     left_out = [
         (info, node) for info in bench.scheduler.pending for node in bench.fleet.nodes.values() if _has_room(info, node)
     ]
-    found = [await _describe(bench, info, node) for info, node in left_out[:_SHOWN]]
-    assert not left_out, f"{len(left_out)} times a pod waits that a node would take:\n" + "\n".join(found)
+    descriptions = [await _describe(bench, info, node) for info, node in left_out[:_SHOWN]]
+    assert not left_out, f"{len(left_out)} times a pod waits that a node would take:\n" + "\n".join(descriptions)
 
 
 def _has_room(info: PodInfo, node: HollowNode) -> bool:
@@ -47,15 +47,18 @@ def _has_room(info: PodInfo, node: HollowNode) -> bool:
 
 async def _describe(bench: Bench, info: PodInfo, node: HollowNode) -> str:
     admission = node.kubelet.would_admit(info.pod)
-    placed = {name: (held.numa, held.cpus and held.cpus.bit_count()) for name, held in admission.placements.items()}
+    placed = {
+        name: (placement.numa, placement.cpus and placement.cpus.bit_count())
+        for name, placement in admission.placements.items()
+    }
     condition = info.condition()
     believed = await bench.services[0].explain(bench.session, info.key, node.name) if bench.services else ""
-    asked = {name: quantity.spell(name, amount) for name, amount in info.requests.items()}
+    requests = {name: quantity.spell(name, amount) for name, amount in info.requests.items()}
     tried = bench.attempts.get(info.uid, [])
     last = tried[-1].refused.get(node.name) if tried else None
     return "\n".join(
         [
-            f"pod {info.key} ({asked}) waits, but {node.name} would place it: {placed}",
+            f"pod {info.key} ({requests}) waits, but {node.name} would place it: {placed}",
             f"  condition: {'none' if condition is None else condition.message}",
             f"  attempts: {len(tried)}, the last said of the node: {last}",
             f"  believed: {believed}",

@@ -40,48 +40,48 @@ class Scene(msgspec.Struct, frozen=True):
     def times(self) -> dict[str, dict[str, float]]:
         """By pod, when what happened."""
         times: dict[str, dict[str, float]] = {}
-        for moment, what in self.history:
-            name, _, rest = what.partition(" ")
+        for moment, event in self.history:
+            name, _, rest = event.partition(" ")
             times.setdefault(name, {})[rest.partition(":")[0]] = moment
         return times
 
     def is_race(self, others_prefix: str, lag: float = 0.0) -> bool:
-        """Whether a pod of another scheduler, by its name's beginning, came to the node just before this one, where
-        the service hears of what happens up to `lag` seconds later."""
+        """Returns whether another scheduler's pod (by prefix of its name) was bound to the node just before this pod.
+        The service sees events up to `lag` seconds late."""
         times = self.times()
-        mine = times.get(self.pod, {}).get("assigned", 0.0)
-        theirs = [
+        own_time = times.get(self.pod, {}).get("assigned", 0.0)
+        other_times = [
             its["assigned"] for name, its in times.items() if name.startswith(others_prefix) and "assigned" in its
         ]
-        return any(mine - _RACE_S - lag <= moment <= mine for moment in theirs)
+        return any(own_time - _RACE_S - lag <= moment <= own_time for moment in other_times)
 
     def is_overtaken(self, lag: float = 0.0) -> bool:
-        """Whether the kubelet went down after the pod was decided, or before and nobody could have said so yet: its
-        device plugins may not be back in time. The service hears of objects up to `lag` seconds later."""
+        """Returns whether the kubelet restarted after the decision, or before it and unreported: its device plug-ins
+        may not be back in time. The service sees objects up to `lag` seconds late."""
         decided = self.times().get(self.pod, {}).get("decided", 0.0)
-        restarts = [moment for moment, what in self.history if what == "kubelet restarts"]
+        restarts = [moment for moment, event in self.history if event == "kubelet restarts"]
         return any(moment > decided or self._is_untold(moment, decided - lag) for moment in restarts)
 
     def _is_untold(self, restart: float, decided: float) -> bool:
-        """Whether the exporter had not written anything about the kubelet as it is now, and still had time for it."""
-        told = any(looked >= restart and written < decided - _DECIDING_S for looked, written in self.told)
-        return not told and decided < restart + self.slowest + _DECIDING_S
+        """Returns whether the exporter had not yet reported the restarted kubelet, within its time limit."""
+        is_told = any(looked >= restart and written < decided - _DECIDING_S for looked, written in self.told)
+        return not is_told and decided < restart + self.slowest + _DECIDING_S
 
     def suspects(self) -> Iterator[str]:
         """Orders of events since that report which a prediction may have taken for another."""
         times = self.times()
-        mine = times.get(self.pod, {})
-        for name, other in times.items():
-            decided, assigned, admitted = (other.get(what, 0.0) for what in ("decided", "assigned", "admitted"))
+        own = times.get(self.pod, {})
+        for name, its_times in times.items():
+            decided, assigned, admitted = (its_times.get(event, 0.0) for event in ("decided", "assigned", "admitted"))
             if 0.0 < admitted < self.looked_at or name == self.pod:
                 continue
-            if 0.0 < mine.get("decided", 0.0) < decided and 0.0 < assigned < mine.get("assigned", 0.0):
+            if 0.0 < own.get("decided", 0.0) < decided and 0.0 < assigned < own.get("assigned", 0.0):
                 yield f"{name} was decided later and assigned earlier"
-            if 0.0 < mine.get("bind", 0.0) < other.get("bind", 0.0) and 0.0 < assigned < mine.get("assigned", 0.0):
+            if 0.0 < own.get("bind", 0.0) < its_times.get("bind", 0.0) and 0.0 < assigned < own.get("assigned", 0.0):
                 yield f"{name} was sent to be bound later and assigned earlier"
             for ended, its in times.items():
                 gone = its.get("ended", 0.0)
-                heard = next((its[what] for what in its if what.startswith("is Succeeded")), gone)
+                heard = next((its[event] for event in its if event.startswith("is Succeeded")), gone)
                 if 0.0 < decided < heard + _HEARING_S and gone < assigned and heard > decided - _HEARING_S:
                     yield f"{ended} ended while {name} was decided and not yet assigned"
                 if 0.0 < assigned < gone < admitted:
@@ -93,10 +93,10 @@ def scene(refusal: Refusal, node: HollowNode) -> Scene:
     reporter = node.reporter
     name = f"{refusal.pod.metadata.namespace}/{refusal.pod.metadata.name} "
     history = list(node.lifecycle.history)
-    decided = next((moment for moment, what in history if what == f"{name}decided"), refusal.at)
+    decided = next((moment for moment, event in history if event == f"{name}decided"), refusal.at)
     looks = [looked for looked, written in reporter.reports if written < decided]
-    told = [*reporter.reports, *reporter.marks]
-    return Scene(refusal, history, looks[-1] if looks else 0.0, told, reporter.slowest)
+    reports = [*reporter.reports, *reporter.marks]
+    return Scene(refusal, history, looks[-1] if looks else 0.0, reports, reporter.slowest)
 
 
 def describe(seen: Scene, tried: Sequence[Attempt], believed: str) -> str:
@@ -111,6 +111,6 @@ def describe(seen: Scene, tried: Sequence[Attempt], believed: str) -> str:
             f"  believed: {believed}",
             f"  last report when it was decided: of {seen.looked_at - refusal.at:+.3f}s",
             "  the node:",
-            *(f"    {moment - refusal.at:+8.3f}s {what}" for moment, what in seen.history[-_SHOWN:]),
+            *(f"    {moment - refusal.at:+8.3f}s {event}" for moment, event in seen.history[-_SHOWN:]),
         ]
     )

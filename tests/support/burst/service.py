@@ -57,7 +57,7 @@ class Process:
 
 
 class Service(Listener):
-    """One replica."""
+    """A replica of the service."""
 
     def __init__(
         self,

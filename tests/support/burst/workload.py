@@ -97,5 +97,5 @@ _IMAGE: Final = "registry.k8s.io/pause:3.10"
 
 
 def _guaranteed(name: str, **amounts: str | int) -> Json:
-    given = {resource: str(amount) for resource, amount in amounts.items()}
-    return {"name": name, "image": _IMAGE, "resources": {"requests": given, "limits": given}}
+    limits = {resource: str(amount) for resource, amount in amounts.items()}
+    return {"name": name, "image": _IMAGE, "resources": {"requests": limits, "limits": limits}}

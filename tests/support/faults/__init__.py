@@ -1,4 +1,4 @@
-"""Faults around the daemons, which run as they are shipped: what breaks lies between them and others."""
+"""Faults around the daemons, which run as shipped: the faults affect their connections, files and clocks."""
 
 from faults.logs import assert_said_once
 from faults.proxy import HALF_LINE, MID_CHUNK, Fault, FaultProxy

@@ -15,7 +15,7 @@ class SpoiltBench(Bench):
     proxy: FaultProxy
 
     async def service_kubeconfig(self, kubeconfig: Path) -> Path:
-        """All services share the proxy."""
+        """Returns the kubeconfig of the proxy, which all services share."""
         if not hasattr(self, "proxy"):
             access = await credentials.load(str(kubeconfig))
             self.proxy = await self.stack.enter_async_context(FaultProxy(access.server))

@@ -1,4 +1,4 @@
-"""Wall clocks that are wrong: libfaketime moves that of a process, and leaves the monotonic one alone, as NTP does."""
+"""Wrong wall clocks: libfaketime moves the wall clock of a process, and keeps its monotonic clock, as NTP does."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-# Of every file system, so that none of those mounted below the root is left out; what the kernel makes up stays.
+# Applies to every mounted file system below the root, except for virtual file systems.
 _READ_ONLY: Final = """
 mount --make-rprivate /
 for point in $(awk '$5 !~ "^/(proc|sys|dev)(/|$)" {print $5}' /proc/self/mountinfo | sort -ur); do
@@ -33,12 +33,12 @@ exec "$@"
 
 
 def read_only(directory: Path) -> tuple[str, ...]:
-    """A command that runs another with every file system read-only, `directory` too."""
+    """Returns a command that runs another with every file system read-only, `directory` too."""
     return _under(_READ_ONLY, directory)
 
 
 def full(directory: Path) -> tuple[str, ...]:
-    """A command that runs another in `directory`, which has no room, like the places for temporary files."""
+    """Returns a command that runs another in `directory`, which has no room, like the places for temporary files."""
     return _under(_FULL, directory)
 
 

@@ -19,10 +19,10 @@ Behaviour = Callable[[], bytes | tuple[grpc.StatusCode, str]]
 
 
 class SpoiltKubelet:
-    """Takes the place of a FakeKubelet at its socket, as a new file. An async context; afterwards nobody listens."""
+    """Replaces a FakeKubelet's socket by a new file. An async context; afterwards nothing listens on the socket."""
 
     def __init__(self, kubelet: FakeKubelet, behaviour: Behaviour | None = None, *, raw: bytes | None = None) -> None:
-        """`behaviour` answers all methods; without it whoever connects gets the `raw` bytes, or nothing ever."""
+        """`behaviour` answers all methods; without it a client gets the `raw` bytes, or no answer at all."""
         self._socket = kubelet.socket
         self._behaviour = behaviour
         self._raw = raw

@@ -11,7 +11,7 @@ from faults.proxy import MID_CHUNK, Cut
 
 
 class Mischief:
-    """An edit for a `Fault`. The events come in their order, old ones and marks of progress are mixed in."""
+    """An edit for a `Fault`: keeps the order of events, and repeats old events and bookmarks among them."""
 
     def __init__(self, seed: int, *, cuts: float = 0.02) -> None:
         """`cuts` is the share of lines at which the connection breaks."""

@@ -1,7 +1,7 @@
-"""An HTTP proxy before an API server that spoils what passes through it.
+"""An HTTP proxy in front of an API server that injects faults.
 
-The daemon's kubeconfig names the proxy, so the same faults meet the embedded API server and a real one. Answers pass
-unchanged unless a fault matches; of a watch each line may be edited, repeated, left out or cut.
+The daemon's kubeconfig names the proxy, so the same faults apply to the embedded and to a real API server. Answers pass
+unchanged unless a fault matches; each line of a watch may be edited, repeated, left out or cut.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from aiohttp import web
 
 from sandbox.apiserver import kubeconfig
 
-# Of one hop alone (RFC 9110, 7.6.1), and what the client library has already undone.
+# Hop-by-hop headers (RFC 9110, 7.6.1), and encodings that the client library has already decoded.
 _OF_THE_HOP: Final = frozenset(("connection", "keep-alive", "transfer-encoding", "content-length", "content-encoding"))
 
 
@@ -64,11 +64,11 @@ class Asked(NamedTuple):
 
 @dataclass(eq=False)
 class Fault:
-    """What happens to the requests it matches, the next `count` of them or all.
+    """A fault of the matching requests, for the next `count` of them or for all.
 
-    `delay` seconds go by before an answer. `answer` (status, headers, body) comes instead of the server's, `garbage`
-    instead of HTTP. `swallow`: requests are taken, and nothing comes back; what open watches have to say waits.
-    `edit` changes lines of watches, those that are open too.
+    `delay` is in seconds before an answer. `answer` (status, headers, body) replaces the server's answer, `garbage`
+    replaces HTTP. `swallow`: requests get no answer, and events of open watches wait. `edit` changes lines of watches,
+    open watches included.
     """
 
     method: str = "*"
@@ -84,13 +84,13 @@ class Fault:
     hits: int = 0
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def matches(self, asked: Asked) -> bool:
-        """Whether it is about this request."""
+    def matches(self, call: Asked) -> bool:
+        """Returns whether it is about this request."""
         return (
-            self.watch in (None, asked.is_watch)
-            and fnmatchcase(asked.method, self.method)
-            and fnmatchcase(asked.path, self.path)
-            and fnmatchcase(asked.agent, self.agent)
+            self.watch in (None, call.is_watch)
+            and fnmatchcase(call.method, self.method)
+            and fnmatchcase(call.path, self.path)
+            and fnmatchcase(call.agent, self.agent)
         )
 
 
@@ -112,15 +112,15 @@ class FaultProxy:
 
     @property
     def url(self) -> str:
-        """Where it listens, by plain HTTP."""
+        """The proxy's URL, for plain HTTP."""
         return f"http://{f'[{self._host}]' if ':' in self._host else self._host}:{self._port}"
 
     def kubeconfig(self, path: Path) -> Path:
-        """Writes one that leads here."""
+        """Writes a kubeconfig with the proxy's URL."""
         return kubeconfig.write(path, self.url)
 
     async def __aenter__(self) -> Self:
-        # The server of a sandbox has a certificate of its own making.
+        # The sandbox's server has a self-signed certificate.
         connector = aiohttp.TCPConnector(limit=0, ssl=False)
         self._session = aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None))
         application = web.Application(client_max_size=64 << 20)
@@ -141,7 +141,7 @@ class FaultProxy:
     # Faults
 
     async def down(self) -> None:
-        """As if the server were killed: nobody listens, every connection is reset."""
+        """Acts as a killed server: closes the port, and resets every connection."""
         site, self._site = self._site, None
         if site is not None:
             await site.stop()
@@ -187,13 +187,13 @@ class FaultProxy:
     def count(self, since: float, path: str = "*", *, watch: bool | None = None) -> int:
         """Requests since a monotonic time."""
         like = Fault(path=path, watch=watch)
-        return sum(one.at >= since and like.matches(one) for one in self.asked)
+        return sum(call.at >= since and like.matches(call) for call in self.asked)
 
     # Inside
 
-    def _fault(self, asked: Asked) -> Fault | None:
+    def _fault(self, call: Asked) -> Fault | None:
         for fault in self._faults:
-            if fault.edit is None and fault.matches(asked) and (fault.count is None or fault.hits < fault.count):
+            if fault.edit is None and fault.matches(call) and (fault.count is None or fault.hits < fault.count):
                 fault.hits += 1
                 return fault
         return None
@@ -201,12 +201,12 @@ class FaultProxy:
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         is_watch = request.query.get("watch") in ("1", "true")
         agent = request.headers.get("User-Agent", "")
-        asked = Asked(time.monotonic(), request.method, request.path, is_watch, agent)
-        self.asked.append(asked)
+        call = Asked(time.monotonic(), request.method, request.path, is_watch, agent)
+        self.asked.append(call)
         transport: Any = request.transport
         self._transports.add(transport)
         try:
-            fault = self._fault(asked)
+            fault = self._fault(call)
             body = await request.read()
             token = request.headers.get("Authorization", "").removeprefix("Bearer ")
             if self.accepted is not None and token not in self.accepted:
@@ -221,11 +221,11 @@ class FaultProxy:
                 if fault.answer is not None:
                     status, headers, text = fault.answer
                     return web.Response(status=status, headers=headers, body=text)
-            return await self._forward(request, asked, body)
+            return await self._forward(request, call, body)
         finally:
             self._transports.discard(transport)
 
-    async def _forward(self, request: web.Request, asked: Asked, body: bytes) -> web.StreamResponse:
+    async def _forward(self, request: web.Request, call: Asked, body: bytes) -> web.StreamResponse:
         headers = {name: text for name, text in request.headers.items() if name.lower() not in (*_OF_THE_HOP, "host")}
         url = self._upstream + request.raw_path
         try:
@@ -236,27 +236,27 @@ class FaultProxy:
                 for name, text in upstream.headers.items():
                     if name.lower() not in _OF_THE_HOP:
                         response.headers.add(name, text)
-                if not asked.is_watch or upstream.status != 200:
+                if not call.is_watch or upstream.status != 200:
                     answer = web.Response(status=upstream.status, body=await upstream.read())
                     answer.headers.update(response.headers)
                     return answer
                 await response.prepare(request)
-                return await self._watch(request, asked, upstream, response)
+                return await self._watch(request, call, upstream, response)
         except aiohttp.ClientError:
             return await _reset(request.transport)
 
     async def _watch(
-        self, request: web.Request, asked: Asked, upstream: aiohttp.ClientResponse, response: web.StreamResponse
+        self, request: web.Request, call: Asked, upstream: aiohttp.ClientResponse, response: web.StreamResponse
     ) -> web.StreamResponse:
         rest = b""
         async for chunk in upstream.content.iter_any():
             *whole, rest = (rest + chunk).split(b"\n")
             for line in filter(None, whole):
-                if asked.at < self._silent_before:
+                if call.at < self._silent_before:
                     continue
                 lines: Iterable[bytes] | Cut = (line,)
                 for fault in list(self._faults):
-                    if not fault.matches(asked) or (fault.count is not None and fault.hits >= fault.count):
+                    if not fault.matches(call) or (fault.count is not None and fault.hits >= fault.count):
                         continue
                     if fault.swallow:
                         await fault.over.wait()
@@ -272,8 +272,8 @@ class FaultProxy:
                     await response.write_eof()
                     return response
                 assert not isinstance(lines, Cut)
-                for one in lines:
-                    await response.write(one + b"\n")
+                for event in lines:
+                    await response.write(event + b"\n")
         return response
 
 

@@ -39,13 +39,13 @@ class Site:
     session: aiohttp.ClientSession
 
     def add_node(self, name: str, free: int) -> None:
-        """A node of one zone with so many CPUs left."""
+        """Creates a node with a zone with `free` CPUs."""
         self.server.create("nodes", {"metadata": {"name": name}, "status": NODE_STATUS})
         self.report(name, free)
 
     def report(self, name: str, free: int) -> None:
-        """Its exporter's word."""
-        # Nothing is held, so that no pod can be taken for one of which the numbers tell.
+        """Writes the node's NRT object."""
+        # Nothing is in use, so that the service cannot attribute used CPUs to a pod.
         cpu = {"name": "cpu", "capacity": "8", "allocatable": str(free), "available": str(free)}
         topology = {
             "metadata": {"name": name},
@@ -61,13 +61,13 @@ class Site:
         self.server.create("pods", document)
 
     async def takes(self, node: str, cpus: int) -> bool:
-        """Whether the service would send a pod of so many CPUs there; nothing is reserved by the question."""
+        """Returns whether the service would send a pod of so many CPUs there; nothing is reserved by the question."""
         body = json.dumps(pod("asked", cpus)).encode()
         _, _, text = await self.service.post(f"explain?node={node}", body, self.session)
-        return [one["verdict"] for one in json.loads(text)] == ["fits"]
+        return [verdict["verdict"] for verdict in json.loads(text)] == ["fits"]
 
     async def room(self, node: str) -> int:
-        """The largest pod that the service would send there, in CPUs."""
+        """Returns the largest pod that the service would send there, in CPUs."""
         for cpus in range(8, 0, -1):
             if await self.takes(node, cpus):
                 return cpus
@@ -93,8 +93,8 @@ class Site:
         try:
             await assert_eventually(shown, within=LONG_S)
         except AssertionError:
-            found = {name: await self.room(name) for name in rooms}
-            raise AssertionError(f"the service knows {found}, expected {rooms}\n{self.scheduler.log[-3000:]}") from None
+            free = {name: await self.room(name) for name in rooms}
+            raise AssertionError(f"the service knows {free}, expected {rooms}\n{self.scheduler.log[-3000:]}") from None
 
     async def publishes(self, free: int) -> None:
         """Waits until the exporter's object says that n1's first zone has so many CPUs."""
@@ -104,7 +104,7 @@ class Site:
             raise AssertionError(f"{available(self.server)}, expected {free}\n{self.exporter.log[-3000:]}") from None
 
     async def metrics(self) -> dict[str, float]:
-        """The service's samples by name with labels, without the common prefix."""
+        """Returns the service's samples by name with labels, without the common prefix."""
         async with self.session.get(f"http://127.0.0.1:{self.service.health_port}/metrics") as response:
             lines = (await response.text()).splitlines()
         samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))
@@ -121,7 +121,7 @@ class Site:
 
 
 def pod(name: str, cpus: int) -> dict[str, Any]:
-    """Guaranteed, of one container."""
+    """Returns a Guaranteed pod with a container."""
     amounts = {"cpu": str(cpus), "memory": "1Mi"}
     return {
         "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"},
@@ -163,9 +163,9 @@ async def site(
         server.create("nodes", {"metadata": {"name": "n1"}, "status": NODE_STATUS})
         exporter = await start("topowise_exporter", "run", config=config, under=under)
         scheduler = await start("topowise_scheduler", "serve", config=service.config, under=under)
-        made = Site(server, proxy, kubelet, exporter, scheduler, service, session)
-        made.add_node("n2", 6)
+        started = Site(server, proxy, kubelet, exporter, scheduler, service, session)
+        started.add_node("n2", 6)
         await assert_eventually(service.is_ready, within=LONG_S)
-        await made.publishes(3)
-        await made.has({"n1": 4, "n2": 6})
-        yield made
+        await started.publishes(3)
+        await started.has({"n1": 4, "n2": 6})
+        yield started

@@ -1,4 +1,4 @@
-"""`python syncs.py CONFIG COUNT`: the exporter's syncs one after another, without the pauses between them.
+"""`python syncs.py CONFIG COUNT`: runs the exporter's syncs without pauses between them.
 
 A daemon syncs ten times a second at most, by which ten thousand syncs take a quarter of an hour. What a sync does is
 the daemon's own: the kubelet's socket and files are read, and what is new is written. Prints what the process holds
@@ -46,8 +46,8 @@ async def main(file: str, syncs: int) -> None:
             await exporter.sync()
             if number in (syncs // 10, syncs):
                 gc.collect()
-                held = usage(os.getpid())
-                sys.stdout.write(json.dumps([*held, len(asyncio.all_tasks()), number]) + "\n")
+                used = usage(os.getpid())
+                sys.stdout.write(json.dumps([*used, len(asyncio.all_tasks()), number]) + "\n")
                 sys.stdout.flush()
 
 

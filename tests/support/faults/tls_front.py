@@ -47,7 +47,7 @@ class TlsFront:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Nobody listens."""
+        """Closes the port."""
         server, self._server = self._server, None
         if server is not None:
             server.close()

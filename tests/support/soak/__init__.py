@@ -1,9 +1,9 @@
-"""An adversary that stays: random clusters on simulated time, and what is wrong there must have a reason.
+"""The soak: random clusters on simulated time, in which every wrong answer must have a cause.
 
-Everything that decides is what ships, or decides like the real thing: kubelets are the one-node model and are killed,
-the exporter's own code makes the objects, which come late, or not at all; kube-scheduler's cycles and binds overlap;
-the service answers bytes with bytes, is killed, and hears of pods, nodes and reports at different times. What takes
-time takes none of ours (sandbox.simulated_time), so a minute of this is hours of a cluster.
+Every component ships, or decides like the real component: kubelets are the kubelet model, and are killed; the
+exporter's own code makes the objects, which arrive late, or never; kube-scheduler's cycles and binds overlap; the
+service answers bytes with bytes, is killed, and sees pods, nodes and reports at different times. Waiting costs no real
+time (sandbox.simulated_time), so a minute of the soak is hours of a cluster.
 """
 
 from soak.tally import Tally

@@ -1,6 +1,6 @@
-"""Why something went wrong, where there is a reason that nobody could have known better; "" where there is none.
+"""Finds the cause of a wrong answer that the service could not have avoided; "" if there is no such cause.
 
-The reasons are looked for in what truly happened: what the node, the API server and the service had at that moment.
+The causes follow from the true state of the node, the API server and the service at that moment.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ _CHANGES = ("admitted:", "started", "ended")
 
 
 def of_refusal(world: World, seen: Scene) -> str:
-    """Of a pod that its kubelet refused."""
+    """Returns the cause of a kubelet's refusal."""
     if seen.is_race("default/blind", world.weather.lag):
         return "another scheduler's pod was bound there at the same moment"
     if seen.refusal.pod.metadata.uid in world.referee.unreported:
         return _UNREPORTED
-    # What a restart takes away for a while are devices; CPUs and memory are those of its files.
+    # A kubelet's restart loses devices for a while; CPUs and memory are in its state files.
     if asks_for_devices(seen.refusal) and seen.is_overtaken(world.weather.lag):
         return "its kubelet went down, and nobody could have told in time"
     kubelet = world.fleet.nodes[seen.refusal.node].kubelet
@@ -87,109 +87,108 @@ def of_left_out(world: World, info: PodInfo, name: str, refused: Refused | None,
 
 
 def _counts_otherwise(world: World, info: PodInfo, name: str) -> bool:
-    """Whether the sums of the pods there leave no room, as kube-scheduler counts them, and those of their containers
-    do: a kubelet without the gate PodLevelResources goes by these."""
-    some, node = [*world.scheduler.pods_on(name), info], world.scheduler._cache.get(name)
+    """Returns whether the pod fits by the sums of containers, but not by the sums of pods that kube-scheduler computes.
+    A kubelet without the gate PodLevelResources uses the sums of containers."""
+    present, node = [*world.scheduler.pods_on(name), info], world.scheduler._cache.get(name)
     allocatable = {} if node is None else node.allocatable
 
     def fits(*, by_pod: bool) -> bool:
         used: Counter[str] = Counter()
-        for one in some:
-            used.update(pods.needs(one.pod, pod_level_resources=by_pod).requests)
+        for member in present:
+            used.update(pods.needs(member.pod, pod_level_resources=by_pod).requests)
         return all(amount <= allocatable.get(resource, 0) for resource, amount in used.items() if amount)
 
     return fits(by_pod=False) and not fits(by_pod=True)
 
 
 def gives_twice(kubelet: Kubelet) -> bool:
-    """Whether two have one CPU, or one that somebody has is free: what a kubelet takes for a whole socket is measured
-    by the average (cpu_packing.py)."""
+    """Returns whether two pods have the same CPU, or an allocated CPU is free: a kubelet measures a whole socket by the
+    average (cpu_packing.py)."""
     if kubelet.cpu is None:
         return False
     taken = 0
     for containers in kubelet.cpu.allocations.values():
-        mine = 0
+        own = 0
         for cpus in containers.values():
-            mine |= cpus
-        if mine & (taken | kubelet.cpu.available):
+            own |= cpus
+        if own & (taken | kubelet.cpu.available):
             return True
-        taken |= mine
+        taken |= own
     return False
 
 
 def _has_too_much_room(world: World, seen: Scene) -> bool:
-    """Whether its kubelet would have taken the pod if another had not ended, or been done with its init containers,
-    after the service could know of it: an init container that finds room on another NUMA node ties those after it to
-    that one."""
+    """Returns whether the kubelet would have admitted the pod if no other pod or init container had ended after the
+    service's last knowledge: an init container on another NUMA node ties later containers to that NUMA node."""
     node, pod, heard = world.fleet.nodes[seen.refusal.node], seen.refusal.pod, world.weather.lag + _DECIDING_S
     decided = seen.times().get(seen.pod, {}).get("decided", seen.refusal.at)
-    there = [one.pod for one in world.scheduler.pods_on(seen.refusal.node) if node.kubelet.runs(one.uid)]
+    there = [sent.pod for sent in world.scheduler.pods_on(seen.refusal.node) if node.kubelet.runs(sent.uid)]
     before = [state for moment, state in world.referee.before_releases[seen.refusal.node] if moment >= decided - heard]
-    return any(takes_beside(state, [one for one in there if one != pod], pod) for state in before)
+    return any(takes_beside(state, [beside for beside in there if beside != pod], pod) for state in before)
 
 
 def _has_unseen_ends(world: World, seen: Scene) -> bool:
-    """Whether the service, had it known of the ends before it started, would have seen that the pod would be refused:
-    an init container that finds room elsewhere ties those after it to that NUMA node."""
+    """Returns whether the service would have predicted the refusal if it had known the ends before its start: an init
+    container on another NUMA node ties later containers to that NUMA node."""
     name, pod = seen.refusal.node, seen.refusal.pod
     state, history = world.replica.service.ledger.node_states.of(name), world.fleet.nodes[name].lifecycle.history
     if state is None or state.kubelet is None:
         return False
     looked, known = _looked(world, name), state.kubelet.fork()
     ended = [
-        one
-        for one in known.active
-        if ended_unseen(world.referee.names.get(one, one), history, looked, world.replica.began)
+        active_uid
+        for active_uid in known.active
+        if ended_unseen(world.referee.names.get(active_uid, active_uid), history, looked, world.replica.began)
     ]
-    for one in (*ended, pod.metadata.uid):
-        known.remove(one)
+    for uid in (*ended, pod.metadata.uid):
+        known.remove(uid)
     return bool(ended) and not known.admit(pod).admitted
 
 
 def takes_beside(before: Kubelet, there: Iterable[pods.Pod], pod: pods.Pod) -> bool:
-    """Whether a node in an earlier state takes those that have come since, and after them this pod."""
+    """Returns whether a node in an earlier state admits the pods that arrived since, and after them this pod."""
     trial = before.fork()
-    come = [one for one in there if one.metadata.uid not in before.active]
-    return all(trial.admit(one).admitted for one in (*come, pod))
+    come = [arrival for arrival in there if arrival.metadata.uid not in before.active]
+    return all(trial.admit(arrival).admitted for arrival in (*come, pod))
 
 
-def of_devices(truth: Kubelet, told: Kubelet, coming: Sequence[pods.Pod], pod: pods.Pod) -> str:
-    """Whether a node decides otherwise of the pod, after those on their way there, if it has no devices but those that
-    it is `told` to have, or plugins give the first that are free, or both."""
+def of_devices(truth: Kubelet, reported_kubelet: Kubelet, coming: Sequence[pods.Pod], pod: pods.Pod) -> str:
+    """Returns the cause if devices explain the decision: the node would decide otherwise, after the `coming` pods, with
+    its reported devices only, or with plug-ins that prefer the first free devices, or both."""
 
     def takes(node: Kubelet, *, has_preferences: bool) -> bool:
         trial = node.fork()
         if not has_preferences:
             trial.devices.preferred = {}
-        for one in coming:
-            trial.admit(one)
+        for arrival in coming:
+            trial.admit(arrival)
         return trial.admit(pod).admitted
 
     taken = takes(truth, has_preferences=True)
-    if takes(told, has_preferences=True) != taken:
+    if takes(reported_kubelet, has_preferences=True) != taken:
         return _UNHEALTHY
     if takes(truth, has_preferences=False) != taken:
         return _PREFERRED
-    return _UNHEALTHY if takes(told, has_preferences=False) != taken else ""
+    return _UNHEALTHY if takes(reported_kubelet, has_preferences=False) != taken else ""
 
 
 def is_drawn(truth: Kubelet, coming: Sequence[pods.Pod], pod: pods.Pod) -> bool:
-    """Whether a node would decide otherwise of a pod if it, and those on their way there, were given the devices that
-    the model takes."""
+    """Returns whether a node would decide otherwise if the pod and the `coming` pods got the devices that the model
+    chooses."""
     drawn, plain = truth.fork(), truth.fork()
     plain.devices.chooser = None
-    for one in coming:
-        drawn.admit(one)
-        plain.admit(one)
+    for arrival in coming:
+        drawn.admit(arrival)
+        plain.admit(arrival)
     return drawn.admit(pod).admitted != plain.admit(pod).admitted
 
 
 def _is_given_again(world: World, seen: Scene) -> bool:
-    """Whether its kubelet would have taken the pod had it not restarted since its exporter looked at it."""
-    restart = max((moment for moment, what in seen.history if what == "kubelet restarts"), default=0.0)
+    """Returns whether the kubelet would have admitted the pod without its restart since the exporter's last look."""
+    restart = max((moment for moment, event in seen.history if event == "kubelet restarts"), default=0.0)
     if restart < seen.looked_at:
         return False
-    since = {what.split()[0] for moment, what in seen.history if moment > restart and " admitted: " in what}
+    since = {event.split()[0] for moment, event in seen.history if moment > restart and " admitted: " in event}
     node = world.fleet.nodes[seen.refusal.node].kubelet.model
     return takes_once_started(
         node, [uid for uid in node.active if world.referee.names.get(uid) not in since], seen.refusal.pod
@@ -197,7 +196,7 @@ def _is_given_again(world: World, seen: Scene) -> bool:
 
 
 def takes_once_started(node: Kubelet, before: Iterable[str], pod: pods.Pod) -> bool:
-    """Whether a node takes the pod if the init containers of those that were there before (uids) hold nothing."""
+    """Returns whether a node admits the pod if the init containers of the pods `before` (uids) have no allocations."""
     trial = node.fork()
     for uid in before:
         trial.start(uid)
@@ -205,23 +204,23 @@ def takes_once_started(node: Kubelet, before: Iterable[str], pod: pods.Pod) -> b
 
 
 def _looked(world: World, name: str) -> float:
-    """When the node was looked at for the report that the service has."""
+    """Returns the time of the exporter's look behind the report that the service has."""
     state, reports = world.replica.service.ledger.node_states.of(name), list(world.fleet.nodes[name].reporter.reports)
     is_heard = state is None or state.report is None or state.report.version == reported(world).get(name)
-    # Of what was written in the last seconds nobody can tell how much has come.
+    # Reports of the last seconds may or may not have reached the service.
     come = asyncio.get_running_loop().time() - (0.0 if is_heard else world.weather.lag + _HEARING_S)
     return max((looked for looked, written in reports if written <= come), default=0.0)
 
 
 def reported(world: World) -> dict[str, str]:
-    """The nodes that have an object, with its version."""
+    """Returns the version of each node's object, by name of node."""
     objects = world.server.store.objects("noderesourcetopologies.topology.node.k8s.io")
-    return {one["metadata"]["name"]: one["metadata"]["resourceVersion"] for one in objects}
+    return {document["metadata"]["name"]: document["metadata"]["resourceVersion"] for document in objects}
 
 
 def ended_unseen(name: str, history: Iterable[tuple[float, str]], looked: float, began: float) -> bool:
     """Whether a pod (namespace/name) ended, or was not admitted again, after its node was `looked` at for the last
     report, and before the service `began`, which was told neither of the pod nor of its end."""
     ends = f"{name} ended", f"{name} not admitted again"
-    ended = max((moment for moment, what in history if what.startswith(ends)), default=-1.0)
+    ended = max((moment for moment, event in history if event.startswith(ends)), default=-1.0)
     return looked <= ended <= began

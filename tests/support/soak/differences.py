@@ -12,7 +12,7 @@ from topowise_scheduler.kubelet.masks import members
 
 
 def told(node: HollowNode, replica: Replica, pod: pods.Pod) -> str:
-    """A line for each."""
+    """Returns a line for each difference."""
     state = replica.service.ledger.node_states.of(node.name)
     if state is None or state.kubelet is None or state.report is None:
         return f"  the service has no report of {node.name}"
@@ -20,8 +20,8 @@ def told(node: HollowNode, replica: Replica, pod: pods.Pod) -> str:
     assert believed is not None
     decision = believed.fork().admit(pod)
     bookings = {
-        one.record.name: (one.state.name, state.is_reported(one.uid), state.is_placed(one.uid))
-        for one in state.history.entries()
+        booking.record.name: (booking.state.name, state.is_reported(booking.uid), state.is_placed(booking.uid))
+        for booking in state.history.entries()
     }
     return "\n".join(
         [
@@ -48,8 +48,11 @@ def _differences(truth: Kubelet, believed: Kubelet) -> Iterator[str]:
             f"only the service {list(members(believed.cpu.available & ~truth.cpu.available))[:20]}"
         )
     if truth.memory is not None and believed.memory is not None:
-        mine, other = truth.memory.tables, believed.memory.tables
-        tables = [(one.free, one.cells, one.assignments) for one in (mine, other)]
+        true_tables, believed_tables = truth.memory.tables, believed.memory.tables
+        tables = [
+            (table_state.free, table_state.cells, table_state.assignments)
+            for table_state in (true_tables, believed_tables)
+        ]
         if tables[0] != tables[1]:
             yield f"free memory: {tables[0]}, the service has {tables[1]}"
     for resource, table in truth.devices.tables.items():

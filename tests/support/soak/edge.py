@@ -1,7 +1,7 @@
-"""Where kube-scheduler and the service meet: what is asked and answered there is heard, and can be altered.
+"""The edge between kube-scheduler and the service: records requests and answers, and can alter answers.
 
-A test plants a defect of the service with `alter`: it is given each answer to `filter` and gives the one that
-kube-scheduler is to see. The product has no part in it.
+A test plants a defect of the service with `alter`: a function from each answer to `filter` to the answer that
+kube-scheduler gets. The product has no part in it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from topowise import pods
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What `filter` says of a pod: the nodes that are left, and why others are not, for now or for ever."""
+    """An answer to `filter`: the remaining nodes, and the reasons against other nodes, temporary or permanent."""
 
     pod: pods.Pod
     kept: tuple[str, ...]
@@ -83,11 +83,11 @@ class Edge:
         if result.Error:
             return answer
         pod = msgspec.json.decode(body, type=_FilterArgs).Pod
-        kept = tuple(result.NodeNames or ())
-        given = Answer(pod, kept, result.FailedNodes or {}, result.FailedAndUnresolvableNodes or {})
-        self._heard.answered(pod, frozenset(kept))
-        seen = self._alter(given)
+        fitting = tuple(result.NodeNames or ())
+        decision = Answer(pod, fitting, result.FailedNodes or {}, result.FailedAndUnresolvableNodes or {})
+        self._heard.answered(pod, frozenset(fitting))
+        seen = self._alter(decision)
         self._answered(seen)
-        if seen == given:
+        if seen == decision:
             return answer
         return msgspec.json.encode(_FilterResult(list(seen.kept), dict(seen.refused), dict(seen.for_ever)))

@@ -1,7 +1,7 @@
-"""What one life of the service has heard: from its lists and watches, and from the calls of kube-scheduler.
+"""The knowledge of a service process: from its lists and watches, and from the calls of kube-scheduler.
 
-The bytes at the edge of the service are read, and never the state of the service, so that a judge learns what the
-service could know. `Heard.known` gives that knowledge of one node as a value. After a restart nothing is known.
+The knowledge is read from the bytes at the edge of the service, never from its state, so it is what the service could
+know. `Heard.known` returns the knowledge of a node as a value. A restart resets it.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class ReportHeard(msgspec.Struct, frozen=True):
 
 
 class PodHeard(msgspec.Struct):
-    """A pod as one service knows it; times are those of hearing, None for what it has not heard."""
+    """A pod as a service process knows it; times are of reception, None for events that it has not received."""
 
     pod: pods.Pod
     node: str = ""
     since: float = 0.0
     earliest: float = _NEVER
-    """Before that it cannot have come to its node."""
+    """The pod cannot have reached its node earlier."""
     runs: float | None = None
     ended: float | None = None
     nominated: str = ""
@@ -94,8 +94,8 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class Known(msgspec.Struct, frozen=True):
-    """What the service could know of one node at one moment. `look` is the look behind the last object that was heard,
-    None without an object; `late` is the longest time from an end to its hearing."""
+    """The possible knowledge of a node at a moment. `look` is the exporter's look behind the last received object, None
+    without an object; `late` is the longest delay from the end of a pod to its reception."""
 
     node: str
     now: float
@@ -112,7 +112,7 @@ class Known(msgspec.Struct, frozen=True):
         return (
             self.node,
             version,
-            tuple((one.uid, one.certainty, one.runs, one.gone, one.unlisted) for one in self.pods),
+            tuple((pod.uid, pod.certainty, pod.runs, pod.gone, pod.unlisted) for pod in self.pods),
         )
 
 
@@ -232,9 +232,11 @@ class Heard:
     def known(self, node: str, look: Look | None) -> Known:
         """Of one node, now. `look` is that of its `reports`."""
         now = self._clock()
-        told = (known for heard in self.pods.values() if (known := self._known_pod(heard, node, look, now)) is not None)
-        in_order = tuple(sorted(told, key=lambda one: one.since))
-        refused = tuple(one for one in self.refused if one.node == node)
+        known_pods = (
+            known for heard in self.pods.values() if (known := self._known_pod(heard, node, look, now)) is not None
+        )
+        in_order = tuple(sorted(known_pods, key=lambda pod: pod.since))
+        refused = tuple(refusal for refusal in self.refused if refusal.node == node)
         return Known(node, now, self._late, look, self.reports.get(node), in_order, refused)
 
     def _known_pod(self, heard: PodHeard, node: str, look: Look | None, now: float) -> KnownPod | None:
@@ -303,5 +305,5 @@ class Heard:
         version = report.metadata.resourceVersion
         last = self.reports.get(report.metadata.name)
         if last is None or last.version != version:
-            reasons = confirmation.read_reasons({one.name: one.value for one in report.attributes})
+            reasons = confirmation.read_reasons({attribute.name: attribute.value for attribute in report.attributes})
             self.reports[report.metadata.name] = ReportHeard(version, reasons, self._clock())

@@ -62,7 +62,7 @@ class Truth(msgspec.Struct, frozen=True):
 
 
 def judge(pod: pods.Pod, text: str, known: Known, truth: Truth) -> str:
-    """The cause of a "no" to a pod that the node would have taken."""
+    """Returns the cause of a "no" to a pod that the node would have taken."""
     if known.look is None:
         # Nothing was known of the node, so nothing could be against it.
         return ""
@@ -72,57 +72,63 @@ def judge(pod: pods.Pod, text: str, known: Known, truth: Truth) -> str:
     if text in _NEVER and admits(known.look.kubelet.emptied(), pod):
         return ""
     courses = Courses(known, pod.metadata.uid)
-    told = courses.told()
-    if not admits(told, pod):
-        return _difference(pod, told, courses, truth)
-    if courses.half and not admits(courses.doubled(told), pod):
+    reported = courses.told()
+    if not admits(reported, pod):
+        return _difference(pod, reported, courses, truth)
+    if courses.half and not admits(courses.doubled(reported), pod):
         return HALF
-    # Where it is nominated a pod is told the reason of the first of all ways that refuses it.
-    cause = _in_some_way(pod, told, courses)
-    is_nominated = any(one.uid == pod.metadata.uid for one in known.pods)
+    # On its nominated node, a pod gets the reason of the first placement that refuses it.
+    cause = _in_some_way(pod, reported, courses)
+    is_nominated = any(known_pod.uid == pod.metadata.uid for known_pod in known.pods)
     return cause if is_nominated else ORDER if cause == UNCERTAIN else ""
 
 
 def _uncertain(pod: pods.Pod, known: Known, truth: Truth) -> str:
-    """There is a pod of which the report does not tell all, that holds something, and of all ways in which it may lie
-    there is one in which the kubelet refuses the pod."""
+    """Returns the cause if the report lacks a part of another pod's allocation, and the kubelet refuses the pod under
+    some possible placement of the other pod."""
     courses = Courses(known, pod.metadata.uid)
-    told = courses.told()
-    if courses.open and not admits(told, pod):
-        return _difference(pod, told, courses, truth)
-    return _in_some_way(pod, told, courses)
+    reported = courses.told()
+    if courses.open and not admits(reported, pod):
+        return _difference(pod, reported, courses, truth)
+    return _in_some_way(pod, reported, courses)
 
 
-def _in_some_way(pod: pods.Pod, told: Kubelet, courses: Courses) -> str:
-    newest = [one for one in courses.open if gives_anything(told, one.pod)]
-    if not newest or not gives_anything(told, pod):
+def _in_some_way(pod: pods.Pod, reported: Kubelet, courses: Courses) -> str:
+    newest = [member for member in courses.open if gives_anything(reported, member.pod)]
+    if not newest or not gives_anything(reported, pod):
         return ""
-    lie: dict[str, set[object]] = {one.uid: {places(told, one.uid)} for one in newest}
+    lie: dict[str, set[object]] = {member.uid: {places(reported, member.uid)} for member in newest}
     for world in courses.all():
         if not admits(world, pod):
             return UNCERTAIN
         for uid, ways in lie.items():
             ways.add(places(world, uid))
-    everywhere = spread(told, [one.pod for one in newest])
+    everywhere = spread(reported, [member.pod for member in newest])
     if not admits(everywhere, pod):
         return WIDER if any(len(ways) > 1 for ways in lie.values()) else ANYWHERE
-    may_tie = told.settings.topology.policy != "single-numa-node" and any(gives_memory(told, one.pod) for one in newest)
+    may_tie = reported.settings.topology.policy != "single-numa-node" and any(
+        gives_memory(reported, member.pod) for member in newest
+    )
     return GROUPS if may_tie and not admits(without_memory(everywhere), pod) else ""
 
 
 def _unconfirmed(pod: pods.Pod, known: Known, truth: Truth) -> str:
-    """The object that was heard says so, after a restart, and the pod is one to which a kubelet may give what is in
-    doubt. A kubelet that restarts may have another configuration, so the present one does not count."""
+    """Returns the cause if the received object has doubts after a restart, and a kubelet may give the pod the doubtful
+    resources. The restarted kubelet may have another configuration, so the present configuration does not matter."""
     if known.report is None or not any(restart <= known.report.at for restart in truth.restarts):
         return ""
     needs = pods.needs(pod)
-    asked = {name for one in needs.containers for name in one.limits if name not in _NATIVE}
+    resources = {name for container in needs.containers for name in container.limits if name not in _NATIVE}
     devices = {
-        one.removeprefix(confirmation.DEVICE) for one in known.report.doubts if one.startswith(confirmation.DEVICE)
+        doubt.removeprefix(confirmation.DEVICE)
+        for doubt in known.report.doubts
+        if doubt.startswith(confirmation.DEVICE)
     }
-    if devices & asked:
+    if devices & resources:
         return UNCONFIRMED
-    may_hold = needs.qos == "Guaranteed" or any(one.limits.get(name) for one in needs.containers for name in asked)
+    may_hold = needs.qos == "Guaranteed" or any(
+        container.limits.get(name) for container in needs.containers for name in resources
+    )
     return UNCONFIRMED if may_hold and not confirmation.of_devices_only(known.report.doubts) else ""
 
 
@@ -131,16 +137,16 @@ def _quarantined(pod: pods.Pod, known: Known, truth: Truth) -> str:
 
     Only kubelets write such a status: also of a pod that a kubelet admits once more after a restart, and refuses then.
     """
-    version, wanted = "" if known.report is None else known.report.version, pods.needs(pod)
+    version, requests = "" if known.report is None else known.report.version, pods.needs(pod)
     is_so = any(
-        one.version == version and known.now - one.at <= QUARANTINE_S and pods.needs(one.pod) == wanted
-        for one in known.refused
+        refusal.version == version and known.now - refusal.at <= QUARANTINE_S and pods.needs(refusal.pod) == requests
+        for refusal in known.refused
     )
     return QUARANTINED if is_so else ""
 
 
 def _too_slow(pod: pods.Pod, known: Known, truth: Truth) -> str:
-    """The kubelet's cost for the pod, on the empty node, is more than the limit."""
+    """Returns whether the kubelet's cost for the pod, on the empty node, exceeds the limit."""
     assert known.look is not None
     empty = known.look.kubelet.emptied()
     view = empty.view(pod.metadata.uid, pods.needs(pod, pod_level_resources=empty.settings.pod_level_resources))
@@ -155,9 +161,9 @@ _RULES: Mapping[str, Callable[[pods.Pod, Known, Truth], str]] = {
 }
 
 
-def _difference(pod: pods.Pod, told: Kubelet, courses: Courses, truth: Truth) -> str:
+def _difference(pod: pods.Pod, reported: Kubelet, courses: Courses, truth: Truth) -> str:
     """By what the node differs from what was told of it, so that it takes the pod."""
-    gone = told.active.keys() - truth.present - {pod.metadata.uid}
+    gone = reported.active.keys() - truth.present - {pod.metadata.uid}
     by_fate: dict[Fate, set[str]] = {}
     for uid in gone:
         by_fate.setdefault(truth.fate(uid), set()).add(uid)
@@ -166,7 +172,7 @@ def _difference(pod: pods.Pod, told: Kubelet, courses: Courses, truth: Truth) ->
             return FATES[fate]
     if len(by_fate) > 1 and _admits_without(courses, gone, pod):
         return _SEVERAL
-    if any(places(told, one.uid) != places(truth.kubelet, one.uid) for one in courses.open):
+    if any(places(reported, member.uid) != places(truth.kubelet, member.uid) for member in courses.open):
         return ELSEWHERE
     return CHANGED if admits(truth.told, pod) else DEVICES
 

@@ -1,4 +1,4 @@
-"""Watches one cluster and counts what goes wrong there, each by its cause (judgement.py, causes.py)."""
+"""Watches a cluster and counts wrong answers by cause (judgement.py, causes.py)."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Referee:
             if truth is None:
                 continue
             cause = self._judge(answer.pod, name, text, truth)
-            # One node without a cause is enough.
+            # A single node without a cause is enough.
             if not cause or uid not in self._wrong:
                 self._wrong[uid] = cause
             if not cause:
@@ -110,11 +110,11 @@ class Referee:
         why = causes.of_refusal(self._world, seen)
         self.tally.refused[why] += 1
         if not why:
-            told = evidence.describe(seen, self._attempts.get(refusal.pod.metadata.uid, []), "")
-            self._tell(told, refusal.node, refusal.pod)
+            description = evidence.describe(seen, self._attempts.get(refusal.pod.metadata.uid, []), "")
+            self._tell(description, refusal.node, refusal.pod)
 
     def finish(self) -> None:
-        """Nothing moves any more: whoever waits beside room is left out."""
+        """Ends the game when nothing changes any more: counts pods that wait although a node would admit them."""
         for info in self._world.scheduler.pending:
             for name, node in self._world.fleet.nodes.items():
                 if not _knows(node, info) or (truth := self.truth(info.pod, name)) is None:
@@ -134,34 +134,34 @@ class Referee:
         self.tally.seconds = self._waits.seconds(_now(), gone)
 
     def truth(self, pod: pods.Pod, name: str) -> Truth | None:
-        """What is true of a node now, None if its kubelet would not take the pod after those on their way there."""
+        """Returns the true state of a node, None if its kubelet would refuse the pod after the pods on their way."""
         world, node, uid = self._world, self._world.fleet.nodes[name], pod.metadata.uid
         model, there = node.kubelet.model, self._objects()
-        gone = {what[: what.index(end)] for _, what in node.lifecycle.history for end in _GONE if end in what}
-        sent = {one.uid: one.pod for one in world.scheduler.pods_on(name)}
+        gone = {event[: event.index(end)] for _, event in node.lifecycle.history for end in _GONE if end in event}
+        sent = {record.uid: record.pod for record in world.scheduler.pods_on(name)}
         sent |= {
-            key: pods.decode(msgspec.json.encode(one))
-            for key, one in there.items()
-            if one["spec"].get("nodeName") == name and key not in sent
+            key: pods.decode(msgspec.json.encode(member))
+            for key, member in there.items()
+            if member["spec"].get("nodeName") == name and key not in sent
         }
         coming = [
-            one
-            for key, one in sent.items()
-            if key != uid and not node.kubelet.runs(key) and not one.is_terminal and self.names.get(key) not in gone
+            member
+            for key, member in sent.items()
+            if key != uid and not node.kubelet.runs(key) and not member.is_terminal and self.names.get(key) not in gone
         ]
-        after, told = model.fork(), node.kubelet.as_told()
-        for one in coming:
-            after.admit(one)
-            told.admit(one)
+        after, reported = model.fork(), node.kubelet.as_told()
+        for arrival in coming:
+            after.admit(arrival)
+            reported.admit(arrival)
         if not after.fork().admit(pod).admitted:
             return None
-        present = frozenset({*model.active, *(one.metadata.uid for one in coming)})
+        present = frozenset({*model.active, *(arrival.metadata.uid for arrival in coming)})
         return Truth(
             after,
-            told,
+            reported,
             present,
             partial(self._fate, node, there),
-            tuple(at for at, what in node.lifecycle.history if what == "kubelet restarts"),
+            tuple(at for at, event in node.lifecycle.history if event == "kubelet restarts"),
         )
 
     def _judge(self, pod: pods.Pod, name: str, text: str, truth: Truth) -> str:
@@ -189,7 +189,7 @@ class Referee:
         return "untold" if now is not None and now["status"].get("phase") not in ("Succeeded", "Failed") else "unheard"
 
     def _objects(self) -> dict[str, dict[str, dict[str, str]]]:
-        return {one["metadata"]["uid"]: one for one in self._world.server.store.objects("pods")}
+        return {document["metadata"]["uid"]: document for document in self._world.server.store.objects("pods")}
 
     def _note_look(self, node: HollowNode) -> None:
         unplugged = node.kubelet.unregistered

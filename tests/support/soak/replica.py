@@ -32,7 +32,7 @@ class _LoopClock(Clock):
 
 
 class Replica:
-    """`service` is the one that lives, since `began`."""
+    """A replica; `service` is its running process, since `began`."""
 
     def __init__(self, api: Api, heard: Heard) -> None:
         self._api = api
@@ -92,7 +92,7 @@ class Replica:
         sources = reflectors(self._api, service.ledger, service.records, Budgets(), service.nodes)
 
         def not_synced() -> str | None:
-            waiting = [one.name for one in sources if not one.synced]
+            waiting = [source.name for source in sources if not source.synced]
             return f"not yet listed: {', '.join(waiting)}" if waiting else None
 
         self._application = http.Application(

@@ -64,14 +64,16 @@ def _wide(rng: Random) -> Model:
     shown = rng.random() < 0.7
     pages = rng.choice((0, 0, 512))
     for position, count in enumerate(cores):
-        held = tuple(Core(2 * position // zones, (core, core + total)) for core in range(first, first + count))
+        zone_cores = tuple(Core(2 * position // zones, (core, core + total)) for core in range(first, first + count))
         first += count
-        row = tuple(10 if one == position else 12 if one // 2 == position // 2 else 32 for one in range(zones))
+        row = tuple(
+            10 if neighbour == position else 12 if neighbour // 2 == position // 2 else 32 for neighbour in range(zones)
+        )
         numa.append(
             NumaNode(
                 id=ids[position],
                 memory=rng.choice((16, 64)) * GI,
-                cores=held,
+                cores=zone_cores,
                 hugepages={2048: pages} if pages else {},
                 distances=row if shown else None,
             )
@@ -85,22 +87,22 @@ def _devices(rng: Random, ids: list[int]) -> Iterator[DevicePlugin]:
         if rng.random() < 0.4:
             continue
         wide = rng.choice((1, 1, 2, 4))
-        some = [
+        shared = [
             Device(f"{resource[-3:]}{number}", tuple(sorted(rng.sample(ids, min(wide, len(ids))))))
             for number in range(rng.choice((2, 4, 8)))
         ]
-        yield DevicePlugin(resource, tuple(some), rng.choice(("", "", "first", "last")))
+        yield DevicePlugin(resource, tuple(shared), rng.choice(("", "", "first", "last")))
 
 
 def pod(rng: Random, name: str, empty: Sequence[EmulatedNode]) -> Json:
-    """The spec of a pod of any kind, which nearly always one of these nodes would take."""
+    """Returns a random pod, which some of the empty nodes would admit in nearly all cases."""
     while True:
         spec = _pod(rng, name, rng.choice((1, 1, 1, 1, 4, 16, 64)))
         document = {"metadata": {"name": name, "uid": name}, "spec": spec}
-        asked = pods.decode(msgspec.json.encode(document))
-        wanted = [resource for resource, amount in pods.needs(asked).requests.items() if amount]
-        some = [one for one in empty if one.allocatable().keys() >= set(wanted)]
-        if any(one.would_admit(asked).admitted for one in some) or rng.random() < 0.02:
+        decoded = pods.decode(msgspec.json.encode(document))
+        resources = [resource for resource, amount in pods.needs(decoded).requests.items() if amount]
+        capable = [kubelet for kubelet in empty if kubelet.allocatable().keys() >= set(resources)]
+        if any(kubelet.would_admit(decoded).admitted for kubelet in capable) or rng.random() < 0.02:
             return spec
 
 
@@ -108,9 +110,9 @@ def _pod(rng: Random, name: str, factor: int) -> Json:
     """Of `factor` times as many CPUs as usual."""
     spec: Json = _bare(msgspec.json.decode(msgspec.json.encode(random_nodes.pod(rng, name).spec)))
     for group in ("containers", "initContainers"):
-        for one in spec.get(group) or ():
-            one["image"] = "i:1"
-            for amounts in one.get("resources", {}).values():
+        for container in spec.get(group) or ():
+            container["image"] = "i:1"
+            for amounts in container.get("resources", {}).values():
                 if amounts.get("cpu", "").isdecimal():
                     amounts["cpu"] = str(int(amounts["cpu"]) * factor)
     if rng.random() < 0.02:
@@ -124,14 +126,14 @@ def _pod(rng: Random, name: str, factor: int) -> Json:
 
 def _level(rng: Random, spec: Json) -> Json:
     """Pod-level resources that an API server takes: at least what the containers ask for together."""
-    asked = pods.needs(pods.decode(msgspec.json.encode({"metadata": {}, "spec": spec})), pod_level_resources=False)
-    cpu = asked.requests.get("cpu", 0) + rng.choice((0, 0, 1000))
-    requests = {"cpu": f"{cpu}m", "memory": str(asked.requests.get("memory", 0) + rng.choice((0, 0, GI)))}
-    return {"requests": requests, **({"limits": requests} if asked.qos == "Guaranteed" else {})}
+    needs = pods.needs(pods.decode(msgspec.json.encode({"metadata": {}, "spec": spec})), pod_level_resources=False)
+    cpu = needs.requests.get("cpu", 0) + rng.choice((0, 0, 1000))
+    requests = {"cpu": f"{cpu}m", "memory": str(needs.requests.get("memory", 0) + rng.choice((0, 0, GI)))}
+    return {"requests": requests, **({"limits": requests} if needs.qos == "Guaranteed" else {})}
 
 
 def _bare(value: Any) -> Any:
     """Without what is not set."""
     if isinstance(value, dict):
-        return {name: _bare(one) for name, one in value.items() if one not in (None, "", {}, [])}
-    return [_bare(one) for one in value] if isinstance(value, list) else value
+        return {name: _bare(item) for name, item in value.items() if item not in (None, "", {}, [])}
+    return [_bare(item) for item in value] if isinstance(value, list) else value

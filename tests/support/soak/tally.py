@@ -11,11 +11,13 @@ from soak.waits import ALL, Limit, breaches, percentile
 
 
 class Tally(msgspec.Struct):
-    """`decisions` are answers to filter. `refused` are pods of ours that a kubelet refused, `kept_waiting` answers that
-    let a pod onto no node although one would have taken it, and `left_out` pods that waited beside room for them when
-    nothing moved any more; all by cause, of which "" is none. `seconds` are those that each pod was kept waiting, by
-    cause and in all (waits.py). `evidence` is of those without one. `broken` are
-    clusters that were not played to their end."""
+    """Counts of wrong answers by cause; the cause "" is a defect.
+
+    `decisions` are answers to filter. `refused` are topowise's pods that a kubelet refused, `kept_waiting` answers with
+    no node although a node would have admitted the pod, and `left_out` pods that still waited in that way at the end.
+    `seconds` are the pods' waits, by cause and in all (waits.py). `evidence` is about defects. `broken` counts clusters
+    that were not played to their end.
+    """
 
     seeds: int = 0
     decisions: int = 0

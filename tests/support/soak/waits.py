@@ -31,7 +31,7 @@ class Limit(msgspec.Struct, frozen=True):
 
 
 class Waits:
-    """Of one cluster: pods by uid. Times are seconds."""
+    """The waits of a cluster's pods by uid, in seconds."""
 
     def __init__(self) -> None:
         self._open: dict[str, tuple[float, str]] = {}
@@ -52,16 +52,16 @@ class Waits:
         """By cause and in all, of each pod; waits that go on end now, or when the pod is gone."""
         for uid in list(self._open):
             self.end(uid, min(now, gone.get(uid, now)))
-        found: dict[str, list[float]] = {}
+        by_cause: dict[str, list[float]] = {}
         pods: dict[str, float] = {}
         for (uid, cause), seconds in self._seconds.items():
-            found.setdefault(cause, []).append(seconds)
+            by_cause.setdefault(cause, []).append(seconds)
             pods[uid] = pods.get(uid, 0.0) + seconds
-        return {**found, ALL: list(pods.values())}
+        return {**by_cause, ALL: list(pods.values())}
 
 
 def percentile(seconds: Sequence[float], share: float) -> float:
-    """The least of them that so many are not above; 0 of none."""
+    """Returns the smallest value that this share of the values does not exceed; 0 without values."""
     if not seconds:
         return 0.0
     return sorted(seconds)[min(len(seconds) - 1, int(share * len(seconds)))]

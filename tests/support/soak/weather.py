@@ -45,7 +45,7 @@ class Weather(msgspec.Struct, frozen=True):
 
 
 class ServiceApi(DirectApi):
-    """The service's: some answers to Bindings are lost, and nobody knows whether the pods were bound."""
+    """The service's API client: some answers to Bindings are lost, so that their outcome is unknown to the service."""
 
     def __init__(self, server: ApiServer, weather: Weather, rng: Random, heard: Heard) -> None:
         super().__init__(
@@ -68,8 +68,8 @@ class ServiceApi(DirectApi):
 
     @asynccontextmanager
     async def stream(self, path: str, **how: Any) -> AsyncIterator[AsyncIterator[bytes]]:
-        async with super().stream(path, **how) as pieces, aclosing(self._told(path, pieces)) as told:
-            yield told
+        async with super().stream(path, **how) as pieces, aclosing(self._told(path, pieces)) as events:
+            yield events
 
     async def _told(self, path: str, pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         async for piece in pieces:
@@ -78,13 +78,13 @@ class ServiceApi(DirectApi):
 
 
 class OthersApi(DirectApi):
-    """All others'. `deletions` has the pods by name that somebody deletes (kube-scheduler its victims), and when."""
+    """The API client of all other components. `deletions` has the times of pod deletions, by name."""
 
     def __init__(self, server: ApiServer, rng: Random) -> None:
         super().__init__(server, "world", latency=lambda: rng.uniform(0.0005, 0.01))
         self.deletions: dict[str, float] = {}
         self.reported: Callable[[str, bytes], None] = lambda name, body: None
-        """Told of each report that was written: its node, and the object."""
+        """Called with each written report: its node, and the object."""
 
     async def request(self, method: str, path: str, **how: Any) -> bytes:
         is_deletion = method == "DELETE" and path.startswith(PODS)

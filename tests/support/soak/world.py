@@ -1,4 +1,4 @@
-"""One random cluster from its first node to the time when nothing moves any more; what happens there follows a seed."""
+"""A random cluster from its first node until nothing changes any more; a seed determines all events."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class World:
             name, devices, chooser = f"n{number}", place.devices, None
             if self.draws:
                 # Where a plug-in chooses, nothing is left to chance.
-                devices = tuple(msgspec.structs.replace(one, preferred="") for one in devices)
+                devices = tuple(msgspec.structs.replace(device, preferred="") for device in devices)
                 chooser = any_of_them(f"{self.seed} {name}")
             self.fleet.add(
                 name, place.machine, place.config, devices=devices, reporting=_reporting(rng), chooser=chooser
@@ -105,7 +105,7 @@ class World:
         schedulers = [self.scheduler]
         if self.weather.blind:
             schedulers.append(KubeScheduler(self.api, BLIND, None, bind_delay=(0.0, 0.1), random=rng))
-        self._loops = [asyncio.create_task(one.run(), name=one.name) for one in schedulers]
+        self._loops = [asyncio.create_task(scheduler.run(), name=scheduler.name) for scheduler in schedulers]
         stack.push_async_callback(_ended, self._loops)
 
     async def _feed(self) -> None:
@@ -140,13 +140,13 @@ class World:
             spec["priority"] = 100
         metadata = {"name": name, "namespace": "default", "annotations": annotations}
         document = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
-        made = pods.decode(await self.api.request("POST", PODS, body=msgspec.json.encode(document)))
-        self.referee.names[made.metadata.uid] = f"default/{name}"
+        created = pods.decode(await self.api.request("POST", PODS, body=msgspec.json.encode(document)))
+        self.referee.names[created.metadata.uid] = f"default/{name}"
         if is_deleted and lifetime is not None:
             self._later(self._delete(f"{PODS}/{name}"), lifetime)
 
     async def _settle(self) -> None:
-        """Until nothing has moved for a while."""
+        """Waits until nothing has moved for a while."""
         loop = asyncio.get_running_loop()
         deadline, since, before = loop.time() + _LONGEST_S, loop.time(), -1
         while loop.time() - since < _QUIET_S:
@@ -169,8 +169,8 @@ class World:
     # What goes wrong
 
     async def _restart_kubelets(self) -> None:
-        some = [node for node in self.fleet.nodes.values() if self._random.random() < 0.5]
-        await asyncio.gather(*(node.restart(RESTART) for node in some))
+        chosen = [node for node in self.fleet.nodes.values() if self._random.random() < 0.5]
+        await asyncio.gather(*(node.restart(RESTART) for node in chosen))
 
     async def _delete_a_report(self) -> None:
         name = self._random.choice(list(self.fleet.nodes))
@@ -181,11 +181,11 @@ class World:
         await self.fleet.nodes[name].reporter.check()
 
     async def _break_watches(self) -> None:
-        self.server.streams.end(lambda asked: True, abort=True)
+        self.server.streams.end(lambda info: True, abort=True)
 
     async def _lose_history(self) -> None:
         self.server.store.expire()
-        self.server.streams.end(lambda asked: True, abort=False)
+        self.server.streams.end(lambda info: True, abort=False)
 
     async def _delete(self, path: str) -> None:
         with contextlib.suppress(ApiError):
@@ -202,8 +202,8 @@ class World:
 
 
 def play(seed: int, *, pods: int = 80, plant: Plant | None = None) -> Tally:
-    """What came of one cluster; a defect may be planted. Raises AssertionError for a defect that a daemon would have
-    logged and gone on."""
+    """Plays a cluster, optionally with a planted defect, and returns its tally. Raises AssertionError for an exception
+    that a daemon would only log."""
     # Back-offs and the length of watches are drawn by modules that take no generator.
     random.seed(seed)
     world, was_disabled = World(seed, pods=pods, plant=plant), logging.root.manager.disable
@@ -219,7 +219,7 @@ def play(seed: int, *, pods: int = 80, plant: Plant | None = None) -> Tally:
 
 
 class Defects(logging.Handler):
-    """Exceptions that nobody expected, by which one object or one answer is lost and not the daemon."""
+    """Collects unexpected exceptions, which cost a daemon an object or an answer."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)

@@ -1,9 +1,9 @@
-"""The states of a node that agree with what a service has heard of it. A refusal is right if a kubelet in one refuses.
+"""The possible states of a node, given a service's knowledge. A refusal is right if a kubelet in a state refuses.
 
-A world is a node at the last look that was heard, and after it a course of events: pods come, start and go. Each event
-has a window in which it must have happened, so each choice of a time for each of them is a world. Ends of which nobody
-has heard yet are events too, and so is the choice that a kubelet has among devices. What is tried is drawn by what is
-known, so that the same is found twice.
+A world is the node at the exporter's last received look, followed by a course of events: pods arrive, start and end.
+Each event has a window of time, and each choice of times is a world. Unreceived ends are events too, and so is a
+kubelet's choice among devices. Worlds are sampled with a seed from the knowledge, so that equal knowledge gives equal
+worlds.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ Windows = dict[tuple[str, str], tuple[float, float]]
 
 
 class Courses:
-    """The worlds of one node as it is known. `but` is the pod that is asked about."""
+    """The worlds of a node as it is known. `but` is the uid of the pod in question."""
 
     def __init__(self, known: Known, but: str) -> None:
         assert known.look is not None
         self._known = known
         self._base = known.look.kubelet
-        self._pods = {one.uid: one for one in known.pods if one.uid != but}
+        self._pods = {pod.uid: pod for pod in known.pods if pod.uid != but}
         self._views: dict[str, PodView] = {}
         self._but = but
-        # A pod that the service believes there counts with its requests, and lies where the state files have it.
+        # A pod that the service has booked counts with its requests, placed as in the state files.
         booked = sorted(uid for uid in known.look.leftovers if uid in self._pods)
         if booked:
             self._base = self._base.fork()
@@ -48,10 +48,10 @@ class Courses:
 
     @property
     def open(self) -> list[KnownPod]:
-        """The pods of which the last report does not tell all: nobody knows surely where they lie."""
+        """The pods that the last report does not have completely: their placement is uncertain."""
         assert self._known.look is not None
         whole = self._known.look.whole
-        return [one for one in self._pods.values() if one.uid not in whole and one.gone is None]
+        return [pod for pod in self._pods.values() if pod.uid not in whole and pod.gone is None]
 
     @property
     def half(self) -> list[str]:
@@ -61,48 +61,48 @@ class Courses:
         return [uid for uid in self._base.active if uid in self._pods and uid not in whole]
 
     def doubled(self, told: Kubelet) -> Kubelet:
-        """The node if what the look has of pods half admitted is beside them."""
+        """Returns the node with the partial allocations of half-admitted pods in addition to their full allocations."""
         copy = told.fork()
         for uid in self.half:
             copy.admit_view(msgspec.structs.replace(self._view(copy, uid), uid=f"{uid} again"))
         return copy
 
     def told(self, without: Collection[str] = ()) -> Kubelet:
-        """The node after what was heard, in that order; some pods may be left out as if they had gone before."""
+        """Returns the node after the received events in their order, without the pods in `without`."""
         steps = []
-        for uid, one in self._pods.items():
+        for uid, known_pod in self._pods.items():
             if uid not in self._base.active and uid not in without:
-                steps.append((one.since, 0, uid))
-            if one.runs is not None:
-                steps.append((one.runs, 1, uid))
-            if one.gone is not None:
-                steps.append((one.gone[1], 2, uid))
+                steps.append((known_pod.since, 0, uid))
+            if known_pod.runs is not None:
+                steps.append((known_pod.runs, 1, uid))
+            if known_pod.gone is not None:
+                steps.append((known_pod.gone[1], 2, uid))
         return self._played(steps, without=without)
 
     def all(self) -> Iterator[Kubelet]:
-        """Nodes as this one may be, drawn."""
+        """Yields sampled worlds."""
         random = Random(repr(self._known.key))
         unheard = [uid for uid in self._base.active if uid not in self._pods or self._pods[uid].gone is None]
         for number in range(_TRIED if len(self._base.node_ids) <= _WIDE else _TRIED_ON_WIDE):
             yield self._drawn(random, number, unheard)
 
     def _drawn(self, random: Random, number: int, unheard: list[str]) -> Kubelet:
-        """Early ends, late ends, and then any."""
+        """Returns the world of this number: first with early ends, then with late ends, then with random times."""
         known, steps = self._known, []
         removed = self.half if number % 2 else []
-        for uid, one in self._pods.items():
-            come = one.since
+        for uid, known_pod in self._pods.items():
+            come = known_pod.since
             if uid not in self._base.active or uid in removed:
                 # A pod that ran and is not in the report has ended before it, or its kubelet starts anew.
-                may_be_gone = one.certainty != "bound" or one.runs is not None
+                may_be_gone = known_pod.certainty != "bound" or known_pod.runs is not None
                 if may_be_gone and number and random.random() < 0.5:
                     continue
-                come = _time(random, one.come, 1.0 if number == 0 else 0.0 if number == 1 else None)
+                come = _time(random, known_pod.come, 1.0 if number == 0 else 0.0 if number == 1 else None)
                 steps.append((come, 0, uid))
-            if one.runs is not None:
-                steps.append((max(come, one.runs), 1, uid))
-            if one.gone is not None:
-                gone = _time(random, one.gone, 0.0 if number == 0 else 1.0 if number == 1 else None)
+            if known_pod.runs is not None:
+                steps.append((max(come, known_pod.runs), 1, uid))
+            if known_pod.gone is not None:
+                gone = _time(random, known_pod.gone, 0.0 if number == 0 else 1.0 if number == 1 else None)
                 steps.append((max(come, gone), 2, uid))
         most = min(len(unheard), random.randint(0, _MOST_UNHEARD) if number > 1 else 0)
         lately = known.now - known.late, known.now
@@ -118,10 +118,10 @@ class Courses:
         world.devices.chooser = chooser  # type: ignore[assignment]
         for uid in (*without, self._but):
             world.remove(uid)
-        for _, what, uid in sorted(steps):
-            if what == 0:
+        for _, step, uid in sorted(steps):
+            if step == 0:
                 world.admit_view(self._view(world, uid))
-            elif what == 1:
+            elif step == 1:
                 world.start(uid)
             else:
                 world.remove(uid)
@@ -137,22 +137,22 @@ def places(kubelet: Kubelet, uid: str) -> tuple[object, ...]:
     """On which NUMA nodes an active pod has what it holds; () if it is not there."""
     if uid not in kubelet.active:
         return ()
-    return tuple((name, *_where(kubelet, held)) for name, held in kubelet.placements(uid).items())
+    return tuple((name, *_where(kubelet, placement)) for name, placement in kubelet.placements(uid).items())
 
 
 def gives_anything(kubelet: Kubelet, pod: pods.Pod) -> bool:
     """Whether the kubelet gives a pod CPUs, memory or devices of its own. No history of the node matters to another."""
     view = _view(kubelet, pod)
-    gives_cpus = kubelet.cpu is not None and any(one.cpus for one in view.containers)
+    gives_cpus = kubelet.cpu is not None and any(container.cpus for container in view.containers)
     devices = kubelet.devices.tables
-    gives_devices = any(one.limits.get(name) for one in view.containers for name in devices)
+    gives_devices = any(container.limits.get(name) for container in view.containers for name in devices)
     return gives_cpus or gives_devices or gives_memory(kubelet, pod)
 
 
 def gives_memory(kubelet: Kubelet, pod: pods.Pod) -> bool:
-    """Whether the kubelet's memory manager gives a pod memory."""
+    """Returns whether the kubelet's memory manager gives a pod memory."""
     containers = _view(kubelet, pod).containers
-    return kubelet.memory is not None and any(any((one.memory or {}).values()) for one in containers)
+    return kubelet.memory is not None and any(any((container.memory or {}).values()) for container in containers)
 
 
 def _view(kubelet: Kubelet, pod: pods.Pod) -> PodView:
@@ -161,14 +161,14 @@ def _view(kubelet: Kubelet, pod: pods.Pod) -> PodView:
 
 
 def admits(kubelet: Kubelet, pod: pods.Pod) -> bool:
-    """Whether the kubelet would take the pod next; no trace is left."""
+    """Returns whether the kubelet would take the pod next; no trace is left."""
     return kubelet.fork().admit(pod).admitted
 
 
-def _where(kubelet: Kubelet, held: Placement) -> tuple[object, ...]:
-    cpus = tuple(numa.id for numa in kubelet.topology.numas if numa.cpus & (held.cpus or 0))
-    memory = tuple((block.type, block.numa, block.size) for block in held.memory)
-    return cpus, memory, tuple(sorted((name, tuple(ids)) for name, ids in _sorted(held.devices).items()))
+def _where(kubelet: Kubelet, placement: Placement) -> tuple[object, ...]:
+    cpus = tuple(numa.id for numa in kubelet.topology.numas if numa.cpus & (placement.cpus or 0))
+    memory = tuple((block.type, block.numa, block.size) for block in placement.memory)
+    return cpus, memory, tuple(sorted((name, tuple(ids)) for name, ids in _sorted(placement.devices).items()))
 
 
 def _sorted(devices: Mapping[str, Collection[str]]) -> dict[str, list[str]]:
@@ -180,17 +180,17 @@ def _time(random: Random, window: tuple[float, float], at: float | None) -> floa
     return first + (last - first) * (random.random() if at is None else at)
 
 
-def spread(kubelet: Kubelet, some: Collection[pods.Pod]) -> Kubelet:
+def spread(kubelet: Kubelet, members: Collection[pods.Pod]) -> Kubelet:
     """A copy of the node in which each of these pods takes, of what is free, what it asks for on each NUMA node."""
     copy = kubelet.fork()
-    for pod in some:
+    for pod in members:
         view = _view(kubelet, pod)
-        cpus = sum(one.cpus for one in view.containers)
+        cpus = sum(container.cpus for container in view.containers)
         memory = Counter[str]()
         devices = Counter[str]()
-        for one in view.containers:
-            memory.update(one.memory or {})
-            devices.update({name: count for name, count in one.limits.items() if name in copy.devices.tables})
+        for container in view.containers:
+            memory.update(container.memory or {})
+            devices.update({name: count for name, count in container.limits.items() if name in copy.devices.tables})
         for position in range(len(kubelet.node_ids)):
             _take(copy, position, cpus, memory, devices)
     return copy
@@ -210,7 +210,7 @@ def _take(copy: Kubelet, position: int, cpus: int, memory: Mapping[str, int], de
 
 
 def without_memory(kubelet: Kubelet) -> Kubelet:
-    """A copy of the node that has no memory to give."""
+    """Returns a copy of the node that has no memory to give."""
     copy = kubelet.fork()
     if copy.memory is not None:
         for name, values in copy.memory.tables.free.items():

@@ -1,4 +1,4 @@
-"""Two runs side by side: what differs by more than noise is told, and nothing else."""
+"""A comparison of two runs lists the figures that differ by more than noise, and only them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 
 from bench import against, pages, results
 from bench.figures import Figure
-from bench.results import Found, Machine, Results
+from bench.results import Machine, PartResults, Results
 
 MACHINE = Machine("cpu", 2, 4.0, "Linux", "3.11", "2.0", 0.1)
 
 
 def run(*figures: Figure, machine: Machine = MACHINE) -> Results:
-    return Results(machine, "2026-11-22", {"scheduler": Found(list(figures))})
+    return Results(machine, "2026-11-22", {"scheduler": PartResults(list(figures))})
 
 
 @pytest.mark.parametrize(
@@ -64,5 +64,5 @@ def test_a_run_does_not_differ_from_itself() -> None:
     recorded = results.read(Path(__file__).resolve().parents[3] / pages.RECORDED)
     shown = against.table(recorded, recorded)
     assert " 0 differ beyond noise" in shown
-    compared = sum(len(against.figures(found)) for found in recorded.parts.values())
+    compared = sum(len(against.figures(part)) for part in recorded.parts.values())
     assert f"{compared} figures compared" in shown

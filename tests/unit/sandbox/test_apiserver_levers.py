@@ -201,7 +201,7 @@ async def test_requests_are_counted_by_verb_resource_and_user_agent(server: ApiS
     assert (server.writes(), server.writes(user_agent="probe/*")) == (1, 0)
     assert server.journal.total(resource="nodes", verb="list") == 2
     last = server.log()[-1]
-    assert (last.asked.verb, last.asked.resource, last.status) == ("create", "noderesourcetopologies", 201)
+    assert (last.request.verb, last.request.resource, last.status) == ("create", "noderesourcetopologies", 201)
     server.journal.clear()
     assert server.writes() == 0
 
