@@ -1,6 +1,7 @@
-"""The `Scoring` service (proto/scoring.proto): the extender's answers for callers that speak gRPC.
+"""The `Scoring` service (proto/scoring.proto): the extender's answers for gRPC clients.
 
-Everything asked here is a simulation: nothing is reserved, so any scheduler may ask at any time.
+Every request is a simulation: it reserves nothing, so any scheduler may send requests at any time. `FitTogether` alone
+may reserve nodes.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from topowise_scheduler.presentation.explain.cluster_view import ClusterView
 log = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[Any, Any]
-Asked = TypeVar("Asked")
+Request = TypeVar("Request")
 
 _VERDICTS = {
     "fits": scoring_pb2.VERDICT_FITS,
@@ -45,10 +46,10 @@ _VERDICTS = {
 _STOP_S = 2.0
 # A Pod is at most 1.5 MiB in etcd, 10,000 names of 253 characters 2.5 MB.
 _MAX_MESSAGE = 16 << 20
-# Of one connection; 16 of the largest messages at once are 256 MiB.
+# Per connection; 16 of the largest messages at once are 256 MiB.
 _MAX_STREAMS = 16
 _HANDSHAKE_S = 10
-# The owner and the group, so that the pod's fsGroup decides who may ask.
+# Owner and group may connect, so that the pod's fsGroup decides who may.
 _SOCKET_MODE = 0o660
 
 
@@ -66,9 +67,9 @@ class Scoring(scoring_pb2_grpc.ScoringServicer):
     async def Filter(  # noqa: N802 - the name in the contract
         self, request: scoring_pb2.FilterRequest, context: Context
     ) -> scoring_pb2.FilterResponse:
-        """Verdicts and reasons."""
-        asked = await self._question(request.pod, request.nodes, context)
-        verdicts = self._answers.verdicts(asked)
+        """Returns verdicts and reasons."""
+        question = await self._question(request.pod, request.nodes, context)
+        verdicts = self._answers.verdicts(question)
         return scoring_pb2.FilterResponse(
             verdicts=verdicts.outcomes.tolist(), reason_index=verdicts.words.tolist(), reasons=verdicts.texts
         )
@@ -76,54 +77,54 @@ class Scoring(scoring_pb2_grpc.ScoringServicer):
     async def Score(  # noqa: N802
         self, request: scoring_pb2.ScoreRequest, context: Context
     ) -> scoring_pb2.ScoreResponse:
-        """Scores."""
-        asked = await self._question(request.pod, request.nodes, context)
-        return scoring_pb2.ScoreResponse(scores=self._answers.scores(asked).tolist())
+        """Returns scores."""
+        question = await self._question(request.pod, request.nodes, context)
+        return scoring_pb2.ScoreResponse(scores=self._answers.scores(question).tolist())
 
     async def Explain(  # noqa: N802
         self, request: scoring_pb2.ExplainRequest, context: Context
     ) -> scoring_pb2.ExplainResponse:
-        """Verdicts, scores and a sentence each."""
+        """Returns a verdict, a score and a sentence for each node."""
         pod = await self._read(lambda: _unbound(request.pod), context)
         steps = self._view.explaining(pod, request.nodes)
-        # The first of them reads the pod.
+        # The first step reads the pod.
         first = await self._read(lambda: next(steps, None), context)
         explained = await collected(chain((first,), steps))
         return scoring_pb2.ExplainResponse(
-            verdicts=[_VERDICTS[one.verdict] for one in explained],
-            scores=[one.score for one in explained],
-            details=[one.text for one in explained],
+            verdicts=[_VERDICTS[explanation.verdict] for explanation in explained],
+            scores=[explanation.score for explanation in explained],
+            details=[explanation.text for explanation in explained],
             not_looked_at=explained[0].not_looked_at if explained else (),
         )
 
     async def FitTogether(  # noqa: N802
         self, request: scoring_pb2.FitTogetherRequest, context: Context
     ) -> scoring_pb2.FitTogetherResponse:
-        """Whether all fit, or the end of a reservation."""
+        """Returns whether all pods fit together, or ends a reservation."""
         if request.release:
             return scoring_pb2.FitTogetherResponse(fits=self._fitting.release(request.release))
-        asked = await self._read(lambda: _together(request), context)
+        request_together = await self._read(lambda: _together(request), context)
         try:
-            found, reservation = await self._fitting.fit(asked)
+            result, reservation = await self._fitting.fit(request_together)
         except ParseError as exc:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(exc))
-        nodes = [one.node for one in found.placements]
-        return scoring_pb2.FitTogetherResponse(fits=found.fits, nodes=nodes, why=found.why, reservation=reservation)
+        nodes = [placement.node for placement in result.placements]
+        return scoring_pb2.FitTogetherResponse(fits=result.fits, nodes=nodes, why=result.why, reservation=reservation)
 
     async def _question(self, pod: bytes, nodes: Sequence[str], context: Context) -> Question:
-        asked = await self._read(
+        question = await self._read(
             lambda: self._answers.question(_unbound(pod), list(nodes), is_simulation=True), context
         )
-        await sliced(self._answers.steps(asked))
-        return self._answers.renewed(asked)
+        await sliced(self._answers.steps(question))
+        return self._answers.renewed(question)
 
-    async def _read(self, ask: Callable[[], Asked], context: Context) -> Asked:
-        """What is asked with a pod, unless there is no answer yet or the pod cannot be read."""
+    async def _read(self, decode: Callable[[], Request], context: Context) -> Request:
+        """Returns the decoded request. Aborts before the first sync, and for a pod that cannot be read."""
         problem = self._not_ready()
         if problem is not None:
             await context.abort(grpc.StatusCode.UNAVAILABLE, f"not ready: {problem}")
         try:
-            return ask()
+            return decode()
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"pod is not the JSON of a v1.Pod: {exc}")
         except ParseError as exc:
@@ -136,7 +137,7 @@ def _unbound(pod: bytes) -> kube_scheduler.Pod:
 
 
 def _together(request: scoring_pb2.FitTogetherRequest) -> FitTogether:
-    """Raises ParseError for numbers that are out of bounds."""
+    """Returns the request. Raises ParseError for numbers out of bounds."""
     pods = tuple(kube_scheduler.decode(pod) for pod in request.pods)
     numbered = {"template": pods[0], "count": request.count} if request.count and len(pods) == 1 else {"pods": pods}
     rest = {"nodes": tuple(request.nodes), "reserveSeconds": request.reserve_seconds}
@@ -147,7 +148,7 @@ def _together(request: scoring_pb2.FitTogetherRequest) -> FitTogether:
 
 
 async def serve(settings: Grpc, scoring: Scoring) -> None:
-    """Serves until cancelled. Raises SourceError for an address that is taken, and for an unusable certificate."""
+    """Serves until cancelled. Raises SourceError for an address in use, and for an unusable certificate."""
     server = grpc.aio.server(
         options=[
             ("grpc.so_reuseport", 0),
@@ -170,7 +171,7 @@ async def serve(settings: Grpc, scoring: Scoring) -> None:
 
 
 def _listen_on_socket(server: grpc.aio.Server, path: Path) -> None:
-    # The socket of a process that was killed is in the way; anything else there is somebody's file.
+    # A killed process leaves its socket behind; any other file at the path belongs to the user.
     if path.exists() and not path.is_socket():
         raise cannot(str(path), "there is a file that is no socket")
     path.unlink(missing_ok=True)
@@ -192,7 +193,7 @@ def _listen(server: grpc.aio.Server, address: str, tls: ServingTls | None) -> No
 
 
 def _credentials(tls: ServingTls) -> grpc.ServerCredentials:
-    """Certificates that are read anew for new connections when their files have changed."""
+    """Returns credentials whose certificates are read again for new connections after their files changed."""
     stamp, current = stamps(tls), read_certificate(tls)
 
     def renewed() -> grpc.ServerCertificateConfiguration | None:
@@ -209,15 +210,15 @@ def _credentials(tls: ServingTls) -> grpc.ServerCredentials:
 
     return grpc.dynamic_ssl_server_credentials(
         current,
-        # None means "no change", which the stubs do not know.
+        # None means "no change", which the type stubs lack.
         renewed,  # type: ignore[arg-type]
         require_client_authentication=bool(tls.client_ca_file),
     )
 
 
 def read_certificate(tls: ServingTls) -> grpc.ServerCertificateConfiguration:
-    """As gRPC wants it. Raises SourceError."""
-    # gRPC would take any bytes, and fail at each handshake.
+    """Returns the certificate for gRPC. Raises SourceError."""
+    # gRPC would accept any bytes, and fail at each handshake.
     checked_context(tls)
     try:
         key, certificate = files.read_regular(tls.key_file), files.read_regular(tls.cert_file)

@@ -1,4 +1,4 @@
-"""The service's metric families. What parts of the service count for themselves is read when somebody scrapes."""
+"""The metric families of the service. Counts of parts of the service are read at each scrape."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WAIT_BUCKETS = (1, 5, 15, 60, 300, 900, 3600, 14400, 86400)
 
 
 class Counts(Collector):
-    """Ledger, engine and answers as they are now."""
+    """Collects counts of the ledger, the engine and the answers."""
 
     def __init__(self, ledger: Ledger, answers: Answers) -> None:
         self._ledger = ledger
@@ -34,16 +34,16 @@ class Counts(Collector):
         """Called at every scrape."""
         yield from self._states()
         yield from self._decisions()
-        yield from self._duties()
+        yield from self._controllers()
         yield from self._engine_caches()
 
     def _states(self) -> Iterator[Metric]:
         ledger = self._ledger
         yield _gauge("nodes", "Nodes of the cluster.", len(ledger.reports.nodes))
-        # Not those of which only a report is left: it would hide a node that has none.
+        # A deleted node whose report is left does not count: it would hide a node without a report.
         reported = len(ledger.reports.nodes & set(ledger.node_states.reported()))
         yield _gauge("reported_nodes", "Nodes of the cluster that an exporter has reported.", reported)
-        yield _gauge("nodes_by_counts", "Nodes that are predicted by counts alone.", _by_counts(ledger))
+        yield _gauge("nodes_by_counts", "Nodes that are predicted from amounts only.", _nodes_by_counts(ledger))
         yield _kubelets(ledger)
         yield _hazards(ledger)
         yield _gauge(
@@ -53,40 +53,40 @@ class Counts(Collector):
         )
         yield _gauge(
             "over_budget_nodes",
-            "Nodes whose newest report is more than a report may be, so that nothing of it is used.",
+            "Nodes whose newest report exceeds the bounds of a report, so that it is not used.",
             len(ledger.reports.over_budget),
         )
         yield _gauge(
             "open_reservations", "Pods that are expected on a node and not bound yet.", len(ledger.reservations)
         )
         uncertain = ledger.node_states.possible.pods
-        yield _gauge("uncertain_pods", "Bound pods that may lie elsewhere than predicted.", uncertain)
-        yield _gauge("waiting_pods", "Pending pods that were refused here.", len(ledger.waiting))
-        yield _gauge("quarantines", "Pairs of node and shape that a kubelet has refused.", len(ledger.gates.quarantine))
+        yield _gauge("uncertain_pods", "Bound pods whose actual placement may differ from the prediction.", uncertain)
+        yield _gauge("waiting_pods", "Pending pods that this service has refused.", len(ledger.waiting))
+        yield _gauge("quarantines", "Pairs of node and pod shape that kubelets refused.", len(ledger.gates.quarantine))
 
     def _decisions(self) -> Iterator[Metric]:
         events = self._ledger.events
         yield _counter(
             "verdicts",
-            'Verdicts on nodes by the words of the refusal; "fits" for none.',
+            'Verdicts on nodes by refusal text; "fits" for no refusal.',
             "reason",
             {words or "fits": times for words, times in self._answers.verdict_counts.items()},
         )
         yield _counter(
             "predictions",
-            "Placements that a report has confirmed, by whether they were predicted right.",
+            "Placements that a report has confirmed, by whether the prediction was correct.",
             "outcome",
             {"hit": events["prediction_hit"], "miss": events["prediction_miss"]},
         )
         yield _counter(
             "device_affinity",
-            "Wishes of pods for devices near each other, by whether what the pods got meets them.",
+            "Device affinity terms of placed pods, by whether the allocated devices meet them.",
             "outcome",
             {outcome: events[f"wish_{outcome}"] for outcome in ("met", "not_met", "unknown")},
         )
         yield _counter(
             "reports",
-            "Reports of nodes taken into the ledger, by what they allow to predict.",
+            "Reports of nodes applied to the ledger, by precision of the predictions they allow.",
             "precision",
             {kind: events[f"report_{kind}"] for kind in ("exact", "counts")},
         )
@@ -94,34 +94,34 @@ class Counts(Collector):
             "kubelet_refusals",
             "Pods that kubelets have refused, by their reason.",
             "reason",
-            # From the start with 0 for each: a counter that first appears at 1 shows no increase.
+            # Every reason starts at 0: a counter that first appears at 1 shows no increase.
             {reason: events[f"refusal_{reason}"] for reason in KUBELET_REFUSALS},
         )
         yield _counter(
             "reservations_ended",
-            "Reservations that came to nothing.",
+            "Reservations that ended without a bind.",
             "why",
             {"expired": events["reservation_expired"], "conflict": events["bind_conflict"]},
         )
 
-    def _duties(self) -> Iterator[Metric]:
+    def _controllers(self) -> Iterator[Metric]:
         ledger, events = self._ledger, self._ledger.events
-        yield _counter("requeued_pods", "Pods that were requeued for new room.", "", {"": events["requeued"]})
+        yield _counter("requeued_pods", "Pods requeued after a node improved.", "", {"": events["requeued"]})
+        yield _gauge("nominated_pods", "Pods nominated by this service and not bound yet.", len(ledger.nominations))
         yield _gauge(
-            "nominated_pods", "Pods that we have nominated and that are not bound yet.", len(ledger.nominations)
-        )
-        yield _gauge(
-            "nominator_queue", "Pods that kube-scheduler has not tried yet, if we nominate.", len(ledger.queue)
+            "nominator_queue",
+            "Pods that kube-scheduler has not tried yet, if the nominator is enabled.",
+            len(ledger.queue),
         )
         yield _counter(
             "nominations",
-            "Nominations of ours by what became of them.",
+            "Nominations of this service by outcome.",
             "outcome",
             {outcome: events[f"nomination_{outcome}"] for outcome in _NOMINATIONS},
         )
         yield _counter(
             "startup_taints_removed",
-            "Nodes whose start-up taint was removed, as they are reported.",
+            "Nodes whose start-up taint was removed after their first report.",
             "",
             {"": events["startup_taint_removed"]},
         )
@@ -133,13 +133,13 @@ class Counts(Collector):
         )
         yield _counter(
             "alignment_evictions",
-            "Pods that were evicted for one that waited for its alignment alone.",
+            "Pods evicted for a pod that waited only for its alignment.",
             "",
             {"": events["evicted_for_alignment"]},
         )
         yield _counter(
             "defragmentation_evictions",
-            "Pods that were evicted so that there is room in one piece for a declared shape.",
+            "Pods evicted to free the resources of a declared shape on one NUMA node.",
             "",
             {"": events["evicted_for_room"]},
         )
@@ -148,46 +148,47 @@ class Counts(Collector):
         engine = self._ledger.engine
         yield _counter(
             "model_runs",
-            "Verdicts that the arrays could not give and the one-node model gave, by cause.",
+            "Verdicts that the one-node model gave because the arrays could not, by cause.",
             "cause",
             dict(engine.fallbacks),
         )
         yield _counter(
             "cached_verdicts",
-            "Verdicts on nodes by whether they were known already.",
+            "Verdicts on nodes by whether they were cached.",
             "outcome",
             {"hit": engine.cache_hits, "miss": engine.cache_misses},
         )
 
 
-def _by_counts(ledger: Ledger) -> int:
-    reports = [one.report for name in ledger.reports.nodes if (one := ledger.node_states.of(name)) is not None]
+def _nodes_by_counts(ledger: Ledger) -> int:
+    node_states = [ledger.node_states.of(name) for name in ledger.reports.nodes]
+    reports = [node_state.report for node_state in node_states if node_state is not None]
     return sum(report is not None and report.precision == "counts" for report in reports)
 
 
 def _kubelets(ledger: Ledger) -> Metric:
-    """By version: 1.39 with certainty "assumed" is a kubelet that nobody has compared with the model yet."""
+    """Returns nodes by kubelet version: certainty "assumed" is a version that was not compared with the model yet."""
     family = GaugeMetricFamily(
         _NAME + "kubelets",
-        "Reported nodes by the kubelet they are judged as, and how sure it is that it decides so.",
+        "Reported nodes by the kubelet version that predicts them, and the certainty of that.",
         labels=["kubelet", "certainty"],
     )
-    found = Counter((report.kubelet.name, report.certainty) for report in _reports(ledger))
-    for labels, count in sorted(found.items()):
+    counts = Counter((report.kubelet.name, report.certainty) for report in _reports(ledger))
+    for labels, count in sorted(counts.items()):
         family.add_metric(labels, count)
     return family
 
 
 def _hazards(ledger: Ledger) -> Metric:
-    """A kubelet with a hazard ends, or never answers again, once a scheduler that does not know it sends it a pod."""
+    """Returns nodes whose kubelet panics or hangs once a scheduler that does not know the hazard sends it a pod."""
     family = GaugeMetricFamily(
         _NAME + "kubelet_hazards",
-        "Reported nodes whose kubelet would panic on some pods, or never end to admit them, by why.",
+        "Reported nodes whose kubelet would panic on some pods or never finish their admission, by cause.",
         labels=["hazard"],
     )
-    found = Counter(hazard for report in _reports(ledger) for hazard in hazards(report.empty))
+    counts = Counter(hazard for report in _reports(ledger) for hazard in hazards(report.empty))
     for hazard in HAZARDS:
-        family.add_metric([hazard], found[hazard])
+        family.add_metric([hazard], counts[hazard])
     return family
 
 
@@ -199,7 +200,7 @@ def _reports(ledger: Ledger) -> Iterator[Report]:
 
 
 class _Shortages(Collector):
-    """What `Shortage` has found at its last sync."""
+    """Collects what the last sync of `Shortage` found."""
 
     def __init__(self, holes: Holes, waits: Waits) -> None:
         self._holes = holes
@@ -209,7 +210,7 @@ class _Shortages(Collector):
         """Called at every scrape."""
         family = GaugeMetricFamily(
             _NAME + "largest_free_shape",
-            "The most of a resource that is free on one NUMA node: CPUs, bytes or devices.",
+            "The largest amount of a resource that is free on one NUMA node: CPUs, bytes or devices.",
             labels=["resource"],
         )
         for resource, amount in sorted(self._holes.largest().items()):
@@ -217,7 +218,7 @@ class _Shortages(Collector):
         yield family
         family = GaugeMetricFamily(
             _NAME + "free_shapes",
-            "How many pieces of a size are free, each on one NUMA node: CPUs, bytes or devices.",
+            "Number of free pieces of a size, each on one NUMA node: CPUs, bytes or devices.",
             labels=["resource", "size"],
         )
         for resource, pieces in sorted(self._holes.pieces().items()):
@@ -226,14 +227,14 @@ class _Shortages(Collector):
         yield family
         causes = "; ".join(f'"{cause}": {words}' for cause, words in CAUSES.items())
         family = GaugeMetricFamily(
-            _NAME + "waiting_pods_by_cause", f"Pending pods that were refused here. {causes}.", labels=["cause"]
+            _NAME + "waiting_pods_by_cause", f"Pending pods that this service has refused. {causes}.", labels=["cause"]
         )
         for cause, count in self._waits.counts().items():
             family.add_metric([cause], count)
         yield family
         family = GaugeMetricFamily(
             _NAME + "longest_wait_seconds",
-            "For how long the pod has waited that has waited longest since it was refused here.",
+            "The longest time that a pending pod has waited since this service first refused it.",
             labels=["cause"],
         )
         for cause, seconds in self._waits.longest().items():
@@ -241,33 +242,33 @@ class _Shortages(Collector):
         yield family
 
 
-def watch_shortage(made: CollectorRegistry, ledger: Ledger, answers: Answers) -> Shortage:
-    """Families of what `Shortage` finds; it is to be run."""
+def watch_shortage(registry: CollectorRegistry, ledger: Ledger, answers: Answers) -> Shortage:
+    """Registers the families of `Shortage`. Returns the `Shortage`, which the caller runs."""
     waited = Histogram(
         _NAME + "waited_seconds",
-        "How long pods that were refused here have waited until they were bound.",
+        "How long pods that this service had refused waited until they were bound.",
         buckets=_WAIT_BUCKETS,
-        registry=made,
+        registry=registry,
     )
     shortage = Shortage(ledger, answers, waited.observe)
-    made.register(_Shortages(shortage.holes, shortage.waits))
+    registry.register(_Shortages(shortage.holes, shortage.waits))
     return shortage
 
 
 def registry(ledger: Ledger, answers: Answers) -> CollectorRegistry:
-    """A registry with everything but the families that the protocols observe themselves."""
-    made = CollectorRegistry()
-    ProcessCollector(registry=made)
-    PlatformCollector(registry=made)
-    made.register(Counts(ledger, answers))
-    build = Gauge(_NAME + "build_info", "1, labelled with the version.", ["version"], registry=made)
+    """Returns a registry with all families except those that the protocols observe themselves."""
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    registry.register(Counts(ledger, answers))
+    build = Gauge(_NAME + "build_info", "1, labelled with the version.", ["version"], registry=registry)
     build.labels(__version__).set(1)
-    return made
+    return registry
 
 
-def watch(made: CollectorRegistry, name: str, text: str, read: Callable[[], float]) -> None:
-    """A gauge that is read when somebody scrapes."""
-    Gauge(_NAME + name, text, registry=made).set_function(read)
+def watch(registry: CollectorRegistry, name: str, text: str, read: Callable[[], float]) -> None:
+    """Registers a gauge that is read at each scrape."""
+    Gauge(_NAME + name, text, registry=registry).set_function(read)
 
 
 def _gauge(name: str, text: str, amount: float) -> Metric:

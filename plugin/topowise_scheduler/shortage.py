@@ -1,8 +1,8 @@
-"""How short of room the cluster is for pods that have to lie on one NUMA node: the holes there are, and who waits.
+"""Metrics of fragmentation: the free resources of NUMA nodes, and the pods that wait for free resources.
 
-In sum there may be room for hundreds while no NUMA node has it in one piece, which shows here before the first pod
-waits. Both are kept by a task in the turns of the event loop and only read by a scrape: of nodes those that have
-changed since the last sync are looked at, of pods one of each kind.
+A cluster may have free resources for hundreds of pods in sum, and no NUMA node with enough for a single pod. These
+metrics show that before the first pod waits. A task updates them in slices of the event loop, and a scrape only reads
+them. A sync looks at the nodes that have changed, and at a pod of each class.
 """
 
 from __future__ import annotations
@@ -25,42 +25,45 @@ from topowise_scheduler.engine import Outcome
 from topowise_scheduler.kubelet import Kubelet, free_amounts
 
 _INTERVAL_S: Final = 5.0
-# Whoever may write reports may make up resources; these are as many as machines have kinds of devices.
+# Writers of reports may invent resources; machines have no more kinds of devices than this.
 _MAX_RESOURCES: Final = 32
-# Amounts of bytes: a hole of less is none, and of the others the first binary digits count, so that few differ.
+# Bytes: smaller amounts do not count, and larger ones are rounded to these binary digits, so that few values differ.
 _GIB: Final = 1 << 30
 _DIGITS: Final = 7
-# Kinds of pods judged in one sync; the others come in the next ones.
-_MAX_KINDS: Final = 64
+# Pod classes of a sync; the remaining classes come in the next syncs.
+_MAX_CLASSES: Final = 64
 
 Cause = Literal["room", "never", "none"]
 CAUSES: Final[Mapping[Cause, str]] = {
-    "room": "a node would do if it had the room in one piece",
-    "never": "no node could align it, were it empty",
-    "none": "a node takes it now: it waits for kube-scheduler to try",
+    "room": "a node would take the pod if it had the free resources in one piece",
+    "never": "no node could align the pod even if it were empty",
+    "none": "a node takes the pod now, and kube-scheduler has not retried it yet",
 }
 _Zones = tuple[tuple[tuple[str, int], ...], ...]
 
 
 class Holes:
-    """Invariant: what is counted are the NUMA nodes of the reported nodes as they were when they were looked at."""
+    """Free resources by NUMA node.
+
+    Invariant: the counts are of the reported nodes in the state in which they were last looked at.
+    """
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._zones: dict[str, _Zones] = {}
-        # By resource, how many NUMA nodes have so much free; and by size how many pieces of it fit on them.
+        # By resource: how many NUMA nodes have an amount free, and how many pieces of a size fit on them.
         self._amounts: defaultdict[str, Counter[int]] = defaultdict(Counter)
         self._pieces: dict[str, Counter[int]] = {}
 
     def sync(self) -> Iterator[None]:
-        """Looks at what has changed, in steps of a node."""
+        """Updates the counts of changed nodes, a node per step."""
         for name in self._ledger.node_states.take_reshaped():
             before = self._zones.pop(name, ())
             node_state = self._ledger.node_states.of(name)
             zones: _Zones = ()
             if node_state is not None and node_state.report is not None and node_state.kubelet is not None:
                 zones = self._zones[name] = _zones(node_state.kubelet)
-            # Of a node that has changed most zones have not.
+            # Most zones of a changed node have not changed.
             for was, is_now in zip_longest(before, zones, fillvalue=()):
                 if was != is_now:
                     self._count(was, -1)
@@ -68,11 +71,11 @@ class Holes:
             yield
 
     def largest(self) -> dict[str, int]:
-        """By resource, the most that one NUMA node has free."""
+        """Returns by resource the largest amount that is free on a NUMA node."""
         return {name: max(amounts, default=0) for name, amounts in self._amounts.items()}
 
     def pieces(self) -> dict[str, Mapping[int, int]]:
-        """By resource and size, how many pieces of that size fit on NUMA nodes; 0 for sizes that once fitted."""
+        """Returns by resource and size how many free pieces there are; 0 for sizes that fitted before."""
         return {name: dict(sorted(pieces.items())) for name, pieces in self._pieces.items()}
 
     def _count(self, zone: tuple[tuple[str, int], ...], sign: int) -> None:
@@ -92,7 +95,7 @@ class Holes:
 
 
 def _zones(node: Kubelet) -> _Zones:
-    """What each NUMA node has free, without devices that lie on none: they would be counted on each of several."""
+    """Returns the free amounts of each NUMA node, without devices that have none: they would count on each node."""
     tables = node.devices.tables if len(node.node_ids) > 1 else {}
     nowhere = {name for name, table in tables.items() if not table.has_topology}
     return tuple(
@@ -104,27 +107,27 @@ def _zones(node: Kubelet) -> _Zones:
 
 
 def _unit(resource: str) -> int:
-    """The smallest size of pieces that are counted."""
+    """Returns the smallest size that is counted."""
     return _GIB if resource == "memory" or resource.startswith("hugepages-") else 1
 
 
 def _rounded(amount: int) -> int:
-    """Down, by less than a sixtieth."""
+    """Returns the amount rounded down by less than a sixtieth."""
     digits = max(0, amount.bit_length() - _DIGITS)
     return amount if amount < _GIB else amount >> digits << digits
 
 
 class _Wait(msgspec.Struct):
-    """Since when (seconds, monotonic) a pod is known to wait, and for what."""
+    """Since when (seconds, monotonic) a pod is known to wait, and why."""
 
     since: float
     cause: Cause | None = None
 
 
 class Waits:
-    """Pods that were refused here: why each waits, and how long those have waited that were bound.
+    """Pods that this service refused: why each waits, and how long bound pods have waited.
 
-    `clock` gives seconds, monotonic; `bound` is told seconds.
+    `clock` gives seconds, monotonic; `bound` is called with the seconds that a bound pod has waited.
     """
 
     def __init__(
@@ -133,48 +136,49 @@ class Waits:
         self._ledger, self._answers = ledger, answers
         self._bound, self._clock = bound, clock
         self._waits: dict[str, _Wait] = {}
-        self._judged_at: dict[tuple[bytes, int], int] = {}
+        self._evaluated_at: dict[tuple[bytes, int], int] = {}
 
     def sync(self) -> Iterator[None]:
-        """Looks at those who wait, in steps of some milliseconds."""
+        """Updates the causes of waiting pods, in steps of some milliseconds."""
         now, waiting = self._clock(), self._ledger.waiting
         for uid in self._waits.keys() - waiting.keys():
             wait = self._waits.pop(uid)
             if self._ledger.pods.of(uid).node:
                 self._bound(now - wait.since)
-        kinds: dict[tuple[bytes, int], list[PodRecord]] = {}
+        classes: dict[tuple[bytes, int], list[PodRecord]] = {}
         for uid, record in waiting.items():
             self._waits.setdefault(uid, _Wait(now))
-            kinds.setdefault((record.shape, record.priority), []).append(record)
-        self._judged_at = {kind: self._judged_at.get(kind, -1) for kind in kinds}
-        # Those first that were judged longest ago; nothing is new where nothing has changed.
-        due = sorted((kind for kind in kinds if self._is_due(kinds[kind], kind)), key=self._judged_at.__getitem__)
+            classes.setdefault((record.shape, record.priority), []).append(record)
+        self._evaluated_at = {pod_class: self._evaluated_at.get(pod_class, -1) for pod_class in classes}
+        # The classes that were evaluated longest ago come first; without a change of a node the cause stays.
+        due = [pod_class for pod_class in classes if self._is_due(classes[pod_class], pod_class)]
+        due.sort(key=self._evaluated_at.__getitem__)
         names = self._ledger.node_states.reported() if due else []
-        for kind in due[:_MAX_KINDS]:
-            self._judged_at[kind] = self._ledger.node_states.changes
-            yield from self._answers.fitting(kinds[kind][0], names)
-            cause = self._cause(kinds[kind][0], names)
-            for record in kinds[kind]:
+        for pod_class in due[:_MAX_CLASSES]:
+            self._evaluated_at[pod_class] = self._ledger.node_states.changes
+            yield from self._answers.fitting(classes[pod_class][0], names)
+            cause = self._cause(classes[pod_class][0], names)
+            for record in classes[pod_class]:
                 if (wait_of := self._waits.get(record.uid)) is not None:
                     wait_of.cause = cause
             yield
 
     def counts(self) -> dict[Cause, int]:
-        """How many pods wait, by cause."""
-        found = Counter(wait.cause for wait in self._waits.values())
-        return {cause: found[cause] for cause in CAUSES}
+        """Returns the number of waiting pods by cause."""
+        counts = Counter(wait.cause for wait in self._waits.values())
+        return {cause: counts[cause] for cause in CAUSES}
 
     def longest(self) -> dict[Cause, float]:
-        """For how many seconds, by cause, the one has waited that has waited longest."""
-        now, found = self._clock(), dict.fromkeys(CAUSES, 0.0)
+        """Returns by cause the longest wait in seconds."""
+        now, longest = self._clock(), dict.fromkeys(CAUSES, 0.0)
         for wait in self._waits.values():
             if wait.cause is not None:
-                found[wait.cause] = max(found[wait.cause], now - wait.since)
-        return found
+                longest[wait.cause] = max(longest[wait.cause], now - wait.since)
+        return longest
 
-    def _is_due(self, pods: list[PodRecord], kind: tuple[bytes, int]) -> bool:
+    def _is_due(self, pods: list[PodRecord], pod_class: tuple[bytes, int]) -> bool:
         changes = self._ledger.node_states.changes
-        return self._judged_at[kind] < changes or any(self._waits[one.uid].cause is None for one in pods)
+        return self._evaluated_at[pod_class] < changes or any(self._waits[pod.uid].cause is None for pod in pods)
 
     def _cause(self, record: PodRecord, names: list[str]) -> Cause | None:
         if record.requests is None:
@@ -186,7 +190,7 @@ class Waits:
 
 
 class Shortage:
-    """Both of them, kept while `run` does."""
+    """Holes and waits, updated by `run`."""
 
     def __init__(
         self,
@@ -199,7 +203,7 @@ class Shortage:
         self.waits = Waits(ledger, answers, bound, clock)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Updates both until cancelled."""
         while True:
             await sliced(self.holes.sync())
             await sliced(self.waits.sync())

@@ -125,8 +125,8 @@ async def test_the_pod_in_the_way_is_evicted_and_told_why(cluster: Cluster) -> N
         await asyncio.gather(task, return_exceptions=True)
     assert cluster.service.ledger.events["evicted_for_room"] == 1
     (event,) = cluster.server.store.objects("events.events.k8s.io")
-    assert event["note"].startswith("The pod was evicted so that n1 has room in one piece for cpu 4, memory 1Gi")
-    assert event["note"].endswith("There is room for it on n2.")
+    assert event["note"].startswith("The pod was evicted so that n1 has cpu 4, memory 1Gi free in one piece")
+    assert event["note"].endswith("The evicted pod fits on n2.")
 
 
 async def test_where_there_is_room_nobody_is_moved(cluster: Cluster) -> None:

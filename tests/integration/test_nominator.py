@@ -92,7 +92,7 @@ async def test_another_nomination_is_not_overwritten(server: ApiServer, cluster:
     body = json.dumps({"status": {"nominatedNodeName": "n2"}}).encode()
     path = f"{PODS}/a/status"
     await cluster.api.request("PATCH", path, body=body, content_type="application/merge-patch+json")
-    await cluster.nominator._free.acquire()
+    await cluster.nominator._writers.acquire()
     await cluster.nominator._write(write)
     assert await cluster.read("a") == ("n2", "")
     await assert_eventually(lambda: cluster.ledger.pods.of(write.record.uid).nominated == "n2")
@@ -201,4 +201,4 @@ async def all_nominated(cluster: Cluster, names: list[str]) -> bool:
 def said(cluster: Cluster) -> dict[str, str]:
     """Where pods are nominated by name, as the ledger believes."""
     held = cluster.ledger.nominations
-    return {mine.record.name: mine.node for uid in held.uids() if (mine := held.of(uid)) is not None}
+    return {nomination.record.name: nomination.node for nomination in held._nominations.values()}

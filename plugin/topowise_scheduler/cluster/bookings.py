@@ -91,7 +91,7 @@ class Bookings:
 
     def drop_report(self, name: str, node_state: NodeState) -> None:
         """Forgets the report of a node. Its pods stay."""
-        self.nominations.doubt(name)
+        self.nominations.review_node(name)
         self._lower_priority.drop(name)
         self.node_states.drop_report(name, node_state)
 

@@ -1,6 +1,6 @@
-"""What has changed, in order, so that whoever keeps something of it looks only at what changed since.
+"""Names of changed objects in the order of their last change, so that a reader visits only what changed since.
 
-Invariant: a name is in here once, behind all that changed before it did last.
+Invariant: a name is kept once, at the position of its last change.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ class Changes:
 
     def __init__(self) -> None:
         self.count = 0
-        """How many changes there were."""
+        """Number of changes so far."""
         self._last: dict[str, int] = {}
 
     def note(self, name: str) -> None:
-        """It has changed."""
+        """Records a change of the named object."""
         self.count += 1
         self._last.pop(name, None)
         self._last[name] = self.count
 
     def forget(self, name: str) -> None:
-        """There is no such thing any more."""
+        """Forgets an object that does not exist any more."""
         self._last.pop(name, None)
 
     def at(self, name: str) -> int:
-        """What `count` was when it changed last, 0 if it never did."""
+        """Returns `count` at the last change of the object, 0 if it never changed."""
         return self._last.get(name, 0)
 
     def since(self, count: int) -> Iterator[str]:
-        """What has changed after `count`, the last first. Nothing may change while this goes on."""
+        """Yields what has changed after `count`, the newest first. The caller records no change meanwhile."""
         for name in reversed(self._last):
             if self._last[name] <= count:
                 return

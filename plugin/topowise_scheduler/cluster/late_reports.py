@@ -1,11 +1,11 @@
-"""Reports that wait for the next tick, because the reports of their nodes take too much of the CPU.
+"""Delays the reports of nodes whose reports use too much CPU to the next tick.
 
-One report is bounded (report/budget.py), but an object may be written as often as the API server lets its writer. A
-node whose reports cost more than `SHARE` of the CPU is *noisy*: of its reports the newest waits for the ledger's tick,
-and replaces the one before. All noisy nodes together have one share. A node of our exporter writes at most ten reports
-a second, of some milliseconds each, and is never noisy.
+The size of a report is bounded (report/budget.py), but not how often an object is written. A node whose reports cost
+more than `SHARE` of a CPU is *noisy*: its newest report waits for the tick of the ledger and replaces the report that
+waited before. All noisy nodes share `SHARE` as well. The exporter writes at most ten reports a second, which take some
+milliseconds each, so its nodes are never noisy.
 
-Invariant: at most one report of a node waits, and no older one is taken after a newer one.
+Invariant: at most one report of a node waits, and no report is applied after a newer report of its node.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from typing import Final
 from topowise.runtime.turns import Portions
 
 SHARE: Final = 0.1
-"""Of one CPU, for the reports of one node, and of all noisy nodes together."""
+"""Share of one CPU for the reports of a node, and for those of all noisy nodes together."""
 _BURST_S: Final = 0.2
 
 
 class LateReports:
-    """By node. `clock` and `cpu` give seconds, monotonic: on the wall, and of the CPU."""
+    """Delayed reports by node. `clock` gives wall time and `cpu` CPU time, both in seconds, monotonic."""
 
     def __init__(self, clock: Callable[[], float], cpu: Callable[[], float] = time.thread_time) -> None:
         self._clock = clock
         self._cpu = cpu
-        # What the reports of a node have cost, less its share since then; of nodes that have not paid.
+        # CPU seconds that the reports of a node took, less its share of the time since then, and that time.
         self._owed: dict[str, tuple[float, float]] = {}
         self._noisy: set[str] = set()
         self._waiting: dict[str, Callable[[], None]] = {}
         self._portions = Portions(SHARE, clock)
 
     def __len__(self) -> int:
-        """How many nodes are noisy."""
+        """Returns the number of noisy nodes."""
         return len(self._noisy)
 
     def waits(self, name: str) -> bool:
-        """Whether a report of this node has to wait."""
+        """Returns whether a report of this node has to wait."""
         if name in self._noisy and not self._owes(name):
             self._noisy.discard(name)
         return name in self._noisy
 
     @contextmanager
     def charged(self, name: Callable[[], str]) -> Iterator[None]:
-        """Counts the CPU that is used within for a node, whose name is known by the end; "" for none."""
+        """Charges the CPU time of the block to a node. `name` is called at the end; "" charges no node."""
         began = self._cpu()
         try:
             yield
@@ -54,15 +54,15 @@ class LateReports:
             self._charge(name(), self._cpu() - began)
 
     def put(self, name: str, take: Callable[[], None]) -> None:
-        """A report waits until it is taken; the one before is not taken any more."""
+        """Queues a report in the place of an older report of the node; `take` applies it."""
         self._waiting[name] = take
 
     def drop(self, name: str) -> None:
-        """A newer report was taken, or the object is gone."""
+        """Drops the waiting report of a node: a newer report was applied, or the object was deleted."""
         self._waiting.pop(name, None)
 
     def taking(self) -> Iterator[None]:
-        """Takes the reports that wait, in steps of a report, for as long as their share lasts."""
+        """Applies waiting reports, a report per step, while the share lasts."""
         for name in list(self._owed):
             self._owes(name)
         for name in self._portions.of(list(self._waiting)):
@@ -80,7 +80,7 @@ class LateReports:
             self._noisy.add(name)
 
     def _owes(self, name: str) -> float:
-        """What a node still owes now; with nothing left it is forgotten."""
+        """Returns the CPU seconds above its share that a node still owes; a node that owes nothing is forgotten."""
         owed, since = self._owed.get(name, (0.0, 0.0))
         share = SHARE / max(1, len(self._noisy)) if name in self._noisy else SHARE
         owed -= share * (self._clock() - since)

@@ -121,7 +121,7 @@ class Ledger:
         """
         uid = record.uid
         self.pods.note_event(uid)
-        self.reservations.strangers.brought(uid, record.version, is_pending=record.stage == "pending")
+        self.reservations.unverified_pods.note_watched(uid, record.version, is_pending=record.stage == "pending")
         if record.stage == "pending":
             self._put_pending(record)
             return
@@ -138,8 +138,8 @@ class Ledger:
         self._waiting.pop(uid, None)
         self.queue.drop(uid)
         self.nominations.drop(uid)
-        self.reservations.asked.pop(uid)
-        self.reservations.strangers.gone(uid)
+        self.reservations.queried.pop(uid)
+        self.reservations.unverified_pods.note_gone(uid)
         if not keep_refusal:
             self.refused.pop(uid, None)
         self.reservations.release(uid)
@@ -164,12 +164,12 @@ class Ledger:
     def remember(self, record: PodRecord) -> None:
         """A question is about the pod; its bind will only name it."""
         self.queue.drop(record.uid)
-        self.nominations.asked(record)
-        self.reservations.note_asked(record)
+        self.nominations.note_queried(record)
+        self.reservations.note_queried(record)
 
     def remembered(self, uid: str) -> PodRecord | None:
         """Returns a pod that is waiting, or was asked about lately."""
-        return self.reservations.asked.get(uid) or self._waiting.get(uid)
+        return self.reservations.queried.get(uid) or self._waiting.get(uid)
 
     def stop_waiting(self, uid: str) -> None:
         """The pod does not wait any more; its next event may say otherwise."""
@@ -210,7 +210,7 @@ class Ledger:
         now = self._clock()
         for uid in self.pods.unlisted(now - _UNLISTED_S):
             self.drop_pod(uid)
-        for record in self.nominations.late():
+        for record in self.nominations.unobserved():
             self.withdraw(record.uid)
             self.queue.put(record)
         for name in self.gates.quarantine.expire(now):
@@ -231,7 +231,7 @@ class Ledger:
         else:
             self._waiting.pop(record.uid, None)
         self.queue.put(record)
-        nominated = self.nominations.note(record)
+        nominated = self.nominations.observe(record)
         self._bookings.nominate(record, nominated if record.needs is not None else "")
 
     def _put_ended(self, record: PodRecord, *, is_news: bool) -> None:
@@ -268,7 +268,7 @@ class Ledger:
             return
         if is_news and (pod.state is not State.RESERVED or pod.node != record.node):
             self.node_states.note_bound_by_others()
-        self.reservations.asked.pop(record.uid)
+        self.reservations.queried.pop(record.uid)
         nominated = self.pods.of(record.uid).nominated
         state = PodState(record.node, State.BOUND, nominated) if nominated else bound(record.node)
         self._bookings.move(record, state, is_news=is_news)
@@ -283,7 +283,7 @@ class Ledger:
     def _end_nomination(self, record: PodRecord) -> None:
         """The pod is bound, or has ended."""
         if self.nominations.of(record.uid) is not None:
-            self._events[_ENDS[self.nominations.bound(record)]] += 1
+            self._events[_ENDS[self.nominations.note_bound(record)]] += 1
         self._bookings.nominate(record, "")
 
     def _put_refusal(self, record: PodRecord) -> None:

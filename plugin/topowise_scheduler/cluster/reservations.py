@@ -20,15 +20,15 @@ from topowise_scheduler.cluster.gates.gates import Gates
 from topowise_scheduler.cluster.pods.gangs import KEPT_S, Gangs
 from topowise_scheduler.cluster.pods.pod_states import PodState, State
 from topowise_scheduler.cluster.pods.records import PodRecord
-from topowise_scheduler.cluster.pods.strangers import Strangers
+from topowise_scheduler.cluster.pods.unverified_pods import UnverifiedPods
 from topowise_scheduler.kubelet.trial import first_refusal
 
 log = logging.getLogger(__name__)
 
 DEFAULT_S: Final = 30.0
-_MAX_ASKED: Final = 10_000
+_MAX_QUERIED: Final = 10_000
 # The pods of a question need not exist.
-_MAX_ASKED_BYTES: Final = 32 << 20
+_MAX_QUERIED_BYTES: Final = 32 << 20
 
 
 class Reservations:
@@ -48,24 +48,25 @@ class Reservations:
         self._events = events
         self._clock = clock
         self._seconds = seconds
-        self.asked: Bounded[str, PodRecord] = Bounded(_MAX_ASKED_BYTES, lambda _, record: record.size, _MAX_ASKED)
-        """Pods that questions were about: a bind only names its pod."""
-        self.strangers = Strangers()
+        self.queried: Bounded[str, PodRecord]
+        self.queried = Bounded(_MAX_QUERIED_BYTES, lambda _, record: record.size, _MAX_QUERIED)
+        """Records of queried pods: a bind request only names its pod."""
+        self.unverified_pods = UnverifiedPods()
         """Pods that no watch has brought yet."""
         self._gangs = Gangs(clock)
 
     def __len__(self) -> int:
         return self._pods.reserved
 
-    def note_asked(self, record: PodRecord) -> None:
+    def note_queried(self, record: PodRecord) -> None:
         """A question is about the pod; its bind will only name it."""
-        for uid in self._gangs.asked(record):
+        for uid in self._gangs.note_queried(record):
             self.release(uid)
-        self.asked.put(record.uid, record)
+        self.queried.put(record.uid, record)
 
     def note_nowhere(self, record: PodRecord) -> None:
         """A pod that was asked about fits on no node."""
-        self._gangs.nowhere(record)
+        self._gangs.note_unschedulable(record)
 
     def put(self, record: PodRecord, needs: pods.Needs, name: str, *, judged_at: int = -1) -> None:
         """Expects a pod on a node, and on no other node, until it is bound, reserved anew, or its time is over.
@@ -77,7 +78,7 @@ class Reservations:
         node_state = node_states.of(name)
         if not self._seconds or not record.uid or pod.is_assigned or node_state is None or node_state.kubelet is None:
             return
-        if not self.strangers.may_hold(record.uid, record.version, self._clock()):
+        if not self.unverified_pods.may_reserve(record.uid, record.version, self._clock()):
             return
         # The verdict was of all possible placements, and of the node as it still is: the bind need not ask again.
         is_as_judged = judged_at >= node_states.changed_at(name)
@@ -120,7 +121,7 @@ class Reservations:
         node_state = self._bookings.node_states.of(name)
         if refusal or node_state is None or node_state.kubelet is None or not record.uid:
             return refusal
-        if not self.strangers.may_hold(record.uid, record.version, self._clock()):
+        if not self.unverified_pods.may_reserve(record.uid, record.version, self._clock()):
             return "no watch has brought the pod yet, if there is one"
         self.release(record.uid)
         until = self._clock() + seconds
@@ -148,7 +149,7 @@ class Reservations:
             self._events["bind_conflict"] += 1
             self.release(record.uid)
             return refusal
-        self.asked.pop(record.uid)
+        self.queried.pop(record.uid)
         self._bookings.move(record, PodState(name, State.ASSUMED, self._pods.of(record.uid).nominated), needs=needs)
         return ""
 
@@ -161,17 +162,19 @@ class Reservations:
     def expire(self) -> int:
         """Ends reservations that no bind has fulfilled in time, or whose pods do not exist. Returns their number."""
         now = self._clock()
-        strangers = [uid for uid in self.strangers.nobodies(now) if self._pods.of(uid).state is State.RESERVED]
-        if strangers:
-            log.warning("Reservations dropped, no watch has brought their pods", extra=kv(pods=len(strangers)))
+        unverified = [
+            uid for uid in self.unverified_pods.take_expired(now) if self._pods.of(uid).state is State.RESERVED
+        ]
+        if unverified:
+            log.warning("Reservations dropped, no watch has brought their pods", extra=kv(pods=len(unverified)))
         self._gangs.expire()
-        late = [uid for uid in self._pods.expired(now) if uid not in strangers and not self._is_decided(uid)]
-        for uid in (*strangers, *late):
+        late = [uid for uid in self._pods.expired(now) if uid not in unverified and not self._is_decided(uid)]
+        for uid in (*unverified, *late):
             self.release(uid)
-        self._events["reservation_expired"] += len(strangers) + len(late)
-        return len(strangers) + len(late)
+        self._events["reservation_expired"] += len(unverified) + len(late)
+        return len(unverified) + len(late)
 
     def _is_decided(self, uid: str) -> bool:
         """Returns whether the pod is of a gang that is being decided."""
-        record = self.asked.get(uid)
+        record = self.queried.get(uid)
         return record is not None and record.group in self._gangs

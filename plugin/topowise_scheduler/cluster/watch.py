@@ -1,8 +1,8 @@
-"""Reflectors that keep the ledger true: NRTs, nodes, pods and disruption budgets, each its own task.
+"""Reflectors that keep the ledger current: NRTs, nodes, pods and disruption budgets, each in a task of its own.
 
-Invariant: after a list the ledger knows of a collection what the list has and nothing else, but for what we have bound
-since the list was begun (`Ledger.note_listed`). A list is taken in as the events that were missed would be, one object
-after the other; questions are answered in between.
+Invariant: after a list, the ledger knows of a collection exactly what the list has, apart from pods that the service
+has bound since the list began (`Ledger.note_listed`). A list is applied object by object, like the events that were
+missed; requests are answered in between.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 class _Unread(NamedTuple):
-    """A report of a node that reports too much (late_reports.py), as its JSON."""
+    """The JSON of a report that waits, because its node is noisy (late_reports.py)."""
 
     name: str
     version: str
@@ -43,10 +43,11 @@ Item = TypeVar("Item", _Unread, report.Report | _Unread, PodRecord)
 
 
 class _Reports:
-    """Reports that are to be put into the ledger, one after the other.
+    """Applies reports to the ledger, one at a time.
 
-    At the start they wait until the pods are listed: a pod that its node's report already tells of has the state of the
-    node made anew, which is better done once a node than once a pod. A report that waits is replaced by a newer one.
+    At the start reports wait until the pods are listed. A pod that the report of its node already accounts for makes
+    the node state be rebuilt, which costs less once per node than once per pod. A newer report replaces a waiting
+    report.
     """
 
     def __init__(self, ledger: Ledger, nodes: Nodes) -> None:
@@ -56,7 +57,7 @@ class _Reports:
         self._is_released = False
 
     def decode(self, raw: bytes | msgspec.Raw) -> report.Report | _Unread:
-        """A report from its JSON, which is read later if its node reports too much. Raises msgspec.DecodeError."""
+        """Returns a report from its JSON, unread if its node is noisy. Raises msgspec.DecodeError."""
         if self._ledger.late_reports:
             name, version = nrt.decode_identity(raw)
             if self._ledger.late_reports.waits(name):
@@ -66,11 +67,11 @@ class _Reports:
     def _read(self, raw: bytes | msgspec.Raw) -> report.Report:
         name = ""
 
-        def known(of: str) -> tuple[str, report.PageSizes, report.Report | None]:
+        def known(of_node: str) -> tuple[str, report.PageSizes, report.Report | None]:
             nonlocal name
-            name = of
-            node_state = self._ledger.node_states.of(of)
-            return *self._nodes.kubelet(of), None if node_state is None else node_state.report
+            name = of_node
+            node_state = self._ledger.node_states.of(of_node)
+            return *self._nodes.kubelet(of_node), None if node_state is None else node_state.report
 
         with self._ledger.late_reports.charged(lambda: name):
             return report.read_bytes(raw, known)
@@ -84,9 +85,9 @@ class _Reports:
             self._ledger.reports.put(item)
 
     def _take(self, item: _Unread) -> None:
-        read = self._read(item.raw)
+        decoded = self._read(item.raw)
         with self._ledger.late_reports.charged(lambda: item.name):
-            self._ledger.reports.put(read)
+            self._ledger.reports.put(decoded)
 
     def replace(self, items: list[report.Report | _Unread]) -> Iterator[None]:
         listed = {item.name: item for item in items}
@@ -102,7 +103,7 @@ class _Reports:
     def apply(self, event: EventType, item: report.Report | _Unread) -> None:
         waits = self._waiting.pop(item.name, None) is not None
         if event == "DELETED":
-            # One that has waited may be the second of its node.
+            # A report that waited may have replaced an applied report of the node.
             self._ledger.late_reports.drop(item.name)
             self._ledger.reports.lose(item.name)
         elif waits or not self._is_released:
@@ -111,7 +112,7 @@ class _Reports:
             self._put(item)
 
     def release(self) -> Iterator[None]:
-        """The pods have been listed."""
+        """Applies the waiting reports; called once the pods are listed."""
         self._is_released = True
         while self._waiting:
             item = self._waiting.pop(next(iter(self._waiting)))
@@ -120,7 +121,7 @@ class _Reports:
             yield
 
     def _is_known(self, item: report.Report | _Unread) -> bool:
-        """Whether a new list only says again what the last event said: a resourceVersion names one content."""
+        """Returns whether the report is applied already: a resourceVersion identifies one content."""
         node_state = self._ledger.node_states.of(item.name)
         return (
             bool(item.version)
@@ -156,17 +157,17 @@ class _Nodes:
 
 
 class _Pods:
-    """A list is gone through node by node, so that what a question meets is each node before it or after it.
+    """Applies pods. A list is applied node by node, so that a request meets each node before the list or after it.
 
-    Where it has to be left in the middle of a node, pods that have gone still hold their room: a question may meet a
-    node that is fuller than it is, and never one with room that is not there.
+    If the list of a node is interrupted, pods that are gone still count. A request may meet a node with too little
+    free capacity, and never a node with too much.
     """
 
     def __init__(self, ledger: Ledger, listed: Callable[[], Iterable[None]]) -> None:
         self._ledger = ledger
         self._listed = listed
-        # Uids by node, "" for none. A dict takes half of what a set of a few dozens does.
-        self._held: dict[str, dict[str, None]] = {}
+        # UIDs by node, "" for pods without a node. A dict of a few dozen UIDs takes half the memory of a set.
+        self._uids_by_node: dict[str, dict[str, None]] = {}
 
     def replace(self, items: list[PodRecord]) -> Iterator[None]:
         by_node: dict[str, list[PodRecord]] = {}
@@ -174,36 +175,37 @@ class _Pods:
             by_node.setdefault(item.node, []).append(item)
             yield
         unassigned = by_node.pop("", [])
-        # Pods that were on no node may be on one now, so that those that have gone from there are known last.
-        for node in [*by_node, *(held for held in self._held if held and held not in by_node), ""]:
+        # The pods without a node come last: they may be assigned by now, and their departure is known only then.
+        unlisted = [node for node in self._uids_by_node if node and node not in by_node]
+        for node in [*by_node, *unlisted, ""]:
             yield from self._replace(node, by_node.pop(node, []) if node else unassigned)
-        held = self._held
+        uids = self._uids_by_node
         self._ledger.note_listed(
-            [uid for uid, node in self._ledger.pods.assumed() if uid in held.get(node, ()) or uid in held.get("", ())]
+            [uid for uid, node in self._ledger.pods.assumed() if uid in uids.get(node, ()) or uid in uids.get("", ())]
         )
         yield from self._listed()
 
     def _replace(self, node: str, items: list[PodRecord]) -> Iterator[None]:
-        """The pods on a node are exactly these."""
-        before, loose = self._held.get(node, {}), self._held.get("", {})
+        """Makes these the only pods of a node."""
+        before, unassigned = self._uids_by_node.get(node, {}), self._uids_by_node.get("", {})
         now = {item.uid: None for item in items}
         gone = [uid for uid in before if uid not in now]
         if now:
-            self._held[node] = now
+            self._uids_by_node[node] = now
         else:
-            self._held.pop(node, None)
+            self._uids_by_node.pop(node, None)
         if gone and items:
-            # A name that is taken again: its first pod has ended before.
-            again = {(item.namespace, item.name) for item in items}
-            ended = {one.uid for one in self._ledger.pods_on(node) if (one.namespace, one.name) in again}
+            # The name of a pod is taken again, so the first pod of the name has ended before the second was created.
+            names = {(item.namespace, item.name) for item in items}
+            ended = {pod.uid for pod in self._ledger.pods_on(node) if (pod.namespace, pod.name) in names}
             for uid in ended.intersection(gone):
                 self._drop(uid, node)
-        # In the order in which they came to their nodes, as far as that is known afterwards.
-        for item in sorted(items, key=lambda one: (one.started, len(one.version), one.version)):
-            # Nobody saw what happened around a pod that is first seen in a list.
-            is_known = item.uid in before or item.uid in loose
+        # The closest approximation of the order in which the kubelet admitted them.
+        for item in sorted(items, key=lambda pod: (pod.started, len(pod.version), pod.version)):
+            # The order of events around a pod that is first seen in a list is unknown.
+            is_known = item.uid in before or item.uid in unassigned
             if node:
-                loose.pop(item.uid, None)
+                unassigned.pop(item.uid, None)
             _guarded(partial(self._ledger.put_pod, is_news=is_known), item)
             yield
         for uid in gone:
@@ -211,7 +213,7 @@ class _Pods:
             yield
 
     def _drop(self, uid: str, node: str) -> None:
-        """It is not listed where it was; should it be listed elsewhere, it stays there."""
+        """Drops a pod that the list of a node lacks; a pod that another node lists by now stays there."""
         if self._ledger.pods.of(uid).node in ("", node) or not node:
             self._ledger.drop_pod(uid)
 
@@ -222,20 +224,20 @@ class _Pods:
             return
         if item.node:
             self._forget(item.uid, "")
-        self._held.setdefault(item.node, {})[item.uid] = None
+        self._uids_by_node.setdefault(item.node, {})[item.uid] = None
         self._ledger.put_pod(item)
 
     def _forget(self, uid: str, node: str) -> None:
         for name in {node, ""}:
-            held = self._held.get(name)
-            if held is not None:
-                held.pop(uid, None)
-                if not held:
-                    del self._held[name]
+            uids = self._uids_by_node.get(name)
+            if uids is not None:
+                uids.pop(uid, None)
+                if not uids:
+                    del self._uids_by_node[name]
 
 
 def _guarded(put: Callable[[Item], None], item: Item) -> None:
-    """One object of a list that cannot be taken in must not keep out the others."""
+    """Applies an object of a list. An object that cannot be applied must not block the rest of the list."""
     try:
         put(item)
     except Exception:
@@ -243,10 +245,10 @@ def _guarded(put: Callable[[Item], None], item: Item) -> None:
 
 
 def reflectors(api: Api, ledger: Ledger, records: Records, budgets: Budgets, nodes: Nodes) -> list[Reflector[Any]]:
-    """One for each collection.
+    """Returns a reflector for each collection.
 
-    A cluster without the NRT CRD is one in which no node has been reported yet. One with Koordinator's or an old RTE's
-    may serve v1alpha1 alone.
+    A cluster without the CRD of NRTs has no reported node yet. A cluster with the CRD of Koordinator or of an old RTE
+    may serve v1alpha1 only.
     """
 
     reports = _Reports(ledger, nodes)

@@ -18,7 +18,7 @@ from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.configuration import SchedulerConfiguration
 from topowise_scheduler.daemon import ports
 from topowise_scheduler.daemon.core import Core
-from topowise_scheduler.daemon.leading import Leading
+from topowise_scheduler.daemon.leader import Leader
 from topowise_scheduler.extender import http
 
 log = logging.getLogger(__name__)
@@ -38,14 +38,14 @@ async def run(settings: SchedulerConfiguration) -> int:
 
 async def _run(core: Core) -> int:
     settings, ledger = core.settings, core.ledger
-    leading = Leading(core)
+    leader = Leader(core)
     registry = metrics.registry(ledger, core.answers)
     metrics.watch(registry, "synced", "1 once every collection has been listed.", lambda: core.not_synced() is None)
     metrics.watch(
         registry,
         "nominator_stopped_kinds",
-        "Kinds of pods that are not nominated for now, as kube-scheduler placed too many of them elsewhere.",
-        leading.kinds_left_alone,
+        "Pod classes that are not nominated for now, because kube-scheduler placed too many of their pods elsewhere.",
+        leader.stopped_classes,
     )
     measured = http.Metrics(registry)
     pages = ports.for_people(core, measured, ports.dashboard(core))
@@ -61,14 +61,14 @@ async def _run(core: Core) -> int:
             "event loop lag": turns.Lag(registry, metrics.PREFIX).run(),
             "shortage": metrics.watch_shortage(registry, ledger, core.answers).run(),
             "memory": Heap().run(),
-            "leader": leading.run(),
+            "leader": leader.run(),
             "health": health.serve(settings.serving, probes, registry),
         }
     )
 
 
 async def _grpc(core: Core) -> None:
-    # Eleven megabytes that hardly any service needs.
+    # Imported on demand: 11 MB that most installations do not need.
     from topowise_scheduler import grpc_api
 
     scoring = grpc_api.Scoring(core.answers, core.view, core.fitting, core.not_synced)
@@ -77,7 +77,7 @@ async def _grpc(core: Core) -> None:
 
 async def _tick(ledger: Ledger) -> None:
     while True:
-        # Room that nobody will take is not to be kept from others until the next tick.
+        # Reservations expire more often than the tick, so that unused ones block no other pod until then.
         for _ in range(_EXPIRIES):
             await asyncio.sleep(_TICK_S / _EXPIRIES)
             ledger.reservations.expire()

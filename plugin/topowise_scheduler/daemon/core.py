@@ -1,4 +1,4 @@
-"""What all of the daemon shares: the cluster as it is known, and the answers that are made from it."""
+"""What all parts of the daemon share: the known state of the cluster, and the answers made from it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from topowise_scheduler.presentation.explain.cluster_view import ClusterView
 
 
 class Core:
-    """Made once for a daemon. `sources` keep it true while they run; `decisions` are for a dashboard, None without."""
+    """Created once per daemon. `sources` keep the ledger current; `decisions` is None without a dashboard."""
 
     def __init__(self, settings: SchedulerConfiguration, api: Api) -> None:
         self.settings = settings
@@ -53,11 +53,11 @@ class Core:
         )
 
     def not_synced(self) -> str | None:
-        """Which collections have not been listed yet; None once all have."""
+        """Returns which collections have not been listed yet, None once all have."""
         waiting = [source.name for source in self.sources if not source.synced]
         return f"not yet listed: {', '.join(waiting)}" if waiting else None
 
     def strategy(self, name: str) -> strategies.Strategy:
-        """The strategy of this name, with the configured weights and options."""
+        """Returns the strategy of this name, with the configured weights and options."""
         weights = {resource.name: resource.weight for resource in self.settings.scoring.resources}
         return strategies.make(name, weights, self.settings.scoring)

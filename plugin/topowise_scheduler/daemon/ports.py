@@ -1,4 +1,4 @@
-"""Who is answered where: kube-scheduler and Volcano on the extender's port, people on one that books nothing."""
+"""The ports: kube-scheduler and Volcano use the extender's port; the port for people books nothing."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from topowise_scheduler.volcano.victims import Victims
 
 # A Pod is at most 1.5 MiB in etcd.
 _MAX_MANIFEST: Final = 2 << 20
-# Of the CPU time of the event loop, for all questions of people: in the long run, seconds beyond that, and meanwhile.
+# Share of the event loop's CPU time for all requests of people, the burst beyond it in seconds, and the peak share.
 _PEOPLE_SHARE: Final = 0.05
 _PEOPLE_BURST_S: Final = 1.0
 _PEOPLE_PEAK: Final = 0.5
 
 
 def for_schedulers(core: Core, measured: http.Metrics) -> http.Application:
-    """The extender's port."""
+    """Returns the application of the extender's port."""
     settings = core.settings.extender
     return http.Application(
         {name: verb for name, verb in _verbs(core).items() if verb.query is None},
@@ -45,7 +45,7 @@ def for_schedulers(core: Core, measured: http.Metrics) -> http.Application:
 
 
 def for_people(core: Core, measured: http.Metrics, dashboard: Dashboard | None) -> http.Application:
-    """What is forwarded for people has no verb that books or binds; whether pods fit together is only told there."""
+    """Returns the application of the port for people: no verb books or binds, and fit-together only answers."""
     asking = FittingVerb(FitTogetherService(core.ledger, core.answers, core.view, most_reserved=0), core.not_synced)
     explain = Verb(explaining.refuse, query=core.explainer.explain)
     return http.Application(
@@ -59,7 +59,7 @@ def for_people(core: Core, measured: http.Metrics, dashboard: Dashboard | None) 
 
 
 def dashboard(core: Core) -> Dashboard | None:
-    """The dashboard, if there is one."""
+    """Returns the dashboard, None if it is disabled."""
     if core.decisions is None:
         return None
     return Dashboard(core.ledger, core.answers, core.explainer.explanations, core.not_synced, core.decisions)
@@ -73,7 +73,7 @@ def _verbs(core: Core) -> Mapping[str, Verb]:
             Evictions(core.ledger, core.answers, core.budgets),
             core.not_synced,
             observer=decisions,
-            # The dashboard shows what each call took, so each call does its own work.
+            # The dashboard shows the duration of each call, so each call does its own work.
             scores_ahead=decisions is None,
             shortlist=Shortlist(core.answers, core.nodes, settings.filter.best_nodes),
         ),
@@ -92,7 +92,7 @@ def _verbs(core: Core) -> Mapping[str, Verb]:
 
 def _volcano(core: Core) -> dict[str, Verb]:
     settings, ledger = core.settings, core.ledger
-    # Volcano says itself what it books, whether answers are to book anything by themselves or not.
+    # Volcano books by its own requests, also where answers to kube-scheduler reserve nothing.
     allocations = Allocations(ledger, time.monotonic, settings.reservations.ttl)
     return volcano.table(
         volcano.Verbs(

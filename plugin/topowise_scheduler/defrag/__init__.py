@@ -1,9 +1,8 @@
-"""Which pods to move to other nodes so that more pods of one kind fit, aligned: the fewest, in an order that works.
+"""Plans which pods to move to other nodes so that more pods of a class fit, aligned, with the fewest moves.
 
-movable.py says who may be moved at all, scene.py keeps the cluster on copies and asks the model about every step,
-bound.py knows how many pods must leave a node at the least, search.py finds who leaves which node, exhaustive.py tries
-every plan where the cluster is small, planning.py puts it together. Nothing here does I/O, and nothing is changed but
-copies.
+movable.py selects the pods that may be moved, scene.py applies steps to copies of the cluster, bound.py gives a lower
+bound of the pods that must leave a node, search.py finds the pods to move, exhaustive.py tries every plan of a small
+cluster, planning.py combines them. Nothing here does I/O or changes the ledger.
 """
 
 from topowise_scheduler.defrag.movable import Movable, sort

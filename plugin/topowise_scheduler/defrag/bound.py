@@ -1,8 +1,8 @@
-"""How many pods must leave a node at the least so that another one fits there, by amounts alone.
+"""A lower bound of the pods that must leave a node before another pod fits there, from amounts alone.
 
-Invariant: if the kubelet would take the pod without some pods, these cover what is missing here. The amounts are
-hopeful (any free CPU will do, memory on several NUMA nodes counts in full on each), so that the number is never too
-high, and a set that covers what is missing may still not do: that is the model's word.
+Invariant: if the kubelet takes the pod without some pods, those pods cover the missing amounts here. The amounts are
+optimistic: every free CPU counts, and memory of several NUMA nodes counts in full on each. So the bound is never too
+high, and a set that covers the missing amounts may still not suffice, which the model decides.
 """
 
 from __future__ import annotations
@@ -18,54 +18,59 @@ _Gaps = tuple[tuple[str, int], ...]
 
 
 class Bound:
-    """One node and one pod; `uids` are those of the pods on it that may leave."""
+    """The bound of a node and a pod; `uids` are the pods on the node that may leave."""
 
     def __init__(self, node: Kubelet, pod: PodView, uids: Iterable[str]) -> None:
         everywhere: Mask = (1 << len(node.node_ids)) - 1
         is_single = node.settings.topology.policy == "single-numa-node"
         masks = [1 << position for position in range(len(node.node_ids))] if is_single else [everywhere]
-        self._relief = {uid: {mask: _held(node, uid, mask) for mask in masks} for uid in uids}
+        self._relief = {uid: {mask: _allocated(node, uid, mask) for mask in masks} for uid in uids}
         free = dict(zip(masks, free_amounts.on_masks(node, masks), strict=True))
-        # What has to lie together, and for each place where it may, what is missing there.
-        self._wishes = [
-            [(mask, _missing(wish, free[mask])) for mask in masks] for wish in _wishes(node, pod, is_single=is_single)
+        # Amounts that must be free together, with the missing amounts on each NUMA node mask that may provide them.
+        self._demands = [
+            [(mask, _missing(demand, free[mask])) for mask in masks]
+            for demand in _demands(node, pod, is_single=is_single)
         ]
-        self._sums = _missing({**pod.requests, "pods": 1}, _left(node))
+        self._sums = _missing({**pod.requests, "pods": 1}, _free_allocatable(node))
         self._requests = {uid: {**node.active[uid].requests, "pods": 1} for uid in self._relief}
         self.relevant: Sequence[str] = [
-            uid for uid, places in self._relief.items() if self._sums or any(places.values())
+            uid for uid, by_mask in self._relief.items() if self._sums or any(by_mask.values())
         ]
-        """Those whose leaving may be of any use."""
+        """Pods whose leaving can help."""
 
     def may_do(self, uids: Sequence[str]) -> bool:
-        """Whether the pod may fit once these have left; if not it does not."""
+        """Returns False if the pod cannot fit once these pods have left."""
         if not _covers([self._requests[uid] for uid in uids], self._sums):
             return False
         return all(
-            any(_covers([self._relief[uid][mask] for uid in uids], gaps) for mask, gaps in wish)
-            for wish in self._wishes
+            any(_covers([self._relief[uid][mask] for uid in uids], gaps) for mask, gaps in demand)
+            for demand in self._demands
         )
 
     def least(self) -> int | None:
-        """No fewer than so many must leave; None if it would not do if all of them left."""
+        """Returns how many pods must leave at least, None if the pod cannot fit even without all of them."""
         if not self.may_do(self.relevant):
             return None
-        found = _fewest(self._requests.values(), self._sums)
-        for wish in self._wishes:
-            found = max(
-                found,
+        fewest = _fewest(self._requests.values(), self._sums)
+        for demand in self._demands:
+            fewest = max(
+                fewest,
                 min(
-                    _fewest([places[mask] for places in self._relief.values()], gaps)
-                    for mask, gaps in wish
-                    if _covers([places[mask] for places in self._relief.values()], gaps)
+                    _fewest([by_mask[mask] for by_mask in self._relief.values()], gaps)
+                    for mask, gaps in demand
+                    if _covers([by_mask[mask] for by_mask in self._relief.values()], gaps)
                 ),
             )
-        return found
+        return fewest
 
 
-def _wishes(node: Kubelet, pod: PodView, *, is_single: bool) -> Iterator[Amounts]:
-    """Amounts that must be free at once in one place; of what containers hand on to each other only the largest."""
-    if is_single and node.settings.topology.scope == "pod" and not any(one.kind == "init" for one in pod.containers):
+def _demands(node: Kubelet, pod: PodView, *, is_single: bool) -> Iterator[Amounts]:
+    """Yields amounts that must be free on the same NUMA nodes."""
+    if (
+        is_single
+        and node.settings.topology.scope == "pod"
+        and not any(container.kind == "init" for container in pod.containers)
+    ):
         devices = {name: device_requests(pod, name) or 0 for name in node.devices.tables}
         yield _known(node, {**(pod.memory or {}), **devices, "cpu": pod.cpus})
         return
@@ -76,7 +81,7 @@ def _wishes(node: Kubelet, pod: PodView, *, is_single: bool) -> Iterator[Amounts
 
 
 def _known(node: Kubelet, amounts: Amounts) -> Amounts:
-    """What some manager of the node gives out."""
+    """Returns the amounts that a resource manager of the node allocates."""
     memory = {} if node.memory is None else node.memory.tables.free
     return {
         name: amount
@@ -85,34 +90,35 @@ def _known(node: Kubelet, amounts: Amounts) -> Amounts:
     }
 
 
-def _held(node: Kubelet, uid: str, mask: Mask) -> Amounts:
-    """What would be free in this place without the pod, at the most."""
-    found: Amounts = {}
+def _allocated(node: Kubelet, uid: str, mask: Mask) -> Amounts:
+    """Returns at most how much the pod's leaving frees on these NUMA nodes."""
+    relief: Amounts = {}
     if node.cpu is not None:
         cpus = 0
-        for held in node.cpu.allocations.get(uid, {}).values():
-            cpus |= held
+        for cpu_set in node.cpu.allocations.get(uid, {}).values():
+            cpus |= cpu_set
         positions = [position for position in range(len(node.node_ids)) if mask >> position & 1]
-        found["cpu"] = sum((cpus & node.topology.numa_cpus[at]).bit_count() for at in positions)
+        relief["cpu"] = sum((cpus & node.topology.numa_cpus[at]).bit_count() for at in positions)
     if node.memory is not None:
         for blocks in node.memory.allocations.get(uid, {}).values():
             for block in blocks:
                 if block.mask & mask:
-                    found[block.type] = found.get(block.type, 0) + block.size
+                    relief[block.type] = relief.get(block.type, 0) + block.size
     for holding in node.devices.allocations.get(uid, {}).values():
         for resource, devices in holding.items():
-            found[resource] = found.get(resource, 0) + free_amounts.count_near(node, resource, devices, mask)
-    return {name: amount for name, amount in found.items() if amount}
+            relief[resource] = relief.get(resource, 0) + free_amounts.count_near(node, resource, devices, mask)
+    return {name: amount for name, amount in relief.items() if amount}
 
 
-def _left(node: Kubelet) -> Amounts:
-    """What node allocatable has left, of the resources that it knows."""
+def _free_allocatable(node: Kubelet) -> Amounts:
+    """Returns the unrequested node allocatable."""
     used = {**node.requested, "pods": len(node.active)}
     return {name: amount - used.get(name, 0) for name, amount in node.allocatable().items()}
 
 
-def _missing(wanted: Amounts, free: Amounts) -> _Gaps:
-    return tuple((name, amount - free[name]) for name, amount in wanted.items() if name in free and amount > free[name])
+def _missing(requested: Amounts, free: Amounts) -> _Gaps:
+    known = ((name, amount - free[name]) for name, amount in requested.items() if name in free)
+    return tuple((name, gap) for name, gap in known if gap > 0)
 
 
 def _covers(relief: Iterable[Amounts], gaps: _Gaps) -> bool:
@@ -120,14 +126,14 @@ def _covers(relief: Iterable[Amounts], gaps: _Gaps) -> bool:
 
 
 def _fewest(relief: Iterable[Amounts], gaps: _Gaps) -> int:
-    """How many of these cover what is missing of one resource, where the most is asked for."""
+    """Returns how many of these pods cover the missing amount of the scarcest resource at least."""
     each = list(relief)
-    found = 0
+    fewest = 0
     for name, gap in gaps:
         left = gap
-        for count, amount in enumerate(sorted((one.get(name, 0) for one in each), reverse=True), start=1):
+        for count, amount in enumerate(sorted((amounts.get(name, 0) for amounts in each), reverse=True), start=1):
             left -= amount
             if left <= 0:
-                found = max(found, count)
+                fewest = max(fewest, count)
                 break
-    return found
+    return fewest

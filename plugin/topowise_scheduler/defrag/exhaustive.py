@@ -1,4 +1,4 @@
-"""Every plan, the shortest first: for small clusters, where pods may also make room for pods that are moved."""
+"""Tries every plan, the shortest first, for small clusters; a plan may also move pods to make room for moved pods."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ MAX_TRIALS: Final = 4_000
 
 
 class Exhaustive:
-    """Moves of any pods to any nodes, one after the other, until `count` wanted pods fit."""
+    """Moves of all pods to all nodes in every order, until `count` target pods fit."""
 
     def __init__(self, movers: Mapping[str, Sequence[Movable]], count: int) -> None:
         self._movers = [(mover, name) for name, here in movers.items() for mover in here]
         self._count = count
         self._left = MAX_TRIALS
         self.shortest = 1
-        """Every plan with fewer moves was tried, and none did."""
+        """All plans with fewer moves were tried and failed."""
 
     def find(self, scene: Scene, most: int) -> Scene | None:
-        """The shortest plan of at most so many moves; None if there is none, or trials have run out."""
+        """Returns the scene of the shortest plan of at most `most` moves, None if no plan was found."""
         while self.shortest <= most and len(self._movers) * self.shortest < self._left:
-            found = self._extended(scene, self.shortest, "")
-            if found is not None:
-                return found
+            goal = self._extended(scene, self.shortest, "")
+            if goal is not None:
+                return goal
             if self._left <= 0:
                 return None
             self.shortest += 1
@@ -37,35 +37,35 @@ class Exhaustive:
             self._left -= 1
             filled = scene.fill(self._count)
             return filled if filled.arrived >= self._count else None
-        found = self._with_one_more(scene, moves, last)
-        if found is not None:
-            return found
+        goal = self._after_placing(scene, moves, last)
+        if goal is not None:
+            return goal
         for mover, name in self._movers:
             if mover.uid == last:
                 continue
             origin = scene.moved.get(mover.uid, name)
-            for target in scene.cluster.homes(mover.pod, mover.record).thinkable:
+            for target in scene.cluster.candidates(mover.pod, mover.record).possible:
                 if target == origin:
                     continue
                 self._left -= 1
                 if self._left <= 0:
                     return None
                 after = scene.move(mover, origin, target)
-                found = None if after is None else self._extended(after, moves - 1, mover.uid)
-                if found is not None:
-                    return found
+                goal = None if after is None else self._extended(after, moves - 1, mover.uid)
+                if goal is not None:
+                    return goal
         return None
 
-    def _with_one_more(self, scene: Scene, moves: int, last: str) -> Scene | None:
-        """Where several are wanted it can matter that one of them is there before a pod is moved."""
+    def _after_placing(self, scene: Scene, moves: int, last: str) -> Scene | None:
+        """Places a target pod before the next move: with several target pods the order can matter."""
         if scene.arrived + 1 >= self._count:
             return None
-        for name in scene.wanted_homes():
+        for name in scene.target_nodes():
             self._left -= 1
             if self._left <= 0:
                 return None
             after = scene.place(name)
-            found = None if after is None else self._extended(after, moves, last)
-            if found is not None:
-                return found
+            goal = None if after is None else self._extended(after, moves, last)
+            if goal is not None:
+                return goal
         return None

@@ -1,4 +1,4 @@
-"""Who may be moved: pods that somebody makes anew when they are evicted, and whose new place can be confirmed."""
+"""Selects movable pods: pods that a controller replaces after an eviction, and whose new node can be checked."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ _SAFE_TO_EVICT: Final = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 
 
 class Movable(msgspec.Struct, frozen=True):
-    """A pod that may be moved; `pod` is as its controller will make it again, on no node."""
+    """A pod that may be moved; `pod` is its replacement, without a node."""
 
     pod: Pod
     record: PodRecord
 
     @property
     def uid(self) -> str:
-        """The uid of the pod that is evicted; the new one has it on the copies, as the old one is gone there."""
+        """The UID of the evicted pod, which stands for its replacement on the copies."""
         return self.record.uid
 
     @property
     def name(self) -> str:
-        """Namespace and name of the pod that is evicted."""
+        """Namespace and name of the evicted pod."""
         return f"{self.record.namespace}/{self.record.name}"
 
 
 def sort(pods: Iterable[tuple[Pod, PodRecord]], budgets: Budgets, priority: int) -> tuple[list[Movable], Counter[str]]:
-    """Of pods on nodes those that may be moved for one of this priority, and why the others may not, counted."""
-    found, others = [], Counter[str]()
+    """Returns the pods that may be moved for a pod of this priority, and counts why the remaining pods may not."""
+    movable, skipped = [], Counter[str]()
     for pod, record in pods:
         hindrance = _hindrance(pod, record, budgets, priority)
         if hindrance:
-            others[hindrance] += 1
+            skipped[hindrance] += 1
             continue
         metadata = msgspec.structs.replace(pod.metadata, uid="")
         spec = msgspec.structs.replace(pod.spec, nodeName="")
-        found.append(Movable(msgspec.structs.replace(pod, metadata=metadata, spec=spec, status=None), record))
-    return found, others
+        movable.append(Movable(msgspec.structs.replace(pod, metadata=metadata, spec=spec, status=None), record))
+    return movable, skipped
 
 
 def _hindrance(pod: Pod, record: PodRecord, budgets: Budgets, priority: int) -> str:
     annotations = pod.metadata.annotations or {}
-    controller = next((one for one in pod.metadata.ownerReferences or () if one.controller), None)
+    controller = next((owner for owner in pod.metadata.ownerReferences or () if owner.controller), None)
     if record.needs is None:
         return "with amounts that cannot be read"
     if pod.metadata.deletionTimestamp:
@@ -63,15 +63,15 @@ def _hindrance(pod: Pod, record: PodRecord, budgets: Budgets, priority: int) -> 
         return "of a higher priority"
     if annotations.get(_SAFE_TO_EVICT) == "false":
         return "that say safe-to-evict=false"
-    if asked := unexamined(pod.spec):
-        return f"with {asked[0]}, so that no new place can be confirmed"
+    if unsupported := unexamined(pod.spec):
+        return f"with {unsupported[0]}, so that no new place can be confirmed"
     return _protection(record, budgets)
 
 
 def _protection(record: PodRecord, budgets: Budgets) -> str:
-    """Pods are moved one after the other, each when the one before it is back: one eviction has to be allowed."""
+    """Returns why the budgets protect the pod. Moves are sequential, so a single allowed eviction suffices."""
     keys = budgets.matching(record.name, record.namespace, record.labels)
     if len(keys) > 1:
-        # The API server's eviction takes no such pod.
+        # The eviction API refuses such a pod.
         return "with more than one PodDisruptionBudget"
     return "whose PodDisruptionBudget allows no eviction" if any(budgets.allowed(key) < 1 for key in keys) else ""

@@ -1,8 +1,8 @@
-"""The plan: how many of the wanted pods fit as it is, and the moves that make room for the others.
+"""Plans moves: how many target pods fit as it is, and the moves that make room for the remaining ones.
 
-Room is opened for one wanted pod after the other. That is the least for one of them where `search` has tried every
-set; for several it need not be, and a pod that is moved may need another to make room for it. So where the cluster is
-small every shorter plan is tried as well, and only then, or where one pod is asked for, a plan is said to be the least.
+Room is made for the target pods in turn. For a single pod the plan is the shortest if `search` has tried every set of
+pods. For several pods it need not be, and a moved pod may need another move to make room for it. So in a small cluster
+all shorter plans are tried as well; only in these two cases a plan is called the shortest.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from topowise_scheduler.defrag.search import Progress, Search
 from topowise_scheduler.kube_scheduler import Pod
 from topowise_scheduler.presentation.explain.cluster_view import ClusterView
 
-_Found = TypeVar("_Found")
+_Result = TypeVar("_Result")
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """Steps in the order in which they must be done, or `why` there are none.
+    """Steps in execution order, or `why` there are none.
 
-    `already` of the wanted pods fit as it is. `is_least`: no plan has fewer moves; else there may be one.
+    `already`: target pods that fit as it is. `is_least`: no plan has fewer moves; otherwise such a plan may exist.
     """
 
     steps: Sequence[Step]
@@ -37,23 +37,23 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def moves(self) -> int:
-        """How many pods are moved."""
+        """Returns the number of moves."""
         return sum(step.kind == "move" for step in self.steps)
 
 
 def plan(
     answers: Answers,
     view: ClusterView,
-    wanted: Pod,
+    target: Pod,
     count: int,
     movers: Sequence[Movable],
     most: int,
     *,
     progress: Progress = lambda _: None,
 ) -> Plan:
-    """The fewest moves, at most `most`, after which `count` such pods fit. Raises ParseError for one that cannot be
-    read."""
-    cluster = Cluster(answers, view, wanted, view.names)
+    """Returns the plan with the fewest moves, at most `most`, after which `count` target pods fit. Raises ParseError
+    for a pod that cannot be read."""
+    cluster = Cluster(answers, view, target, view.names)
     start = Scene(cluster)
     scene = start.fill(count)
     already = scene.arrived
@@ -61,16 +61,16 @@ def plan(
         return _planned(scene, already, is_least=True)
     by_node = _by_node(movers)
     search = Search(by_node, progress)
-    found, reached = finished(_opened(scene, search, count, most, progress))
-    moves = most + 1 if found is None else len(found.moved)
-    if found is not None and _is_least(search, moves, missing=count - already):
-        return _planned(found, already, is_least=True)
+    goal, reached = finished(_opened(scene, search, count, most, progress))
+    moves = most + 1 if goal is None else len(goal.moved)
+    if goal is not None and _is_least(search, moves, missing=count - already):
+        return _planned(goal, already, is_least=True)
     exhaustive = Exhaustive(by_node, count)
     shorter = exhaustive.find(start, moves - 1)
     if shorter is not None:
         return _planned(shorter, already, is_least=True)
-    if found is not None:
-        return _planned(found, already, is_least=exhaustive.shortest >= moves)
+    if goal is not None:
+        return _planned(goal, already, is_least=exhaustive.shortest >= moves)
     tried_all = exhaustive.shortest > most
     return Plan((), already, is_least=tried_all, why=_why(cluster, search, reached, count, most, tried_all=tried_all))
 
@@ -78,34 +78,34 @@ def plan(
 def one_more(
     answers: Answers,
     view: ClusterView,
-    wanted: Pod,
+    target: Pod,
     count: int,
     movers: Sequence[Movable],
     most: int,
     names: Sequence[str],
 ) -> Generator[None, None, Plan]:
-    """A plan for one more than fit on these nodes as it is, none if `count` do; in steps of some milliseconds."""
-    cluster = Cluster(answers, view, wanted, names)
+    """Plans room for one more pod than fit on these nodes, in steps of some milliseconds; no steps if `count` fit."""
+    cluster = Cluster(answers, view, target, names)
     scene = Scene(cluster).fill(count)
     if scene.arrived >= count:
         return Plan((), scene.arrived, is_least=True)
     yield
     search = Search(_by_node(movers), lambda _: None)
-    found = yield from search.open(scene, most)
-    if found is None:
+    goal = yield from search.open(scene, most)
+    if goal is None:
         why = _why(cluster, search, scene.arrived, count, most, tried_all=False)
         return Plan((), scene.arrived, is_least=False, why=why)
-    return Plan(found.steps, scene.arrived, is_least=_is_least(search, len(found.moved), missing=1))
+    return Plan(goal.steps, scene.arrived, is_least=_is_least(search, len(goal.moved), missing=1))
 
 
-def finished(steps: Generator[None, None, _Found]) -> _Found:
-    """What the steps come to, all done at once."""
+def finished(steps: Generator[None, None, _Result]) -> _Result:
+    """Runs all steps. Returns their result."""
     while True:
         try:
             next(steps)
         except StopIteration as end:
-            found: _Found = end.value
-            return found
+            result: _Result = end.value
+            return result
 
 
 def _planned(scene: Scene, already: int, *, is_least: bool) -> Plan:
@@ -115,39 +115,42 @@ def _planned(scene: Scene, already: int, *, is_least: bool) -> Plan:
 def _opened(
     scene: Scene, search: Search, count: int, most: int, progress: Progress
 ) -> Generator[None, None, tuple[Scene | None, int]]:
-    """The scene with all wanted pods, None if some find no room; and how many do."""
+    """Returns the scene with all target pods, None if some do not fit, and the number of pods that fit."""
     while scene.arrived < count:
         opened = yield from search.open(scene, most - len(scene.moved))
         if opened is None:
             return None, scene.arrived
-        # What was moved may have made room for more than one.
+        # The moves may have made room for several pods.
         scene = opened.fill(count)
         progress(f"room for {scene.arrived} of {count} with {len(scene.moved)} moves")
     return scene, scene.arrived
 
 
 def _is_least(search: Search, moves: int, *, missing: int) -> bool:
-    """Nobody can make room for a pod with fewer moves than pods must leave its node; with one move more than that,
-    pods could also make room for each other, so that such a plan is no longer than another."""
+    """Returns whether no plan has fewer moves.
+
+    At least `fewest_leaving` pods must leave a node. A plan that also moves pods to make room for moved pods has at
+    least one move more, so a plan of that many moves is a shortest plan too.
+    """
     fewest = search.fewest_leaving
     return moves == 1 or (missing == 1 and search.tried_all and fewest is not None and moves <= fewest + 1)
 
 
 def _by_node(movers: Sequence[Movable]) -> Mapping[str, Sequence[Movable]]:
-    found: dict[str, list[Movable]] = {}
+    by_node: dict[str, list[Movable]] = {}
     for mover in movers:
-        found.setdefault(mover.record.node, []).append(mover)
-    return found
+        by_node.setdefault(mover.record.node, []).append(mover)
+    return by_node
 
 
 def _why(cluster: Cluster, search: Search, reached: int, count: int, most: int, *, tried_all: bool) -> str:
     so_far = f"room for {reached} of {count}: " if reached else ""
-    if not cluster.homes(cluster.wanted, cluster.asked.record).thinkable:
-        return f"{so_far}no node would take such a pod whatever left it"
+    if not cluster.candidates(cluster.target, cluster.question.record).possible:
+        return f"{so_far}no node would take such a pod, whatever pods left it"
     moves = f"{most} move{'' if most == 1 else 's'}"
     if search.fewest_leaving is not None:
-        reason = "those whose leaving would make room fit on no other node"
+        reason = "the pods whose leaving would make room fit on no other node"
     else:
-        reason = "on no node would it make room if pods that may be moved left"
+        reason = "no node would have room if all movable pods left it"
     certain = "" if tried_all or search.tried_all else "; not every plan was tried"
     return f"{so_far}with up to {moves} there is no more: {reason}{certain}"

@@ -1,7 +1,7 @@
-"""The cluster while pods are moved about in it: its nodes on copies, and who would take whom.
+"""The cluster after some steps of a plan, on copies of node states.
 
-Every step is asked of the model, in all possible placements of the node, and of kube-scheduler's own filters; a scene
-never changes, a step makes another.
+Every step is checked by the model, in all possible placements of the node, and by kube-scheduler's own filters. A scene
+never changes; each step makes a new scene.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from topowise_scheduler.presentation.explain import numa_placement
 from topowise_scheduler.presentation.explain.cluster_view import ClusterView
 from topowise_scheduler.presentation.explain.numa_placement import Placed
 
-# Less than anybody's: whoever is nominated to a node stands in the way.
-_LEAST_PRIORITY: Final = -(1 << 31)
-_WANTED: Final = "\0wanted/"
+# Lower than every pod's priority, so that all nominated pods count.
+_LOWEST_PRIORITY: Final = -(1 << 31)
+_TARGET: Final = "\0target/"
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 class Step(msgspec.Struct, frozen=True):
-    """A pod is moved, or one of those that room is made for comes; and where its containers will lie."""
+    """A pod is moved, or a target pod is placed; and the predicted placement of its containers."""
 
     kind: Literal["move", "new"]
     pod: str
     node: str
     containers: Mapping[str, Placed]
     origin: str = ""
-    """The node that it leaves."""
+    """The node that a moved pod leaves."""
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One NUMA node of a node that the steps change: what it can give out in all, before the steps and after them. CPUs
-    are whole ones."""
+    """A NUMA node that the steps change: its total amounts, and the free amounts before and after the steps. CPUs are
+    whole CPUs."""
 
     node: str
     numa: int
@@ -53,127 +53,133 @@ class Change(msgspec.Struct, frozen=True):
     after: Amounts
 
 
-class Homes(msgspec.Struct, frozen=True):
-    """Where pods of one kind may go: `open` take one as they are, the best first; `thinkable` if they had room."""
+class Candidates(msgspec.Struct, frozen=True):
+    """Nodes for pods of a class: `open` nodes take a pod as they are, the best first; `possible` nodes after moves."""
 
     open: Sequence[str]
-    thinkable: Sequence[str]
-    thinkable_set: frozenset[str]
+    possible: Sequence[str]
+    possible_set: frozenset[str]
 
 
 class Cluster:
-    """What is asked about the cluster as it is; answers are kept."""
+    """The cluster before the first step; caches its answers."""
 
-    def __init__(self, answers: Answers, view: ClusterView, wanted: Pod, names: Sequence[str]) -> None:
+    def __init__(self, answers: Answers, view: ClusterView, target: Pod, names: Sequence[str]) -> None:
         self.answers = answers
         self.view = view
         self.names = [name for name in names if view.precision(name)]
-        self.asked: Question = answers.question(wanted, self.names, is_simulation=True)
-        if self.asked.record.is_too_large:
-            raise ParseError("pod", wanted.metadata.name, self.asked.record.problem)
-        self.wanted = wanted
-        record = msgspec.structs.replace(self.asked.record, priority=_LEAST_PRIORITY)
-        self._anybody = msgspec.structs.replace(self.asked, record=record)
+        self.question: Question = answers.question(target, self.names, is_simulation=True)
+        if self.question.record.is_too_large:
+            raise ParseError("pod", target.metadata.name, self.question.record.problem)
+        self.target = target
+        record = msgspec.structs.replace(self.question.record, priority=_LOWEST_PRIORITY)
+        self._lowest_priority = msgspec.structs.replace(self.question, record=record)
         self._states: dict[str, tuple[Kubelet, ...]] = {}
-        self._homes: dict[bytes, Homes] = {}
+        self._candidates: dict[bytes, Candidates] = {}
 
     def states(self, name: str) -> tuple[Kubelet, ...]:
-        """The node as it may be now; not to be changed."""
-        found = self._states.get(name)
-        if found is None:
-            found = self._states[name] = tuple(self.answers.states_for(self._anybody, name))
-        return found
+        """Returns the possible states of a node, which the caller must not change."""
+        states = self._states.get(name)
+        if states is None:
+            states = self._states[name] = tuple(self.answers.states_for(self._lowest_priority, name))
+        return states
 
-    def homes(self, pod: Pod, record: PodRecord) -> Homes:
-        """Where pods like this one may go now."""
-        # Names of volumes are another in each pod; what is in them keeps a pod from being moved.
+    def candidates(self, pod: Pod, record: PodRecord) -> Candidates:
+        """Returns the candidate nodes for pods like this pod."""
+        # Volume names differ from pod to pod. Volumes that matter exclude a pod from being moved.
         spec = msgspec.structs.replace(pod.spec, volumes=None)
         key = _encode((spec, str(record.demand), record.wishes))
-        found = self._homes.get(key)
-        if found is None:
-            found = self._homes[key] = self._find_homes(pod)
-        return found
+        candidates = self._candidates.get(key)
+        if candidates is None:
+            candidates = self._candidates[key] = self._find_candidates(pod)
+        return candidates
 
-    def _find_homes(self, pod: Pod) -> Homes:
-        asked = self.answers.question(pod, self.names, is_simulation=True)
-        verdicts = self.answers.verdicts(asked)
+    def _find_candidates(self, pod: Pod) -> Candidates:
+        question = self.answers.question(pod, self.names, is_simulation=True)
+        verdicts = self.answers.verdicts(question)
         against = self.view.against(pod, self.names)
-        thinkable = np.array([one is None or one.verdict == "not now" for one in against.values()], np.bool_)
-        thinkable &= verdicts.outcomes != Outcome.UNRESOLVABLE
-        is_open = thinkable & (verdicts.outcomes == Outcome.FITS)
-        is_open &= np.array([one is None for one in against.values()], np.bool_)
-        order = np.argsort(-self.answers.scores(asked), kind="stable")
-        names = [self.names[at] for at in order[thinkable[order]].tolist()]
-        return Homes([self.names[at] for at in order[is_open[order]].tolist()], names, frozenset(names))
+        possible = np.array([refusal is None or refusal.verdict == "not now" for refusal in against.values()], np.bool_)
+        possible &= verdicts.outcomes != Outcome.UNRESOLVABLE
+        is_open = possible & (verdicts.outcomes == Outcome.FITS)
+        is_open &= np.array([refusal is None for refusal in against.values()], np.bool_)
+        order = np.argsort(-self.answers.scores(question), kind="stable")
+        names = [self.names[at] for at in order[possible[order]].tolist()]
+        return Candidates([self.names[at] for at in order[is_open[order]].tolist()], names, frozenset(names))
 
 
 class Scene:
-    """The cluster after some steps."""
+    """The cluster after some steps; new steps return new scenes."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.steps: tuple[Step, ...] = ()
-        # Of nodes that steps have changed: their states, and what is requested there beside what was.
+        # Nodes that the steps have changed: their states, and the change of their summed requests.
         self.changed: dict[str, tuple[Kubelet, ...]] = {}
         self._requested: dict[str, Amounts] = {}
         self.moved: Mapping[str, str] = {}
-        """The node of each pod that was moved, by uid."""
+        """The node of each moved pod, by UID."""
         self.arrived = 0
-        """How many of the wanted pods are there."""
+        """Number of placed target pods."""
 
     def states(self, name: str) -> tuple[Kubelet, ...]:
-        """A node as it may be now."""
+        """Returns the possible states of a node."""
         return self.changed.get(name) or self.cluster.states(name)
 
-    def homes(self, mover: Movable) -> Iterator[str]:
-        """The nodes that may take a pod, the most suitable first; nodes that have changed are asked anew."""
-        homes = self.cluster.homes(mover.pod, mover.record)
-        yield from homes.open
-        is_open = set(homes.open)
-        yield from (name for name in homes.thinkable if name in self.changed and name not in is_open)
+    def candidates(self, mover: Movable) -> Iterator[str]:
+        """Yields the nodes that may take a pod, the best first, then possible nodes that the steps have changed."""
+        candidates = self.cluster.candidates(mover.pod, mover.record)
+        yield from candidates.open
+        is_open = set(candidates.open)
+        yield from (name for name in candidates.possible if name in self.changed and name not in is_open)
 
     def move(self, mover: Movable, origin: str, name: str) -> Scene | None:
-        """The pod is made anew on another node, and then gone from the one where it was; None if it is refused."""
+        """Places the replacement of a pod on another node, then removes the pod. Returns None if it is refused."""
         record = msgspec.structs.replace(mover.record, node="")
-        taken = self._admitted(name, record, mover.pod)
-        if taken is None:
+        states = self._admitted(name, record, mover.pod)
+        if states is None:
             return None
-        after = self._with(name, taken, record, 1)
+        after = self._with(name, states, record, 1)
         left = tuple([_without(state, record.uid) for state in after.states(origin)])
         after = after._with(origin, left, record, -1)
         after.moved = {**self.moved, record.uid: name}
-        after.steps = (*self.steps, Step("move", mover.name, name, self._lies(taken[0], record.uid, name), origin))
+        after.steps = (
+            *self.steps,
+            Step("move", mover.name, name, self._placement_of(states[0], record.uid, name), origin),
+        )
         return after
 
     def place(self, name: str) -> Scene | None:
-        """One of the wanted pods comes to a node; None if it is refused."""
-        wanted = self.cluster.wanted
-        record = msgspec.structs.replace(self.cluster.asked.record, uid=f"{_WANTED}{self.arrived}")
-        taken = self._admitted(name, record, wanted)
-        if taken is None:
+        """Places a target pod on a node. Returns None if the node refuses it."""
+        target = self.cluster.target
+        record = msgspec.structs.replace(self.cluster.question.record, uid=f"{_TARGET}{self.arrived}")
+        states = self._admitted(name, record, target)
+        if states is None:
             return None
-        after = self._with(name, taken, record, 1)
+        after = self._with(name, states, record, 1)
         after.arrived += 1
         text = f"{record.namespace}/{record.name}"
-        after.steps = (*self.steps, Step("new", text, name, self._lies(taken[0], record.uid, name)))
+        after.steps = (*self.steps, Step("new", text, name, self._placement_of(states[0], record.uid, name)))
         return after
 
     def fill(self, count: int) -> Scene:
-        """As many of the wanted pods as fit now, up to this number, on the most suitable nodes."""
+        """Places as many target pods as fit, up to this number, on the best nodes."""
         scene = self
-        for name in self.wanted_homes():
+        for name in self.target_nodes():
             while scene.arrived < count and (after := scene.place(name)) is not None:
                 scene = after
         return scene
 
-    def wanted_homes(self) -> Sequence[str]:
-        """Where the wanted pods may fit as it is now."""
-        homes = self.cluster.homes(self.cluster.wanted, self.cluster.asked.record)
-        is_open = set(homes.open)
-        return [*homes.open, *(name for name in homes.thinkable if name in self.changed and name not in is_open)]
+    def target_nodes(self) -> Sequence[str]:
+        """Returns the nodes on which target pods may fit now."""
+        candidates = self.cluster.candidates(self.cluster.target, self.cluster.question.record)
+        is_open = set(candidates.open)
+        return [
+            *candidates.open,
+            *(name for name in candidates.possible if name in self.changed and name not in is_open),
+        ]
 
     def changes(self) -> Iterator[Change]:
-        """What the steps have changed, as it is predicted."""
+        """Yields the predicted changes of NUMA nodes."""
         for name, states in sorted(self.changed.items()):
             before, after = self.cluster.states(name)[0], states[0]
             empty = before.fork()
@@ -184,16 +190,16 @@ class Scene:
                 yield Change(name, numa, *amounts)
 
     def has_sums(self, pod: Pod, name: str, leaving: Sequence[Amounts] = ()) -> bool:
-        """Whether what pods request leaves room for this one on a node, as kube-scheduler counts, once some left."""
+        """Returns whether the summed requests leave room for the pod, as kube-scheduler sums, after some pods left."""
         change = dict(self._requested.get(name, {}))
         for requests in leaving:
             _add(change, requests, -1)
         return not self.cluster.view.lacks(pod, name, change)
 
     def are_near(self, record: PodRecord, name: str, states: Iterable[Kubelet]) -> bool:
-        """Whether the devices of a node in these states would be as near each other as the pod requires."""
-        # Of those that the steps have brought nobody knows which devices they would have.
-        brought = [*self.moved, *(f"{_WANTED}{number}" for number in range(self.arrived))]
+        """Returns whether the devices of a node in these states would be as near each other as the pod requires."""
+        # The devices of pods that the steps have placed are unknown.
+        brought = [*self.moved, *(f"{_TARGET}{number}" for number in range(self.arrived))]
         return not self.cluster.answers.affinity_refusal(record, name, states, brought)
 
     def _admitted(self, name: str, record: PodRecord, pod: Pod) -> tuple[Kubelet, ...] | None:
@@ -214,7 +220,7 @@ class Scene:
         after._requested = {**self._requested, name: requested}
         return after
 
-    def _lies(self, state: Kubelet, uid: str, name: str) -> dict[str, Placed]:
+    def _placement_of(self, state: Kubelet, uid: str, name: str) -> dict[str, Placed]:
         return numa_placement.of(state, uid, is_exact=self.cluster.view.precision(name) == "exact")
 
 

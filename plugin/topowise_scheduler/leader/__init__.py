@@ -1,1 +1,1 @@
-"""What one replica alone does to the cluster, unasked: pods are tried again, told what they wait for, or make room."""
+"""Controllers of the leader: they requeue pods, tell pods what they wait for, nominate, and make room by evictions."""

@@ -1,9 +1,10 @@
-"""Whom to evict for a pod that waits for its alignment alone, and on which node.
+"""Chooses the victims, and their node, for a pod that waits only because no NUMA placement is free.
 
-kube-scheduler has called such a pod unschedulable, and has nothing against some node itself: in sum there is room, but
-not on the NUMA nodes where it would have to be. Up to 1.37 kube-scheduler evicts nobody then, as that helps its own
-plug-ins nothing. Chosen are the least harmful victims of all such nodes in kube-scheduler's own order; nobody whose
-eviction violates a budget, and nobody for a pod of which we cannot tell that it would come to the node.
+kube-scheduler reports such a pod as unschedulable although its own filters pass some node: the node has enough in
+total, but not on the NUMA nodes that the pod needs. kube-scheduler up to 1.37 evicts no pod then, because an eviction
+changes nothing for its own plug-ins. Of all such nodes the victims with the least harm are chosen, in the order of
+kube-scheduler. No victim's eviction violates a disruption budget. No pod is evicted for a pod that might not come to
+the node for reasons that this service does not check.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ from topowise_scheduler.kubelet.trial import trial
 from topowise_scheduler.preemption import Budgets
 from topowise_scheduler.presentation.explain.cluster_view import ClusterView
 
-# A busy node takes some 100 ms; those that are left come another time.
+# Seconds for one choice. A busy node takes some 100 ms; the remaining nodes come in a later choice.
 _BUDGET_S: Final = 1.0
 _PRIORITY_SHIFT: Final = 1 << 31
 
 
 class Victims(msgspec.Struct, frozen=True):
-    """The node on which a pod fits once these have left, the most important first."""
+    """A node, and the pods after whose eviction the waiting pod fits there, the most important first."""
 
     node: str
     pods: tuple[PodRecord, ...]
 
 
 class _Harm(NamedTuple):
-    """What kube-scheduler compares of nodes, in its order (pickOneNodeForPreemption); no budget is ever violated."""
+    """What kube-scheduler compares, in its order (pickOneNodeForPreemption). Violated budgets are always 0 here."""
 
     highest_priority: int
     priorities: int
@@ -47,7 +48,7 @@ class _Harm(NamedTuple):
 
 
 class AlignmentPreemption:
-    """Chooses. Nothing is changed by it."""
+    """Chooses victims; changes nothing."""
 
     def __init__(self, ledger: Ledger, answers: Answers, view: ClusterView, budgets: Budgets) -> None:
         self._ledger = ledger
@@ -56,98 +57,100 @@ class AlignmentPreemption:
         self._budgets = budgets
         self._portions = Portions(_BUDGET_S)
 
-    async def choose(self, pod: Pod, most: int, spared: Collection[str]) -> Victims | None:
-        """At most `most` victims, none of these `spared` uids. None if the pod needs none, or none help.
+    async def choose(self, pod: Pod, max_victims: int, spared: Collection[str]) -> Victims | None:
+        """Returns at most `max_victims` victims, none of the `spared` UIDs; None if the pod needs none or none help.
 
         Raises ParseError for a pod that cannot be read.
         """
         if not may_preempt(pod):
             return None
         best: tuple[_Harm, Victims] | None = None
-        asked, names = await self._candidates(pod)
+        question, names = await self._candidates(pod)
         for name in self._portions.of(names):
-            found = self._on(asked, name, most, spared)
+            victims = self._on(question, name, max_victims, spared)
             await asyncio.sleep(0)
-            if found is None:
+            if victims is None:
                 continue
-            if not found.pods:
-                # There is room by now; it is requeued for that.
+            if not victims.pods:
+                # The pod fits by now, so the requeuer handles it.
                 return None
-            harm = _harm(found)
-            if best is None or harm < best[0] or (harm == best[0] and _since(found) > _since(best[1])):
-                best = harm, found
+            harm = _harm_of(victims)
+            if best is None or harm < best[0] or (harm == best[0] and _first_start(victims) > _first_start(best[1])):
+                best = harm, victims
         return None if best is None else best[1]
 
-    def still_needs(self, pod: Pod, node: str, gone: Collection[str], rest: Collection[str]) -> bool:
-        """Whether the pod does not fit there now that some are gone, and would without the rest."""
-        asked = self._answers.question(pod, [node], is_simulation=True)
-        record = asked.record
+    def still_needs(self, pod: Pod, node: str, evicted: Collection[str], remaining: Collection[str]) -> bool:
+        """Returns whether the pod does not fit after the evictions so far, and would fit after the remaining ones."""
+        question = self._answers.question(pod, [node], is_simulation=True)
+        record = question.record
         if self._view.against(pod, [node])[node] is not None:
             return False
         needs = False
-        for state in self._answers.states_for(asked, node):
-            for uid in gone:
+        for state in self._answers.states_for(question, node):
+            for uid in evicted:
                 state.remove(uid)
             needs |= not trial(state, record.view(state)).admission.admitted
-            for uid in rest:
+            for uid in remaining:
                 state.remove(uid)
             if not trial(state, record.view(state)).admission.admitted:
                 return False
-        return needs and not self._answers.is_in_vain(asked, node, (*gone, *rest))
+        return needs and not self._answers.is_in_vain(question, node, (*evicted, *remaining))
 
     async def _candidates(self, pod: Pod) -> tuple[Question, list[str]]:
-        """The nodes that only lack alignment; none if a node takes the pod as it is."""
-        asked = self._answers.question(pod, self._view.names, is_simulation=True)
-        await sliced(self._answers.steps(asked))
-        asked = self._answers.renewed(asked)
-        verdicts = self._answers.verdicts(asked)
-        fits = {name: not text for name, text in self._thinkable(asked.names, verdicts)}
+        """Returns the question, and the nodes that lack only alignment; no nodes if a node takes the pod as it is."""
+        question = self._answers.question(pod, self._view.names, is_simulation=True)
+        await sliced(self._answers.steps(question))
+        question = self._answers.renewed(question)
+        verdicts = self._answers.verdicts(question)
+        fits = {name: not text for name, text in self._preemptable(question.names, verdicts)}
         opposing = await collected(self._view.opposing(pod, list(fits)))
-        found = [name for name, refusal in opposing if refusal is None]
-        return asked, [] if any(fits[name] for name in found) else found
+        names = [name for name, refusal in opposing if refusal is None]
+        return question, [] if any(fits[name] for name in names) else names
 
-    def _thinkable(self, names: Sequence[str], verdicts: Verdicts) -> Iterator[tuple[str, str]]:
-        """Nodes that take the pod, or would without others, and why they do not."""
+    def _preemptable(self, names: Sequence[str], verdicts: Verdicts) -> Iterator[tuple[str, str]]:
+        """Yields the nodes that take the pod as it is or after evictions, and why they refuse it now."""
         for at in np.flatnonzero(verdicts.outcomes != Outcome.UNRESOLVABLE).tolist():
             if (text := verdicts.text(at)) != refusals.UNCERTAIN:
                 yield names[at], text
 
-    def _on(self, asked: Question, name: str, most: int, spared: Collection[str]) -> Victims | None:
-        states = self._answers.states_for(asked, name)
+    def _on(self, question: Question, name: str, max_victims: int, spared: Collection[str]) -> Victims | None:
+        states = self._answers.states_for(question, name)
         state = next(states, None)
         if state is None:
             return None
-        record = asked.record
-        pods = {one.uid: one for one in self._ledger.pods_on(name) if one.uid not in spared}
+        record = question.record
+        pods = {pod.uid: pod for pod in self._ledger.pods_on(name) if pod.uid not in spared}
         choice = preemption.choose_for_all(
             state, states, record.view, record.priority, pods.values(), (), self._budgets
         )
-        if choice is None or choice.violations or len(choice.victims) > most:
+        if choice is None or choice.violations or len(choice.victims) > max_victims:
             return None
-        if self._answers.is_in_vain(asked, name, choice.victims):
+        if self._answers.is_in_vain(question, name, choice.victims):
             return None
         victims = tuple([pods[uid] for uid in choice.victims])
-        # The eviction API takes no pod of two budgets.
-        is_free = all(len(self._budgets.matching(one.name, one.namespace, one.labels)) < 2 for one in victims)
+        # The eviction API refuses a pod with two budgets.
+        is_free = all(len(self._budgets.matching(pod.name, pod.namespace, pod.labels)) < 2 for pod in victims)
         return Victims(name, victims) if is_free else None
 
 
 def may_preempt(pod: Pod) -> bool:
-    """Whether a pod that waits may have others evicted for it, and nothing keeps it from coming that we cannot see."""
+    """Returns whether a waiting pod may preempt, and has no requirement that this service does not check."""
     if pod.spec.preemptionPolicy == "Never" or pod.spec.nodeName or pod.metadata.deletionTimestamp:
         return False
     if kube_scheduler.unexamined(pod.spec):
         return False
     conditions = (pod.status.conditions if pod.status is not None else None) or ()
     return any(
-        one.type == "PodScheduled" and one.status == "False" and one.reason == "Unschedulable" for one in conditions
+        condition.type == "PodScheduled" and condition.status == "False" and condition.reason == "Unschedulable"
+        for condition in conditions
     )
 
 
-def _harm(found: Victims) -> _Harm:
-    return _Harm(found.pods[0].priority, sum(one.priority + _PRIORITY_SHIFT for one in found.pods), len(found.pods))
+def _harm_of(victims: Victims) -> _Harm:
+    priorities = [pod.priority for pod in victims.pods]
+    return _Harm(priorities[0], sum(priority + _PRIORITY_SHIFT for priority in priorities), len(priorities))
 
 
-def _since(found: Victims) -> str:
-    """When the first of the most important victims started: the later, the less is lost."""
-    return min(one.started for one in found.pods if one.priority == found.pods[0].priority)
+def _first_start(victims: Victims) -> str:
+    """Returns the earliest start of the most important victims: the later it is, the less work is lost."""
+    return min(pod.started for pod in victims.pods if pod.priority == victims.pods[0].priority)

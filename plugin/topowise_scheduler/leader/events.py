@@ -12,13 +12,13 @@ from topowise.kube import paths
 from topowise.kube.api import Api
 from topowise.text import escaped
 from topowise_scheduler.cluster.pods.records import PodRecord
-from topowise_scheduler.leader import chore
+from topowise_scheduler.leader import controller
 
 _REPORTER: Final = "topowise-scheduler"
-# What the API server takes at the most.
+# The API server refuses longer notes.
 _LONGEST_NOTE: Final = 1000
 _LONGEST_NAME: Final = 200
-# Of events about objects without a namespace.
+# Namespace of events about cluster-scoped objects.
 _DEFAULT_NAMESPACE: Final = "default"
 
 
@@ -38,7 +38,7 @@ async def post(
 
 async def post_about_node(api: Api, name: str, reason: str, note: str, *, action: str) -> None:
     """Posts a warning about a Node. Raises ApiError."""
-    # kubectl looks for events by the name in place of a UID as well, as kubelets write them.
+    # Kubelets write the name of a Node as its UID, and kubectl finds events about a Node by that.
     regarding = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": name}
     await _post(api, _DEFAULT_NAMESPACE, regarding, reason, note, kind="Warning", action=action)
 
@@ -56,7 +56,7 @@ async def _post(
     now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
     name = regarding["name"][:_LONGEST_NAME].rstrip(".-")
     event = {
-        # The API server takes no generateName that ends with a dot, as names of events have one before what is random.
+        # The API server refuses a generateName that ends with a dot, which precedes the suffix of event names.
         "metadata": {"name": f"{name}.{secrets.token_hex(8)}", "namespace": namespace},
         "eventTime": now,
         "reportingController": f"topowise.io/{_REPORTER}",
@@ -68,4 +68,4 @@ async def _post(
         "regarding": regarding,
     }
     path = paths.path("/apis/events.k8s.io/v1/namespaces", namespace, "events")
-    await api.request("POST", path, body=msgspec.json.encode(event), timeout=chore.REQUEST_TIMEOUT_S)
+    await api.request("POST", path, body=msgspec.json.encode(event), timeout=controller.REQUEST_TIMEOUT_S)

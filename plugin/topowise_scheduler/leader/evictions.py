@@ -1,4 +1,4 @@
-"""Evictions by policy/v1, which respects budgets and gives a pod its time to end."""
+"""Evictions by policy/v1, which respects disruption budgets and the termination grace period."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from topowise.errors import ApiError
 from topowise.kube import paths
 from topowise.kube.api import Api
 from topowise_scheduler.cluster.pods.records import PodRecord
-from topowise_scheduler.leader import chore
+from topowise_scheduler.leader import controller
 
 
 async def evict(api: Api, victim: PodRecord, *, is_dry: bool = False) -> bool:
-    """False if it is not the pod that we know, or a budget is against it. Raises ApiError for anything else."""
+    """Evicts a pod. Returns False if the pod is gone or a budget refuses. Raises ApiError for any other failure."""
     body = {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
@@ -26,7 +26,7 @@ async def evict(api: Api, victim: PodRecord, *, is_dry: bool = False) -> bool:
             path,
             query={"dryRun": "All"} if is_dry else {},
             body=msgspec.json.encode(body),
-            timeout=chore.REQUEST_TIMEOUT_S,
+            timeout=controller.REQUEST_TIMEOUT_S,
         )
     except ApiError as exc:
         if exc.status not in (404, 409, 429):

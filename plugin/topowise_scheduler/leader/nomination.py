@@ -1,9 +1,9 @@
-"""The write of `status.nominatedNodeName`, by which kube-scheduler keeps the room of a node for a pod.
+"""Writes `status.nominatedNodeName`, by which kube-scheduler reserves resources of a node for a pod.
 
-Several write it: kube-scheduler while it evicts, the preemptor while it does, and the nominator ahead of both. Each
-leaves what it has not written itself. So a write names the version of the pod that it was decided on, and an annotation
-beside it is there exactly if it was the nominator: `managedFields` would tell too, but every pod of the cluster would
-have to be decoded with them. A status patch may change annotations.
+The field has three writers: kube-scheduler and the preemptor while they evict, and the nominator before both. Each
+writer leaves the values of the other writers alone. So a write names the resourceVersion that it was decided on, and an
+annotation marks the nominations of the nominator. `managedFields` would show the writer too, but then they would have
+to be decoded for every pod. A status patch may change annotations.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from topowise.errors import ApiError
 from topowise.kube import paths
 from topowise.kube.api import MERGE_PATCH, Api
 from topowise_scheduler.cluster.pods.records import NOMINATED_ANNOTATION, PodRecord
-from topowise_scheduler.leader import chore
+from topowise_scheduler.leader import controller
 
-# Of another version, gone, or another one of its name (client-go, PodControllerRefManager.ReleasePod).
+# Another version, deleted, or a new pod of the name (client-go, PodControllerRefManager.ReleasePod).
 _CHANGED: Final = (404, 409, 422)
 
 
 async def nominate(api: Api, record: PodRecord, node: str, *, version: str, ahead: bool = False) -> bool:
-    """Keep the room of a node for a pod, or of none (""); `ahead` of kube-scheduler's first try.
+    """Nominates a pod for a node, or for none (""); `ahead` of kube-scheduler's first attempt.
 
-    False if the pod is not of this version any more. Raises ApiError.
+    Returns False if the pod has another version by now. Raises ApiError.
     """
     metadata = {
         "uid": record.uid,
@@ -39,7 +39,7 @@ async def nominate(api: Api, record: PodRecord, node: str, *, version: str, ahea
             paths.pod(record.namespace, record.name, "status"),
             body=msgspec.json.encode(body),
             content_type=MERGE_PATCH,
-            timeout=chore.REQUEST_TIMEOUT_S,
+            timeout=controller.REQUEST_TIMEOUT_S,
         )
     except ApiError as exc:
         if exc.status not in _CHANGED:

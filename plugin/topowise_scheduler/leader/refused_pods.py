@@ -1,8 +1,8 @@
-"""Pods that a kubelet has refused for their alignment are cleared up, if somebody makes them anew.
+"""Deletes pods that a kubelet has refused for their alignment, if a controller replaces them.
 
-Such a pod has failed and stays so; its controller has made another. They say nothing that the refusal's metric and its
-quarantine do not, and a controller whose pods are refused again and again fills its namespace with them. Each is
-deleted after an event has told of it: of the node, of the kubelet's words, and that it was deleted.
+Such a pod has failed for good, and its controller has created another pod. The refusal's metric and quarantine already
+have its information. A controller whose pods are refused again and again fills its namespace with failed pods. An event
+first records the node, the message of the kubelet, and the deletion.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from topowise.kube import paths
 from topowise.kube.api import Api
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.pods.records import TOPOLOGY_AFFINITY_ERROR, PodRecord
-from topowise_scheduler.leader import chore, events
+from topowise_scheduler.leader import controller, events
 
 _INTERVAL_S: Final = 1.0
 
@@ -29,33 +29,33 @@ class RefusedPods:
     def __init__(self, api: Api, ledger: Ledger) -> None:
         self._api = api
         self._ledger = ledger
-        # Those that nobody would make anew stay, and those that a finalizer keeps; by uid.
-        self._kept: set[str] = set()
+        # UIDs of pods without a controller and of pods that a finalizer holds.
+        self._ignored: set[str] = set()
 
     async def run(self) -> None:
-        """Until cancelled."""
-        await chore.run("clear up a refused pod", self.due, self._clear_up, interval=_INTERVAL_S)
+        """Deletes pods until cancelled."""
+        await controller.run("clear up a refused pod", self.due, self._clear_up, interval=_INTERVAL_S)
 
     def due(self) -> Mapping[str, PodRecord]:
-        """The pods by uid."""
+        """Returns the pods to delete, by UID."""
         refused = self._ledger.refused
-        self._kept &= refused.keys()
+        self._ignored &= refused.keys()
         return {
             uid: record
             for uid, record in refused.items()
-            if uid not in self._kept and record.refusal == TOPOLOGY_AFFINITY_ERROR
+            if uid not in self._ignored and record.refusal == TOPOLOGY_AFFINITY_ERROR
         }
 
     async def _clear_up(self, record: PodRecord) -> None:
         path = paths.pod(record.namespace, record.name)
         try:
-            pod: dict[str, Any] = json.loads(await self._api.request("GET", path, timeout=chore.REQUEST_TIMEOUT_S))
+            pod: dict[str, Any] = json.loads(await self._api.request("GET", path, timeout=controller.REQUEST_TIMEOUT_S))
             metadata, status = pod["metadata"], pod.get("status") or {}
             if metadata.get("uid") != record.uid or status.get("reason") != TOPOLOGY_AFFINITY_ERROR:
                 return
             is_ending = "deletionTimestamp" in metadata
             if is_ending or not any(owner.get("controller") for owner in metadata.get("ownerReferences") or ()):
-                self._kept.add(record.uid)
+                self._ignored.add(record.uid)
                 return
             note = (
                 f"The kubelet of {record.node} refused the pod ({status.get('message') or record.refusal}). Its "
@@ -63,9 +63,11 @@ class RefusedPods:
             )
             await events.post(self._api, record, "RefusedPodDeleted", note, kind="Warning", action="Delete")
             options = {"preconditions": {"uid": record.uid}}
-            await self._api.request("DELETE", path, body=msgspec.json.encode(options), timeout=chore.REQUEST_TIMEOUT_S)
+            await self._api.request(
+                "DELETE", path, body=msgspec.json.encode(options), timeout=controller.REQUEST_TIMEOUT_S
+            )
         except ApiError as exc:
-            # Gone, or another of its name is there.
+            # Deleted, or a new pod of the name exists.
             if exc.status not in (404, 409):
                 raise
             return

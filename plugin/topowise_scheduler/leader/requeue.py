@@ -1,10 +1,10 @@
-"""Requeueing pods that were refused for want of NUMA room when there is some.
+"""Requeues pods that were refused for lack of NUMA capacity once a node has that capacity.
 
-kube-scheduler tries a pod that an extender has refused again on events of pods and nodes, not on those of NRTs; in a
-quiet cluster such a pod sleeps five minutes beside a free node. An annotation on the pod is an event of that pod, and
-requeues nobody else. A pod is requeued when a node has improved on which we would say yes to it, as many at a time as
-there are such nodes. What else kube-scheduler may have against the node we do not know, so a pod that was requeued in
-vain is left alone for a second, then for two, up to five minutes.
+kube-scheduler retries a pod that an extender has refused on events of pods and nodes, and not on events of NRTs. In a
+quiet cluster such a pod waits five minutes beside a free node. An annotation on the pod is an event of that pod and
+requeues no other pod. A pod is requeued when a node that would take the pod has improved, at most a pod for each such
+node. kube-scheduler may have other reasons against the node, so the pause after a requeue in vain doubles from a second
+up to five minutes.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from topowise_scheduler.policy_annotations import Demand
 log = logging.getLogger(__name__)
 
 REQUEUED_ANNOTATION: Final = "topowise.io/requeued"
-# Groups of like pods tried in one tick: some milliseconds of work. The others come in the next ones.
+# Groups of a tick: some milliseconds of work. The remaining groups come in the next ticks.
 _MAX_GROUPS: Final = 64
-# From kube-scheduler's question to the event that tells that the pod waits: its status has to be written first.
+# From kube-scheduler's request to the event that shows the refused pod: its status is written in between.
 _RECENT_S: Final = 10.0
 _TIMEOUT_S: Final = 5.0
 _SHORTEST_S: Final = 0.01
@@ -45,7 +45,7 @@ _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 300.0
 
 Fits = Callable[[PodRecord, Sequence[str]], NDArray[np.bool_]]
-"""Whether a pod would be let onto each of these nodes (Answers.fits)."""
+"""Returns whether a pod fits on each of these nodes (Answers.fits)."""
 
 
 class _Requeued(msgspec.Struct, frozen=True):
@@ -58,12 +58,12 @@ class _Requeued(msgspec.Struct, frozen=True):
 
 _NEVER: Final = _Requeued(0, float("-inf"), _FIRST_PAUSE_S)
 _Key = tuple[bytes, int, Demand, tuple[AffinityTerm, ...]]
-"""Pods of the same shape, priority and demand: what is true of one is true of all."""
+"""Shape, priority, demand and affinity terms: pods of equal keys fit on the same nodes."""
 _Groups = dict[_Key, list[PodRecord]]
 
 
 class Requeuer:
-    """`interval` is seconds between two ticks, `per_second` the most pods that are requeued in a second.
+    """`interval` is the time between two ticks in seconds, `per_second` the most requeued pods per second.
 
     `prepare` does in steps what `fits` would take long for.
     """
@@ -88,17 +88,17 @@ class Requeuer:
         self._clock = clock
         self._allowance = self._most
         self._tick = 0
-        # The nodes that have improved, with the tick in which that was found, for as long as it may be of use.
+        # Nodes that have improved, with the tick of it, while they may be of use.
         self._open: dict[str, int] = {}
-        # The tick and the time (seconds, monotonic) of improvements that a pod on its way to us may have missed.
+        # Tick and time (seconds, monotonic) of improvements that a pod may have missed while its refusal was written.
         self._recent: dict[str, tuple[int, float]] = {}
         self._began = 0
-        # The last tick in which a group was tried, and the groups that would still come to some node.
+        # The last tick in which a group was tried, and the groups that would still fit on some node.
         self._tried: dict[_Key, int] = {}
         self._useful: set[_Key] = set()
-        # By node of those that are open, the last tick in which it was found of use to a group that may not come yet.
+        # By open node: the last tick in which the node was of use to a group that has to pause.
         self._of_use: dict[str, int] = {}
-        # Until then (seconds, monotonic) there is nothing to do unless a node improves.
+        # Until this time (seconds, monotonic) there is nothing to do unless a node improves.
         self._rests_until = 0.0
         self._requeued: dict[str, _Requeued] = {}
         self._failures = OncePerChange()
@@ -125,7 +125,7 @@ class Requeuer:
                 except ApiError as exc:
                     self._log_failure(record, exc)
                     if not exc.is_general:
-                        # This pod's own trouble, such as a webhook's refusal.
+                        # The failure concerns this pod only, such as the refusal of a webhook.
                         continue
                     del self._requeued[record.uid]
                     await asyncio.sleep(backoff.next_delay(at_least=exc.retry_after))
@@ -134,20 +134,20 @@ class Requeuer:
                 self._failures.clear()
 
     def due(self) -> Iterator[PodRecord]:
-        """The pods to requeue now, the most important first."""
+        """Yields the pods to requeue now, the most important first."""
         return (record for record in self._steps() if record is not None)
 
     def _steps(self) -> Iterator[PodRecord | None]:
-        """The same with steps of a millisecond in between, at which others may run."""
+        """Yields the pods to requeue now, and None between steps of about a millisecond."""
         self._tick += 1
-        # Nobody is judged who cannot be requeued.
+        # Without an allowance no pod can be requeued, so none is tried.
         if self._allowance < 1 or not self._has_news():
             return
         groups: _Groups = {}
         for _ in self._sort(groups):
             yield None
         if not groups.keys() <= self._tried.keys():
-            # Its pods were refused before the last improvements, and are known to wait only now.
+            # Pods of a new group were refused before the latest improvements and became known only now.
             self._open = {name: opened for name, (opened, _) in self._recent.items()} | self._open
         self._tried = {key: self._tried.get(key, 0) for key in groups}
         self._useful.intersection_update(groups)
@@ -157,7 +157,7 @@ class Requeuer:
         yield from self._try_all(groups)
 
     def _has_news(self) -> bool:
-        """Whether anything has changed since all that wait were tried, for anybody who waits."""
+        """Returns whether a node or a group has changed since all groups were tried, or a pause has ended."""
         ledger, now = self._ledger, self._clock()
         improved, began = ledger.node_states.take_improved(), ledger.began_to_wait
         if not improved and began == self._began and now < self._rests_until:
@@ -170,16 +170,16 @@ class Requeuer:
         return bool(self._open or self._recent)
 
     def _try_all(self, groups: _Groups) -> Iterator[PodRecord | None]:
-        """The groups that are due on the nodes that are open, those first that were not tried for longest."""
+        """Tries the due groups on the open nodes, the groups first that were tried longest ago."""
         now, names = self._clock(), list(self._open)
         since = np.array(list(self._open.values()))
-        # In which tick a group was tried that these nodes are of use for.
+        # By open node: the last tick in which the node was of use to a group.
         of_use = np.array([self._of_use.get(name, 0) for name in names])
         newest = int(since.max())
         due = [key for key in groups if self._tried[key] < newest or self._is_ready(key, groups[key], now)]
         due.sort(key=self._tried.__getitem__)
-        # One pod of a shape for each node that takes it: the first may fill it.
-        room: dict[bytes, int] = {}
+        # At most one pod of a shape for each node that takes it: the first pod may fill the node.
+        capacity: dict[bytes, int] = {}
         tried = 0
         for key in due[:_MAX_GROUPS]:
             if self._allowance < 1:
@@ -187,9 +187,9 @@ class Requeuer:
             for _ in self._prepare(groups[key][0], names):
                 yield None
             fits = self._fits(groups[key][0], names)
-            room.setdefault(groups[key][0].shape, int(fits.sum()))
-            yield from self._choose(groups[key], fits, since, room)
-            # Only now: a caller that could not requeue the pod comes back to the group.
+            capacity.setdefault(groups[key][0].shape, int(fits.sum()))
+            yield from self._choose(groups[key], fits, since, capacity)
+            # Set last: a caller that failed to requeue the pod comes back to the group.
             self._tried[key] = self._tick
             tried += 1
             last = min(self._requeued.get(record.uid, _NEVER).tick for record in groups[key])
@@ -199,28 +199,30 @@ class Requeuer:
                 of_use[later] = self._tick
             yield None
         if tried == len(due):
-            ready = [self._requeued.get(one.uid, _NEVER).not_before for key in self._useful for one in groups[key]]
-            self._rests_until = min(ready, default=float("inf"))
+            starts = (
+                self._requeued.get(record.uid, _NEVER).not_before for key in self._useful for record in groups[key]
+            )
+            self._rests_until = min(starts, default=float("inf"))
         self._close(dict(zip(names, of_use.tolist(), strict=True)))
 
     def _choose(
-        self, group: list[PodRecord], fits: NDArray[np.bool_], since: NDArray[np.int64], room: dict[bytes, int]
+        self, group: list[PodRecord], fits: NDArray[np.bool_], since: NDArray[np.int64], capacity: dict[bytes, int]
     ) -> Iterator[PodRecord]:
-        """Pods of a group for which a node is open that was not when they were requeued last."""
+        """Yields pods of a group for which a node is open that was not open at their last requeue."""
         now, shape = self._clock(), group[0].shape
         for record in group:
-            if not room[shape] or self._allowance < 1:
+            if not capacity[shape] or self._allowance < 1:
                 return
             requeued = self._requeued.get(record.uid, _NEVER)
             if requeued.not_before <= now and bool((fits & (since > requeued.tick)).any()):
                 pause = min(_LONGEST_PAUSE_S, 2 * requeued.pause)
                 self._requeued[record.uid] = _Requeued(self._tick, now + requeued.pause, pause)
                 self._allowance -= 1
-                room[shape] -= 1
+                capacity[shape] -= 1
                 yield record
 
     def _close(self, useful: dict[str, int]) -> None:
-        """A node that every group was tried on is of no use before it changes, but to those who wait for their turn."""
+        """Closes nodes that every group was tried on, unless a group that has to pause can use them."""
         oldest = min(self._tried.values())
         self._open = {name: at for name, at in self._open.items() if at > oldest or useful.get(name, 0) >= oldest}
         self._of_use = {name: useful[name] for name in self._open if useful.get(name, 0)}
@@ -233,24 +235,24 @@ class Requeuer:
         self._recent.update(dict.fromkeys(improved, (self._tick, now)))
 
     def _is_ready(self, key: _Key, group: Sequence[PodRecord], now: float) -> bool:
-        """Whether a node takes the pods, as was found before, and one of them may be requeued now."""
+        """Returns whether the group fits on a node, as found before, and one of its pods may be requeued now."""
         return key in self._useful and any(self._requeued.get(record.uid, _NEVER).not_before <= now for record in group)
 
     def _sort(self, groups: _Groups) -> Iterator[None]:
-        """The pods that wait, those of which the same is true together, by priority and then by age."""
-        unsorted: _Groups = {}
+        """Fills `groups` with the waiting pods, groups by priority and age; yields between steps."""
+        by_key: _Groups = {}
         for record in list(self._ledger.waiting.values()):
-            unsorted.setdefault((record.shape, record.priority, record.demand, record.wishes), []).append(record)
+            by_key.setdefault((record.shape, record.priority, record.demand, record.wishes), []).append(record)
             yield
-        for group in unsorted.values():
+        for group in by_key.values():
             group.sort(key=_age)
             yield
-        # The oldest of a priority is the first of its group.
-        for key in sorted(unsorted, key=lambda key: (-key[1], *_age(unsorted[key][0]))):
-            groups[key] = unsorted[key]
+        # Groups of equal priority are ordered by their oldest pod, which is the first.
+        for key in sorted(by_key, key=lambda key: (-key[1], *_age(by_key[key][0]))):
+            groups[key] = by_key[key]
 
     async def _requeue(self, record: PodRecord) -> None:
-        # A status patch may change annotations of a pod, and nothing of its spec, such as an image.
+        # A status patch can change the annotations of a pod, and cannot change its spec, such as an image.
         path = paths.pod(record.namespace, record.name, "status")
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         body = {"metadata": {"uid": record.uid, "annotations": {REQUEUED_ANNOTATION: now}}}
@@ -263,7 +265,7 @@ class Requeuer:
             has_other_uid = exc.status == 422 and "metadata.uid" in exc.message
             if exc.status not in (404, 409) and not has_other_uid:
                 raise
-            # It is gone, or another one of its name is there.
+            # Deleted, or a new pod of the name exists.
             self._ledger.stop_waiting(record.uid)
             return
         self._ledger.count("requeued")

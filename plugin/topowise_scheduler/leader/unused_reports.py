@@ -8,11 +8,11 @@ from typing import Final, NamedTuple
 
 from topowise.kube.api import Api
 from topowise_scheduler.cluster.ledger import Ledger
-from topowise_scheduler.leader import chore, events
+from topowise_scheduler.leader import controller, events
 
 REASON: Final = "ReportNotUsed"
 _INTERVAL_S: Final = 5.0
-# A report that is above its bounds in turns must not fill the API server with events.
+# A report that crosses its bounds again and again must not fill the API server with events.
 _AGAIN_S: Final = 300.0
 
 
@@ -33,12 +33,12 @@ class UnusedReports:
 
     async def run(self) -> None:
         """Posts events until cancelled."""
-        await chore.run("post an event about a report", self.due, self._post, interval=_INTERVAL_S)
+        await controller.run("post an event about a report", self.due, self._post, interval=_INTERVAL_S)
 
     def due(self) -> Mapping[str, _Unused]:
         """Returns the nodes, by name, about which no event was posted lately."""
         unused, recent = self._ledger.reports.over_budget, self._clock() - _AGAIN_S
-        # A node may be within the bounds for a moment, and is not to be told of again for that.
+        # A node that is within the bounds for a moment gets no new event for that.
         self._posted_at = {node: at for node, at in self._posted_at.items() if node in unused or at > recent}
         return {node: _Unused(node, why) for node, why in unused.items() if node not in self._posted_at}
 

@@ -1,6 +1,6 @@
 """Volcano's extender protocol over HTTP.
 
-Volcano's scheduler calls plug-ins in its own process; its plug-in `extender` passes these calls on, one POST for each
-(volcano, pkg/scheduler/plugins/extender, read at ed72c7c of 2026-08-20). wire.py has the bodies, verbs.py the answers,
-allocations.py what a session books and gives back, victims.py whom to evict.
+Volcano's scheduler runs plug-ins in its own process. Its plug-in `extender` forwards the calls of some callbacks, each
+as a POST (volcano, pkg/scheduler/plugins/extender, read at ed72c7c of 2026-08-20). wire.py defines the bodies, verbs.py
+answers, allocations.py books what a session allocates, victims.py chooses victims.
 """

@@ -1,20 +1,20 @@
 """Volcano's verbs: request bytes in, answer bytes out. No I/O and no await.
 
-Anything but HTTP 200 is an error to Volcano. Without `extender.ignorable` it then gives the whole session up for
-onSessionOpen (no plug-in function is registered, so that pods are placed unchecked) and rejects for all else; with it,
-everything is let pass. So every call is answered with 200, and each verb says in its own words what is wrong:
+Every status except HTTP 200 is an error to Volcano. Without `extender.ignorable` an error of onSessionOpen ends the
+session for this plug-in (it registers no function, so pods are placed unchecked), and any other error rejects; with
+`extender.ignorable` every error passes. So every call gets 200, and each verb reports errors in its own fields:
 
 | verb                           | malformed, too large, or before the first sync                                     |
 |--------------------------------|------------------------------------------------------------------------------------|
-| predicate                      | code Error: the node is passed over, and nobody is evicted there                   |
+| predicate                      | code Error: Volcano skips the node and evicts no pod there                         |
 | prioritize                     | no scores and no message; with one, Volcano places the task nowhere in the session |
 | allocateFunc                   | a message: Volcano takes the task off the node                                     |
 | deallocateFunc                 | a message, which Volcano only logs                                                 |
-| preemptable, reclaimable       | rejected: nobody is evicted for nothing                                            |
-| onSessionOpen, onSessionClose  | cannot fail: nothing of them is used                                               |
+| preemptable, reclaimable       | rejected: no pod is evicted in vain                                                |
+| onSessionOpen, onSessionClose  | cannot fail: their bodies are not used                                             |
 
-The other verbs of the protocol (jobEnqueueable, jobEnqueued, jobReady, queueOverused) are about queues and gangs, of
-which nothing is known here; even a neutral answer would be a vote. They get 404 with the names of those that are there.
+The remaining verbs (jobEnqueueable, jobEnqueued, jobReady, queueOverused) concern queues and gangs, which this service
+does not know; even a neutral answer would be a vote. They get 404 with the names of the supported verbs.
 """
 
 from __future__ import annotations
@@ -44,38 +44,38 @@ _MAX_POD_BYTES: Final = 16 << 20
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _CODES: Final = {Outcome.UNSCHEDULABLE: Code.UNSCHEDULABLE, Outcome.UNRESOLVABLE: Code.UNRESOLVABLE}
 _FITS: Final = Reply(wire.encode(wire.PredicateResponse()))
-# Evictions would not help, and the next session finds those settled that are on their way.
+# Evictions would not help, and by the next session the pods on their way have arrived.
 _OVERTAKEN: Final = Reply(wire.encode(wire.PredicateResponse(refusals.NOT_NOW, Code.ERROR)))
 
 Read = TypeVar("Read")
 
 
 class _Pods:
-    """Records of the pods asked about last, each with the bytes it was made from."""
+    """Records of the pods that were requested last, each with the bytes that it was decoded from."""
 
     def __init__(self, records: Records) -> None:
         self._records = records
-        self._kept: Bounded[str, tuple[bytes, PodRecord]]
-        self._kept = Bounded(_MAX_POD_BYTES, lambda uid, kept: len(uid) + len(kept[0]) + kept[1].size)
+        self._records_by_uid: Bounded[str, tuple[bytes, PodRecord]]
+        self._records_by_uid = Bounded(_MAX_POD_BYTES, lambda uid, kept: len(uid) + len(kept[0]) + kept[1].size)
 
     def of(self, task: wire.Task) -> PodRecord:
-        """The record of a task's pod, as one that is on no node yet. Raises ParseError, and msgspec.DecodeError."""
+        """Returns the record of a task's pod without its node. Raises ParseError, and msgspec.DecodeError."""
         raw = bytes(task.Pod)
-        kept = self._kept.get(task.UID)
-        if kept is not None and kept[0] == raw:
-            return kept[1]
+        cached = self._records_by_uid.get(task.UID)
+        if cached is not None and cached[0] == raw:
+            return cached[1]
         pod = pods.decode(raw)
-        # Volcano writes the node into the pod as it allocates, and leaves it there when it takes the task off again.
+        # Volcano writes the node into the pod when it allocates, and does not remove it when it deallocates.
         record = self._records.record(msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, nodeName="")))
-        # A record takes annotations that cannot be read for none; who asks about the pod gets the error.
+        # A record ignores annotations that cannot be read; a scheduler that requests the pod gets the error.
         if record.needs is not None:
             annotated(pod.metadata.annotations, record.needs)
-        self._kept.put(task.UID, (raw, record))
+        self._records_by_uid.put(task.UID, (raw, record))
         return record
 
 
 class Verbs:
-    """Every method raises BadRequestError and ParseError. Scores are percents of `strategy`, times `weight`."""
+    """Every method raises BadRequestError and ParseError. Scores are percentages of `strategy`, times `weight`."""
 
     def __init__(
         self,
@@ -100,12 +100,12 @@ class Verbs:
         self._check_ready()
         args = _read(wire.decode_predicate, body)
         record = self._record(args.task)
-        asked = self._answers.about(record, (args.node.Name,))
-        reply = self._predicted(asked, args.node.Name)
-        return reply._replace(afterwards=lambda _: warn_of_unknown(asked)) if asked.unknown else reply
+        question = self._answers.about(record, (args.node.Name,))
+        reply = self._predicted(question, args.node.Name)
+        return reply._replace(afterwards=lambda _: warn_of_unknown(question)) if question.unknown else reply
 
-    def _predicted(self, asked: Question, node: str) -> Reply:
-        record, verdicts = asked.record, self._answers.verdicts(asked)
+    def _predicted(self, question: Question, node: str) -> Reply:
+        record, verdicts = question.record, self._answers.verdicts(question)
         outcome = Outcome(int(verdicts.outcomes[0]))
         later = None
         if outcome is not Outcome.UNRESOLVABLE:
@@ -122,13 +122,13 @@ class Verbs:
         self._check_ready()
         args = _read(wire.decode_prioritize, body)
         names = [node.Name for node in args.nodes or ()]
-        asked = self._answers.about(self._record(args.task), names)
-        scores = self._weight * self._answers.percents(asked, self._strategy)
+        question = self._answers.about(self._record(args.task), names)
+        scores = self._weight * self._answers.percents(question, self._strategy)
         by_name = dict(zip(names, scores.astype(np.float64).tolist(), strict=True))
-        return Reply(wire.encode(wire.PrioritizeResponse(by_name)), lambda _: warn_of_unknown(asked))
+        return Reply(wire.encode(wire.PrioritizeResponse(by_name)), lambda _: warn_of_unknown(question))
 
     def allocate(self, body: bytes) -> Reply:
-        """EventHandlerRequest -> EventHandlerResponse: the task is on NodeName, or will be once others have left."""
+        """EventHandlerRequest -> EventHandlerResponse: the task is on NodeName, or will be once its victims end."""
         self._check_ready()
         task = _read(wire.decode_event, body).task
         if not task.NodeName:
@@ -138,7 +138,7 @@ class Verbs:
         return Reply(wire.encode(wire.EventResponse(problem)))
 
     def deallocate(self, body: bytes) -> Reply:
-        """EventHandlerRequest -> EventHandlerResponse: the task is on NodeName no more, or is to be evicted."""
+        """EventHandlerRequest -> EventHandlerResponse: the task is not on NodeName any more, or is to be evicted."""
         task = _read(wire.decode_event, body).task
         if task.Status == Status.RELEASING:
             self._allocations.evict(task.UID, task.NodeName)
@@ -155,10 +155,10 @@ class Verbs:
             return _refuse_evictions("")
         offered = [(_read(wire.decode_evictee, raw), raw) for raw in args.evictees or ()]
         candidates: dict[str, list[str]] = {}
-        for one, _ in offered:
-            candidates.setdefault(one.NodeName, []).append(one.UID)
+        for task, _ in offered:
+            candidates.setdefault(task.NodeName, []).append(task.UID)
         vote, chosen = self._victims.choose(record, candidates)
-        victims = [raw for one, raw in offered if one.UID in chosen]
+        victims = [raw for task, raw in offered if task.UID in chosen]
         return Reply(wire.encode(wire.EvictionResponse(vote, victims)))
 
     def _check_ready(self) -> None:
@@ -177,7 +177,7 @@ class Verbs:
 
 
 def table(verbs: Verbs) -> dict[str, Verb]:
-    """The verbs by the names to configure, `extender.predicateVerb: predicate` and so on."""
+    """Returns the verbs by their configured names, `extender.predicateVerb: predicate` and so on."""
     return {
         "predicate": Verb(_refuse_predicate, now=verbs.predicate),
         "prioritize": Verb(_refuse_prioritize, now=verbs.prioritize),
@@ -185,7 +185,7 @@ def table(verbs: Verbs) -> dict[str, Verb]:
         "deallocateFunc": Verb(_refuse_event, now=verbs.deallocate),
         "preemptable": Verb(_refuse_evictions, now=verbs.evictable),
         "reclaimable": Verb(_refuse_evictions, now=verbs.evictable),
-        # The whole cluster as JSON, every session: read to its end and dropped.
+        # The body is the whole cluster as JSON: it is read to its end and dropped.
         "onSessionOpen": Verb(_refuse_nothing, now=_nothing, is_dropped=True),
         "onSessionClose": Verb(_refuse_nothing, now=_nothing, is_dropped=True),
     }

@@ -1,13 +1,12 @@
-"""Whose eviction helps a pod: the kubelet's view of Volcano's preempt and reclaim actions.
+"""Chooses victims whose eviction helps a pod: the kubelet's view of Volcano's preempt and reclaim actions.
 
-Volcano asks every plug-in about all candidates of one node and works with those that all plug-ins of a tier name: an
-abstention is passed over, no names at all (rejected or not) end the tier without victims, and the next tier is asked
-only then; the first tier with a result decides (Session.Preemptable in pkg/scheduler/framework/session_plugins.go, read
-at ed72c7c). So this plug-in only has a say in the tier that decides, that of `gang` in the usual configuration.
+Volcano asks every plug-in about all candidates of a node and uses the victims that all plug-ins of a tier name. An
+abstention is skipped. A result without victims (rejected or not) ends the tier, and only then the next tier is asked;
+the first tier with victims decides (Session.Preemptable in pkg/scheduler/framework/session_plugins.go, read at
+ed72c7c). So this plug-in matters only in the tier that decides, which is the tier of `gang` in the usual configuration.
 
-Of the victims the preempt action evicts one after the other until the task fits, for which it asks the predicate; the
-reclaim action until the sums suffice. So a set that suffices is named, the least harmful one, and not everybody whose
-eviction might be of use.
+The preempt action evicts victims in turn until the task fits, which it asks the predicate; the reclaim action evicts
+until the sums suffice. So this plug-in names a sufficient set with the least harm, not every pod that could help.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from topowise_scheduler.preemption import Budgets
 from topowise_scheduler.volcano.allocations import Allocations
 from topowise_scheduler.volcano.wire import Vote
 
-# Who may be evicted for whom is Volcano's business: by queues and jobs, and not by the priorities of pods alone.
+# Volcano decides which pods may preempt which: by queues and jobs, not by the priorities of pods alone.
 _ABOVE_ALL: Final = 1 << 31
 
 
@@ -36,10 +35,10 @@ class Victims:
         self._budgets = budgets
 
     def choose(self, record: PodRecord, candidates: Mapping[str, Iterable[str]]) -> tuple[Vote, set[str]]:
-        """The vote on candidates, uids by node, and the uids of those to evict.
+        """Returns the vote on candidates, given as UIDs by node, and the UIDs of the victims.
 
-        Abstains if on no node anything is known against the pod, or evictions are not needed for its alignment.
-        Candidates on such nodes are all named if there are others; Volcano asks about one node at a time.
+        Abstains if nothing is known against the pod on any node, or if its alignment needs no eviction. All candidates
+        of such nodes are named if other nodes have victims; Volcano asks about a single node at a time.
         """
         votes = set()
         chosen: set[str] = set()

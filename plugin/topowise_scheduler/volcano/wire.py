@@ -1,8 +1,8 @@
 """The JSON of Volcano's extender plug-in, as Go writes and reads it (argument.go, read at ed72c7c).
 
-TaskInfo and NodeInfo have no JSON tags, so keys are Go field names, and the embedded TransactionContext lies flat in
-TaskInfo. A NodeInfo carries every pod of its node, hundreds of kilobytes, and comes once per task and node: only what
-is used is named here, and the decoder passes over the rest without building anything. Pods and tasks stay bytes.
+TaskInfo and NodeInfo have no JSON tags, so keys are Go field names, and the fields of the embedded TransactionContext
+are fields of TaskInfo. A NodeInfo has every pod of its node, hundreds of kilobytes, and is sent once per task and node.
+Only the used fields are declared, so the decoder skips the rest. Pods and tasks stay bytes.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import msgspec
 
 
 class Code(IntEnum):
-    """What a predicate says (api.Success and so on, pkg/scheduler/api/types.go)."""
+    """Result of a predicate (api.Success and so on, pkg/scheduler/api/types.go)."""
 
     SUCCESS = 0
     ERROR = 1
     UNSCHEDULABLE = 2
-    """Not now; the preempt action may look for victims here."""
+    """Not now; the preempt action may choose victims here."""
     UNRESOLVABLE = 3
-    """Evicting does not help; the preempt and the reclaim action leave the node out."""
+    """Evictions do not help; the preempt and reclaim actions skip the node."""
 
 
 class Vote(IntEnum):
-    """What a plug-in says to evictions (pkg/scheduler/plugins/util/util.go)."""
+    """Vote of a plug-in on evictions (pkg/scheduler/plugins/util/util.go)."""
 
     REJECT = -1
     ABSTAIN = 0
@@ -32,10 +32,10 @@ class Vote(IntEnum):
 
 
 class Status(IntEnum):
-    """Those of a task that mean something here (TaskStatus, pkg/scheduler/api/types.go)."""
+    """States of a task that matter here (TaskStatus, pkg/scheduler/api/types.go)."""
 
     PIPELINED = 4
-    """Assigned to a node that others have to leave first."""
+    """Assigned to a node whose victims have to end first."""
     RELEASING = 64
     """To be evicted, or being deleted."""
 
@@ -70,14 +70,14 @@ class PredicateResponse(msgspec.Struct, frozen=True, gc=False):
 
 
 class PrioritizeRequest(msgspec.Struct, frozen=True):
-    """The nodes that are left, if there are several."""
+    """The nodes that passed the predicates, if there are several."""
 
     task: Task
     nodes: list[Node] | None = None
 
 
 class PrioritizeResponse(msgspec.Struct, frozen=True):
-    """Scores are added to those of Volcano's plug-ins as they are. With a message the task stays where it is."""
+    """Volcano adds the scores to the scores of its plug-ins. With a message the task is not placed in the session."""
 
     nodeScore: dict[str, float]
     errorMessage: str = ""
@@ -91,7 +91,7 @@ class Evictee(msgspec.Struct, frozen=True, gc=False):
 
 
 class EvictionRequest(msgspec.Struct, frozen=True):
-    """PreemptableRequest and ReclaimableRequest. Evictees go back as they came."""
+    """PreemptableRequest and ReclaimableRequest. Evictees are returned byte for byte."""
 
     evictor: Task
     evictees: list[msgspec.Raw] | None = None
@@ -105,7 +105,7 @@ class EvictionResponse(msgspec.Struct, frozen=True):
 
 
 class EventRequest(msgspec.Struct, frozen=True):
-    """EventHandlerRequest: a task was given to a node, or taken from it."""
+    """EventHandlerRequest: a task was allocated to a node, or deallocated from it."""
 
     task: Task
 

@@ -120,7 +120,7 @@ def needs(calls: dict[tuple[str, str], set[Right]]) -> set[Right]:
 
 
 def test_every_request_in_the_code_is_listed(repository: Path) -> None:
-    by_chore = (
+    by_controller = (
         STARTUP_TAINT,
         REFUSED_PODS,
         WAITING_PODS,
@@ -130,7 +130,7 @@ def test_every_request_in_the_code_is_listed(repository: Path) -> None:
         ELECTION,
         TOKENS,
     )
-    known = (EXPORTER, PLACEMENTS, SCHEDULER, *by_chore)
+    known = (EXPORTER, PLACEMENTS, SCHEDULER, *by_controller)
     assert requests(repository) == set().union(*(calls.keys() for calls in known))
 
 

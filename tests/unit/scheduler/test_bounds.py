@@ -134,7 +134,7 @@ def test_pods_that_were_asked_about_are_bounded_in_bytes_and_go_with_their_event
     for number in range(800):
         document["metadata"]["uid"] = f"made-up-{number}"
         service.ledger.remember(service.records.decode(msgspec.json.encode(document)))
-    asked = service.ledger.reservations.asked
+    asked = service.ledger.reservations.queried
     assert 0 < len(asked) < 600
     assert 31 << 20 < asked.bytes <= 32 << 20
     assert service.ledger.remembered("made-up-799") is not None
@@ -329,7 +329,7 @@ def test_pods_that_were_asked_about_count_with_their_amounts(monkeypatch: pytest
         document = pod(f"p{number}")
         document["spec"]["containers"][0]["resources"] = {"requests": amounts, "limits": amounts}
         service.ledger.remember(service.records.decode(msgspec.json.encode(document)))
-    assert 30 < len(service.ledger.reservations.asked) < 90
+    assert 30 < len(service.ledger.reservations.queried) < 90
 
 
 def test_verdicts_go_with_the_last_pod_of_their_shape() -> None:

@@ -173,7 +173,7 @@ def test_pods_without_the_annotation_are_answered_as_ever() -> None:
     record = running.records.decode(msgspec.json.encode(wanting("p", {"other": "x"})))
     assert record.wishes == ()
     assert asked(running, "filter", wanting("p", {"other": "x"}), *ALL)["NodeNames"] == list(ALL)
-    assert not running.ledger.gates.affinity._judged._kept
+    assert not running.ledger.gates.affinity._judged._values
 
 
 def test_what_was_found_of_a_node_is_kept_until_it_changes() -> None:
@@ -200,7 +200,7 @@ def test_judgements_of_shapes_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPat
     assert judged(1) is first
     for number in range(2, 60):
         judged(number)
-        assert made.ledger.gates.affinity._judged._kept.bytes <= 20_000
+        assert made.ledger.gates.affinity._judged._values.bytes <= 20_000
     assert judged(59) is judged(59)
     assert judged(1) is not first
 
@@ -415,7 +415,7 @@ def test_pods_that_differ_by_their_wish_alone_have_homes_of_their_own() -> None:
     made = service({"silent": {}})
     cluster = Cluster(made.answers, made.view, msgspec.convert(wanting("p", {}), Pod), ["silent"])
     movers = [msgspec.convert(wanting("mover", wish), Pod) for wish in ({}, REQUIRE)]
-    assert [cluster.homes(one, made.records.record(one)).thinkable for one in movers] == [["silent"], []]
+    assert [cluster.candidates(one, made.records.record(one)).possible for one in movers] == [["silent"], []]
 
 
 def test_as_many_fit_as_surely_get_near_devices() -> None:

@@ -1,7 +1,7 @@
-"""Nodes whose devices would not be as near each other as the pod requires, by the devices that a kubelet may choose.
+"""Nodes whose devices would not be as near each other as the pod requires, for every choice that the kubelet may make.
 
-Invariant: a judgement is used only as long as nothing has become of its node since it was made. It is of the pod's
-shape, as every verdict is, of its wishes, and of the pods that do not count for the pod.
+Invariant: a cached verdict is used only until its node changes. Its key has the shape of the pod, like that of every
+verdict, the pod's affinity terms, and the pods that do not count for the pod.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from topowise_scheduler.kubelet import Kubelet
 _MOST_BYTES: Final = 16 << 20
 
 _Key = tuple[str, bytes, tuple[AffinityTerm, ...], frozenset[str]]
-Kept = TypeVar("Kept")
+Value = TypeVar("Value")
 
 
 class AffinityGate:
-    """See `Gate`. Judged by the one-node model, pod by pod and node by node.
+    """See `Gate`. The one-node model decides pod by pod and node by node.
 
     Fewer pods on a node need not bring its devices nearer to each other, so preemption does not help against this gate.
     """
@@ -35,8 +35,8 @@ class AffinityGate:
         self._node_states = node_states
         self._ignored = ignored
         self._settings = settings
-        self._judged = _UntilChanged[Judged](node_states)
-        self._by_chance = _UntilChanged[bool](node_states)
+        self._judged = _CacheUntilChange[Judged](node_states)
+        self._by_chance = _CacheUntilChange[bool](node_states)
 
     def verdicts(self, question: Question, draft: Draft) -> None:
         """See `Gate`."""
@@ -67,12 +67,12 @@ class AffinityGate:
         return self._judge(record, name, states, guessed).refusal(self._settings.admits)
 
     def of(self, record: PodRecord, name: str) -> Judged:
-        """Returns what the node's devices come to for a pod with wishes, whose amounts must be readable."""
+        """Returns the affinity verdict of the node for a pod with affinity terms, whose amounts must be readable."""
         key = self._key(record, name, record.wishes)
         judged = self._judged.get(key)
         if judged is None:
             judged = self._judge(record, name, self._states(record, key))
-            self._judged.keep(key, judged)
+            self._judged.put(key, judged)
         return judged
 
     def may_be_refused(self, record: PodRecord, name: str) -> bool:
@@ -86,7 +86,7 @@ class AffinityGate:
             shared, rules = record.requests.shared_devices, self._settings.rules
             state = next(self._states(record, key), None)
             may_be = state is not None and may_refuse(state, record.view(state), shared, rules)
-            self._by_chance.keep(key, may_be)
+            self._by_chance.put(key, may_be)
         return may_be
 
     def _judge(self, record: PodRecord, name: str, states: Iterable[Kubelet], guessed: Collection[str] = ()) -> Judged:
@@ -105,18 +105,18 @@ class AffinityGate:
         return self._node_states.states(name, {record.uid, *ignored})
 
 
-class _UntilChanged(Generic[Kept]):
-    """Bounded in bytes."""
+class _CacheUntilChange(Generic[Value]):
+    """Values of nodes that have not changed since; bounded in bytes."""
 
     def __init__(self, node_states: NodeStates) -> None:
         self._node_states = node_states
-        # Of a judgement on each wish, and of the uids of pods.
-        self._kept: Bounded[_Key, tuple[int, Kept]]
-        self._kept = Bounded(_MOST_BYTES, lambda key, _: 512 * (1 + len(key[2])) + 100 * len(key[3]))
+        # Bytes: a verdict on each affinity term, and the UIDs of pods.
+        self._values: Bounded[_Key, tuple[int, Value]]
+        self._values = Bounded(_MOST_BYTES, lambda key, _: 512 * (1 + len(key[2])) + 100 * len(key[3]))
 
-    def get(self, key: _Key) -> Kept | None:
-        kept = self._kept.get(key)
-        return kept[1] if kept is not None and kept[0] == self._node_states.changed_at(key[0]) else None
+    def get(self, key: _Key) -> Value | None:
+        value = self._values.get(key)
+        return value[1] if value is not None and value[0] == self._node_states.changed_at(key[0]) else None
 
-    def keep(self, key: _Key, judged: Kept) -> None:
-        self._kept.put(key, (self._node_states.changed_at(key[0]), judged))
+    def put(self, key: _Key, value: Value) -> None:
+        self._values.put(key, (self._node_states.changed_at(key[0]), value))

@@ -123,12 +123,12 @@ class Gates:
             return ""
         absent = {*self.ignored.on(record.uid, record.priority, name), *leaving}
         if not admission_order.survive(node_state, record, absent, _MAX_SWAPPED):
-            return "a pod that is on its way there would be refused if this one came first"
+            return "a pod that is on its way there would be refused if this pod came first"
         later = admission_order.only_expected(node_state, record)
         if later:
             states = self._node_states.states(name, {record.uid, *later, *absent})
             if first_refusal(states, record.view) is not None:
-                return "it would be refused if it came before those that are only expected there"
+                return "it would be refused if it came before pods that are only expected there"
         return ""
 
 

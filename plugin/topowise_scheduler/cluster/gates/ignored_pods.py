@@ -16,7 +16,7 @@ from topowise_scheduler.cluster.rows.lesser_nominated import LesserNominated
 
 
 class IgnoredPods:
-    """By the pod of a question. UIDs are strings, priorities those of PriorityClasses."""
+    """Ignored pods, by the pod of a question. UIDs are strings, priorities are those of PriorityClasses."""
 
     def __init__(self, pods: PodStates, lower_priority: LesserNominated) -> None:
         self._pods = pods

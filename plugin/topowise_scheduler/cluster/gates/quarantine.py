@@ -1,6 +1,6 @@
-"""Nodes whose kubelet has refused a pod, kept from pods that ask for the same until they report anew.
+"""Nodes whose kubelet has refused a pod: pods of equal requests stay off the node until its next report.
 
-Invariant: every pair ends by itself, and neither a shape nor a node without pairs is kept.
+Invariant: every pair of shape and node expires, and neither a shape nor a node without pairs is kept.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from topowise_scheduler.engine import Engine
 
 # An exporter writes nothing if a refusal has changed nothing, so a quarantine ends by itself too.
 QUARANTINE_S: Final = 300.0
-# Pairs, of some 200 bytes each: then the oldest node is let go. Every kubelet of a large cluster refusing a dozen kinds
-# of pods within five minutes is trouble of another sort.
+# Bound of pairs, of some 200 bytes each; above it the oldest node is released. A large cluster stays below the bound
+# unless every kubelet refuses a dozen kinds of pods within five minutes.
 _MOST: Final = 1 << 16
 
 
 class Quarantine:
-    """Pairs of shape and node, each with its end. Times are seconds, monotonic."""
+    """Pairs of shape and node, each with its end (seconds, monotonic)."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._until: dict[bytes, dict[str, float]] = {}
-        # The node whose first pair is the oldest comes first.
+        # In the order of the first pair of each node.
         self._shapes: dict[str, set[bytes]] = {}
         self._pairs = 0
 
@@ -35,11 +35,11 @@ class Quarantine:
 
     @property
     def all_nodes(self) -> Set[str]:
-        """The nodes that are kept from some pods."""
+        """Returns the nodes with a pair."""
         return self._shapes.keys()
 
     def nodes(self, shape: bytes) -> Collection[str]:
-        """The nodes that are kept from pods of this shape."""
+        """Returns the nodes that do not get pods of this shape."""
         return self._until.get(shape, ())
 
     def verdicts(self, question: Question, draft: Draft) -> None:
@@ -53,7 +53,7 @@ class Quarantine:
         return refusals.QUARANTINED if name in self.nodes(record.shape) else ""
 
     def put(self, shape: bytes, node: str, now: float) -> None:
-        """The kubelet of a node has refused a pod of this shape."""
+        """Starts or extends the quarantine of a node for pods of this shape."""
         nodes = self._until.setdefault(shape, {})
         self._pairs += node not in nodes
         nodes[node] = now + QUARANTINE_S
@@ -62,8 +62,8 @@ class Quarantine:
             self.release(next(iter(self._shapes)))
 
     def release(self, node: str, before: float = float("inf")) -> None:
-        """End what would end before a time on a node."""
-        for shape in [one for one in self._shapes.get(node, ()) if self._until[one][node] < before]:
+        """Ends the pairs of a node that would end before a time."""
+        for shape in [shape for shape in self._shapes.get(node, ()) if self._until[shape][node] < before]:
             nodes = self._until[shape]
             del nodes[node]
             if not nodes:
@@ -74,7 +74,7 @@ class Quarantine:
                 del self._shapes[node]
 
     def expire(self, now: float) -> set[str]:
-        """End what is over by now; the nodes of it."""
+        """Ends the pairs that are over. Returns their nodes."""
         late = {node for nodes in self._until.values() for node, until in nodes.items() if until < now}
         for node in late:
             self.release(node, before=now)

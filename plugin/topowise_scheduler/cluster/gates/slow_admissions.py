@@ -1,11 +1,10 @@
 """Nodes whose kubelet would take too long to decide a pod, because it tries every set of its NUMA nodes.
 
-While a kubelet decides one pod it decides no other, so a pod that costs minutes (kubelet/cost.py) stops its node. How
-long it takes depends on what is free; here it is that of the empty node, the longest, so that the answer does not
-waver.
+A kubelet decides pods one at a time, so a pod that takes minutes (kubelet/cost.py) stops its node. The time depends on
+what is free. The estimate is that of the empty node, which is the longest, so that verdicts do not fluctuate.
 
-Invariant: a reported node is in here exactly if it has more NUMA nodes than any kubelet is quick with, and there is a
-limit.
+Invariant: a reported node is in this gate exactly if it has more NUMA nodes than every kubelet decides quickly, and a
+limit is configured.
 """
 
 from __future__ import annotations
@@ -36,18 +35,18 @@ class SlowAdmissions:
         self._engine = engine
         self._limit_s = limit_s
         self._nodes: dict[str, Kubelet] = {}
-        # By shape of pod. A shape is estimated once for all nodes that are alike, and again when one of them changes.
+        # By shape of pod, estimated once for identical nodes; cleared when a slow node changes.
         self._rows: Bounded[bytes, Rows] = Bounded(_MAX_BYTES, lambda _, rows: rows.nbytes)
 
     def put(self, node: str, empty: Kubelet | None) -> None:
-        """A node with nothing held, the same object for nodes that are alike; None: nobody reports it any more."""
-        kept = empty if self._limit_s and empty is not None and not cost.is_quick(empty) else None
-        if self._nodes.get(node) is not kept:
+        """Sets the empty state of a node, one object for identical nodes; None if the node has no report any more."""
+        slow = empty if self._limit_s and empty is not None and not cost.is_quick(empty) else None
+        if self._nodes.get(node) is not slow:
             self._rows.clear()
-            if kept is None:
+            if slow is None:
                 del self._nodes[node]
             else:
-                self._nodes[node] = kept
+                self._nodes[node] = slow
 
     def verdicts(self, question: Question, draft: Draft) -> None:
         """See `Gate`."""
@@ -61,15 +60,15 @@ class SlowAdmissions:
         return refusals.TOO_SLOW if rows.size and self._engine.row(name) in rows[rows >= 0] else ""
 
     def _closed(self, record: PodRecord) -> Rows:
-        """The engine's rows of nodes that would take too long with the pod."""
+        """Returns the engine's rows of nodes that would take too long with the pod."""
         if not self._nodes:
-            # Nothing is remembered of pods where no node could be in question, as in most clusters.
+            # Most clusters have no such node, so no pod shape needs memory.
             return _NONE
         return self._rows.once(record.shape, lambda: self._estimated(record))
 
     def _estimated(self, record: PodRecord) -> Rows:
-        takes = {id(empty): cost.estimate(empty, record.view(empty)).seconds for empty in self._kinds()}
-        return self._engine.rows([name for name, empty in self._nodes.items() if takes[id(empty)] > self._limit_s])
+        seconds = {id(empty): cost.estimate(empty, record.view(empty)).seconds for empty in self._distinct()}
+        return self._engine.rows([name for name, empty in self._nodes.items() if seconds[id(empty)] > self._limit_s])
 
-    def _kinds(self) -> list[Kubelet]:
+    def _distinct(self) -> list[Kubelet]:
         return list({id(empty): empty for empty in self._nodes.values()}.values())

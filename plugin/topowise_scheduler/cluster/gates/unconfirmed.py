@@ -1,14 +1,15 @@
-"""Nodes whose report is the last true one, and not what their kubelet says now.
+"""Nodes whose last correct report is not what their kubelet reports now.
 
-A kubelet that restarts lists nothing for seconds, although everything still runs; its exporter keeps the last object
-and says so in it (`topowise.io/unconfirmed`). What ended or came since nobody knows, so such a node is *closed* for
-pods that its kubelet would have to align or give something of its own. A node whose object was deleted is unconfirmed
-too, and so is a node whose object is more than a report may be. Neither is closed: the kubelet is as it was, and what
-comes to it and goes is booked as ever. One that was rebooted has other pods than its last report, and perhaps other
-hardware.
+A kubelet that restarts lists no pods for seconds, although all pods still run. Its exporter keeps the last object and
+marks it (`topowise.io/unconfirmed`). Pods that ended or came since are unknown, so such a node is *closed* for pods
+that its kubelet would have to align or give exclusive resources.
 
-Invariant: a node is in here exactly as long as its present report says why, or its object is gone and its Node is not,
-or its Node tells of another boot than its report.
+A node whose object was deleted is unconfirmed too, and so is a node whose object exceeds the bounds of a report. Both
+stay open: the kubelet has not restarted, and pods that come and go are booked as usual. A node that was rebooted has
+other pods than its last report, and perhaps other hardware.
+
+Invariant: a node is unconfirmed exactly while its present report has a reason, or its object is deleted and its Node is
+not, or its Node has another boot ID than its report.
 """
 
 from __future__ import annotations
@@ -28,30 +29,30 @@ from topowise_scheduler.engine import Engine
 
 OBJECT_DELETED: Final = "object-deleted"
 OVER_BUDGET: Final = "over-budget"
-"""The object is more than a report may be: as if it had been deleted."""
+"""The object exceeds the bounds of a report, and is handled like a deleted object."""
 REBOOTED: Final = "rebooted"
-# Nothing has become of the kubelet.
+# The kubelet has not restarted.
 _LEFT_BEHIND: Final = (OBJECT_DELETED, OVER_BUDGET)
 _NATIVE: Final = ("cpu", "memory", "ephemeral-storage")
 
 
 class UnconfirmedNodes:
-    """By name, with the reasons. Not thread-safe."""
+    """Unconfirmed nodes by name, with the reasons. Not thread-safe."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._reasons: dict[str, tuple[str, ...]] = {}
-        # What the reports say: the reasons, and the boot they are of; and the boot of which the Nodes tell.
+        # Reasons and boot ID of each report, and the boot ID of each Node.
         self._reported: dict[str, tuple[tuple[str, ...], str]] = {}
         self._boots: dict[str, str] = {}
-        # The engine's rows of the nodes with a reason, made when they are asked for.
+        # The engine's rows of nodes by reason, made on demand.
         self._rows: dict[str, NDArray[np.int32]] | None = None
 
     def __len__(self) -> int:
         return len(self._reasons)
 
     def put(self, node: str, reasons: tuple[str, ...], boot_id: str = "") -> None:
-        """Why the node's report is not its kubelet's word, none if it is; and the boot it is of, "" if unknown."""
+        """Sets why the report is unconfirmed (no reason if it is confirmed), and its boot ID, "" if unknown."""
         if reasons or boot_id:
             self._reported[node] = reasons, sys.intern(boot_id)
         else:
@@ -59,7 +60,7 @@ class UnconfirmedNodes:
         self._update(node)
 
     def put_boot(self, node: str, boot_id: str) -> None:
-        """The boot of which the Node tells, "" if it is gone or does not."""
+        """Sets the boot ID of the Node, "" if the Node has none or is deleted."""
         if boot_id != self._boots.get(node, ""):
             if boot_id:
                 self._boots[node] = sys.intern(boot_id)
@@ -79,11 +80,11 @@ class UnconfirmedNodes:
                 del self._reasons[node]
 
     def why(self, node: str) -> tuple[str, ...]:
-        """The reasons, none for a node that is confirmed."""
+        """Returns the reasons, none for a confirmed node."""
         return self._reasons.get(node, ())
 
     def is_left_behind(self, node: str) -> bool:
-        """Whether the report is that of an object that there is not any more, or that is not used."""
+        """Returns whether the object of the report is deleted or not used."""
         return any(reason in _LEFT_BEHIND for reason in self.why(node))
 
     def verdicts(self, question: Question, draft: Draft) -> None:
@@ -114,9 +115,11 @@ def _closes(reason: str, record: PodRecord) -> bool:
     needs = record.needs
     if needs is None or reason in _LEFT_BEHIND:
         return False
-    named = {name for one in needs.containers for name in one.limits if name not in _NATIVE}
+    named = {name for container in needs.containers for name in container.limits if name not in _NATIVE}
     if reason.startswith(confirmation.DEVICE):
-        # Without healthy ones a kubelet refuses even who asks for 0 of them.
+        # A kubelet without healthy devices refuses also a request for 0 of them (devicemanager, devicesToAllocate).
         return reason.removeprefix(confirmation.DEVICE) in named
-    # A kubelet may give such a pod CPUs, memory or devices of its own; it gives other pods nothing.
-    return needs.qos == "Guaranteed" or any(one.limits.get(name) for one in needs.containers for name in named)
+    # Such a pod may get exclusive CPUs, memory or devices; other pods get none.
+    if needs.qos == "Guaranteed":
+        return True
+    return any(container.limits.get(name) for container in needs.containers for name in named)

@@ -1,1 +1,1 @@
-"""What the ledger knows of pods: one record of each, and where each is or is expected."""
+"""What the ledger knows of pods: a record of each pod, and the node where it is or is expected."""

@@ -1,9 +1,9 @@
-"""Gangs: pods that kube-scheduler decides in one cycle, all or nobody (KEP-4671).
+"""Gangs: pods that kube-scheduler places in one cycle, all or none (KEP-4671).
 
-Invariant: no room is kept for a try that is over, as far as anybody can tell. kube-scheduler tells extenders nothing
-when it gives a gang up. But it decides one after the other, so a try is over when a member is asked about for the
-second time; when somebody else is, and a member has found no node; and when nobody has asked about the gang for
-`KEPT_S`.
+Invariant: no reservation outlives the scheduling attempt of its gang, as far as requests show the end of an attempt.
+kube-scheduler does not notify extenders when it gives up a gang. But it places pods one at a time, so an attempt is
+over in three cases: a member is queried for the second time; a pod outside the gang is queried after a member fitted on
+no node; no member was queried for `KEPT_S`.
 """
 
 from __future__ import annotations
@@ -16,52 +16,53 @@ import msgspec
 from topowise_scheduler.cluster.pods.records import PodRecord
 
 KEPT_S: Final = 0.6
-"""Seconds for which the room of a member is kept after the last question about its gang."""
+"""Seconds for which a member stays reserved after the last query of its gang."""
 
 
-class _Try(msgspec.Struct):
-    """Who was asked about, the last of them when, and whether somebody has found no node."""
+class _Attempt(msgspec.Struct):
+    """UIDs of the queried members, the last of them and its time, and whether a member fitted on no node."""
 
-    asked: set[str] = msgspec.field(default_factory=set)
+    queried: set[str] = msgspec.field(default_factory=set)
     last: str = ""
     at: float = 0.0
     has_failed: bool = False
 
 
 class Gangs:
-    """The tries that are under way, by the name of the gang."""
+    """Scheduling attempts in progress, by name of the gang."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._tries: dict[str, _Try] = {}
+        self._attempts: dict[str, _Attempt] = {}
 
     def __contains__(self, group: str) -> bool:
-        return group in self._tries
+        return group in self._attempts
 
-    def asked(self, record: PodRecord) -> set[str]:
-        """kube-scheduler asks about a pod; those for whom no room is to be kept any more."""
-        given_up = self._given_up(record.group)
+    def note_queried(self, record: PodRecord) -> set[str]:
+        """Records a query of kube-scheduler. Returns the UIDs of pods whose reservations end by it."""
+        given_up = self._take_failed(record.group)
         if not record.group:
             return given_up
-        found = self._tries.setdefault(record.group, _Try())
-        if record.uid in found.asked and record.uid != found.last:
-            given_up |= found.asked
-            self._tries[record.group] = found = _Try()
-        found.asked.add(record.uid)
-        found.last, found.at = record.uid, self._clock()
+        attempt = self._attempts.setdefault(record.group, _Attempt())
+        if record.uid in attempt.queried and record.uid != attempt.last:
+            given_up |= attempt.queried
+            self._attempts[record.group] = attempt = _Attempt()
+        attempt.queried.add(record.uid)
+        attempt.last, attempt.at = record.uid, self._clock()
         return given_up
 
-    def nowhere(self, record: PodRecord) -> None:
-        """There is no node for the pod."""
-        found = self._tries.get(record.group)
-        if found is not None:
-            found.has_failed = True
+    def note_unschedulable(self, record: PodRecord) -> None:
+        """Records that the pod fits on no node."""
+        attempt = self._attempts.get(record.group)
+        if attempt is not None:
+            attempt.has_failed = True
 
     def expire(self) -> None:
-        """Forgets the tries about which nobody has asked for long."""
+        """Drops the attempts without a query in the last `KEPT_S`."""
         until = self._clock() - KEPT_S
-        self._tries = {name: one for name, one in self._tries.items() if one.at > until}
+        self._attempts = {name: attempt for name, attempt in self._attempts.items() if attempt.at > until}
 
-    def _given_up(self, group: str) -> set[str]:
-        over = [name for name, one in self._tries.items() if one.has_failed and name != group]
-        return {uid for name in over for uid in self._tries.pop(name).asked}
+    def _take_failed(self, group: str) -> set[str]:
+        """Drops the failed attempts of all other gangs. Returns the UIDs of their queried members."""
+        failed = [name for name, attempt in self._attempts.items() if attempt.has_failed and name != group]
+        return {uid for name in failed for uid in self._attempts.pop(name).queried}

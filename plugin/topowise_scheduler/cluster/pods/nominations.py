@@ -1,12 +1,12 @@
-"""Pods that we have nominated ourselves, ahead of kube-scheduler (nominator/), from the decision on.
+"""Nominations that the nominator (leader/nominator) writes before kube-scheduler tries the pods.
 
-The write of a nomination names the version of the pod that the decision was made of, and the API server refuses it for
-any other. So the next event of the pod is either the nomination, or tells that it came to nothing: only one of the
-very same version, from a list, is older. An annotation that is written with the nomination tells ours from those of
-kube-scheduler and of others, for a process that did not write it too.
+The write of a nomination names the resourceVersion of the pod that was decided on, and the API server refuses the write
+for any other version. So the next event of the pod shows either the nomination or that the nomination failed. The
+only exception is an event with that same version, from a list: the event is older than the write. An annotation beside
+the nomination distinguishes it from nominations of kube-scheduler, also for a replica that did not write it.
 
-Invariant: a nomination ends with an event that tells of another one or none, with the pod, or, as long as no event
-has shown it, after `_UNSEEN_S`: no room stays booked for a write that nobody knows of.
+Invariant: a nomination ends with an event that shows another nomination or none, with the pod, or after
+`_UNOBSERVED_S` without an event that shows the nomination. No resources stay booked for a write that failed silently.
 """
 
 from __future__ import annotations
@@ -19,143 +19,148 @@ import msgspec
 
 from topowise_scheduler.cluster.pods.records import PodRecord
 
-# Longer than a write and the event of it take together, on an API server that works at all.
-_UNSEEN_S: Final = 15.0
-_MAX_ENDED: Final = 4096
+# Longer than a write and its event take on an API server that works.
+_UNOBSERVED_S: Final = 15.0
+_MAX_RESULTS: Final = 4096
 
 
 class Nomination(msgspec.Struct, gc=False):
-    """`record` is the pod's last version, `since` is in seconds, monotonic; `unseen`: no event has shown it yet;
-    `late`: kube-scheduler had taken the pod before it saw this."""
+    """A nomination since `since` (seconds, monotonic); `record` is the last known version of the pod.
+
+    `unobserved`: no event has shown the nomination yet. `late`: kube-scheduler took the pod before it saw the
+    nomination.
+    """
 
     record: PodRecord
     node: str
     since: float
-    unseen: bool
+    unobserved: bool
     late: bool = False
 
 
-class Ended(NamedTuple):
-    """A pod of ours was bound; `is_honoured` is None if kube-scheduler did not see the nomination in time."""
+class NominationResult(NamedTuple):
+    """A nominated pod was bound. `is_honoured` is None if kube-scheduler did not see the nomination in time."""
 
     record: PodRecord
     is_honoured: bool | None
 
 
 class Nominations:
-    """By uid and by node. Not thread-safe."""
+    """Nominations by UID and by node. `clock` gives seconds, monotonic. Not thread-safe."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._held: dict[str, Nomination] = {}
-        self._on: dict[str, set[str]] = {}
+        # `stale` returns the first of this order.
+        self._nominations: dict[str, Nomination] = {}
+        self._uids_by_node: dict[str, set[str]] = {}
         self._unreviewed: set[str] = set()
-        self._unseen: dict[str, None] = {}
-        self.ended: deque[Ended] = deque(maxlen=_MAX_ENDED)
-        """Of pods that were bound, the oldest first; whoever reads them takes them out."""
+        # A dict as an ordered set.
+        self._unobserved: dict[str, None] = {}
+        self.results: deque[NominationResult] = deque(maxlen=_MAX_RESULTS)
+        """Results of bound pods, the oldest first; the reader removes them."""
 
     def __len__(self) -> int:
-        return len(self._held)
-
-    def uids(self) -> Collection[str]:
-        """Of all pods that are nominated."""
-        return self._held.keys()
+        return len(self._nominations)
 
     def of(self, uid: str) -> Nomination | None:
-        """The one of a pod."""
-        return self._held.get(uid)
+        """Returns the nomination of a pod."""
+        return self._nominations.get(uid)
 
     def on(self, node: str) -> Collection[str]:
-        """The pods for a node."""
-        return self._on.get(node, ())
+        """Returns the UIDs of the pods that are nominated for a node."""
+        return self._uids_by_node.get(node, ())
 
     def decide(self, record: PodRecord, node: str) -> None:
-        """We are about to write it."""
-        self._put(Nomination(record, node, self._clock(), unseen=True))
+        """Records a nomination that is about to be written."""
+        self._put(Nomination(record, node, self._clock(), unobserved=True))
 
-    def note(self, record: PodRecord) -> str:
-        """The node for which a pending pod is nominated, by its event and by what we know beyond that."""
-        mine = self._held.get(record.uid)
-        if mine is not None and mine.unseen and record.version == mine.record.version:
-            return mine.node
+    def observe(self, record: PodRecord) -> str:
+        """Takes in an event of a pending pod. Returns the node that the pod is nominated for, "" for none."""
+        nomination = self._nominations.get(record.uid)
+        if nomination is not None and nomination.unobserved and record.version == nomination.record.version:
+            # The event is older than the write.
+            return nomination.node
         if not record.nominated_by_us:
             self.drop(record.uid)
-        else:
-            is_same = mine is not None and mine.node == record.nominated
-            since, late = (mine.since, mine.late) if mine is not None and is_same else (self._clock(), False)
-            self._put(Nomination(record, record.nominated, since, unseen=False, late=late))
-            self._unreviewed.add(record.uid)
+            return record.nominated
+        since, late = self._clock(), False
+        if nomination is not None and nomination.node == record.nominated:
+            since, late = nomination.since, nomination.late
+        self._put(Nomination(record, record.nominated, since, unobserved=False, late=late))
+        self._unreviewed.add(record.uid)
         return record.nominated
 
-    def asked(self, record: PodRecord) -> None:
-        """kube-scheduler asks about a pod, as it knows it."""
-        mine = self._held.get(record.uid)
-        if mine is not None and record.nominated != mine.node:
-            mine.late = True
+    def note_queried(self, record: PodRecord) -> None:
+        """Records a query of kube-scheduler, with the version of the pod that kube-scheduler knows."""
+        nomination = self._nominations.get(record.uid)
+        if nomination is not None and record.nominated != nomination.node:
+            nomination.late = True
 
-    def bound(self, record: PodRecord) -> bool | None:
-        """The pod was bound: whether where we said, None if that came too late for it."""
-        mine = self._held.get(record.uid)
+    def note_bound(self, record: PodRecord) -> bool | None:
+        """Ends the nomination of a bound pod. Returns whether it was honoured, None if it came too late."""
+        nomination = self._nominations.get(record.uid)
         self.drop(record.uid)
-        if mine is None:
+        if nomination is None:
             return None
-        is_honoured = None if mine.late or (mine.unseen and mine.node != record.node) else mine.node == record.node
-        self.ended.append(Ended(mine.record, is_honoured))
+        is_honoured: bool | None = nomination.node == record.node
+        if nomination.late or (nomination.unobserved and not is_honoured):
+            is_honoured = None
+        self.results.append(NominationResult(nomination.record, is_honoured))
         return is_honoured
 
-    def is_as_written(self, uid: str) -> None:
-        """What was decided is what the pod says already."""
-        if (mine := self._held.get(uid)) is not None:
-            mine.unseen = False
-            self._unseen.pop(uid, None)
+    def note_unchanged(self, uid: str) -> None:
+        """Records that the pod already shows the decided nomination, so that no write and no event follow."""
+        if (nomination := self._nominations.get(uid)) is not None:
+            nomination.unobserved = False
+            self._unobserved.pop(uid, None)
 
     def stale(self, before: float) -> PodRecord | None:
-        """A pod that kube-scheduler has not tried although it is nominated since before then."""
-        for mine in self._held.values():
-            if mine.since <= before and not (mine.unseen or mine.record.tried):
-                return mine.record
+        """Returns a pod that is nominated since before this time and that kube-scheduler has not tried."""
+        for nomination in self._nominations.values():
+            if nomination.since <= before and not (nomination.unobserved or nomination.record.tried):
+                return nomination.record
         return None
 
     def drop(self, uid: str) -> None:
-        """There is none any more."""
-        mine = self._held.pop(uid, None)
-        if mine is None:
+        """Ends the nomination of a pod, if it has one."""
+        nomination = self._nominations.pop(uid, None)
+        if nomination is None:
             return
-        self._unseen.pop(uid, None)
+        self._unobserved.pop(uid, None)
         self._unreviewed.discard(uid)
-        self._on[mine.node].discard(uid)
-        if not self._on[mine.node]:
-            del self._on[mine.node]
+        self._uids_by_node[nomination.node].discard(uid)
+        if not self._uids_by_node[nomination.node]:
+            del self._uids_by_node[nomination.node]
 
-    def doubt(self, node: str) -> None:
-        """Nothing is known of a node any more."""
+    def review_node(self, node: str) -> None:
+        """Marks the nominations of a node for review, because the state of the node was lost."""
         self._unreviewed.update(self.on(node))
 
     def take_unreviewed(self) -> set[str]:
-        """Those that an event has shown since this was asked last, or of whose node nothing is known any more."""
+        """Returns the UIDs marked for review since the last call: by an event of the pod or by `review_node`."""
         taken, self._unreviewed = self._unreviewed, set()
         return taken
 
-    def late(self) -> list[PodRecord]:
-        """The pods of those that no event has shown in time."""
-        before = self._clock() - _UNSEEN_S
-        found = []
-        for uid in self._unseen:
-            if self._held[uid].since > before:
+    def unobserved(self) -> list[PodRecord]:
+        """Returns the pods whose nominations no event has shown in time."""
+        before = self._clock() - _UNOBSERVED_S
+        records = []
+        for uid in self._unobserved:
+            if self._nominations[uid].since > before:
                 break
-            found.append(self._held[uid].record)
-        return found
+            records.append(self._nominations[uid].record)
+        return records
 
     def _put(self, nomination: Nomination) -> None:
         uid = nomination.record.uid
-        before = self._held.get(uid)
+        before = self._nominations.get(uid)
         if before is not None and before.node == nomination.node:
-            # It keeps its place among the others.
-            self._held[uid] = nomination
-            self._unseen.pop(uid, None)
+            # The nomination keeps its position: `stale` returns the oldest first.
+            self._nominations[uid] = nomination
+            self._unobserved.pop(uid, None)
         else:
             self.drop(uid)
-            self._held[uid] = nomination
-        self._on.setdefault(nomination.node, set()).add(uid)
-        if nomination.unseen:
-            self._unseen[uid] = None
+            self._nominations[uid] = nomination
+        self._uids_by_node.setdefault(nomination.node, set()).add(uid)
+        if nomination.unobserved:
+            self._unobserved[uid] = None

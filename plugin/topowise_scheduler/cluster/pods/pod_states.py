@@ -1,9 +1,8 @@
-"""Where each pod is, or is expected: one map, and one function that moves a pod in it.
+"""Where each pod is or is expected: one map, and one function that moves a pod in it.
 
-Invariant: a pod is reserved, assumed or bound on one node at the most, and nominated for one at the most
-(kube-scheduler keeps the two apart in the same way: cache.podStates and the nominator). What the state of a node has
-of a pod follows from these two and from nothing else, so every change of either goes through `PodStates.move`, which
-tells what it means for which node.
+Invariant: a pod is reserved, assumed or bound on at most one node, and nominated for at most one node. kube-scheduler
+separates the two in the same way: cache.podStates and the nominator. The bookings of a node follow from these states
+alone. So every change goes through `PodStates.move`, which returns what it means for each node.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ from topowise_scheduler.cluster.node.bookings import BookingState
 
 
 class State(IntEnum):
-    """How far a pod is on its way to its node."""
+    """How far a pod is in scheduling; a pod without a state is on no node."""
 
     RESERVED = 1
-    """We said yes, and expect it there until a time."""
+    """An answer of this service accepted the node; the reservation ends at a time."""
     ASSUMED = 2
-    """We are binding it, or have; no event of it has said so yet."""
+    """This service binds or has bound the pod; no event has shown it yet."""
     BOUND = 3
-    """Its own event says so."""
+    """An event of the pod shows its node."""
 
 
 class PodState(msgspec.Struct, frozen=True, gc=False):
-    """One pod. `until` ends a reservation: seconds, monotonic. `pipelined`: it waits there for others to leave."""
+    """State of a pod. `until` ends a reservation (seconds, monotonic). `pipelined`: pods on the node must end first."""
 
     node: str = ""
     state: State | None = None
@@ -40,20 +39,20 @@ class PodState(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_assigned(self) -> bool:
-        """Whether it counts as bound."""
+        """Returns whether the pod counts as bound."""
         return self.state is State.ASSUMED or self.state is State.BOUND
 
     def booking_states(self) -> dict[str, BookingState]:
-        """What it is for the nodes that know of it."""
-        found = {self.nominated: BookingState.NOMINATED} if self.nominated else {}
+        """Returns the booking state of this pod on each node that books it."""
+        states = {self.nominated: BookingState.NOMINATED} if self.nominated else {}
         if self.is_assigned:
-            found[self.node] = BookingState.ASSIGNED
+            states[self.node] = BookingState.ASSIGNED
         elif self.state is State.RESERVED:
-            found[self.node] = BookingState.NOMINATED if self.pipelined else BookingState.RESERVED
-        return found
+            states[self.node] = BookingState.NOMINATED if self.pipelined else BookingState.RESERVED
+        return states
 
     def left(self) -> PodState:
-        """Off its node; its nomination stays."""
+        """Returns the state after the pod has left its node; the nomination stays."""
         return PodState(nominated=self.nominated)
 
 
@@ -62,12 +61,12 @@ NOWHERE = PodState()
 
 @lru_cache(maxsize=1 << 15)
 def bound(node: str) -> PodState:
-    """A pod that is bound to a node and nominated for none, as nearly all are: one for all of them."""
+    """Returns the state of a pod that is bound to a node and not nominated; pods of a node share one object."""
     return PodState(node, State.BOUND)
 
 
 class Change(NamedTuple):
-    """What a move means for a node; None is not to be there."""
+    """How a move changes the booking of the pod on a node; None is no booking."""
 
     node: str
     before: BookingState | None
@@ -75,22 +74,22 @@ class Change(NamedTuple):
 
 
 class PodStates:
-    """By uid. Not thread-safe."""
+    """Pod states by UID. Not thread-safe."""
 
     def __init__(self) -> None:
         self._states: dict[str, PodState] = {}
-        # Of those: who is nominated, reserved and assumed.
+        # Indexes of `_states`.
         self._nominated: dict[str, str] = {}
         self._reserved: dict[str, float] = {}
         self._assumed: set[str] = set()
-        # When a list of all pods came without an assumed one: seconds, monotonic.
+        # Assumed pods that a list of all pods lacked, and the time of that list: seconds, monotonic.
         self._unlisted: dict[str, float] = {}
 
     def __repr__(self) -> str:
         rows = (
-            f"{uid}: {'nowhere' if one.state is None else f'{one.state.name.lower()} on {one.node}'}"
-            + (f", nominated for {one.nominated}" if one.nominated else "")
-            for uid, one in self._states.items()
+            f"{uid}: {'nowhere' if pod.state is None else f'{pod.state.name.lower()} on {pod.node}'}"
+            + (f", nominated for {pod.nominated}" if pod.nominated else "")
+            for uid, pod in self._states.items()
         )
         return f"PodStates({'; '.join(rows)})"
 
@@ -98,21 +97,21 @@ class PodStates:
         return iter(self._states.items())
 
     def of(self, uid: str) -> PodState:
-        """Where a pod is; NOWHERE for one that is not known."""
+        """Returns the state of a pod, NOWHERE for an unknown pod."""
         return self._states.get(uid, NOWHERE)
 
     @property
     def reserved(self) -> int:
-        """How many are expected somewhere by an answer of ours."""
+        """Returns the number of reserved pods."""
         return len(self._reserved)
 
     @property
     def nominated(self) -> dict[str, str]:
-        """The nodes of those that are nominated, by uid; not to be changed."""
+        """Returns the nominated nodes by UID; the caller must not change the map."""
         return self._nominated
 
     def move(self, uid: str, state: PodState) -> list[Change]:
-        """The only way in which anything here changes. Departures come before arrivals."""
+        """Sets the state of a pod; nothing else changes a state. Returns the changes, departures before arrivals."""
         before = self._states.get(uid, NOWHERE)
         if state == NOWHERE:
             self._states.pop(uid, None)
@@ -136,33 +135,33 @@ class PodStates:
         return gone + [Change(node, old.get(node), now) for node, now in new.items() if old.get(node) is not now]
 
     def assumed(self) -> list[tuple[str, str]]:
-        """Uid and node of those that we bind or have bound, and of which no event has said so yet."""
+        """Returns the UID and node of each assumed pod."""
         return [(uid, self._states[uid].node) for uid in self._assumed]
 
     def note_listed(self, uids: Collection[str], now: float) -> None:
-        """These are all the pods. One that is assumed and not among them was deleted, if no event names it soon."""
-        # Since the first of several lists: the next one would begin the time anew for ever.
+        """Records a list of all pods: an assumed pod outside it was deleted, unless an event names the pod soon."""
+        # The first of several lists counts: each further list would restart the time.
         self._unlisted = {uid: self._unlisted.get(uid, now) for uid in self._assumed if uid not in uids}
 
     def note_event(self, uid: str) -> None:
-        """An event names the pod: it is there, whatever a list lacked."""
+        """Records an event of the pod: the pod exists, although a list lacked it."""
         self._unlisted.pop(uid, None)
 
     def unlisted(self, before: float) -> list[str]:
-        """The assumed ones that a list of all pods lacked by then, and that no event has named since."""
+        """Returns the assumed pods that a list lacked at this time or before, and that no event has named since."""
         return [uid for uid, at in self._unlisted.items() if at <= before]
 
     def expired(self, now: float) -> list[str]:
-        """Those whose reservation is over."""
+        """Returns the UIDs of pods whose reservation is over."""
         return [uid for uid, until in self._reserved.items() if until <= now]
 
     def check(self) -> None:
-        """Raises AssertionError if anything here contradicts itself."""
-        for uid, one in self._states.items():
-            assert one != NOWHERE, f"{uid} is kept and nowhere"
-            assert bool(one.node) == (one.state is not None), f"{uid}: {one}"
-        by = {state: {uid for uid, one in self._states.items() if one.state is state} for state in State}
+        """Raises AssertionError if the indexes contradict the states."""
+        for uid, pod in self._states.items():
+            assert pod != NOWHERE, f"{uid} is kept and nowhere"
+            assert bool(pod.node) == (pod.state is not None), f"{uid}: {pod}"
+        by = {state: {uid for uid, pod in self._states.items() if pod.state is state} for state in State}
         assert self._reserved.keys() == by[State.RESERVED], self
         assert self._assumed == by[State.ASSUMED], self
         assert self._unlisted.keys() <= self._assumed, self
-        assert self._nominated == {uid: one.nominated for uid, one in self._states.items() if one.nominated}, self
+        assert self._nominated == {uid: pod.nominated for uid, pod in self._states.items() if pod.nominated}, self

@@ -1,10 +1,10 @@
-"""What is kept of a pod, an object of a few kilobytes: some two hundred bytes, most of them shared with its like.
+"""What the ledger keeps of a pod: some two hundred bytes, most of them shared with pods of the same class.
 
-Pods of one ReplicaSet ask for the same and carry the same labels, so both are kept once for all of them; a cluster of
-150,000 pods has a few thousand shapes.
+Pods of one ReplicaSet have equal requests and labels, so each is kept once. A cluster of 150,000 pods has a few
+thousand distinct requests.
 
-Invariant: a record never changes, and says what one version of its pod said. Records of equal `shape` ask for the same;
-what cannot be read is None with a `problem`, and never less than the pod asks for.
+Invariant: a record never changes and describes one version of its pod. Records of equal `shape` have equal requests. A
+record that cannot be read has no `requests` and a `problem`, never requests that are too small.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from topowise import pods
 from topowise.bounded import Bounded, size_of_dict
 from topowise.errors import ParseError
 from topowise_scheduler import device_affinity, kube_scheduler, policy_annotations
-from topowise_scheduler.cluster.pods.asks import Asks, asks
+from topowise_scheduler.cluster.pods.scheduling_constraints import SchedulingConstraints, constraints_of
 from topowise_scheduler.device_affinity import AffinityTerm
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
 from topowise_scheduler.refusals import PREFIX
 from topowise_scheduler.shape import PodRequests
 
-# status.reason of a pod its kubelet would not place (pkg/kubelet/lifecycle, cm/admission).
+# status.reason of a pod that its kubelet refused (pkg/kubelet/lifecycle, cm/admission).
 TOPOLOGY_AFFINITY_ERROR: Final = "TopologyAffinityError"
 KUBELET_REFUSALS: Final = frozenset((TOPOLOGY_AFFINITY_ERROR, "UnexpectedAdmissionError", "SMTAlignmentError"))
-# Of labels that are shared; those of a pod are some kilobytes, and more of them than this are nobody else's.
+# Bound of shared labels. A pod with more labels than `_MOST_LABELS` rarely shares them.
 _MAX_LABEL_BYTES: Final = 4 << 20
 _MOST_LABELS: Final = 64
 MAX_CONTAINERS: Final = 256
-"""Of a pod that is judged. The model books a pod in one step, which takes 20 us for each container."""
+"""Pods with more containers are refused: the model books a pod in one step, 20 us for each container."""
 LARGE_BYTES: Final = 1 << 17
-"""Of a pod of which it is looked first how many containers it has: decoding so many takes a millisecond."""
+"""Above this size containers are counted before they are decoded: decoding that many takes a millisecond."""
 _MAX_AMOUNTS: Final = 4096
 _MAX_TEXT_BYTES: Final = 4 << 20
 
 NOMINATED_ANNOTATION: Final = "topowise.io/nominated"
-"""The node for which we have nominated the pod, beside `status.nominatedNodeName` that anybody may have written."""
+"""The node that this service nominated; every client may write `status.nominatedNodeName`."""
 
 Stage = Literal["pending", "assigned", "ended"]
 
@@ -50,14 +50,14 @@ Stage = Literal["pending", "assigned", "ended"]
 class PodRecord(msgspec.Struct, frozen=True, gc=False):
     """A pod as the ledger needs it.
 
-    `requests`, which pods that ask for the same share, is None with `problem` saying why, if its quantities cannot
-    be read. `shape` is equal for pods that ask for the same. `refusal` is the kubelet's reason for a pod it did not
-    place. `waits` tells a pending pod that an extender of this project has refused; `acknowledged` one that its kubelet
-    has taken on, `runs` one whose containers have started. `started` is RFC 3339. `tried`: kube-scheduler has found no
-    node for it; `leaving`: it is being deleted; `nominated_by_us`: this project did so (nominations.py). `asks` is only
-    known of a pending pod that may be nominated.
-    `is_too_large`: it has more containers or amounts than are judged, so that `requests` is None.
-    `group` names the pods that kube-scheduler decides with this one, as a gang.
+    `requests`: shared by pods with equal requests; None if they cannot be read, and `problem` says why.
+    `shape`: equal for pods with equal requests. `started`: RFC 3339. `refusal`: the kubelet's reason for a refused pod.
+    `acknowledged`: the kubelet has accepted the pod. `runs`: containers have started. `leaving`: it is being deleted.
+    `waits`: pending, and refused by an extender of this project. `tried`: kube-scheduler found no node for it.
+    `nominated_by_us`: this service wrote the nomination (nominations.py).
+    `constraints`: known only of a pending pod that may be nominated.
+    `is_too_large`: more containers or amounts than the model accepts, so `requests` is None.
+    `group`: names the gang that kube-scheduler places together.
     """
 
     uid: str
@@ -82,13 +82,13 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     tried: bool = False
     leaving: bool = False
     nominated_by_us: bool = False
-    asks: Asks | None = None
+    constraints: SchedulingConstraints | None = None
     group: str = ""
     is_too_large: bool = False
 
     @property
     def needs(self) -> pods.Needs | None:
-        """What the pod asks for, None if its quantities cannot be read."""
+        """Returns what the pod requests, None if its quantities cannot be read."""
         return None if self.requests is None else self.requests.needs
 
     @property
@@ -97,44 +97,48 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
         return 1024 + (0 if self.requests is None else self.requests.size) + len(self.name) + len(self.problem)
 
     def view(self, node: Kubelet) -> PodView:
-        """The pod as a kubelet with these feature gates sees it; its quantities must have been readable."""
+        """Returns the pod as a kubelet with these feature gates sees it. Requires readable quantities."""
         assert self.requests is not None
         return self.requests.view(self.uid, node.settings)
 
     def seen(self, node: Kubelet) -> PodView:
-        """The same as nobody's in particular, for who does not need its uid."""
+        """Returns the same view without the UID of the pod, shared by pods with equal requests."""
         assert self.requests is not None
         return self.requests.form(node.settings).view
 
 
 class Records:
-    """Makes records, and keeps what they share. `nominates` are the schedulerNames of pods that we nominate; `seen` is
-    told of each pod that is decoded, before all but its record is forgotten. Not thread-safe.
+    """Makes records, and keeps what they share. Not thread-safe.
+
+    `nominates`: schedulerNames of pods that the service nominates. `seen`: called with each decoded pod, before all but
+    its record is dropped.
     """
 
     def __init__(self, nominates: Collection[str] = (), seen: Callable[[pods.Pod], None] | None = None) -> None:
         self._nominates = frozenset(nominates)
         self._seen = seen
-        # A shape goes with the last of its pods.
+        # Weak: dropped with the last record that uses them.
         self._requests: WeakValueDictionary[bytes, PodRequests] = WeakValueDictionary()
-        # The same by what pods say, of which there may be several spellings.
+        # The same by the text of the spec; several texts may mean equal requests.
         self._by_text: Bounded[bytes, ReferenceType[PodRequests]] = Bounded(_MAX_TEXT_BYTES, lambda *_: 0)
         self._labels: Bounded[bytes, dict[str, str]] = Bounded(_MAX_LABEL_BYTES, size_of_dict)
-        self._asks: Bounded[bytes, Asks] = Bounded(_MAX_LABEL_BYTES, lambda key, _: len(key))
+        self._constraints: Bounded[bytes, SchedulingConstraints] = Bounded(_MAX_LABEL_BYTES, lambda key, _: len(key))
 
     def decode(self, raw: bytes | msgspec.Raw) -> PodRecord:
-        """A record from the JSON of a v1.Pod. Raises msgspec.DecodeError for what is not a pod."""
-        pod = _decoded(raw)
+        """Returns the record of a v1.Pod in JSON. Raises msgspec.DecodeError for other JSON."""
+        pod = _decode(raw)
         if self._seen is not None:
             self._seen(pod)
         record = self.record(pod)
         if record.problem or record.stage != "pending" or pod.spec.schedulerName not in self._nominates:
             return record
-        found = asks(kube_scheduler.decode(raw).spec)
-        return msgspec.structs.replace(record, asks=self._asks.once(found.key, lambda: found))
+        constraints = constraints_of(kube_scheduler.decode(raw).spec)
+        shared = self._constraints.once(constraints.key, lambda: constraints)
+        return msgspec.structs.replace(record, constraints=shared)
 
     def record(self, pod: pods.Pod) -> PodRecord:
-        """The record of a pod. On a node it needs what its kubelet has given it, whatever its spec wishes now."""
+        """Returns the record of a pod. An assigned pod needs what its kubelet allocated, which an in-place resize may
+        change later than the spec."""
         meta, spec, status = pod.metadata, pod.spec, pod.status or pods.Status()
         problem = _too_large(spec)
         is_too_large = bool(problem)
@@ -146,7 +150,7 @@ class Records:
                 requests, shape = self.requests(pod)
         except ParseError as exc:
             problem = str(exc)
-        asked = _readable(meta.annotations, requests)
+        declared = _annotated_or_default(meta.annotations, requests)
         stage: Stage = "ended" if pod.is_terminal else "assigned" if spec.nodeName else "pending"
         return PodRecord(
             uid=meta.uid,
@@ -162,14 +166,14 @@ class Records:
             started=sys.intern(status.startTime or meta.creationTimestamp or ""),
             labels=self._shared_labels(meta.labels),
             version=meta.resourceVersion,
-            demand=asked.demand,
-            wishes=asked.wishes,
+            demand=declared.demand,
+            wishes=declared.wishes,
             runs=status.phase == "Running",
             acknowledged=bool(status.startTime) or status.phase == "Running",
             waits=stage == "pending" and _was_refused(status),
             tried=stage == "pending" and _was_tried(status),
             leaving=meta.deletionTimestamp is not None,
-            nominated_by_us=_is_ours(meta.annotations, status),
+            nominated_by_us=_is_nominated_by_us(meta.annotations, status),
             refusal=status.reason if stage == "ended" and status.reason in KUBELET_REFUSALS else "",
             problem=problem,
             is_too_large=is_too_large,
@@ -177,16 +181,16 @@ class Records:
         )
 
     def requests(self, pod: pods.Pod) -> tuple[PodRequests, bytes]:
-        """What the pod asks for, and a text that is equal for equal needs. Raises ParseError."""
-        text = _digest(_encode(_asked(pod)))
-        known = self._by_text.get(text)
-        requests = None if known is None else known()
+        """Returns what the pod requests, and a text that is equal for equal requests. Raises ParseError."""
+        text = _digest(_encode(_needs_fields(pod)))
+        reference = self._by_text.get(text)
+        requests = None if reference is None else reference()
         if requests is None:
-            requests = self._of_needs(pod)
+            requests = self._requests_of(pod)
             self._by_text.put(text, ref(requests))
         return requests, requests.shape
 
-    def _of_needs(self, pod: pods.Pod) -> PodRequests:
+    def _requests_of(self, pod: pods.Pod) -> PodRequests:
         needs, ungated = pods.needs(pod), None
         key = shape = _digest(_encode(needs))
         if pod.spec.resources is not None:
@@ -204,51 +208,52 @@ class Records:
 
 
 class Annotated(NamedTuple):
-    """What a pod asks for by annotations."""
+    """What the annotations of a pod demand of its node."""
 
     demand: policy_annotations.Demand = policy_annotations.NOTHING
     wishes: tuple[AffinityTerm, ...] = ()
 
 
 def annotated(annotations: Mapping[str, str] | None, needs: pods.Needs) -> Annotated:
-    """What they ask for. Raises ParseError: a record takes such that cannot be read for none, so who decides about a
-    pod asks here first."""
+    """Returns what the annotations demand. Raises ParseError: a record ignores annotations that cannot be read, so a
+    caller that decides about a pod calls this function first."""
     if not annotations:
-        return _NOTHING
+        return _NO_ANNOTATIONS
     return Annotated(policy_annotations.demand(annotations), device_affinity.terms_of(annotations, needs))
 
 
-def _readable(annotations: Mapping[str, str] | None, requests: PodRequests | None) -> Annotated:
+def _annotated_or_default(annotations: Mapping[str, str] | None, requests: PodRequests | None) -> Annotated:
     try:
-        return _NOTHING if requests is None else annotated(annotations, requests.needs)
+        return _NO_ANNOTATIONS if requests is None else annotated(annotations, requests.needs)
     except ParseError:
-        return _NOTHING
+        return _NO_ANNOTATIONS
 
 
-_NOTHING: Final = Annotated()
+_NO_ANNOTATIONS: Final = Annotated()
 
 
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
 def _digest(text: bytes) -> bytes:
-    """Of fixed length, as it is kept for pods of thousands of bytes too; two texts with the same are not found."""
+    """Returns a digest of fixed length: specs of thousands of bytes would be kept otherwise. Collisions are not
+    expected."""
     return blake2b(text, digest_size=16).digest()
 
 
-def _asked(pod: pods.Pod) -> tuple[object, ...]:
-    """All that `pods.needs` looks at."""
+def _needs_fields(pod: pods.Pod) -> tuple[object, ...]:
+    """Returns all fields that `pods.needs` reads."""
     spec, status = pod.spec, pod.status
     qos = "" if status is None else status.qosClass
     return spec.initContainers, spec.containers, spec.resources, spec.overhead, qos
 
 
-def _decoded(raw: bytes | msgspec.Raw) -> pods.Pod:
+def _decode(raw: bytes | msgspec.Raw) -> pods.Pod:
     return too_large(raw) or pods.decode(raw)
 
 
 def too_large(raw: bytes | msgspec.Raw) -> pods.Pod | None:
-    """A pod of more containers than are judged, without what they ask for; None for any other pod."""
+    """Returns a pod with more containers than the model accepts, without their requests; None for any other pod."""
     if memoryview(raw).nbytes <= LARGE_BYTES:
         return None
     pod = pods.with_blank_containers(raw)
@@ -256,18 +261,18 @@ def too_large(raw: bytes | msgspec.Raw) -> pods.Pod | None:
 
 
 def _too_large(spec: pods.Spec) -> str:
-    """What was expected of a pod that nobody judges, "" if it is none.
+    """Returns which bound the pod exceeds, "" if it exceeds none.
 
-    The API server takes pods of tens of thousands of containers, each of which would be placed on every node.
+    The API server accepts pods of tens of thousands of containers; each verdict would place all of them on every node.
     """
     containers = (*(spec.initContainers or ()), *(spec.containers or ()))
     if len(containers) > MAX_CONTAINERS:
         return f"at most {MAX_CONTAINERS} containers, it has {len(containers)}"
     amounts = sum(
         [
-            len(one.resources.requests or ()) + len(one.resources.limits or ())
-            for one in containers
-            if one.resources is not None
+            len(container.resources.requests or ()) + len(container.resources.limits or ())
+            for container in containers
+            if container.resources is not None
         ]
     )
     return f"at most {_MAX_AMOUNTS} amounts in its containers, it has {amounts}" if amounts > _MAX_AMOUNTS else ""
@@ -279,22 +284,22 @@ def _group(pod: pods.Pod) -> str:
 
 
 def _was_refused(status: pods.Status) -> bool:
-    """Whether kube-scheduler's own words about the pod quote one of our refusals."""
+    """Returns whether the condition that kube-scheduler wrote quotes a refusal of this service."""
     return any(
-        one.type == "PodScheduled" and one.status == "False" and PREFIX in one.message
-        for one in status.conditions or ()
+        condition.type == "PodScheduled" and condition.status == "False" and PREFIX in condition.message
+        for condition in status.conditions or ()
     )
 
 
 def _was_tried(status: pods.Status) -> bool:
-    """Whether kube-scheduler has tried the pod in vain; a gate is no try."""
+    """Returns whether kube-scheduler has tried the pod and found no node. A scheduling gate is no attempt."""
     return any(
-        one.type == "PodScheduled" and one.status == "False" and one.reason != "SchedulingGated"
-        for one in status.conditions or ()
+        condition.type == "PodScheduled" and condition.status == "False" and condition.reason != "SchedulingGated"
+        for condition in status.conditions or ()
     )
 
 
-def _is_ours(annotations: dict[str, str] | None, status: pods.Status) -> bool:
+def _is_nominated_by_us(annotations: dict[str, str] | None, status: pods.Status) -> bool:
     return bool(status.nominatedNodeName and annotations) and (
         (annotations or {}).get(NOMINATED_ANNOTATION) == status.nominatedNodeName
     )

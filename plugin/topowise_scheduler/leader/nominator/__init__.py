@@ -1,8 +1,8 @@
-"""Nominating ahead: pods that wait are told where they will go before kube-scheduler comes to them.
+"""Nominates pending pods for nodes before kube-scheduler tries the pods.
 
-kube-scheduler tries `status.nominatedNodeName` first and alone: its own filters on one node, one question of one name,
-no scores (schedule_one.go, evaluateNominatedNode). Whoever knows where a pod will go and says so saves it the search of
-all nodes. `deciding.py` knows, `writing.py` says so.
+kube-scheduler tries `status.nominatedNodeName` first and alone: its filters run on a single node, the extender gets a
+request with a single name, and no scores are needed (schedule_one.go, evaluateNominatedNode). A correct nomination
+saves the evaluation of all nodes. `deciding.py` makes the decisions, `writing.py` writes them.
 """
 
 from topowise_scheduler.leader.nominator.board import Cluster

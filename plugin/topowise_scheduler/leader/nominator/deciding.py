@@ -1,12 +1,12 @@
-"""Which pod is nominated next, and for which node; which nominations no longer hold.
+"""Decides which pod is nominated next and for which node, and which nominations are withdrawn or moved.
 
-Pods are taken in the order in which kube-scheduler will take them, each with everything booked that was decided
-before it. Three things keep this from doing harm. What kube-scheduler looks at and we do not is left to it (asks.py).
-A pod is moved at most twice and then left to kube-scheduler, so that nothing goes back and forth. And nobody is
-nominated further ahead than kube-scheduler comes: when it does not come at all, the nominations are taken back.
+Pods are taken in the order of kube-scheduler, each with all earlier decisions booked. Three rules prevent harm. Pods
+with requirements that are not checked here are left to kube-scheduler. A pod is moved at most twice and then left to
+kube-scheduler, so no pod moves back and forth. The number of nominated pods is bounded, and nominations are withdrawn
+while kube-scheduler makes no progress.
 
-A nomination of a pod that kube-scheduler has tried since may be its own by now: it preempts on the node that we
-named. It clears one that did not help, but not in every case, so what is left of ours is withdrawn.
+The nomination of a pod that kube-scheduler has tried may be kube-scheduler's own by now: it preempts on the node that
+was nominated. kube-scheduler clears a nomination that did not help, but not in every case, so the rest is withdrawn.
 """
 
 from __future__ import annotations
@@ -20,43 +20,43 @@ from topowise.runtime.log import kv
 from topowise_scheduler.cluster.pods.nominations import Nomination
 from topowise_scheduler.cluster.pods.pod_states import NOWHERE
 from topowise_scheduler.cluster.pods.records import PodRecord
+from topowise_scheduler.leader.nominator.backoff import Key, NominationBackoff
 from topowise_scheduler.leader.nominator.board import Board, Cluster
-from topowise_scheduler.leader.nominator.lead import Lead
-from topowise_scheduler.leader.nominator.shapes import Honoured, Key
+from topowise_scheduler.leader.nominator.lookahead import Lookahead
 from topowise_scheduler.policy_annotations import Demand
 
 log = logging.getLogger(__name__)
 
 When = Literal["burst", "always"]
 
-# In a burst: so many pods wait, and the next one has for so long.
-_FEWEST: Final = 10
-_WAITED_S: Final = 0.3
+# A burst: this many pods wait, and the next of them waits for this long.
+_BURST_PODS: Final = 10
+_BURST_WAIT_S: Final = 0.3
 _MAX_MOVES: Final = 2
-# Pods that are left alone, in one go.
+# Pods without a nomination that a call skips.
 _MAX_SKIPPED: Final = 64
 _MAX_BOARDS: Final = 64
-# Of what tells boards apart, which tenants write; a board itself takes less than a megabyte.
+# Bytes of the board keys, which tenants write; a board itself takes less than a megabyte.
 _BOARD_KEY_BYTES: Final = 16 << 20
-# Nodes that a new board looks at in one go: some milliseconds.
-_MOST_AT_ONCE: Final = 256
+# Nodes that a new board evaluates in a call: some milliseconds.
+_MAX_NODES: Final = 256
 _MOVE_BYTES: Final = 4 << 20
-# kube-scheduler evicts others within it, or has not chosen this node.
-_TRIED_S: Final = 15.0
+# kube-scheduler starts evictions within this time, or has not chosen the node.
+_PREEMPTION_S: Final = 15.0
 _CHECK_S: Final = 1.0
-# Without a sign of life of kube-scheduler.
+# Time without progress of kube-scheduler.
 _STALLED_S: Final = 60.0
 
 
 class Write(NamedTuple):
-    """To be written to a pod, in the version of its record: nominated for a node, or for none any more ("")."""
+    """A nomination to write to a pod, in the version of its record; `node` is "" for a withdrawal."""
 
     record: PodRecord
     node: str
 
 
 class Decisions:
-    """`when` and `ahead` as in the configuration. Every decision is booked before it is returned. Not thread-safe."""
+    """`when` and `ahead` are those of the configuration. Every returned decision is booked. Not thread-safe."""
 
     def __init__(self, cluster: Cluster, clock: Callable[[], float], *, when: When, ahead: int) -> None:
         self._cluster = cluster
@@ -64,70 +64,75 @@ class Decisions:
         self._clock = clock
         self._when = when
         self._ahead = ahead
-        self.honoured = Honoured(clock)
-        """By kind of pod."""
+        self.backoff = NominationBackoff(clock)
+        """Pod classes that are not nominated for a pause."""
         self._boards: Bounded[tuple[bytes, int, Demand, bytes], Board]
         self._boards = Bounded(_BOARD_KEY_BYTES, lambda key, _: len(key[-1]), _MAX_BOARDS)
-        self._seen = (0, 0)
-        self._doubtful: dict[str, None] = {}
+        self._seen_changes = (0, 0)
+        self._to_review: dict[str, None] = {}
         self._moves: Bounded[str, int] = Bounded(_MOVE_BYTES, lambda uid, _: len(uid))
-        # Nominated by us and tried by kube-scheduler since: when that was seen, or when somebody was leaving for it.
+        # Nominated pods that kube-scheduler has tried since, and when a victim was last seen to be ending for them.
         self._tried: dict[str, float] = {}
         self._checked_at = float("-inf")
-        # How far kube-scheduler has come, and when that was new.
+        # Counts of pods that kube-scheduler has taken, and when they changed last.
         self._progress = (0, 0)
         self._progress_at = clock()
         self._is_stalled = False
-        self._ended = 0
-        self._lead = Lead(clock)
+        self._ended_count = 0
+        self._lookahead = Lookahead(clock)
 
     def next(self) -> Write | None:
-        """What to write next, None if there is nothing to do now."""
-        self._count_ended()
+        """Returns the next nomination to write, None if there is nothing to do now."""
+        self._count_results()
         self._note_changes()
-        while self._doubtful:
-            uid = next(iter(self._doubtful))
-            del self._doubtful[uid]
+        while self._to_review:
+            uid = next(iter(self._to_review))
+            del self._to_review[uid]
             if (write := self._review(uid)) is not None:
                 return write
         self._look_for_progress()
-        return self._left_over() or self._nominate_next()
+        return self._next_withdrawal() or self._nominate_next()
 
-    # Nominations that there are
+    # Existing nominations
 
     def _note_changes(self) -> None:
         ledger, nodes = self._ledger, self._cluster.nodes
         changes = ledger.node_states.changes, nodes.changes
-        if changes != self._seen:
-            for name in {*ledger.node_states.changed_since(self._seen[0]), *nodes.changed_since(self._seen[1])}:
-                self._doubtful.update(dict.fromkeys(ledger.nominations.on(name)))
-            self._seen = changes
-        self._doubtful.update(dict.fromkeys(ledger.nominations.take_unreviewed()))
+        if changes != self._seen_changes:
+            for name in {
+                *ledger.node_states.changed_since(self._seen_changes[0]),
+                *nodes.changed_since(self._seen_changes[1]),
+            }:
+                self._to_review.update(dict.fromkeys(ledger.nominations.on(name)))
+            self._seen_changes = changes
+        self._to_review.update(dict.fromkeys(ledger.nominations.take_unreviewed()))
 
     def _review(self, uid: str) -> Write | None:
-        mine = self._ledger.nominations.of(uid)
-        # One that is on its way to its node is kube-scheduler's; one that is not written yet comes again when it is.
-        if mine is None or mine.unseen or self._ledger.pods.of(uid).state is not None:
+        nomination = self._ledger.nominations.of(uid)
+        # kube-scheduler handles a pod with a state. An unobserved nomination is reviewed after its event.
+        if nomination is None or nomination.unobserved or self._ledger.pods.of(uid).state is not None:
             return None
-        if mine.record.tried:
-            self._ended += uid not in self._tried
+        if nomination.record.tried:
+            self._ended_count += uid not in self._tried
             self._tried.setdefault(uid, self._clock())
             return None
-        return None if self._holds(mine) else self._move(mine)
+        return None if self._holds(nomination) else self._move(nomination)
 
-    def _holds(self, mine: Nomination) -> bool:
-        record = mine.record
-        if not self._ledger.keeps_nominated(record, mine.node):
+    def _holds(self, nomination: Nomination) -> bool:
+        record = nomination.record
+        if not self._ledger.keeps_nominated(record, nomination.node):
             return False
-        node = self._cluster.nodes.get(mine.node)
-        if node is None or (record.asks is not None and record.asks.keeps_off(node, with_preferences=False)):
+        node = self._cluster.nodes.get(nomination.node)
+        if node is None or (
+            record.constraints is not None and record.constraints.excludes(node, with_preferences=False)
+        ):
             return False
-        used = self._cluster.requested.on(mine.node, record.priority)
+        used = self._cluster.requested.on(nomination.node, record.priority)
         return all(amount <= node.allocatable.get(name, 0) for name, amount in used.items() if amount)
 
-    def _move(self, mine: Nomination) -> Write | None:
-        """To another node, if there is one and it was not moved too often."""
-        record = mine.record
+    def _move(self, nomination: Nomination) -> Write | None:
+        """Moves a nomination to another node, or withdraws it without such a node or after too many moves."""
+        record = nomination.record
         self._ledger.withdraw(record.uid)
         moves = (self._moves.get(record.uid) or 0) + 1
         self._moves.put(record.uid, moves)
@@ -135,8 +140,8 @@ class Decisions:
         if not node:
             return self._withdrawn(record)
         self._ledger.nominate(record, node)
-        if node == mine.node:
-            self._ledger.nominations.is_as_written(record.uid)
+        if node == nomination.node:
+            self._ledger.nominations.note_unchanged(record.uid)
             return None
         self._ledger.count("nomination_moved")
         return Write(record, node)
@@ -146,22 +151,24 @@ class Decisions:
         self._moves.put(record.uid, _MAX_MOVES + 1)
         return Write(record, "")
 
-    def _left_over(self) -> Write | None:
-        """A nomination to take back: kube-scheduler has tried the pod without it, or does not come at all."""
+    def _next_withdrawal(self) -> Write | None:
+        """Returns a nomination to withdraw: kube-scheduler tried the pod in vain, or makes no progress at all."""
         now = self._clock()
         if now - self._checked_at < _CHECK_S:
             return None
         nominations = self._ledger.nominations
         for uid, since in list(self._tried.items()):
-            mine = nominations.of(uid)
-            if mine is None or not mine.record.tried:
+            nomination = nominations.of(uid)
+            if nomination is None or not nomination.record.tried:
                 del self._tried[uid]
-            elif self._is_left_for(mine):
+            elif self._is_being_vacated(nomination):
                 self._tried[uid] = now
-            elif now - since >= (0.0 if mine.record.asks and mine.record.asks.never_preempts else _TRIED_S):
+            elif now - since >= (
+                0.0 if nomination.record.constraints and nomination.record.constraints.never_preempts else _PREEMPTION_S
+            ):
                 del self._tried[uid]
                 self._ledger.withdraw(uid)
-                return self._withdrawn(mine.record)
+                return self._withdrawn(nomination.record)
         if self._is_stalled and (stale := nominations.stale(now - _STALLED_S)) is not None:
             self._ledger.withdraw(stale.uid)
             self._ledger.count("nomination_withdrawn")
@@ -169,12 +176,12 @@ class Decisions:
         self._checked_at = now
         return None
 
-    def _is_left_for(self, mine: Nomination) -> bool:
-        """Whether a lesser pod is leaving the node: kube-scheduler makes room for this one."""
-        priority = mine.record.priority
-        return any(one.leaving and one.priority < priority for one in self._ledger.pods_on(mine.node))
+    def _is_being_vacated(self, nomination: Nomination) -> bool:
+        """Returns whether a pod of lower priority is ending on the node, so that kube-scheduler may make room."""
+        priority = nomination.record.priority
+        return any(pod.leaving and pod.priority < priority for pod in self._ledger.pods_on(nomination.node))
 
-    # The next ones
+    # New nominations
 
     def _nominate_next(self) -> Write | None:
         if self._is_stalled:
@@ -183,11 +190,11 @@ class Decisions:
             record = self._due()
             if record is None:
                 return None
-            may_be = self._may_be_nominated(record)
-            if may_be and not self._board(record).refresh(_MOST_AT_ONCE):
+            may_nominate = self._may_be_nominated(record)
+            if may_nominate and not self._board(record).refresh(_MAX_NODES):
                 return None
             self._ledger.queue.drop(record.uid, is_taken=False)
-            node = self._choose(record) if may_be else ""
+            node = self._choose(record) if may_nominate else ""
             if node:
                 self._ledger.nominate(record, node)
                 return Write(record, node)
@@ -197,59 +204,59 @@ class Decisions:
         queue = self._ledger.queue
         if len(self._ledger.nominations) >= self._ahead:
             return None
-        following = queue.next(after=self._lead.pods)
+        following = queue.next(after=self._lookahead.pods)
         if following is None:
             return None
         record, since = following
-        is_burst = len(queue) >= _FEWEST and self._clock() - since >= _WAITED_S
+        is_burst = len(queue) >= _BURST_PODS and self._clock() - since >= _BURST_WAIT_S
         return record if is_burst or self._when == "always" else None
 
     def _may_be_nominated(self, record: PodRecord) -> bool:
-        asks = record.asks
-        if asks is None or record.requests is None or asks.left_alone or record.wishes:
+        constraints = record.constraints
+        if constraints is None or record.requests is None or constraints.unsupported or record.wishes:
             return False
-        if asks.prefers and self._cluster.respects_preferences:
+        if constraints.has_preferences and self._cluster.respects_preferences:
             return False
         is_free = self._ledger.pods.of(record.uid) == NOWHERE and (self._moves.get(record.uid) or 0) <= _MAX_MOVES
-        return is_free and not self.honoured.is_left_alone(_kind(record))
+        return is_free and not self.backoff.is_stopped(_class_of(record))
 
     def _choose(self, record: PodRecord) -> str:
-        if record.asks is None or record.requests is None:
+        if record.constraints is None or record.requests is None:
             return ""
         board = self._board(record)
         board.refresh()
         return board.best()
 
     def _board(self, record: PodRecord) -> Board:
-        asks = record.asks
-        assert asks is not None
-        key = record.shape, record.priority, record.demand, asks.key
-        return self._boards.once(key, lambda: Board(self._cluster, record, asks))
+        constraints = record.constraints
+        assert constraints is not None
+        key = record.shape, record.priority, record.demand, constraints.key
+        return self._boards.once(key, lambda: Board(self._cluster, record, constraints))
 
-    # What becomes of them
+    # Outcomes
 
     def _look_for_progress(self) -> None:
-        """Whether kube-scheduler comes to pods at all, although some wait for it."""
-        progress = self._ledger.queue.taken, self._ended
+        """Updates whether kube-scheduler makes progress with nominated pods."""
+        progress = self._ledger.queue.taken, self._ended_count
         if progress != self._progress or not (self._is_stalled or len(self._ledger.nominations)):
             self._progress, self._progress_at, self._is_stalled = progress, self._clock(), False
         elif self._clock() - self._progress_at >= _STALLED_S:
             self._is_stalled = True
 
-    def _count_ended(self) -> None:
-        ended = self._ledger.nominations.ended
-        while ended:
-            record, is_honoured = ended.popleft()
-            self._ended += 1
+    def _count_results(self) -> None:
+        results = self._ledger.nominations.results
+        while results:
+            record, is_honoured = results.popleft()
+            self._ended_count += 1
             self._moves.pop(record.uid)
             if is_honoured is None:
-                self._lead.widen()
-            elif self.honoured.count(_kind(record), is_honoured=is_honoured):
+                self._lookahead.widen()
+            elif self.backoff.count(_class_of(record), is_honoured=is_honoured):
                 log.warning(
-                    "Pods are not placed where they were nominated; such pods are left to kube-scheduler for a while",
+                    "Pods are not placed on their nominated nodes; pods of this class are not nominated for a while",
                     extra=kv(pod=f"{record.namespace}/{record.name}"),
                 )
 
 
-def _kind(record: PodRecord) -> Key:
-    return record.shape, record.asks.key if record.asks is not None else b""
+def _class_of(record: PodRecord) -> Key:
+    return record.shape, record.constraints.key if record.constraints is not None else b""

@@ -1,7 +1,7 @@
-"""What the pods of nodes request together, as kube-scheduler adds it up; kept until the node changes.
+"""The summed requests of the pods on a node, as kube-scheduler sums them; cached until the node changes.
 
-Invariant: an amount is that of all bookings of the node at `NodeStates.changed_at`; what a booking requests never
-changes without that.
+Invariant: a sum covers all bookings of the node at `NodeStates.changed_at`. The requests of a booking never change
+without a change of the node.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from topowise_scheduler.cluster.node.history import Entry
 
 
 class Requested:
-    """By node. Not thread-safe."""
+    """Sums by node. Not thread-safe."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._sums: dict[str, tuple[int, Amounts]] = {}
 
     def on(self, name: str, priority: int) -> Mapping[str, int]:
-        """What is requested there, with the number of pods as "pods"; pods that are nominated and of a lower priority
-        than this do not count."""
+        """Returns the requests on a node, with the number of pods as "pods". Nominated pods of a lower priority than
+        `priority` do not count."""
         node_state = self._ledger.node_states.of(name)
         entries = () if node_state is None else node_state.history.entries()
-        lesser = self._ledger.gates.ignored.on("", priority, name)
-        if lesser:
-            return _sums(entry for entry in entries if entry.uid not in lesser)
+        lower_priority = self._ledger.gates.ignored.on("", priority, name)
+        if lower_priority:
+            return _sums(entry for entry in entries if entry.uid not in lower_priority)
         changed_at = self._ledger.node_states.changed_at(name)
         at, sums = self._sums.get(name, (-1, {}))
         if at != changed_at:
@@ -36,7 +36,7 @@ class Requested:
         return sums
 
     def forget(self) -> None:
-        """Nodes have gone."""
+        """Drops all sums, because nodes were removed."""
         self._sums.clear()
 
 

@@ -1,13 +1,13 @@
-"""The loop around the decisions: each is written to its pod's status, several at once.
+"""The loop that writes the decisions to the status of their pods, several at a time.
 
-The write names the version of the pod that was decided on, so it overwrites neither another's nomination nor a pod that
-has changed. What becomes of a failed one:
+The write names the version of the pod that was decided on, so it overwrites neither another writer's nomination nor a
+changed pod. After a failed write:
 
-- the pod has changed or is gone (409, 404, 422): its event tells, and decides anew;
-- refused for now (429): it waits its turn again, and all others wait as long as the API server asks;
-- no answer, or a server's trouble: it may be written or not. Its event tells, or the room is given back after a while.
+- the pod has changed or is gone (409, 404, 422): an event of the pod follows and leads to a new decision;
+- the API server throttles (429): the pod is queued again, and all writes wait as long as the API server demands;
+- no response, or a server error: the outcome is unknown. An event shows the nomination, or its booking expires.
 
-Nothing is decided unless there is somebody free to write it: while the API server is slow, no room is booked ahead.
+A decision is made only when a writer is free: while the API server is slow, no resources are booked in advance.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from topowise_scheduler.leader.nominator.deciding import Decisions, Write
 log = logging.getLogger(__name__)
 
 NotReady = Callable[[], str | None]
-"""Why nothing can be decided yet, None if it can."""
+"""Returns why no decision can be made yet, None if decisions can be made."""
 
 _IDLE_S: Final = 0.02
-# Withdrawals that failed and are tried again.
-_MAX_AGAIN: Final = 1000
+# Withdrawals that failed and are retried.
+_MAX_RETRIES: Final = 1000
 
 
 class Nominator:
-    """`writes` are so many at once; nothing is decided while `not_ready` says why not."""
+    """`writes` bounds the concurrent writes; no decision is made while `not_ready` returns a reason."""
 
     def __init__(
         self,
@@ -54,31 +54,31 @@ class Nominator:
         self._api = api
         self._ledger = ledger
         self._decisions = decisions
-        self._free = asyncio.Semaphore(writes)
+        self._writers = asyncio.Semaphore(writes)
         self._not_ready = not_ready
         self._clock = clock
         self._backoff = Backoff()
-        self._pauses_until = 0.0
-        self._again: deque[Write] = deque(maxlen=_MAX_AGAIN)
+        self._paused_until = 0.0
+        self._retries: deque[Write] = deque(maxlen=_MAX_RETRIES)
         self._failures = OncePerChange()
 
     async def run(self) -> None:
         """Nominates pods until cancelled."""
         async with asyncio.TaskGroup() as group:
             while True:
-                await self._free.acquire()
+                await self._writers.acquire()
                 write = await self._next()
                 group.create_task(self._write(write))
-                # The answers to schedulers come first.
+                # Requests of schedulers have priority on the event loop.
                 await asyncio.sleep(0)
 
     async def _next(self) -> Write:
         while True:
-            if (pause := self._pauses_until - self._clock()) > 0:
+            if (pause := self._paused_until - self._clock()) > 0:
                 await asyncio.sleep(pause)
-            # Without the reports no node takes a pod, and it would be left alone.
+            # Without the reports no node takes a pod, and the pod would not be nominated later.
             if self._not_ready() is None:
-                write = self._again.popleft() if self._again else self._decisions.next()
+                write = self._retries.popleft() if self._retries else self._decisions.next()
                 if write is not None:
                     return write
             await asyncio.sleep(_IDLE_S)
@@ -96,32 +96,33 @@ class Nominator:
             if is_written:
                 log.log(V2, "Nominated a pod", extra=kv(pod=_name(write), node=write.node))
             else:
-                self._give_back(write)
+                self._drop_unwritten(write)
         finally:
-            self._free.release()
+            self._writers.release()
 
     def _note_failure(self, write: Write, exc: ApiError) -> None:
-        is_passing = not exc.status or exc.status >= 500 or exc.status == 429
+        is_transient = not exc.status or exc.status >= 500 or exc.status == 429
         if self._failures.is_change(f"{exc.status} {exc.reason}"):
             log.warning("Cannot nominate a pod", extra=kv(pod=_name(write), node=write.node, why=exc))
         self._ledger.count("nomination_failed")
-        # Without the right to do it nobody needs to be told so for each pod.
-        if is_passing or exc.status in (401, 403):
+        # Without permission every write fails, so the pause keeps the failures rare.
+        if is_transient or exc.status in (401, 403):
             pause = self._backoff.next_delay(at_least=exc.retry_after)
-            self._pauses_until = max(self._pauses_until, self._clock() + pause)
+            self._paused_until = max(self._paused_until, self._clock() + pause)
         if not write.node:
-            if is_passing:
-                self._again.append(write)
+            if is_transient:
+                self._retries.append(write)
         elif exc.status == 429:
-            if self._give_back(write):
+            if self._drop_unwritten(write):
                 self._ledger.queue.put(write.record)
-        elif not is_passing:
-            self._give_back(write)
+        elif not is_transient:
+            self._drop_unwritten(write)
 
-    def _give_back(self, write: Write) -> bool:
-        """The room of a nomination that is known not to be written. False if it is another by now."""
-        mine = self._ledger.nominations.of(write.record.uid)
-        if mine is None or not mine.unseen or mine.record is not write.record:
+    def _drop_unwritten(self, write: Write) -> bool:
+        """Ends the booking of a nomination that was not written. Returns False if the pod has
+        another nomination by now."""
+        nomination = self._ledger.nominations.of(write.record.uid)
+        if nomination is None or not nomination.unobserved or nomination.record is not write.record:
             return False
         self._ledger.withdraw(write.record.uid)
         return True

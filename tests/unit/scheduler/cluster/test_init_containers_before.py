@@ -149,7 +149,7 @@ class TestTheLedger:
         record = service.put(made)
         assert record.needs is not None
         assert not truth.admit_view(record.view(truth)).admitted
-        assert "before those that are only expected there" in service.ledger.reservations.assume(
+        assert "before pods that are only expected there" in service.ledger.reservations.assume(
             record, record.needs, "n1"
         )
         service.put(pod("other", "2", node="n1", phase="Running"))

@@ -140,12 +140,12 @@ def test_what_is_kept_is_what_would_be_found_from_scratch(seed: int) -> None:
     life = Life(seed)
     made = life.made
     record = made.put("kind", "2", priority=3)
-    assert record.asks is not None
+    assert record.constraints is not None
     cluster = made.decisions._cluster
-    kept = Board(cluster, record, record.asks)
+    kept = Board(cluster, record, record.constraints)
     for _ in range(80):
         life.step()
-        fresh = Board(cluster, record, record.asks)
+        fresh = Board(cluster, record, record.constraints)
         kept.refresh()
         fresh.refresh()
         assert kept._levels.tolist() == fresh._levels.tolist()

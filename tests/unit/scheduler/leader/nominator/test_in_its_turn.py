@@ -47,7 +47,7 @@ def test_neither_the_question_nor_the_bind_asks_the_model(made: Nominating) -> N
     assert made.ledger.node_states.changes == changes
     for name in "abc":
         bind(made, name)
-    assert [one.is_honoured for one in made.ledger.nominations.ended] == [True] * 3
+    assert [one.is_honoured for one in made.ledger.nominations.results] == [True] * 3
 
 
 def test_out_of_turn_it_is_looked_at_again(made: Nominating) -> None:

@@ -212,7 +212,7 @@ def test_a_node_that_comes_and_one_that_goes() -> None:
 
 def test_a_new_kind_of_pod_is_judged_in_parts_and_the_pod_keeps_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """On thousands of nodes the first look takes long, and others want answers meanwhile."""
-    monkeypatch.setattr(deciding, "_MOST_AT_ONCE", 2)
+    monkeypatch.setattr(deciding, "_MAX_NODES", 2)
     made = Nominating("8", "8", "8", "8", "4")
     made.put("a", "3")
     assert [made.next() for _ in range(3)] == [None, None, ("a", "n5")]

@@ -137,8 +137,8 @@ def test_who_is_not_moved(ask_for: Try, moved: Json, others: tuple[Json, ...], w
     assert answer.status == 1
     assert why in answer.notes[-1]
     assert answer.text == (
-        "ml/wide: no room for 1 more: with up to 10 moves there is no more: on no node would it make room if pods that "
-        "may be moved left\n"
+        "ml/wide: no room for 1 more: with up to 10 moves there is no more: no node would have room if all "
+        "movable pods left it\n"
     )
 
 
@@ -149,7 +149,7 @@ def test_a_pod_that_its_budget_lets_go_is_moved(ask_for: Try) -> None:
 def test_a_pod_goes_only_where_kube_scheduler_would_let_it(ask_for: Try) -> None:
     answer = ask_for(moved=changed(MOVED, "spec", nodeSelector={"pool": "elsewhere"}))
     assert answer.status == 1
-    assert "those whose leaving would make room fit on no other node" in answer.text
+    assert "the pods whose leaving would make room fit on no other node" in answer.text
     assert ask_for(moved=changed(MOVED, "spec", nodeSelector={"pool": "b"})).status == 0
 
 
@@ -157,7 +157,7 @@ def test_what_no_node_could_take_is_said_at_once(ask_for: Try) -> None:
     answer = ask_for(cpu="40")
     assert (answer.status, answer.text) == (
         1,
-        "ml/wide: no room for 1 more: no node would take such a pod whatever left it\n",
+        "ml/wide: no room for 1 more: no node would take such a pod, whatever pods left it\n",
     )
 
 

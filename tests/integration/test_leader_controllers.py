@@ -17,7 +17,7 @@ from topowise import nrt
 from topowise.errors import ApiError
 from topowise.kube.api import Api
 from topowise_scheduler.cluster.nodes import STARTUP_TAINT, Nodes
-from topowise_scheduler.leader import chore
+from topowise_scheduler.leader import controller
 from topowise_scheduler.leader.refused_pods import RefusedPods
 from topowise_scheduler.leader.startup_taint import StartupTaint
 from topowise_scheduler.leader.unused_reports import UnusedReports
@@ -102,12 +102,12 @@ async def test_a_node_whose_report_is_not_confirmed_keeps_its_taint(api: Api, se
     nodes.apply("ADDED", nodes.decode(json.dumps(document).encode()))
     service.report(exact(kubelet(), name="n1"))
     service.ledger.gates.unconfirmed.put("n1", ("cpu-manager",))
-    chores = StartupTaint(api, service.ledger, nodes)
-    assert not chores.due()
+    controller = StartupTaint(api, service.ledger, nodes)
+    assert not controller.due()
     service.ledger.gates.unconfirmed.put("n1", ())
-    assert list(chores.due()) == ["n1"]
+    assert list(controller.due()) == ["n1"]
     nodes.apply("DELETED", nodes.decode(json.dumps(document).encode()))
-    assert not chores.due()
+    assert not controller.due()
 
 
 async def refuse(
@@ -175,7 +175,7 @@ async def test_what_cannot_be_done_holds_up_nothing_else_and_is_said_once(caplog
         if name == "bad":
             raise ApiError(403, "Forbidden", "no", request="PATCH")
 
-    async with running(lambda: chore.run("try", lambda: {"bad": "bad", "good": "good"}, do, interval=0.01)):
+    async with running(lambda: controller.run("try", lambda: {"bad": "bad", "good": "good"}, do, interval=0.01)):
         await assert_eventually(lambda: tried.count("bad") > 1)
     assert tried[:2] == ["bad", "good"]
     assert tried.count("good") == 1, "it is not due again before the watch has had time"
@@ -190,7 +190,7 @@ async def test_a_server_in_trouble_is_left_alone_by_all_for_a_while() -> None:
         if len(tried) == 1:
             raise ApiError(500, "InternalError", "no", request="PATCH")
 
-    async with running(lambda: chore.run("try", lambda: {"a": "a", "b": "b"}, do, interval=0.01)):
+    async with running(lambda: controller.run("try", lambda: {"a": "a", "b": "b"}, do, interval=0.01)):
         await asyncio.sleep(0.2)
         assert tried == ["a"]
         await assert_eventually(lambda: set(tried) == {"a", "b"})
@@ -211,14 +211,14 @@ async def test_a_pod_that_waits_for_alignment_is_told_what_for_and_again_when_th
     assert not waiting.due(), "it may be placed at once"
     service.clock.now += 11
     first = waiting.due()
-    await waiting._tell(*first.values())
+    await waiting._post(*first.values())
     assert not waiting.due(), "nothing has changed"
     service.ledger.drop_pod("uid-left")
     service.put(pod("other", "2", node="n1"))
     assert not waiting.due(), "not so soon"
     service.clock.now += 61
     second = waiting.due()
-    await waiting._tell(*second.values())
+    await waiting._post(*second.values())
     events = sorted(server.store.objects("events.events.k8s.io"), key=lambda one: one["eventTime"])
     notes = [event["note"] for event in events]
     assert notes[0] == (
@@ -254,7 +254,7 @@ def test_what_is_in_the_way_of_a_pod() -> None:
 
 
 @pytest.mark.usefixtures("server")
-async def test_a_token_that_is_revoked_stops_a_chore_at_its_first_request() -> None:
+async def test_a_token_that_is_revoked_stops_a_controller_at_its_first_request() -> None:
     """Every other request would be refused as well."""
     tried: list[str] = []
 
@@ -263,7 +263,7 @@ async def test_a_token_that_is_revoked_stops_a_chore_at_its_first_request() -> N
         raise ApiError(401, "Unauthorized", "Unauthorized", request="PATCH")
 
     names = {str(number): str(number) for number in range(200)}
-    async with running(lambda: chore.run("try", lambda: names, refuse, interval=0.01)):
+    async with running(lambda: controller.run("try", lambda: names, refuse, interval=0.01)):
         await asyncio.sleep(0.3)
     # The shortest back-off is 0.4 s.
     assert tried == ["0"]
@@ -274,10 +274,10 @@ async def test_a_refused_pod_that_a_finalizer_keeps_is_told_of_and_deleted_once(
 ) -> None:
     service.report(exact(kubelet(), name="n1"))
     await refuse(api, service, "kept", finalizers=["example.com/never"], **OWNED)
-    chores = RefusedPods(api, service.ledger)
+    controller = RefusedPods(api, service.ledger)
     for _ in range(3):
-        for record in chores.due().values():
-            await chores._clear_up(record)
+        for record in controller.due().values():
+            await controller._clear_up(record)
     assert len(list(server.store.objects("events.events.k8s.io"))) == 1
     assert sum(entry.request.method == "DELETE" for entry in server.log()) == 1
     assert service.ledger.events["refused_pod_deleted"] == 1

@@ -1,4 +1,4 @@
-"""What one replica does unasked, and which one that is."""
+"""Leader election, and the controllers that the leader runs."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ Work = Callable[[], Coroutine[Any, Any, None]]
 _OWN_NAMESPACE: Final = SERVICE_ACCOUNT / "namespace"
 
 
-class Leading:
-    """The duties of the leader. `kinds_left_alone` counts what the nominator does not nominate for now."""
+class Leader:
+    """Runs the controllers while this replica is the leader."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -41,16 +41,16 @@ class Leading:
         )
         self._decisions = Decisions(cluster, time.monotonic, when=chosen.when, ahead=chosen.ahead)
         self._elector: Elector | None = None
-        # Made once: what a duty has evicted lately, and which pods it has not requeued yet, outlasts a lost lease.
-        self._duties = self._made()
+        # Created once, so that recent evictions and pending requeues of a controller outlast a lost lease.
+        self._controllers = self._enabled_controllers()
 
-    def kinds_left_alone(self) -> float:
-        """Kinds of pods."""
-        return self._decisions.honoured.left_alone
+    def stopped_classes(self) -> float:
+        """Returns how many pod classes the nominator does not nominate now."""
+        return self._decisions.backoff.stopped
 
     async def run(self) -> None:
-        """Until cancelled; without an election this replica leads."""
-        settings, work = self._core.settings.leader_election, self._lead
+        """Runs until cancelled. Without an election this replica is always the leader."""
+        settings, work = self._core.settings.leader_election, self._run_controllers
         if not settings.enabled:
             await work()
             return
@@ -60,17 +60,17 @@ class Leading:
         await self._elector.run(work)
 
     def _may_write(self) -> bool:
-        """Whether the replica leads at this moment, by the clock."""
+        """Returns whether the replica is the leader now, by the clock."""
         return self._elector is None or self._elector.is_leader
 
-    async def _lead(self) -> None:
+    async def _run_controllers(self) -> None:
         async with asyncio.TaskGroup() as group:
-            for name, work in self._duties.items():
+            for name, work in self._controllers.items():
                 group.create_task(unending(name, work()), name=name)
-            # A leader with nothing to do leads all the same.
+            # A leader without controllers keeps the lease.
             await asyncio.Event().wait()
 
-    def _made(self) -> dict[str, Work]:
+    def _enabled_controllers(self) -> dict[str, Work]:
         core, settings = self._core, self._core.settings
         api, ledger, answers = core.api.fenced(self._may_write), core.ledger, core.answers
         alignment = AlignmentPreemption(ledger, answers, core.view, core.budgets)
@@ -81,11 +81,11 @@ class Leading:
         writes = settings.nominator.writes
 
         def nominate() -> Coroutine[Any, Any, None]:
-            # What was being written when the lease was lost is nobody's business any more.
+            # A new nominator for each term: writes that were under way when the lease was lost are dropped.
             return Nominator(api, ledger, self._decisions, writes=writes, not_ready=core.not_synced).run()
 
         defragmenter = Defragmenter(api, ledger, answers, core.view, core.budgets, settings.defragmenter)
-        duties: dict[str, tuple[bool, Work]] = {
+        controllers: dict[str, tuple[bool, Work]] = {
             "requeue": (settings.requeue.enabled, requeuer.run),
             "waiting pods": (settings.waiting_pods.tell, WaitingPods(api, ledger, answers).run),
             "nominator": (settings.nominator.enabled, nominate),
@@ -95,7 +95,7 @@ class Leading:
             "preemptor": (settings.preemptor.enabled, Preemptor(api, ledger, alignment, settings.preemptor).run),
             "defragmenter": (settings.defragmenter.enabled, defragmenter.run),
         }
-        return {name: work for name, (is_enabled, work) in duties.items() if is_enabled}
+        return {name: work for name, (is_enabled, work) in controllers.items() if is_enabled}
 
 
 def _own_namespace() -> str:

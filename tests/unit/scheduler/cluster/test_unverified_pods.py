@@ -10,7 +10,7 @@ import pytest
 
 from scheduling import Service, counts, pod
 from topowise import pods
-from topowise_scheduler.cluster.pods.strangers import MOST_STRANGERS, STRANGER_S
+from topowise_scheduler.cluster.pods.unverified_pods import MAX_UNVERIFIED_PODS, UNVERIFIED_S
 from topowise_scheduler.engine import Outcome
 from topowise_scheduler.volcano.allocations import Allocations
 
@@ -55,7 +55,7 @@ def test_made_up_pods_block_a_real_one_for_seconds_and_then_never_again(service:
         assert service.ask(pod(f"made-up-{number}", "8"))
     service.put(pod("real", "8"))
     assert service.ask(pod("real", "8")) == []
-    service.wait(STRANGER_S)
+    service.wait(UNVERIFIED_S)
     assert service.ask(pod("real", "8")) == ["n0"]
     service.ledger.reservations.release("uid-real")
     # Whatever is made up from now on, and however often.
@@ -68,7 +68,7 @@ def test_made_up_pods_block_a_real_one_for_seconds_and_then_never_again(service:
 
 
 def test_asking_again_does_not_prolong_it(service: Attacked) -> None:
-    for _ in range(int(STRANGER_S)):
+    for _ in range(int(UNVERIFIED_S)):
         service.ask(pod("made-up", "8"))
         service.wait(1)
     assert len(service.ledger.reservations) == 0
@@ -92,10 +92,10 @@ def test_a_burst_that_a_late_watch_brings_keeps_its_bookings() -> None:
         assert service.ask(document)
     booked = len(service.ledger.reservations)
     assert booked == 200
-    service.wait(STRANGER_S - 2)
+    service.wait(UNVERIFIED_S - 2)
     for document in burst:
         service.put(document)
-    service.wait(STRANGER_S)
+    service.wait(UNVERIFIED_S)
     assert len(service.ledger.reservations) == booked
     # For as long as ever.
     service.wait(30)
@@ -104,7 +104,7 @@ def test_a_burst_that_a_late_watch_brings_keeps_its_bookings() -> None:
 
 def test_trust_comes_back_with_pods_that_are_brought(service: Attacked) -> None:
     service.ask(pod("made-up", "1"))
-    service.wait(STRANGER_S)
+    service.wait(UNVERIFIED_S)
     for number, held in enumerate((0, 1, 1, 1)):
         service.ask(pod(f"real-{number}", "1"))
         assert len(service.ledger.reservations) == held
@@ -112,18 +112,18 @@ def test_trust_comes_back_with_pods_that_are_brought(service: Attacked) -> None:
         service.ledger.reservations.release(f"uid-real-{number}")
 
 
-def test_strangers_are_few_however_many_are_made_up() -> None:
+def test_unverified_pods_are_bounded_however_many_are_made_up() -> None:
     service = Attacked(nodes=3)
-    for number in range(3 * MOST_STRANGERS):
+    for number in range(3 * MAX_UNVERIFIED_PODS):
         service.ask(pod(f"made-up-{number}", "1m", "1Mi"))
-    assert len(service.ledger.reservations) <= MOST_STRANGERS
-    assert len(service.ledger.reservations.strangers) <= MOST_STRANGERS
-    service.wait(STRANGER_S)
+    assert len(service.ledger.reservations) <= MAX_UNVERIFIED_PODS
+    assert len(service.ledger.reservations.unverified_pods) <= MAX_UNVERIFIED_PODS
+    service.wait(UNVERIFIED_S)
     assert len(service.ledger.reservations) == 0
-    assert len(service.ledger.reservations.strangers) == 0
+    assert len(service.ledger.reservations.unverified_pods) == 0
 
 
-def test_who_has_been_deleted_is_a_stranger_too(service: Attacked) -> None:
+def test_a_deleted_pod_is_unverified_too(service: Attacked) -> None:
     service.put(pod("real", "8", resourceVersion="7"))
     service.ledger.drop_pod("uid-real")
     service.ask(pod("real", "8", resourceVersion="7"))
@@ -133,10 +133,10 @@ def test_who_has_been_deleted_is_a_stranger_too(service: Attacked) -> None:
 def test_a_pod_on_a_node_does_not_stay_among_those_on_their_way(service: Attacked) -> None:
     service.put(pod("a", "1"))
     service.put(pod("a", "1", node="n0"))
-    assert service.ledger.reservations.strangers._pending == set()
+    assert service.ledger.reservations.unverified_pods._pending == set()
 
 
-def test_volcano_s_allocations_of_strangers_are_bounded_the_same_way(service: Attacked) -> None:
+def test_volcano_s_allocations_of_unverified_pods_are_bounded_the_same_way(service: Attacked) -> None:
     allocations = Allocations(service.ledger, service.clock, 30.0)
 
     def allocate(name: str) -> str:
@@ -144,7 +144,7 @@ def test_volcano_s_allocations_of_strangers_are_bounded_the_same_way(service: At
         return allocations.allocate(record, "n0", is_pipelined=False)
 
     assert allocate("made-up") == ""
-    service.wait(STRANGER_S)
+    service.wait(UNVERIFIED_S)
     assert len(service.ledger.reservations) == 0
     assert "no watch has brought the pod" in allocate("made-up-2")
     service.put(pod("real", "8"))

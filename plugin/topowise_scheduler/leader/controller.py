@@ -1,8 +1,8 @@
-"""A chore of the leader: whatever is due is done, one after the other, and tried again if that failed.
+"""The loop of a controller of the leader: handles all items that are due, one at a time, and retries failed items.
 
-What is due is read anew each time from what the watches have brought, so nothing is remembered of a chore but when each
-thing may be tried again. One that cannot be done waits longer each time and holds up no other; a server that is in
-trouble is left alone by all.
+The due items are computed from watched state in each pass, so the loop remembers only when to retry each item. An item
+that fails waits longer after each failure and does not block other items. A failure of the whole API server pauses all
+items.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from topowise.runtime.log_once import OncePerChange
 log = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_S: Final = 5.0
-# Until the watch shows what was done.
+# Pause after success: the watch needs time to deliver the change.
 _DONE_S: Final = 5.0
 _LONGEST_S: Final = 300.0
 
@@ -36,17 +36,20 @@ async def run(
     interval: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Does what is due, by name, until cancelled. `task` is for the log ("remove a start-up taint"), `interval` is
-    seconds between two looks, `do` raises ApiError."""
+    """Handles due items, by name, until cancelled.
+
+    `task` is for the log ("remove a start-up taint"), `interval` is the pause between two passes in seconds, and `do`
+    raises ApiError.
+    """
     backoff, failures = Backoff(), OncePerChange()
-    # By name: when it may be tried again, and its own backoff.
+    # By name of the item: when it may be retried (seconds), and the backoff of the item.
     retries: dict[str, tuple[float, Backoff]] = {}
     while True:
         await asyncio.sleep(interval)
         items = due()
         retries = {name: retry for name, retry in retries.items() if name in items}
         for name, item in items.items():
-            not_before, own = retries.get(name, (0.0, None))
+            not_before, item_backoff = retries.get(name, (0.0, None))
             if clock() < not_before:
                 continue
             try:
@@ -54,8 +57,8 @@ async def run(
             except ApiError as exc:
                 if failures.is_change(f"{exc.status} {exc.reason}"):
                     log.warning("Cannot %s", task, extra=kv(of=name, why=exc))
-                own = own or Backoff(maximum=_LONGEST_S)
-                retries[name] = clock() + own.next_delay(at_least=exc.retry_after), own
+                item_backoff = item_backoff or Backoff(maximum=_LONGEST_S)
+                retries[name] = clock() + item_backoff.next_delay(at_least=exc.retry_after), item_backoff
                 if exc.is_general:
                     await asyncio.sleep(backoff.next_delay(at_least=exc.retry_after))
                     break
