@@ -1,4 +1,4 @@
-"""Servers as they are bought, for tests that are about typical nodes."""
+"""Typical servers, and pods for the servers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RequestsOf = Callable[..., PodRequests]
 
 
 def _server(policy: str = "single-numa-node", *, zones: int = 4, cores: int = 8, **fields: Any) -> Kubelet:
-    """8 cores with two threads, 32 GiB and a GPU a NUMA node, two NUMA nodes a socket."""
+    """A NUMA node has 8 cores with two threads, 32 GiB and a GPU; a socket has two NUMA nodes."""
     total = zones * cores
     numa = tuple(
         NumaNode(
@@ -55,7 +55,7 @@ def _server(policy: str = "single-numa-node", *, zones: int = 4, cores: int = 8,
 
 
 def _pod(uid: str, *containers: Mapping[str, Any], init: int = 0) -> pods.Pod:
-    """A Guaranteed pod, the first `init` containers of which are init containers."""
+    """A Guaranteed pod; its first `init` containers are init containers."""
     built = [
         pods.Container(f"c{number}", pods.Resources(limits=dict(amounts))) for number, amounts in enumerate(containers)
     ]

@@ -1,4 +1,4 @@
-"""The engine decides for many nodes what the model decides for each: whether, why not, and where it would lie.
+"""The engine's verdict, reason and placement for many nodes equal the kubelet model's for each node.
 
 `ENGINE_SOAK=N` multiplies the number of random clusters by N.
 """
@@ -51,7 +51,7 @@ def test_every_node_gets_the_verdict_of_its_model(policy: str, seed: int) -> Non
         judged = judge(engine, requests, rows, located=True)
         for place, number in enumerate(numbers):
             assert verdict(judged, place) == expected(nodes[number], pod), f"node {number}"
-        # For a score the zones need not be exact where a kubelet takes any devices, but none is left out.
+        # Zones of candidates for scores include every predicted zone, and may include more.
         for indices, nearby in rough:
             assert not (judged.zones[:, indices] & ~nearby.placed).any()
             assert (judged.aligned[:, indices] == nearby.aligned).all()
@@ -59,7 +59,7 @@ def test_every_node_gets_the_verdict_of_its_model(policy: str, seed: int) -> Non
 
 @given(seed=st.integers(0, 1 << 32))
 @clusters
-def test_nodes_that_change_come_and_go_are_judged_as_in_a_new_engine(seed: int) -> None:
+def test_verdicts_after_changes_equal_verdicts_of_a_new_engine(seed: int) -> None:
     rng = Random(seed)
     engine = Engine()
     cluster: dict[str, Kubelet] = {}
@@ -85,10 +85,10 @@ def test_nodes_that_change_come_and_go_are_judged_as_in_a_new_engine(seed: int) 
 
 
 @pytest.mark.parametrize("init", [0, 1])
-def test_a_container_with_shared_cpus_votes_by_the_cpus_of_those_before_it(
+def test_a_container_with_shared_cpus_votes_by_the_cpus_of_earlier_containers(
     server_of: Callable[..., Kubelet], pod_of: Callable[..., pods.Pod], init: int
 ) -> None:
-    """Only its CPU makes NUMA node 1, which has the last GPU, the fuller one."""
+    """Only the CPU of the first container makes NUMA node 1, which has the last GPU, the most allocated node."""
     options = {"prefer-most-allocated-numa-node": "true"}
     kubelet = server_of(zones=2, topologyManagerPolicyOptions=options)
     empty = kubelet.fork()

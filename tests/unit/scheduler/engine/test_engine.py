@@ -1,4 +1,4 @@
-"""Rows, cached verdicts, candidates, and which nodes the model is asked about."""
+"""Rows, cached verdicts, candidates, and nodes that the kubelet model decides."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ POLICIES = ("best-effort", "restricted", "single-numa-node")
 
 @pytest.fixture
 def engine(server_of: ServerOf, pod_of: PodOf) -> Engine:
-    """An empty node, one whose NUMA node 0 is taken, and one with too few CPUs."""
+    """An empty node, a node without free CPUs on NUMA node 0, and a node with too few CPUs."""
     filled = Engine()
     busy = server_of()
     assert busy.admit(pod_of("p", {"cpu": "14", "memory": "20Gi", GPU: "1"})).admitted
@@ -46,7 +46,7 @@ def test_a_node_has_a_row_until_it_is_dropped(engine: Engine, server_of: ServerO
     assert len(engine) == 2
 
 
-def test_a_verdict_says_whether_waiting_may_help(engine: Engine, requests_of: RequestsOf) -> None:
+def test_an_outcome_distinguishes_unschedulable_from_unresolvable(engine: Engine, requests_of: RequestsOf) -> None:
     judged = judge(engine, requests_of(*[{"cpu": "6", "memory": "1Gi", GPU: "1"}] * 4))
     assert judged.outcome.tolist() == [Outcome.FITS, Outcome.UNSCHEDULABLE, Outcome.UNRESOLVABLE]
     assert [judged.reason_of(index) for index in range(3)] == ["", "TopologyAffinityError", "TopologyAffinityError"]
@@ -73,12 +73,12 @@ def test_rows_may_be_in_any_order_and_twice(engine: Engine, requests_of: Request
     assert judge(engine, pod, rows[:0]).outcome.tolist() == []
 
 
-def test_only_nodes_that_changed_are_judged_again(engine: Engine, server_of: ServerOf, requests_of: RequestsOf) -> None:
+def test_only_changed_nodes_are_judged_again(engine: Engine, server_of: ServerOf, requests_of: RequestsOf) -> None:
     pod = requests_of({"cpu": "4", "memory": "1Gi"})
     judge(engine, pod)
     assert (engine.cache_hits, engine.cache_misses) == (0, 3)
     engine.put("busy", server_of())
-    # A pod of the same shape, whoever it is.
+    # Another pod of the same shape.
     assert judge(engine, requests_of({"cpu": "4", "memory": 1 << 30})).zones.tolist() == [[1, 1, 2]]
     assert (engine.cache_hits, engine.cache_misses) == (2, 4)
 
@@ -94,7 +94,7 @@ def test_the_cache_is_bounded(engine: Engine, requests_of: RequestsOf, monkeypat
     assert len(engine.cache) == 1
 
 
-def test_the_gate_of_pod_level_resources_is_the_nodes(server_of: ServerOf) -> None:
+def test_each_node_has_its_own_gate_of_pod_level_resources(server_of: ServerOf) -> None:
     level = pods.Resources(limits={"cpu": "20", "memory": "4Gi"})
     inner = pods.Container("c", pods.Resources(limits={"cpu": "2", "memory": "1Gi"}))
     pod = pods.Pod(pods.Metadata(uid="new"), pods.Spec(containers=(inner,), resources=level))
@@ -102,12 +102,12 @@ def test_the_gate_of_pod_level_resources_is_the_nodes(server_of: ServerOf) -> No
     engine.put("on", server_of())
     engine.put("off", server_of(featureGates={"PodLevelResources": False}))
     judged = judge(engine, PodRequests(pods.needs(pod), pods.needs(pod, pod_level_resources=False)))
-    # The managers leave a pod with pod-level resources alone.
+    # The managers ignore a pod with pod-level resources.
     assert judged.outcome.tolist() == [Outcome.FITS, Outcome.FITS]
     assert judged.zones.tolist() == [[0, 1]]
 
 
-def test_candidates_are_the_nodes_that_fit_with_what_they_have(engine: Engine, requests_of: RequestsOf) -> None:
+def test_candidates_are_fitting_nodes_with_their_amounts(engine: Engine, requests_of: RequestsOf) -> None:
     pod = requests_of(
         {"cpu": "1", "memory": "1Gi"}, {"cpu": "6", "memory": "2Gi", "hugepages-2Mi": "4Mi", GPU: "1"}, init=1
     )
@@ -129,7 +129,9 @@ def test_candidates_are_the_nodes_that_fit_with_what_they_have(engine: Engine, r
     assert nodes.aligned.all()
 
 
-def test_nodes_of_other_sizes_and_policies_are_apart(server_of: ServerOf, requests_of: RequestsOf) -> None:
+def test_nodes_of_different_sizes_and_policies_are_separate_candidates(
+    server_of: ServerOf, requests_of: RequestsOf
+) -> None:
     engine = Engine()
     for zones in (2, 4, 8):
         for policy in POLICIES:
@@ -140,7 +142,7 @@ def test_nodes_of_other_sizes_and_policies_are_apart(server_of: ServerOf, reques
 
 
 def test_a_shortage_is_a_reason_under_either_gate(server_of: ServerOf) -> None:
-    """Without the gate the predicates know nothing of the pod's own CPUs and memory."""
+    """Without the gate, the predicates ignore pod-level CPUs and memory."""
     level = pods.Resources(limits={"cpu": "2", "memory": "4Gi"})
     inner = pods.Container("c", pods.Resources(limits={"x.io/a": "1", "hugepages-1Gi": "1Gi"}))
     pod = pods.Pod(pods.Metadata(uid="new"), pods.Spec(containers=(inner,), resources=level))
@@ -155,7 +157,7 @@ def test_a_shortage_is_a_reason_under_either_gate(server_of: ServerOf) -> None:
 
 
 def test_typical_pods_on_loaded_nodes_are_decided_by_counts(server_of: ServerOf, pod_of: PodOf) -> None:
-    """Of 3,600 decisions 0 to 5 are asked of the model, for devices of one resource over several NUMA nodes."""
+    """The model decides 0 to 5 of 3,600 cases: devices of a resource on several NUMA nodes."""
     rng = Random(7)
     engine = Engine()
     for number in range(60):
@@ -179,9 +181,7 @@ def _typical(rng: Random, pod_of: PodOf, uid: str) -> pods.Pod:
     return pod_of(uid, *[container() for _ in range(init + rng.choice((1, 1, 2)))], init=init)
 
 
-def test_what_counts_cannot_tell_is_asked_of_the_model_and_counted(
-    server_of: ServerOf, requests_of: RequestsOf
-) -> None:
+def test_fallbacks_to_the_model_are_counted(server_of: ServerOf, requests_of: RequestsOf) -> None:
     engine = Engine()
     bridged = server_of()
     bridged.report_devices(GPU, [Device("gpu0", (0, 1)), Device("gpu1", (2,))])
@@ -192,7 +192,7 @@ def test_what_counts_cannot_tell_is_asked_of_the_model_and_counted(
     assert judged.outcome.tolist() == [Outcome.FITS] * 3
     assert judged.zones.tolist() == [[2, 2, 2]]
     assert engine.fallbacks == {"devices-near-several-nodes": 1, "align-by-socket": 1}
-    # Cached like any other verdict.
+    # Verdicts of the model are cached too.
     judge(engine, requests_of({"cpu": "16", "memory": "1Gi", GPU: "1"}))
     assert sum(engine.fallbacks.values()) == 2
 
@@ -211,7 +211,7 @@ def test_machines_beyond_eight_numa_nodes_are_left_to_the_model(server_of: Serve
 
 
 def test_a_pod_without_containers_asks_for_nothing(server_of: ServerOf, requests_of: RequestsOf) -> None:
-    """No API server takes one, but people ask about manifests that they have got wrong."""
+    """An API server rejects such a pod, but kubectl-topowise accepts wrong manifests."""
     engine = Engine()
     for scope in ("container", "pod"):
         engine.put(scope, server_of("best-effort", topologyManagerScope=scope))

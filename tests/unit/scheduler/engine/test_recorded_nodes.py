@@ -1,6 +1,6 @@
-"""The engine, with one node, decides as recorded kubelet code did.
+"""The engine with a single node decides as the recorded kubelet code.
 
-A tenth of the scenarios; `ENGINE_SOAK=10` takes all.
+The test takes a tenth of the scenarios; `ENGINE_SOAK=10` takes all.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _differences(line: bytes) -> Iterator[str]:
     except KubeletStartError:
         return
     for number, event in enumerate(scenario.events):
-        # A pod that is admitted once more, after a restart, is no business of a scheduler.
+        # A scheduler does not decide the admission of a running pod after a kubelet restart.
         if event.op != "admit" or event.pod is None or (event.uid or event.pod.metadata.uid) in kubelet.active:
             replay.apply(kubelet, event)
             continue
