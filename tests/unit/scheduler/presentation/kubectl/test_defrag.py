@@ -1,4 +1,4 @@
-"""`defrag`: what it prints, whom it does not move and why, and when it says no."""
+"""`defrag`: its output, the pods it does not move, and its refusals."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def changed(document: Json, where: str, **fields: Any) -> Json:
     return {**document, where: {**document[where], **fields}}
 
 
-# A NUMA node has 32 CPUs, the first 30. Of a 10 and 12 are free, of b 22 and 2: 24 fit once one of 20 is on b.
+# A NUMA node has 32 CPUs, the first 30. Node a has 10 and 12 free CPUs, b has 22 and 2: a pod of 24 CPUs fits on a
+# after a pod of 20 CPUs moves to b.
 MOVED = owned(pod("web/moved", "a", cpu="20", memory="4Gi"))
 STAYS = pod("web/stays", "a", cpu="20", memory="4Gi", started=3000)
 SMALL = owned(pod("db/small", "b", cpu="8", memory="4Gi"), "DaemonSet")
@@ -38,17 +39,17 @@ LARGE = pod("db/large", "b", cpu="30", memory="4Gi", started=3000)
 
 @pytest.fixture
 def ask_for(ask: Ask, saved: Save) -> Try:
-    """The answer for pods of so many CPUs on the two nodes, with another pod in the place of MOVED."""
+    """The answer for a pod of `cpu` CPUs on the two nodes, with `moved` instead of MOVED."""
 
-    def answer(*words: str, cpu: str = "24", moved: Json = MOVED, others: tuple[Json, ...] = ()) -> Answer:
+    def answer(*words: str, cpu: str = "24", moved: Json = MOVED, extra: tuple[Json, ...] = ()) -> Answer:
         objects = (
             report("a", TWO, configuration(TWO), (moved, STAYS)),
             report("b", TWO, configuration(TWO), (SMALL, LARGE)),
             *(node("a", gpus=2), node("b", {"pool": "b"}, gpus=2)),
-            *(moved, STAYS, SMALL, LARGE, *others),
+            *(moved, STAYS, SMALL, LARGE, *extra),
         )
-        wanted = saved(pod("ml/wide", cpu=cpu, memory="8Gi"), name="wanted.json")
-        return ask("defrag", "-f", wanted, "--nodes-file", saved(*objects), *words)
+        manifest = saved(pod("ml/wide", cpu=cpu, memory="8Gi"), name="wanted.json")
+        return ask("defrag", "-f", manifest, "--nodes-file", saved(*objects), *words)
 
     return answer
 
@@ -79,7 +80,9 @@ def test_people_get_a_table_of_steps(ask_for: Try) -> None:
 def test_machines_get_all_of_it(ask_for: Try, form: str, decode: Callable[[str], Json]) -> None:
     shown = decode(ask_for("-o", form).text)
     steps = shown.pop("steps")
-    free = {(one["node"], one["numa"]): (one["before"]["cpu"], one["after"]["cpu"]) for one in shown.pop("free")}
+    free = {
+        (entry["node"], entry["numa"]): (entry["before"]["cpu"], entry["after"]["cpu"]) for entry in shown.pop("free")
+    }
     assert free == {("a", 0): (10, 6), ("a", 1): (12, 12), ("b", 0): (22, 2), ("b", 1): (2, 2)}
     assert shown == {
         "pod": "ml/wide",
@@ -92,7 +95,7 @@ def test_machines_get_all_of_it(ask_for: Try, form: str, decode: Callable[[str],
         "why": "",
         "notMovable": {"of a DaemonSet": 1, "without a controller": 2},
     }
-    assert [(one["action"], one["pod"], one.get("from"), one["to"]) for one in steps] == [
+    assert [(entry["action"], entry["pod"], entry.get("from"), entry["to"]) for entry in steps] == [
         ("move", "web/moved", "a", "b"),
         ("new", "ml/wide", None, "a"),
     ]
@@ -116,7 +119,7 @@ def budget(name: str, allowed: int) -> Json:
 
 
 @pytest.mark.parametrize(
-    ("moved", "others", "why"),
+    ("moved", "extra", "why"),
     [
         (changed(MOVED, "spec", priority=1), (), "of a higher priority"),
         (owned(MOVED, "Node"), (), "of their node (static pods)"),
@@ -132,8 +135,8 @@ def budget(name: str, allowed: int) -> Json:
         (MOVED, (budget("x", 1), budget("y", 1)), "with more than one PodDisruptionBudget"),
     ],
 )
-def test_who_is_not_moved(ask_for: Try, moved: Json, others: tuple[Json, ...], why: str) -> None:
-    answer = ask_for(moved=moved, others=others)
+def test_who_is_not_moved(ask_for: Try, moved: Json, extra: tuple[Json, ...], why: str) -> None:
+    answer = ask_for(moved=moved, extra=extra)
     assert answer.status == 1
     assert why in answer.notes[-1]
     assert answer.text == (
@@ -143,7 +146,7 @@ def test_who_is_not_moved(ask_for: Try, moved: Json, others: tuple[Json, ...], w
 
 
 def test_a_pod_that_its_budget_lets_go_is_moved(ask_for: Try) -> None:
-    assert ask_for(others=(budget("x", 1),)).status == 0
+    assert ask_for(extra=(budget("x", 1),)).status == 0
 
 
 def test_a_pod_goes_only_where_kube_scheduler_would_let_it(ask_for: Try) -> None:
@@ -163,8 +166,8 @@ def test_what_no_node_could_take_is_said_at_once(ask_for: Try) -> None:
 
 def test_as_many_as_the_manifest_asks_for_unless_a_number_is_given(ask: Ask, saved: Save) -> None:
     template = {"spec": pod("web", cpu="30", memory="4Gi")["spec"]}
-    wanted = {"kind": "Deployment", "metadata": {"name": "web"}, "spec": {"replicas": 2, "template": template}}
-    file = saved(wanted, name="wanted.json")
+    deployment = {"kind": "Deployment", "metadata": {"name": "web"}, "spec": {"replicas": 2, "template": template}}
+    file = saved(deployment, name="wanted.json")
     known = saved(report("a", TWO, configuration(TWO), ()), node("a"))
     assert ask("defrag", "-f", file, "--nodes-file", known).text.startswith("default/web: 2 more pods fit, nothing")
     answer = ask("defrag", "-f", file, "--nodes-file", known, "--count", "3")

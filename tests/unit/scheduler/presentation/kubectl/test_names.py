@@ -1,4 +1,4 @@
-"""Objects by their names and labels, as kubectl takes them."""
+"""Objects by name and label, as in kubectl."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_nodes_are_picked_by_name_and_by_label(ask: Ask, saved: Save) -> None:
     ],
 )
 def test_what_is_not_there_is_one_line(words: str, said: str, ask: Ask, saved: Save) -> None:
-    reports = [one for one in json.loads(Path(saved()).read_text())["items"] if "zones" in one]
+    reports = [item for item in json.loads(Path(saved()).read_text())["items"] if "zones" in item]
     files = {"cluster": saved(), "reports": saved(*reports, name="reports.json")}
     with pytest.raises(SourceError) as caught:
         ask(*[word.format(**files) for word in words.split()])
@@ -86,7 +86,7 @@ def test_what_is_not_there_is_one_line(words: str, said: str, ask: Ask, saved: S
 
 def test_pods_and_what_makes_pods_are_asked_for_by_name(ask: Ask, saved: Save) -> None:
     items = json.loads(Path(saved()).read_text())["items"]
-    late = next(one for one in items if one["metadata"]["name"] == "late")
+    late = next(item for item in items if item["metadata"]["name"] == "late")
     template: dict[str, Any] = {"metadata": {}, "spec": {"containers": late["spec"]["containers"]}}
     web = {"kind": "Deployment", "metadata": {"name": "web"}, "spec": {"replicas": 3, "template": template}}
     files = ("--nodes-file", saved(*items, web, name="with-web.json"))

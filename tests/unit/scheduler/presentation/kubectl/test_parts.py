@@ -55,27 +55,27 @@ def test_parts_of_cpus_are_no_cpus() -> None:
 
 
 def test_no_more_is_free_than_can_be_allocated() -> None:
-    """As the scheduler counts what some exporter says of itself."""
+    """As the scheduler reads contradictory amounts of an exporter."""
     listed = tuple(
         nrt.Zone(f"node-{at}", nrt.ZONE_TYPE, resources=(nrt.Resource("cpu", "8", "8", "10"),)) for at in range(2)
     )
-    mine = [zone for _, zone in zones.zones_of(nrt.NodeResourceTopology(metadata=nrt.Metadata("a"), zones=listed))]
-    assert zones.numbers(mine, "cpu") == "8+8 of 16"
-    assert zones.fragmentation(mine) == 0
+    amounts = [zone for _, zone in zones.zones_of(nrt.NodeResourceTopology(metadata=nrt.Metadata("a"), zones=listed))]
+    assert zones.numbers(amounts, "cpu") == "8+8 of 16"
+    assert zones.fragmentation(amounts) == 0
 
 
 def test_bars_tell_full_and_empty_from_the_rest() -> None:
-    mine = cpus((0, 100), (1, 100), (50, 100), (99, 100), (100, 100))
-    assert zones.bars(mine, "cpu", is_ascii=False) == "▁▂▅▇█"
-    assert zones.bars(mine, "cpu", is_ascii=True) == "_.=*#"
+    amounts = cpus((0, 100), (1, 100), (50, 100), (99, 100), (100, 100))
+    assert zones.bars(amounts, "cpu", is_ascii=False) == "▁▂▅▇█"
+    assert zones.bars(amounts, "cpu", is_ascii=True) == "_.=*#"
     assert zones.bars([{}, {"cpu": Amount(None, 1)}], "cpu", is_ascii=False) == "-?"
 
 
 def test_numbers_are_promises_and_so_rounded_down() -> None:
     gib = 1 << 30
-    mine = [{"memory": Amount(int(1.99 * gib), 16 * gib)}, {"memory": Amount(int(12.9 * gib), 16 * gib)}, {}]
-    assert zones.numbers(mine, "memory") == "1.9+12+- of 32Gi"
-    assert zones.numbers(mine, "memory", is_short=True) == "14 of 32Gi"
+    amounts = [{"memory": Amount(int(1.99 * gib), 16 * gib)}, {"memory": Amount(int(12.9 * gib), 16 * gib)}, {}]
+    assert zones.numbers(amounts, "memory") == "1.9+12+- of 32Gi"
+    assert zones.numbers(amounts, "memory", is_short=True) == "14 of 32Gi"
     assert zones.numbers(cpus(*[(2, 8)] * 6), "cpu") == "12 (one zone 2) of 48"
 
 

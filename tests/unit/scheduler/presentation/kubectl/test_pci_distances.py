@@ -27,10 +27,12 @@ PLACES = pci_devices.write(
 
 
 def _with(saved: Saved, text: str) -> str:
-    """The saved cluster with this attribute on metal-a."""
+    """The saved cluster with the attribute on metal-a."""
     documents: list[dict[str, Any]] = json.loads(Path(saved()).read_text())["items"]
     (report,) = [
-        one for one in documents if one["kind"] == "NodeResourceTopology" and one["metadata"]["name"] == "metal-a"
+        document
+        for document in documents
+        if document["kind"] == "NodeResourceTopology" and document["metadata"]["name"] == "metal-a"
     ]
     report["attributes"].append({"name": PCI, "value": text})
     return saved(*documents, name="placed.json")

@@ -1,4 +1,4 @@
-"""The program as a process: how fast it starts, what it loads, pipes, colours, and kubectl's completion."""
+"""The program as a process: start time, loaded modules, pipes, colours, and kubectl's completion."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 def _cpu_of_children() -> float:
-    """Seconds; a busy machine takes longer on the wall."""
+    """CPU seconds; the wall time of a busy machine is longer."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -37,7 +37,7 @@ def test_nodes_starts_at_once_and_loads_nothing_heavy(saved: Save) -> None:
         began = _cpu_of_children()
         assert run(*words).returncode == 0
         best = min(best, _cpu_of_children() - began)
-    # 0.12 s on an idle machine; the bound has room for a slow one.
+    # 0.12 s on an idle machine; the bound also suits a slow machine.
     assert best < 0.6
     heavy = ("numpy", "rich", "kubernetes", "aiohttp", "grpc", "asyncio", "topowise_scheduler.engine")
     code = (
@@ -69,7 +69,7 @@ def test_stdin_and_a_svg_in_a_pipe(saved: Save) -> None:
 
 
 def on_terminal(words: list[str], **environment: str) -> str:
-    """What the program writes to a terminal of 80 columns."""
+    """The program's output on a terminal of 80 columns."""
     import fcntl
     import struct
     import termios

@@ -1,4 +1,4 @@
-"""Devices of resource claims are drawn by their numbers, in the zones that have them."""
+"""Devices of resource claims are drawn by number, in their zones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PICTURE = Picture("n1", "none", "container", "exact", (Zone(0, (), ()), Zone(4, 
 
 
 def topology(*amounts: tuple[int, str, str, str]) -> nrt.NodeResourceTopology:
-    """(NUMA node, capacity, allocatable, available) of one driver's devices."""
+    """Devices of a driver as (NUMA node, capacity, allocatable, available)."""
     return nrt.new(
         "n1",
         tuple(
@@ -27,8 +27,8 @@ def test_held_free_and_tainted_devices_are_told_apart() -> None:
     drawn = with_claimed(PICTURE, topology((4, "4", "3", "1")))
     assert drawn.zones[0].devices == ()
     (gpus,) = drawn.zones[1].devices
-    held, tainted = Device(None, is_held=True), Device(None, is_healthy=False)
-    assert gpus.devices == (held, held, Device(None), tainted)
+    allocated, tainted = Device(None, is_held=True), Device(None, is_healthy=False)
+    assert gpus.devices == (allocated, allocated, Device(None), tainted)
     assert "dra.topowise.io/gpu.nvidia.com" in terminal(drawn, width=100)
 
 

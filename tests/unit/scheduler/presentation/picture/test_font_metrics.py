@@ -1,4 +1,4 @@
-"""Widths of texts, and how texts are made to fit."""
+"""Widths of texts, and truncation of texts."""
 
 from __future__ import annotations
 

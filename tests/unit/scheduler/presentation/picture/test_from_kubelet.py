@@ -1,4 +1,4 @@
-"""What a kubelet's state becomes in the picture."""
+"""The picture of a kubelet's state."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PictureOf = Callable[[str], Picture]
 
 
 def kubelet(options: dict[str, str] | None = None, *, gates: dict[str, bool] | None = None) -> Kubelet:
-    """One node, four cores of two threads, CPU 0 reserved."""
+    """A NUMA node with four cores of two threads, CPU 0 reserved."""
     cores = tuple(Core(0, (core, core + 4)) for core in range(4))
     gpus = DevicePlugin("x.io/gpu", (PluginDevice("g0", (0,)), PluginDevice("g1", (0,))))
     machine = Machine(numa=(NumaNode(0, 16 * GI, cores),), devices=(gpus,))
@@ -163,11 +163,13 @@ def test_without_the_machine_there_are_no_distances() -> None:
 
 def test_counts_have_no_ids_and_the_same_numbers(picture_of: PictureOf) -> None:
     exact, counts = picture_of("large"), picture_of("large-counts")
-    for one, other in zip(exact.zones, counts.zones, strict=True):
-        assert set(states(other)) == {None}
-        assert Counter((t.state, t.owner) for t in one.threads) == Counter((t.state, t.owner) for t in other.threads)
-        assert {device.id for resource in other.devices for device in resource.devices} == {None}
-        assert one.memory == other.memory
+    for exact_zone, zone in zip(exact.zones, counts.zones, strict=True):
+        assert set(states(zone)) == {None}
+        assert Counter((t.state, t.owner) for t in exact_zone.threads) == Counter(
+            (t.state, t.owner) for t in zone.threads
+        )
+        assert {device.id for resource in zone.devices for device in resource.devices} == {None}
+        assert exact_zone.memory == zone.memory
     assert [owner.cpu_count for owner in exact.owners] == [owner.cpu_count for owner in counts.owners]
     assert not any(owner.cpus or owner.devices for owner in counts.owners)
 
@@ -177,9 +179,9 @@ def test_a_pod_without_a_name(precision: str, names: list[str], owner: int | Non
     node = kubelet()
     node.hold("u", {}, {"c": Placement("app", None, False, 0b110)})
     picture = read(node, {}, node="n", precision=precision)  # type: ignore[arg-type]
-    assert [one.name for one in picture.owners] == names
-    held = [thread for thread in picture.zones[0].threads if thread.state == "exclusive"]
-    assert [thread.owner for thread in held] == [owner, owner]
+    assert [entry.name for entry in picture.owners] == names
+    threads = [thread for thread in picture.zones[0].threads if thread.state == "exclusive"]
+    assert [thread.owner for thread in threads] == [owner, owner]
 
 
 def test_a_pod_with_resources_of_its_own_holds_them_once() -> None:

@@ -1,4 +1,4 @@
-"""Both writers to the letter.
+"""The exact output of both writers.
 
 After an intended change: TOPOWISE_REGENERATE=1 .venv/bin/pytest and the path of this file.
 Then look at what `git diff` shows of golden/, and at the SVGs in a browser.

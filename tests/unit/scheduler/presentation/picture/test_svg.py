@@ -1,4 +1,4 @@
-"""The SVG document: well-formed, self-contained, readable in both schemes and without colours."""
+"""The SVG document: well-formed, self-contained, readable in both colour schemes and without colours."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def rectangles(document: ElementTree.Element, kind: str) -> list[ElementTree.Element]:
-    return [one for one in document.iter(f"{SVG}rect") if one.get("class", "").split()[0] == kind]
+    return [element for element in document.iter(f"{SVG}rect") if element.get("class", "").split()[0] == kind]
 
 
 def titles(document: ElementTree.Element, kind: str) -> list[str]:
-    return [one.findtext(f"{SVG}title", "") for one in rectangles(document, kind)]
+    return [element.findtext(f"{SVG}title", "") for element in rectangles(document, kind)]
 
 
 def test_it_is_well_formed_and_says_what_it_is(picture: Picture) -> None:
@@ -87,12 +87,12 @@ def test_names_cannot_break_out(picture_of: Callable[[str], Picture]) -> None:
     assert "<b attr" not in text
     assert "\x1b" not in text
     assert "\u202e" not in text
-    texts = [one.text for one in ElementTree.fromstring(text).iter(f"{SVG}text")]
+    texts = [element.text for element in ElementTree.fromstring(text).iter(f"{SVG}text")]
     assert 'a/<b attr="x">&' in texts
     assert "<&\"'>" in texts
 
 
-def contrast(one: str, other: str) -> float:
+def contrast(foreground: str, background: str) -> float:
     """The contrast ratio of WCAG 2.2."""
 
     def luminance(colour: str) -> float:
@@ -100,7 +100,7 @@ def contrast(one: str, other: str) -> float:
         red, green, blue = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
         return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
-    darker, lighter = sorted((luminance(one), luminance(other)))
+    darker, lighter = sorted((luminance(foreground), luminance(background)))
     return (lighter + 0.05) / (darker + 0.05)
 
 

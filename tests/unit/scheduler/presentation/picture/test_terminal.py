@@ -1,4 +1,4 @@
-"""The terminal: never wider than it is, plain unless asked, ASCII where there is nothing else."""
+"""The picture on a terminal: within the width, without colours by default, ASCII only if required."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_plain_text_has_no_codes_and_no_blanks_at_the_end(picture: Picture) -> N
 def test_colour_changes_nothing_but_the_colour(picture: Picture) -> None:
     coloured = terminal(picture, colour=True)
     without = re.sub(r"\x1b\[[\d;]*m", "", coloured)
-    # On a coloured bar the line after the tag is not needed.
+    # A coloured bar has no line after the tag.
     plain = [line.replace("━", " ") for line in terminal(picture).splitlines()]
     assert [line.rstrip() for line in without.splitlines()] == [line.rstrip() for line in plain]
     for line in coloured.splitlines():
