@@ -169,7 +169,7 @@ def test_the_page_needs_no_script(site: Site) -> None:
     assert "No decision yet." in reply.text
 
 
-def test_headers_keep_everything_out(site: Site) -> None:
+def test_headers_forbid_external_content(site: Site) -> None:
     for path in ("/ui", "/ui/app.js", "/ui/style.css", "/ui/nothing"):
         headers = site.call(path).headers
         policy = headers["content-security-policy"]
@@ -187,7 +187,7 @@ def test_the_page_loads_nothing_from_elsewhere(site: Site) -> None:
     assert not re.search(r"(inner|outer)HTML\s*=[^=]|insertAdjacentHTML|document.write", whole)
 
 
-def test_what_the_ledger_knows(site: Site) -> None:
+def test_the_state_has_the_rows_of_the_ledger(site: Site) -> None:
     state = site.state()
     assert state.resources == ("cpu", "memory")
     assert (state.reported, state.known, state.unreported) == (2, 3, ("virtual",))
@@ -238,7 +238,7 @@ def test_free_shares() -> None:
     assert page._bin(Zone(0, None, 8)) == page._bin(Zone(0, 0, 0)) == "x"
 
 
-def test_a_decision_and_why(site: Site) -> None:
+def test_a_decision_has_its_outcome_and_times(site: Site) -> None:
     body = {"Pod": pod("a", "3"), "NodeNames": ["n1", "n2", "virtual"]}
     site.call("/filter", json.dumps(body).encode())
     site.call("/prioritize", json.dumps(body).encode())
@@ -250,7 +250,7 @@ def test_a_decision_and_why(site: Site) -> None:
     assert "No decision on this pod is kept" in site.part("panel", pod="default/nobody")
 
 
-def test_few_decisions_are_sent_until_all_are_asked_for(site: Site) -> None:
+def test_few_decisions_are_sent_by_default(site: Site) -> None:
     for number in range(20):
         site.call("/filter", json.dumps({"Pod": pod(f"p{number}", "1"), "NodeNames": ["n1"]}).encode())
     assert site.part("decisions-list").count("data-pod") == 15
@@ -292,7 +292,7 @@ def test_hostile_text_stays_text(site: Site) -> None:
     assert site.rows().rows[0].name == HOSTILE
 
 
-def test_a_picture_says_what_the_page_does_of_a_policy_that_nobody_knows(site: Site) -> None:
+def test_an_unknown_policy_is_unknown_in_picture_and_page(site: Site) -> None:
     site.service.report(counts("n1", "4", policy="strict"))
     part = site.part("panel", node="n1")
     assert part.count("policy unknown") > 1
@@ -347,7 +347,7 @@ def test_a_node_without_managers() -> None:
 WAITS_SINCE = "2023-11-14T22:00:00Z"
 
 
-def test_waiting_pods_say_why_and_open() -> None:
+def test_waiting_pods_have_reasons_and_details() -> None:
     site = Site()
     for name, free in (("n1", ("3", "2")), ("n2", ("1", "0"))):
         site.service.report(counts(name, free, included=["other"]))
@@ -371,7 +371,7 @@ def test_waiting_pods_say_why_and_open() -> None:
     assert "would fit on 1 node" in site.part("waiting-list")
 
 
-def test_what_a_kubelet_refused_opens_to_node_pod_and_time(site: Site) -> None:
+def test_a_refused_pod_links_to_its_node_pod_and_time(site: Site) -> None:
     refused = {"phase": "Failed", "reason": "TopologyAffinityError", "startTime": "2023-11-14T22:10:00Z"}
     site.put(pod("a", "2", node="n1"))
     site.put(pod("a", "2", node="n1", **refused))

@@ -67,12 +67,12 @@ def test_a_pod_from_filter_to_bind(watched: Watched) -> None:
     assert len(watched.decisions) == 1
 
 
-def test_one_node_left_is_expected_at_once(watched: Watched) -> None:
+def test_a_single_fitting_node_is_expected_at_once(watched: Watched) -> None:
     watched.ask("filter", pod("a", "4"))
     assert (watched.last.expected, watched.last.outcome) == ("n1", "reserved")
 
 
-def test_a_refused_bind_and_no_room(watched: Watched) -> None:
+def test_a_refused_bind_and_a_pod_that_fits_nowhere(watched: Watched) -> None:
     watched.ask("filter", pod("a", "4"))
     watched.bind("a", "n1", "kubelet of n1 would refuse the pod now: x")
     assert watched.last.outcome == "bind refused"
@@ -80,7 +80,7 @@ def test_a_refused_bind_and_no_room(watched: Watched) -> None:
     assert (watched.last.outcome, watched.last.reasons) == ("no room", {refusals.NEVER: 2})
 
 
-def test_of_many_reasons_the_most_frequent_are_kept(watched: Watched) -> None:
+def test_the_most_frequent_of_many_reasons_are_kept(watched: Watched) -> None:
     """Texts are numbered in order of appearance in the process, so the latest text may be the most frequent."""
     texts = ["", *(f"NUMA: reason {number}" for number in range(20))]
     words = np.array([*range(1, len(texts)), *[len(texts) - 1] * 5], np.int16)
@@ -99,7 +99,7 @@ def test_a_second_attempt_is_another_decision(watched: Watched) -> None:
     assert [decision.outcome for decision in watched.decisions.all()] == ["bound", "no room"]
 
 
-def test_only_the_last_are_kept(watched: Watched) -> None:
+def test_only_the_latest_decisions_are_kept(watched: Watched) -> None:
     for number in range(10):
         watched.ask("filter", pod(f"p{number}", "1"))
     assert [decision.pod for decision in watched.decisions.all()] == ["default/p9", "default/p8", "default/p7"]
@@ -129,12 +129,12 @@ def test_preemption(watched: Watched) -> None:
 
 
 @pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt"])
-def test_a_refused_request_is_a_line_of_its_own(watched: Watched, verb: str) -> None:
+def test_a_refused_request_is_a_separate_line(watched: Watched, verb: str) -> None:
     sent(watched.service.served(observer=watched.decisions)[verb].refuse("x" * 10_000))
     assert (watched.last.pod, watched.last.outcome, watched.last.problem) == ("", "error", "x" * 300)
 
 
-def test_binds_tell_it_too(watched: Watched) -> None:
+def test_binds_are_recorded_too(watched: Watched) -> None:
     async def bind(not_ready: str | None) -> Reply:
         service = watched.service
         binder = Binder(NoApi(), service.ledger, service.records, lambda: not_ready, observer=watched.decisions)
@@ -163,7 +163,7 @@ PREDICTED = {ANNOTATION: '{"c":{"numa":[1]},"d":{"numa":[0,1]}}'}
 BOUND = {"node": "n1", "annotations": PREDICTED, "conditions": scheduled("True", LATE)}
 
 
-def test_what_was_before_the_process_is_what_pods_tell(watched: Watched) -> None:
+def test_decisions_of_earlier_processes_are_read_from_pods(watched: Watched) -> None:
     refusal = f"0/2 nodes are available: 2 {refusals.NOT_NOW}."
     watched.decisions.seen(watched_pod("bound", **BOUND))
     watched.decisions.seen(watched_pod("waits", conditions=scheduled("False", EARLY, refusal)))
@@ -191,7 +191,7 @@ def test_what_was_before_the_process_is_what_pods_tell(watched: Watched) -> None
     assert not watched.last.is_from_pod
 
 
-def test_a_bound_pod_tells_where_it_was_predicted(watched: Watched) -> None:
+def test_a_bound_pod_has_its_predicted_placement(watched: Watched) -> None:
     watched.ask("filter", pod("a", "4"))
     watched.bind("a", "n1")
     watched.decisions.seen(watched_pod("a", **BOUND))
@@ -200,12 +200,12 @@ def test_a_bound_pod_tells_where_it_was_predicted(watched: Watched) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", "x", "[]", '{"c":{}}', '{"c":{"numa":["0"]}}', "[" * 9_000, "0" * 20_000])
-def test_an_annotation_that_nobody_of_us_has_written_tells_nothing(watched: Watched, text: str) -> None:
+def test_an_invalid_prediction_annotation_is_ignored(watched: Watched, text: str) -> None:
     watched.decisions.seen(watched_pod("a", **{**BOUND, "annotations": {ANNOTATION: text}}))
     assert len(watched.decisions) == 0
 
 
-def test_what_a_kubelet_refused_is_kept_apart_and_once(watched: Watched) -> None:
+def test_a_refusal_of_a_kubelet_is_kept_separately_and_once(watched: Watched) -> None:
     failed = {"node": "n1", "phase": "Failed", "reason": "TopologyAffinityError"}
     watched.ask("filter", pod("a", "4"))
     watched.bind("a", "n1")
@@ -227,7 +227,7 @@ def test_what_a_kubelet_refused_is_kept_apart_and_once(watched: Watched) -> None
     assert len(watched.decisions) == 3
 
 
-def test_of_many_pods_the_latest_are_kept(watched: Watched) -> None:
+def test_the_latest_of_many_pods_are_kept(watched: Watched) -> None:
     for number in (3, 1, 4, 1, 5, 2, 0):
         at = f"1970-01-01T00:00:0{number}Z"
         watched.decisions.seen(watched_pod(f"p{number}", **{**BOUND, "conditions": scheduled("True", at)}))

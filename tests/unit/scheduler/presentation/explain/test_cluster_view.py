@@ -84,7 +84,7 @@ def test_a_node_that_kube_scheduler_would_not_take_never_fits(service: Service) 
     }
 
 
-def test_a_resource_that_a_node_does_not_have_is_none(service: Service) -> None:
+def test_a_resource_that_a_node_lacks_counts_as_0(service: Service) -> None:
     """The kubelet of a node without the device plugin ignores the resource and does not refuse the pod."""
     shown = explained(service, pod_object(gpus="1"))
     assert shown["gpu"][0] == "fits"
@@ -93,7 +93,7 @@ def test_a_resource_that_a_node_does_not_have_is_none(service: Service) -> None:
     assert {name: count for name, count in filled(service, pod_object(gpus="1")).items() if count} == {"gpu": 2}
 
 
-def test_sums_count_every_pod_that_is_there_or_comes(service: Service) -> None:
+def test_sums_count_running_and_nominated_pods(service: Service) -> None:
     service.put(pod("there", "1", node="virtual"))
     service.put(pod("coming", "1", nominatedNodeName="virtual", priority=10))
     assert explained(service, pod_object(cpu="3"))["virtual"] == (
@@ -112,7 +112,7 @@ def test_pods_are_counted_too(service: Service) -> None:
     assert explained(service, pod_object())["good"] == ("not now", "Too many pods: 1 of 1 are in use")
 
 
-def test_an_empty_node_that_would_not_do_weighs_more_than_what_is_free_now() -> None:
+def test_a_pod_too_large_for_the_empty_node_never_fits() -> None:
     service = full()
     service.put_node("n1", allocatable={"cpu": "16", "memory": "64Gi", "pods": "110"})
     verdict, text = explained(service, pod_object(cpu="9"))["n1"]
@@ -121,7 +121,7 @@ def test_an_empty_node_that_would_not_do_weighs_more_than_what_is_free_now() -> 
     assert explained(service, pod_object(cpu="9", nodeSelector={"pool": "a"}))["n1"][0] == "excluded"
 
 
-def test_who_refuses_is_not_scored(service: Service) -> None:
+def test_refusing_nodes_are_not_scored(service: Service) -> None:
     """Scores are spread only over nodes that kube-scheduler would send."""
     service.put(pod("there", "3", node="gpu"))
     names = ["good", "gpu", "virtual"]
@@ -135,21 +135,21 @@ def test_who_refuses_is_not_scored(service: Service) -> None:
     assert among["cordoned"] == 0
 
 
-def test_where_nobody_told_of_nodes_kubelets_alone_are_asked() -> None:
+def test_without_node_objects_only_kubelets_decide() -> None:
     service = Service()
     service.report(counts("n1", "8", included=()))
     assert explained(service, pod_object(nodeSelector={"pool": "a"}))["n1"][0] == "fits"
     assert filled(service, pod_object()) == {"n1": 4}
 
 
-def test_what_is_not_looked_at_is_told_with_every_node(service: Service) -> None:
+def test_unchecked_fields_are_listed_for_every_node(service: Service) -> None:
     candidate = pod_object(volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "v"}}])
     assert {explanation.not_looked_at for explanation in service.view.explanations(candidate, service.view.names)} == {
         ("volumes",)
     }
 
 
-def test_a_bound_pod_is_asked_about_as_if_it_were_not(service: Service) -> None:
+def test_a_bound_pod_is_explained_as_unbound(service: Service) -> None:
     bound = kube_scheduler.unbound(pod_object(node="good"))
     assert explained(service, bound)["gpu"][0] == "fits"
     wish = kube_scheduler.unbound(pod_object(uid="", node="good"))
@@ -159,13 +159,13 @@ def test_a_bound_pod_is_asked_about_as_if_it_were_not(service: Service) -> None:
     )
 
 
-def test_the_verbs_are_asked_by_kube_scheduler_after_all_that(service: Service) -> None:
+def test_the_verbs_do_not_repeat_the_filters_of_kube_scheduler(service: Service) -> None:
     """kube-scheduler sends nodes that passed its own filters, so the extender does not repeat the filters."""
     document = pod("a", nodeSelector={"pool": "a"})
     assert service.fits(document, "good", "cordoned", "other-pool") == ["good", "cordoned", "other-pool"]
 
 
-def test_a_policy_that_nobody_knows_and_amounts_that_contradict_each_other_are_told(service: Service) -> None:
+def test_unknown_policies_and_contradictory_amounts_are_explained(service: Service) -> None:
     topology = counts("good", "8", policy="strict", included=())
     service.report(topology)
     assert explained(service, pod_object())["good"] == (

@@ -15,7 +15,7 @@ from topowise_scheduler.presentation.text import rough_duration
 @pytest.mark.parametrize(
     ("zones", "shown"), [(2, ""), (12, "; its kubelet takes about 5 seconds to decide, as it tries")]
 )
-def test_how_long_it_takes_is_told(zones: int, shown: str) -> None:
+def test_a_long_admission_is_announced(zones: int, shown: str) -> None:
     config = configuration(
         topologyManagerPolicy="restricted", topologyManagerPolicyOptions={"max-allowable-numa-nodes": "16"}
     )

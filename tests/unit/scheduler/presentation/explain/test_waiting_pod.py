@@ -20,7 +20,7 @@ def admitted(node: Kubelet, *names: str) -> Kubelet:
     return node
 
 
-def test_pods_in_the_way_are_named_before_they_are_reported_and_after() -> None:
+def test_pods_in_the_way_are_named_before_and_after_their_report() -> None:
     """The first NUMA node has three allocatable CPUs, the second four; each pod has two CPUs."""
     names = ("a", "b")
     service = Service("TightFit")

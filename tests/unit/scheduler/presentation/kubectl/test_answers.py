@@ -46,7 +46,7 @@ def deployment(replicas: int, cpu: str, **spec: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("cpu", ["2", "10", "12", "24", "33", "500m"])
-def test_explain_says_what_the_service_would(cpu: str, ask: Ask, saved: Save, tmp_path: Path) -> None:
+def test_explain_equals_the_explanation_of_the_service(cpu: str, ask: Ask, saved: Save, tmp_path: Path) -> None:
     document = make(cpu)
     objects = json.loads(Path(saved()).read_text())["items"]
     service = Service("TightFit")
@@ -69,7 +69,9 @@ def test_explain_says_what_the_service_would(cpu: str, ask: Ask, saved: Save, tm
 
 
 @pytest.mark.parametrize("cpu", ["1", "4", "6", "14"])
-def test_fits_is_what_the_kubelets_take(cpu: str, ask: Ask, saved: Save, tmp_path: Path, metal_a: Kubelet) -> None:
+def test_fits_equals_the_number_of_admitted_pods(
+    cpu: str, ask: Ask, saved: Save, tmp_path: Path, metal_a: Kubelet
+) -> None:
     decoded = msgspec.convert(make(cpu, "2Gi"), pods.Pod)
     count = 0
     while metal_a.admit(msgspec.structs.replace(decoded, metadata=pods.Metadata(uid=f"more-{count}"))).admitted:
@@ -98,7 +100,7 @@ def test_simulate_places_as_many_as_fit(ask: Ask, saved: Save, tmp_path: Path) -
         assert len(set(cpus)) == len(cpus)
 
 
-def test_simulate_takes_priorities_first_and_then_the_order_of_files(ask: Ask, saved: Save, tmp_path: Path) -> None:
+def test_simulate_orders_pods_by_priority_and_then_by_file(ask: Ask, saved: Save, tmp_path: Path) -> None:
     classes = {"kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000}
     objects = json.loads(Path(saved()).read_text())["items"]
     file = saved(*objects, classes, name="with-classes.json")
@@ -116,7 +118,7 @@ def test_simulate_takes_priorities_first_and_then_the_order_of_files(ask: Ask, s
     assert "warning: priority class 'nobody-knows' is not known; its pods are taken to have priority 0" in answer.notes
 
 
-def test_simulate_tells_how_far_it_is(saved: Save, tmp_path: Path) -> None:
+def test_simulate_reports_its_progress(saved: Save, tmp_path: Path) -> None:
     words = ["simulate", "-f", manifest(tmp_path, deployment(3, "10")), "--nodes-file", saved()]
     known, pods_to_place, _ = cluster.open_with_manifests(arguments.parser("0").parse_args(words))
     progress: list[str] = []
@@ -124,7 +126,7 @@ def test_simulate_tells_how_far_it_is(saved: Save, tmp_path: Path) -> None:
     assert progress == ["pod 1 of 3", "pod 2 of 3", "pod 3 of 3"]
 
 
-def test_simulate_keeps_off_nodes_that_kube_scheduler_would_not_use(ask: Ask, saved: Save, tmp_path: Path) -> None:
+def test_simulate_avoids_nodes_that_kube_scheduler_would_not_use(ask: Ask, saved: Save, tmp_path: Path) -> None:
     objects = json.loads(Path(saved()).read_text())["items"]
     for item in objects:
         if item["kind"] == "Node" and item["metadata"]["name"] in ("metal-b", "metal-c"):
@@ -142,7 +144,7 @@ def test_simulate_keeps_off_nodes_that_kube_scheduler_would_not_use(ask: Ask, sa
     assert nodes_of(nodeSelector={"pool": "none"}) == {""}
 
 
-def test_a_job_without_completions_has_as_many_pods_as_run_at_once(ask: Ask, saved: Save, tmp_path: Path) -> None:
+def test_a_job_without_completions_has_as_many_pods_as_its_parallelism(ask: Ask, saved: Save, tmp_path: Path) -> None:
     template = {"spec": deployment(1, "2")["spec"]["template"]["spec"]}
     for spec in ({"parallelism": 3}, {"parallelism": 3, "completions": None}, {"parallelism": 9, "completions": 3}):
         job = {"kind": "Job", "metadata": {"name": "work"}, "spec": {**spec, "template": template}}
@@ -151,7 +153,7 @@ def test_a_job_without_completions_has_as_many_pods_as_run_at_once(ask: Ask, sav
         assert len(json.loads(answer.text)["pods"]) == 3
 
 
-def test_a_manifest_of_a_pod_that_is_there_asks_for_another_one(ask: Ask, saved: Save, tmp_path: Path) -> None:
+def test_the_manifest_of_an_existing_pod_stands_for_a_new_pod(ask: Ask, saved: Save, tmp_path: Path) -> None:
     objects = json.loads(Path(saved()).read_text())["items"]
     (late,) = [item for item in objects if item["metadata"]["name"] == "late"]
     there = manifest(tmp_path, late)
@@ -169,7 +171,7 @@ def test_a_manifest_of_a_pod_that_is_there_asks_for_another_one(ask: Ask, saved:
     assert {pod["node"] for pod in shown["pods"]} == {"metal-a", "metal-b"}
 
 
-def test_what_makes_no_pods_now_can_still_be_asked_about(ask: Ask, saved: Save, tmp_path: Path) -> None:
+def test_a_workload_of_0_replicas_can_be_explained(ask: Ask, saved: Save, tmp_path: Path) -> None:
     file = manifest(tmp_path, deployment(0, "10"))
     assert json.loads(ask("fits", "-f", file, "--nodes-file", saved(), "-o", "json").text)["fits"] > 0
     assert "0 of 0 pods placed" in ask("simulate", "-f", file, "--nodes-file", saved()).text
@@ -264,7 +266,7 @@ def test_errors_name_the_thing_and_what_was_expected(ask: Ask, saved: Save, tmp_
 
 
 @pytest.mark.parametrize("value", ["high", 1.5, "\u00b2"])
-def test_a_priority_that_is_no_number_is_one_line(value: Any, ask: Ask, saved: Save, tmp_path: Path) -> None:
+def test_an_invalid_priority_is_a_single_line(value: Any, ask: Ask, saved: Save, tmp_path: Path) -> None:
     classes = {"kind": "PriorityClass", "metadata": {"name": "odd"}, "value": value}
     file = saved(*json.loads(Path(saved()).read_text())["items"], classes, name="odd.json")
     with pytest.raises(SourceError, match=r"PriorityClass 'odd' cannot be read: .*value"):
@@ -284,7 +286,7 @@ def test_a_pod_of_any_name_is_drawn(name: str, ask: Ask, saved: Save) -> None:
     assert name[:9] in ask("node", "metal-a", "-f", saved(document, name="odd.json")).text
 
 
-def test_what_is_shown_is_printed_for_programs(ask: Ask, saved: Save, tmp_path: Path) -> None:
+def test_documents_have_the_content_of_the_tables(ask: Ask, saved: Save, tmp_path: Path) -> None:
     nodes = json.loads(ask("nodes", "-f", saved(), "-o", "json").text)
     assert nodes == yaml.safe_load(ask("nodes", "-f", saved(), "-o", "yaml").text)
     (metal_b,) = [item for item in nodes if item["node"] == "metal-b"]

@@ -77,7 +77,7 @@ def test_people_get_a_table_of_steps(ask_for: Try) -> None:
 
 
 @pytest.mark.parametrize(("form", "decode"), [("json", json.loads), ("yaml", msgspec.yaml.decode)])
-def test_machines_get_all_of_it(ask_for: Try, form: str, decode: Callable[[str], Json]) -> None:
+def test_documents_have_all_steps_and_amounts(ask_for: Try, form: str, decode: Callable[[str], Json]) -> None:
     shown = decode(ask_for("-o", form).text)
     steps = shown.pop("steps")
     free = {
@@ -135,7 +135,7 @@ def budget(name: str, allowed: int) -> Json:
         (MOVED, (budget("x", 1), budget("y", 1)), "with more than one PodDisruptionBudget"),
     ],
 )
-def test_who_is_not_moved(ask_for: Try, moved: Json, extra: tuple[Json, ...], why: str) -> None:
+def test_pods_that_must_not_move_stay(ask_for: Try, moved: Json, extra: tuple[Json, ...], why: str) -> None:
     answer = ask_for(moved=moved, extra=extra)
     assert answer.status == 1
     assert why in answer.notes[-1]
@@ -145,18 +145,18 @@ def test_who_is_not_moved(ask_for: Try, moved: Json, extra: tuple[Json, ...], wh
     )
 
 
-def test_a_pod_that_its_budget_lets_go_is_moved(ask_for: Try) -> None:
+def test_a_pod_whose_budget_allows_an_eviction_is_moved(ask_for: Try) -> None:
     assert ask_for(extra=(budget("x", 1),)).status == 0
 
 
-def test_a_pod_goes_only_where_kube_scheduler_would_let_it(ask_for: Try) -> None:
+def test_a_pod_moves_only_to_nodes_that_kube_scheduler_would_use(ask_for: Try) -> None:
     answer = ask_for(moved=changed(MOVED, "spec", nodeSelector={"pool": "elsewhere"}))
     assert answer.status == 1
     assert "those whose leaving would make room fit on no other node" in answer.text
     assert ask_for(moved=changed(MOVED, "spec", nodeSelector={"pool": "b"})).status == 0
 
 
-def test_what_no_node_could_take_is_said_at_once(ask_for: Try) -> None:
+def test_a_pod_too_large_for_every_node_is_refused_at_once(ask_for: Try) -> None:
     answer = ask_for(cpu="40")
     assert (answer.status, answer.text) == (
         1,
@@ -164,7 +164,7 @@ def test_what_no_node_could_take_is_said_at_once(ask_for: Try) -> None:
     )
 
 
-def test_as_many_as_the_manifest_asks_for_unless_a_number_is_given(ask: Ask, saved: Save) -> None:
+def test_the_default_number_of_pods_is_that_of_the_manifest(ask: Ask, saved: Save) -> None:
     template = {"spec": pod("web", cpu="30", memory="4Gi")["spec"]}
     deployment = {"kind": "Deployment", "metadata": {"name": "web"}, "spec": {"replicas": 2, "template": template}}
     file = saved(deployment, name="wanted.json")
@@ -174,7 +174,7 @@ def test_as_many_as_the_manifest_asks_for_unless_a_number_is_given(ask: Ask, sav
     assert "room for 2 of 3" in answer.text
 
 
-def test_one_kind_of_pod_at_a_time(ask: Ask, saved: Save, tmp_path: Path) -> None:
+def test_only_a_single_kind_of_pod_is_accepted(ask: Ask, saved: Save, tmp_path: Path) -> None:
     file = saved(pod("x", cpu="1", memory="1Gi"), pod("y", cpu="1", memory="1Gi"), name="two.json")
     with pytest.raises(SourceError, match="asks for 2 kinds of pods, expected one"):
         ask("defrag", "-f", file, "--nodes-file", saved())
@@ -182,7 +182,7 @@ def test_one_kind_of_pod_at_a_time(ask: Ask, saved: Save, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("number", ["0", "-1", "1001", "x", "9" * 5000])
-def test_a_number_that_is_none_is_said(ask: Ask, number: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_number_is_an_error(ask: Ask, number: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         ask("defrag", "-f", "x", "--count", number)
     assert "is not a number from 1 to 1000" in capsys.readouterr().err

@@ -124,7 +124,7 @@ def test_settings_that_surprise(
 
 
 @pytest.mark.parametrize("most", ["\u00b2", "9" * 5000, "many"])
-def test_a_limit_that_is_no_number_is_passed_over(
+def test_a_limit_that_is_no_number_is_ignored(
     most: str, objects: dict[str, Json], examine: Callable[..., list[str]]
 ) -> None:
     options = {"topologyManagerPolicyOptions": {"max-allowable-numa-nodes": most}}
@@ -142,12 +142,12 @@ def test_the_closest_nodes_without_distances(objects: dict[str, Json], examine: 
     assert "warning node metal-a: prefer-closest-numa-nodes, and no distances reported" in examine(document)
 
 
-def test_one_numa_node_and_a_policy(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
+def test_a_single_numa_node_and_a_policy(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
     document = {**objects[REPORT], "zones": objects[REPORT]["zones"][:1]}
     assert "note node metal-a: topologyManagerPolicy single-numa-node and one NUMA node" in examine(document)
 
 
-def test_other_exporters_tell_their_policies_by_attributes(
+def test_policies_of_other_exporters_are_read_from_attributes(
     objects: dict[str, Json], examine: Callable[..., list[str]]
 ) -> None:
     document = objects["NodeResourceTopology edge-1"]
@@ -198,7 +198,7 @@ def test_nodes_without_reports_and_reports_without_nodes(
     assert examine(plain) == ["error cluster: without a NodeResourceTopology"]
 
 
-def test_a_node_made_anew(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
+def test_a_recreated_node(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
     document = json.loads(json.dumps(objects[REPORT]))
     owner = {"apiVersion": "v1", "kind": "Node", "name": "metal-a", "uid": "another"}
     document["metadata"]["ownerReferences"] = [owner]
@@ -273,7 +273,7 @@ def test_pods_that_wait_and_pods_that_never_run(objects: dict[str, Json], examin
     assert "1 pending pod with a number of CPUs that is no multiple of 2: ml/late" in odd
 
 
-def test_what_cannot_be_read_of_a_report(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
+def test_unreadable_parts_of_a_report(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
     lines = examine(with_attributes(objects[REPORT], topowise_io_holdings="[["))
     assert any(line.startswith("warning node metal-a: report with what cannot be used: ") for line in lines)
     assert "note node metal-a: known by counts alone" in lines
@@ -458,12 +458,12 @@ def test_exporters_that_are_silent_or_guess(fake: FakeKubectl, ask: Ask) -> None
 
 
 @pytest.mark.parametrize("value", ["1.2.3", "1e", "e5", "-", "-1e999", "1e99999"])
-def test_metrics_that_are_no_numbers_are_passed_over(fake: FakeKubectl, ask: Ask, value: str) -> None:
+def test_metrics_that_are_no_numbers_are_ignored(fake: FakeKubectl, ask: Ask, value: str) -> None:
     fake.answer(METRICS, f"topowise_exporter_last_sync_timestamp_seconds {value}\n")
     assert ask("doctor").text.startswith("Looked at 1 report, 1 node, 3 pods: no problem found.\n")
 
 
-def test_exporters_that_cannot_be_asked_or_are_not_ready(fake: FakeKubectl, ask: Ask) -> None:
+def test_unreachable_and_unready_exporters(fake: FakeKubectl, ask: Ask) -> None:
     fake.answer(exporters.PATH, {"items": [{**EXPORTER, "metadata": {"name": "other", "namespace": "x"}}]})
     answer = ask("doctor")
     assert "note     exporters: not all can be asked for their metrics:" in answer.text
@@ -475,7 +475,7 @@ def test_exporters_that_cannot_be_asked_or_are_not_ready(fake: FakeKubectl, ask:
     assert answer.status == 1
 
 
-def test_a_report_that_does_not_match_is_looked_at_twice(fake: FakeKubectl, ask: Ask, objects: dict[str, Json]) -> None:
+def test_a_report_that_does_not_match_is_checked_twice(fake: FakeKubectl, ask: Ask, objects: dict[str, Json]) -> None:
     running = [objects["Pod router"]]
     again = "/api/v1/pods?fieldSelector=status.phase!%3DSucceeded,status.phase!%3DFailed"
     fake.answer("/api/v1/pods", {"items": running})
@@ -485,7 +485,7 @@ def test_a_report_that_does_not_match_is_looked_at_twice(fake: FakeKubectl, ask:
     assert ask("doctor", "--patience", "0").status == 0
 
 
-def test_a_dead_exporter_on_a_node_where_pods_come_all_the_time(
+def test_a_dead_exporter_on_a_node_with_frequent_new_pods(
     fake: FakeKubectl, ask: Ask, objects: dict[str, Json]
 ) -> None:
     """The fingerprint never matches on such a node, but a live exporter would have written a later report."""
@@ -516,7 +516,7 @@ def test_a_dead_exporter_on_a_node_where_pods_come_all_the_time(
         assert ("node metal-a: report with other pods than on the node" in text) is is_found, more
 
 
-def test_a_node_that_was_reported_and_has_no_exporter_any_more(fake: FakeKubectl, ask: Ask) -> None:
+def test_a_reported_node_whose_exporter_is_gone(fake: FakeKubectl, ask: Ask) -> None:
     elsewhere = {**EXPORTER, "spec": {**EXPORTER["spec"], "nodeName": "metal-b"}}
     fake.answer(exporters.PATH, {"items": [elsewhere]})
     assert "error    node metal-a: reported by topowise-exporter, which has no pod there" in ask("doctor").text
@@ -548,7 +548,7 @@ def test_the_schedulers_own_pods(fake: FakeKubectl, ask: Ask) -> None:
     )
 
 
-def test_pods_that_no_scheduler_looks_at(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
+def test_pods_that_no_scheduler_handles(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
     def pod(name: str, seconds: int = 300, conditions: list[Json] | None = None, **spec: Any) -> Json:
         item = json.loads(json.dumps(objects["Pod router"]))
         created = datetime.fromtimestamp(NOW - seconds, UTC).isoformat()
@@ -569,7 +569,9 @@ def test_pods_that_no_scheduler_looks_at(objects: dict[str, Json], examine: Call
     assert lines == [f"{finding}telco/first, telco/other-2, telco/other-1 ..."]
 
 
-def test_what_may_not_be_read_does_not_end_it(fake: FakeKubectl, ask: Ask, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_forbidden_resource_does_not_end_the_doctor(
+    fake: FakeKubectl, ask: Ask, capfd: pytest.CaptureFixture[str]
+) -> None:
     from topowise_scheduler.presentation.kubectl.__main__ import main
 
     fake.deny("/api/v1/nodes")
@@ -588,7 +590,7 @@ def test_what_may_not_be_read_does_not_end_it(fake: FakeKubectl, ask: Ask, capfd
     assert main(["nodes"]) == 2
 
 
-def test_without_a_cluster_it_cannot_look(fake: FakeKubectl, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+def test_without_a_cluster_the_doctor_fails(fake: FakeKubectl, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
     from topowise_scheduler.presentation.kubectl.__main__ import main
 
     fake.program.write_text("#!/bin/sh\necho 'The connection to the server was refused' >&2; exit 1\n")
@@ -599,7 +601,7 @@ def test_without_a_cluster_it_cannot_look(fake: FakeKubectl, monkeypatch: pytest
     assert "cannot be run (No such file or directory); install kubectl" in capfd.readouterr().err
 
 
-def test_names_are_told_up_to_a_number(examine: Callable[..., list[str]], objects: dict[str, Json]) -> None:
+def test_the_number_of_listed_names_is_bounded(examine: Callable[..., list[str]], objects: dict[str, Json]) -> None:
     nodes = []
     for number in range(12):
         item = json.loads(json.dumps(objects["Node plain"]))
@@ -609,7 +611,7 @@ def test_names_are_told_up_to_a_number(examine: Callable[..., list[str]], object
     assert line.startswith("warning nodes n00, n01, n02, n03, n04, n05, n06, n07 and 4 more: ")
 
 
-def test_the_fingerprint_is_the_exporters(objects: dict[str, Json]) -> None:
+def test_the_fingerprint_equals_the_exporters(objects: dict[str, Json]) -> None:
     """The fingerprint of the fixtures equals the fingerprint that the check computes."""
     named = attributes(objects["NodeResourceTopology metal-b"])
     assert named["nodeTopologyPodsFingerprint"] == fingerprint.of([("db", "postgres-0")])
@@ -622,7 +624,7 @@ def test_a_scheduler_file_without_its_configuration(tmp_path: Path) -> None:
         kube_scheduler.read(str(file))
 
 
-def test_options_with_which_a_kubelet_hangs(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
+def test_options_that_hang_a_kubelet(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
     options = {"full-pcpus-only": "true", "distribute-cpus-across-numa": "true"}
     document = configured(objects[REPORT], cpuManagerPolicyOptions=options)
     finding = "warning node metal-a: full-pcpus-only with distribute-cpus-across-numa"
@@ -707,7 +709,7 @@ def test_machines_on_which_a_kubelet_panics(ask: Ask, saved: Save) -> None:
         assert all(item["mend"].startswith(finding[2]) for item in panics if finding)
 
 
-def test_a_kubelet_that_is_not_proven(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
+def test_a_kubelet_of_an_unproven_version(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
     node = json.loads(json.dumps(objects["Node metal-a"]))
     node.setdefault("status", {})["nodeInfo"] = {"kubeletVersion": "v1.39.0"}
     finding = "kubelet 1.39 is newer than the proven versions (1.28 to 1.36); predicted as 1.38"

@@ -55,7 +55,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("file", CASES)
-def test_a_command_prints_what_it_printed(
+def test_a_command_prints_its_golden(
     file: str, ask: Callable[..., object], saved: Callable[..., str], saved_many: str
 ) -> None:
     files = {

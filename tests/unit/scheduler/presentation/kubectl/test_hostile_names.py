@@ -271,7 +271,7 @@ def rows(text: str) -> int:
     return sum(not line.startswith(" " * 9) for line in text.splitlines())
 
 
-def test_no_command_shows_what_a_reader_cannot_see_and_no_name_adds_a_row(
+def test_no_command_prints_invisible_characters_and_no_name_adds_a_row(
     scenes: tuple[Scene, Scene], capfd: pytest.CaptureFixture[str]
 ) -> None:
     # Names may be truncated, so each command has to show a name only once.
@@ -313,9 +313,7 @@ def test_in_colour_only_the_colours_are_sequences(scenes: tuple[Scene, Scene], a
         ]
 
 
-def test_documents_keep_the_names_as_they_are(
-    tmp_path: Path, cluster: list[Json], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_documents_keep_names_unescaped(tmp_path: Path, cluster: list[Json], capfd: pytest.CaptureFixture[str]) -> None:
     scene = Scene(tmp_path, cluster, "agreed", HOSTILE)
     for form, load in (("json", json.loads), ("yaml", yaml.safe_load)):
         _, out, _ = run_command(["nodes", "-f", scene.cluster, "-o", form], capfd)
@@ -340,7 +338,7 @@ def test_errors_about_arguments_are_lines(words: list[str], capfd: pytest.Captur
     assert not any(line.startswith("E1121") for line in err.splitlines())
 
 
-def test_completion_offers_no_name_that_nobody_can_type(
+def test_completion_offers_only_names_that_can_be_typed(
     tmp_path: Path, cluster: list[Json], capfd: pytest.CaptureFixture[str]
 ) -> None:
     scene = Scene(tmp_path, cluster, "agreed", HOSTILE)

@@ -38,7 +38,7 @@ def start(command: list[str], cache: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
 
 
-def test_it_says_what_the_package_says(program: Path, tmp_path: Path, saved: Save) -> None:
+def test_the_archive_prints_the_same_as_the_package(program: Path, tmp_path: Path, saved: Save) -> None:
     assert program.stat().st_size < 2 << 20
     for words in (["nodes"], ["node", "metal-a"], ["nodes", "-o", "yaml"], ["doctor"]):
         command = [*words, "-f", saved()]
@@ -55,7 +55,7 @@ def test_it_says_what_the_package_says(program: Path, tmp_path: Path, saved: Sav
     assert list(unpacked.rglob("*.pyc"))
 
 
-def test_without_numpy_it_says_what_to_install(program: Path, tmp_path: Path, saved: Save) -> None:
+def test_without_numpy_the_error_names_the_package(program: Path, tmp_path: Path, saved: Save) -> None:
     for command in ("explain", "fits", "simulate", "defrag"):
         result = run(program, tmp_path, command, "late", "-n", "ml", "--nodes-file", saved())
         assert (result.returncode, result.stdout) == (2, "")
@@ -63,7 +63,7 @@ def test_without_numpy_it_says_what_to_install(program: Path, tmp_path: Path, sa
         assert result.stderr == said
 
 
-def test_where_there_is_numpy_all_commands_work(program: Path, tmp_path: Path, saved: Save) -> None:
+def test_with_numpy_all_commands_work(program: Path, tmp_path: Path, saved: Save) -> None:
     result = start([sys.executable, str(program), "explain", "late", "-n", "ml", "--nodes-file", saved()], tmp_path)
     assert result.stdout.startswith("Pod ml/late: fits "), result.stderr
 
@@ -81,7 +81,7 @@ def test_a_cache_that_cannot_be_trusted_is_not_used(
     assert set(Path("/tmp").glob("kubectl-topowise-*")) == before
 
 
-def test_versions_nobody_starts_any_more_go(program: Path, tmp_path: Path) -> None:
+def test_unused_versions_are_removed_from_the_cache(program: Path, tmp_path: Path) -> None:
     cache = tmp_path / "kubectl-topowise"
     old, lately = cache / "0-cp311", cache / "1-cp311"
     for entry in (old, lately):
@@ -93,7 +93,7 @@ def test_versions_nobody_starts_any_more_go(program: Path, tmp_path: Path) -> No
     assert lately.exists()
 
 
-def test_a_python_it_was_not_made_for_is_told(tmp_path: Path) -> None:
+def test_an_unsupported_python_is_an_error(tmp_path: Path) -> None:
     target = tmp_path / manifest.NAME
     archive.pack(target, {"cp399": {}} | {"cp398": {"msgspec/__init__.py": Path(__file__)}})
     result = run(target, tmp_path, "nodes")
@@ -113,7 +113,7 @@ def test_the_same_files_make_the_same_file(program: Path, tmp_path: Path) -> Non
     assert len(digests) == 1
 
 
-def test_nothing_heavy_and_nothing_of_the_daemons_is_carried() -> None:
+def test_the_archive_has_no_heavy_packages_and_no_daemons() -> None:
     files, packages = modules.needed()
     assert packages == {"msgspec", "xxhash", "yaml", "prometheus_client", "numpy"}
     daemons = ("extender", "leader", "ui", "volcano", "daemon", "grpc_api")

@@ -30,7 +30,7 @@ def _cpu_of_children() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def test_nodes_starts_at_once_and_loads_nothing_heavy(saved: Save) -> None:
+def test_nodes_starts_fast_without_heavy_modules(saved: Save) -> None:
     words = ["nodes", "-f", saved()]
     best = 60.0
     for _ in range(5):
@@ -95,7 +95,7 @@ def on_terminal(words: list[str], **environment: str) -> str:
     return shown.decode()
 
 
-def test_colours_are_for_terminals_that_want_them(saved: Save) -> None:
+def test_only_terminals_get_colours_unless_disabled(saved: Save) -> None:
     words = ["explain", "-f", str(HERE / "manifests.yaml"), "--nodes-file", saved()]
     assert "\x1b[" in on_terminal(words)
     assert "\x1b[" not in on_terminal(words, NO_COLOR="1")
@@ -103,12 +103,12 @@ def test_colours_are_for_terminals_that_want_them(saved: Save) -> None:
     assert "\x1b[" not in run(*words).stdout
 
 
-def test_ascii_where_the_terminal_knows_nothing_else(saved: Save) -> None:
+def test_ascii_encodings_get_ascii_output(saved: Save) -> None:
     for words in (["nodes", "-f", saved()], ["node", "metal-a", "-f", saved()]):
         assert run(*words, PYTHONIOENCODING="ascii").stdout.isascii()
 
 
-def test_documents_are_utf_8_and_tables_say_what_they_can(saved: Save, tmp_path: Path) -> None:
+def test_documents_are_utf_8_and_tables_use_the_encoding(saved: Save, tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONIOENCODING": "latin-1"}
     drawn = subprocess.run(
         [*PROGRAM, "node", "metal-a", "-o", "svg", "-f", saved()], capture_output=True, check=True, env=environment
@@ -148,7 +148,7 @@ def test_completion(words: list[str], shown: str, saved: Save) -> None:
     assert directive == ":4"
 
 
-def test_completion_of_files_is_the_shells() -> None:
+def test_the_shell_completes_files() -> None:
     assert run("__complete", "simulate", "-f", "").stdout == ":0\n"
 
 

@@ -89,7 +89,7 @@ def test_pods_by_their_manifests(stub: Stub, ask: Ask) -> None:
     assert stub.queries[0][1]["spec"]["containers"][0]["resources"]["limits"]["cpu"] == 6
 
 
-def test_what_the_service_refuses_is_an_error(stub: Stub, ask: Ask) -> None:
+def test_a_refusal_of_the_service_is_an_error(stub: Stub, ask: Ask) -> None:
     url = f"http://127.0.0.1:{stub.server_port}"
     for said, message in (('{"error": "not ready: pods"}', "not ready: pods"), ("[", "sent an invalid answer")):
         stub.answer = said
@@ -101,6 +101,6 @@ def test_what_the_service_refuses_is_an_error(stub: Stub, ask: Ask) -> None:
     ("url", "message"),
     [("http://127.0.0.1:1", "cannot be asked"), ("file:///etc/passwd", "is not an address"), ("x", "is no")],
 )
-def test_a_service_that_is_not_there(url: str, message: str, ask: Ask) -> None:
+def test_an_unreachable_service(url: str, message: str, ask: Ask) -> None:
     with pytest.raises(SourceError, match=message):
         ask("explain", "web", "-n", "prod", "--service", url)

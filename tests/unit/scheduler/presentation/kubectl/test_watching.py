@@ -42,7 +42,7 @@ def watched(words: list[str], steps: list[Callable[[], object]], console: Consol
         watching.watch(lambda: nodes.run(options, console._replace(now=now[0])), options, console, pause)
 
 
-def test_a_pipe_gets_what_is_new(saved: Save, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_pipe_gets_changed_rows(saved: Save, capfd: pytest.CaptureFixture[str]) -> None:
     file = Path(saved())
     items: list[dict[str, Any]] = json.loads(file.read_text())["items"]
     reports = [item for item in items if "zones" in item]

@@ -106,7 +106,7 @@ def test_nothing_overlaps_and_nothing_is_cut_off(picture: Picture, medium: str) 
 
 
 @pytest.mark.parametrize("medium", MEDIA)
-def test_everything_lies_on_the_canvas(picture: Picture, medium: str) -> None:
+def test_all_boxes_are_on_the_canvas(picture: Picture, medium: str) -> None:
     canvas = lay_out(picture, MEDIA[medium])
     assert (canvas.x, canvas.y) == (0, 0)
     assert all(is_within(box, canvas) for box in boxes_of(canvas))
@@ -143,12 +143,12 @@ def moved(box: Box, kind: str, **changes: int) -> Box:
         ("cpu", {"width": -100}),
     ],
 )
-def test_these_tests_would_notice(kind: str, changes: dict[str, int], picture_of: Callable[[str], Picture]) -> None:
+def test_moved_boxes_are_detected(kind: str, changes: dict[str, int], picture_of: Callable[[str], Picture]) -> None:
     canvas = lay_out(picture_of("two-zones"), PIXELS)
     assert faults(moved(canvas, kind, **changes), PIXELS)
 
 
-def test_a_longer_text_would_be_noticed(picture_of: Callable[[str], Picture]) -> None:
+def test_a_longer_text_is_detected(picture_of: Callable[[str], Picture]) -> None:
     canvas = lay_out(picture_of("two-zones"), PIXELS)
     texts = tuple(msgspec.structs.replace(text, text=text.text * 20) for text in canvas.texts)
     assert faults(msgspec.structs.replace(canvas, texts=texts), PIXELS)
@@ -177,7 +177,7 @@ def test_numa_nodes_keep_their_order_and_come_in_even_rows() -> None:
 
 
 @pytest.mark.parametrize("medium", MEDIA)
-def test_bars_of_a_type_have_one_scale(medium: str, picture_of: Callable[[str], Picture]) -> None:
+def test_bars_of_a_type_have_the_same_scale(medium: str, picture_of: Callable[[str], Picture]) -> None:
     # 32 GiB, none and 128 GiB.
     bars = [box for box in boxes_of(lay_out(picture_of("odd"), MEDIA[medium])) if box.kind == "bar"]
     assert [bar.width * 4 // bars[1].width for bar in bars] in ([1, 4], [0, 4])
