@@ -24,6 +24,7 @@ GI = 1 << 30
 GPU = "nvidia.com/gpu"
 
 ServerOf = Callable[..., Kubelet]
+PodOf = Callable[..., pods.Pod]
 RequestsOf = Callable[..., PodRequests]
 
 
@@ -75,7 +76,7 @@ def server_of() -> ServerOf:
 
 
 @pytest.fixture
-def pod_of() -> Callable[..., pods.Pod]:
+def pod_of() -> PodOf:
     return _pod
 
 

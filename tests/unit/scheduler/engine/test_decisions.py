@@ -21,9 +21,10 @@ from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.allocated_nodes import allocated_nodes
 from topowise_scheduler.shape import PodRequests, Shape
 
+from .conftest import GPU
+
 SOAK = int(os.environ.get("ENGINE_SOAK", "1"))
 NODES, PODS = 12, 5
-GPU = "nvidia.com/gpu"
 Verdict = tuple[Outcome, str, list[tuple[int, bool]]]
 
 clusters = settings(max_examples=16 * SOAK, deadline=None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -12,14 +11,11 @@ import pytest
 from sandbox.judging import candidates, judge
 from topowise import pods
 from topowise_scheduler.engine import Candidates, Engine, Outcome, verdict_cache
-from topowise_scheduler.kubelet import Device, Kubelet
+from topowise_scheduler.kubelet import Device
 from topowise_scheduler.shape import PodRequests
 
-GI = 1 << 30
-GPU = "nvidia.com/gpu"
-ServerOf = Callable[..., Kubelet]
-PodOf = Callable[..., pods.Pod]
-RequestsOf = Callable[..., PodRequests]
+from .conftest import GI, GPU, PodOf, RequestsOf, ServerOf
+
 POLICIES = ("best-effort", "restricted", "single-numa-node")
 
 

@@ -19,7 +19,8 @@ from topowise_scheduler.shape import PodRequests
 from topowise_scheduler.strategies import ranks
 from topowise_scheduler.strategies.tight_fit import TightFit
 
-GPU = "nvidia.com/gpu"
+from .conftest import GPU
+
 POOL = [f"example.com/r{number}" for number in range(90)]
 
 

@@ -24,6 +24,7 @@ GI = 1 << 30
 MachineOf = Callable[..., Machine]
 KubeletOf = Callable[..., Kubelet]
 PodOf = Callable[..., pods.Pod]
+StateOf = Callable[[Kubelet], dict[str, Any]]
 
 
 def _machine(
@@ -119,7 +120,7 @@ def pod_of() -> PodOf:
 
 
 @pytest.fixture
-def state_of() -> Callable[[Kubelet], dict[str, Any]]:
+def state_of() -> StateOf:
     """The mutable state of a kubelet, to compare before and after."""
 
     def state(kubelet: Kubelet) -> dict[str, Any]:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
 
-from topowise import pods
 from topowise.errors import ConfigError
 from topowise_scheduler.kubelet import (
     Core,
-    Kubelet,
     KubeletConfiguration,
     KubeletStartError,
     Machine,
@@ -22,10 +19,7 @@ from topowise_scheduler.kubelet import (
 from topowise_scheduler.kubelet.configuration import CpuSettings, TopologySettings, settle
 from topowise_scheduler.kubelet.machine import hugepages_resource
 
-GI = 1 << 30
-MachineOf = Callable[..., Machine]
-KubeletOf = Callable[..., Kubelet]
-PodOf = Callable[..., pods.Pod]
+from .conftest import GI, KubeletOf, MachineOf, PodOf
 
 
 @pytest.mark.parametrize(

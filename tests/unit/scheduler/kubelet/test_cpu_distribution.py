@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 
 import pytest
 
@@ -15,7 +14,7 @@ from topowise_scheduler.kubelet.cpu_topology import CpuTopology
 from topowise_scheduler.kubelet.hints import Refused
 from topowise_scheduler.kubelet.masks import mask_of, members
 
-MachineOf = Callable[..., Machine]
+from .conftest import MachineOf
 
 
 @pytest.mark.parametrize("size", range(1, 6))

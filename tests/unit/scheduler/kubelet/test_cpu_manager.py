@@ -5,17 +5,13 @@ The machine has two nodes of four cores: 0-3,8-11 and 4-7,12-15; a core has CPUs
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from topowise import cpuset, pods
-from topowise_scheduler.kubelet import Admission, Kubelet, Machine
+from topowise import cpuset
+from topowise_scheduler.kubelet import Admission
 from topowise_scheduler.kubelet.masks import members
 
-MachineOf = Callable[..., Machine]
-KubeletOf = Callable[..., Kubelet]
-PodOf = Callable[..., pods.Pod]
+from .conftest import KubeletOf, MachineOf, PodOf
 
 
 def _cpus(admission: Admission, container: str = "c0") -> str | None:

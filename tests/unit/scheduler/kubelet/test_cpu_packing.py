@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from topowise import cpuset
 from topowise_scheduler.kubelet import Core, Machine, NumaNode
 from topowise_scheduler.kubelet.cpu_packing import Packing, take_packed
 from topowise_scheduler.kubelet.cpu_topology import CpuTopology
 from topowise_scheduler.kubelet.masks import mask_of, members
 
-MachineOf = Callable[..., Machine]
+from .conftest import MachineOf
 
 
 def _taken(machine: Machine, count: int, *, busy: str = "", by_uncore: bool = False) -> str:

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from topowise import pods
 from topowise_scheduler.kubelet import Admission, Device, Kubelet, Machine
 from topowise_scheduler.kubelet.device_table import DeviceTable
 from topowise_scheduler.kubelet.pod import ContainerView, PodView, device_requests
 
-GI = 1 << 30
-MachineOf = Callable[..., Machine]
-KubeletOf = Callable[..., Kubelet]
-PodOf = Callable[..., pods.Pod]
+from .conftest import KubeletOf, MachineOf, PodOf
 
 NEAR = [Device("g0", (0,)), Device("g1", (0,)), Device("g2", (1,)), Device("g3", (1,))]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -27,8 +26,8 @@ from topowise_scheduler.kubelet.cpu_manager import CpuManager
 from topowise_scheduler.kubelet.hints import Hint, Hints
 from topowise_scheduler.kubelet.masks import masks_in
 
-GI = 1 << 30
-PodOf = Callable[..., pods.Pod]
+from .conftest import GI, PodOf
+
 GPUS = "nvidia.com/gpu"
 POLICIES = ("best-effort", "restricted", "single-numa-node")
 

@@ -5,20 +5,16 @@ Two nodes of 8 GiB; 1 GiB of node 0 is reserved. CPU requests are fractions, so 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from topowise import pods
-from topowise_scheduler.kubelet import Admission, Device, Kubelet, Machine, MemoryBlock, Placement
+from topowise_scheduler.kubelet import Admission, Device, Kubelet, MemoryBlock, Placement
 from topowise_scheduler.kubelet.hints import WOULD_PANIC
 from topowise_scheduler.kubelet.pod import view
 
-GI = 1 << 30
+from .conftest import GI, KubeletOf, MachineOf, PodOf
+
 BOTH = 0b11
-MachineOf = Callable[..., Machine]
-KubeletOf = Callable[..., Kubelet]
-PodOf = Callable[..., pods.Pod]
 
 
 def _limits(memory: str, **more: str) -> dict[str, str]:

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from topowise import pods
-from topowise_scheduler.kubelet import Kubelet, Machine, MemoryBlock, MemoryReservation, Placement
+from topowise_scheduler.kubelet import Kubelet, MemoryBlock, MemoryReservation, Placement
 from topowise_scheduler.kubelet.masks import mask_of
 from topowise_scheduler.kubelet.most_allocated import MostAllocated
 
-GI = 1 << 30
-MachineOf = Callable[..., Machine]
-KubeletOf = Callable[..., Kubelet]
-PodOf = Callable[..., pods.Pod]
+from .conftest import GI, KubeletOf, MachineOf, PodOf
 
 CPUS_OF = ((1, 2, 3, 9, 10, 11, 8), (5, 6, 7, 13, 14, 15, 12))
 OPTION = {"topologyManagerPolicyOptions": {"prefer-most-allocated-numa-node": "true"}}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import lzma
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +25,7 @@ from topowise_scheduler.kubelet.masks import mask_of, members
 from topowise_scheduler.kubelet.topology_manager import TopologyManager
 from topowise_scheduler.shape import PodRequests
 
-MachineOf = Callable[..., Machine]
-KubeletOf = Callable[..., Kubelet]
-PodOf = Callable[..., pods.Pod]
+from .conftest import KubeletOf, MachineOf, PodOf
 
 RECORDED = Path(__file__).parent / "recorded" / "panics.jsonl.xz"
 CLOSEST = {"prefer-closest-numa-nodes": "true"}

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 import pytest
 
 from topowise import pods
-from topowise_scheduler.kubelet import Admission, Device, Kubelet, Machine
+from topowise_scheduler.kubelet import Admission, Device, Kubelet
 from topowise_scheduler.kubelet.pod import view
 
-GI = 1 << 30
-MachineOf = Callable[..., Machine]
-KubeletOf = Callable[..., Kubelet]
-PodOf = Callable[..., pods.Pod]
+from .conftest import GI, KubeletOf, MachineOf, PodOf
 
 GATE = {"featureGates": {"PodLevelResourceManagers": True}}
 

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from topowise import pods
-from topowise_scheduler.kubelet import Device, Kubelet, KubeletConfiguration, Machine
+from topowise_scheduler.kubelet import Device, Kubelet, KubeletConfiguration
 from topowise_scheduler.kubelet.predicates import shortages
 
-GI = 1 << 30
-MachineOf = Callable[..., Machine]
-KubeletOf = Callable[..., Kubelet]
-PodOf = Callable[..., pods.Pod]
+from .conftest import KubeletOf, MachineOf, PodOf
 
 
 def test_burstable_pods_count_with_their_requests(machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf) -> None:

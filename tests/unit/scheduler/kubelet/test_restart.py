@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 import pytest
 
 from state_problems import cpu_state_problem, memory_state_problem
-from topowise import cpuset, pods
+from topowise import cpuset
 from topowise.start_check import cpu_problem, memory_problem
 from topowise_scheduler.kubelet import Kubelet, KubeletConfiguration, Machine, MemoryReservation, NumaNode
 from topowise_scheduler.kubelet.masks import members
 
-GI = 1 << 30
-MachineOf = Callable[..., Machine]
-KubeletOf = Callable[..., Kubelet]
-PodOf = Callable[..., pods.Pod]
+from .conftest import GI, KubeletOf, MachineOf, PodOf
 
 
 def _spelled(cpus: int) -> str:

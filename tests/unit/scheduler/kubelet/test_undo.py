@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from topowise import pods
-from topowise_scheduler.kubelet import Device, Kubelet, Machine, MemoryBlock, Placement
+from topowise_scheduler.kubelet import Device, Kubelet, MemoryBlock, Placement
 
-GI = 1 << 30
-MachineOf = Callable[..., Machine]
-KubeletOf = Callable[..., Kubelet]
-PodOf = Callable[..., pods.Pod]
-StateOf = Callable[[Kubelet], dict[str, Any]]
+from .conftest import GI, KubeletOf, MachineOf, PodOf, StateOf
 
 _container = st.fixed_dictionaries(
     {"cpu": st.sampled_from(("1", "2", "3", "5", "500m")), "memory": st.sampled_from(("1Gi", "3Gi", "9Gi"))},
@@ -48,16 +42,11 @@ def _node(machine_of: MachineOf, kubelet_of: KubeletOf, policies: dict[str, str]
 @given(_pods, _policies)
 @_slow_fixtures
 def test_removing_the_only_pods_restores_the_empty_node(
-    machine_of: MachineOf,
-    kubelet_of: KubeletOf,
-    pod_of: PodOf,
-    state_of: StateOf,
-    drawn_pods: Any,
-    policies: dict[str, str],
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf, state_of: StateOf, drawn: Any, policies: dict[str, str]
 ) -> None:
     kubelet = _node(machine_of, kubelet_of, policies)
     empty = state_of(kubelet)
-    for apps, init, sidecars in drawn_pods:
+    for apps, init, sidecars in drawn:
         kubelet.admit(pod_of("p", *apps, init=init, sidecars=sidecars))
         kubelet.remove("p")
         assert state_of(kubelet) == empty
@@ -66,16 +55,11 @@ def test_removing_the_only_pods_restores_the_empty_node(
 @given(_pods, _policies)
 @_slow_fixtures
 def test_an_emptied_copy_is_the_empty_node(
-    machine_of: MachineOf,
-    kubelet_of: KubeletOf,
-    pod_of: PodOf,
-    state_of: StateOf,
-    drawn_pods: Any,
-    policies: dict[str, str],
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf, state_of: StateOf, drawn: Any, policies: dict[str, str]
 ) -> None:
     kubelet = _node(machine_of, kubelet_of, policies)
     empty, capacity = state_of(kubelet), dict(kubelet.capacity)
-    for number, (apps, init, sidecars) in enumerate(drawn_pods):
+    for number, (apps, init, sidecars) in enumerate(drawn):
         kubelet.admit(pod_of(f"p{number}", *apps, init=init, sidecars=sidecars))
     state, requested = state_of(kubelet), dict(kubelet.requested)
     emptied = kubelet.emptied()
@@ -89,15 +73,10 @@ def test_an_emptied_copy_is_the_empty_node(
 @given(_pods, _policies)
 @_slow_fixtures
 def test_a_refused_pod_leaves_no_trace(
-    machine_of: MachineOf,
-    kubelet_of: KubeletOf,
-    pod_of: PodOf,
-    state_of: StateOf,
-    drawn_pods: Any,
-    policies: dict[str, str],
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf, state_of: StateOf, drawn: Any, policies: dict[str, str]
 ) -> None:
     kubelet = _node(machine_of, kubelet_of, policies)
-    for number, (apps, init, sidecars) in enumerate(drawn_pods):
+    for number, (apps, init, sidecars) in enumerate(drawn):
         before = state_of(kubelet)
         if kubelet.admit(pod_of(f"p{number}", *apps, init=init, sidecars=sidecars)).admitted:
             continue
@@ -113,15 +92,10 @@ def test_a_refused_pod_leaves_no_trace(
 @given(_pods, _policies)
 @_slow_fixtures
 def test_a_fork_decides_the_same_and_does_not_change_its_origin(
-    machine_of: MachineOf,
-    kubelet_of: KubeletOf,
-    pod_of: PodOf,
-    state_of: StateOf,
-    drawn_pods: Any,
-    policies: dict[str, str],
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf, state_of: StateOf, drawn: Any, policies: dict[str, str]
 ) -> None:
     kubelet = _node(machine_of, kubelet_of, policies)
-    for number, (apps, init, sidecars) in enumerate(drawn_pods):
+    for number, (apps, init, sidecars) in enumerate(drawn):
         before = state_of(kubelet)
         pod = pod_of(f"p{number}", *apps, init=init, sidecars=sidecars)
         trial = kubelet.fork()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,8 +15,7 @@ from topowise_scheduler.kubelet.hints import NEVER_ENDS
 from topowise_scheduler.kubelet.policy_options import OPTIONS
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED, behaviour_of
 
-MachineOf = Callable[..., Machine]
-PodOf = Callable[..., pods.Pod]
+from .conftest import MachineOf, PodOf
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -25,8 +25,8 @@ from topowise_scheduler.preemption.search import Search
 from topowise_scheduler.preemption.trials import Trials
 from topowise_scheduler.preemption.victims import MAX_TRIALS
 
-NodeOf = Callable[..., Kubelet]
-PodOf = Callable[..., Any]
+from .conftest import NodeOf, PodOf
+
 PREEMPTOR = 2_000_000_000
 POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
 

@@ -14,7 +14,8 @@ from topowise import pods
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.preemption import Choice, Running, choose
 
-NodeOf = Callable[..., Kubelet]
+from .conftest import NodeOf
+
 ViewOf = Callable[..., Any]
 Filled = Callable[..., Kubelet]
 

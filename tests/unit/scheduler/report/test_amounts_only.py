@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -15,9 +15,9 @@ from topowise_scheduler import report
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.admission import Admission
 
+from .conftest import PodOf, TopologyOf
+
 MI = 1 << 20
-TopologyOf = Callable[..., nrt.NodeResourceTopology]
-PodOf = Callable[..., pods.Pod]
 
 
 def kubelet_of(topology: nrt.NodeResourceTopology) -> Kubelet:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 import pytest
@@ -14,12 +14,13 @@ from topowise_scheduler import report
 from topowise_scheduler.kubelet import Core, Kubelet, Machine, NumaNode
 from topowise_scheduler.report.budget import MAX_DEVICES
 
+from .conftest import PodOf
+
 GI = 1 << 30
 CONFIG = configuration()
 MACHINE = Machine(
     numa=tuple(NumaNode(node, 8 * GI, tuple(Core(node, (4 * node + cpu,)) for cpu in range(4))) for node in (0, 1))
 )
-PodOf = Callable[..., pods.Pod]
 
 
 def claimed(topology: nrt.NodeResourceTopology, count: int = 4) -> nrt.NodeResourceTopology:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -16,8 +16,9 @@ from topowise_scheduler import report
 from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, Machine, NumaNode, Placement
 from topowise_scheduler.report import Report
 
+from .conftest import PodOf
+
 GI = 1 << 30
-PodOf = Callable[..., pods.Pod]
 
 CONFIG = KubeletConfiguration(
     topologyManagerPolicy="restricted",

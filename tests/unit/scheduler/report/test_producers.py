@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 import pytest
 
-from topowise import nrt, pods
+from topowise import nrt
 from topowise_scheduler import report
 from topowise_scheduler.kubelet import Kubelet
 
-TopologyOf = Callable[..., nrt.NodeResourceTopology]
-PodOf = Callable[..., pods.Pod]
+from .conftest import PodOf, TopologyOf
 
 ZONE = {"cpu": ("8", "8", "8"), "memory": ("8Gi", "8Gi", "8Gi")}
 

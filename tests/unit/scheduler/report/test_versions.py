@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -10,14 +9,13 @@ import pytest
 
 from sandbox.exported import exported
 from scheduling import configuration, exact, kubelet, machine
-from topowise import nrt, pods
+from topowise import nrt
 from topowise_scheduler import report
 from topowise_scheduler.kubelet import Kubelet, Machine, NumaNode
 from topowise_scheduler.kubelet.versions import version_of
 from topowise_scheduler.report.versions import choose
 
-TopologyOf = Callable[..., nrt.NodeResourceTopology]
-PodOf = Callable[..., pods.Pod]
+from .conftest import PodOf, TopologyOf
 
 
 def shown(topology: nrt.NodeResourceTopology, version: str) -> nrt.NodeResourceTopology:

@@ -41,6 +41,7 @@ class Shown(NamedTuple):
 
 
 Ask = Callable[..., Shown]
+Save = Callable[..., str]
 
 GIB = 1 << 30
 GPU = "nvidia.com/gpu"
@@ -213,7 +214,7 @@ def many() -> tuple[Json, ...]:
 
 
 @pytest.fixture
-def saved(tmp_path: Path) -> Callable[..., str]:
+def saved(tmp_path: Path) -> Save:
     """Writes objects as a List of kubectl; by default the objects of the cluster."""
 
     def save(*items: Json, name: str = "cluster.json") -> str:
@@ -225,7 +226,7 @@ def saved(tmp_path: Path) -> Callable[..., str]:
 
 
 @pytest.fixture
-def saved_many(saved: Callable[..., str]) -> str:
+def saved_many(saved: Save) -> str:
     """The file of hundreds of nodes."""
     return saved(*many(), name="many.json")
 

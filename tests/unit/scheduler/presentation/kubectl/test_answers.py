@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,8 @@ from topowise_scheduler import kube_scheduler
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.presentation.kubectl import __main__ as program
 from topowise_scheduler.presentation.kubectl import arguments, cluster, simulate
-from topowise_scheduler.presentation.kubectl.console import Answer
 
-Ask = Callable[..., Answer]
-Save = Callable[..., str]
+from .conftest import Ask, Save
 
 
 def manifest(tmp_path: Path, *documents: dict[str, Any]) -> str:

@@ -13,10 +13,8 @@ import pytest
 from topowise.errors import SourceError
 from topowise_scheduler.presentation.kubectl.console import Answer
 
-from .conftest import TWO, Ask, configuration, node, pod, report
+from .conftest import TWO, Ask, Json, Save, configuration, node, pod, report
 
-Json = dict[str, Any]
-Save = Callable[..., str]
 Try = Callable[..., Answer]
 
 

@@ -25,13 +25,10 @@ from topowise_scheduler.kubelet import (
     MemoryReservation,
     NumaNode,
 )
-from topowise_scheduler.presentation.kubectl.console import Answer
 from topowise_scheduler.presentation.kubectl.doctor import exporters, kube_scheduler, schedulers
 from topowise_scheduler.presentation.kubectl.durations import of_go
 
-Ask = Callable[..., Answer]
-Save = Callable[..., str]
-Json = dict[str, Any]
+from .conftest import Ask, Json, Save
 
 NOW = 1_780_000_000.0
 

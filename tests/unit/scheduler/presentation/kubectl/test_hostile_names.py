@@ -23,7 +23,7 @@ from topowise.pci import Place
 from topowise_scheduler.presentation.kubectl import __main__ as program
 from topowise_scheduler.presentation.kubectl import arguments
 
-Json = dict[str, Any]
+from .conftest import Json
 
 HOSTILE = "h\x1b]0;t\x07\x1b[31m\x9b2J\u202e\u2066\u200b\u200e\ufeff\U000e0041\r\nE1121_forged\u2028\x85\t\x7fh"
 """Controls, bidi overrides, invisible characters and line ends, in the middle of a name."""

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,8 @@ import yaml
 from laptop import archive, manifest, modules
 from topowise import __version__
 
-Save = Callable[..., str]
+from .conftest import Save
+
 HERE = Path(__file__).parent
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,8 @@ from topowise.errors import SourceError
 from topowise_scheduler.presentation.kubectl import arguments, selection
 from topowise_scheduler.presentation.kubectl.console import Answer
 
-Ask = Callable[..., Answer]
-Save = Callable[..., str]
+from .conftest import Ask, Save
+
 LABELS: Mapping[str, str] = {"pool": "metal", "zone": "a"}
 
 

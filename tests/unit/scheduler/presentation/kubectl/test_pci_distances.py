@@ -11,10 +11,10 @@ from topowise.attributes import PCI, pci_devices
 from topowise.attributes.pci_devices import Located
 from topowise.pci import Place
 from topowise.text import rendered
-from topowise_scheduler.presentation.kubectl.console import Answer
 from topowise_scheduler.presentation.kubectl.pci_distances import table
 
-Ask = Callable[..., Answer]
+from .conftest import Ask
+
 Saved = Callable[..., str]
 
 PLACES = pci_devices.write(

@@ -7,12 +7,11 @@ import pty
 import resource
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-Save = Callable[..., str]
+from .conftest import Save
 
 PROGRAM = (sys.executable, "-m", "topowise_scheduler.presentation.kubectl")
 HERE = Path(__file__).parent

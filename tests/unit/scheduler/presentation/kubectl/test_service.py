@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,9 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from topowise.errors import SourceError
-from topowise_scheduler.presentation.kubectl.console import Answer
 
-Ask = Callable[..., Answer]
+from .conftest import Ask
+
 HERE = Path(__file__).parent
 
 SHOWN = {

@@ -16,10 +16,9 @@ import pytest
 from topowise.errors import SourceError
 from topowise_scheduler.presentation.kubectl import __main__ as program
 from topowise_scheduler.presentation.kubectl import arguments, nodes, watching
-from topowise_scheduler.presentation.kubectl.console import Answer, Console
+from topowise_scheduler.presentation.kubectl.console import Console
 
-Ask = Callable[..., Answer]
-Save = Callable[..., str]
+from .conftest import Ask, Save
 
 
 class _EnoughError(Exception):
