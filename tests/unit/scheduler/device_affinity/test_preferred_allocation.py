@@ -63,7 +63,7 @@ def best_effort(ordered: Sequence[str], size: int, at: dict[str, Located]) -> tu
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_whole_gpus_are_what_best_effort_takes_in_some_order(seed: int) -> None:
+def test_preferred_gpus_equal_best_effort_in_any_order(seed: int) -> None:
     rng = random.Random(seed)
     places = located([rng.choice(PATHS) for _ in range(rng.choice([4, 5, 5, 6]))])
     size = rng.randint(2, len(places) - 1) if len(places) < 6 else rng.choice([2, 3])

@@ -49,13 +49,13 @@ def test_every_node_gets_the_verdict_of_its_model(policy: str, seed: int) -> Non
         rows = engine.rows([f"n{number}" for number in numbers])
         requests = PodRequests(pods.needs(pod), pods.needs(pod, pod_level_resources=False))
         rough = list(candidates(engine, requests, rows))
-        judged = judge(engine, requests, rows, located=True)
+        judgement = judge(engine, requests, rows, located=True)
         for place, number in enumerate(numbers):
-            assert verdict(judged, place) == expected(nodes[number], pod), f"node {number}"
+            assert verdict(judgement, place) == expected(nodes[number], pod), f"node {number}"
         # Zones of candidates for scores include every predicted zone, and may include more.
         for indices, nearby in rough:
-            assert not (judged.zones[:, indices] & ~nearby.placed).any()
-            assert (judged.aligned[:, indices] == nearby.aligned).all()
+            assert not (judgement.zones[:, indices] & ~nearby.placed).any()
+            assert (judgement.aligned[:, indices] == nearby.aligned).all()
 
 
 @given(seed=st.integers(0, 1 << 32))
@@ -97,17 +97,17 @@ def test_a_container_with_shared_cpus_votes_by_the_cpus_of_earlier_containers(
     pod = pod_of("new", {"cpu": "1", "memory": "64Mi", GPU: "1"}, {"cpu": "1500m", "memory": "1Gi"}, init=init)
     engine = Engine()
     engine.put("node", kubelet)
-    judged = judge(engine, PodRequests(pods.needs(pod)))
-    assert verdict(judged, 0) == expected(random_nodes.Node(kubelet, empty), pod)
-    assert verdict(judged, 0) == (Outcome.FITS, "", [(2, True), (2, True)])
+    judgement = judge(engine, PodRequests(pods.needs(pod)))
+    assert verdict(judgement, 0) == expected(random_nodes.Node(kubelet, empty), pod)
+    assert verdict(judgement, 0) == (Outcome.FITS, "", [(2, True), (2, True)])
     assert not engine.fallbacks
 
 
-def verdict(judged: Judgement, place: int) -> Verdict:
-    outcome = Outcome(judged.outcome[place])
+def verdict(judgement: Judgement, place: int) -> Verdict:
+    outcome = Outcome(judgement.outcome[place])
     if outcome != Outcome.FITS:
-        return outcome, judged.reason_of(place), []
-    return outcome, "", list(zip(judged.zones[:, place].tolist(), judged.aligned[:, place].tolist(), strict=True))
+        return outcome, judgement.reason_of(place), []
+    return outcome, "", list(zip(judgement.zones[:, place].tolist(), judgement.aligned[:, place].tolist(), strict=True))
 
 
 def expected(node: random_nodes.Node, pod: pods.Pod) -> Verdict:

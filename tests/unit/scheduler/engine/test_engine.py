@@ -43,29 +43,31 @@ def test_a_node_has_a_row_until_it_is_dropped(engine: Engine, server_of: ServerO
 
 
 def test_an_outcome_distinguishes_unschedulable_from_unresolvable(engine: Engine, requests_of: RequestsOf) -> None:
-    judged = judge(engine, requests_of(*[{"cpu": "6", "memory": "1Gi", GPU: "1"}] * 4))
-    assert judged.outcome.tolist() == [Outcome.FITS, Outcome.UNSCHEDULABLE, Outcome.UNRESOLVABLE]
-    assert [judged.reason_of(index) for index in range(3)] == ["", "TopologyAffinityError", "TopologyAffinityError"]
-    assert judged.zones[:, 0].tolist() == [1, 2, 4, 8]
+    judgement = judge(engine, requests_of(*[{"cpu": "6", "memory": "1Gi", GPU: "1"}] * 4))
+    assert judgement.outcome.tolist() == [Outcome.FITS, Outcome.UNSCHEDULABLE, Outcome.UNRESOLVABLE]
+    assert [judgement.reason_of(index) for index in range(3)] == ["", "TopologyAffinityError", "TopologyAffinityError"]
+    assert judgement.zones[:, 0].tolist() == [1, 2, 4, 8]
 
 
 def test_a_shortage_is_a_reason(engine: Engine, requests_of: RequestsOf) -> None:
-    judged = judge(engine, requests_of({"cpu": "100m", "memory": "1Gi", "ephemeral-storage": "1Gi", "x.io/other": "3"}))
-    assert judged.outcome.tolist() == [Outcome.FITS] * 3
-    judged = judge(engine, PodRequests(pods.needs(pods.decode(b"""{"metadata": {}, "spec": {"containers": [
+    judgement = judge(
+        engine, requests_of({"cpu": "100m", "memory": "1Gi", "ephemeral-storage": "1Gi", "x.io/other": "3"})
+    )
+    assert judgement.outcome.tolist() == [Outcome.FITS] * 3
+    judgement = judge(engine, PodRequests(pods.needs(pods.decode(b"""{"metadata": {}, "spec": {"containers": [
         {"name": "c", "resources": {"requests": {"cpu": "51"}}}]}}"""))))  # fmt: skip
-    assert [judged.reason_of(index) for index in range(3)] == ["", "OutOf", "OutOf"]
-    assert judged.outcome.tolist() == [Outcome.FITS, Outcome.UNSCHEDULABLE, Outcome.UNRESOLVABLE]
+    assert [judgement.reason_of(index) for index in range(3)] == ["", "OutOf", "OutOf"]
+    assert judgement.outcome.tolist() == [Outcome.FITS, Outcome.UNSCHEDULABLE, Outcome.UNRESOLVABLE]
 
 
 def test_rows_may_be_in_any_order_and_twice(engine: Engine, requests_of: RequestsOf) -> None:
     pod = requests_of({"cpu": "15", "memory": "1Gi", GPU: "1"})
     everything = judge(engine, pod)
     rows = engine.rows(["small", "busy", "empty", "busy"])
-    judged = judge(engine, pod, rows)
-    assert judged.outcome.tolist() == everything.outcome[[2, 1, 0, 1]].tolist()
-    fits = np.flatnonzero(judged.outcome == Outcome.FITS)
-    assert judged.zones[0, fits].tolist() == everything.zones[0, rows[fits]].tolist()
+    judgement = judge(engine, pod, rows)
+    assert judgement.outcome.tolist() == everything.outcome[[2, 1, 0, 1]].tolist()
+    fits = np.flatnonzero(judgement.outcome == Outcome.FITS)
+    assert judgement.zones[0, fits].tolist() == everything.zones[0, rows[fits]].tolist()
     assert judge(engine, pod, rows[:0]).outcome.tolist() == []
 
 
@@ -97,10 +99,10 @@ def test_each_node_has_its_own_gate_of_pod_level_resources(server_of: ServerOf) 
     engine = Engine()
     engine.put("on", server_of())
     engine.put("off", server_of(featureGates={"PodLevelResources": False}))
-    judged = judge(engine, PodRequests(pods.needs(pod), pods.needs(pod, pod_level_resources=False)))
+    judgement = judge(engine, PodRequests(pods.needs(pod), pods.needs(pod, pod_level_resources=False)))
     # The managers ignore a pod with pod-level resources.
-    assert judged.outcome.tolist() == [Outcome.FITS, Outcome.FITS]
-    assert judged.zones.tolist() == [[0, 1]]
+    assert judgement.outcome.tolist() == [Outcome.FITS, Outcome.FITS]
+    assert judgement.zones.tolist() == [[0, 1]]
 
 
 def test_candidates_are_fitting_nodes_with_their_amounts(engine: Engine, requests_of: RequestsOf) -> None:
@@ -147,8 +149,8 @@ def test_a_shortage_is_a_reason_under_either_gate(server_of: ServerOf) -> None:
     engine.put("on", server_of())
     engine.put("off", server_of(**off))
     engine.put("asked-of-the-model", server_of(**off, zones=10, topologyManagerPolicy="none"))
-    judged = judge(engine, PodRequests(pods.needs(pod), pods.needs(pod, pod_level_resources=False)))
-    assert [judged.reason_of(index) for index in range(3)] == ["OutOf"] * 3
+    judgement = judge(engine, PodRequests(pods.needs(pod), pods.needs(pod, pod_level_resources=False)))
+    assert [judgement.reason_of(index) for index in range(3)] == ["OutOf"] * 3
     assert engine.fallbacks == {"zones": 1}
 
 
@@ -184,9 +186,9 @@ def test_fallbacks_to_the_model_are_counted(server_of: ServerOf, requests_of: Re
     engine.put("bridged", bridged)
     engine.put("plain", server_of())
     engine.put("by-socket", server_of("restricted", cpuManagerPolicyOptions={"align-by-socket": "true"}))
-    judged = judge(engine, requests_of({"cpu": "16", "memory": "1Gi", GPU: "1"}))
-    assert judged.outcome.tolist() == [Outcome.FITS] * 3
-    assert judged.zones.tolist() == [[2, 2, 2]]
+    judgement = judge(engine, requests_of({"cpu": "16", "memory": "1Gi", GPU: "1"}))
+    assert judgement.outcome.tolist() == [Outcome.FITS] * 3
+    assert judgement.zones.tolist() == [[2, 2, 2]]
     assert engine.fallbacks == {"devices-near-several-nodes": 1, "align-by-socket": 1}
     # Verdicts of the model are cached too.
     judge(engine, requests_of({"cpu": "16", "memory": "1Gi", GPU: "1"}))
@@ -199,9 +201,9 @@ def test_machines_beyond_eight_numa_nodes_are_left_to_the_model(server_of: Serve
     engine.put("large", server_of(zones=10, topologyManagerPolicyOptions=options))
     engine.put("many", server_of("none", zones=20, memoryManagerPolicy="None", reservedMemory=()))
     pod = requests_of(*[{"cpu": "15", "memory": "1Gi", GPU: "1"}] * 9)
-    judged = judge(engine, pod)
-    assert judged.outcome.tolist() == [Outcome.FITS, Outcome.FITS]
-    assert judged.zones[:, 0].tolist() == [2, 4, 8, 16, 32, 64, 128, 256, 512]
+    judgement = judge(engine, pod)
+    assert judgement.outcome.tolist() == [Outcome.FITS, Outcome.FITS]
+    assert judgement.zones[:, 0].tolist() == [2, 4, 8, 16, 32, 64, 128, 256, 512]
     assert engine.fallbacks == {"zones": 2}
     assert sorted(nodes.zones for _, nodes in candidates(engine, pod)) == [10, 20]
 

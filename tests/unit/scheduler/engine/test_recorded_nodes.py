@@ -45,15 +45,15 @@ def _differences(line: bytes) -> Iterator[str]:
             continue
         engine = Engine()
         engine.put("node", kubelet.fork())
-        judged = judge(
+        judgement = judge(
             engine, PodRequests(pods.needs(event.pod), pods.needs(event.pod, pod_level_resources=False)), located=True
         )
         result = replay.apply(kubelet, event)
         reason = result.get("reason", "")
-        if judged.reason_of(0) != ("OutOf" if reason.startswith("OutOf") else reason):
-            yield f"{scenario.id}, event {number}: {judged.reason_of(0)!r}, recorded {reason!r}"
+        if judgement.reason_of(0) != ("OutOf" if reason.startswith("OutOf") else reason):
+            yield f"{scenario.id}, event {number}: {judgement.reason_of(0)!r}, recorded {reason!r}"
         elif result["admitted"]:
             places = allocated_nodes(kubelet, result["uid"])
             zones = [places[name].mask for name in result["containers"]]
-            if judged.zones[:, 0].tolist() != zones:
-                yield f"{scenario.id}, event {number}: zones {judged.zones[:, 0].tolist()}, recorded {zones}"
+            if judgement.zones[:, 0].tolist() != zones:
+                yield f"{scenario.id}, event {number}: zones {judgement.zones[:, 0].tolist()}, recorded {zones}"

@@ -166,17 +166,17 @@ def test_verdicts_and_scores_equal_the_model_while_resource_names_change(
             requests_for(**{POOL[first]: "2"}),
             requests_for(**{"hugepages-4Ki": "4Ki"}),
         ):
-            judged = judge(engine, pod, engine.rows(names))
+            judgement = judge(engine, pod, engine.rows(names))
             for at, member in enumerate(names):
                 copy = kubelets[member].fork()
                 admission = copy.admit_view(copy.view("p", pod.needs))
-                assert judged.reason_of(at) == ("OutOf" if admission.shortages else admission.reason)
+                assert judgement.reason_of(at) == ("OutOf" if admission.shortages else admission.reason)
             warm = engine.rated(pod, engine.rows(names), rater)
             cold = fresh.rated(pod, fresh.rows(names), rater)
             assert [list(array) for array in warm] == [list(array) for array in cold]
 
 
-def test_a_resource_may_go_while_a_pod_of_many_containers_is_judged() -> None:
+def test_a_resource_may_disappear_while_a_pod_is_judged() -> None:
     engine = cluster(3)
     engine.put("other", node([GPU, "example.com/nic"], devices=8))
     containers = tuple(
@@ -194,8 +194,8 @@ def test_a_resource_may_go_while_a_pod_of_many_containers_is_judged() -> None:
         if step == 2:
             engine.put("other", node([GPU]))
             engine.put("n1", node([f"example.com/{number}" for number in range(12)]))
-    judged = judge(engine, pod, engine.rows(names))
-    assert [judged.reason_of(at) for at in range(4)] == [""] * 4
+    judgement = judge(engine, pod, engine.rows(names))
+    assert [judgement.reason_of(at) for at in range(4)] == [""] * 4
 
 
 class Scores:

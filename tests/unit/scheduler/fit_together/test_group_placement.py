@@ -88,11 +88,11 @@ def test_pods_of_several_kinds_are_placed_in_their_order(seed: int) -> None:
     service, truth = cluster(rng)
     kinds = [pod("k", str(rng.randint(1, 4)), f"{rng.choice((1, 4, 12))}Gi") for _ in range(3)]
     documents = [rng.choice(kinds) for _ in range(12)]
-    templates = [kube_scheduler.decode(json.dumps(one).encode()) for one in documents]
+    templates = [kube_scheduler.decode(json.dumps(document).encode()) for document in documents]
     group = group_placement.place(service.answers, service.view, templates, service.view.names)
-    for serial, (one, document) in enumerate(zip(group.placements, documents, strict=False)):
+    for serial, (placement, document) in enumerate(zip(group.placements, documents, strict=False)):
         copy = {**document, "metadata": {"name": "k", "namespace": "default", "uid": f"u{serial}"}}
-        assert truth[one.node].admit(pods.decode(msgspec.json.encode(copy))).admitted
+        assert truth[placement.node].admit(pods.decode(msgspec.json.encode(copy))).admitted
     if not group.fits:
         copy = {**documents[len(group.placements)], "metadata": {"name": "k", "namespace": "default", "uid": "last"}}
         late = pods.decode(msgspec.json.encode(copy))

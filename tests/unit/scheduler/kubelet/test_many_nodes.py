@@ -226,7 +226,7 @@ def test_omitted_nodes_do_not_change_the_cost(
     monkeypatch.setattr(Machine, "modelled", lambda self, *, with_memory: self)
     full = spent()
     assert shortened.masks == full.masks
-    # The kubelet groups no node that is in single-node use; doubling the combinations ignores that.
+    # The kubelet groups no node that is in single-node use; the estimate ignores that.
     assert shortened.combinations == pytest.approx(full.combinations, rel=0.001)
 
 

@@ -128,7 +128,7 @@ def test_the_kubelet_reads_distances_by_numa_id() -> None:
 
 
 @pytest.mark.parametrize("policy", ["none", "best-effort", "restricted", "single-numa-node"])
-def test_a_page_size_that_one_numa_node_lacks(
+def test_a_page_size_missing_on_a_numa_node(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf, policy: str
 ) -> None:
     machine = machine_of(4, 4, hugepages=[{2048: 512}, {}])

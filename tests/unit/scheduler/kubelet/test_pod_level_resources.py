@@ -195,7 +195,7 @@ def test_very_little_memory_is_divided_to_the_byte(machine_of: MachineOf, kubele
     assert kubelet.admit(pod_of("q", {}, init=[{}], level={"cpu": "2", "memory": "1"})).admitted
 
 
-def test_a_fraction_of_a_byte_in_one_container_fails_the_whole_pod(
+def test_a_fraction_of_a_byte_in_a_container_fails_the_pod(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
 ) -> None:
     fraction = {"cpu": "1", "memory": "1500m"}

@@ -79,7 +79,7 @@ def busy(machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf) -> Kubelet
     return kubelet
 
 
-def test_a_kubelet_starts_again_on_what_it_wrote(busy: Kubelet) -> None:
+def test_a_kubelet_restarts_with_its_own_state_files(busy: Kubelet) -> None:
     assert cpu_state_problem(busy, _cpu_state(busy)) is None
     assert memory_state_problem(busy, _memory_state(busy)) is None
 
@@ -112,7 +112,9 @@ def _changed(busy: Kubelet, machine_of: MachineOf, kubelet_of: KubeletOf, **fiel
     return kubelet_of(machine, topologyManagerPolicy="best-effort", **fields)
 
 
-def test_newly_reserved_cpus_may_be_allocated(busy: Kubelet, machine_of: MachineOf, kubelet_of: KubeletOf) -> None:
+def test_newly_reserved_but_allocated_cpus_are_reported(
+    busy: Kubelet, machine_of: MachineOf, kubelet_of: KubeletOf
+) -> None:
     after = _changed(busy, machine_of, kubelet_of, reservedSystemCPUs="0,1", systemReserved={"memory": "1Gi"})
     problem = cpu_state_problem(after, _cpu_state(busy))
     assert problem is not None

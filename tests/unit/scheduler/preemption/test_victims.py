@@ -111,7 +111,9 @@ def test_a_single_violation_is_better_than_two(node_of: NodeOf, view_of: ViewOf,
     assert choose(node, view_of(node, 4), 10, running, (), {"default/pdb": 0}) == Choice(("c",), 1)
 
 
-def test_more_unimportant_pods_go_before_one_more_important(node_of: NodeOf, view_of: ViewOf, filled: Filled) -> None:
+def test_several_less_important_pods_are_evicted_before_a_more_important_pod(
+    node_of: NodeOf, view_of: ViewOf, filled: Filled
+) -> None:
     node = filled(node_of(5, 4), {"a": 4, "b": 1, "c": 1, "d": 2})
     assert choose(node, view_of(node, 4), 10, _running({"a": 2, "b": 1, "c": 1, "d": 1}), (), {}) == Choice(
         ("b", "c", "d"), 0
@@ -174,7 +176,7 @@ def test_a_pod_of_two_numa_nodes_gets_two_empty_numa_nodes(node_of: NodeOf, view
     assert choose(node, view_of(node, wide), 10, _running(priorities), (), {}) == Choice(("b", "c", "d"), 0)
 
 
-def test_keeping_a_pod_can_be_what_makes_it_fit(node_of: NodeOf, view_of: ViewOf, filled: Filled) -> None:
+def test_keeping_a_pod_can_make_the_preemptor_fit(node_of: NodeOf, view_of: ViewOf, filled: Filled) -> None:
     """On an empty node, the first container takes NUMA node 0, where the second container needs its GPU."""
     node = filled(node_of(6, 6, gpus=(1, 0)), {"blocker": 2, "filler": 5})
     view = view_of(node, 4, {"cpu": "3", "memory": "1Gi", "x.io/gpu": "1"})

@@ -191,7 +191,7 @@ def test_a_resource_no_zone_lists_is_not_checked(topology_of: TopologyOf, pod_of
     assert not kubelet.admit(pod_of("b", {"cpu": "3", "memory": "1Gi"})).admitted
 
 
-def test_all_classes_of_pods_share_what_is_available_in_sum(topology_of: TopologyOf, pod_of: PodOf) -> None:
+def test_all_qos_classes_share_the_available_sum(topology_of: TopologyOf, pod_of: PodOf) -> None:
     zone = {"cpu": ("4", "4", "3"), "memory": ("4Gi", "4Gi", "3Gi")}
     kubelet = kubelet_of(topology_of(zone, zone))
     assert kubelet.admit(pod_of("a", requests={"cpu": "5", "memory": "2Gi"})).admitted

@@ -66,7 +66,7 @@ def test_cpus_and_memory_place_a_pod_with_a_claim(pod_of: PodOf) -> None:
                 "limits": {"cpu": "4", "memory": "2Gi"}, "claims": [{"name": "gpu"}]}}]}}""",
         type=pods.Pod,
     )
-    # The devices are on NUMA node 0, whose 3 CPUs are not enough. The kubelet does not align the claim, so it uses 1.
+    # The devices are on NUMA node 0, which has only 3 CPUs. The kubelet does not align claims, so it uses node 1.
     decision = report.kubelet_of(node_report, known).admit(pod)
     assert decision.admitted
     assert decision.placements["c0"].numa == (1,)

@@ -222,7 +222,7 @@ def test_the_kubelet_ignores_hugepages_created_after_its_start(pod_of: PodOf) ->
     assert report.kubelet_of(node_report, unknown).admit(pod_of("a", {"cpu": "1", "memory": "8Gi"})).admitted
 
 
-def test_a_share_of_memory_is_what_the_reservations_leave_for_it() -> None:
+def test_a_memory_percentage_follows_from_the_reservations() -> None:
     """The percentage refers to MemTotal of /proc/meminfo, which exceeds the sum of the NUMA nodes here."""
     threshold = 1 << 28
     config = msgspec.structs.replace(
@@ -348,7 +348,7 @@ def test_a_restored_placement_has_no_hint(pod_of: PodOf) -> None:
 
 
 def test_a_resource_without_its_plugin_refuses_pods_that_request_it(pod_of: PodOf) -> None:
-    # The kubelet ignores requests for an unregistered resource, and refuses requests for a resource without devices.
+    # The kubelet ignores requests for an unregistered resource. It refuses a resource without healthy devices.
     config = KubeletConfiguration(cpuManagerPolicy="static", reservedSystemCPUs="0")
     topology = exported(machine(0), config, Kubelet(machine(0), config))
     away = (

@@ -100,7 +100,7 @@ def test_the_fingerprint_may_be_an_annotation_and_damage_is_a_problem(topology_o
     )
 
 
-def test_zones_come_in_any_order_with_gaps_in_their_ids(topology_of: TopologyOf) -> None:
+def test_zones_may_have_any_order_and_gaps_in_their_ids(topology_of: TopologyOf) -> None:
     topology = topology_of({"cpu": ("8", "8", "1")}, {"cpu": ("4", "4", "2")}, {"cpu": ("2", "2", "2")}, ids=(17, 0, 8))
     kubelet = kubelet_of(report.read(topology))
     assert kubelet.node_ids == (0, 8, 17)

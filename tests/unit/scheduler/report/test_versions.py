@@ -66,7 +66,7 @@ def test_a_version_chooses_its_kubelet(attribute: str, node: str, name: str, cer
         ("new", "", "1.36", "assumed", "'new', expected a version such as v1.33.5; predicted as 1.36"),
     ],
 )
-def test_sources_that_disagree_are_one_line_and_nothing_proven(
+def test_contradictory_versions_are_a_single_problem_and_unproven(
     attribute: str, node: str, name: str, certainty: str, problem: str
 ) -> None:
     choice = choose(attribute, node)
@@ -90,7 +90,7 @@ def test_counts_take_the_version_of_the_node(topology_of: TopologyOf) -> None:
     assert (settings.behaviour, settings.pod_level_resources) == (version_of("v1.31.2").behaviour, False)
 
 
-def test_a_version_that_comes_later_reads_as_if_it_had_come_first() -> None:
+def test_a_later_version_reads_as_an_initial_version() -> None:
     for topology in (exact(kubelet()), shown(exact(kubelet()), "v1.36.2"), shown(exact(kubelet()), "?")):
         later = report.of_node(report.read(topology), "v1.33.1")
         first = report.read(topology, "v1.33.1")

@@ -28,10 +28,10 @@ def test_all_single_numa_nodes_rank_equal(candidates_of: CandidatesOf) -> None:
 
 def test_the_widest_container_decides_and_in_scope_pod_the_pod(candidates_of: CandidatesOf) -> None:
     masks = [[1, 1, 3], [2, 3, 0]]
-    apart = ranks.of(candidates_of(*[FOUR] * 3, containers=[{"cpu": 4}] * 2, masks=masks)).tolist()
-    assert apart[0] < apart[1] == apart[2]
-    together = ranks.of(candidates_of(*[FOUR] * 3, containers=[{"cpu": 4}] * 2, masks=masks, by_pod=True)).tolist()
-    assert together[0] == together[1] == together[2] == apart[1]
+    per_container = ranks.of(candidates_of(*[FOUR] * 3, containers=[{"cpu": 4}] * 2, masks=masks)).tolist()
+    assert per_container[0] < per_container[1] == per_container[2]
+    per_pod = ranks.of(candidates_of(*[FOUR] * 3, containers=[{"cpu": 4}] * 2, masks=masks, by_pod=True)).tolist()
+    assert per_pod[0] == per_pod[1] == per_pod[2] == per_container[1]
 
 
 def test_among_equally_wide_containers_the_greatest_distance_decides(candidates_of: CandidatesOf) -> None:

@@ -29,7 +29,7 @@ def test_halves_are_rounded_up() -> None:
 
 
 @pytest.mark.parametrize(("height", "level"), [(0, 0), (499, 0), (500, 1), (5000, 5), (10_000, 10)])
-def test_equal_scores_get_one_level_by_their_height(height: int, level: int) -> None:
+def test_equal_scores_get_the_same_level_by_height(height: int, level: int) -> None:
     assert spread([height] * 3) == [level] * 3
 
 
@@ -92,10 +92,10 @@ def test_ranks_come_first_then_raw_scores(nodes: list[tuple[int, int]], top: int
 
 @given(st.lists(st.tuples(st.integers(0, scale.RAW_MAX), st.integers(0, 5)), min_size=1))
 def test_percents_keep_the_order_of_ranks(nodes: list[tuple[int, int]]) -> None:
-    found = percents([one for one, _ in nodes], [rank for _, rank in nodes])
-    assert all(0 <= one <= 100 for one in found)
-    for (_, rank), one in zip(nodes, found, strict=True):
-        assert all(one < other for (_, better), other in zip(nodes, found, strict=True) if better < rank)
+    scores = percents([score for score, _ in nodes], [rank for _, rank in nodes])
+    assert all(0 <= score <= 100 for score in scores)
+    for (_, rank), score in zip(nodes, scores, strict=True):
+        assert all(score < higher for (_, better), higher in zip(nodes, scores, strict=True) if better < rank)
 
 
 @pytest.mark.parametrize(

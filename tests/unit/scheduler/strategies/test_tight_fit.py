@@ -105,12 +105,12 @@ def test_devices_beside_a_full_zone_are_lost_already(candidates_of: CandidatesOf
     assert better > worse
 
 
-def test_containers_in_one_zone_break_one_hole(candidates_of: CandidatesOf) -> None:
+def test_containers_in_the_same_zone_break_a_single_hole(candidates_of: CandidatesOf) -> None:
     nodes: list[Node] = [[{"cpu": 8}, {"cpu": 0}], [{"cpu": 8}, {"cpu": 8}]]
     whole: list[Node] = [[{"cpu": 16}] * 2] * 2
-    together, apart = raw(candidates_of(*nodes, containers=[{"cpu": 4}] * 2, masks=[[1, 1], [1, 2]], whole=whole))
-    assert together // 32 == 311
-    assert apart // 32 == 311 - 30
+    same_zone, two_zones = raw(candidates_of(*nodes, containers=[{"cpu": 4}] * 2, masks=[[1, 1], [1, 2]], whole=whole))
+    assert same_zone // 32 == 311
+    assert two_zones // 32 == 311 - 30
 
 
 def test_the_second_container_scores_the_hole_after_the_first_container(candidates_of: CandidatesOf) -> None:

@@ -64,7 +64,7 @@ def test_one_resource_is_balanced(candidates_of: CandidatesOf, scores: Scores) -
 def test_containers_score_after_earlier_containers(candidates_of: CandidatesOf, scores: Scores) -> None:
     two = [{"cpu": 4}, {"cpu": 4}]
     node = [{"cpu": 8}, {"cpu": 8}]
-    # Each container scores its own zone, half of which stays free.
+    # The first container leaves half of each zone; on the zone with 4 free CPUs, the second would leave no CPU.
     assert scores("LeastAllocated", candidates_of(node, containers=two, masks=[[1], [2]])) == [2500]
     assert scores("LeastAllocated", candidates_of(node, containers=two, kinds=["init", "app"], masks=[[1], [2]])) == [
         5000

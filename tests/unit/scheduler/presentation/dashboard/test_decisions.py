@@ -117,7 +117,7 @@ def test_a_simulation_reserves_nothing(watched: Watched) -> None:
 def test_preemption(watched: Watched) -> None:
     for name in ("low", "low-too"):
         watched.service.put(pod(name, "8", node="n1", phase="Running"))
-        # The pods start one by one and long ago, so their placements are certain.
+        # The pods start in sequence and long ago, so their placements are certain.
         watched.service.clock.now += 10
         watched.service.ledger.tick()
     high = pod("high", "8", priority=9)

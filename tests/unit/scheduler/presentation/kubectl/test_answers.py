@@ -247,7 +247,7 @@ def test_exit_statuses(words: str, saved: Save, tmp_path: Path, capfd: pytest.Ca
         assert len([line for line in err.splitlines() if line.startswith("error")]) <= 1
 
 
-def test_errors_name_the_thing_and_what_was_expected(ask: Ask, saved: Save, tmp_path: Path) -> None:
+def test_errors_name_the_thing_and_the_expectation(ask: Ask, saved: Save, tmp_path: Path) -> None:
     for words, shown in (
         (
             f"node nobody -f {saved()}",

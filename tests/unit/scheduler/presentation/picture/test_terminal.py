@@ -19,7 +19,7 @@ def test_no_line_is_wider_than_the_terminal(width: int, picture: Picture) -> Non
         assert max(map(WIDTH, terminal(picture, width=width, ascii_only=ascii_only).splitlines())) <= width
 
 
-def test_a_terminal_of_no_width_is_drawn_as_a_narrow_one(picture_of: Callable[[str], Picture]) -> None:
+def test_a_terminal_without_width_counts_as_the_narrowest(picture_of: Callable[[str], Picture]) -> None:
     assert terminal(picture_of("tiny"), width=0) == terminal(picture_of("tiny"), width=24)
 
 
