@@ -1,4 +1,4 @@
-"""What a pod may write into its annotation topowise.io/device-affinity."""
+"""Valid and invalid values of the pod annotation topowise.io/device-affinity."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GPU, NIC = "nvidia.com/gpu", "rdma/hca"
             [AffinityTerm("require", (GPU, NIC), "pcie-root"), AffinityTerm("prefer", (GPU,), "pcie-switch")],
         ),
         (f"{GPU}: pcie-root; {GPU}: pcie-root", [AffinityTerm("prefer", (GPU,), "pcie-root")]),
-        # Prefixes that are words of the form.
+        # Resource prefixes that equal keywords.
         ("require/gpu: pcie-root", [AffinityTerm("prefer", ("require/gpu",), "pcie-root")]),
     ],
 )
@@ -54,7 +54,7 @@ def test_entries_are_read(text: str, expected: list[AffinityTerm]) -> None:
         ",".join(f"x/{at}" for at in range(9)) + ": pcie-root",
     ],
 )
-def test_what_cannot_be_read_is_one_line_that_says_what_happens(text: str) -> None:
+def test_a_parse_error_is_a_single_line_with_its_consequence(text: str) -> None:
     with pytest.raises(ParseError, match=ANNOTATION) as raised:
         read(text)
     assert "\n" not in str(raised.value)
@@ -66,7 +66,7 @@ def needs(*containers: dict[str, Any], **spec: Any) -> pods.Needs:
     return pods.needs(pods.decode(msgspec.json.encode(document)))
 
 
-def test_resources_must_be_such_that_a_container_gets() -> None:
+def test_terms_need_resources_that_a_container_requests() -> None:
     container = {"name": "c", "resources": {"limits": {GPU: 2, NIC: 0}}}
     assert terms_of({ANNOTATION: f"{GPU}: pcie-root"}, needs(container))
     for resource in (NIC, "nvidia.com/gpus"):

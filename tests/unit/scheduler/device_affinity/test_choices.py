@@ -1,4 +1,4 @@
-"""What hangs on the kubelet's choice among equal devices: more than which of them a pod gets."""
+"""The kubelet's choice among equal devices may decide whether it admits a pod."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ NEAR = ((0,), (0,), (0,), (1,), (1,), (0, 1))
     ("scope", "counts", "may_be_refused"),
     [("container", (2, 3), True), ("container", (3, 2), False), ("container", (3,), False), ("pod", (2, 1), False)],
 )
-def test_of_devices_near_two_numa_nodes_one_container_may_take_what_the_next_one_needs(
+def test_a_container_may_take_devices_near_two_numa_nodes_that_the_next_container_needs(
     scope: str, counts: tuple[int, ...], may_be_refused: bool
 ) -> None:
-    """A real kubelet has refused a pod that asks for devices as the first of these does (docs/lab.md)."""
+    """A real kubelet has refused a pod that requests devices as in the first case (docs/lab.md)."""
     numa = tuple(NumaNode(at, 1 << 30, (Core(at, (2 * at,)), Core(at, (2 * at + 1,))), {}, (10, 20)) for at in (0, 1))
     plugin = DevicePlugin(GPU, tuple(Device(f"gpu-{at}", near) for at, near in enumerate(NEAR)))
     config = KubeletConfiguration(topologyManagerPolicy="restricted", topologyManagerScope=scope)
@@ -36,9 +36,9 @@ def test_of_devices_near_two_numa_nodes_one_container_may_take_what_the_next_one
 
 
 @pytest.mark.parametrize("loose", [True, False])
-def test_the_only_numa_node_is_no_affinity_under_which_devices_without_one_are_taken_too(loose: bool) -> None:
+def test_on_a_single_numa_node_devices_without_a_numa_node_are_taken_too(loose: bool) -> None:
     near: list[tuple[int, ...] | None] = [None, (0,), (0,)] if loose else [(0,), (0,), (0,)]
-    plugin = DevicePlugin(GPU, tuple(Device(f"gpu-{at}", one) for at, one in enumerate(near)))
+    plugin = DevicePlugin(GPU, tuple(Device(f"gpu-{at}", numa_ids) for at, numa_ids in enumerate(near)))
     numa = NumaNode(0, 1 << 30, (Core(0, (0,)), Core(0, (1,))), {}, (10,))
     node = Kubelet(
         Machine(numa=(numa,), devices=(plugin,)), KubeletConfiguration(topologyManagerPolicy="single-numa-node")

@@ -1,7 +1,7 @@
-"""Sure, possible, impossible: equal to trying everything that the kubelet could take, device by device.
+"""Outcomes (sure, possible, impossible) equal trials of every device choice of the kubelet.
 
-The kubelet takes any of the devices that will do, and a plug-in may prefer any of them. The model takes the lowest ids;
-so every choice is the model's own under some names of the devices, and trying all names tries all choices.
+The kubelet takes any suitable devices, and a plugin may prefer any of them. The model takes the lowest ids. Each choice
+is the model's choice under some order of device names, so trials of all orders cover all choices.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ PATHS = (
 class Scene(NamedTuple):
     node: Kubelet
     plugins: Mapping[str, tuple[Device, ...]]
-    held: Mapping[str, tuple[str, ...]]
+    allocated: Mapping[str, tuple[str, ...]]
     places: Mapping[str, Located]
     pod: pods.Pod
-    wishes: tuple[AffinityTerm, ...]
+    terms: tuple[AffinityTerm, ...]
 
 
 def scene(seed: int) -> Scene:
-    """A machine of two NUMA nodes, a pod of up to three containers and one or two wishes."""
+    """A machine of two NUMA nodes, a pod of up to three containers, and one or two affinity terms."""
     rng = random.Random(seed)
     plugins = {
         resource: tuple(
@@ -62,7 +62,7 @@ def scene(seed: int) -> Scene:
         for at, device in enumerate(ids)
         if is_known or rng.random() < 0.8
     }
-    held = {
+    allocated = {
         resource: tuple(device.id for device in listed if rng.random() < 0.2) for resource, listed in plugins.items()
     }
     config = KubeletConfiguration(
@@ -74,7 +74,7 @@ def scene(seed: int) -> Scene:
     containers = [container(rng, f"c{at}") for at in range(rng.choice([1, 1, 2]))]
     before = [container(rng, "i", rng.choice(["", "Always"]))] if rng.random() < 0.3 else []
     spec = pods.Spec(containers=tuple(containers), initContainers=tuple(before))
-    wishes = tuple(
+    terms = tuple(
         AffinityTerm(
             rng.choice(["require", "prefer"]),
             rng.choice([(GPU,), (GPU, NIC), (GPU, NIC)]),
@@ -83,10 +83,10 @@ def scene(seed: int) -> Scene:
         for _ in range(rng.choice([1, 1, 2]))
     )
     node = Kubelet(Machine(numa=numa, devices=listed), config)
-    made_scene = Scene(node, plugins, held, places, pods.Pod(pods.Metadata("p", "d", "u"), spec), wishes)
-    # Few scenes of a pod that the kubelet refuses are enough.
-    is_admitted = named(made_scene, SAME).admit(made_scene.pod).admitted
-    return made_scene if is_admitted or rng.random() < 0.1 else scene(seed + 100_000)
+    candidate = Scene(node, plugins, allocated, places, pods.Pod(pods.Metadata("p", "d", "u"), spec), terms)
+    # Keep few scenes with a pod that the kubelet refuses.
+    is_admitted = named(candidate, SAME).admit(candidate.pod).admitted
+    return candidate if is_admitted or rng.random() < 0.1 else scene(seed + 100_000)
 
 
 def container(rng: random.Random, name: str, restarts: str = "") -> pods.Container:
@@ -95,12 +95,12 @@ def container(rng: random.Random, name: str, restarts: str = "") -> pods.Contain
 
 
 def named(case: Scene, names: Mapping[str, Mapping[str, str]], *holders: pods.Pod) -> Kubelet:
-    """The node with its devices under other names, and what is held held; then these pods come."""
+    """The node with renamed devices and allocated devices, after admission of the holders."""
     node = case.node.fork()
     for resource, listed in case.plugins.items():
         renamed = names[resource]
         node.report_devices(resource, [Device(renamed[device.id], device.numa) for device in listed])
-        for number, device in enumerate(case.held[resource]):
+        for number, device in enumerate(case.allocated[resource]):
             node.devices.hold(f"other-{resource}-{number}", "c", resource, (renamed[device],))
     for holder in holders:
         node.admit(holder)
@@ -108,7 +108,7 @@ def named(case: Scene, names: Mapping[str, Mapping[str, str]], *holders: pods.Po
 
 
 def every_naming(case: Scene) -> Iterator[Mapping[str, Mapping[str, str]]]:
-    """All ways to give the devices of each resource names in another order."""
+    """All permutations of device names per resource."""
     each = []
     for resource, listed in case.plugins.items():
         ids = [device.id for device in listed]
@@ -118,39 +118,37 @@ def every_naming(case: Scene) -> Iterator[Mapping[str, Mapping[str, str]]]:
 
 
 def outcomes_by_trial(case: Scene, *holders: pods.Pod) -> list[set[bool | None]]:
-    """For each wish all that became of it."""
-    outcomes: list[set[bool | None]] = [set() for _ in case.wishes]
+    """For each affinity term, the set of outcomes of all trials."""
+    outcomes: list[set[bool | None]] = [set() for _ in case.terms]
     for names in every_naming(case):
         true_name = {new: old for ids in names.values() for old, new in ids.items()}
         admission = named(case, names, *holders).admit(case.pod)
-        for wish, seen in zip(case.wishes, outcomes, strict=True):
+        for term, seen in zip(case.terms, outcomes, strict=True):
             if not admission.admitted:
                 seen.add(False)
                 continue
             got = [
-                [true_name[device] for resource in wish.resources for device in placed.devices.get(resource, ())]
+                [true_name[device] for resource in term.resources for device in placed.devices.get(resource, ())]
                 for placed in admission.placements.values()
                 if placed.kind != "init"
             ]
-            seen.add(is_met(wish, got, case.places))
+            seen.add(is_met(term, got, case.places))
     return outcomes
 
 
-def is_met(wish: AffinityTerm, got: Sequence[Sequence[str]], places: Mapping[str, Located]) -> bool | None:
+def is_met(term: AffinityTerm, got: Sequence[Sequence[str]], places: Mapping[str, Located]) -> bool | None:
     pairs = [pair for devices in got for pair in combinations(devices, 2)]
     known = [(places[a], places[b]) for a, b in pairs if a in places and b in places]
-    if any(a.address != b.address and pci.distance(a.place, b.place) not in NEAR[wish.level] for a, b in known):
+    if any(a.address != b.address and pci.distance(a.place, b.place) not in NEAR[term.level] for a, b in known):
         return False
     return True if len(known) == len(pairs) else None
 
 
 def says_nothing(case: Scene) -> bool:
-    """Whether no container gets two devices of any wish: met, whatever becomes of the pod."""
+    """Whether no container requests two devices of any term; such terms are always met."""
     asking = [container for container in pods.needs(case.pod).containers if container.kind != "init"]
     return all(
-        sum(container.limits.get(name, 0) for name in wish.resources) < 2
-        for wish in case.wishes
-        for container in asking
+        sum(container.limits.get(name, 0) for name in term.resources) < 2 for term in case.terms for container in asking
     )
 
 
@@ -165,14 +163,14 @@ def word(seen: set[bool | None]) -> str:
 def judged(case: Scene, node: Kubelet, guessed: Sequence[str] = ()) -> tuple[str, ...]:
     needs = pods.needs(case.pod)
     devices = Devices(case.places, guessed)
-    return judge(case.wishes, needs, [node], lambda state: state.view("u", needs), devices, Settings()).outcomes
+    return judge(case.terms, needs, [node], lambda state: state.view("u", needs), devices, Settings()).outcomes
 
 
 @pytest.mark.parametrize("first", range(0, 240, 12))
-def test_it_is_what_trying_every_choice_gives(first: int) -> None:
+def test_outcomes_equal_trials_of_every_choice(first: int) -> None:
     for seed in range(first, first + 12):
         case = scene(seed)
-        expected = ("sure",) * len(case.wishes) if says_nothing(case) else tuple(map(word, outcomes_by_trial(case)))
+        expected = ("sure",) * len(case.terms) if says_nothing(case) else tuple(map(word, outcomes_by_trial(case)))
         assert judged(case, named(case, SAME)) == expected, seed
 
 
@@ -184,8 +182,8 @@ def test_the_scenes_have_every_outcome() -> None:
 
 
 @pytest.mark.parametrize("first", range(0, 160, 16))
-def test_devices_of_a_pod_that_is_only_predicted_may_be_others(first: int) -> None:
-    """It holds some devices like those that it was predicted to hold, so a promise must be true of all of them."""
+def test_devices_of_a_predicted_pod_may_differ_from_the_prediction(first: int) -> None:
+    """The pod may have devices other than predicted, so a definite outcome must be true for all choices."""
     for seed in range(first, first + 16):
         case = scene(seed)
         limits: pods.Quantities = {GPU: 1, NIC: 1}

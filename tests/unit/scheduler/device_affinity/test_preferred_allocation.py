@@ -1,4 +1,4 @@
-"""What known device plug-ins prefer, compared with the algorithms themselves in every order of what they are given."""
+"""Preferences of known device plugins, compared with the plugins' algorithms in every order of devices."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ POINTS = {"PIX": 50, "PXB": 40, "PHB": 30, "NODE": 20, "SYS": 10}
 
 
 def located(paths: Sequence[str]) -> dict[str, Located]:
-    """GPUs by a UUID each."""
+    """Locations of GPUs by UUID."""
     return {
         f"GPU-{at}": Located(
             f"0000:{at + 1:02x}:00.0", Place(tuple(path.split("/")), int(path.startswith("pci0000:8")))
@@ -35,8 +35,8 @@ def located(paths: Sequence[str]) -> dict[str, Located]:
 
 
 def groups(ordered: Sequence[str], size: int) -> Iterator[list[tuple[str, ...]]]:
-    """Divisions in the order in which best effort walks: the first that is left with each combination of the others,
-    holes (None) after all devices, all of them in one set."""
+    """Divisions in the order of best effort: the first remaining device with each combination of the rest.
+    Holes (None) come after all devices, all in the same set."""
     holes = -len(ordered) % size
 
     def walk(left: list[str | None]) -> Iterator[list[tuple[str, ...]]]:
@@ -53,7 +53,7 @@ def groups(ordered: Sequence[str], size: int) -> Iterator[list[tuple[str, ...]]]
 
 
 def best_effort(ordered: Sequence[str], size: int, at: dict[str, Located]) -> tuple[str, ...]:
-    """The set that is taken of devices that come in this order."""
+    """The set that best effort takes of devices in this order."""
 
     def worth(members: Sequence[str]) -> int:
         return sum(POINTS[pci.distance(at[a].place, at[b].place) or "SYS"] for a, b in combinations(members, 2))
@@ -63,13 +63,13 @@ def best_effort(ordered: Sequence[str], size: int, at: dict[str, Located]) -> tu
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_whole_gpus_are_what_best_effort_takes_in_some_order(seed: int) -> None:
+def test_preferred_gpus_equal_best_effort_in_any_order(seed: int) -> None:
     rng = random.Random(seed)
     places = located([rng.choice(PATHS) for _ in range(rng.choice([4, 5, 5, 6]))])
     size = rng.randint(2, len(places) - 1) if len(places) < 6 else rng.choice([2, 3])
     taken = {frozenset(best_effort(order, size, places)) for order in permutations(places)}
     preferred = answers("nvidia", list(places), size, list(places), places)
-    # With a set that has holes and the most points, it ends in a panic; that is nobody's answer.
+    # Best effort panics if the set with the most points has holes; a panic is no answer.
     assert preferred == {devices for devices in taken if len(devices) == size}
 
 
@@ -82,27 +82,28 @@ def test_pairs_at_a_switch_are_taken_together() -> None:
 @pytest.mark.parametrize(
     ("count", "unknown"),
     [
-        # All single ones are worth as much.
+        # All single devices have equal points.
         (1, ""),
         (2, "GPU-1"),
-        # Nothing is left to choose.
+        # All devices are taken, so there is no choice.
         (4, ""),
     ],
 )
-def test_where_the_rule_does_not_decide_any_may_be_taken(count: int, unknown: str) -> None:
+def test_any_device_may_be_taken_where_the_rule_does_not_decide(count: int, unknown: str) -> None:
     places = located([PATHS[0], PATHS[2], PATHS[0], PATHS[2]])
     ids = list(places)
     places.pop(unknown, None)
     assert answers("nvidia", ids, count, ids, places) is None
 
 
-def test_too_many_divisions_are_not_gone_through() -> None:
+def test_too_many_divisions_are_not_enumerated() -> None:
     places = located([PATHS[0]] * 16)
     assert answers("nvidia", list(places), 2, list(places), places) is None
 
 
 def one_by_one(free: list[str], count: int, known: list[str], *, packs: bool, rng: random.Random) -> frozenset[str]:
-    """Replicas by the GPU that has given out least, or most; of equal ones whatever comes first."""
+    """Replicas of the GPU with the fewest (or most) allocated replicas; the first among equals."""
+
     total = Counter(replica.split("::")[0] for replica in known)
     left, taken = list(free), []
     for _ in range(count):
@@ -122,7 +123,7 @@ def by_gpu(ids: frozenset[str]) -> frozenset[tuple[str, int]]:
 
 @pytest.mark.parametrize("rule", ["nvidia", "nvidia-packed"])
 @pytest.mark.parametrize("seed", range(10))
-def test_shared_gpus_are_taken_one_by_one(rule: Rule, seed: int) -> None:
+def test_replicas_of_shared_gpus_are_taken_in_sequence(rule: Rule, seed: int) -> None:
     rng = random.Random(seed)
     known = [f"GPU-{gpu}::{replica}" for gpu in range(3) for replica in range(rng.randint(2, 4))]
     free = [replica for replica in known if rng.random() < 0.7]

@@ -1,4 +1,4 @@
-"""Servers as they are bought, for tests that are about typical nodes."""
+"""Typical servers, and pods for the servers."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ GI = 1 << 30
 GPU = "nvidia.com/gpu"
 
 ServerOf = Callable[..., Kubelet]
+PodOf = Callable[..., pods.Pod]
 RequestsOf = Callable[..., PodRequests]
 
 
 def _server(policy: str = "single-numa-node", *, zones: int = 4, cores: int = 8, **fields: Any) -> Kubelet:
-    """8 cores with two threads, 32 GiB and a GPU a NUMA node, two NUMA nodes a socket."""
+    """A NUMA node has 8 cores with two threads, 32 GiB and a GPU; a socket has two NUMA nodes."""
     total = zones * cores
     numa = tuple(
         NumaNode(
@@ -55,7 +56,7 @@ def _server(policy: str = "single-numa-node", *, zones: int = 4, cores: int = 8,
 
 
 def _pod(uid: str, *containers: Mapping[str, Any], init: int = 0) -> pods.Pod:
-    """A Guaranteed pod, the first `init` containers of which are init containers."""
+    """A Guaranteed pod; its first `init` containers are init containers."""
     built = [
         pods.Container(f"c{number}", pods.Resources(limits=dict(amounts))) for number, amounts in enumerate(containers)
     ]
@@ -75,7 +76,7 @@ def server_of() -> ServerOf:
 
 
 @pytest.fixture
-def pod_of() -> Callable[..., pods.Pod]:
+def pod_of() -> PodOf:
     return _pod
 
 

@@ -1,4 +1,4 @@
-"""The engine decides for many nodes what the model decides for each: whether, why not, and where it would lie.
+"""The engine's verdict, reason and placement for many nodes equal the kubelet model's for each node.
 
 `ENGINE_SOAK=N` multiplies the number of random clusters by N.
 """
@@ -21,9 +21,10 @@ from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.allocated_nodes import allocated_nodes
 from topowise_scheduler.shape import PodRequests, Shape
 
+from .conftest import GPU
+
 SOAK = int(os.environ.get("ENGINE_SOAK", "1"))
 NODES, PODS = 12, 5
-GPU = "nvidia.com/gpu"
 Verdict = tuple[Outcome, str, list[tuple[int, bool]]]
 
 clusters = settings(max_examples=16 * SOAK, deadline=None)
@@ -48,18 +49,18 @@ def test_every_node_gets_the_verdict_of_its_model(policy: str, seed: int) -> Non
         rows = engine.rows([f"n{number}" for number in numbers])
         requests = PodRequests(pods.needs(pod), pods.needs(pod, pod_level_resources=False))
         rough = list(candidates(engine, requests, rows))
-        judged = judge(engine, requests, rows, located=True)
+        judgement = judge(engine, requests, rows, located=True)
         for place, number in enumerate(numbers):
-            assert verdict(judged, place) == expected(nodes[number], pod), f"node {number}"
-        # For a score the zones need not be exact where a kubelet takes any devices, but none is left out.
+            assert verdict(judgement, place) == expected(nodes[number], pod), f"node {number}"
+        # Zones of candidates for scores include every predicted zone, and may include more.
         for indices, nearby in rough:
-            assert not (judged.zones[:, indices] & ~nearby.placed).any()
-            assert (judged.aligned[:, indices] == nearby.aligned).all()
+            assert not (judgement.zones[:, indices] & ~nearby.placed).any()
+            assert (judgement.aligned[:, indices] == nearby.aligned).all()
 
 
 @given(seed=st.integers(0, 1 << 32))
 @clusters
-def test_nodes_that_change_come_and_go_are_judged_as_in_a_new_engine(seed: int) -> None:
+def test_verdicts_after_changes_equal_verdicts_of_a_new_engine(seed: int) -> None:
     rng = Random(seed)
     engine = Engine()
     cluster: dict[str, Kubelet] = {}
@@ -85,10 +86,10 @@ def test_nodes_that_change_come_and_go_are_judged_as_in_a_new_engine(seed: int) 
 
 
 @pytest.mark.parametrize("init", [0, 1])
-def test_a_container_with_shared_cpus_votes_by_the_cpus_of_those_before_it(
+def test_a_container_with_shared_cpus_votes_by_the_cpus_of_earlier_containers(
     server_of: Callable[..., Kubelet], pod_of: Callable[..., pods.Pod], init: int
 ) -> None:
-    """Only its CPU makes NUMA node 1, which has the last GPU, the fuller one."""
+    """Only the CPU of the first container makes NUMA node 1, which has the last GPU, the most allocated node."""
     options = {"prefer-most-allocated-numa-node": "true"}
     kubelet = server_of(zones=2, topologyManagerPolicyOptions=options)
     empty = kubelet.fork()
@@ -96,17 +97,17 @@ def test_a_container_with_shared_cpus_votes_by_the_cpus_of_those_before_it(
     pod = pod_of("new", {"cpu": "1", "memory": "64Mi", GPU: "1"}, {"cpu": "1500m", "memory": "1Gi"}, init=init)
     engine = Engine()
     engine.put("node", kubelet)
-    judged = judge(engine, PodRequests(pods.needs(pod)))
-    assert verdict(judged, 0) == expected(random_nodes.Node(kubelet, empty), pod)
-    assert verdict(judged, 0) == (Outcome.FITS, "", [(2, True), (2, True)])
+    judgement = judge(engine, PodRequests(pods.needs(pod)))
+    assert verdict(judgement, 0) == expected(random_nodes.Node(kubelet, empty), pod)
+    assert verdict(judgement, 0) == (Outcome.FITS, "", [(2, True), (2, True)])
     assert not engine.fallbacks
 
 
-def verdict(judged: Judgement, place: int) -> Verdict:
-    outcome = Outcome(judged.outcome[place])
+def verdict(judgement: Judgement, place: int) -> Verdict:
+    outcome = Outcome(judgement.outcome[place])
     if outcome != Outcome.FITS:
-        return outcome, judged.reason_of(place), []
-    return outcome, "", list(zip(judged.zones[:, place].tolist(), judged.aligned[:, place].tolist(), strict=True))
+        return outcome, judgement.reason_of(place), []
+    return outcome, "", list(zip(judgement.zones[:, place].tolist(), judgement.aligned[:, place].tolist(), strict=True))
 
 
 def expected(node: random_nodes.Node, pod: pods.Pod) -> Verdict:

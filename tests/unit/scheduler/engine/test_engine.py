@@ -1,8 +1,7 @@
-"""Rows, cached verdicts, candidates, and which nodes the model is asked about."""
+"""Rows, cached verdicts, candidates, and nodes that the kubelet model decides."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -12,20 +11,17 @@ import pytest
 from sandbox.judging import candidates, judge
 from topowise import pods
 from topowise_scheduler.engine import Candidates, Engine, Outcome, verdict_cache
-from topowise_scheduler.kubelet import Device, Kubelet
+from topowise_scheduler.kubelet import Device
 from topowise_scheduler.shape import PodRequests
 
-GI = 1 << 30
-GPU = "nvidia.com/gpu"
-ServerOf = Callable[..., Kubelet]
-PodOf = Callable[..., pods.Pod]
-RequestsOf = Callable[..., PodRequests]
+from .conftest import GI, GPU, PodOf, RequestsOf, ServerOf
+
 POLICIES = ("best-effort", "restricted", "single-numa-node")
 
 
 @pytest.fixture
 def engine(server_of: ServerOf, pod_of: PodOf) -> Engine:
-    """An empty node, one whose NUMA node 0 is taken, and one with too few CPUs."""
+    """An empty node, a node without free CPUs on NUMA node 0, and a node with too few CPUs."""
     filled = Engine()
     busy = server_of()
     assert busy.admit(pod_of("p", {"cpu": "14", "memory": "20Gi", GPU: "1"})).admitted
@@ -46,39 +42,41 @@ def test_a_node_has_a_row_until_it_is_dropped(engine: Engine, server_of: ServerO
     assert len(engine) == 2
 
 
-def test_a_verdict_says_whether_waiting_may_help(engine: Engine, requests_of: RequestsOf) -> None:
-    judged = judge(engine, requests_of(*[{"cpu": "6", "memory": "1Gi", GPU: "1"}] * 4))
-    assert judged.outcome.tolist() == [Outcome.FITS, Outcome.UNSCHEDULABLE, Outcome.UNRESOLVABLE]
-    assert [judged.reason_of(index) for index in range(3)] == ["", "TopologyAffinityError", "TopologyAffinityError"]
-    assert judged.zones[:, 0].tolist() == [1, 2, 4, 8]
+def test_an_outcome_distinguishes_unschedulable_from_unresolvable(engine: Engine, requests_of: RequestsOf) -> None:
+    judgement = judge(engine, requests_of(*[{"cpu": "6", "memory": "1Gi", GPU: "1"}] * 4))
+    assert judgement.outcome.tolist() == [Outcome.FITS, Outcome.UNSCHEDULABLE, Outcome.UNRESOLVABLE]
+    assert [judgement.reason_of(index) for index in range(3)] == ["", "TopologyAffinityError", "TopologyAffinityError"]
+    assert judgement.zones[:, 0].tolist() == [1, 2, 4, 8]
 
 
 def test_a_shortage_is_a_reason(engine: Engine, requests_of: RequestsOf) -> None:
-    judged = judge(engine, requests_of({"cpu": "100m", "memory": "1Gi", "ephemeral-storage": "1Gi", "x.io/other": "3"}))
-    assert judged.outcome.tolist() == [Outcome.FITS] * 3
-    judged = judge(engine, PodRequests(pods.needs(pods.decode(b"""{"metadata": {}, "spec": {"containers": [
+    judgement = judge(
+        engine, requests_of({"cpu": "100m", "memory": "1Gi", "ephemeral-storage": "1Gi", "x.io/other": "3"})
+    )
+    assert judgement.outcome.tolist() == [Outcome.FITS] * 3
+    judgement = judge(engine, PodRequests(pods.needs(pods.decode(b"""{"metadata": {}, "spec": {"containers": [
         {"name": "c", "resources": {"requests": {"cpu": "51"}}}]}}"""))))  # fmt: skip
-    assert [judged.reason_of(index) for index in range(3)] == ["", "OutOf", "OutOf"]
-    assert judged.outcome.tolist() == [Outcome.FITS, Outcome.UNSCHEDULABLE, Outcome.UNRESOLVABLE]
+    assert [judgement.reason_of(index) for index in range(3)] == ["", "OutOf", "OutOf"]
+    assert judgement.outcome.tolist() == [Outcome.FITS, Outcome.UNSCHEDULABLE, Outcome.UNRESOLVABLE]
 
 
 def test_rows_may_be_in_any_order_and_twice(engine: Engine, requests_of: RequestsOf) -> None:
     pod = requests_of({"cpu": "15", "memory": "1Gi", GPU: "1"})
     everything = judge(engine, pod)
     rows = engine.rows(["small", "busy", "empty", "busy"])
-    judged = judge(engine, pod, rows)
-    assert judged.outcome.tolist() == everything.outcome[[2, 1, 0, 1]].tolist()
-    fits = np.flatnonzero(judged.outcome == Outcome.FITS)
-    assert judged.zones[0, fits].tolist() == everything.zones[0, rows[fits]].tolist()
+    judgement = judge(engine, pod, rows)
+    assert judgement.outcome.tolist() == everything.outcome[[2, 1, 0, 1]].tolist()
+    fits = np.flatnonzero(judgement.outcome == Outcome.FITS)
+    assert judgement.zones[0, fits].tolist() == everything.zones[0, rows[fits]].tolist()
     assert judge(engine, pod, rows[:0]).outcome.tolist() == []
 
 
-def test_only_nodes_that_changed_are_judged_again(engine: Engine, server_of: ServerOf, requests_of: RequestsOf) -> None:
+def test_only_changed_nodes_are_judged_again(engine: Engine, server_of: ServerOf, requests_of: RequestsOf) -> None:
     pod = requests_of({"cpu": "4", "memory": "1Gi"})
     judge(engine, pod)
     assert (engine.cache_hits, engine.cache_misses) == (0, 3)
     engine.put("busy", server_of())
-    # A pod of the same shape, whoever it is.
+    # Another pod of the same shape.
     assert judge(engine, requests_of({"cpu": "4", "memory": 1 << 30})).zones.tolist() == [[1, 1, 2]]
     assert (engine.cache_hits, engine.cache_misses) == (2, 4)
 
@@ -94,20 +92,20 @@ def test_the_cache_is_bounded(engine: Engine, requests_of: RequestsOf, monkeypat
     assert len(engine.cache) == 1
 
 
-def test_the_gate_of_pod_level_resources_is_the_nodes(server_of: ServerOf) -> None:
+def test_each_node_has_its_own_gate_of_pod_level_resources(server_of: ServerOf) -> None:
     level = pods.Resources(limits={"cpu": "20", "memory": "4Gi"})
     inner = pods.Container("c", pods.Resources(limits={"cpu": "2", "memory": "1Gi"}))
     pod = pods.Pod(pods.Metadata(uid="new"), pods.Spec(containers=(inner,), resources=level))
     engine = Engine()
     engine.put("on", server_of())
     engine.put("off", server_of(featureGates={"PodLevelResources": False}))
-    judged = judge(engine, PodRequests(pods.needs(pod), pods.needs(pod, pod_level_resources=False)))
-    # The managers leave a pod with pod-level resources alone.
-    assert judged.outcome.tolist() == [Outcome.FITS, Outcome.FITS]
-    assert judged.zones.tolist() == [[0, 1]]
+    judgement = judge(engine, PodRequests(pods.needs(pod), pods.needs(pod, pod_level_resources=False)))
+    # The managers ignore a pod with pod-level resources.
+    assert judgement.outcome.tolist() == [Outcome.FITS, Outcome.FITS]
+    assert judgement.zones.tolist() == [[0, 1]]
 
 
-def test_candidates_are_the_nodes_that_fit_with_what_they_have(engine: Engine, requests_of: RequestsOf) -> None:
+def test_candidates_are_fitting_nodes_with_their_amounts(engine: Engine, requests_of: RequestsOf) -> None:
     pod = requests_of(
         {"cpu": "1", "memory": "1Gi"}, {"cpu": "6", "memory": "2Gi", "hugepages-2Mi": "4Mi", GPU: "1"}, init=1
     )
@@ -129,7 +127,9 @@ def test_candidates_are_the_nodes_that_fit_with_what_they_have(engine: Engine, r
     assert nodes.aligned.all()
 
 
-def test_nodes_of_other_sizes_and_policies_are_apart(server_of: ServerOf, requests_of: RequestsOf) -> None:
+def test_nodes_of_different_sizes_and_policies_are_separate_candidates(
+    server_of: ServerOf, requests_of: RequestsOf
+) -> None:
     engine = Engine()
     for zones in (2, 4, 8):
         for policy in POLICIES:
@@ -140,7 +140,7 @@ def test_nodes_of_other_sizes_and_policies_are_apart(server_of: ServerOf, reques
 
 
 def test_a_shortage_is_a_reason_under_either_gate(server_of: ServerOf) -> None:
-    """Without the gate the predicates know nothing of the pod's own CPUs and memory."""
+    """Without the gate, the predicates ignore pod-level CPUs and memory."""
     level = pods.Resources(limits={"cpu": "2", "memory": "4Gi"})
     inner = pods.Container("c", pods.Resources(limits={"x.io/a": "1", "hugepages-1Gi": "1Gi"}))
     pod = pods.Pod(pods.Metadata(uid="new"), pods.Spec(containers=(inner,), resources=level))
@@ -149,13 +149,13 @@ def test_a_shortage_is_a_reason_under_either_gate(server_of: ServerOf) -> None:
     engine.put("on", server_of())
     engine.put("off", server_of(**off))
     engine.put("asked-of-the-model", server_of(**off, zones=10, topologyManagerPolicy="none"))
-    judged = judge(engine, PodRequests(pods.needs(pod), pods.needs(pod, pod_level_resources=False)))
-    assert [judged.reason_of(index) for index in range(3)] == ["OutOf"] * 3
+    judgement = judge(engine, PodRequests(pods.needs(pod), pods.needs(pod, pod_level_resources=False)))
+    assert [judgement.reason_of(index) for index in range(3)] == ["OutOf"] * 3
     assert engine.fallbacks == {"zones": 1}
 
 
 def test_typical_pods_on_loaded_nodes_are_decided_by_counts(server_of: ServerOf, pod_of: PodOf) -> None:
-    """Of 3,600 decisions 0 to 5 are asked of the model, for devices of one resource over several NUMA nodes."""
+    """The model decides 0 to 5 of 3,600 cases: devices of a resource on several NUMA nodes."""
     rng = Random(7)
     engine = Engine()
     for number in range(60):
@@ -179,20 +179,18 @@ def _typical(rng: Random, pod_of: PodOf, uid: str) -> pods.Pod:
     return pod_of(uid, *[container() for _ in range(init + rng.choice((1, 1, 2)))], init=init)
 
 
-def test_what_counts_cannot_tell_is_asked_of_the_model_and_counted(
-    server_of: ServerOf, requests_of: RequestsOf
-) -> None:
+def test_fallbacks_to_the_model_are_counted(server_of: ServerOf, requests_of: RequestsOf) -> None:
     engine = Engine()
     bridged = server_of()
     bridged.report_devices(GPU, [Device("gpu0", (0, 1)), Device("gpu1", (2,))])
     engine.put("bridged", bridged)
     engine.put("plain", server_of())
     engine.put("by-socket", server_of("restricted", cpuManagerPolicyOptions={"align-by-socket": "true"}))
-    judged = judge(engine, requests_of({"cpu": "16", "memory": "1Gi", GPU: "1"}))
-    assert judged.outcome.tolist() == [Outcome.FITS] * 3
-    assert judged.zones.tolist() == [[2, 2, 2]]
+    judgement = judge(engine, requests_of({"cpu": "16", "memory": "1Gi", GPU: "1"}))
+    assert judgement.outcome.tolist() == [Outcome.FITS] * 3
+    assert judgement.zones.tolist() == [[2, 2, 2]]
     assert engine.fallbacks == {"devices-near-several-nodes": 1, "align-by-socket": 1}
-    # Cached like any other verdict.
+    # Verdicts of the model are cached too.
     judge(engine, requests_of({"cpu": "16", "memory": "1Gi", GPU: "1"}))
     assert sum(engine.fallbacks.values()) == 2
 
@@ -203,15 +201,15 @@ def test_machines_beyond_eight_numa_nodes_are_left_to_the_model(server_of: Serve
     engine.put("large", server_of(zones=10, topologyManagerPolicyOptions=options))
     engine.put("many", server_of("none", zones=20, memoryManagerPolicy="None", reservedMemory=()))
     pod = requests_of(*[{"cpu": "15", "memory": "1Gi", GPU: "1"}] * 9)
-    judged = judge(engine, pod)
-    assert judged.outcome.tolist() == [Outcome.FITS, Outcome.FITS]
-    assert judged.zones[:, 0].tolist() == [2, 4, 8, 16, 32, 64, 128, 256, 512]
+    judgement = judge(engine, pod)
+    assert judgement.outcome.tolist() == [Outcome.FITS, Outcome.FITS]
+    assert judgement.zones[:, 0].tolist() == [2, 4, 8, 16, 32, 64, 128, 256, 512]
     assert engine.fallbacks == {"zones": 2}
     assert sorted(nodes.zones for _, nodes in candidates(engine, pod)) == [10, 20]
 
 
 def test_a_pod_without_containers_asks_for_nothing(server_of: ServerOf, requests_of: RequestsOf) -> None:
-    """No API server takes one, but people ask about manifests that they have got wrong."""
+    """An API server rejects such a pod, but kubectl-topowise accepts wrong manifests."""
     engine = Engine()
     for scope in ("container", "pod"):
         engine.put(scope, server_of("best-effort", topologyManagerScope=scope))

@@ -1,6 +1,6 @@
-"""The engine, with one node, decides as recorded kubelet code did.
+"""The engine with a single node decides as the recorded kubelet code.
 
-A tenth of the scenarios; `ENGINE_SOAK=10` takes all.
+The test takes a tenth of the scenarios; `ENGINE_SOAK=10` takes all.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ def _differences(line: bytes) -> Iterator[str]:
     except KubeletStartError:
         return
     for number, event in enumerate(scenario.events):
-        # A pod that is admitted once more, after a restart, is no business of a scheduler.
+        # A scheduler does not decide the admission of a running pod after a kubelet restart.
         if event.op != "admit" or event.pod is None or (event.uid or event.pod.metadata.uid) in kubelet.active:
             replay.apply(kubelet, event)
             continue
         engine = Engine()
         engine.put("node", kubelet.fork())
-        judged = judge(
+        judgement = judge(
             engine, PodRequests(pods.needs(event.pod), pods.needs(event.pod, pod_level_resources=False)), located=True
         )
         result = replay.apply(kubelet, event)
         reason = result.get("reason", "")
-        if judged.reason_of(0) != ("OutOf" if reason.startswith("OutOf") else reason):
-            yield f"{scenario.id}, event {number}: {judged.reason_of(0)!r}, recorded {reason!r}"
+        if judgement.reason_of(0) != ("OutOf" if reason.startswith("OutOf") else reason):
+            yield f"{scenario.id}, event {number}: {judgement.reason_of(0)!r}, recorded {reason!r}"
         elif result["admitted"]:
             places = allocated_nodes(kubelet, result["uid"])
             zones = [places[name].mask for name in result["containers"]]
-            if judged.zones[:, 0].tolist() != zones:
-                yield f"{scenario.id}, event {number}: zones {judged.zones[:, 0].tolist()}, recorded {zones}"
+            if judgement.zones[:, 0].tolist() != zones:
+                yield f"{scenario.id}, event {number}: zones {judgement.zones[:, 0].tolist()}, recorded {zones}"

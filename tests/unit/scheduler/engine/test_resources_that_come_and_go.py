@@ -1,6 +1,6 @@
-"""Resources that single nodes make up: what they cost other nodes, and that verdicts stay those of the model.
+"""Invented resource names of single nodes: their cost for the remaining nodes, and verdicts equal to the model's.
 
-Cells are numbers of the engine's arrays; they are counted, so that no test depends on the speed of the machine.
+The tests count cells, the elements of the engine's arrays, so no test depends on the speed of the machine.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from topowise_scheduler.shape import PodRequests
 from topowise_scheduler.strategies import ranks
 from topowise_scheduler.strategies.tight_fit import TightFit
 
-GPU = "nvidia.com/gpu"
+from .conftest import GPU
+
 POOL = [f"example.com/r{number}" for number in range(90)]
 
 
 def node(names: list[str], devices: int = 1, policy: str = "single-numa-node") -> Kubelet:
-    """Two NUMA nodes of four CPUs, with so many devices of each resource on each."""
+    """Two NUMA nodes, each with four CPUs and `devices` devices of each resource."""
     numa = tuple(NumaNode(zone, 8 << 30, tuple(Core(zone, (4 * zone + core,)) for core in range(4))) for zone in (0, 1))
     plugins = tuple(
         DevicePlugin(name, tuple(Device(f"d{zone}-{number}", (zone,)) for zone in (0, 1) for number in range(devices)))
@@ -36,7 +37,7 @@ def node(names: list[str], devices: int = 1, policy: str = "single-numa-node") -
     return Kubelet(Machine(numa=numa, devices=plugins), configuration)
 
 
-def asking(**amounts: str) -> PodRequests:
+def requests_for(**amounts: str) -> PodRequests:
     limits = {"cpu": "1", "memory": "1Gi", **amounts}
     container = pods.Container("c", pods.Resources(limits=limits))
     return PodRequests(
@@ -62,7 +63,7 @@ def cluster(count: int) -> Engine:
     return engine
 
 
-def test_names_that_one_node_makes_up_take_no_room_for_other_nodes() -> None:
+def test_resource_names_of_a_single_node_take_no_cells_of_other_nodes() -> None:
     engine = cluster(200)
     before = cells(engine)
     engine.put("hostile", node([f"example.com/{number}" for number in range(1000)]))
@@ -72,7 +73,7 @@ def test_names_that_one_node_makes_up_take_no_room_for_other_nodes() -> None:
     assert cells(engine) == before
 
 
-def test_a_node_that_renames_its_resources_at_each_report_grows_nothing() -> None:
+def test_a_node_that_renames_its_resources_at_each_report_does_not_grow_arrays() -> None:
     engine = cluster(20)
     most = 0
     for turn in range(60):
@@ -83,7 +84,7 @@ def test_a_node_that_renames_its_resources_at_each_report_grows_nothing() -> Non
     assert most <= 2 * first
     assert len(engine._groups) <= 2
     engine.drop("hostile")
-    # Rows of sections that no node has are given back when they are the greater part.
+    # Unused rows are freed when they are the majority.
     assert all(array._unused <= max(node_arrays._FEW_ROWS, array._height // 2) for array in arrays(engine))
 
 
@@ -95,17 +96,17 @@ def test_a_node_that_changes_its_settings_at_each_report_leaves_no_group_behind(
             topologyManagerPolicy="best-effort", topologyManagerPolicyOptions=options, cpuManagerPolicy="none"
         )
         engine.put("hostile", Kubelet(Machine(numa=(NumaNode(0, 8 << 30, (Core(0, (0,)),)),)), configuration))
-        assert judge(engine, asking()).reason_of(0) == ""
+        assert judge(engine, requests_for()).reason_of(0) == ""
     assert len(engine._groups) == 2
     assert max(engine._groups) <= 2
     engine.drop("hostile")
     assert len(engine._groups) == len(engine._group_of) == 1
 
 
-def test_a_verdict_on_hardware_of_a_group_that_is_gone_is_not_taken_for_that_of_the_next() -> None:
-    """Both groups have the same number, and so have their first kinds of hardware."""
+def test_a_verdict_of_a_removed_group_is_not_reused_for_the_next_group() -> None:
+    """Both groups have the same number, and their first kinds of hardware have the same number."""
     engine = Engine()
-    pod = asking(**{GPU: "2"})
+    pod = requests_for(**{GPU: "2"})
     engine.put("n", node([GPU], devices=1))
     assert judge(engine, pod).outcome[0] == Outcome.UNRESOLVABLE
     engine.drop("n")
@@ -122,7 +123,7 @@ def _pod(uid: str, limits: dict[str, str]) -> pods.Pod:
     return pods.Pod(metadata=pods.Metadata(name=uid, uid=uid), spec=pods.Spec(containers=(container,)))
 
 
-def test_nodes_of_a_kind_are_judged_together_whatever_resources_single_nodes_make_up() -> None:
+def test_equal_nodes_stay_in_the_same_group_despite_invented_resources() -> None:
     engine = cluster(8)
     engine.put("hostile", node([f"example.com/{number}" for number in range(300)]))
     engine.put("extra", node([GPU, "example.com/nic"]))
@@ -143,35 +144,39 @@ def test_nodes_of_a_kind_are_judged_together_whatever_resources_single_nodes_mak
         max_size=14,
     )
 )
-def test_names_that_come_and_go_leave_verdicts_and_scores_those_of_the_model(
+def test_verdicts_and_scores_equal_the_model_while_resource_names_change(
     steps: list[tuple[int, int, int, bool, int]],
 ) -> None:
-    engine, there = Engine(), dict[str, Kubelet]()
+    engine, kubelets = Engine(), dict[str, Kubelet]()
     rater = Scores()
     for number, count, first, is_gone, devices in steps:
         name = f"n{number}"
         if is_gone:
             engine.drop(name)
-            there.pop(name, None)
+            kubelets.pop(name, None)
         else:
-            there[name] = node([GPU, *POOL[first : first + count]], devices)
-            engine.put(name, there[name])
-        names = sorted(there)
+            kubelets[name] = node([GPU, *POOL[first : first + count]], devices)
+            engine.put(name, kubelets[name])
+        names = sorted(kubelets)
         fresh = Engine()
         for member in names:
-            fresh.put(member, there[member])
-        for pod in (asking(**{GPU: "1"}), asking(**{POOL[first]: "2"}), asking(**{"hugepages-4Ki": "4Ki"})):
-            judged = judge(engine, pod, engine.rows(names))
+            fresh.put(member, kubelets[member])
+        for pod in (
+            requests_for(**{GPU: "1"}),
+            requests_for(**{POOL[first]: "2"}),
+            requests_for(**{"hugepages-4Ki": "4Ki"}),
+        ):
+            judgement = judge(engine, pod, engine.rows(names))
             for at, member in enumerate(names):
-                copy = there[member].fork()
+                copy = kubelets[member].fork()
                 admission = copy.admit_view(copy.view("p", pod.needs))
-                assert judged.reason_of(at) == ("OutOf" if admission.shortages else admission.reason)
+                assert judgement.reason_of(at) == ("OutOf" if admission.shortages else admission.reason)
             warm = engine.rated(pod, engine.rows(names), rater)
             cold = fresh.rated(pod, fresh.rows(names), rater)
             assert [list(array) for array in warm] == [list(array) for array in cold]
 
 
-def test_a_resource_may_go_while_a_pod_of_many_containers_is_judged() -> None:
+def test_a_resource_may_disappear_while_a_pod_is_judged() -> None:
     engine = cluster(3)
     engine.put("other", node([GPU, "example.com/nic"], devices=8))
     containers = tuple(
@@ -189,12 +194,12 @@ def test_a_resource_may_go_while_a_pod_of_many_containers_is_judged() -> None:
         if step == 2:
             engine.put("other", node([GPU]))
             engine.put("n1", node([f"example.com/{number}" for number in range(12)]))
-    judged = judge(engine, pod, engine.rows(names))
-    assert [judged.reason_of(at) for at in range(4)] == [""] * 4
+    judgement = judge(engine, pod, engine.rows(names))
+    assert [judgement.reason_of(at) for at in range(4)] == [""] * 4
 
 
 class Scores:
-    """TightFit, which looks at devices that a pod leaves idle."""
+    """Scores of TightFit, which depend on devices that a pod leaves idle."""
 
     def __init__(self) -> None:
         self._strategy = TightFit({}, "spread")

@@ -1,4 +1,4 @@
-"""Merged hints of many nodes are those of the topology manager of each."""
+"""Merged hints of many nodes equal the hints that the topology manager of each node merges."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_best_hint_is_found(policy: str, seed: int) -> None:
     rng = Random(seed)
     zones = rng.randint(1, 8)
     rows = tuple(
-        tuple(10 if one == other else rng.choice((12, 20, 32)) for other in range(zones)) for one in range(zones)
+        tuple(10 if row == column else rng.choice((12, 20, 32)) for column in range(zones)) for row in range(zones)
     )
     closest = rng.random() < 0.5
     manager = TopologyManager(
@@ -46,8 +46,8 @@ def test_the_best_hint_is_found(policy: str, seed: int) -> None:
         for hints, table in zip(resources, tables, strict=True):
             if hints.active is None or hints.active[node]:
                 fits = sum(1 << int(mask) for mask in np.flatnonzero(table[:, node]))
-                found = Hints(fits, fits & by_size(zones)[int(hints.sizes[node])])
-                lists += [found] * hints.lists
+                resource_hints = Hints(fits, fits & by_size(zones)[int(hints.sizes[node])])
+                lists += [resource_hints] * hints.lists
         want = manager.merge(lists)
         assert preferred[node] == want.preferred
         if want.preferred or policy == "best-effort":

@@ -1,4 +1,4 @@
-"""/fit-together: all or nothing, and room that is kept for a while and never for ever."""
+"""/fit-together places all pods or none; a reservation expires."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from topowise_scheduler.fit_together import FitTogetherService
 
 @pytest.fixture
 def service() -> Service:
-    """Two nodes with a zone of three and one of four free CPUs each."""
-    made = Service("TightFit")
+    """Two nodes, each with a zone of three free CPUs and a zone of four."""
+    service = Service("TightFit")
     for name in ("n1", "n2"):
-        made.report(exact(kubelet(), name=name))
-    return made
+        service.report(exact(kubelet(), name=name))
+    return service
 
 
 def ask(fitting: FitTogetherService, **request: Any) -> dict[str, Any]:
@@ -32,30 +32,30 @@ def ask(fitting: FitTogetherService, **request: Any) -> dict[str, Any]:
 
 
 def template(cpu: str) -> dict[str, Any]:
-    made = pod("job", cpu)
-    del made["metadata"]["uid"]
-    return made
+    document = pod("job", cpu)
+    del document["metadata"]["uid"]
+    return document
 
 
-def test_all_of_them_or_none(service: Service) -> None:
-    found = ask(service.fitting(), template=template("3"), count=4)
-    assert found["fits"]
-    assert [one["pod"] for one in found["placements"]] == [f"default/job-{number}" for number in range(4)]
-    assert sorted(one["node"] for one in found["placements"]) == ["n1", "n1", "n2", "n2"]
-    assert found["placements"][0]["containers"]["c"]["aligned"]
+def test_all_pods_fit_or_none(service: Service) -> None:
+    answer = ask(service.fitting(), template=template("3"), count=4)
+    assert answer["fits"]
+    assert [placement["pod"] for placement in answer["placements"]] == [f"default/job-{number}" for number in range(4)]
+    assert sorted(placement["node"] for placement in answer["placements"]) == ["n1", "n1", "n2", "n2"]
+    assert answer["placements"][0]["containers"]["c"]["aligned"]
     short = ask(service.fitting(), template=template("3"), count=5)
     assert not short["fits"]
     assert len(short["placements"]) == 4
     assert short["why"] == "0/2 nodes: 2 taken by the pods before it"
 
 
-def test_room_is_kept_until_it_is_released_or_its_time_is_over(service: Service) -> None:
+def test_a_reservation_lasts_until_its_release_or_expiry(service: Service) -> None:
     fitting = service.fitting(most_reserved=8)
-    kept = ask(fitting, template=template("3"), count=4, reserveSeconds=60)
-    assert kept["fits"]
+    answer = ask(fitting, template=template("3"), count=4, reserveSeconds=60)
+    assert answer["fits"]
     assert service.fits(pod("other", "3"), "n1", "n2") == []
-    assert ask(fitting, release=kept["reservation"]) == {"released": True}
-    assert ask(fitting, release=kept["reservation"]) == {"released": False}
+    assert ask(fitting, release=answer["reservation"]) == {"released": True}
+    assert ask(fitting, release=answer["reservation"]) == {"released": False}
     assert service.fits(pod("other", "3"), "n1", "n2") == ["n1", "n2"]
     ask(fitting, template=template("3"), count=4, reserveSeconds=60)
     service.clock.now += 61
@@ -64,37 +64,37 @@ def test_room_is_kept_until_it_is_released_or_its_time_is_over(service: Service)
     service.ledger.check()
 
 
-def test_a_pod_that_is_there_takes_the_room_that_was_kept_for_it(service: Service) -> None:
+def test_a_pod_uses_its_own_reservation(service: Service) -> None:
     fitting = service.fitting(most_reserved=8)
     members = [pod(f"m{number}", "3") for number in range(4)]
     assert ask(fitting, pods=members, reserveSeconds=60)["fits"]
     assert service.fits(pod("other", "3"), "n1", "n2") == []
     for member in members:
-        asked = service.answers.question(pods.decode(json.dumps(member).encode()), ["n1", "n2"])
-        outcomes = service.answers.verdicts(asked).outcomes.tolist()
+        question = service.answers.question(pods.decode(json.dumps(member).encode()), ["n1", "n2"])
+        outcomes = service.answers.verdicts(question).outcomes.tolist()
         assert 1 in outcomes, "its own room is free for it"
         at = outcomes.index(1)
-        assert asked.requests.needs is not None
-        assert not service.ledger.reservations.assume(asked.record, asked.requests.needs, asked.names[at])
+        assert question.requests.needs is not None
+        assert not service.ledger.reservations.assume(question.record, question.requests.needs, question.names[at])
     service.ledger.check()
 
 
-def test_a_release_leaves_what_the_pods_were_given_since(service: Service) -> None:
-    """One is on its way to its node, the other has room by a later request."""
+def test_a_release_keeps_later_reservations_and_bindings(service: Service) -> None:
+    """Pod m is being bound, pod o has a later reservation."""
     fitting = service.fitting(most_reserved=8)
-    member, other = pod("m", "3"), pod("o", "3")
-    first = ask(fitting, pods=[member, other], reserveSeconds=60)["reservation"]
+    member, waiting = pod("m", "3"), pod("o", "3")
+    first = ask(fitting, pods=[member, waiting], reserveSeconds=60)["reservation"]
     service.clock.now += 1
-    later = ask(fitting, pods=[other], reserveSeconds=60)["reservation"]
-    asked = service.answers.question(pods.decode(json.dumps(member).encode()), ["n1", "n2"])
-    service.answers.expect(asked, 0)
+    later = ask(fitting, pods=[waiting], reserveSeconds=60)["reservation"]
+    question = service.answers.question(pods.decode(json.dumps(member).encode()), ["n1", "n2"])
+    service.answers.expect(question, 0)
     assert ask(fitting, release=first) == {"released": True}
     assert len(service.ledger.reservations) == 2
     assert ask(fitting, release=later) == {"released": True}
     assert len(service.ledger.reservations) == 1
 
 
-def test_no_more_is_kept_than_is_configured(service: Service) -> None:
+def test_reservations_are_bounded_by_the_configuration(service: Service) -> None:
     fitting = service.fitting(most_reserved=3)
     ask(fitting, template=template("1"), count=2, reserveSeconds=60)
     with pytest.raises(ParseError, match=r"'2 pods beside 2': expected 3 at the most \(fitTogether.mostReserved\)"):
@@ -106,10 +106,10 @@ def test_no_more_is_kept_than_is_configured(service: Service) -> None:
     assert "reservation" in ask(fitting, template=template("1"), count=2, reserveSeconds=60)
 
 
-def test_what_does_not_fit_reserves_nothing(service: Service) -> None:
-    found = ask(service.fitting(most_reserved=100), template=template("3"), count=5, reserveSeconds=60)
-    assert not found["fits"]
-    assert "reservation" not in found
+def test_pods_that_do_not_fit_reserve_nothing(service: Service) -> None:
+    answer = ask(service.fitting(most_reserved=100), template=template("3"), count=5, reserveSeconds=60)
+    assert not answer["fits"]
+    assert "reservation" not in answer
     assert len(service.ledger.reservations) == 0
 
 
@@ -123,7 +123,7 @@ def test_what_does_not_fit_reserves_nothing(service: Service) -> None:
         (b'{"template": {"metadata": {}, "spec": {"containers": []}}, "reserveSeconds": 3600}', "600"),
     ],
 )
-def test_what_cannot_be_asked_is_refused_with_a_line(service: Service, request_: bytes, problem: str) -> None:
+def test_an_invalid_request_is_refused_with_a_line(service: Service, request_: bytes, problem: str) -> None:
     verb = FittingVerb(service.fitting(), lambda: None)
     with pytest.raises((BadRequestError, ParseError), match=problem):
         asyncio.run(verb.answer(request_))

@@ -1,4 +1,4 @@
-"""Machines, kubelets and pods for the tests of the kubelet model, written as short as the tests read."""
+"""Short constructors of machines, kubelets and pods for the tests of the kubelet model."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ GI = 1 << 30
 MachineOf = Callable[..., Machine]
 KubeletOf = Callable[..., Kubelet]
 PodOf = Callable[..., pods.Pod]
+StateOf = Callable[[Kubelet], dict[str, Any]]
 
 
 def _machine(
@@ -36,7 +37,7 @@ def _machine(
     devices: Mapping[str, Sequence[Device]] | None = None,
     cores_per_uncore: int | None = None,
 ) -> Machine:
-    """NUMA nodes with so many cores each. CPU ids as Linux gives them: all first threads, then all second ones."""
+    """NUMA nodes by number of cores. CPU ids as on Linux: all first threads, then all second threads."""
     total = sum(cores_per_node)
     numa = []
     first = 0
@@ -64,7 +65,7 @@ def _machine(
 
 
 def _kubelet(machine: Machine, *, static: bool = True, predicates: bool = False, **fields: Any) -> Kubelet:
-    """Static CPU and memory manager, CPU 0 and 1 GiB of node 0 reserved, unless fields say otherwise."""
+    """A kubelet; by default static CPU and memory managers, CPU 0 and 1 GiB of node 0 reserved."""
     defaults: dict[str, Any] = {"systemReserved": {"cpu": "1", "memory": "1Gi"}}
     if static:
         defaults |= {
@@ -84,7 +85,7 @@ def _pod(
     level: Mapping[str, Any] | None = None,
     **spec: Any,
 ) -> pods.Pod:
-    """A pod whose containers c0, c1, ... have these limits, requests too. `init` come before `sidecars`."""
+    """A pod with containers c0, c1, ... whose limits equal their requests. `init` come before `sidecars`."""
 
     def container(name: str, limits: Mapping[str, Any], policy: str | None = None) -> pods.Container:
         return pods.Container(name, pods.Resources(limits=dict(limits)), policy)
@@ -119,20 +120,20 @@ def pod_of() -> PodOf:
 
 
 @pytest.fixture
-def state_of() -> Callable[[Kubelet], dict[str, Any]]:
-    """Everything a kubelet knows that can change, to compare before and after."""
+def state_of() -> StateOf:
+    """The mutable state of a kubelet, to compare before and after."""
 
     def state(kubelet: Kubelet) -> dict[str, Any]:
-        found: dict[str, Any] = {"active": set(kubelet.active), "held": dict(kubelet.devices.allocations)}
-        found["devices"] = {resource: kubelet.devices.free(resource) for resource in kubelet.devices.tables}
+        values: dict[str, Any] = {"active": set(kubelet.active), "held": dict(kubelet.devices.allocations)}
+        values["devices"] = {resource: kubelet.devices.free(resource) for resource in kubelet.devices.tables}
         if kubelet.cpu is not None:
-            found["cpu"] = (kubelet.cpu.default, dict(kubelet.cpu.allocations))
+            values["cpu"] = (kubelet.cpu.default, dict(kubelet.cpu.allocations))
         if kubelet.memory is not None:
             tables = kubelet.memory.tables
-            found["blocks"] = dict(kubelet.memory.allocations)
-            found["assignments"] = list(tables.assignments)
-            found["cells"] = list(tables.cells)
-            found["memory"] = {name: list(values) for name, values in tables.free.items()}
-        return found
+            values["blocks"] = dict(kubelet.memory.allocations)
+            values["assignments"] = list(tables.assignments)
+            values["cells"] = list(tables.cells)
+            values["memory"] = {name: list(free) for name, free in tables.free.items()}
+        return values
 
     return state

@@ -1,18 +1,15 @@
-"""Configurations a kubelet does not start with, and what the others reserve."""
+"""Configurations that prevent the start of a kubelet, and the reservations of valid configurations."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
 
-from topowise import pods
 from topowise.errors import ConfigError
 from topowise_scheduler.kubelet import (
     Core,
-    Kubelet,
     KubeletConfiguration,
     KubeletStartError,
     Machine,
@@ -22,10 +19,7 @@ from topowise_scheduler.kubelet import (
 from topowise_scheduler.kubelet.configuration import CpuSettings, TopologySettings, settle
 from topowise_scheduler.kubelet.machine import hugepages_resource
 
-GI = 1 << 30
-MachineOf = Callable[..., Machine]
-KubeletOf = Callable[..., Kubelet]
-PodOf = Callable[..., pods.Pod]
+from .conftest import GI, KubeletOf, MachineOf, PodOf
 
 
 @pytest.mark.parametrize(
@@ -116,7 +110,7 @@ PodOf = Callable[..., pods.Pod]
         ),
     ],
 )
-def test_the_kubelet_does_not_start_and_says_why(
+def test_the_kubelet_does_not_start_with_its_error(
     machine_of: MachineOf, kubelet_of: KubeletOf, fields: dict[str, Any], problem: str
 ) -> None:
     with pytest.raises(KubeletStartError) as caught:
@@ -125,7 +119,7 @@ def test_the_kubelet_does_not_start_and_says_why(
 
 
 def test_reserved_cpus_must_be_online_when_a_kubelet_starts(machine_of: MachineOf) -> None:
-    """One that runs may have lost some since."""
+    """A running kubelet may have lost reserved CPUs since its start."""
     config = KubeletConfiguration(reservedSystemCPUs="0,64")
     with pytest.raises(KubeletStartError, match=r"^reserved-cpus: 0,64 is not a subset of online-cpus: 0-15$"):
         settle(config, machine_of(4, 4), evidence="none")
@@ -137,7 +131,7 @@ def test_policy_none_ignores_every_topology_option(machine_of: MachineOf, kubele
     assert kubelet.settings.topology.policy == "none"
 
 
-def test_more_numa_nodes_than_allowed_keep_the_kubelet_from_starting(machine_of: MachineOf) -> None:
+def test_more_numa_nodes_than_allowed_prevent_the_start(machine_of: MachineOf) -> None:
     machine = machine_of(*([1] * 9))
     config = KubeletConfiguration(topologyManagerPolicy="restricted")
     with pytest.raises(KubeletStartError, match="unsupported on machines with more than 8 NUMA Nodes"):
@@ -169,7 +163,7 @@ def test_cpus_are_reserved_by_topology_where_no_set_is_given(machine_of: Machine
     assert kubelet.cpu.policy.reserved == 1 << 0 | 1 << 8
 
 
-def test_node_allocatable_is_capacity_less_what_is_reserved(machine_of: MachineOf, kubelet_of: KubeletOf) -> None:
+def test_node_allocatable_is_capacity_minus_reservations(machine_of: MachineOf, kubelet_of: KubeletOf) -> None:
     machine = machine_of(4, 4, hugepages=[{2048: 512}, {2048: 0}])
     assert kubelet_of(machine, maxPods=20).allocatable() == {
         "cpu": 15_000,
@@ -182,7 +176,7 @@ def test_node_allocatable_is_capacity_less_what_is_reserved(machine_of: MachineO
 def test_thirty_nodes_need_no_masks_with_policy_none(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
 ) -> None:
-    # Memory of GPUs comes as NUMA nodes; the kubelet cannot list the masks of so many, and with policy none need not.
+    # GPU memory appears as NUMA nodes. The kubelet cannot enumerate their masks; policy none needs no masks.
     machine = machine_of(4, *([0] * 33))
     kubelet = kubelet_of(machine, memoryManagerPolicy="None")
     assert kubelet.admit(pod_of("p", {"cpu": "2", "memory": "1Gi"})).admitted
@@ -200,16 +194,16 @@ def test_thirty_nodes_need_no_masks_with_policy_none(
         ((NumaNode(0, 1, distances=(10,)), NumaNode(1, 1)), "node 0 has 1 distances"),
     ],
 )
-def test_a_machine_that_contradicts_itself_is_refused(nodes: tuple[NumaNode, ...], problem: str) -> None:
+def test_a_contradictory_machine_is_refused(nodes: tuple[NumaNode, ...], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         Machine(numa=nodes)
 
 
-def test_eight_numa_nodes_are_the_least_that_may_be_allowed(machine_of: MachineOf) -> None:
+def test_eight_numa_nodes_are_the_minimum_limit(machine_of: MachineOf) -> None:
     # policy_options.go refuses values below defaultMaxAllowableNUMANodes.
-    for given, starts in (("8", True), ("7", False)):
+    for limit, starts in (("8", True), ("7", False)):
         config = KubeletConfiguration(
-            topologyManagerPolicy="restricted", topologyManagerPolicyOptions={"max-allowable-numa-nodes": given}
+            topologyManagerPolicy="restricted", topologyManagerPolicyOptions={"max-allowable-numa-nodes": limit}
         )
         if starts:
             assert settle(config, machine_of(4)).topology.policy == "restricted"
@@ -218,7 +212,7 @@ def test_eight_numa_nodes_are_the_least_that_may_be_allowed(machine_of: MachineO
                 settle(config, machine_of(4))
 
 
-def test_a_share_of_storage_is_one_of_the_capacity_of_the_machine(machine_of: MachineOf) -> None:
+def test_a_percentage_of_storage_refers_to_the_capacity_of_the_machine(machine_of: MachineOf) -> None:
     config = KubeletConfiguration(evictionHard={"nodefs.available": "50%"})
     known = Machine(numa=machine_of(4).numa, ephemeral_storage=10 * GI)
     assert settle(config, known).reserved == {"ephemeral-storage": 5 * GI}
@@ -226,14 +220,14 @@ def test_a_share_of_storage_is_one_of_the_capacity_of_the_machine(machine_of: Ma
     assert settle(everything, machine_of(4)).reserved.get("ephemeral-storage", 0) == 0
 
 
-def test_options_of_policy_none_are_named_in_the_order_of_a_go_map(machine_of: MachineOf) -> None:
+def test_options_of_policy_none_are_printed_in_the_order_of_a_go_map(machine_of: MachineOf) -> None:
     config = KubeletConfiguration(cpuManagerPolicyOptions={"strict-cpu-reservation": "true", "align-by-socket": "1"})
     with pytest.raises(KubeletStartError) as caught:
         settle(config, machine_of(4))
     assert str(caught.value).endswith("options=map[align-by-socket:1 strict-cpu-reservation:true]")
 
 
-def test_no_option_is_on_unless_it_is_given(machine_of: MachineOf, kubelet_of: KubeletOf) -> None:
+def test_options_are_off_by_default(machine_of: MachineOf, kubelet_of: KubeletOf) -> None:
     settings = kubelet_of(machine_of(4), topologyManagerPolicy="restricted").settings
     assert settings.topology == TopologySettings("restricted", "container")
     assert settings.cpu == CpuSettings(reserved_cpus=1, reserved_milli=1000)
@@ -247,18 +241,18 @@ def test_no_option_is_on_unless_it_is_given(machine_of: MachineOf, kubelet_of: K
     ("size_kib", "name"),
     [(64, "64Ki"), (1 << 10, "1Mi"), (2048, "2Mi"), (1536, "1536Ki"), (1 << 20, "1Gi"), (16 << 20, "16Gi")],
 )
-def test_page_sizes_are_spelt_in_the_largest_unit_that_divides_them(size_kib: int, name: str) -> None:
+def test_page_sizes_are_formatted_in_the_largest_unit_that_divides_them(size_kib: int, name: str) -> None:
     assert hugepages_resource(size_kib) == f"hugepages-{name}"
 
 
-def test_ids_are_bit_numbers_and_end_where_no_machine_is() -> None:
+def test_ids_are_bit_numbers_up_to_a_bound() -> None:
     assert msgspec.convert({"id": 65535, "memory": 0}, NumaNode).id == 65535
     for damaged in ({"id": 65536, "memory": 0}, {"id": -1, "memory": 0}, {"id": 0, "memory": -1}):
         with pytest.raises(msgspec.ValidationError):
             msgspec.convert(damaged, NumaNode)
 
 
-def test_one_node_without_distances_is_too_many_for_prefer_closest() -> None:
+def test_prefer_closest_needs_distances_of_every_node() -> None:
     config = KubeletConfiguration(
         topologyManagerPolicy="restricted", topologyManagerPolicyOptions={"prefer-closest-numa-nodes": "true"}
     )
@@ -267,7 +261,7 @@ def test_one_node_without_distances_is_too_many_for_prefer_closest() -> None:
         settle(config, Machine(numa=nodes))
 
 
-def test_amounts_are_spelt_as_decimal_quantities(machine_of: MachineOf, kubelet_of: KubeletOf) -> None:
+def test_amounts_are_formatted_as_decimal_quantities(machine_of: MachineOf, kubelet_of: KubeletOf) -> None:
     reserved = (MemoryReservation(0, {"memory": 1_500_000}),)
     with pytest.raises(KubeletStartError, match=r'"1500k" of type "memory" is not .* value "2M" determined'):
         kubelet_of(machine_of(4), systemReserved={"cpu": "1", "memory": "2M"}, reservedMemory=reserved)
@@ -277,7 +271,7 @@ def test_amounts_are_spelt_as_decimal_quantities(machine_of: MachineOf, kubelet_
     ("system", "on_nodes"),
     [({"hugepages-2Mi": "0"}, {}), ({}, {"hugepages-2Mi": "0"}), ({"hugepages-2Mi": "0"}, {"hugepages-2Mi": "0"})],
 )
-def test_a_type_of_which_nothing_is_reserved_need_not_be_named_twice(
+def test_a_type_with_a_reservation_of_0_may_be_named_once(
     machine_of: MachineOf, kubelet_of: KubeletOf, system: dict[str, str], on_nodes: dict[str, str]
 ) -> None:
     kubelet = kubelet_of(

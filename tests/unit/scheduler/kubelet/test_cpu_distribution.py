@@ -1,9 +1,8 @@
-"""distribute-cpus-across-numa: even shares, and the memory Go's slices share."""
+"""distribute-cpus-across-numa: even shares, and Go slices that share memory."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 
 import pytest
 
@@ -15,23 +14,23 @@ from topowise_scheduler.kubelet.cpu_topology import CpuTopology
 from topowise_scheduler.kubelet.hints import Refused
 from topowise_scheduler.kubelet.masks import mask_of, members
 
-MachineOf = Callable[..., Machine]
+from .conftest import MachineOf
 
 
 @pytest.mark.parametrize("size", range(1, 6))
 def test_combinations_come_in_lexicographic_order(size: int) -> None:
-    assert [tuple(found.read()) for found in combinations(range(5), size)] == list(
+    assert [tuple(combination.read()) for combination in combinations(range(5), size)] == list(
         itertools.combinations(range(5), size)
     )
 
 
-@pytest.mark.parametrize(("size", "kept"), [(1, True), (2, True), (3, True), (4, False)])
-def test_a_remembered_combination_of_four_is_overwritten_by_the_next(size: int, kept: bool) -> None:
+@pytest.mark.parametrize(("size", "intact"), [(1, True), (2, True), (3, True), (4, False)])
+def test_a_remembered_combination_of_four_is_overwritten_by_the_next(size: int, intact: bool) -> None:
     slices = combinations(range(5), size)
     first = next(slices)
     remembered = first.read()
     next(slices)
-    assert (first.read() == remembered) is kept
+    assert (first.read() == remembered) is intact
 
 
 def test_deviation_is_rounded_to_three_decimals_twice() -> None:
@@ -51,7 +50,7 @@ def _distribution(topology: CpuTopology, group: int, **changed: bool) -> Distrib
     return Distribution(topology, PLAIN, group=group, **(settings | changed))
 
 
-# cpu_assignment.go, takeByTopologyNUMADistributed. Two nodes of four cores: 0-3,8-11 and 4-7,12-15, c and c+8 one core.
+# cpu_assignment.go, takeByTopologyNUMADistributed. Nodes of four cores: 0-3,8-11 and 4-7,12-15; a core is c and c+8.
 @pytest.mark.parametrize(
     ("count", "busy", "group", "expected"),
     [
@@ -63,37 +62,37 @@ def _distribution(topology: CpuTopology, group: int, **changed: bool) -> Distrib
         pytest.param(3, "", 2, "0-1,8", id="no whole cores, so packed"),
     ],
 )
-def test_nodes_give_even_shares_and_the_rest_leaves_them_most_even(
+def test_nodes_give_even_shares_and_the_rest_keeps_the_remainder_even(
     machine_of: MachineOf, count: int, busy: str, group: int, expected: str
 ) -> None:
     assert _spelled(machine_of(4, 4), count, busy, group) == expected
 
 
-def test_the_fewest_nodes_are_counted_by_the_average_of_the_machine(machine_of: MachineOf) -> None:
-    # Nine CPUs are more than the average of eight, so two nodes share them though the first one has ten; in whole
-    # cores it is ten CPUs.
+def test_the_fewest_nodes_follow_from_the_average_node(machine_of: MachineOf) -> None:
+    # Nine CPUs exceed the average of eight, so two nodes share the CPUs although the first node has ten; full cores
+    # make it ten CPUs.
     assert _spelled(machine_of(5, 3), 9) == "0-2,5-6,8-9,13-14"
     assert _spelled(machine_of(5, 3), 10, group=2) == "0-2,5-6,8-10,13-14"
-    # Of seventeen the average is rounded up.
+    # The average of seventeen CPUs is rounded up.
     assert _spelled(machine_of(9, 8, threads=1), 9) == "0-8"
 
 
 def test_nodes_that_cannot_give_an_even_share_are_left_out(machine_of: MachineOf) -> None:
-    # Two of three nodes have to give five each; node 0 has only four left.
+    # Two of three nodes have to allocate five CPUs each; node 0 has only four free CPUs.
     assert _spelled(machine_of(4, 4, 4), 10, "0-1,12-13") == "4-6,8-10,16-17,20-21"
 
 
-def _of(machine: Machine, count: int, *, busy: str = "", width: int = 0, **changed: bool) -> str:
+def _distributed(machine: Machine, count: int, *, busy: str = "", width: int = 0, **changed: bool) -> str:
     topology = CpuTopology(machine)
     available = topology.cpus & ~mask_of(cpuset.parse(busy))
     return cpuset.spell(members(_distribution(topology, 1, **changed).take(available, count, width)))
 
 
-def test_nodes_of_one_socket_are_better_than_even_ones_of_two(machine_of: MachineOf) -> None:
-    # kubernetes#139778. Nodes of 2, 4 | 4, 2 CPUs, the first one busy: two CPUs of each middle node leave all even.
+def test_nodes_of_the_same_socket_beat_even_shares_of_two_sockets(machine_of: MachineOf) -> None:
+    # kubernetes#139778. Nodes of 2, 4 | 4, 2 CPUs, the first busy: two CPUs of each middle node leave equal amounts.
     machine = machine_of(2, 4, 4, 2, threads=1, nodes_per_socket=2)
-    assert _of(machine, 4, busy="0-1") == "2-3,6-7"
-    assert _of(machine, 4, busy="0-1", in_one_socket=True) == "6-7,10-11"
+    assert _distributed(machine, 4, busy="0-1") == "2-3,6-7"
+    assert _distributed(machine, 4, busy="0-1", in_one_socket=True) == "6-7,10-11"
 
 
 @pytest.mark.parametrize(
@@ -105,14 +104,14 @@ def test_nodes_of_one_socket_are_better_than_even_ones_of_two(machine_of: Machin
         pytest.param(5, "0-3", id="more than there are"),
     ],
 )
-def test_the_hint_says_how_many_nodes_at_least(machine_of: MachineOf, width: int, expected: str) -> None:
+def test_the_hint_sets_the_minimum_number_of_nodes(machine_of: MachineOf, width: int, expected: str) -> None:
     # kubernetes#139456
     machine = machine_of(4, 4, 4, 4, threads=1)
-    assert _of(machine, 4, width=width, by_hint=True) == expected
-    assert _of(machine, 4, width=width) == "0-3"
+    assert _distributed(machine, 4, width=width, by_hint=True) == expected
+    assert _distributed(machine, 4, width=width) == "0-3"
 
 
-def test_too_few_cpus_are_refused_before_anything_is_shared(machine_of: MachineOf) -> None:
+def test_too_few_cpus_are_refused_before_distribution(machine_of: MachineOf) -> None:
     with pytest.raises(Refused, match="requested=3, available=2"):
         _spelled(machine_of(2), 3, "0-1")
     assert _spelled(machine_of(2), 4) == "0-3"

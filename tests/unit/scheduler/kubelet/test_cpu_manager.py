@@ -1,21 +1,17 @@
-"""Exclusive CPUs: who gets them, on which NUMA nodes, and which ones.
+"""Exclusive CPUs: which containers get CPUs, on which NUMA nodes, with which ids.
 
-The machine has two nodes of four cores: 0-3,8-11 and 4-7,12-15, where c and c+8 are one core. CPU 0 is reserved.
+The machine has two nodes of four cores: 0-3,8-11 and 4-7,12-15; a core has CPUs c and c+8. CPU 0 is reserved.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from topowise import cpuset, pods
-from topowise_scheduler.kubelet import Admission, Kubelet, Machine
+from topowise import cpuset
+from topowise_scheduler.kubelet import Admission
 from topowise_scheduler.kubelet.masks import members
 
-MachineOf = Callable[..., Machine]
-KubeletOf = Callable[..., Kubelet]
-PodOf = Callable[..., pods.Pod]
+from .conftest import KubeletOf, MachineOf, PodOf
 
 
 def _cpus(admission: Admission, container: str = "c0") -> str | None:
@@ -30,15 +26,15 @@ def _limits(cpus: str | int) -> dict[str, str | int]:
 @pytest.mark.parametrize(
     ("cpus", "expected"),
     [
-        (1, "8"),  # the core that is broken already
-        (2, "1,9"),  # a whole core
+        (1, "8"),  # the partly used core
+        (2, "1,9"),  # a full core
         (3, "1,8-9"),
-        (8, "4-7,12-15"),  # a whole node, though node 0 is lower
-        (9, "4-8,12-15"),  # node 1 and the broken core of node 0
+        (8, "4-7,12-15"),  # a full node, although node 0 is lower
+        (9, "4-8,12-15"),  # node 1 and the partly used core of node 0
     ],
 )
 def test_cpus_are_packed(machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf, cpus: int, expected: str) -> None:
-    # Without the memory manager, whose preference of one node two nodes of CPUs would contradict.
+    # Without the memory manager, whose preferred hint of a single node would contradict two nodes of CPUs.
     kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicy="restricted", memoryManagerPolicy="None")
     assert _cpus(kubelet.admit(pod_of("p", _limits(cpus)))) == expected
 
@@ -53,10 +49,10 @@ def test_fractions_and_pods_that_are_not_guaranteed_stay_on_the_shared_pool(
     assert _cpus(admission) is None
 
 
-def test_preferred_counts_the_capacity_of_a_node_and_not_what_is_free(
+def test_preferred_depends_on_the_capacity_of_a_node_and_not_on_free_cpus(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
 ) -> None:
-    # Eight CPUs could be on one node if none was reserved, so two nodes are never preferred for them.
+    # A node has the capacity for eight CPUs, including reserved CPUs, so a hint of two nodes is never preferred.
     fields = {"reservedSystemCPUs": "0,4"}
     refused = kubelet_of(machine_of(4, 4), topologyManagerPolicy="restricted", **fields).admit(pod_of("p", _limits(8)))
     assert (refused.admitted, refused.reason) == (False, "TopologyAffinityError")
@@ -66,7 +62,7 @@ def test_preferred_counts_the_capacity_of_a_node_and_not_what_is_free(
     assert _cpus(placed) == "1-3,5,9-11,13"
 
 
-def test_align_by_socket_prefers_two_nodes_of_one_socket(
+def test_align_by_socket_prefers_two_nodes_of_the_same_socket(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
 ) -> None:
     machine = machine_of(4, 4, nodes_per_socket=2)
@@ -86,7 +82,7 @@ def test_full_pcpus_only_refuses_half_cores(machine_of: MachineOf, kubelet_of: K
     assert admission.message == "SMT Alignment Error: requested 3 cpus not multiple cpus per core = 2"
 
 
-def test_full_pcpus_only_leaves_out_cores_with_a_reserved_cpu(
+def test_full_pcpus_only_excludes_cores_with_a_reserved_cpu(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
 ) -> None:
     kubelet = kubelet_of(machine_of(4, 4), cpuManagerPolicyOptions={"full-pcpus-only": "true"})
@@ -97,7 +93,7 @@ def test_full_pcpus_only_leaves_out_cores_with_a_reserved_cpu(
     assert _cpus(kubelet.admit(pod_of("p", _limits(14)))) == "1-7,9-15"
 
 
-def test_too_many_cpus_are_refused_by_the_allocation_where_nobody_asks_for_hints(
+def test_without_hints_the_allocation_refuses_too_many_cpus(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
 ) -> None:
     admission = kubelet_of(machine_of(4, 4)).admit(pod_of("p", _limits(16)))
@@ -122,7 +118,7 @@ def test_an_init_container_leaves_its_cpus_to_the_next_container(
     kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicy="single-numa-node")
     admission = kubelet.admit(pod_of("p", _limits(2), init=[_limits(4)]))
     assert (_cpus(admission, "i0"), _cpus(admission, "c0")) == ("1-2,9-10", "1,9")
-    # What no later container takes stays with the pod until it ends.
+    # CPUs that no later container takes stay allocated until the pod ends.
     assert kubelet.cpu is not None
     assert cpuset.spell(members(kubelet.cpu.available)) == "3-8,11-15"
 
@@ -133,16 +129,16 @@ def test_a_sidecar_keeps_its_cpus(machine_of: MachineOf, kubelet_of: KubeletOf, 
     assert (_cpus(admission, "s0"), _cpus(admission, "c0")) == ("1,9", "2,10")
 
 
-def test_cpus_of_an_init_container_tie_the_pod_to_their_node(
+def test_cpus_of_an_init_container_bind_the_pod_to_their_node(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
 ) -> None:
-    # Eight CPUs would fit on node 1, but what the init container holds on node 0 must be within the mask.
+    # Eight CPUs fit on node 1, but the mask must include the init container's CPUs on node 0.
     kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicy="single-numa-node")
     assert not kubelet.admit(pod_of("tied", _limits(8), init=[_limits(4)])).admitted
     assert kubelet.admit(pod_of("free", _limits(8))).admitted
 
 
-def test_pod_scope_wants_all_containers_on_one_node(
+def test_pod_scope_needs_all_containers_on_the_same_node(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
 ) -> None:
     pod = pod_of("p", _limits(6), _limits(6))
@@ -184,10 +180,10 @@ def test_policy_options_choose_other_cpus(
 
 
 @pytest.mark.parametrize("scope", ["container", "pod"])
-def test_a_pod_that_comes_back_from_a_restart_is_bound_to_what_it_has(
+def test_a_pod_after_a_kubelet_restart_is_bound_to_its_cpus(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf, scope: str
 ) -> None:
-    # GetTopologyHints regenerates hints from the CPUs held, and gives none at all if their number is another one.
+    # GetTopologyHints regenerates hints from the allocated CPUs, and gives no hints if their number differs.
     kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicy="single-numa-node", topologyManagerScope=scope)
     kubelet.admit(pod_of("first", _limits(6)))
     placed = kubelet.admit(pod_of("p", _limits(4)))
@@ -201,8 +197,8 @@ def test_a_pod_that_comes_back_from_a_restart_is_bound_to_what_it_has(
 def test_align_by_socket_prefers_more_nodes_on_no_more_sockets(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
 ) -> None:
-    # Two sockets of two nodes, a CPU of each node reserved. Ten CPUs are those of three nodes, so of two sockets; only
-    # four nodes have as many free, and they are no more sockets.
+    # Two sockets of two nodes, a CPU of each node reserved. Ten CPUs need the capacity of three nodes, so two sockets.
+    # Only four nodes have ten free CPUs, and four nodes are also two sockets.
     kubelet = kubelet_of(
         machine_of(2, 2, 2, 2, nodes_per_socket=2),
         topologyManagerPolicy="restricted",

@@ -1,20 +1,14 @@
-"""Devices of plugins: near the hint if they can be, elsewhere without a word if not."""
+"""Devices of plugins: on the NUMA nodes of the hint if possible, silently on any NUMA node otherwise."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from topowise import pods
 from topowise_scheduler.kubelet import Admission, Device, Kubelet, Machine
 from topowise_scheduler.kubelet.device_table import DeviceTable
 from topowise_scheduler.kubelet.pod import ContainerView, PodView, device_requests
 
-GI = 1 << 30
-MachineOf = Callable[..., Machine]
-KubeletOf = Callable[..., Kubelet]
-PodOf = Callable[..., pods.Pod]
+from .conftest import KubeletOf, MachineOf, PodOf
 
 NEAR = [Device("g0", (0,)), Device("g1", (0,)), Device("g2", (1,)), Device("g3", (1,))]
 
@@ -31,9 +25,7 @@ def _kubelet(machine_of: MachineOf, kubelet_of: KubeletOf, devices: list[Device]
     return kubelet_of(machine_of(4, 4, devices={"x.io/gpu": devices}), topologyManagerPolicy=policy)
 
 
-def test_devices_come_from_one_node_after_the_other(
-    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
-) -> None:
+def test_devices_fill_numa_nodes_in_order(machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf) -> None:
     kubelet = _kubelet(machine_of, kubelet_of, NEAR, "single-numa-node")
     assert _devices(kubelet.admit(pod_of("a", _gpus(2)))) == ("g0", "g1")
     assert _devices(kubelet.admit(pod_of("b", _gpus(1)))) == ("g2",)
@@ -51,14 +43,12 @@ def test_restricted_takes_three_devices_from_two_nodes_of_two(
 def test_devices_without_a_node_fit_no_mask_but_are_taken_without_hints(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
 ) -> None:
-    some = [Device("g0", (0,)), Device("g1", (0,)), Device("g2", None), Device("g3", ())]
-    assert not _kubelet(machine_of, kubelet_of, some, "restricted").admit(pod_of("p", _gpus(3))).admitted
-    assert _kubelet(machine_of, kubelet_of, some, "none").admit(pod_of("p", _gpus(3))).admitted
+    devices = [Device("g0", (0,)), Device("g1", (0,)), Device("g2", None), Device("g3", ())]
+    assert not _kubelet(machine_of, kubelet_of, devices, "restricted").admit(pod_of("p", _gpus(3))).admitted
+    assert _kubelet(machine_of, kubelet_of, devices, "none").admit(pod_of("p", _gpus(3))).admitted
 
 
-def test_a_resource_without_any_topology_has_no_say(
-    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
-) -> None:
+def test_a_resource_without_topology_has_no_hints(machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf) -> None:
     kubelet = _kubelet(machine_of, kubelet_of, [Device("g0"), Device("g1")], "single-numa-node")
     admission = kubelet.admit(pod_of("p", _gpus(2)))
     assert (admission.admitted, admission.placements["c0"].numa) == (True, None)
@@ -70,10 +60,10 @@ def test_a_device_of_two_nodes_is_near_both(machine_of: MachineOf, kubelet_of: K
     assert (admission.placements["c0"].numa, _devices(admission)) == ((1,), ("g0", "g1"))
 
 
-def test_devices_outside_the_mask_are_taken_where_those_inside_do_not_do(
+def test_devices_outside_the_mask_are_taken_if_the_mask_has_too_few(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
 ) -> None:
-    # CPUs fit on node 1 only, the device is on node 0: best-effort settles on node 0 and each manager helps itself.
+    # CPUs fit on node 1 only, the device is on node 0: best-effort chooses node 0, and managers allocate elsewhere too.
     kubelet = _kubelet(machine_of, kubelet_of, [Device("g0", (0,))], "best-effort")
     kubelet.admit(pod_of("a", {"cpu": "6", "memory": "1Mi"}))
     admission = kubelet.admit(pod_of("p", {"cpu": "6", "memory": "1Mi", **_gpus(1)}))
@@ -105,7 +95,7 @@ def test_too_few_devices_are_named_with_their_number(
     )
 
 
-def test_a_resource_no_plugin_registered_is_not_the_managers_business(
+def test_an_unregistered_resource_is_ignored_by_the_device_manager(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
 ) -> None:
     kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicy="single-numa-node", predicates=True)
@@ -132,7 +122,7 @@ def test_a_plugin_may_prefer_its_last_devices(machine_of: MachineOf, kubelet_of:
     assert _devices(kubelet.admit(pod_of("p", _gpus(1)))) == ("g1",)
 
 
-def test_a_new_report_keeps_held_devices_held(machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf) -> None:
+def test_a_new_device_list_keeps_allocated_devices(machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf) -> None:
     kubelet = _kubelet(machine_of, kubelet_of, NEAR, "single-numa-node")
     kubelet.admit(pod_of("a", _gpus(2)))
     kubelet.report_devices("x.io/gpu", [Device("a9", (0,)), Device("g1", (0,)), Device("g2", (1,), healthy=False)])
@@ -156,7 +146,7 @@ def test_a_pod_keeps_its_devices_when_it_is_admitted_again(
 def test_devices_left_by_an_init_container_bind_the_pod_to_their_nodes(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
 ) -> None:
-    # generateDeviceTopologyHints leaves out masks that miss a reusable device, though node 1 has enough free ones.
+    # generateDeviceTopologyHints omits masks without a reusable device, although node 1 has enough free devices.
     devices = [Device("g0", (0,)), Device("g1", (1,)), Device("g2", (1,))]
     kubelet = _kubelet(machine_of, kubelet_of, devices, "single-numa-node")
     assert not kubelet.admit(pod_of("tied", _gpus(2), init=[_gpus(1)])).admitted
@@ -166,19 +156,19 @@ def test_devices_left_by_an_init_container_bind_the_pod_to_their_nodes(
 def test_in_pod_scope_a_sidecar_runs_beside_the_init_containers_after_it(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
 ) -> None:
-    # resourcehelper.PodLimits: a sidecar counts for later init containers, not for earlier ones.
-    def asked(*kinds: tuple[str, int]) -> int | None:
+    # resourcehelper.PodLimits: a sidecar counts for later init containers, not for earlier init containers.
+    def peak(*kinds: tuple[str, int]) -> int | None:
         containers = tuple(
             ContainerView(f"c{number}", kind, 0, {}, {"x.io/gpu": count}, kind)  # type: ignore[arg-type]
             for number, (kind, count) in enumerate(kinds)
         )
         return device_requests(PodView("p", "BestEffort", containers, {}, False, False, 0, None), "x.io/gpu")
 
-    assert asked(("sidecar", 2), ("init", 3), ("app", 1)) == 5
-    assert asked(("init", 3), ("sidecar", 2), ("app", 1)) == 3
-    assert asked(("sidecar", 2), ("app", 4)) == 6
-    assert asked(("init", 3), ("init", 3), ("app", 1)) == 3
-    assert asked() is None
+    assert peak(("sidecar", 2), ("init", 3), ("app", 1)) == 5
+    assert peak(("init", 3), ("sidecar", 2), ("app", 1)) == 3
+    assert peak(("sidecar", 2), ("app", 4)) == 6
+    assert peak(("init", 3), ("init", 3), ("app", 1)) == 3
+    assert peak() is None
 
 
 def test_a_node_without_devices_is_near_none() -> None:
@@ -187,7 +177,7 @@ def test_a_node_without_devices_is_near_none() -> None:
 
 
 @pytest.mark.parametrize("scope", ["container", "pod"])
-def test_a_pod_that_comes_back_from_a_restart_is_bound_to_the_devices_it_has(
+def test_a_pod_after_a_kubelet_restart_is_bound_to_its_devices(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf, scope: str
 ) -> None:
     machine = machine_of(4, 4, devices={"x.io/gpu": NEAR})
@@ -201,13 +191,13 @@ def test_a_pod_that_comes_back_from_a_restart_is_bound_to_the_devices_it_has(
 
 
 def test_a_device_of_two_nodes_counts_once(machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf) -> None:
-    some = [Device("g0", (0, 1)), Device("g1", (0, 1)), Device("g2", None)]
-    assert not _kubelet(machine_of, kubelet_of, some, "restricted").admit(pod_of("p", _gpus(3))).admitted
-    assert DeviceTable(some, {0: 0, 1: 1}).of_one_node is False
+    devices = [Device("g0", (0, 1)), Device("g1", (0, 1)), Device("g2", None)]
+    assert not _kubelet(machine_of, kubelet_of, devices, "restricted").admit(pod_of("p", _gpus(3))).admitted
+    assert DeviceTable(devices, {0: 0, 1: 1}).of_one_node is False
     assert DeviceTable(NEAR, {0: 0, 1: 1}).of_one_node is True
 
 
-def test_in_pod_scope_containers_come_back_with_different_devices(
+def test_in_pod_scope_containers_keep_different_devices_after_a_restart(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
 ) -> None:
     nics = [Device("n0", (0,)), Device("n1", (0,)), Device("n2", (0,))]

@@ -1,4 +1,4 @@
-"""Distances by measured speed: only where an initiator and its own memory were measured as well."""
+"""Distances from measured speeds, only if the initiator's local memory has a measurement too."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def nodes(*speeds: Speed) -> list[NumaNode]:
     ],
 )
 def test_a_measured_pair_is_ten_times_the_ratio(speeds: list[Speed], to_the_third: int) -> None:
-    found = hmat_distances(nodes(*speeds), SLIT)
+    distances = hmat_distances(nodes(*speeds), SLIT)
     far = (to_the_third, to_the_third, 10)
-    assert (found or SLIT) == ((10, 21, far[0]), (21, 10, far[1]), far)
+    assert (distances or SLIT) == ((10, 21, far[0]), (21, 10, far[1]), far)
 
 
 @pytest.mark.parametrize(
@@ -44,10 +44,10 @@ def test_a_measured_pair_is_ten_times_the_ratio(speeds: list[Speed], to_the_thir
         [((1,), 100, 0), ((1,), 0, 0), ((0, 7), 250, 0)],
     ],
 )
-def test_what_was_not_measured_stays_as_the_slit_has_it(speeds: list[Speed]) -> None:
+def test_unmeasured_distances_stay_as_in_the_slit(speeds: list[Speed]) -> None:
     assert hmat_distances(nodes(*speeds), SLIT) is None
 
 
-def test_without_a_slit_what_was_not_measured_is_remote() -> None:
-    made = [NumaNode(at, 1, initiators=(0,), read_latency=latency) for at, latency in ((0, 100), (3, 400))]
-    assert hmat_distances([*made, NumaNode(5, 1)], None) == ((10, 40, 20), (40, 10, 20), (20, 20, 10))
+def test_without_a_slit_unmeasured_nodes_are_remote() -> None:
+    measured = [NumaNode(at, 1, initiators=(0,), read_latency=latency) for at, latency in ((0, 100), (3, 400))]
+    assert hmat_distances([*measured, NumaNode(5, 1)], None) == ((10, 40, 20), (40, 10, 20), (20, 20, 10))

@@ -1,9 +1,8 @@
-"""Machines with dozens of NUMA nodes: the model is quick, and tells how long the kubelet is not."""
+"""Machines with dozens of NUMA nodes: the model is fast, and estimates how slow the kubelet is."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -27,16 +26,16 @@ from topowise_scheduler.kubelet.cpu_manager import CpuManager
 from topowise_scheduler.kubelet.hints import Hint, Hints
 from topowise_scheduler.kubelet.masks import masks_in
 
-GI = 1 << 30
-PodOf = Callable[..., pods.Pod]
+from .conftest import GI, PodOf
+
 GPUS = "nvidia.com/gpu"
 POLICIES = ("best-effort", "restricted", "single-numa-node")
 
 
 def _grace(bare: int = 32, *, memory: int = 0, distances: bool = False) -> Machine:
-    """Two sockets with CPUs, four GPUs and memory, and NUMA nodes for the memory of GPUs, as on GB200."""
+    """A machine such as GB200: two sockets with CPUs, memory and four GPUs, and NUMA nodes of GPU memory."""
     total = 2 + bare
-    rows = [tuple(10 if one == other else 20 + abs(one - other) for other in range(total)) for one in range(total)]
+    rows = [tuple(10 if row == column else 20 + abs(row - column) for column in range(total)) for row in range(total)]
     numa = tuple(
         NumaNode(
             id=number,
@@ -78,7 +77,7 @@ def test_a_pod_is_decided_in_milliseconds_on_34_nodes(pod_of: PodOf, policy: str
     assert time.process_time() - started < 0.3
 
 
-def test_a_hint_of_all_nodes_names_those_that_are_left_out_too(pod_of: PodOf) -> None:
+def test_a_hint_of_all_nodes_includes_omitted_nodes(pod_of: PodOf) -> None:
     kubelet = Kubelet(_grace(), _config("best-effort"))
     assert len(kubelet.node_ids) == 8
     placed = kubelet.admit(pod_of("p", {"cpu": "500m", "memory": "1Gi"}))
@@ -86,7 +85,7 @@ def test_a_hint_of_all_nodes_names_those_that_are_left_out_too(pod_of: PodOf) ->
     assert kubelet.admit(pod_of("two", {"cpu": "100", "memory": "1Gi"})).placements["c0"].numa == (0, 1)
 
 
-def test_all_memory_counts_though_nodes_are_left_out(pod_of: PodOf) -> None:
+def test_memory_of_omitted_nodes_counts(pod_of: PodOf) -> None:
     kubelet = Kubelet(_grace(memory=96 * GI), _config("best-effort"))
     assert kubelet.allocatable()["memory"] == (2 * 480 + 32 * 96 - 1) * GI
     assert kubelet.devices.positions == {number: number for number in range(8)}
@@ -96,7 +95,7 @@ Decided = tuple[Admission, tuple[int, ...] | None]
 
 
 def _shown(kubelet: Kubelet, admission: Admission) -> Decided:
-    """A refusal with node ids for the merged mask, whose positions depend on what is left out."""
+    """The admission and its merged mask as node ids; positions in a mask depend on the modelled nodes."""
     rejection = admission.rejection
     if rejection is None or rejection.merged is None:
         return admission, None
@@ -107,7 +106,7 @@ def _shown(kubelet: Kubelet, admission: Admission) -> Decided:
 
 def _lives(machine: Machine, config: KubeletConfiguration, version: str, pod_of: PodOf) -> list[Decided]:
     kubelet = Kubelet(machine, config, version=version_of(version))
-    asked = [
+    requests = [
         {"cpu": "40", "memory": "100Gi", GPUS: "1"},
         {"cpu": "50", "memory": "500Gi"},
         {"cpu": "500m", "memory": "1Gi", GPUS: "3"},
@@ -115,19 +114,19 @@ def _lives(machine: Machine, config: KubeletConfiguration, version: str, pod_of:
         {"memory": "1Gi"},
         {"cpu": "20", "memory": "1Gi", GPUS: "0"},
     ]
-    found = []
-    for number, limits in enumerate(asked):
-        found.append(_shown(kubelet, kubelet.admit(pod_of(f"p{number}", limits))))
+    decisions = []
+    for number, limits in enumerate(requests):
+        decisions.append(_shown(kubelet, kubelet.admit(pod_of(f"p{number}", limits))))
         if number == 3:
             kubelet.remove("p0")
-    return found
+    return decisions
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("memory", [{}, MEMORY], ids=["cpus-and-devices", "memory-too"])
 @pytest.mark.parametrize("version", ["v1.33.5", "v1.36.2", "v1.38.0"])
 @pytest.mark.parametrize("closest", ["false", "true"])
-def test_nothing_is_decided_otherwise_for_what_is_left_out(
+def test_omitted_nodes_do_not_change_decisions(
     pod_of: PodOf,
     monkeypatch: pytest.MonkeyPatch,
     policy: str,
@@ -145,12 +144,12 @@ def test_nothing_is_decided_otherwise_for_what_is_left_out(
     assert shortened == _lives(machine, config, version, pod_of)
 
 
-def test_nodes_that_all_count_are_too_many_for_masks() -> None:
+def test_too_many_relevant_nodes_for_masks_are_refused() -> None:
     with pytest.raises(ConfigError, match="has 34 NUMA nodes, masks are modelled up to 16"):
         Kubelet(_grace(memory=96 * GI), _config("restricted", **MEMORY))
 
 
-def test_a_device_that_appears_near_a_node_that_was_left_out_is_not_passed_over() -> None:
+def test_a_new_device_near_an_omitted_node_is_an_error() -> None:
     kubelet = Kubelet(_grace(), _config("restricted"))
     kubelet.report_devices(GPUS, [Device("gpu0", (1,)), Device("gpu1", (7,))])
     with pytest.raises(ConfigError, match="gpu is now near NUMA nodes"):
@@ -182,11 +181,12 @@ def _machine(nodes: int) -> Machine:
     cores = [tuple(Core(node // 4, (8 * node + core,)) for core in range(8)) for node in range(nodes)]
     devices = DevicePlugin(GPUS, (Device("gpu0", (0,)), Device("gpu1", (1,))))
     return Machine(
-        numa=tuple(NumaNode(node, 16 * GI, mine, {2048: 512}) for node, mine in enumerate(cores)), devices=(devices,)
+        numa=tuple(NumaNode(node, 16 * GI, node_cores, {2048: 512}) for node, node_cores in enumerate(cores)),
+        devices=(devices,),
     )
 
 
-def test_what_a_pod_costs_is_counted_by_merge_and_manager(pod_of: PodOf) -> None:
+def test_the_cost_of_a_pod_is_counted_by_merge_and_manager(pod_of: PodOf) -> None:
     config = _config("restricted", **(MEMORY | {"reservedSystemCPUs": "0"}))
     limits = {"cpu": "1", "memory": "1Gi", "hugepages-2Mi": "2Mi", GPUS: "1"}
     spent = {}
@@ -195,13 +195,13 @@ def test_what_a_pod_costs_is_counted_by_merge_and_manager(pod_of: PodOf) -> None
         before = kubelet.fork()
         spent[version] = cost.estimate(kubelet, kubelet.view("p", pods.needs(pod_of("p", limits))))
         assert kubelet.active == before.active
-    # All masks for CPUs, memory and hugepages; for devices those with node 0 or 1, or only those of the two.
+    # CPUs, memory and hugepages have all masks; devices have masks with node 0 or 1, or only masks of these nodes.
     assert spent["v1.35.6"] == cost.Cost(3 * 255, 255**3 * 192)
     assert spent["v1.36.2"] == cost.Cost(2 * 255 + 3, 255**3 * 3)
     assert spent["v1.35.6"].seconds > 900 > 20 > spent["v1.36.2"].seconds
 
 
-def test_34_nodes_are_walked_by_an_old_kubelet_and_not_by_a_new_one(pod_of: PodOf) -> None:
+def test_only_an_old_kubelet_enumerates_masks_of_34_nodes(pod_of: PodOf) -> None:
     needs = pods.needs(pod_of("p", {"cpu": "4", "memory": "1Gi", GPUS: "1"}))
     hours = {}
     for version in ("v1.35.6", "v1.36.2"):
@@ -213,7 +213,7 @@ def test_34_nodes_are_walked_by_an_old_kubelet_and_not_by_a_new_one(pod_of: PodO
 
 @pytest.mark.parametrize("version", ["v1.35.6", "v1.36.2"])
 @pytest.mark.parametrize("memory", [{}, MEMORY], ids=["cpus-and-devices", "memory-too"])
-def test_nodes_that_are_left_out_cost_the_kubelet_the_same(
+def test_omitted_nodes_do_not_change_the_cost(
     pod_of: PodOf, monkeypatch: pytest.MonkeyPatch, version: str, memory: dict[str, object]
 ) -> None:
     needs = pods.needs(pod_of("p", {"cpu": "4", "memory": "1Gi", GPUS: "1"}, {"cpu": "80", "memory": "1Gi"}))
@@ -226,7 +226,7 @@ def test_nodes_that_are_left_out_cost_the_kubelet_the_same(
     monkeypatch.setattr(Machine, "modelled", lambda self, *, with_memory: self)
     full = spent()
     assert shortened.masks == full.masks
-    # A node that is in use alone is not joined with others, which the doubling does not see.
+    # The kubelet groups no node that is in single-node use; the estimate ignores that.
     assert shortened.combinations == pytest.approx(full.combinations, rel=0.001)
 
 
@@ -236,8 +236,8 @@ def test_policy_none_costs_nothing(pod_of: PodOf) -> None:
     assert cost.estimate(kubelet, kubelet.view("p", needs)) == cost.Cost()
 
 
-def test_memory_that_is_reserved_stays_with_its_node(pod_of: PodOf) -> None:
-    # The share of a node is found by its id, whatever is left out before it.
+def test_reserved_memory_stays_on_its_node(pod_of: PodOf) -> None:
+    # The reservation of a node is found by its id, independent of omitted nodes.
     nodes = tuple(
         NumaNode(number, 8 * GI if number in (0, 12) else 0, (Core(number, (number,)),) if number in (0, 12) else ())
         for number in range(13)
@@ -252,12 +252,12 @@ def test_memory_that_is_reserved_stays_with_its_node(pod_of: PodOf) -> None:
 
 
 def _sockets(*nodes: tuple[int, ...]) -> Machine:
-    """NUMA nodes of four CPUs each, with the sockets that these are dealt out to; () is a node without CPUs."""
+    """NUMA nodes of four CPUs each, by the sockets of the CPUs; () is a node without CPUs."""
     numa = tuple(
-        NumaNode(node, 16 * GI, tuple(Core(mine[cpu % len(mine)], (4 * node + cpu,)) for cpu in range(4)))
-        if mine
+        NumaNode(node, 16 * GI, tuple(Core(sockets[cpu % len(sockets)], (4 * node + cpu,)) for cpu in range(4)))
+        if sockets
         else NumaNode(node, 16 * GI)
-        for node, mine in enumerate(nodes)
+        for node, sockets in enumerate(nodes)
     )
     return Machine(numa=numa)
 
@@ -277,7 +277,7 @@ def _aligned(machine: Machine) -> CpuManager:
         pytest.param(_sockets((0,), (1,), (2,), (3,), (0,)), id="more sockets than nodes of one"),
     ],
 )
-def test_a_mask_is_aligned_if_it_is_on_as_few_sockets_as_the_smallest(pod_of: PodOf, machine: Machine) -> None:
+def test_a_mask_is_aligned_on_as_few_sockets_as_the_smallest_mask(pod_of: PodOf, machine: Machine) -> None:
     manager = _aligned(machine)
     topology = manager.policy.topology
     per_socket = len(topology.numas) // topology.sockets_total
@@ -288,7 +288,7 @@ def test_a_mask_is_aligned_if_it_is_on_as_few_sockets_as_the_smallest(pod_of: Po
         hints = manager.hints(view, view.containers[0])["cpu"]
         smallest = topology.smallest_mask(count)
         for mask in masks_in(hints.fits):
-            # isHintSocketAligned, a mask at a time.
+            # isHintSocketAligned for each mask.
             sockets = {
                 socket.id for numa in topology.numas if mask >> numa.id & 1 for socket in topology.sockets_of[numa]
             }

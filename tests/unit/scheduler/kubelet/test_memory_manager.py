@@ -1,24 +1,20 @@
-"""Memory per NUMA node: single nodes, groups of nodes, and what init containers leave behind.
+"""Memory per NUMA node: single nodes, groups of nodes, and reusable memory of init containers.
 
 Two nodes of 8 GiB; 1 GiB of node 0 is reserved. CPU requests are fractions, so that only memory has hints.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from topowise import pods
-from topowise_scheduler.kubelet import Admission, Device, Kubelet, Machine, MemoryBlock, Placement
+from topowise_scheduler.kubelet import Admission, Device, Kubelet, MemoryBlock, Placement
 from topowise_scheduler.kubelet.hints import WOULD_PANIC
 from topowise_scheduler.kubelet.pod import view
 
-GI = 1 << 30
+from .conftest import GI, KubeletOf, MachineOf, PodOf
+
 BOTH = 0b11
-MachineOf = Callable[..., Machine]
-KubeletOf = Callable[..., Kubelet]
-PodOf = Callable[..., pods.Pod]
 
 
 def _limits(memory: str, **more: str) -> dict[str, str]:
@@ -31,16 +27,16 @@ def _free(kubelet: Kubelet, name: str = "memory") -> list[float]:
 
 
 def _blocks(admission: Admission, container: str = "c0") -> list[tuple[str, tuple[int, ...], float]]:
-    return [(one.type, one.numa, one.size / GI) for one in admission.placements[container].memory]
+    return [(block.type, block.numa, block.size / GI) for block in admission.placements[container].memory]
 
 
-def test_memory_fills_one_node_after_the_other(machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf) -> None:
+def test_memory_fills_numa_nodes_in_order(machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf) -> None:
     kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicy="single-numa-node")
     assert _blocks(kubelet.admit(pod_of("a", _limits("7Gi")))) == [("memory", (0,), 7)]
     assert _blocks(kubelet.admit(pod_of("b", _limits("7Gi")))) == [("memory", (1,), 7)]
 
 
-def test_no_room_on_any_mask_is_no_refusal_of_the_topology_manager(
+def test_memory_that_fits_on_no_mask_is_refused_by_the_allocation(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
 ) -> None:
     # An empty map of hints means "don't care"; only the allocation fails.
@@ -71,7 +67,7 @@ def test_a_pod_on_two_nodes_makes_them_a_group_which_no_single_node_pod_may_ente
     assert kubelet.admit(pod_of("narrow", _limits("1Gi"))).admitted
 
 
-def test_a_node_in_use_alone_joins_no_group(machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf) -> None:
+def test_a_node_in_single_node_use_joins_no_group(machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf) -> None:
     kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicy="best-effort")
     kubelet.admit(pod_of("narrow", _limits("1Gi")))
     assert kubelet.admit(pod_of("wide", _limits("10Gi"))).reason == "UnexpectedAdmissionError"
@@ -85,7 +81,9 @@ def test_memory_widens_a_hint_that_has_too_little(machine_of: MachineOf, kubelet
     assert _blocks(admission) == [("memory", (0, 1), 10)]
 
 
-def test_memory_does_not_widen_a_node_alone_in_use(machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf) -> None:
+def test_memory_does_not_widen_a_node_in_single_node_use(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
+) -> None:
     kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicy="none")
     kubelet.admit(pod_of("a", _limits("6Gi")))
     assert _blocks(kubelet.admit(pod_of("b", _limits("6Gi")))) == [("memory", (1,), 6)]
@@ -107,24 +105,24 @@ def test_init_memory_is_reused_and_the_rest_freed_when_the_app_starts(
     assert _free(kubelet) == [7, 8]
 
 
-def test_the_start_of_an_init_container_frees_only_those_before_it(
+def test_the_start_of_an_init_container_frees_only_earlier_init_containers(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
 ) -> None:
     kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicy="restricted")
     kubelet.admit(pod_of("p", _limits("1Gi"), init=[_limits("4Gi"), _limits("3Gi")]))
-    held = [one.size // GI for name in ("i0", "i1", "c0") for one in kubelet.placements("p")[name].memory]
-    assert sum(held) == 4
+    sizes = [block.size // GI for name in ("i0", "i1", "c0") for block in kubelet.placements("p")[name].memory]
+    assert sum(sizes) == 4
     kubelet.start("p", ["i0"])
     assert _free(kubelet) == [3, 8]
     kubelet.start("p", ["i1"])
-    assert _free(kubelet) == [3 + held[0], 8]
+    assert _free(kubelet) == [3 + sizes[0], 8]
 
 
 def test_hugepages_take_the_same_nodes_as_memory(machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf) -> None:
     kubelet = kubelet_of(machine_of(4, 4, hugepages=[{2048: 0}, {2048: 512}]), topologyManagerPolicy="single-numa-node")
     admission = kubelet.admit(pod_of("p", _limits("1Gi", **{"hugepages-2Mi": "512Mi"})))
     assert sorted(_blocks(admission)) == [("hugepages-2Mi", (1,), 0.5), ("memory", (1,), 1)]
-    assert _free(kubelet) == [7, 6]  # what is set aside for hugepages is not memory
+    assert _free(kubelet) == [7, 6]  # hugepages reduce memory
     assert _free(kubelet, "hugepages-2Mi") == [0, 0.5]
 
 
@@ -145,9 +143,7 @@ def test_a_page_size_the_node_lacks_is_refused(machine_of: MachineOf, kubelet_of
     assert not kubelet.active
 
 
-def test_burstable_pods_have_no_memory_of_their_own(
-    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
-) -> None:
+def test_burstable_pods_get_no_memory_blocks(machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf) -> None:
     kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicy="single-numa-node")
     assert _blocks(kubelet.admit(pod_of("p", {"memory": "20Gi"}))) == []
 
@@ -163,10 +159,10 @@ def test_a_pod_scope_pod_that_is_admitted_again_is_not_refused(
     assert _free(kubelet) == [4, 8]
 
 
-def test_memory_under_a_name_that_no_container_has_is_no_containers(
+def test_memory_under_an_unknown_container_name_is_ignored(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
 ) -> None:
-    """As of a pod with pod-level resources that had this name before: a report has its memory as a whole."""
+    """For example, an earlier pod of this name had pod-level resources: its report has memory for the pod only."""
     kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicy="restricted", topologyManagerScope="pod")
     blocks = (MemoryBlock("memory", (0,), GI),)
     kubelet.hold("p", {}, {"": Placement("app", (0,), True, None, blocks)})
@@ -176,7 +172,7 @@ def test_memory_under_a_name_that_no_container_has_is_no_containers(
 def test_a_page_size_the_node_lacks_is_refused_even_if_only_an_init_container_asks(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
 ) -> None:
-    # The pod's own request drops what no app container asks for, so the lack shows only when memory is taken.
+    # The pod request omits resources without an app container's request, so only the allocation fails.
     kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicy="single-numa-node", topologyManagerScope="pod")
     pod = pod_of("a", _limits("1Gi"), init=[_limits("1Gi", **{"hugepages-1Gi": "1Gi"})])
     admission = kubelet.admit(pod)
@@ -184,10 +180,10 @@ def test_a_page_size_the_node_lacks_is_refused_even_if_only_an_init_container_as
     assert "no NUMA node has" in admission.message
 
 
-def test_what_an_init_container_has_counts_as_free_for_the_containers_after_it(
+def test_memory_of_an_init_container_counts_as_free_for_later_containers(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
 ) -> None:
-    # initContainersReusableMemory: node 0 has 1 GiB left beside the 6 GiB of the init container, node 1 is full.
+    # initContainersReusableMemory: node 0 has 1 GiB free and 6 GiB of the init container, node 1 is full.
     kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicy="single-numa-node")
     kubelet.admit(pod_of("full", _limits("8Gi")))
     assert not kubelet.admit(pod_of("large", _limits("7169Mi"), init=[_limits("6Gi")])).admitted
@@ -196,20 +192,20 @@ def test_what_an_init_container_has_counts_as_free_for_the_containers_after_it(
     assert _free(kubelet) == [0, 0]
 
 
-def test_what_an_init_container_leaves_of_one_type_changes_nothing_for_another(
+def test_reusable_memory_of_a_type_does_not_change_other_types(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
 ) -> None:
-    # initContainersReusableMemory is by type: node 0 has exactly the pages, and the memory is the init container's.
+    # initContainersReusableMemory is per type: node 0 has exactly the pages; its memory is of the init container.
     machine = machine_of(4, 4, hugepages=[{2048: 512}, {2048: 512}])
     kubelet = kubelet_of(machine, topologyManagerPolicy="single-numa-node")
     placed = kubelet.admit(pod_of("p", _limits("5Gi", **{"hugepages-2Mi": "1Gi"}), init=[_limits("5Gi")]))
     assert (placed.admitted, placed.placements["c0"].numa) == (True, (0,))
 
 
-def test_a_container_that_has_its_memory_has_one_hint_the_nodes_of_it(
+def test_a_container_with_memory_has_a_single_hint_of_its_nodes(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
 ) -> None:
-    # regenerateHints: one hint, preferred.
+    # regenerateHints: a single hint, which is preferred.
     kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicy="restricted")
     kubelet.admit(pod_of("first", _limits("7Gi")))
     pod = pod_of("p", _limits("2Gi"))
@@ -220,7 +216,7 @@ def test_a_container_that_has_its_memory_has_one_hint_the_nodes_of_it(
     assert kubelet.memory.hints(seen, seen.containers[0]) == {"memory": (only, only)}
 
 
-def test_a_container_that_nobody_knows_finishes_no_init_container(
+def test_the_start_of_an_unknown_container_finishes_no_init_container(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
 ) -> None:
     kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicy="single-numa-node")
@@ -230,21 +226,19 @@ def test_a_container_that_nobody_knows_finishes_no_init_container(
     assert _free(kubelet) == before
 
 
-def test_the_kubelets_own_accounting_replace_ours_where_they_are_known(
-    machine_of: MachineOf, kubelet_of: KubeletOf
-) -> None:
+def test_known_kubelet_accounting_replaces_the_model(machine_of: MachineOf, kubelet_of: KubeletOf) -> None:
     kubelet = kubelet_of(machine_of(4, 4))
     assert kubelet.memory is not None
     tables = kubelet.memory.tables
     tables.correct({"memory": (None, 2 * GI)}, [1, 1], [BOTH, BOTH])
     assert (_free(kubelet), tables.assignments, tables.cells) == ([7, 2], [1, 1], [BOTH, BOTH])
-    # Half of the groups is no news: they are told together or not at all.
+    # Assignments and cells are corrected together or not at all.
     tables.correct({"memory": (3 * GI, None)}, [5, 5], None)
     tables.correct({}, None, [1, 2])
     assert (_free(kubelet), tables.assignments, tables.cells) == ([3, 2], [1, 1], [BOTH, BOTH])
 
 
-def test_in_pod_scope_the_memory_of_all_containers_is_one_request(
+def test_in_pod_scope_the_memory_of_all_containers_is_a_single_request(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
 ) -> None:
     kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicy="single-numa-node", topologyManagerScope="pod")
@@ -253,11 +247,11 @@ def test_in_pod_scope_the_memory_of_all_containers_is_one_request(
     assert kubelet.admit(pod_of("p", _limits("4Gi"), _limits("4Gi"))).placements["c1"].numa == (1,)
 
 
-def test_memory_that_fits_only_where_it_is_not_preferred_is_no_default_for_a_preferred_hint(
+def test_memory_without_a_preferred_mask_has_no_default_preferred_hint(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
 ) -> None:
-    # The pod's 8 GiB fit nowhere, which is "don't care": the hint stored is none, and preferred. Then a container finds
-    # the group of both nodes, where one node would do.
+    # The pod's 8 GiB fit on no mask, which means "don't care": the stored hint is nil and preferred. Then a container
+    # gets the group of both nodes, although a single node has the capacity.
     kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicy="single-numa-node", topologyManagerScope="pod")
     group = MemoryBlock("memory", (0, 1), 10 * GI)
     kubelet.hold("group", {}, {"c0": Placement("app", (0, 1), True, None, (group,))})
@@ -267,7 +261,7 @@ def test_memory_that_fits_only_where_it_is_not_preferred_is_no_default_for_a_pre
 
 
 @pytest.mark.parametrize("policy", ["restricted", "single-numa-node"])
-def test_a_pod_that_comes_back_from_a_restart_keeps_its_memory(
+def test_a_pod_after_a_kubelet_restart_keeps_its_memory(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf, policy: str
 ) -> None:
     kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicy=policy)
@@ -285,7 +279,7 @@ def test_a_pod_that_comes_back_from_a_restart_keeps_its_memory(
         pytest.param("2049Mi", "1Gi", (0, 1), id="memory of node 0 and pages of node 1"),
     ],
 )
-def test_the_least_number_of_nodes_is_that_for_all_types_together(
+def test_the_least_number_of_nodes_counts_all_types_together(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf, memory: str, hugepages: str, numa: tuple[int, ...]
 ) -> None:
     machine = machine_of(4, 4, memory=(8 * GI, 3 * GI), hugepages=[{2048: 0}, {2048: 512}])
@@ -295,17 +289,17 @@ def test_the_least_number_of_nodes_is_that_for_all_types_together(
 
 
 @pytest.mark.parametrize("alone", [0, 1])
-def test_no_group_has_a_node_that_is_in_use_alone(
+def test_no_group_has_a_node_in_single_node_use(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf, alone: int
 ) -> None:
-    # Three nodes, 7 + 8 + 8 GiB: what is too large for one takes the two that nobody uses.
+    # Three nodes, 7 + 8 + 8 GiB: a request too large for a single node takes the two unused nodes.
     kubelet = kubelet_of(machine_of(4, 4, 4), topologyManagerPolicy="restricted")
     block = MemoryBlock("memory", (alone,), GI)
     kubelet.hold("alone", {}, {"c0": Placement("app", (alone,), True, None, (block,))})
     assert kubelet.admit(pod_of("p", _limits("9Gi"))).placements["c0"].numa == tuple({0, 1, 2} - {alone})
 
 
-def test_the_last_byte_is_booked_and_given_back(machine_of: MachineOf, kubelet_of: KubeletOf) -> None:
+def test_the_last_byte_is_booked_and_released(machine_of: MachineOf, kubelet_of: KubeletOf) -> None:
     kubelet = kubelet_of(machine_of(4, 4))
     assert kubelet.memory is not None
     tables = kubelet.memory.tables
@@ -316,7 +310,7 @@ def test_the_last_byte_is_booked_and_given_back(machine_of: MachineOf, kubelet_o
 
 
 def test_the_default_is_the_narrower_group(machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf) -> None:
-    # isHintInMemory, findBestHint: neither group is preferred for 4 GiB; two nodes are fewer than three.
+    # isHintInMemory, findBestHint: no group is preferred for 4 GiB; two nodes are fewer than three.
     kubelet = kubelet_of(machine_of(2, 2, 2, 2, 2), topologyManagerPolicy="none")
     for nodes in ((0, 1, 2), (3, 4)):
         block = MemoryBlock("memory", nodes, 2 * GI)
@@ -330,14 +324,14 @@ def test_a_node_without_pages_of_a_size_has_none(machine_of: MachineOf, kubelet_
     assert _free(kubelet) == [6, 8]
 
 
-def test_what_the_pod_needs_is_the_peak_of_its_containers() -> None:
-    # getPodRequestedResources: apps and sidecars together, or an init container beside the sidecars before it.
+def test_the_request_of_a_pod_is_the_peak_of_its_containers() -> None:
+    # getPodRequestedResources: the sum of apps and sidecars, or an init container plus earlier sidecars.
     def total(*containers: tuple[pods.Kind, int]) -> dict[str, int] | None:
-        asked = tuple(
+        needs = tuple(
             pods.ContainerNeeds(f"c{number}", kind, {"cpu": 1000, "memory": size}, {})
             for number, (kind, size) in enumerate(containers)
         )
-        seen = view("p", pods.Needs(asked, {}, "Guaranteed"))
+        seen = view("p", pods.Needs(needs, {}, "Guaranteed"))
         assert seen.cpus == max(1, sum(kind != "init" for kind, _ in containers))
         return seen.memory
 

@@ -1,4 +1,4 @@
-"""The merge without the cross product gives what the cross product gives."""
+"""The merge without the cross product equals the cross product."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _manager(distances: list[list[int]], policy: str, closest: bool) -> Topology
 
 
 def _lists(groups: list[Hints], policy: str) -> list[list[tuple[int | None, bool]]]:
-    """The hints that a policy looks at; None fits nowhere."""
+    """Hints that a policy considers; a None mask fits on no NUMA node."""
     lists: list[list[tuple[int | None, bool]]] = [
         [(mask, bool(group.preferred >> mask & 1)) for mask in members(group.fits)] or [(None, False)]
         for group in groups
@@ -38,14 +38,14 @@ def _lists(groups: list[Hints], policy: str) -> list[list[tuple[int | None, bool
 
 
 def _product(groups: list[Hints], distances: list[list[int]], policy: str, closest: bool) -> Hint:
-    """pkg/kubelet/cm/topologymanager/policy.go as it is written there: every permutation, compared one by one."""
+    """The merge as written in pkg/kubelet/cm/topologymanager/policy.go: compares every permutation."""
     default = (1 << len(distances)) - 1
     lists = _lists(groups, policy) or [[(None, True)]]
     narrowest = max(min((mask.bit_count() for mask, _ in hints if mask is not None), default=0) for hints in lists)
 
     def average(mask: int) -> float:
         nodes = list(members(mask))
-        return sum(distances[one][other] for one in nodes for other in nodes) / len(nodes) ** 2
+        return sum(distances[row][column] for row in nodes for column in nodes) / len(nodes) ** 2
 
     def fitness(mask: int) -> tuple[float, ...]:
         if closest and policy != "single-numa-node":
@@ -86,7 +86,8 @@ def _cases(draw: st.DrawFn) -> tuple[list[Hints], list[list[int]]]:
         fits = draw(st.integers(0, full)) & full
         groups.append(Hints(fits, fits & draw(st.integers(0, full))))
     distances = [
-        [10 if one == other else draw(st.sampled_from((11, 20, 32))) for other in range(count)] for one in range(count)
+        [10 if row == column else draw(st.sampled_from((11, 20, 32))) for column in range(count)]
+        for row in range(count)
     ]
     return groups, distances
 
@@ -103,19 +104,19 @@ def test_merge_equals_the_cross_product(case: tuple[list[Hints], list[list[int]]
 
 
 def test_sixteen_nodes_are_merged_in_a_second() -> None:
-    """Each of three resources has some 15,000 masks, all with one of the first three nodes and without another."""
+    """Each of three resources has about 15,000 masks, which include node N and exclude node N-1."""
     manager = _manager([[10] * 16] * 16, "best-effort", False)
     of_six_or_more = functools.reduce(operator.or_, by_size(16)[6:])
     having = [supersets(1 << node, 16) for node in range(3)]
     groups = [Hints(of_six_or_more & having[node] & ~having[node - 1], 0) for node in range(3)]
     began = time.process_time()
     assert manager.decide(groups)[0] == Hint(mask_of(range(3, 9)), False)
-    # Five times what it takes; to walk pairs of masks takes half a minute.
+    # The limit is five times the usual time; a walk over pairs of masks takes 30 seconds.
     assert time.process_time() - began < 5
 
 
 @given(_cases(), st.sampled_from(("best-effort", "restricted", "single-numa-node")), st.booleans())
-def test_the_table_has_every_combination_once_and_the_decision_on_top(
+def test_the_table_has_every_combination_once_and_the_decision_first(
     case: tuple[list[Hints], list[list[int]]], policy: str, closest: bool
 ) -> None:
     groups, distances = case
@@ -125,9 +126,11 @@ def test_the_table_has_every_combination_once_and_the_decision_on_top(
     if policy == "single-numa-node" and expected.mask == manager.default:
         expected = Hint(None, expected.preferred)
     assert manager.decide(groups)[0] == expected
-    combinations = [[mask for mask, _ in one if mask is not None] for one in itertools.product(*_lists(groups, policy))]
+    combinations = [
+        [mask for mask, _ in entry if mask is not None] for entry in itertools.product(*_lists(groups, policy))
+    ]
     common = [functools.reduce(operator.and_, masks, manager.default) for masks in combinations]
-    assert sum(one.ways for one in table) == sum(mask != 0 for mask in common)
-    for one in table:
-        named = [mask for mask in one.masks if mask is not None]
-        assert functools.reduce(operator.and_, named, manager.default) == one.hint.mask
+    assert sum(entry.ways for entry in table) == sum(mask != 0 for mask in common)
+    for entry in table:
+        named = [mask for mask in entry.masks if mask is not None]
+        assert functools.reduce(operator.and_, named, manager.default) == entry.hint.mask

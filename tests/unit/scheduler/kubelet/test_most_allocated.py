@@ -1,20 +1,14 @@
-"""KEP-6007, prefer-most-allocated-numa-node: each row of the combine rule, and the density it gains."""
+"""KEP-6007, prefer-most-allocated-numa-node: each row of the combine rule, and the gain in density."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from topowise import pods
-from topowise_scheduler.kubelet import Kubelet, Machine, MemoryBlock, MemoryReservation, Placement
+from topowise_scheduler.kubelet import Kubelet, MemoryBlock, MemoryReservation, Placement
 from topowise_scheduler.kubelet.masks import mask_of
 from topowise_scheduler.kubelet.most_allocated import MostAllocated
 
-GI = 1 << 30
-MachineOf = Callable[..., Machine]
-KubeletOf = Callable[..., Kubelet]
-PodOf = Callable[..., pods.Pod]
+from .conftest import GI, KubeletOf, MachineOf, PodOf
 
 CPUS_OF = ((1, 2, 3, 9, 10, 11, 8), (5, 6, 7, 13, 14, 15, 12))
 OPTION = {"topologyManagerPolicyOptions": {"prefer-most-allocated-numa-node": "true"}}
@@ -78,7 +72,7 @@ def test_a_manager_with_policy_none_does_not_vote(machine_of: MachineOf, kubelet
     assert MostAllocated(None, None, integer_scores=True)(0, 1) == 0
 
 
-def test_shares_less_than_one_per_cent_apart_are_equal_unless_compared_exactly(
+def test_shares_that_differ_by_less_than_1_percent_are_equal_unless_compared_exactly(
     machine_of: MachineOf, kubelet_of: KubeletOf
 ) -> None:
     kubelet = _even_kubelet(machine_of, kubelet_of)
@@ -91,12 +85,12 @@ def test_shares_less_than_one_per_cent_apart_are_equal_unless_compared_exactly(
 def test_the_node_is_a_left_fold_over_ascending_ids(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
 ) -> None:
-    # CPU and memory contradict each other between 0 and 1 (0 stays), then 2 beats 0 by memory.
+    # CPU and memory disagree between nodes 0 and 1 (0 stays); then node 2 beats node 0 by memory.
     kubelet = kubelet_of(machine_of(4, 4, 4, threads=1), topologyManagerPolicy="single-numa-node", **OPTION)
     for node, (cpu, size) in enumerate([(None, GI), (5, 0), (None, 2 * GI)]):
         memory = (MemoryBlock("memory", (node,), size),) if size else ()
-        held = Placement(kind="app", numa=(node,), preferred=True, cpus=cpu and 1 << cpu, memory=memory)
-        kubelet.hold(f"on-{node}", {}, {"c0": held})
+        placement = Placement(kind="app", numa=(node,), preferred=True, cpus=cpu and 1 << cpu, memory=memory)
+        kubelet.hold(f"on-{node}", {}, {"c0": placement})
     assert kubelet.admit(pod_of("p", {"cpu": "1", "memory": "1Gi"})).placements["c0"].numa == (2,)
 
 
@@ -113,14 +107,14 @@ def test_other_policies_ignore_the_option(
 def test_an_asymmetric_node_takes_one_more_pod(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf, option: dict[str, dict[str, str]], admitted: bool
 ) -> None:
-    # Node 0 has 7 CPUs for pods, node 1 has 16. After the large pod the small one belongs beside it.
+    # Node 0 has 7 CPUs for pods, node 1 has 16. After the large pod, the small pod belongs on the same node.
     kubelet = kubelet_of(machine_of(4, 8), topologyManagerPolicy="single-numa-node", **option)
     assert kubelet.admit(pod_of("large", {"cpu": "10", "memory": "1Gi"})).placements["c0"].numa == (1,)
     assert kubelet.admit(pod_of("small", {"cpu": "4", "memory": "1Gi"})).admitted
     assert kubelet.admit(pod_of("middle", {"cpu": "7", "memory": "1Gi"})).admitted is admitted
 
 
-def test_a_node_that_can_give_nothing_counts_as_empty_and_one_of_a_single_cpu_does_not(
+def test_a_node_without_capacity_counts_as_empty_and_a_single_cpu_does_not(
     machine_of: MachineOf, kubelet_of: KubeletOf
 ) -> None:
     # mostRequestedScore is 0 where the capacity is 0.
@@ -141,7 +135,7 @@ def test_a_node_that_can_give_nothing_counts_as_empty_and_one_of_a_single_cpu_do
         pytest.param(3750, 3751, True, id="any difference, compared exactly"),
     ],
 )
-def test_whole_per_cents_are_compared(
+def test_integer_percents_are_compared(
     machine_of: MachineOf, kubelet_of: KubeletOf, first: int, second: int, exactly: bool
 ) -> None:
     kubelet = _even_kubelet(machine_of, kubelet_of)

@@ -1,11 +1,10 @@
-"""Where the kubelet panics while it admits a pod, the model refuses the pod, and nowhere else."""
+"""The model refuses a pod with WOULD_PANIC exactly if the kubelet panics at the admission."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import lzma
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +25,7 @@ from topowise_scheduler.kubelet.masks import mask_of, members
 from topowise_scheduler.kubelet.topology_manager import TopologyManager
 from topowise_scheduler.shape import PodRequests
 
-MachineOf = Callable[..., Machine]
-KubeletOf = Callable[..., Kubelet]
-PodOf = Callable[..., pods.Pod]
+from .conftest import KubeletOf, MachineOf, PodOf
 
 RECORDED = Path(__file__).parent / "recorded" / "panics.jsonl.xz"
 CLOSEST = {"prefer-closest-numa-nodes": "true"}
@@ -37,8 +34,8 @@ PAGES = {**SMALL, "hugepages-2Mi": "2Mi"}
 
 
 def _numbered(machine: Machine, *ids: int, rows: list[list[int]] | None = None) -> Machine:
-    """The machine with other NUMA ids, and with the rows of distances that Linux prints: an entry for each node."""
-    rows = rows or [[10 if one == other else 20 for other in ids] for one in ids]
+    """The machine with NUMA ids `ids`, and with distances as Linux prints: an entry for each node."""
+    rows = rows or [[10 if row == column else 20 for column in ids] for row in ids]
     numa = [
         msgspec.structs.replace(node, id=numa_id, distances=tuple(row))
         for node, numa_id, row in zip(machine.numa, ids, rows, strict=True)
@@ -52,11 +49,11 @@ def _on(kubelet_of: KubeletOf, machine: Machine, policy: str = "restricted", **f
 
 
 def _judged(kubelet: Kubelet, pod: pods.Pod) -> tuple[Outcome, str]:
-    """What the array engine says."""
+    """Outcome and reason of the array engine."""
     engine = Engine()
     engine.put("n", kubelet)
-    judged = judge(engine, PodRequests(pods.needs(pod)))
-    return Outcome(judged.outcome[0]), judged.reason_of(0)
+    judgement = judge(engine, PodRequests(pods.needs(pod)))
+    return Outcome(judgement.outcome[0]), judgement.reason_of(0)
 
 
 @pytest.mark.parametrize("policy", ["best-effort", "restricted"])
@@ -81,14 +78,14 @@ def test_distances_without_an_entry_for_a_numa_id(
         "c0" if scope == "container" else "",
         "topology",
     )
-    # Without hints there is nothing to compare, and what does not fit on NUMA node 2 is compared with nothing.
+    # A pod without hints compares no masks, so the kubelet does not panic.
     assert kubelet.admit(pod_of("shared", {"memory": "1Gi"})).admitted
     assert _judged(kubelet, pod_of("shared", {"memory": "1Gi"})) == (Outcome.FITS, "")
     assert hazards(kubelet) == ("distances",)
 
 
 def test_the_kubelet_panics_only_where_it_compares(machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf) -> None:
-    """NUMA id 2 alone has no entry: a pod that fits on id 0 alone, or on id 2 alone, is compared with nothing."""
+    """Only NUMA id 2 has no entry. A pod that fits on a single id has a single best mask and no comparison."""
     kubelet = _on(kubelet_of, _numbered(machine_of(2, 4), 0, 2), topologyManagerPolicyOptions=CLOSEST)
     assert kubelet.admit(pod_of("large", {"cpu": "7", "memory": "1Gi"})).placements["c0"].numa == (2,)
     assert kubelet.admit(pod_of("small", {"cpu": "2", "memory": "1Gi"})).placements["c0"].numa == (0,)
@@ -103,7 +100,7 @@ def test_the_kubelet_panics_only_where_it_compares(machine_of: MachineOf, kubele
         pytest.param((0, 2), None, "single-numa-node", CLOSEST, id="policy that compares no distances"),
     ],
 )
-def test_where_nothing_is_out_of_range(
+def test_distances_in_range_do_not_panic(
     machine_of: MachineOf,
     kubelet_of: KubeletOf,
     pod_of: PodOf,
@@ -119,8 +116,8 @@ def test_where_nothing_is_out_of_range(
     assert kubelet.admit(pod_of("p", SMALL)).admitted
 
 
-def test_the_kubelet_takes_the_entry_at_an_id_for_the_distance() -> None:
-    """On NUMA ids 0, 2, 3 and 5 the third entry of a row is the distance to id 3, and the kubelet takes it for id 2."""
+def test_the_kubelet_reads_distances_by_numa_id() -> None:
+    """On NUMA ids 0, 2, 3 and 5, the third entry of a row is the distance to id 3; the kubelet uses it for id 2."""
     rows = [(10, 11, 20, 12), (11, 10, 40, 30), (20, 40, 10, 12), (12, 30, 12, 10)]
     nodes = [NumaNode(id=numa_id, memory=0, distances=row) for numa_id, row in zip((0, 2, 3, 5), rows, strict=True)]
     manager = TopologyManager(TopologySettings("best-effort", "container", prefer_closest=True), nodes)
@@ -131,7 +128,7 @@ def test_the_kubelet_takes_the_entry_at_an_id_for_the_distance() -> None:
 
 
 @pytest.mark.parametrize("policy", ["none", "best-effort", "restricted", "single-numa-node"])
-def test_a_page_size_that_one_numa_node_lacks(
+def test_a_page_size_missing_on_a_numa_node(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf, policy: str
 ) -> None:
     machine = machine_of(4, 4, hugepages=[{2048: 512}, {}])
@@ -147,10 +144,10 @@ def test_a_page_size_that_one_numa_node_lacks(
     assert hazards(kubelet_of(machine_of(4, 4, hugepages=[{2048: 512}, {2048: 0}]), topologyManagerPolicy=policy)) == ()
 
 
-def test_pages_that_only_an_init_container_asks_for_are_looked_up_on_the_hint_alone(
+def test_pages_of_init_containers_only_are_checked_on_the_hint(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
 ) -> None:
-    """With scope pod the hint is made without them (getPodRequestedResources)."""
+    """With scope pod, the hint ignores the pages of init containers (getPodRequestedResources)."""
     fields = {"topologyManagerPolicy": "restricted", "topologyManagerScope": "pod"}
     for pages, admitted in (([{2048: 512}, {}], True), ([{}, {2048: 512}], False)):
         kubelet = kubelet_of(machine_of(4, 4, hugepages=pages), **fields)
@@ -178,7 +175,7 @@ def test_a_numa_id_beyond_the_masks(
     limits: dict[str, str],
     admitted: bool,
 ) -> None:
-    """As on POWER9 machines, which number the memory of their GPUs from 252 on."""
+    """As on POWER9 machines, where NUMA ids of GPU memory start at 252."""
     reserved = {} if manager == "Static" else {"memoryManagerPolicy": "None", "reservedMemory": ()}
     kubelet = kubelet_of(_numbered(machine_of(4, 4), 0, 252), topologyManagerPolicy=policy, **reserved)
     pod = pod_of("p", limits)
@@ -187,7 +184,7 @@ def test_a_numa_id_beyond_the_masks(
     assert ("numa-ids" in hazards(kubelet)) == (policy != "none" or manager == "Static")
 
 
-def test_recorded_panics_and_what_was_admitted_before_them() -> None:
+def test_recorded_panics_and_earlier_admissions() -> None:
     lines = lzma.decompress(RECORDED.read_bytes()).splitlines()
     panics = [problem for line in lines for problem in _differences(line)]
     assert panics == []
@@ -200,29 +197,31 @@ def _differences(line: bytes) -> list[str]:
     kubelet = replay.kubelet_of(scenario)
     problems = []
     for number, event in enumerate(scenario.events):
-        said = json.loads(msgspec.json.encode(replay.apply(kubelet, event)))
+        result = json.loads(msgspec.json.encode(replay.apply(kubelet, event)))
         if number < len(want["events"]):
             expected = want["events"][number]
-            if _comparable(said) != _comparable(expected):
-                problems.append(f"{scenario.id}, event {number}: {said}, recorded {expected}")
-        elif said.get("reason") != WOULD_PANIC:
-            problems.append(f"{scenario.id}, event {number}: {said}, recorded {want['panic']}")
+            if _comparable(result) != _comparable(expected):
+                problems.append(f"{scenario.id}, event {number}: {result}, recorded {expected}")
+        elif result.get("reason") != WOULD_PANIC:
+            problems.append(f"{scenario.id}, event {number}: {result}, recorded {want['panic']}")
     return problems
 
 
 def _comparable(event: dict[str, Any]) -> tuple[Any, ...]:
-    """What is not random in a kubelet: of several scalars that are short it names a random one."""
-    placed = {name: (one["hint"], one.get("cpus")) for name, one in (event.get("containers") or {}).items()}
-    said = event.get("admitted"), event.get("reason", "")[:5]
-    return (*said, placed) if event["op"] == "admit" else (event["op"],)
+    """The deterministic part of an event: the kubelet names a random resource among several short resources."""
+    placed = {
+        name: (container["hint"], container.get("cpus")) for name, container in (event.get("containers") or {}).items()
+    }
+    decision = event.get("admitted"), event.get("reason", "")[:5]
+    return (*decision, placed) if event["op"] == "admit" else (event["op"],)
 
 
-class _OutOfRange(Exception):  # noqa: N818 - what the kubelet does, not an error
+class _OutOfRange(Exception):  # noqa: N818 - a panic of the kubelet, not an error
     pass
 
 
 def _upstream(groups: list[Hints], manager: TopologyManager, ids: list[int], rows: list[tuple[int, ...]]) -> bool:
-    """policy.go as it is written there, permutation by permutation: whether it panics."""
+    """Whether the merge as written in policy.go panics, tried permutation by permutation."""
     lists: list[list[tuple[int | None, bool]]] = [
         [
             (mask, bool(group.preferred >> mask & 1))
@@ -235,11 +234,11 @@ def _upstream(groups: list[Hints], manager: TopologyManager, ids: list[int], row
 
     def average(mask: int) -> float:
         total = 0
-        for one in members(mask):
-            for other in members(mask):
-                if ids[other] >= len(rows[one]):
+        for row in members(mask):
+            for column in members(mask):
+                if ids[column] >= len(rows[row]):
                     raise _OutOfRange
-                total += rows[one][ids[other]]
+                total += rows[row][ids[column]]
         return total / mask.bit_count() ** 2
 
     def fitter(current: Hint, candidate: Hint) -> Hint:
@@ -279,14 +278,15 @@ def _merges(draw: st.DrawFn) -> tuple[list[Hints], list[int], list[tuple[int, ..
     count = draw(st.integers(2, 4))
     ids = sorted(draw(st.sets(st.integers(0, count + 2), min_size=count, max_size=count)))
     full = (1 << (1 << count)) - 2
-    # Few masks each, so that the best one is not always a single NUMA node.
+    # Few masks per resource, so that the best mask is not always a single NUMA node.
     masks = st.sets(st.integers(1, (1 << count) - 1), max_size=5).map(mask_of)
     groups = []
     for _ in range(draw(st.integers(1, 3))):
         fits = draw(st.one_of(masks, st.integers(0, full).map(lambda bits: bits & full)))
         groups.append(Hints(fits, fits & draw(st.integers(0, full))))
     rows = [
-        tuple(10 if one == other else draw(st.sampled_from((11, 20))) for other in range(count)) for one in range(count)
+        tuple(10 if row == column else draw(st.sampled_from((11, 20))) for column in range(count))
+        for row in range(count)
     ]
     return groups, ids, rows
 
@@ -312,7 +312,7 @@ def test_a_merge_panics_where_the_cross_product_does(
     assert panicked == expected
 
 
-def test_a_merge_that_takes_too_many_steps_counts_as_one_that_panics() -> None:
+def test_a_merge_of_too_many_steps_counts_as_a_panic() -> None:
     """Eight NUMA nodes and three resources that share no mask: millions of permutations, and the walk ends early."""
     count = 8
     ids = [*range(7), 9]

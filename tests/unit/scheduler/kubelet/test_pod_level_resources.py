@@ -1,20 +1,15 @@
-"""Pods with pod-level resources: left alone by default, one bubble for the pod with PodLevelResourceManagers."""
+"""Pods with pod-level resources: ignored by default, a bubble per pod with PodLevelResourceManagers."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import msgspec
 import pytest
 
 from topowise import pods
-from topowise_scheduler.kubelet import Admission, Device, Kubelet, Machine
+from topowise_scheduler.kubelet import Admission, Device, Kubelet
 from topowise_scheduler.kubelet.pod import view
 
-GI = 1 << 30
-MachineOf = Callable[..., Machine]
-KubeletOf = Callable[..., Kubelet]
-PodOf = Callable[..., pods.Pod]
+from .conftest import GI, KubeletOf, MachineOf, PodOf
 
 GATE = {"featureGates": {"PodLevelResourceManagers": True}}
 
@@ -31,7 +26,7 @@ def _counts(admission: Admission) -> dict[str, int]:
     return {name: (placement.cpus or 0).bit_count() for name, placement in admission.placements.items()}
 
 
-def test_without_the_gate_the_pod_gets_nothing_of_its_own(
+def test_without_the_gate_the_pod_gets_no_exclusive_resources(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
 ) -> None:
     kubelet = _kubelet(machine_of, kubelet_of)
@@ -40,14 +35,14 @@ def test_without_the_gate_the_pod_gets_nothing_of_its_own(
     assert (admission.placements["c0"].cpus, admission.placements["c0"].memory) == (None, ())
 
 
-def test_the_pod_gets_one_bubble_which_its_shared_containers_divide(
+def test_the_pod_gets_a_bubble_which_its_shared_containers_divide(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
 ) -> None:
     kubelet = _kubelet(machine_of, kubelet_of, **GATE)
     admission = kubelet.admit(pod_of("p", _exclusive(2), {}, {}, level={"cpu": "6", "memory": "6Gi"}))
     assert _counts(admission) == {"c0": 2, "c1": 4, "c2": 4}
     assert admission.placements["c1"].cpus == admission.placements["c2"].cpus
-    sizes = {name: [one.size // GI for one in held.memory] for name, held in admission.placements.items()}
+    sizes = {name: [block.size // GI for block in placement.memory] for name, placement in admission.placements.items()}
     assert sizes == {"c0": [2], "c1": [4], "c2": [4]}
     assert kubelet.cpu is not None and kubelet.memory is not None
     assert kubelet.cpu.available.bit_count() == 15 - 6
@@ -57,7 +52,7 @@ def test_the_pod_gets_one_bubble_which_its_shared_containers_divide(
     assert kubelet.memory.tables.free["memory"] == [7 * GI, 8 * GI]
 
 
-def test_a_pod_in_one_piece_keeps_its_bubble_when_it_is_admitted_again(
+def test_a_pod_keeps_its_bubble_when_it_is_admitted_again(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
 ) -> None:
     kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicy="best-effort", topologyManagerScope="pod", **GATE)
@@ -71,7 +66,7 @@ def test_a_pod_in_one_piece_keeps_its_bubble_when_it_is_admitted_again(
     assert kubelet.cpu.available.bit_count() == 15
 
 
-def test_a_sidecar_keeps_its_share_and_init_containers_use_what_is_left(
+def test_a_sidecar_keeps_its_share_and_init_containers_use_the_rest(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
 ) -> None:
     kubelet = _kubelet(machine_of, kubelet_of, **GATE)
@@ -79,9 +74,7 @@ def test_a_sidecar_keeps_its_share_and_init_containers_use_what_is_left(
     assert _counts(kubelet.admit(pod)) == {"i0": 6, "i1": 6, "s0": 2, "c0": 4}
 
 
-def test_nothing_left_for_shared_containers_is_impossible_in_a_hint(
-    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
-) -> None:
+def test_an_empty_shared_pool_fails_the_hint(machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf) -> None:
     admission = _kubelet(machine_of, kubelet_of, **GATE).admit(
         pod_of("p", _exclusive(4), {}, level={"cpu": "4", "memory": "5Gi"})
     )
@@ -106,7 +99,7 @@ def test_nothing_left_for_shared_containers_is_impossible_in_a_hint(
         ),
     ],
 )
-def test_best_effort_refuses_an_empty_pool_by_its_own_name(
+def test_best_effort_refuses_an_empty_shared_pool_with_its_own_reason(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf, level: dict[str, str], message: str
 ) -> None:
     kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicy="best-effort", topologyManagerScope="pod", **GATE)
@@ -116,7 +109,7 @@ def test_best_effort_refuses_an_empty_pool_by_its_own_name(
     assert kubelet.cpu.available.bit_count() == 15
 
 
-def test_devices_are_not_allocated_for_a_pod_in_one_piece(
+def test_devices_are_not_allocated_for_a_pod_with_a_bubble(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
 ) -> None:
     machine = machine_of(4, 4, devices={"x.io/nic": [Device("n0", (0,))]})
@@ -125,10 +118,10 @@ def test_devices_are_not_allocated_for_a_pod_in_one_piece(
     assert kubelet.admit(pod).placements["c0"].devices == {}
 
 
-def test_container_scope_has_no_memory_for_a_shared_container_without_a_hint(
+def test_container_scope_refuses_a_shared_container_without_a_memory_hint(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
 ) -> None:
-    # Its request is empty, so are its hints: nothing is preferred, and the default hint does not exist.
+    # The container's request is empty, and so are its hints: no hint is preferred, and there is no default hint.
     admission = _kubelet(machine_of, kubelet_of, scope="container", **GATE).admit(
         pod_of("p", _exclusive(2), {}, level={"cpu": "4", "memory": "4Gi"})
     )
@@ -138,23 +131,23 @@ def test_container_scope_has_no_memory_for_a_shared_container_without_a_hint(
     )
 
 
-def test_a_shared_init_container_shows_what_the_sidecars_before_it_leave(
+def test_a_shared_init_container_gets_the_rest_of_earlier_sidecars(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
 ) -> None:
-    given = pod_of("p", {}, init=[{}], sidecars=[_exclusive(2)], level={"cpu": "6", "memory": "6Gi"})
-    first, sidecar = given.spec.initContainers or ()
+    pod = pod_of("p", {}, init=[{}], sidecars=[_exclusive(2)], level={"cpu": "6", "memory": "6Gi"})
+    first, sidecar = pod.spec.initContainers or ()
     memory = []
     for containers in ((first, sidecar), (sidecar, first)):
-        spec = msgspec.structs.replace(given.spec, initContainers=containers)
-        admission = _kubelet(machine_of, kubelet_of, **GATE).admit(msgspec.structs.replace(given, spec=spec))
-        memory.append([one.size for one in admission.placements["i0"].memory])
+        spec = msgspec.structs.replace(pod.spec, initContainers=containers)
+        admission = _kubelet(machine_of, kubelet_of, **GATE).admit(msgspec.structs.replace(pod, spec=spec))
+        memory.append([block.size for block in admission.placements["i0"].memory])
     assert memory == [[6 * GI], [4 * GI]]
 
 
 @pytest.mark.parametrize(
     ("level", "resource"), [({"cpu": "2", "memory": "3Gi"}, "cpus"), ({"cpu": "3", "memory": "2Gi"}, "memory")]
 )
-def test_sidecars_that_leave_nothing_to_a_shared_init_container_are_refused(
+def test_sidecars_without_a_rest_for_a_shared_init_container_are_refused(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf, level: dict[str, str], resource: str
 ) -> None:
     kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicy="best-effort", topologyManagerScope="pod", **GATE)
@@ -167,8 +160,8 @@ def test_sidecars_that_leave_nothing_to_a_shared_init_container_are_refused(
     )
 
 
-def test_a_request_of_a_single_unit_makes_a_container_exclusive_and_none_does_not() -> None:
-    # IsContainerEquivalentQOSGuaranteed: cpu and memory are asked for, and equal to their limits.
+def test_a_request_of_a_single_unit_makes_a_container_exclusive_and_0_does_not() -> None:
+    # IsContainerEquivalentQOSGuaranteed: requests of cpu and memory exist and equal the limits.
     def exclusive(requests: dict[str, int], limits: dict[str, int]) -> bool:
         container = pods.ContainerNeeds("c0", "app", requests, limits)
         level = pods.PodLevel({"cpu": 9000, "memory": 9}, {"cpu": 9000, "memory": 9})
@@ -181,30 +174,28 @@ def test_a_request_of_a_single_unit_makes_a_container_exclusive_and_none_does_no
     assert not exclusive({"cpu": 1000, "memory": 1}, {"cpu": 1000})
 
 
-def test_init_containers_take_no_memory_from_those_that_run_after_them(
+def test_init_containers_take_no_memory_from_later_containers(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
 ) -> None:
     kubelet = _kubelet(machine_of, kubelet_of, **GATE)
     pod = pod_of("p", {}, init=[_exclusive(6)], sidecars=[_exclusive(2)], level={"cpu": "6", "memory": "6Gi"})
     placements = kubelet.admit(pod).placements
-    assert {name: [one.size // GI for one in held.memory] for name, held in placements.items()} == {
+    assert {name: [block.size // GI for block in placement.memory] for name, placement in placements.items()} == {
         "i0": [6],
         "s0": [2],
         "c0": [4],
     }
 
 
-def test_a_pod_of_very_little_memory_is_dealt_out_to_the_byte(
-    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
-) -> None:
+def test_very_little_memory_is_divided_to_the_byte(machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf) -> None:
     kubelet = _kubelet(machine_of, kubelet_of, **GATE)
     small = {"cpu": "1", "memory": "1"}
     placements = kubelet.admit(pod_of("p", small, {}, level={"cpu": "2", "memory": "2"})).placements
-    assert [[one.size for one in placements[name].memory] for name in ("c0", "c1")] == [[1], [1]]
+    assert [[block.size for block in placements[name].memory] for name in ("c0", "c1")] == [[1], [1]]
     assert kubelet.admit(pod_of("q", {}, init=[{}], level={"cpu": "2", "memory": "1"})).admitted
 
 
-def test_a_fraction_of_a_byte_in_one_container_fails_the_whole_pod(
+def test_a_fraction_of_a_byte_in_a_container_fails_the_pod(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
 ) -> None:
     fraction = {"cpu": "1", "memory": "1500m"}
@@ -214,7 +205,7 @@ def test_a_fraction_of_a_byte_in_one_container_fails_the_whole_pod(
     assert admission.rejection.error == "[memorymanager] failed to represent quantity as int64"
 
 
-def test_pod_level_resources_are_left_to_nobody_unless_the_gate_is_on() -> None:
+def test_pod_level_resources_are_managed_only_with_the_gate() -> None:
     level = pods.PodLevel({"cpu": 2000, "memory": 2}, {"cpu": 2000, "memory": 2})
     needs = pods.Needs((pods.ContainerNeeds("c0", "app", {}, {}),), {}, "Guaranteed", level)
     assert (view("p", needs).by_pod_level, view("p", needs).cpus) == (False, 0)

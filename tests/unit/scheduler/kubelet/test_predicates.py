@@ -1,19 +1,13 @@
-"""What the sums of requests refuse after the topology manager let a pod pass."""
+"""Refusals by sums of requests, after admission by the topology manager."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from topowise import pods
-from topowise_scheduler.kubelet import Device, Kubelet, KubeletConfiguration, Machine
+from topowise_scheduler.kubelet import Device, Kubelet, KubeletConfiguration
 from topowise_scheduler.kubelet.predicates import shortages
 
-GI = 1 << 30
-MachineOf = Callable[..., Machine]
-KubeletOf = Callable[..., Kubelet]
-PodOf = Callable[..., pods.Pod]
+from .conftest import KubeletOf, MachineOf, PodOf
 
 
 def test_burstable_pods_count_with_their_requests(machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf) -> None:
@@ -41,7 +35,9 @@ def test_overhead_is_part_of_the_request(machine_of: MachineOf, kubelet_of: Kube
     assert kubelet.admit(pod_of("b", {"cpu": "14"}, overhead={"cpu": "1"})).admitted
 
 
-def test_what_stage_four_allocated_is_freed_again(machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf) -> None:
+def test_allocations_of_a_pod_refused_by_a_predicate_are_freed(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
+) -> None:
     kubelet = kubelet_of(machine_of(4, 4), predicates=True)
     kubelet.admit(pod_of("a", {"cpu": "10500m"}))
     assert kubelet.cpu is not None
@@ -50,14 +46,14 @@ def test_what_stage_four_allocated_is_freed_again(machine_of: MachineOf, kubelet
     assert kubelet.cpu.default == before
 
 
-def test_devices_that_turned_unhealthy_do_not_keep_out_a_pod_that_got_some(
+def test_unhealthy_devices_do_not_exclude_a_pod_with_devices(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
 ) -> None:
     machine = machine_of(4, 4, devices={"x.io/nic": [Device("n0", (0,)), Device("n1", (0,))]})
     kubelet = kubelet_of(machine, predicates=True)
     kubelet.admit(pod_of("a", {"x.io/nic": "1"}))
     kubelet.report_devices("x.io/nic", [Device("n0", (0,), healthy=False), Device("n1", (0,))])
-    # One healthy device, two held with this pod: the node counts as having two.
+    # One device is healthy and two are allocated with this pod, so the capacity counts as two.
     assert kubelet.allocatable()["x.io/nic"] == 1
     assert kubelet.admit(pod_of("b", {"x.io/nic": "1"})).admitted
 
@@ -70,21 +66,21 @@ def test_hugepages_must_exist_and_unregistered_devices_need_not(
     assert kubelet.admit(pod_of("p", {"cpu": "1", resource: "4Mi"})).admitted is admitted
 
 
-def test_a_request_of_none_is_enough_even_where_too_much_is_in_use() -> None:
-    # fitsRequest asks only for what is above 0: a node whose capacity has shrunk takes pods that want nothing of it.
+def test_a_request_of_0_fits_even_if_usage_exceeds_capacity() -> None:
+    # fitsRequest checks only requests above 0: a node with reduced capacity admits pods that do not request it.
     assert shortages({"x.io/nic": 0}, {"x.io/nic": 2}, 0, {"pods": 1}, {"x.io/nic": 1}) == []
-    assert [one.reason for one in shortages({"x.io/nic": 1}, {"x.io/nic": 2}, 0, {"pods": 1}, {"x.io/nic": 1})] == [
-        "OutOfx.io/nic"
-    ]
+    assert [
+        shortage.reason for shortage in shortages({"x.io/nic": 1}, {"x.io/nic": 2}, 0, {"pods": 1}, {"x.io/nic": 1})
+    ] == ["OutOfx.io/nic"]
 
 
 def test_a_pod_may_take_the_last_place_and_the_last_amount() -> None:
     assert shortages({"cpu": 1000}, {"cpu": 3000}, 9, {"pods": 10, "cpu": 4000}, {}) == []
     refused = shortages({"cpu": 1001}, {"cpu": 3000}, 10, {"pods": 10, "cpu": 4000}, {})
-    assert [one.resource for one in refused] == ["pods", "cpu"]
+    assert [shortage.resource for shortage in refused] == ["pods", "cpu"]
 
 
-def test_where_only_a_part_of_allocatable_is_known_the_rest_is_not_checked(
+def test_resources_without_known_allocatable_are_not_checked(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
 ) -> None:
     machine = machine_of(4, devices={"x.io/nic": [Device("n0", (0,))]})
@@ -95,7 +91,7 @@ def test_where_only_a_part_of_allocatable_is_known_the_rest_is_not_checked(
     assert known.admit(pod_of("c", {"x.io/nic": "1"})).admitted
 
 
-def test_a_kubelet_checks_the_sums_unless_told_otherwise(machine_of: MachineOf, pod_of: PodOf) -> None:
+def test_a_kubelet_checks_the_sums_by_default(machine_of: MachineOf, pod_of: PodOf) -> None:
     config = KubeletConfiguration(maxPods=0)
     assert Kubelet(machine_of(4), config).admit(pod_of("p", {})).reason == "OutOfpods"
     assert Kubelet(machine_of(4), config, predicates=False).admit(pod_of("p", {})).admitted

@@ -1,7 +1,7 @@
-"""The model decides as recorded kubelet code did: decision and state of each event of 250 scenarios that come with the
-tests, and of all 2,500 where they are.
+"""The model's decision and state equal the recorded kubelet code's, for each event of 250 scenarios beside the tests.
 
-Left out is only what is random in the kubelet: which of several missing devices or scalars is named first.
+All 2,500 scenarios are compared where the recording exists. The comparison omits random values only: the kubelet names
+a random resource among several missing devices or scalars.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def recorded() -> list[bytes]:
         return lines.read().splitlines()
 
 
-def test_every_decision_and_every_state_is_the_recorded_one() -> None:
+def test_every_decision_and_every_state_equals_the_recording() -> None:
     lines = lzma.decompress(EXCERPT.read_bytes()).splitlines()
     assert len(lines) == 250
     assert next((problem for line in lines for problem in _differences(line)), None) is None
@@ -60,7 +60,7 @@ def _differences(line: bytes) -> Iterator[str]:
         yield f"{scenario.id}: reserved CPUs are not {reserved}"
     if _state(kubelet) != want["initial"]:
         yield f"{scenario.id}: the initial state differs"
-    allocatable = {name: quantity.for_resource(name, given) for name, given in want["nodeAllocatable"].items()}
+    allocatable = {name: quantity.for_resource(name, text) for name, text in want["nodeAllocatable"].items()}
     if kubelet.allocatable() != allocatable:
         yield f"{scenario.id}: allocatable is {kubelet.allocatable()}, recorded {allocatable}"
     for number, (event, expected) in enumerate(zip(scenario.events, want["events"], strict=True)):
@@ -73,14 +73,14 @@ def _differences(line: bytes) -> Iterator[str]:
 
 
 def _comparable(event: dict[str, Any]) -> dict[str, Any]:
-    found = {key: value for key, value in event.items() if key != "resource"}
-    if "allReasons" in found:
-        found["allReasons"] = sorted(found["allReasons"])
-        if len(found["allReasons"]) > 1:
-            del found["reason"], found["message"]
-    if "requested number of devices" in found.get("message", ""):
-        del found["message"], found["rejected"]["error"]
-    return found
+    fields = {key: value for key, value in event.items() if key != "resource"}
+    if "allReasons" in fields:
+        fields["allReasons"] = sorted(fields["allReasons"])
+        if len(fields["allReasons"]) > 1:
+            del fields["reason"], fields["message"]
+    if "requested number of devices" in fields.get("message", ""):
+        del fields["message"], fields["rejected"]["error"]
+    return fields
 
 
 def _spelled(bits: int) -> str:

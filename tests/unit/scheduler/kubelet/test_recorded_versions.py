@@ -1,7 +1,7 @@
-"""Kubelets of every version decide as recorded, and the records notice every mistake in the table of versions.
+"""Kubelets of every version decide as recorded, and the records detect every mistake in the table of versions.
 
-A sample of each version's decisions comes with the tests, picked by hack/pick-decisions; tests/e2e compares all.
-1.37 and 1.38 were not run: their decisions are those of 1.36.2's code with the changes that were read.
+The tests include a sample of each version's decisions, picked by hack/pick-decisions; tests/e2e compares all.
+Kubelets 1.37 and 1.38 were not run: their decisions come from the code of 1.36.2 with the later source changes.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from topowise_scheduler.kubelet.policy_options import stages
 SAMPLE = Path(__file__).parent / "recorded" / "versions.jsonl.xz"
 MINORS = [row.minor for row in ROWS]
 
-# What cannot be seen in a version without the option or gate that it is about, or where no option lacks its gate.
+# Versions in which a mistake is visible; the remaining versions lack the option or gate of the change.
 REACHABLE = {
     "pod_level_pods_are_not_aligned": range(32, 39),
     "uncore_rounds_cores_up": range(32, 39),
     "spread_goes_core_by_core": range(31, 39),
     "topology_option_errors_are_lower_case": range(28, 35),
 }
-# Gates that no admission depends on, and locks that no recorded scenario tries: read in kube_features.go alone.
+# Gates without effect on admission, and locks that no recorded scenario tries; verified in kube_features.go only.
 READ_ONLY_GATES = re.compile(
     r"InPlacePod\w+|ResourceHealthStatus|DRAExtendedResource|KubeletPodResources\w+|PodsAPI|DisableCPUQuotaWith\w+"
 )
@@ -43,10 +43,10 @@ READ_ONLY_LOCKS = {
 
 
 def _by_minor(path: Path) -> dict[int, list[Decision]]:
-    found: dict[int, list[Decision]] = defaultdict(list)
+    decisions: dict[int, list[Decision]] = defaultdict(list)
     for decision in recordings.read(path):
-        found[version_of(decision.version).minor].append(decision)
-    return found
+        decisions[version_of(decision.version).minor].append(decision)
+    return decisions
 
 
 @pytest.fixture(scope="module")
@@ -61,22 +61,24 @@ def test_a_version_decides_as_recorded(sample: dict[int, list[Decision]], minor:
 
 
 @pytest.mark.parametrize("minor", MINORS)
-def test_a_mistake_in_a_row_is_noticed(sample: dict[int, list[Decision]], minor: int) -> None:
+def test_a_mistake_in_a_row_is_detected(sample: dict[int, list[Decision]], minor: int) -> None:
     planted = list(recordings.mistakes(minor))
     assert len(planted) >= len(CHANGES)
-    # Nobody recorded 1.36.2 with its option gates off; 1.37 was, and is 1.36.2's code there.
+    # No recording has 1.36.2 with its option gates off; the recording of 1.37 does, and has the same code there.
     decisions = [*sample[minor], *(sample[37] if minor == 36 else ())]
-    right = [one for one in decisions if not recordings.difference(one, version_of(f"1.{minor}"))]
+    right = [decision for decision in decisions if not recordings.difference(decision, version_of(f"1.{minor}"))]
     to_notice = [mistake for mistake in planted if not _is_only_read(mistake, minor)]
     assert [
-        mistake.what for mistake in to_notice if not any(recordings.difference(one, mistake.version) for one in right)
+        mistake.what
+        for mistake in to_notice
+        if not any(recordings.difference(decision, mistake.version) for decision in right)
     ] == []
 
 
 def _is_only_read(mistake: Mistake, minor: int) -> bool:
     name = mistake.what.split()[0]
     if mistake.what in ("PodLevelResourceManagers alpha", "PodLevelResourceManagers beta-off"):
-        # Off in both; AllAlpha and AllBeta, which switch the one on and not the other, were not recorded.
+        # The gate is off in both versions. AllAlpha and AllBeta, which distinguish the versions, were not recorded.
         return minor >= 36
     if name in READ_ONLY_GATES_AND_LOCKS:
         return READ_ONLY_GATES.fullmatch(name) is not None or _is_on_in_both(mistake, minor)
@@ -84,7 +86,7 @@ def _is_only_read(mistake: Mistake, minor: int) -> bool:
 
 
 def _is_on_in_both(mistake: Mistake, minor: int) -> bool:
-    """Whether the mistake changes no more than that a gate may be switched off."""
+    """Whether the mistake changes only the permission to disable a gate."""
     name = mistake.what.split()[0]
     lives = (dict(mistake.version.gates)[name], feature_gates.lives(minor)[name])
     return set(lives) <= {"beta", "stable", "locked"}
@@ -93,11 +95,11 @@ def _is_on_in_both(mistake: Mistake, minor: int) -> bool:
 READ_ONLY_GATES_AND_LOCKS = {name for name in feature_gates.GATES if READ_ONLY_GATES.fullmatch(name)} | READ_ONLY_LOCKS
 
 
-def test_the_options_of_1_37_and_1_38_are_those_of_the_code_that_was_run() -> None:
+def test_options_of_1_37_and_1_38_equal_the_options_of_1_36() -> None:
     assert stages(36) == stages(37) == stages(38)
     ran, now = feature_gates.lives(36), feature_gates.lives(37)
     assert now == feature_gates.lives(38)
-    # Stages that were read; what is on is the same, but for a gate that no admission depends on.
+    # Stages differ in the source, but enabled gates are equal except for a gate without effect on admission.
     assert {name for name in now if now[name] != ran[name]} == {
         "PodLevelResourceManagers",
         "DRAExtendedResource",

@@ -1,4 +1,4 @@
-"""`topowise-scheduler replay`: one result for each scenario, and one line on stderr for each that cannot be read."""
+"""`topowise-scheduler replay` prints a result for each scenario, and an error line for each unreadable scenario."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ PLACED = {"kind": "app", "hint": {"numa": [0], "preferred": True}, "cpus": "1,3"
 
 
 def _lines(*objects: Any) -> list[bytes]:
-    return [json.dumps(one).encode() for one in objects]
+    return [json.dumps(document).encode() for document in objects]
 
 
 @pytest.mark.parametrize("line", _lines(SCENARIO, {"result": {"events": "ignored"}, "scenario": SCENARIO}))
@@ -69,7 +69,7 @@ def test_a_scenario_is_replayed_alone_or_wrapped(line: bytes) -> None:
     }
 
 
-def test_a_kubelet_that_does_not_start_says_why() -> None:
+def test_a_kubelet_that_does_not_start_has_its_error() -> None:
     config = SCENARIO["config"] | {"cpuManagerPolicyOptions": {"fast": "true"}}
     assert list(replay(_lines(SCENARIO | {"config": config}))) == [
         {
@@ -88,12 +88,12 @@ def _replayed(**changed: Any) -> dict[str, Any]:
 def test_a_scenario_names_the_kubelet_that_decides() -> None:
     devices = [{"resource": "x.io/gpu", "devices": [{"id": "g0", "numa": [0]}]}]
     cores = [{"socket": 1, "threads": [4, 6]}, {"socket": 1, "threads": [5, 7]}]
-    other = {"id": 1, "memory": 1 << 33, "distances": [21, 10], "cores": cores}
+    second = {"id": 1, "memory": 1 << 33, "distances": [21, 10], "cores": cores}
     first = SCENARIO["machine"]["numa"][0] | {"distances": [10, 21], "hugepages": {}}
     limits = {"cpu": "6", "memory": "1Gi", "x.io/gpu": "1"}
     pod = {"metadata": {"uid": "p"}, "spec": {"containers": [{"name": "c0", "resources": {"limits": limits}}]}}
     scenario = {
-        "machine": {"numa": [first, other], "devices": devices},
+        "machine": {"numa": [first, second], "devices": devices},
         "config": SCENARIO["config"] | {"topologyManagerPolicy": "best-effort"},
         "events": [{"op": "admit", "uid": "p", "pod": pod}],
     }
@@ -107,7 +107,7 @@ def test_a_scenario_names_the_kubelet_that_decides() -> None:
     assert hints == {None: [0], "v1.35.6": [0, 1], "v1.36.2": [0], "v1.35.6+7cf4c05": [0]}
 
 
-def test_a_version_that_is_not_proven_is_remarked() -> None:
+def test_an_unproven_version_has_a_remark() -> None:
     assert _replayed(kubeletVersion="v1.99.0")["kubelet"] == {
         "version": "1.38",
         "certainty": "assumed",
@@ -115,7 +115,7 @@ def test_a_version_that_is_not_proven_is_remarked() -> None:
     }
 
 
-def test_gates_of_options_count_as_on_unless_defaults_are_asked_for() -> None:
+def test_gates_of_options_count_as_on_unless_defaults_are_requested() -> None:
     changed = {"config": SCENARIO["config"] | {"cpuManagerPolicyOptions": {"align-by-socket": "true"}}}
     assert "configError" not in _replayed(**changed)
     assert "configError" not in _replayed(**changed, kubeletVersion="v1.33.0")
@@ -123,7 +123,7 @@ def test_gates_of_options_count_as_on_unless_defaults_are_asked_for() -> None:
     assert refused["configError"].endswith('Alpha-level Options not enabled, but option "align-by-socket" provided')
 
 
-def test_a_draft_is_named_and_no_released_kubelet_has_it() -> None:
+def test_a_draft_is_listed_and_no_released_kubelet_has_it() -> None:
     options = {"topologyManagerPolicyOptions": {"prefer-most-allocated-numa-node": "true"}}
     changed = {"config": SCENARIO["config"] | options}
     assert _replayed(**changed)["drafts"] == ["prefer-most-allocated-numa-node"]
@@ -162,7 +162,7 @@ def test_a_kubelet_that_never_answers_ends_the_scenario() -> None:
         (json.dumps(SCENARIO | {"kubeletVersion": 1.33}).encode(), "kubeletVersion"),
     ],
 )
-def test_a_malformed_line_is_named_and_the_next_one_replayed(
+def test_a_malformed_line_is_an_error_and_the_next_line_is_replayed(
     broken: bytes, named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good = json.dumps(SCENARIO).encode()
@@ -174,26 +174,26 @@ def test_a_malformed_line_is_named_and_the_next_one_replayed(
 
 
 @pytest.mark.parametrize("compress", [False, True])
-def test_a_file_is_read_whether_it_is_compressed_or_not(
+def test_compressed_and_plain_files_are_read(
     tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], compress: bool
 ) -> None:
     data = b"\n".join(_lines(SCENARIO, SCENARIO | {"id": 2})) + b"\n"
     file = tmp_path / "scenarios"
     file.write_bytes(gzip.compress(data) if compress else data)
-    told: list[str] = []
-    assert main_replay(str(file), told.append) == 0
+    progress: list[str] = []
+    assert main_replay(str(file), progress.append) == 0
     assert [json.loads(line)["id"] for line in capfdbinary.readouterr().out.splitlines()] == ["one", 2]
-    assert [one.partition(",")[0] for one in told] == ["1 scenarios done", "2 scenarios done"]
-    assert told[-1].endswith(f", 100 % of {file}")
+    assert [line.partition(",")[0] for line in progress] == ["1 scenarios done", "2 scenarios done"]
+    assert progress[-1].endswith(f", 100 % of {file}")
 
 
-def test_a_file_that_is_not_there_is_one_line_and_status_1(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_file_is_a_single_line_and_status_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert main_replay("no-such-file") == 1
     assert capsys.readouterr().err.startswith("error: no-such-file: ")
 
 
 @pytest.mark.parametrize("data", [b"", b"\n", b"hello\n{}\n", gzip.compress(b"{}" * 9, mtime=0)[:-9]])
-def test_where_nothing_can_be_read_the_status_is_1(
+def test_a_file_without_readable_lines_is_status_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], data: bytes
 ) -> None:
     file = tmp_path / "scenarios"
@@ -210,7 +210,7 @@ def test_scenarios_are_read_from_stdin(compress: bool) -> None:
     assert json.loads(ran.stdout)["id"] == "one"
 
 
-def test_the_services_configuration_is_checked_without_running_anything(
+def test_the_configuration_of_the_service_is_checked_without_a_start(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "config.yaml"

@@ -1,24 +1,21 @@
-"""State files that a kubelet would not start on again, before it has to (validateState of CPU and memory manager)."""
+"""State files that would prevent a kubelet restart (validateState of the CPU and memory managers)."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 import pytest
 
 from state_problems import cpu_state_problem, memory_state_problem
-from topowise import cpuset, pods
+from topowise import cpuset
 from topowise.start_check import cpu_problem, memory_problem
 from topowise_scheduler.kubelet import Kubelet, KubeletConfiguration, Machine, MemoryReservation, NumaNode
 from topowise_scheduler.kubelet.masks import members
 
-GI = 1 << 30
-MachineOf = Callable[..., Machine]
-KubeletOf = Callable[..., Kubelet]
-PodOf = Callable[..., pods.Pod]
+from .conftest import GI, KubeletOf, MachineOf, PodOf
 
 
 def _spelled(cpus: int) -> str:
@@ -26,7 +23,7 @@ def _spelled(cpus: int) -> str:
 
 
 def _cpu_state(kubelet: Kubelet) -> bytes:
-    """What the kubelet writes (CPUManagerCheckpointV2)."""
+    """The kubelet's state file (CPUManagerCheckpointV2)."""
     assert kubelet.cpu is not None
     entries = {
         uid: {name: _spelled(cpus) for name, cpus in containers.items()}
@@ -37,7 +34,7 @@ def _cpu_state(kubelet: Kubelet) -> bytes:
 
 
 def _memory_state(kubelet: Kubelet) -> bytes:
-    """What the kubelet writes (MemoryManagerCheckpoint)."""
+    """The kubelet's state file (MemoryManagerCheckpoint)."""
     assert kubelet.memory is not None
     tables, policy = kubelet.memory.tables, kubelet.memory.policy
     machine_state = {
@@ -59,7 +56,9 @@ def _memory_state(kubelet: Kubelet) -> bytes:
     }
     entries = {
         uid: {
-            name: [{"numaAffinity": kubelet.ids(one.mask), "type": one.type, "size": one.size} for one in blocks]
+            name: [
+                {"numaAffinity": kubelet.ids(block.mask), "type": block.type, "size": block.size} for block in blocks
+            ]
             for name, blocks in containers.items()
         }
         for uid, containers in kubelet.memory.allocations.items()
@@ -70,7 +69,7 @@ def _memory_state(kubelet: Kubelet) -> bytes:
 
 @pytest.fixture
 def busy(machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf) -> Kubelet:
-    """Two nodes of four cores and 8 GiB, with pods on each and one on both, and an init container that is done."""
+    """Two NUMA nodes of four cores and 8 GiB, a pod on both nodes, a shared pod, and a finished init container."""
     machine = machine_of(4, 4, hugepages=[{2048: 512}, {2048: 512}])
     kubelet = kubelet_of(machine, topologyManagerPolicy="best-effort")
     assert kubelet.admit(pod_of("wide", {"cpu": "9", "memory": "10Gi", "hugepages-2Mi": "4Mi"})).admitted
@@ -80,7 +79,7 @@ def busy(machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf) -> Kubelet
     return kubelet
 
 
-def test_a_kubelet_starts_again_on_what_it_wrote(busy: Kubelet) -> None:
+def test_a_kubelet_restarts_with_its_own_state_files(busy: Kubelet) -> None:
     assert cpu_state_problem(busy, _cpu_state(busy)) is None
     assert memory_state_problem(busy, _memory_state(busy)) is None
 
@@ -113,7 +112,9 @@ def _changed(busy: Kubelet, machine_of: MachineOf, kubelet_of: KubeletOf, **fiel
     return kubelet_of(machine, topologyManagerPolicy="best-effort", **fields)
 
 
-def test_cpus_that_are_reserved_since_are_in_use(busy: Kubelet, machine_of: MachineOf, kubelet_of: KubeletOf) -> None:
+def test_newly_reserved_but_allocated_cpus_are_reported(
+    busy: Kubelet, machine_of: MachineOf, kubelet_of: KubeletOf
+) -> None:
     after = _changed(busy, machine_of, kubelet_of, reservedSystemCPUs="0,1", systemReserved={"memory": "1Gi"})
     problem = cpu_state_problem(after, _cpu_state(busy))
     assert problem is not None
@@ -121,9 +122,7 @@ def test_cpus_that_are_reserved_since_are_in_use(busy: Kubelet, machine_of: Mach
     assert problem.detail == "1 is held by a container"
 
 
-def test_strict_reservation_is_not_switched_on_in_passing(
-    busy: Kubelet, machine_of: MachineOf, kubelet_of: KubeletOf
-) -> None:
+def test_strict_reservation_needs_new_state_files(busy: Kubelet, machine_of: MachineOf, kubelet_of: KubeletOf) -> None:
     after = _changed(busy, machine_of, kubelet_of, cpuManagerPolicyOptions={"strict-cpu-reservation": "true"})
     problem = cpu_state_problem(after, _cpu_state(busy))
     assert problem is not None
@@ -131,7 +130,7 @@ def test_strict_reservation_is_not_switched_on_in_passing(
 
 
 @pytest.mark.parametrize(("cores", "detail"), [((4, 3), "14-15 went"), ((4, 5), "16-17 came")])
-def test_cpus_that_came_or_went_are_named(
+def test_added_and_removed_cpus_are_named(
     machine_of: MachineOf, kubelet_of: KubeletOf, cores: tuple[int, int], detail: str
 ) -> None:
     before, after = (kubelet_of(machine_of(sum(count), threads=2)) for count in ((4, 4), cores))
@@ -162,7 +161,7 @@ def test_checkpoints_of_every_form_are_read(fields: Mapping[str, Any], error: st
         "podEntries": fields.get("pods"),
     }
     if as_data:
-        # Since V4 this text counts; what stands beside it is for older kubelets.
+        # Since V4, kubelets read `data`; the remaining fields are for older kubelets.
         state = {"policyName": "none", "defaultCpuSet": "", "data": json.dumps(state), "dataChecksum": 1}
     text = json.dumps(state).encode()
     problem = cpu_problem(text, policy="static", cpus=frozenset(range(8)), reserved=frozenset({0}))
@@ -170,15 +169,15 @@ def test_checkpoints_of_every_form_are_read(fields: Mapping[str, Any], error: st
 
 
 def _with(state: bytes, path: tuple[str, ...], value: Any) -> bytes:
-    found = json.loads(state)
-    inner = found
+    document = json.loads(state)
+    inner = document
     for step in path[:-1]:
         inner = inner[step]
     inner[path[-1]] = value
-    return json.dumps(found).encode()
+    return json.dumps(document).encode()
 
 
-def test_memory_that_drifted_over_a_reboot_is_told(busy: Kubelet) -> None:
+def test_memory_that_differs_after_a_reboot_is_reported(busy: Kubelet) -> None:
     stored = json.loads(_memory_state(busy))["machineState"]["1"]["memoryMap"]["memory"]["total"]
     text = _with(_memory_state(busy), ("machineState", "1", "memoryMap", "memory", "total"), stored + 4096)
     problem = memory_state_problem(busy, text)
@@ -199,13 +198,13 @@ def test_memory_that_drifted_over_a_reboot_is_told(busy: Kubelet) -> None:
         (("entries", "wide", "c0"), [], "node 0: 5 assignments, 3 in its entries"),
     ],
 )
-def test_a_state_that_contradicts_itself_is_told(busy: Kubelet, path: tuple[str, ...], value: Any, detail: str) -> None:
+def test_a_contradictory_state_is_reported(busy: Kubelet, path: tuple[str, ...], value: Any, detail: str) -> None:
     problem = memory_state_problem(busy, _with(_memory_state(busy), path, value))
     assert problem is not None
     assert problem.detail.startswith(detail)
 
 
-def test_reserved_memory_that_was_moved_is_told(busy: Kubelet, machine_of: MachineOf, kubelet_of: KubeletOf) -> None:
+def test_moved_reserved_memory_is_reported(busy: Kubelet, machine_of: MachineOf, kubelet_of: KubeletOf) -> None:
     after = _changed(busy, machine_of, kubelet_of, reservedMemory=(MemoryReservation(1, {"memory": "1Gi"}),))
     problem = memory_state_problem(after, _memory_state(busy))
     assert problem is not None
@@ -225,7 +224,7 @@ def test_reserved_memory_that_was_moved_is_told(busy: Kubelet, machine_of: Machi
         ),
     ],
 )
-def test_a_block_where_nothing_is_any_more_is_refused(busy: Kubelet, entries: list[Any], error: str) -> None:
+def test_a_block_of_absent_memory_is_refused(busy: Kubelet, entries: list[Any], error: str) -> None:
     problem = memory_state_problem(busy, _with(_memory_state(busy), ("entries", "wide", "c0"), entries))
     assert problem is not None
     assert problem.error == f"[memorymanager] (pod: wide, container: c0) {error}"
@@ -251,7 +250,7 @@ def test_assignments_need_a_machine() -> None:
     assert problem.error == "[memorymanager] machine state can not be empty when it has memory assignments"
 
 
-def test_nodes_that_the_model_leaves_out_are_in_the_file_all_the_same(machine_of: MachineOf) -> None:
+def test_nodes_that_the_model_omits_may_be_in_the_file(machine_of: MachineOf) -> None:
     bare = tuple(NumaNode(number, 0) for number in range(1, 34))
     machine = Machine(numa=(*machine_of(4).numa, *bare))
     options = {"max-allowable-numa-nodes": "64"}

@@ -1,21 +1,15 @@
-"""A kubelet forgets what it must: removed and refused pods, and whatever happens on a fork."""
+"""Removed pods, refused pods and changes of a fork leave no trace in a kubelet model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from topowise import pods
-from topowise_scheduler.kubelet import Device, Kubelet, Machine, MemoryBlock, Placement
+from topowise_scheduler.kubelet import Device, Kubelet, MemoryBlock, Placement
 
-GI = 1 << 30
-MachineOf = Callable[..., Machine]
-KubeletOf = Callable[..., Kubelet]
-PodOf = Callable[..., pods.Pod]
-StateOf = Callable[[Kubelet], dict[str, Any]]
+from .conftest import GI, KubeletOf, MachineOf, PodOf, StateOf
 
 _container = st.fixed_dictionaries(
     {"cpu": st.sampled_from(("1", "2", "3", "5", "500m")), "memory": st.sampled_from(("1Gi", "3Gi", "9Gi"))},
@@ -48,16 +42,11 @@ def _node(machine_of: MachineOf, kubelet_of: KubeletOf, policies: dict[str, str]
 @given(_pods, _policies)
 @_slow_fixtures
 def test_removing_the_only_pods_restores_the_empty_node(
-    machine_of: MachineOf,
-    kubelet_of: KubeletOf,
-    pod_of: PodOf,
-    state_of: StateOf,
-    wanted: Any,
-    policies: dict[str, str],
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf, state_of: StateOf, drawn: Any, policies: dict[str, str]
 ) -> None:
     kubelet = _node(machine_of, kubelet_of, policies)
     empty = state_of(kubelet)
-    for apps, init, sidecars in wanted:
+    for apps, init, sidecars in drawn:
         kubelet.admit(pod_of("p", *apps, init=init, sidecars=sidecars))
         kubelet.remove("p")
         assert state_of(kubelet) == empty
@@ -66,44 +55,34 @@ def test_removing_the_only_pods_restores_the_empty_node(
 @given(_pods, _policies)
 @_slow_fixtures
 def test_an_emptied_copy_is_the_empty_node(
-    machine_of: MachineOf,
-    kubelet_of: KubeletOf,
-    pod_of: PodOf,
-    state_of: StateOf,
-    wanted: Any,
-    policies: dict[str, str],
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf, state_of: StateOf, drawn: Any, policies: dict[str, str]
 ) -> None:
     kubelet = _node(machine_of, kubelet_of, policies)
     empty, capacity = state_of(kubelet), dict(kubelet.capacity)
-    for number, (apps, init, sidecars) in enumerate(wanted):
+    for number, (apps, init, sidecars) in enumerate(drawn):
         kubelet.admit(pod_of(f"p{number}", *apps, init=init, sidecars=sidecars))
-    held, requested = state_of(kubelet), dict(kubelet.requested)
+    state, requested = state_of(kubelet), dict(kubelet.requested)
     emptied = kubelet.emptied()
     assert state_of(emptied) == empty
     assert not any(emptied.requested.values())
     assert emptied.capacity is kubelet.capacity
     assert kubelet.capacity == capacity
-    assert (state_of(kubelet), kubelet.requested) == (held, requested)
+    assert (state_of(kubelet), kubelet.requested) == (state, requested)
 
 
 @given(_pods, _policies)
 @_slow_fixtures
 def test_a_refused_pod_leaves_no_trace(
-    machine_of: MachineOf,
-    kubelet_of: KubeletOf,
-    pod_of: PodOf,
-    state_of: StateOf,
-    wanted: Any,
-    policies: dict[str, str],
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf, state_of: StateOf, drawn: Any, policies: dict[str, str]
 ) -> None:
     kubelet = _node(machine_of, kubelet_of, policies)
-    for number, (apps, init, sidecars) in enumerate(wanted):
+    for number, (apps, init, sidecars) in enumerate(drawn):
         before = state_of(kubelet)
         if kubelet.admit(pod_of(f"p{number}", *apps, init=init, sidecars=sidecars)).admitted:
             continue
         after = state_of(kubelet)
-        # Inside a group of nodes the kubelet itself may free on another node than it took from: only the sum is kept,
-        # and with it who holds what.
+        # Within a group of nodes, the kubelet may free memory on a node other than the allocated node; only sums are
+        # restored, and the allocations.
         for state in (before, after):
             del state["cells"]
             state["memory"] = {name: sum(free) for name, free in state["memory"].items()}
@@ -112,16 +91,11 @@ def test_a_refused_pod_leaves_no_trace(
 
 @given(_pods, _policies)
 @_slow_fixtures
-def test_a_fork_decides_the_same_and_changes_nothing_here(
-    machine_of: MachineOf,
-    kubelet_of: KubeletOf,
-    pod_of: PodOf,
-    state_of: StateOf,
-    wanted: Any,
-    policies: dict[str, str],
+def test_a_fork_decides_the_same_and_does_not_change_its_origin(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf, state_of: StateOf, drawn: Any, policies: dict[str, str]
 ) -> None:
     kubelet = _node(machine_of, kubelet_of, policies)
-    for number, (apps, init, sidecars) in enumerate(wanted):
+    for number, (apps, init, sidecars) in enumerate(drawn):
         before = state_of(kubelet)
         pod = pod_of(f"p{number}", *apps, init=init, sidecars=sidecars)
         trial = kubelet.fork()
@@ -133,24 +107,24 @@ def test_a_fork_decides_the_same_and_changes_nothing_here(
         assert kubelet.admit(pod) == tried
 
 
-def test_a_pod_that_is_tried_again_reuses_nothing_of_its_first_try(
+def test_a_second_admission_reuses_nothing_of_the_first(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
 ) -> None:
     kubelet = _node(machine_of, kubelet_of, {"topologyManagerPolicy": "single-numa-node"})
     init = {"cpu": "5", "memory": "1Gi", "x.io/nic": "2"}
     assert not kubelet.admit(pod_of("p", {"cpu": "8", "memory": "1Gi"}, init=[init])).admitted
-    # Now node 0 is full; leftovers of the init container there would keep the pod from node 1.
+    # Now node 0 is full; reusable resources of the init container there would exclude the pod from node 1.
     assert kubelet.admit(pod_of("other", {"cpu": "7", "memory": "1Gi", "x.io/nic": "3"})).admitted
     placed = kubelet.admit(pod_of("p", {"cpu": "8", "memory": "1Gi", "x.io/nic": "2"}))
     assert placed.placements["c0"].numa == (1,)
 
 
-def test_what_a_node_reports_is_booked_and_given_back(
+def test_reported_allocations_are_booked_and_released(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf, state_of: StateOf
 ) -> None:
     kubelet = _node(machine_of, kubelet_of, {"topologyManagerPolicy": "single-numa-node"})
     empty = state_of(kubelet)
-    held = Placement(
+    placement = Placement(
         kind="app",
         numa=(0,),
         preferred=True,
@@ -158,14 +132,14 @@ def test_what_a_node_reports_is_booked_and_given_back(
         memory=(MemoryBlock("memory", (0,), 2 * GI),),
         devices={"x.io/nic": ("n0", "gone")},
     )
-    kubelet.hold("known", {"cpu": 3000, "memory": 2 * GI}, {"c0": held})
+    kubelet.hold("known", {"cpu": 3000, "memory": 2 * GI}, {"c0": placement})
     assert kubelet.cpu is not None and kubelet.memory is not None
     assert kubelet.cpu.available & 0b1110 == 0
     assert kubelet.memory.tables.free["memory"] == [4 * GI, 7 * GI]
     table = kubelet.devices.tables["x.io/nic"]
     assert table.names(kubelet.devices.free("x.io/nic")) == ("n1", "n2", "n3", "n4")
     assert kubelet.placements("known")["c0"].devices == {"x.io/nic": ("gone", "n0")}
-    # Reported again, it replaces what was known before.
+    # A second report replaces the allocation of the first report.
     kubelet.hold("known", {"cpu": 1000}, {})
     assert kubelet.cpu.available & 0b1110 == 0b1110
     assert kubelet.memory.tables.free["memory"] == [6 * GI, 7 * GI]
@@ -176,7 +150,7 @@ def test_what_a_node_reports_is_booked_and_given_back(
     assert table.names(kubelet.devices.free("x.io/nic")) == ("n0", "n1", "n2", "n3", "n4")
 
 
-def test_unknown_pods_are_no_news(machine_of: MachineOf, kubelet_of: KubeletOf) -> None:
+def test_unknown_pods_change_nothing(machine_of: MachineOf, kubelet_of: KubeletOf) -> None:
     kubelet = kubelet_of(machine_of(4, 4))
     assert not kubelet.start("nobody")
     assert not kubelet.remove("nobody")

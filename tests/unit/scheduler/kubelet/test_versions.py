@@ -1,8 +1,7 @@
-"""Version strings of nodes, and what a kubelet of each version starts with."""
+"""Version strings of nodes, and configurations with which a kubelet of each version starts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,8 +15,7 @@ from topowise_scheduler.kubelet.hints import NEVER_ENDS
 from topowise_scheduler.kubelet.policy_options import OPTIONS
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED, behaviour_of
 
-MachineOf = Callable[..., Machine]
-PodOf = Callable[..., pods.Pod]
+from .conftest import MachineOf, PodOf
 
 
 @pytest.mark.parametrize(
@@ -38,13 +36,13 @@ PodOf = Callable[..., pods.Pod]
         (" v1.28.0\n", "1.28"),
     ],
 )
-def test_a_version_is_read_as_nodes_tell_it(text: str, name: str) -> None:
+def test_versions_of_nodes_are_parsed(text: str, name: str) -> None:
     version = version_of(text)
     assert (version.name, version.certainty, version.remark) == (name, "recorded", "")
 
 
 @pytest.mark.parametrize("minor", [37, 38])
-def test_what_was_not_run_says_so(minor: int) -> None:
+def test_a_reconstructed_version_has_a_remark(minor: int) -> None:
     version = version_of(f"v1.{minor}.0")
     assert version.certainty == "reconstructed"
     assert version.remark == (
@@ -68,7 +66,7 @@ def test_what_was_not_run_says_so(minor: int) -> None:
         ),
     ],
 )
-def test_what_is_not_proven_is_judged_as_the_nearest_and_says_so(text: str, minor: int, remark: str) -> None:
+def test_an_unproven_version_counts_as_the_nearest_with_a_remark(text: str, minor: int, remark: str) -> None:
     version = version_of(text)
     assert (version.minor, version.certainty, version.remark) == (minor, "assumed", remark)
     assert version.behaviour == behaviour_of(minor)
@@ -81,7 +79,7 @@ def test_what_is_not_proven_is_judged_as_the_nearest_and_says_so(text: str, mino
         "v1.99999.0", "-1.33", "v1.33.5\x00", "v1.٣٣.0", "1.33.5+" + "7" * 300,
     ],
 )  # fmt: skip
-def test_what_is_no_version_is_judged_as_the_newest_that_was_run(text: str) -> None:
+def test_an_invalid_version_counts_as_the_newest_recorded_version(text: str) -> None:
     version = version_of(text)
     assert (version.minor, version.certainty) == (36, "assumed")
     assert version.behaviour == NEWEST_RECORDED.behaviour
@@ -89,7 +87,7 @@ def test_what_is_no_version_is_judged_as_the_newest_that_was_run(text: str) -> N
     assert len(version.remark) < 200
 
 
-def test_a_newer_kubelet_has_all_changes_of_an_older_one() -> None:
+def test_a_newer_kubelet_has_all_changes_of_older_kubelets() -> None:
     assert behaviour_of(27) == Behaviour()
     assert behaviour_of(38) == Behaviour(**dict.fromkeys(CHANGES, True))
     named = [name for row in ROWS for name in row.changes]
@@ -106,13 +104,13 @@ def test_every_entry_of_the_tables_has_its_source() -> None:
     assert all(list(gate.lives) == sorted(gate.lives) for gate in GATES.values())
 
 
-def test_openshift_has_changes_of_its_own() -> None:
+def test_openshift_has_its_own_changes() -> None:
     hints, rounding = "device_hints_are_near_devices", "uncore_rounds_cores_up"
     assert [getattr(version_of(text).behaviour, hints) for text in ("v1.35.3", "v1.35.3+7cf4c05")] == [False, True]
     assert version_of("v1.35.3+7cf4c05").behaviour == version_of("v1.36.2").behaviour
     assert [getattr(version_of(text).behaviour, rounding) for text in ("v1.33.3", "v1.33.3+7cf4c05")] == [False, True]
     options = [dict(version_of(text).options) for text in ("v1.31.3", "v1.31.3+7cf4c05")]
-    assert [found.get("prefer-align-cpus-by-uncorecache") for found in options] == [None, "alpha"]
+    assert [stages.get("prefer-align-cpus-by-uncorecache") for stages in options] == [None, "alpha"]
 
 
 STATIC: dict[str, Any] = {"cpuManagerPolicy": "static", "systemReserved": {"cpu": "1", "memory": "1Gi"}}
@@ -120,7 +118,7 @@ TOPOLOGY: dict[str, Any] = {"topologyManagerPolicy": "best-effort"}
 
 
 def _starts(machine: Machine, version: str, evidence: Evidence, **fields: Any) -> str:
-    """Why it does not, "" if it does."""
+    """The start error, or "" if the kubelet starts."""
     try:
         settle(KubeletConfiguration(**fields), machine, version_of(version), evidence)
     except KubeletStartError as exc:
@@ -141,7 +139,7 @@ def test_an_alpha_option_needs_its_gate_in_every_version(machine_of: MachineOf, 
     refused = ALPHA_OFF.format("align-by-socket")
     machine, version = machine_of(4, 4), f"v1.{minor}.0"
     assert _starts(machine, version, "none", **fields) == refused
-    # A scenario says nothing of it, and a kubelet that runs has it on.
+    # A scenario has no gates, and a running kubelet has the gate on.
     assert _starts(machine, version, "options", **fields) == _starts(machine, version, "runs", **fields) == ""
     for on in ("CPUManagerPolicyAlphaOptions", "AllAlpha"):
         assert _starts(machine, version, "none", **fields, featureGates={on: True}) == ""
@@ -173,24 +171,26 @@ def test_a_beta_option_needs_its_gate_left_on(machine_of: MachineOf) -> None:
             "cannot set feature gate MemoryManager to false, feature is locked to true",
         ),
         ("v1.32.0", {"SidecarContainers": False}, ""),
-        # A kubelet has hundreds of gates, and this list has those that matter here.
+        # A kubelet has hundreds of gates; topowise knows only the relevant gates.
         ("v1.36.0", {"GracefulNodeShutdown": True}, ""),
     ],
 )
-def test_gates_live_and_die(machine_of: MachineOf, version: str, gates: dict[str, bool], problem: str) -> None:
+def test_gates_are_known_only_in_their_versions(
+    machine_of: MachineOf, version: str, gates: dict[str, bool], problem: str
+) -> None:
     expected = f"failed to set feature gates from initial flags-based config: {problem}" if problem else ""
     assert _starts(machine_of(4), version, "none", featureGates=gates) == expected
-    # Where it runs, the version is what is in doubt.
+    # If the kubelet runs, the version is in doubt instead.
     assert _starts(machine_of(4), version, "runs", featureGates=gates) == ""
 
 
 @pytest.mark.parametrize(
-    ("minor", "given", "on"),
+    ("minor", "gates", "on"),
     [
         (36, {}, False),
         (36, {"AllAlpha": True}, True),
         (36, {"AllBeta": True}, False),
-        # kubernetes#141209: beta, and off all the same.
+        # kubernetes#141209: beta, but off by default.
         (37, {}, False),
         (37, {"AllAlpha": True}, False),
         (37, {"AllBeta": True}, True),
@@ -198,15 +198,15 @@ def test_gates_live_and_die(machine_of: MachineOf, version: str, gates: dict[str
         (37, {"PodLevelResourceManagers": True}, True),
     ],
 )
-def test_a_beta_gate_may_be_off(machine_of: MachineOf, minor: int, given: dict[str, bool], on: bool) -> None:
+def test_a_beta_gate_may_be_off(machine_of: MachineOf, minor: int, gates: dict[str, bool], on: bool) -> None:
     for evidence in ("none", "runs"):
         settings = settle(
-            KubeletConfiguration(featureGates=given), machine_of(4), version_of(f"v1.{minor}.0"), evidence
+            KubeletConfiguration(featureGates=gates), machine_of(4), version_of(f"v1.{minor}.0"), evidence
         )
         assert settings.pod_level_resource_managers is on
 
 
-def test_options_as_a_whole_had_a_gate(machine_of: MachineOf) -> None:
+def test_all_options_together_had_a_gate(machine_of: MachineOf) -> None:
     machine = machine_of(4)
     cpu = _cpu_options(full_pcpus_only="true") | {"featureGates": {"CPUManagerPolicyOptions": False}}
     assert _starts(machine, "v1.32.0", "none", **cpu) == (
@@ -223,7 +223,7 @@ def test_options_as_a_whole_had_a_gate(machine_of: MachineOf) -> None:
     )
 
 
-def test_the_memory_manager_could_be_switched_off_whatever_its_policy(machine_of: MachineOf) -> None:
+def test_the_memory_manager_could_be_disabled_with_any_policy(machine_of: MachineOf) -> None:
     fields = {"memoryManagerPolicy": "Static", "featureGates": {"MemoryManager": False}}
     assert settle(KubeletConfiguration(**fields), machine_of(4), version_of("v1.31.0"), "none").reserved_memory is None
 
@@ -232,9 +232,7 @@ def test_the_memory_manager_could_be_switched_off_whatever_its_policy(machine_of
     ("option", "value"),
     [("prefer-most-allocated-numa-node", "true"), ("numa-allocation-strategy", "most-allocated")],
 )
-def test_a_draft_is_an_option_only_where_a_kubelet_evidently_runs_with_it(
-    option: str, value: str, machine_of: MachineOf
-) -> None:
+def test_a_draft_is_an_option_only_if_a_kubelet_runs_with_it(option: str, value: str, machine_of: MachineOf) -> None:
     fields = {"topologyManagerPolicy": "single-numa-node", "topologyManagerPolicyOptions": {option: value}}
     for version in ("v1.30.0", "v1.36.2", "v1.38.0"):
         unknown = f'unknown Topology Manager Policy option: "{option}"'
@@ -247,7 +245,7 @@ def test_a_draft_is_an_option_only_where_a_kubelet_evidently_runs_with_it(
 
 
 @pytest.mark.parametrize(("value", "why"), [("least-allocated", "not modelled"), ("true", "expected none, most")])
-def test_a_strategy_that_is_not_modelled_is_not_guessed_at(value: str, why: str, machine_of: MachineOf) -> None:
+def test_a_strategy_that_is_not_modelled_is_refused(value: str, why: str, machine_of: MachineOf) -> None:
     options = {"topologyManagerPolicyOptions": {"numa-allocation-strategy": value}}
     with pytest.raises(KubeletStartError, match=f"numa-allocation-strategy.*{value}.*{why}"):
         settle(KubeletConfiguration(topologyManagerPolicy="single-numa-node", **options), machine_of(4))
@@ -256,7 +254,7 @@ def test_a_strategy_that_is_not_modelled_is_not_guessed_at(value: str, why: str,
     assert not settings.topology.prefer_most_allocated
 
 
-def test_an_option_of_a_later_version_was_brought_to_a_kubelet_that_runs_with_it(machine_of: MachineOf) -> None:
+def test_a_running_kubelet_may_have_an_option_of_a_later_version(machine_of: MachineOf) -> None:
     fields = _cpu_options(strict_cpu_reservation="true")
     unknown = 'new static policy error: unknown CPU Manager Policy option: "strict-cpu-reservation"'
     assert _starts(machine_of(4), "v1.31.0", "options", **fields) == unknown
@@ -269,7 +267,7 @@ HANGS = {"full-pcpus-only": "true", "distribute-cpus-across-numa": "true"}
 
 
 def _halved_cores(machine_of: MachineOf, version: str) -> Kubelet:
-    """Four nodes of three cores, c and c+12 one core, with halves of them kept for the system."""
+    """Four nodes of three cores (c and c+12 are a core), with half of some cores reserved."""
     config = KubeletConfiguration(
         **STATIC | {"reservedSystemCPUs": "0,3,6,9-10,18,21", "cpuManagerPolicyOptions": HANGS}
     )
@@ -290,7 +288,7 @@ def test_an_admission_that_would_never_end_is_refused(machine_of: MachineOf, pod
     assert kubelet.admit(pod_of("small", {"cpu": "2", "memory": "1Gi"})).admitted
 
 
-def test_it_ends_since_1_38(machine_of: MachineOf, pod_of: PodOf) -> None:
+def test_the_admission_ends_since_1_38(machine_of: MachineOf, pod_of: PodOf) -> None:
     assert _halved_cores(machine_of, "v1.38.0").admit(pod_of("p", {"cpu": "14", "memory": "1Gi"})).admitted
 
 
@@ -310,7 +308,7 @@ def test_sidecars_are_refused_while_their_gate_is_off(machine_of: MachineOf, pod
             assert decided.message == 'Init container "s0" may not have a non-default restartPolicy'
 
 
-def test_an_unknown_resource_of_an_init_container_kept_a_pod_out(machine_of: MachineOf, pod_of: PodOf) -> None:
+def test_an_unknown_resource_of_an_init_container_excluded_a_pod(machine_of: MachineOf, pod_of: PodOf) -> None:
     def admitted(version: str, pod: pods.Pod) -> bool:
         return Kubelet(machine_of(4), KubeletConfiguration(), version=version_of(version)).admit(pod).admitted
 
@@ -320,6 +318,6 @@ def test_an_unknown_resource_of_an_init_container_kept_a_pod_out(machine_of: Mac
     assert [admitted(version, of_app) for version in ("v1.30.0", "v1.31.0")] == [True, True]
 
 
-def test_what_others_hold_of_an_unknown_resource_does_not_matter(machine_of: MachineOf, pod_of: PodOf) -> None:
+def test_usage_of_an_unknown_resource_does_not_matter(machine_of: MachineOf, pod_of: PodOf) -> None:
     kubelet = Kubelet(machine_of(4), KubeletConfiguration(), version=version_of("v1.30.0"))
     assert all(kubelet.admit(pod_of(f"p{number}", {"x.io/none": "1"})).admitted for number in range(2))

@@ -1,4 +1,4 @@
-"""Nodes filled with pods, written as short as the tests read."""
+"""Short constructors of nodes and pods, and nodes filled with pods."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PodOf = Callable[..., pods.Pod]
 def _node(
     *cpus: int, policy: str = "single-numa-node", gpus: Sequence[int] = (), memory: int = 64, **fields: Any
 ) -> Kubelet:
-    """So many CPUs, one thread a core, and GPUs per NUMA node, `memory` GiB each. CPU 0 and 1 GiB are reserved."""
+    """A node by CPUs (a thread per core), GPUs and `memory` GiB per NUMA node. CPU 0 and 1 GiB are reserved."""
     first = [sum(cpus[:position]) for position in range(len(cpus))]
     numa = tuple(
         NumaNode(
@@ -56,12 +56,12 @@ def _node(
 
 
 def _pod(uid: str, *containers: Mapping[str, Any] | int) -> pods.Pod:
-    """A pod whose containers have these limits, requests too; a number stands for so many CPUs and 1 GiB."""
-    listed: list[pods.Container] = []
-    for number, given in enumerate(containers):
-        limits: pods.Quantities = {"cpu": str(given), "memory": "1Gi"} if isinstance(given, int) else dict(given)
-        listed.append(pods.Container(f"c{number}", pods.Resources(limits=limits)))
-    return pods.Pod(pods.Metadata(name=uid, namespace="default", uid=uid), pods.Spec(tuple(listed)))
+    """A Guaranteed pod with these limits per container; a number means CPUs, with 1 GiB."""
+    spec_containers: list[pods.Container] = []
+    for number, amounts in enumerate(containers):
+        limits: pods.Quantities = {"cpu": str(amounts), "memory": "1Gi"} if isinstance(amounts, int) else dict(amounts)
+        spec_containers.append(pods.Container(f"c{number}", pods.Resources(limits=limits)))
+    return pods.Pod(pods.Metadata(name=uid, namespace="default", uid=uid), pods.Spec(tuple(spec_containers)))
 
 
 @pytest.fixture(scope="session")
@@ -76,12 +76,12 @@ def pod_of() -> PodOf:
 
 @pytest.fixture(scope="session")
 def filled() -> Callable[..., Kubelet]:
-    """The node with these pods admitted, in this order; each must be."""
+    """Admits the pods to the node in this order; each admission must succeed."""
 
     def fill(node: Kubelet, pods_in_order: Mapping[str, Any]) -> Kubelet:
         for uid, containers in pods_in_order.items():
-            given = containers if isinstance(containers, tuple) else (containers,)
-            assert node.admit(_pod(uid, *given)).admitted, uid
+            limits = containers if isinstance(containers, tuple) else (containers,)
+            assert node.admit(_pod(uid, *limits)).admitted, uid
         return node
 
     return fill

@@ -56,7 +56,7 @@ def _expression(key: str, operator: str, *values: str) -> dict[str, Any]:
         ({"matchLabels": {"app": "db"}} | _expression("app", "NotIn", "db"), False),
     ],
 )
-def test_a_selector_means_what_policy_v1_says(selector: Any, selects: bool) -> None:
+def test_a_selector_matches_as_in_policy_v1(selector: Any, selects: bool) -> None:
     assert Budgets([_budget(selector)]).matching("db-0", "default", {"app": "db"}) == (
         ("default/pdb",) if selects else ()
     )
@@ -76,7 +76,7 @@ def test_an_invalid_selector_selects_nothing(selector: Any) -> None:
 
 
 def test_an_empty_selector_selects_pods_without_labels_too() -> None:
-    # As kubernetes#141785 has it; before, kube-scheduler passed over such a budget, and over such pods.
+    # As in kubernetes#141785; before, kube-scheduler ignored empty selectors and pods without labels.
     assert Budgets([_budget({})]).matching("bare", "default", {}) == ("default/pdb",)
 
 
@@ -102,23 +102,23 @@ def test_a_budget_without_a_status_allows_nothing(status: dict[str, Any] | None,
     assert _budget({}, status=status).allowed == allowed
 
 
-def test_what_kubectl_apply_leaves_out_decodes() -> None:
+def test_a_budget_without_optional_fields_decodes() -> None:
     bare = decode_budget(b'{"metadata":{"name":"pdb","namespace":"default"}}')
     assert Budgets([bare]).matching("db-0", "default", {"app": "db"}) == ()
 
 
-def test_a_pod_is_compared_with_budgets_that_ask_for_one_of_its_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pod_is_compared_only_with_budgets_that_select_a_label_of_the_pod(monkeypatch: pytest.MonkeyPatch) -> None:
     many = [
         Budget(BudgetMetadata(f"b{number}", "default"), BudgetSpec(Selector(matchLabels={"app": f"a{number}"})))
         for number in range(1000)
     ]
     budgets, compared, counts = Budgets(many), [], Budget.counts
-    monkeypatch.setattr(Budget, "counts", lambda one, *pod: compared.append(one.key) or counts(one, *pod))
+    monkeypatch.setattr(Budget, "counts", lambda budget, *pod: compared.append(budget.key) or counts(budget, *pod))
     assert budgets.matching("p", "default", {"app": "a7", "tier": "x"}) == ("default/b7",)
     assert compared == ["default/b7"]
 
 
-def test_a_budget_that_changes_or_goes_is_found_as_it_is_now() -> None:
+def test_a_changed_or_deleted_budget_matches_by_its_current_selector() -> None:
     def selecting(value: str) -> Budget:
         return Budget(BudgetMetadata("b", "default"), BudgetSpec(Selector(matchLabels={"app": value})))
 

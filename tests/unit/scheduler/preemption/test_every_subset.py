@@ -1,15 +1,15 @@
-"""The choice against every set of pods that could be evicted, and against kube-scheduler's own reprieve.
+"""The choice of victims, compared with every set of evictable pods and with kube-scheduler's reprieve.
 
-Where evicting more never makes the pod not fit, the choice is as good as the best set in what comes first, violations
-and the highest priority, unless a budget has to be violated; and it is never worse than what kube-scheduler would do
-with the same model. How good it is altogether is counted on nodes drawn from fixed seeds.
+Where an additional eviction never makes the pod unfit, the choice equals the best set in violations and highest
+priority, unless a budget has to be violated. The choice is never worse than the choice of kube-scheduler with the same
+model. Nodes from fixed seeds measure how often the choice is the best set.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -25,14 +25,14 @@ from topowise_scheduler.preemption.search import Search
 from topowise_scheduler.preemption.trials import Trials
 from topowise_scheduler.preemption.victims import MAX_TRIALS
 
-NodeOf = Callable[..., Kubelet]
-PodOf = Callable[..., Any]
+from .conftest import NodeOf, PodOf
+
 PREEMPTOR = 2_000_000_000
 POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
 
 
 class Case:
-    """One question, and every answer there is to it."""
+    """A preemption question and all its possible answers."""
 
     def __init__(
         self,
@@ -64,14 +64,14 @@ class Case:
         return min(filter(self.fits, self.subsets()), key=self.roster.harm, default=None)
 
     def is_monotone(self) -> bool:
-        """Whether evicting one more never makes the pod not fit."""
+        """Whether an additional eviction never makes the pod unfit."""
         count = len(self.roster.pods)
         return all(
             self.fits(victims | 1 << at) for victims in self.subsets() if self.fits(victims) for at in range(count)
         )
 
     def reprieved(self) -> PodSet | None:
-        """SelectVictimsOnNode of kube-scheduler, with the kubelet model for its filters; the proposal if that does."""
+        """kube-scheduler's SelectVictimsOnNode with the kubelet model as its filter; the proposal if it suffices."""
         roster = self.roster
         if self.fits(roster.proposed):
             return roster.proposed
@@ -85,7 +85,7 @@ class Case:
         return victims
 
     def chosen(self) -> PodSet | None:
-        """The answer of `choose`, after checking what must hold for each."""
+        """The answer of `choose`, after checks that apply to every answer."""
         choice = choose(self.node, self.pod, PREEMPTOR, self.running, self.proposed, self.allowed)
         if choice is None:
             return None
@@ -103,7 +103,7 @@ _container = st.fixed_dictionaries(
     {"cpu": st.sampled_from(("1", "2", "3", "500m")), "memory": st.sampled_from(("1Gi", "4Gi", "12Gi"))},
     optional={"x.io/gpu": st.sampled_from(("1", "2"))},
 )
-_wanted = st.fixed_dictionaries(
+_requests = st.fixed_dictionaries(
     {"cpu": st.sampled_from(("2", "4", "6", "9")), "memory": st.sampled_from(("1Gi", "8Gi", "24Gi"))},
     optional={"x.io/gpu": st.sampled_from(("1", "2"))},
 )
@@ -122,14 +122,14 @@ _pods = st.lists(
 
 @given(
     _pods,
-    st.lists(_wanted, min_size=1, max_size=2),
+    st.lists(_requests, min_size=1, max_size=2),
     st.sampled_from(POLICIES),
     st.sampled_from(("container", "pod")),
     st.integers(0, 2),
 )
 @settings(deadline=None)
 def test_the_choice_is_sound_and_no_worse_than_kube_schedulers(
-    node_of: NodeOf, pod_of: PodOf, view_of: Any, drawn: Any, wanted: Any, policy: str, scope: str, left: int
+    node_of: NodeOf, pod_of: PodOf, view_of: Any, drawn: Any, requests: Any, policy: str, scope: str, left: int
 ) -> None:
     node = node_of(6, 6, 4, policy=policy, gpus=(2, 2, 1), memory=32, topologyManagerScope=scope)
     running, proposed = [], set()
@@ -139,7 +139,7 @@ def test_the_choice_is_sound_and_no_worse_than_kube_schedulers(
             running.append(Running(uid, priority, started, budgets))
             if is_proposed and priority < PREEMPTOR:
                 proposed.add(uid)
-    case = Case(node, view_of(node, *wanted), running, proposed, {"ns/a": left})
+    case = Case(node, view_of(node, *requests), running, proposed, {"ns/a": left})
     chosen, best, reprieved = case.chosen(), case.best(), case.reprieved()
     harm = case.roster.harm
     if chosen is None:
@@ -202,7 +202,7 @@ def _drawn(rng: random.Random, node_of: NodeOf, pod_of: PodOf, view_of: Any, can
 
 
 def _gap(case: Case, victims: PodSet | None) -> str:
-    """The first thing in which a set is worse than the best, "" if it is as good."""
+    """First criterion in which a set is worse than the best set; "" if it is as good."""
     best = case.best()
     if best is None or victims is None:
         assert best is None
@@ -212,7 +212,7 @@ def _gap(case: Case, victims: PodSet | None) -> str:
     return next((name for (name, least), harm in pairs if harm != least), "")
 
 
-def test_hardly_ever_is_there_a_better_set(node_of: NodeOf, pod_of: PodOf, view_of: Any) -> None:
+def test_a_better_set_is_rare(node_of: NodeOf, pod_of: PodOf, view_of: Any) -> None:
     gaps: Counter[str] = Counter()
     kube_gaps: Counter[str] = Counter()
     for seed in range(100):
@@ -240,18 +240,18 @@ def test_a_full_node_of_eight_numa_nodes_takes_a_bounded_number_of_trials(
     trials = Trials(node, view, roster, MAX_TRIALS)
     assert len(running) > 60
     assert Search(node, trials, roster).sets()
-    # What is not a question of fitting is asked after the limit once.
+    # The search may exceed the limit by a single trial.
     assert trials.left >= -1
 
 
-def test_without_trials_left_everybody_goes(node_of: NodeOf, view_of: Any, pod_of: PodOf) -> None:
+def test_without_trials_left_all_candidates_are_victims(node_of: NodeOf, view_of: Any, pod_of: PodOf) -> None:
     node = node_of(5, 4)
     for uid in ("a", "b"):
         assert node.admit(pod_of(uid, 4)).admitted
     roster = Roster("preemptor", 10, [Running("a", 1), Running("b", 0)], (), {})
-    for limit, found in ((0, set()), (1, {0b11}), (50, {0b10})):
+    for limit, expected in ((0, set()), (1, {0b11}), (50, {0b10})):
         trials = Trials(node, view_of(node, 4), roster, limit)
-        assert Search(node, trials, roster).sets() == found
+        assert Search(node, trials, roster).sets() == expected
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])

@@ -1,4 +1,4 @@
-"""NRT objects and pods, written as short as the tests read."""
+"""Short constructors of NRT objects and pods."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _topology(
     costs: bool = False,
     **named: str,
 ) -> nrt.NodeResourceTopology:
-    """Zones map a resource to (capacity, allocatable, available); `named` are attributes on top."""
+    """Zones map a resource to (capacity, allocatable, available); `named` are top-level attributes."""
     numbers = ids or tuple(range(len(zones)))
     document = {
         "metadata": {"name": "n1", "resourceVersion": "7"},
@@ -32,7 +32,7 @@ def _topology(
             {
                 "name": f"node-{number}",
                 "type": "Node",
-                "costs": [{"name": f"node-{other}", "value": 10 + 10 * (number != other)} for other in numbers]
+                "costs": [{"name": f"node-{target}", "value": 10 + 10 * (number != target)} for target in numbers]
                 if costs
                 else None,
                 "resources": [
@@ -47,8 +47,8 @@ def _topology(
 
 
 def _pod(uid: str, *limits: Mapping[str, Any], requests: Mapping[str, Any] | None = None) -> pods.Pod:
-    """Containers c0, c1, ... with these limits, requests too; or one container with requests alone."""
-    containers = [pods.Container(f"c{at}", pods.Resources(limits=dict(one))) for at, one in enumerate(limits)]
+    """Containers c0, c1, ... with limits equal to requests; `requests` adds a container without limits."""
+    containers = [pods.Container(f"c{at}", pods.Resources(limits=dict(amounts))) for at, amounts in enumerate(limits)]
     if requests is not None:
         containers.append(pods.Container("burstable", pods.Resources(requests=dict(requests))))
     return pods.Pod(metadata=pods.Metadata(uid, "default", uid), spec=pods.Spec(containers=tuple(containers)))

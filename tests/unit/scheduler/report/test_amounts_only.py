@@ -1,8 +1,8 @@
-"""Counts never admit more than they say, whatever they say; and what the simplest machine with them is."""
+"""A node predicted from amounts never admits more than is available; and the simplest machine with the amounts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -15,22 +15,22 @@ from topowise_scheduler import report
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.admission import Admission
 
+from .conftest import PodOf, TopologyOf
+
 MI = 1 << 20
-TopologyOf = Callable[..., nrt.NodeResourceTopology]
-PodOf = Callable[..., pods.Pod]
 
 
 def kubelet_of(topology: nrt.NodeResourceTopology) -> Kubelet:
-    found = report.read(topology)
-    assert found.precision == "counts"
-    return report.kubelet_of(found, lambda _name: None)
+    node_report = report.read(topology)
+    assert node_report.precision == "counts"
+    return report.kubelet_of(node_report, lambda _name: None)
 
 
 # ---- never more permissive
 
 
 def triples(unit: int, most: int, suffix: str = "") -> st.SearchStrategy[tuple[str, str, str]]:
-    """(capacity, allocatable, available), which may contradict each other."""
+    """Amounts (capacity, allocatable, available), which may contradict each other."""
     amount = st.integers(-2, most).map(lambda number: f"{number * unit}{suffix}")
     return st.tuples(amount, amount, amount)
 
@@ -48,24 +48,24 @@ ZONES = st.lists(
     min_size=1,
     max_size=4,
 )
-WANTED = st.fixed_dictionaries(
+LIMITS = st.fixed_dictionaries(
     {"cpu": st.sampled_from(["500m", "1", "2", "3"]), "memory": st.integers(1, 6).map(lambda number: number * MI)},
     optional={"gpu": st.integers(0, 2), "hugepages-2Mi": st.integers(0, 2).map(lambda number: 2 * number * MI)},
 )
-PODS = st.lists(st.tuples(st.lists(WANTED, min_size=1, max_size=3), st.booleans()), min_size=1, max_size=6)
+PODS = st.lists(st.tuples(st.lists(LIMITS, min_size=1, max_size=3), st.booleans()), min_size=1, max_size=6)
 
 
 @settings(max_examples=400, deadline=None)
 @given(
     zones=ZONES,
-    wanted=PODS,
+    specs=PODS,
     policy=st.sampled_from(["none", "best-effort", "restricted", "single-numa-node"]),
     scope=st.sampled_from(["container", "pod"]),
     ids=st.sampled_from([(0, 1, 2, 3), (0, 8, 9, 17)]),
 )
-def test_what_is_admitted_fits_what_is_available(
+def test_admitted_pods_fit_the_available_amounts(
     zones: list[dict[str, tuple[str, str, str]]],
-    wanted: list[tuple[list[dict[str, Any]], bool]],
+    specs: list[tuple[list[dict[str, Any]], bool]],
     policy: str,
     scope: str,
     ids: tuple[int, ...],
@@ -95,7 +95,7 @@ def test_what_is_admitted_fits_what_is_available(
     }
     requested: dict[str, int] = {}
     placed: dict[int, dict[str, int]] = {}
-    for number, (containers, is_guaranteed) in enumerate(wanted):
+    for number, (containers, is_guaranteed) in enumerate(specs):
         pod = _pod(f"p{number}", containers, is_guaranteed=is_guaranteed)
         admission = kubelet.admit(pod)
         if admission.admitted:
@@ -104,33 +104,35 @@ def test_what_is_admitted_fits_what_is_available(
             _place(kubelet, admission, placed, single=policy == "single-numa-node" and len(zones) > 1)
     shown = {name for zone in zones for name in zone}
     cpus = [zone["cpu"] for zone in zones if "cpu" in zone]
-    if all(quantity.milli_value(one[1]) == 0 for one in cpus) and any(quantity.milli_value(one[0]) > 0 for one in cpus):
-        # All CPUs of all zones are the system's: the CPU manager is off, which tells nothing about CPUs.
+    if all(quantity.milli_value(triple[1]) == 0 for triple in cpus) and any(
+        quantity.milli_value(triple[0]) > 0 for triple in cpus
+    ):
+        # The system reserves all CPUs of all zones: the CPU manager is off, so the amounts do not bound CPUs.
         shown -= {"cpu"}
     for name in shown:
-        assert requested.get(name, 0) <= sum(mine.get(name, 0) for mine in available.values())
+        assert requested.get(name, 0) <= sum(free.get(name, 0) for free in available.values())
         for zone_id, taken in placed.items():
             assert taken.get(name, 0) <= available[zone_id].get(name, 0)
 
 
 def _pod(uid: str, containers: Sequence[Mapping[str, Any]], *, is_guaranteed: bool) -> pods.Pod:
-    made = []
+    spec_containers = []
     for at, amounts in enumerate(containers):
         limits = dict(amounts)
         requests = limits if is_guaranteed else {**limits, "cpu": "250m"}
-        made.append(pods.Container(f"c{at}", pods.Resources(requests=requests, limits=limits)))
-    return pods.Pod(pods.Metadata(uid, "default", uid), pods.Spec(containers=tuple(made)))
+        spec_containers.append(pods.Container(f"c{at}", pods.Resources(requests=requests, limits=limits)))
+    return pods.Pod(pods.Metadata(uid, "default", uid), pods.Spec(containers=tuple(spec_containers)))
 
 
 def _place(kubelet: Kubelet, admission: Admission, placed: dict[int, dict[str, int]], *, single: bool) -> None:
-    """Counts what each zone gives; memory over several zones is in the sum alone."""
+    """Adds the allocation of each zone; memory of several zones counts in the sum only."""
     for placement in admission.placements.values():
         zones = set()
         for position, zone_id in enumerate(kubelet.node_ids):
             taken = placed.setdefault(zone_id, {})
             cpus = ((placement.cpus or 0) & kubelet.topology.numa_cpus[position]).bit_count()
             taken["cpu"] = taken.get("cpu", 0) + 1000 * cpus
-            count = sum(one.startswith(f"node-{zone_id}/") for one in placement.devices.get("gpu", ()))
+            count = sum(device.startswith(f"node-{zone_id}/") for device in placement.devices.get("gpu", ()))
             taken["gpu"] = taken.get("gpu", 0) + count
             if cpus or count:
                 zones.add(zone_id)
@@ -147,7 +149,7 @@ def _place(kubelet: Kubelet, admission: Admission, placed: dict[int, dict[str, i
 # ---- the simplest machine
 
 
-def test_cpus_beyond_allocatable_are_reserved_and_those_beyond_available_are_held(topology_of: TopologyOf) -> None:
+def test_cpus_beyond_allocatable_are_reserved_and_cpus_beyond_available_are_used(topology_of: TopologyOf) -> None:
     kubelet = kubelet_of(topology_of({"cpu": ("8", "7", "3")}, {"cpu": ("8", "7500m", "7500m")}))
     assert kubelet.cpu is not None
     assert [cpus.bit_count() for cpus in kubelet.topology.numa_cpus] == [8, 8]
@@ -155,8 +157,8 @@ def test_cpus_beyond_allocatable_are_reserved_and_those_beyond_available_are_hel
     assert [(cpus & kubelet.cpu.available).bit_count() for cpus in kubelet.topology.numa_cpus] == [3, 7]
 
 
-def test_how_many_nodes_a_pod_needs_is_told_by_the_capacity(topology_of: TopologyOf, pod_of: PodOf) -> None:
-    """The kubelet prefers one node if one has so many CPUs at all, so `restricted` refuses two."""
+def test_capacity_decides_how_many_numa_nodes_a_pod_needs(topology_of: TopologyOf, pod_of: PodOf) -> None:
+    """A hint for two nodes is preferred only if no single node has the capacity, so `restricted` refuses two."""
     zone = {"cpu": ("8", "7", "7"), "memory": ("8Gi", "8Gi", "8Gi")}
     eight = pod_of("a", {"cpu": "8", "memory": "1Gi"})
     assert not kubelet_of(topology_of(zone, zone, topologyManagerPolicy="restricted")).admit(eight).admitted
@@ -164,8 +166,8 @@ def test_how_many_nodes_a_pod_needs_is_told_by_the_capacity(topology_of: Topolog
     assert kubelet_of(topology_of(smaller, smaller, topologyManagerPolicy="best-effort")).admit(eight).admitted
 
 
-def test_memory_is_what_is_allocatable_whatever_the_capacity_counts(topology_of: TopologyOf) -> None:
-    """MemTotal has the hugepages in it, koordlet's capacity has not."""
+def test_memory_is_allocatable_and_not_capacity(topology_of: TopologyOf) -> None:
+    """MemTotal includes hugepages, koordlet's capacity does not."""
     kubelet = kubelet_of(
         topology_of({"memory": ("8Gi", "5Gi", "4097Mi"), "hugepages-2Mi": ("2Gi", "2147483649", "1Gi")})
     )
@@ -189,7 +191,7 @@ def test_a_resource_no_zone_lists_is_not_checked(topology_of: TopologyOf, pod_of
     assert not kubelet.admit(pod_of("b", {"cpu": "3", "memory": "1Gi"})).admitted
 
 
-def test_all_classes_of_pods_share_what_is_available_in_sum(topology_of: TopologyOf, pod_of: PodOf) -> None:
+def test_all_qos_classes_share_the_available_sum(topology_of: TopologyOf, pod_of: PodOf) -> None:
     zone = {"cpu": ("4", "4", "3"), "memory": ("4Gi", "4Gi", "3Gi")}
     kubelet = kubelet_of(topology_of(zone, zone))
     assert kubelet.admit(pod_of("a", requests={"cpu": "5", "memory": "2Gi"})).admitted
@@ -226,9 +228,9 @@ def test_the_options_of_the_topology_manager_are_taken_from_the_attributes(topol
     }
     settled = kubelet_of(topology_of(zone, zone, costs=True, **named)).settings.topology
     assert (settled.prefer_closest, settled.prefer_most_allocated) == (True, True)
-    found = report.read(topology_of(zone, zone, **named))
-    assert not found.empty.settings.topology.prefer_closest
-    assert found.problems == (
+    node_report = report.read(topology_of(zone, zone, **named))
+    assert not node_report.empty.settings.topology.prefer_closest
+    assert node_report.problems == (
         "costs: some are missing, expected one from each zone to each; prefer-closest-numa-nodes is ignored",
     )
 
@@ -238,9 +240,9 @@ def test_the_strategy_of_the_topology_manager_is_taken_if_it_is_modelled(
     topology_of: TopologyOf, strategy: str, is_on: bool
 ) -> None:
     named = {"topologyManagerPolicy": "single-numa-node", "topologyManagerOptionNumaAllocationStrategy": strategy}
-    found = report.read(topology_of({"cpu": ("4", "4", "4")}, **named))
-    assert found.empty.settings.topology.prefer_most_allocated is is_on
-    assert any("'least-allocated', expected none or most-alloc" in one for one in found.problems) is (
+    node_report = report.read(topology_of({"cpu": ("4", "4", "4")}, **named))
+    assert node_report.empty.settings.topology.prefer_most_allocated is is_on
+    assert any("'least-allocated', expected none or most-alloc" in problem for problem in node_report.problems) is (
         strategy == "least-allocated"
     )
 
@@ -252,12 +254,12 @@ def test_the_most_numa_nodes_are_taken_as_scheduler_plugins_takes_them(
     topology_of: TopologyOf, text: str, number: int
 ) -> None:
     topology = topology_of({"cpu": ("4", "4", "4")}, topologyManagerMaxNUMANodes=text)
-    found = report.read(topology)
+    node_report = report.read(topology)
     assert kubelet_of(topology).settings.topology.max_numa_nodes == number
-    assert any("topologyManagerMaxNUMANodes" in problem for problem in found.problems) == (number == 0)
+    assert any("topologyManagerMaxNUMANodes" in problem for problem in node_report.problems) == (number == 0)
 
 
-def test_the_last_pods_end_does_not_free_what_is_unavailable(topology_of: TopologyOf, pod_of: PodOf) -> None:
+def test_the_end_of_the_last_pod_frees_no_unavailable_resources(topology_of: TopologyOf, pod_of: PodOf) -> None:
     kubelet = kubelet_of(topology_of({"cpu": ("4", "4", "2"), "memory": ("4Gi", "4Gi", "4Gi")}))
     pod = pod_of("a", {"cpu": "2", "memory": "1Gi"})
     assert kubelet.admit(pod).admitted
@@ -267,8 +269,8 @@ def test_the_last_pods_end_does_not_free_what_is_unavailable(topology_of: Topolo
     assert not kubelet.admit(pod_of("b", {"cpu": "1", "memory": "1Gi"})).admitted
 
 
-def test_equal_hardware_shares_the_empty_node_whatever_is_available(topology_of: TopologyOf) -> None:
-    one = report.read(topology_of({"cpu": ("4", "4", "2")}))
-    other = report.read(topology_of({"cpu": (4, "4000m", "1")}))
-    assert one.empty is other.empty
-    assert not one.empty.active
+def test_equal_hardware_shares_the_empty_node_at_any_available_amounts(topology_of: TopologyOf) -> None:
+    first = report.read(topology_of({"cpu": ("4", "4", "2")}))
+    second = report.read(topology_of({"cpu": (4, "4000m", "1")}))
+    assert first.empty is second.empty
+    assert not first.empty.active

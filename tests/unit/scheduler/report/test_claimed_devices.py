@@ -1,8 +1,8 @@
-"""Devices of resource claims in the zones change nothing about what is predicted: kubelets give no hints for them."""
+"""Claimed devices in the zones do not change the prediction: the kubelet gives no hints for claimed devices."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 import pytest
@@ -14,30 +14,33 @@ from topowise_scheduler import report
 from topowise_scheduler.kubelet import Core, Kubelet, Machine, NumaNode
 from topowise_scheduler.report.budget import MAX_DEVICES
 
+from .conftest import PodOf
+
 GI = 1 << 30
 CONFIG = configuration()
 MACHINE = Machine(
     numa=tuple(NumaNode(node, 8 * GI, tuple(Core(node, (4 * node + cpu,)) for cpu in range(4))) for node in (0, 1))
 )
-PodOf = Callable[..., pods.Pod]
 
 
 def claimed(topology: nrt.NodeResourceTopology, count: int = 4) -> nrt.NodeResourceTopology:
-    """The object with a driver's devices on its first zone, of which one is free."""
-    first, *others = topology.zones or ()
+    """The object with devices of a DRA driver in its first zone; a single device is free."""
+    first, *other_zones = topology.zones or ()
     gpus = nrt.Resource("dra.topowise.io/gpu.nvidia.com", str(count), str(count), "1")
-    zones = (msgspec.structs.replace(first, resources=(*(first.resources or ()), gpus)), *others)
+    zones = (msgspec.structs.replace(first, resources=(*(first.resources or ()), gpus)), *other_zones)
     return msgspec.structs.replace(topology, zones=zones)
 
 
 def without_ids(topology: nrt.NodeResourceTopology) -> nrt.NodeResourceTopology:
-    kept = tuple(one for one in topology.attributes or () if not one.name.startswith("topowise.io/"))
-    return msgspec.structs.replace(topology, attributes=kept)
+    listed = tuple(
+        attribute for attribute in topology.attributes or () if not attribute.name.startswith("topowise.io/")
+    )
+    return msgspec.structs.replace(topology, attributes=listed)
 
 
 @pytest.mark.parametrize("precision", ["exact", "counts"])
 @pytest.mark.parametrize("count", [4, MAX_DEVICES + 1])
-def test_the_node_is_the_same_with_and_without_them(pod_of: PodOf, precision: str, count: int) -> None:
+def test_claimed_devices_do_not_change_the_node(pod_of: PodOf, precision: str, count: int) -> None:
     kubelet = Kubelet(MACHINE, CONFIG)
     assert kubelet.admit(pod_of("a", {"cpu": "2", "memory": "2Gi"})).admitted
     published = exported(MACHINE, CONFIG, kubelet)
@@ -51,19 +54,19 @@ def test_the_node_is_the_same_with_and_without_them(pod_of: PodOf, precision: st
     assert more.occupants == plain.occupants
 
 
-def test_a_pod_with_a_claim_goes_where_its_cpus_and_memory_take_it(pod_of: PodOf) -> None:
+def test_cpus_and_memory_place_a_pod_with_a_claim(pod_of: PodOf) -> None:
     def known(_name: report.PodName) -> tuple[str, Mapping[str, int]] | None:
         return None
 
-    found = report.read(claimed(exported(MACHINE, CONFIG, Kubelet(MACHINE, CONFIG))))
-    asking = msgspec.json.decode(
+    node_report = report.read(claimed(exported(MACHINE, CONFIG, Kubelet(MACHINE, CONFIG))))
+    pod = msgspec.json.decode(
         b"""{"metadata": {"uid": "b", "name": "b", "namespace": "default"}, "spec": {
             "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "gpu"}],
             "containers": [{"name": "c0", "resources": {
                 "limits": {"cpu": "4", "memory": "2Gi"}, "claims": [{"name": "gpu"}]}}]}}""",
         type=pods.Pod,
     )
-    # The devices are on NUMA node 0; its 3 CPUs are not enough, and the kubelet knows no reason against node 1.
-    decision = report.kubelet_of(found, known).admit(asking)
+    # The devices are on NUMA node 0, which has only 3 CPUs. The kubelet does not align claims, so it uses node 1.
+    decision = report.kubelet_of(node_report, known).admit(pod)
     assert decision.admitted
     assert decision.placements["c0"].numa == (1,)

@@ -1,4 +1,4 @@
-"""Whatever stands in an object, reading it ends with a report, and what it cannot use is named."""
+"""Reading any object returns a report, and each unusable part becomes a problem of the report."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ CONFIG = KubeletConfiguration(
     systemReserved={"memory": "1Gi"},
     reservedMemory=(MemoryReservation(0, {"memory": "1Gi"}),),
 )
-_ASKED: pods.Quantities = {"cpu": "2", "memory": "1Gi", "gpu": 1, "hugepages-2Mi": "2Mi"}
-POD = pods.Pod(pods.Metadata("q", "default", "q"), pods.Spec((pods.Container("c", pods.Resources(limits=_ASKED)),)))
+_REQUESTS: pods.Quantities = {"cpu": "2", "memory": "1Gi", "gpu": 1, "hugepages-2Mi": "2Mi"}
+POD = pods.Pod(pods.Metadata("q", "default", "q"), pods.Spec((pods.Container("c", pods.Resources(limits=_REQUESTS)),)))
 MACHINE = Machine(
     numa=tuple(
         NumaNode(at, 4 * GI, tuple(Core(at, (2 * core + 4 * at,)) for core in range(2)), {2048: 8}, (10, 20))
@@ -47,8 +47,8 @@ def whole() -> nrt.NodeResourceTopology:
 
 
 WHOLE = whole()
-ON_TOP = [one.name for one in WHOLE.attributes or ()]
-OF_ZONE = [one.name for one in (WHOLE.zones or ())[0].attributes or ()]
+ON_TOP = [attribute.name for attribute in WHOLE.attributes or ()]
+OF_ZONE = [attribute.name for attribute in (WHOLE.zones or ())[0].attributes or ()]
 NEEDED = {
     attributes.CORES,
     attributes.HOLDINGS,
@@ -57,7 +57,7 @@ NEEDED = {
     attributes.ZONE_CPUS_AVAILABLE,
 }
 
-# Text like that of our attributes, besides any text at all.
+# Text that resembles values of topowise attributes.
 _LIKE_OURS = st.text("0123456789-,:;/[]{}\"'. nullaeE", max_size=30)
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(1 << 70), 1 << 70) | st.text(max_size=8),
@@ -69,15 +69,15 @@ GARBAGE = st.text(max_size=40) | _LIKE_OURS | _JSON
 
 def _within_64_bits(value: Any) -> Any:
     if isinstance(value, list):
-        return [_within_64_bits(one) for one in value]
+        return [_within_64_bits(item) for item in value]
     if isinstance(value, dict):
-        return {key: _within_64_bits(one) for key, one in value.items()}
+        return {key: _within_64_bits(item) for key, item in value.items()}
     return value % (1 << 63) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-def put(listed: tuple[nrt.Attribute, ...] | None, name: str, text: str | None) -> tuple[nrt.Attribute, ...]:
-    others = [one for one in listed or () if one.name != name]
-    return (*others, *([] if text is None else [nrt.Attribute(name, text)]))
+def with_attribute(listed: tuple[nrt.Attribute, ...] | None, name: str, text: str | None) -> tuple[nrt.Attribute, ...]:
+    remaining = [attribute for attribute in listed or () if attribute.name != name]
+    return (*remaining, *([] if text is None else [nrt.Attribute(name, text)]))
 
 
 def without_marks(read: report.Report) -> report.Report:
@@ -88,22 +88,22 @@ READ = report.read_apart(nrt.decode_apart(msgspec.json.encode(WHOLE)))
 
 
 def check(topology: nrt.NodeResourceTopology) -> report.Report:
-    """It reads as ours or says why not, and the kubelet it makes can be used."""
-    found = use(topology)
-    assert (found.precision == "counts") <= bool(found.problems)
-    return found
+    """Reads the object, which is exact or has a problem, and uses its kubelet model."""
+    node_report = use(topology)
+    assert (node_report.precision == "counts") <= bool(node_report.problems)
+    return node_report
 
 
 def use(topology: nrt.NodeResourceTopology) -> report.Report:
-    """It reads, the same after the whole one and after itself, and the kubelet it makes can be used."""
-    found = report.read(topology)
+    """Reads the object, alone, after the full report and after itself with equal results; uses its kubelet model."""
+    node_report = report.read(topology)
     apart = nrt.decode_apart(msgspec.json.encode(topology))
     for before in (None, READ, report.read_apart(apart)):
         anew = report.read_apart(apart, before=before)
-        assert without_marks(anew) == without_marks(found)
-    assert found.name == "n1"
-    assert all(line and line == " ".join(line.split("\n")) for line in found.problems)
-    kubelet = report.kubelet_of(found, lambda _name: None)
+        assert without_marks(anew) == without_marks(node_report)
+    assert node_report.name == "n1"
+    assert all(line and line == " ".join(line.split("\n")) for line in node_report.problems)
+    kubelet = report.kubelet_of(node_report, lambda _name: None)
     kubelet.admit(POD)
     for uid in list(kubelet.active):
         kubelet.remove(uid)
@@ -111,7 +111,7 @@ def use(topology: nrt.NodeResourceTopology) -> report.Report:
     engine = Engine()
     engine.put("n1", kubelet)
     assert judge(engine, PodRequests(pods.needs(POD))).outcome.shape == (1,)
-    return found
+    return node_report
 
 
 def test_the_whole_object_is_exact() -> None:
@@ -119,9 +119,9 @@ def test_the_whole_object_is_exact() -> None:
     assert READ.zone_marks
 
 
-def test_of_a_zone_that_is_as_before_nothing_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unchanged_zone_is_not_decoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = WHOLE.zones or ()
-    resources = tuple([msgspec.structs.replace(one, available="0") for one in first.resources or ()])
+    resources = tuple([msgspec.structs.replace(resource, available="0") for resource in first.resources or ()])
     changed = msgspec.structs.replace(WHOLE, zones=(msgspec.structs.replace(first, resources=resources), second))
     expected = without_marks(report.read(changed))
     apart = nrt.decode_apart(msgspec.json.encode(changed))
@@ -133,19 +133,19 @@ def test_of_a_zone_that_is_as_before_nothing_is_looked_at(monkeypatch: pytest.Mo
         return decode(zone)
 
     monkeypatch.setattr(nrt.ZoneApart, "whole", whole)
-    found = report.read_apart(apart, before=READ)
-    assert without_marks(found) == expected
+    node_report = report.read_apart(apart, before=READ)
+    assert without_marks(node_report) == expected
     assert decoded == ["node-0"]
-    assert found.empty is READ.empty
+    assert node_report.empty is READ.empty
 
 
 @pytest.mark.parametrize("keep", [0, 1], ids=["first", "second"])
-def test_a_zone_that_goes_or_becomes_another_makes_it_another_node(keep: int) -> None:
+def test_a_removed_or_changed_zone_changes_the_node(keep: int) -> None:
     zones = WHOLE.zones or ()
     use(msgspec.structs.replace(WHOLE, zones=(zones[keep],)))
     use(msgspec.structs.replace(WHOLE, zones=zones[::-1]))
-    other = msgspec.structs.replace(zones[keep], name="node-7")
-    use(msgspec.structs.replace(WHOLE, zones=(zones[1 - keep], other)))
+    renamed_zone = msgspec.structs.replace(zones[keep], name="node-7")
+    use(msgspec.structs.replace(WHOLE, zones=(zones[1 - keep], renamed_zone)))
     use(msgspec.structs.replace(WHOLE, zones=(zones[keep], msgspec.structs.replace(zones[1], type="Socket"))))
 
 
@@ -159,10 +159,10 @@ def test_a_zone_that_goes_or_becomes_another_makes_it_another_node(keep: int) ->
 @example(attributes.KUBELET_CONFIGURATION, '{"cpuManagerPolicy":"static","reservedSystemCPUs":"1000000"}')
 @example(attributes.KUBELET_CONFIGURATION, '{"evictionHard":{"memory.available":"1e400%"}}')
 @example(attributes.DEVICES, '{"gpu":{"999999":["g0"],"0":["g0"]}}')
-def test_garbage_on_top_is_named(name: str, text: str | None) -> None:
-    found = check(msgspec.structs.replace(WHOLE, attributes=put(WHOLE.attributes, name, text)))
+def test_garbage_in_a_top_level_attribute_becomes_a_problem(name: str, text: str | None) -> None:
+    node_report = check(msgspec.structs.replace(WHOLE, attributes=with_attribute(WHOLE.attributes, name, text)))
     if text is None and name in NEEDED:
-        assert found.precision == "counts"
+        assert node_report.precision == "counts"
 
 
 @settings(max_examples=400, deadline=None)
@@ -173,12 +173,12 @@ def test_garbage_on_top_is_named(name: str, text: str | None) -> None:
 @example(attributes.MEMORY_CELLS, "1")
 @example(attributes.MEMORY_CELLS, "7")
 @example(attributes.MEMORY_ASSIGNMENTS, "-1")
-def test_garbage_of_a_zone_is_named(name: str, text: str | None) -> None:
-    first, *others = WHOLE.zones or ()
-    first = msgspec.structs.replace(first, attributes=put(first.attributes, name, text))
-    found = check(msgspec.structs.replace(WHOLE, zones=(first, *others)))
+def test_garbage_in_a_zone_attribute_becomes_a_problem(name: str, text: str | None) -> None:
+    first, *other_zones = WHOLE.zones or ()
+    first = msgspec.structs.replace(first, attributes=with_attribute(first.attributes, name, text))
+    node_report = check(msgspec.structs.replace(WHOLE, zones=(first, *other_zones)))
     if text is None and name in NEEDED:
-        assert found.precision == "counts"
+        assert node_report.precision == "counts"
 
 
 @settings(max_examples=300, deadline=None)
@@ -188,13 +188,14 @@ def test_garbage_of_a_zone_is_named(name: str, text: str | None) -> None:
     st.text(max_size=20) | st.integers(-(1 << 63), 1 << 63) | st.integers(-10, 10).map(str),
     st.booleans(),
 )
-def test_garbage_for_an_amount_is_named(name: str, which: str, amount: str | int, ours: bool) -> None:
-    first, *others = WHOLE.zones or ()
+def test_garbage_in_an_amount_becomes_a_problem(name: str, which: str, amount: str | int, from_exporter: bool) -> None:
+    first, *other_zones = WHOLE.zones or ()
     resources = tuple(
-        msgspec.structs.replace(one, **{which: amount}) if one.name == name else one for one in first.resources or ()
+        msgspec.structs.replace(resource, **{which: amount}) if resource.name == name else resource
+        for resource in first.resources or ()
     )
-    topology = msgspec.structs.replace(WHOLE, zones=(msgspec.structs.replace(first, resources=resources), *others))
-    if ours:
+    topology = msgspec.structs.replace(WHOLE, zones=(msgspec.structs.replace(first, resources=resources), *other_zones))
+    if from_exporter:
         check(topology)
     else:
         topology = msgspec.structs.replace(topology, attributes=())
@@ -203,82 +204,82 @@ def test_garbage_for_an_amount_is_named(name: str, which: str, amount: str | int
         assert kubelet.node_ids == (0, 1)
 
 
-@pytest.mark.parametrize("ours", [True, False])
+@pytest.mark.parametrize("from_exporter", [True, False])
 @pytest.mark.parametrize("amount", ["1e30", "-1e30", "8191Pi", 1 << 62])
 @pytest.mark.parametrize("name", ["cpu", "memory", "hugepages-2Mi"])
-def test_an_amount_that_no_machine_has_does_not_end_the_service(name: str, amount: str | int, ours: bool) -> None:
+def test_an_impossible_amount_does_not_end_the_service(name: str, amount: str | int, from_exporter: bool) -> None:
     zones = tuple(
         msgspec.structs.replace(
             zone,
             resources=tuple(
-                nrt.Resource(one.name, amount, amount, amount) if one.name == name else one
-                for one in zone.resources or ()
+                nrt.Resource(resource.name, amount, amount, amount) if resource.name == name else resource
+                for resource in zone.resources or ()
             ),
         )
         for zone in WHOLE.zones or ()
     )
-    found = use(msgspec.structs.replace(WHOLE, zones=zones, attributes=WHOLE.attributes if ours else ()))
-    assert found.precision == "counts"
+    node_report = use(msgspec.structs.replace(WHOLE, zones=zones, attributes=WHOLE.attributes if from_exporter else ()))
+    assert node_report.precision == "counts"
 
 
 @pytest.mark.parametrize("config", ['{"systemReserved":{"memory":"1e30"}}', '{"maxPods":-9223372036854775808}'])
-def test_reservations_that_no_machine_has_do_not_end_the_service(config: str) -> None:
-    named = put(WHOLE.attributes, attributes.KUBELET_CONFIGURATION, config)
+def test_impossible_reservations_do_not_end_the_service(config: str) -> None:
+    named = with_attribute(WHOLE.attributes, attributes.KUBELET_CONFIGURATION, config)
     check(msgspec.structs.replace(WHOLE, attributes=named))
 
 
-def test_zones_whose_sum_no_machine_has_do_not_end_the_service() -> None:
+def test_an_impossible_sum_of_zones_does_not_end_the_service() -> None:
     most = nrt.Resource("memory", "1e30", "1e30", "1e30")
     zones = tuple(nrt.Zone(f"node-{at}", "Node", resources=(most,)) for at in range(2000))
-    found = report.read(nrt.NodeResourceTopology(metadata=nrt.Metadata("n1"), zones=zones))
-    Engine().put("n1", report.kubelet_of(found, lambda _name: None))
+    node_report = report.read(nrt.NodeResourceTopology(metadata=nrt.Metadata("n1"), zones=zones))
+    Engine().put("n1", report.kubelet_of(node_report, lambda _name: None))
 
 
 @pytest.mark.parametrize("cost", [-1, 1 << 63, 1 << 40])
-@pytest.mark.parametrize("ours", [True, False])
-def test_a_distance_that_no_machine_has_is_as_good_as_none(cost: int, ours: bool) -> None:
-    first, *others = WHOLE.zones or ()
+@pytest.mark.parametrize("from_exporter", [True, False])
+def test_an_impossible_distance_is_ignored(cost: int, from_exporter: bool) -> None:
+    first, *other_zones = WHOLE.zones or ()
     costs = (nrt.Cost("node-0", 10), nrt.Cost("node-1", cost))
-    topology = msgspec.structs.replace(WHOLE, zones=(msgspec.structs.replace(first, costs=costs), *others))
-    found = use(topology if ours else msgspec.structs.replace(topology, attributes=()))
-    assert found.empty.topology_manager.distances is None
+    topology = msgspec.structs.replace(WHOLE, zones=(msgspec.structs.replace(first, costs=costs), *other_zones))
+    node_report = use(topology if from_exporter else msgspec.structs.replace(topology, attributes=()))
+    assert node_report.empty.topology_manager.distances is None
 
 
-def test_of_thousands_of_problems_the_first_are_told() -> None:
+def test_only_the_first_of_thousands_of_problems_are_listed() -> None:
     zones = tuple(nrt.Zone(f"{'z' * 5000}{at}", "Node") for at in range(200))
-    found = report.read(nrt.NodeResourceTopology(metadata=nrt.Metadata("n1"), zones=zones))
-    assert len(found.problems) < 20
-    assert found.problems[-1].startswith("and 18")
-    assert max(map(len, found.problems)) <= 500
+    node_report = report.read(nrt.NodeResourceTopology(metadata=nrt.Metadata("n1"), zones=zones))
+    assert len(node_report.problems) < 20
+    assert node_report.problems[-1].startswith("and 18")
+    assert max(map(len, node_report.problems)) <= 500
 
 
 @pytest.mark.parametrize("annotation", [koordlet.CPU_MANAGER_POLICY, koordlet.CPU_TOPOLOGY])
-def test_an_annotation_of_koordlet_that_is_nested_for_ever_is_named(annotation: str) -> None:
+def test_a_deeply_nested_koordlet_annotation_becomes_a_problem(annotation: str) -> None:
     annotations = {koordlet.CPU_MANAGER_POLICY: '{"policy":"static","reservedCPUs":"0"}', koordlet.CPU_TOPOLOGY: "{}"}
     annotations[annotation] = '{"x":' * 3000 + "1" + "}" * 3000
-    found = report.read(nrt.NodeResourceTopology(metadata=nrt.Metadata("n1", annotations=annotations)))
-    assert any(koordlet.CPU_TOPOLOGY in problem for problem in found.problems)
+    node_report = report.read(nrt.NodeResourceTopology(metadata=nrt.Metadata("n1", annotations=annotations)))
+    assert any(koordlet.CPU_TOPOLOGY in problem for problem in node_report.problems)
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.builds(nrt.Zone, st.text(max_size=8) | st.just("node-3"), st.just("Node")), max_size=4))
-def test_zones_of_any_name_are_read_or_named(zones: list[nrt.Zone]) -> None:
-    found = report.read(nrt.NodeResourceTopology(metadata=nrt.Metadata("n1"), zones=tuple(zones)))
+def test_a_zone_of_any_name_is_read_or_becomes_a_problem(zones: list[nrt.Zone]) -> None:
+    node_report = report.read(nrt.NodeResourceTopology(metadata=nrt.Metadata("n1"), zones=tuple(zones)))
     named = sum(nrt.zone_id(zone.name) is None for zone in zones)
-    assert len(found.problems) >= named
-    report.kubelet_of(found, lambda _name: None)
+    assert len(node_report.problems) >= named
+    report.kubelet_of(node_report, lambda _name: None)
 
 
 @pytest.mark.parametrize("damaged", [None, attributes.HOLDINGS])
-def test_what_the_exporter_doubts_is_in_the_report_exact_or_not(damaged: str | None) -> None:
+def test_reports_of_both_precisions_have_admitting_pods_and_unconfirmed_parts(damaged: str | None) -> None:
     doubts = (
         nrt.Attribute(attributes.ADMITTING, "default/q,team-a/p"),
         nrt.Attribute(attributes.UNCONFIRMED, "pods,a-word-of-later"),
     )
-    kept = tuple(one for one in WHOLE.attributes or () if one.name != damaged)
-    found = report.read(msgspec.structs.replace(WHOLE, attributes=(*kept, *doubts)))
-    assert found.precision == ("counts" if damaged else "exact")
-    assert found.admitting == {("default", "q"), ("team-a", "p")}
-    assert found.unconfirmed == ("a-word-of-later", "pods")
+    listed = tuple(attribute for attribute in WHOLE.attributes or () if attribute.name != damaged)
+    node_report = report.read(msgspec.structs.replace(WHOLE, attributes=(*listed, *doubts)))
+    assert node_report.precision == ("counts" if damaged else "exact")
+    assert node_report.admitting == {("default", "q"), ("team-a", "p")}
+    assert node_report.unconfirmed == ("a-word-of-later", "pods")
     assert report.read(WHOLE).admitting == frozenset()
     assert report.read(WHOLE).unconfirmed == ()

@@ -1,8 +1,8 @@
-"""An object of our exporter, read back: what is in it, what it leads to, and when it is not exact after all."""
+"""Exact reports: the content of an object of topowise's exporter, its kubelet model, and when precision is lost."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -16,8 +16,9 @@ from topowise_scheduler import report
 from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, Machine, NumaNode, Placement
 from topowise_scheduler.report import Report
 
+from .conftest import PodOf
+
 GI = 1 << 30
-PodOf = Callable[..., pods.Pod]
 
 CONFIG = KubeletConfiguration(
     topologyManagerPolicy="restricted",
@@ -42,7 +43,7 @@ def machine(*nodes: int, devices: tuple[DevicePlugin, ...] = (), pages: int = 0)
                 memory=8 * GI,
                 cores=tuple(Core(at, (4 * at + core, 4 * (at + len(nodes)) + core)) for core in range(4)),
                 hugepages={2048: pages},
-                distances=tuple(10 if node == other else 20 for other in nodes),
+                distances=tuple(10 if node == target else 20 for target in nodes),
             )
             for at, node in enumerate(nodes)
         ),
@@ -54,39 +55,40 @@ def unknown(_name: report.PodName) -> None:
     return None
 
 
-def named(topology: nrt.NodeResourceTopology, **changed: str | None) -> nrt.NodeResourceTopology:
-    """The object with attributes on top that say something else, or nothing."""
+def with_attributes(topology: nrt.NodeResourceTopology, **changed: str | None) -> nrt.NodeResourceTopology:
+    """The object with top-level attributes changed, or removed for None."""
     shown = nrt.attributes_of(topology.attributes) | {f"topowise.io/{name}": text for name, text in changed.items()}
-    kept = tuple(nrt.Attribute(name, text) for name, text in shown.items() if text is not None)
-    return msgspec.structs.replace(topology, attributes=kept)
+    listed = tuple(nrt.Attribute(name, text) for name, text in shown.items() if text is not None)
+    return msgspec.structs.replace(topology, attributes=listed)
 
 
 def zones_with(topology: nrt.NodeResourceTopology, **changed: Any) -> nrt.NodeResourceTopology:
     """The object with some amounts of the first zone changed, as (capacity, allocatable, available)."""
-    first, *others = topology.zones or ()
+    first, *other_zones = topology.zones or ()
     resources = tuple(
-        nrt.Resource(one.name, *changed[one.name]) if one.name in changed else one for one in first.resources or ()
+        nrt.Resource(resource.name, *changed[resource.name]) if resource.name in changed else resource
+        for resource in first.resources or ()
     )
-    return msgspec.structs.replace(topology, zones=(msgspec.structs.replace(first, resources=resources), *others))
+    return msgspec.structs.replace(topology, zones=(msgspec.structs.replace(first, resources=resources), *other_zones))
 
 
 def read(topology: nrt.NodeResourceTopology) -> Report:
-    found = report.read(topology)
-    assert (found.precision, found.problems) == ("exact", ())
-    return found
+    node_report = report.read(topology)
+    assert (node_report.precision, node_report.problems) == ("exact", ())
+    return node_report
 
 
-def test_a_pod_that_nobody_knows_holds_what_it_holds_without_requests(pod_of: PodOf) -> None:
+def test_an_unknown_pod_keeps_its_allocation_without_requests(pod_of: PodOf) -> None:
     kubelet = Kubelet(machine(0, 1), CONFIG)
     kubelet.admit(pod_of("a", {"cpu": "4", "memory": "2Gi"}))
-    found = read(exported(machine(0, 1), CONFIG, kubelet))
-    assert found.held == {("default", "a"): {"c0": kubelet.placements("a")["c0"]}} or set(found.held) == {
+    node_report = read(exported(machine(0, 1), CONFIG, kubelet))
+    assert node_report.held == {("default", "a"): {"c0": kubelet.placements("a")["c0"]}} or set(node_report.held) == {
         ("default", "a")
     }
-    restored = report.kubelet_of(found, unknown)
+    restored = report.kubelet_of(node_report, unknown)
     assert set(restored.active) == {"default/a"}
     assert restored.placements("default/a")["c0"].cpus == kubelet.placements("a")["c0"].cpus
-    known = report.kubelet_of(found, lambda name: (name[1], {"cpu": 4000, "memory": 10 * GI}))
+    known = report.kubelet_of(node_report, lambda name: (name[1], {"cpu": 4000, "memory": 10 * GI}))
     assert set(known.active) == {"a"}
     assert known.admit(pod_of("b", requests={"memory": "6Gi"})).reason == "OutOfmemory"
     assert restored.admit(pod_of("b", requests={"memory": "6Gi"})).admitted
@@ -111,17 +113,17 @@ def test_a_pod_that_has_ended_is_released_from_the_kubelets_own_tables(pod_of: P
     kubelet = Kubelet(machine(0, 1), CONFIG)
     kubelet.admit(pod_of("small", {"cpu": "1", "memory": "1Gi"}))
     kubelet.admit(pod_of("wide", {"cpu": "10", "memory": "9Gi"}))
-    found = read(exported(machine(0, 1), CONFIG, kubelet))
+    node_report = read(exported(machine(0, 1), CONFIG, kubelet))
     assert kubelet.memory is not None
-    held = report.kubelet_of(found, unknown)
-    without = report.kubelet_of(found, unknown, {("default", "small")})
+    with_pod = report.kubelet_of(node_report, unknown)
+    without_pod = report.kubelet_of(node_report, unknown, {("default", "small")})
     kubelet.remove("small")
-    assert without.memory is not None
-    assert without.memory.tables.free == kubelet.memory.tables.free
-    assert without.memory.tables.cells == kubelet.memory.tables.cells
-    assert without.memory.tables.assignments == kubelet.memory.tables.assignments
-    assert held.memory is not None
-    assert held.memory.tables.free != kubelet.memory.tables.free
+    assert without_pod.memory is not None
+    assert without_pod.memory.tables.free == kubelet.memory.tables.free
+    assert without_pod.memory.tables.cells == kubelet.memory.tables.cells
+    assert without_pod.memory.tables.assignments == kubelet.memory.tables.assignments
+    assert with_pod.memory is not None
+    assert with_pod.memory.tables.free != kubelet.memory.tables.free
 
 
 @pytest.mark.parametrize("state_files", [True, False])
@@ -129,8 +131,8 @@ def test_blocks_on_single_nodes_need_no_state_files(pod_of: PodOf, state_files: 
     kubelet = Kubelet(machine(0, 1), CONFIG)
     kubelet.admit(pod_of("a", {"cpu": "4", "memory": "2Gi"}))
     kubelet.admit(pod_of("b", {"cpu": "4", "memory": "3Gi"}))
-    found = read(exported(machine(0, 1), CONFIG, kubelet, state_files=state_files))
-    restored = report.kubelet_of(found, unknown)
+    node_report = read(exported(machine(0, 1), CONFIG, kubelet, state_files=state_files))
+    restored = report.kubelet_of(node_report, unknown)
     assert kubelet.memory is not None
     assert restored.memory is not None
     assert restored.memory.tables.free == kubelet.memory.tables.free
@@ -144,25 +146,25 @@ def test_cpus_a_finished_init_container_left_belong_to_its_pod() -> None:
     kubelet = Kubelet(machine(0, 1), CONFIG)
     kubelet.admit(pod)
     kubelet.start("uid-a")
-    found = read(exported(machine(0, 1), CONFIG, kubelet, lambda uid: ("default", uid[4:])))
-    assert set(found.held) == {("default", "a"), ("", "uid-a")}
+    node_report = read(exported(machine(0, 1), CONFIG, kubelet, lambda uid: ("default", uid[4:])))
+    assert set(node_report.held) == {("default", "a"), ("", "uid-a")}
 
     def requests_of(name: report.PodName) -> tuple[str, Mapping[str, int]] | None:
         return ("uid-a", {"cpu": 6000}) if name == ("default", "a") else None
 
-    both = report.kubelet_of(found, requests_of)
+    both = report.kubelet_of(node_report, requests_of)
     assert set(both.active) == {"uid-a"}
     assert both.cpu is not None
     assert both.cpu.available.bit_count() == 15 - 6
-    ended = report.kubelet_of(found, requests_of, {("default", "a")})
+    ended = report.kubelet_of(node_report, requests_of, {("default", "a")})
     assert ended.cpu is not None
     assert (set(ended.active), ended.cpu.available.bit_count()) == (set(), 15)
-    forgotten = report.kubelet_of(found, unknown, {("default", "a"), ("", "uid-a")})
+    forgotten = report.kubelet_of(node_report, unknown, {("default", "a"), ("", "uid-a")})
     assert forgotten.cpu is not None
     assert (set(forgotten.active), forgotten.cpu.available.bit_count()) == (set(), 15)
 
 
-def test_pod_level_resources_are_given_back_as_one() -> None:
+def test_pod_level_resources_are_released_together() -> None:
     config = msgspec.structs.replace(
         CONFIG, topologyManagerScope="pod", featureGates={"PodLevelResourceManagers": True}
     )
@@ -176,27 +178,27 @@ def test_pod_level_resources_are_given_back_as_one() -> None:
     )
     kubelet = Kubelet(machine(0, 1), config)
     assert kubelet.admit(pods.Pod(pods.Metadata("a", "default", "a"), spec)).admitted
-    found = read(exported(machine(0, 1), config, kubelet))
-    own = found.held["default", "a"][""]
+    node_report = read(exported(machine(0, 1), config, kubelet))
+    own = node_report.held["default", "a"][""]
     assert own.cpus is not None
     assert (own.cpus.bit_count(), [block.size for block in own.memory]) == (6, [4 * GI])
-    restored = report.kubelet_of(found, unknown)
+    restored = report.kubelet_of(node_report, unknown)
     assert restored.memory is not None
     assert kubelet.memory is not None
     assert restored.memory.tables.free == kubelet.memory.tables.free
     restored.remove("default/a")
-    assert restored.memory.tables.free == found.empty.memory.tables.free  # type: ignore[union-attr]
+    assert restored.memory.tables.free == node_report.empty.memory.tables.free  # type: ignore[union-attr]
     assert restored.cpu is not None
     assert restored.cpu.available.bit_count() == 15
 
 
-def test_devices_that_are_gone_stay_held_until_their_pod_ends(pod_of: PodOf) -> None:
+def test_removed_devices_stay_allocated_until_their_pod_ends(pod_of: PodOf) -> None:
     kubelet = Kubelet(machine(0, 1, devices=DEVICES), CONFIG)
     kubelet.admit(pod_of("a", {"cpu": "1", "memory": "1Gi", "gpu": 1}))
     kubelet.report_devices("gpu", (Device("g1", (1,)),))
-    found = read(exported(machine(0, 1, devices=DEVICES), CONFIG, kubelet))
-    assert found.held["default", "a"]["c0"].devices == {"gpu": ("g0",)}
-    restored = report.kubelet_of(found, unknown)
+    node_report = read(exported(machine(0, 1, devices=DEVICES), CONFIG, kubelet))
+    assert node_report.held["default", "a"]["c0"].devices == {"gpu": ("g0",)}
+    restored = report.kubelet_of(node_report, unknown)
     assert restored.devices.tables["gpu"].names(restored.devices.allocated["gpu"]) == ("g0",)
     restored.remove("default/a")
     assert restored.devices.tables["gpu"].names(restored.devices.free("gpu")) == ("g1",)
@@ -204,24 +206,24 @@ def test_devices_that_are_gone_stay_held_until_their_pod_ends(pod_of: PodOf) -> 
 
 def test_devices_near_several_nodes_are_near_each_of_them(pod_of: PodOf) -> None:
     kubelet = Kubelet(machine(0, 8, devices=(DevicePlugin("nic", (Device("n0", (0, 8)), Device("n1", (8,)))),)), CONFIG)
-    found = read(exported(machine(0, 8), CONFIG, kubelet))
-    table = found.empty.devices.tables["nic"]
+    node_report = read(exported(machine(0, 8), CONFIG, kubelet))
+    table = node_report.empty.devices.tables["nic"]
     assert (table.names(table.touching(0b01)), table.names(table.touching(0b10))) == (("n0",), ("n0", "n1"))
-    assert found.empty.node_ids == (0, 8)
+    assert node_report.empty.node_ids == (0, 8)
 
 
-def test_hugepages_made_since_the_kubelet_started_are_not_its_own(pod_of: PodOf) -> None:
-    """It goes on with the memory it saw then, and so does its word on what is allocatable."""
+def test_the_kubelet_ignores_hugepages_created_after_its_start(pod_of: PodOf) -> None:
+    """The kubelet keeps the memory it detected at start, and so does its allocatable memory."""
     kubelet = Kubelet(machine(0, 1), CONFIG)
-    found = read(exported(machine(0, 1, pages=2048), CONFIG, kubelet))
-    assert found.empty.memory is not None
+    node_report = read(exported(machine(0, 1, pages=2048), CONFIG, kubelet))
+    assert node_report.empty.memory is not None
     assert kubelet.memory is not None
-    assert found.empty.memory.policy.allocatable == kubelet.memory.policy.allocatable
-    assert report.kubelet_of(found, unknown).admit(pod_of("a", {"cpu": "1", "memory": "8Gi"})).admitted
+    assert node_report.empty.memory.policy.allocatable == kubelet.memory.policy.allocatable
+    assert report.kubelet_of(node_report, unknown).admit(pod_of("a", {"cpu": "1", "memory": "8Gi"})).admitted
 
 
-def test_a_share_of_memory_is_what_the_reservations_leave_for_it() -> None:
-    """The share is of /proc/meminfo's MemTotal, here more than the nodes have together."""
+def test_a_memory_percentage_follows_from_the_reservations() -> None:
+    """The percentage refers to MemTotal of /proc/meminfo, which exceeds the sum of the NUMA nodes here."""
     threshold = 1 << 28
     config = msgspec.structs.replace(
         CONFIG,
@@ -230,23 +232,23 @@ def test_a_share_of_memory_is_what_the_reservations_leave_for_it() -> None:
     )
     resolved = msgspec.structs.replace(config, evictionHard={"memory.available": str(threshold)})
     kubelet = Kubelet(machine(0, 1), resolved)
-    found = read(exported(machine(0, 1), config, kubelet))
-    assert found.empty.allocatable()["memory"] == kubelet.allocatable()["memory"]
+    node_report = read(exported(machine(0, 1), config, kubelet))
+    assert node_report.empty.allocatable()["memory"] == kubelet.allocatable()["memory"]
 
 
-def test_cpus_the_kubelet_does_not_know_of_yet_are_not_given_out(pod_of: PodOf) -> None:
+def test_cpus_unknown_to_the_kubelet_are_not_allocated(pod_of: PodOf) -> None:
     kubelet = Kubelet(machine(0, 1), CONFIG)
     topology = exported(machine(0, 1), CONFIG, kubelet)
     first, second = topology.zones or ()
     shown = nrt.attributes_of(first.attributes) | {attributes.ZONE_CPUS_AVAILABLE: "1-2"}
-    first = msgspec.structs.replace(first, attributes=tuple(nrt.Attribute(*one) for one in shown.items()))
+    first = msgspec.structs.replace(first, attributes=tuple(nrt.Attribute(*item) for item in shown.items()))
     topology = msgspec.structs.replace(topology, zones=(first, second))
-    found = report.read(zones_with(topology, cpu=("8", "2", "2")))
-    assert found.precision == "exact"
-    assert found.problems == (
+    node_report = report.read(zones_with(topology, cpu=("8", "2", "2")))
+    assert node_report.precision == "exact"
+    assert node_report.problems == (
         "zone node-0: 2 CPUs are allocatable, expected 7 by cores and configuration; free CPUs are used as published",
     )
-    admission = report.kubelet_of(found, unknown).admit(pod_of("a", {"cpu": "2", "memory": "1Gi"}))
+    admission = report.kubelet_of(node_report, unknown).admit(pod_of("a", {"cpu": "2", "memory": "1Gi"}))
     assert admission.placements["c0"].cpus == 0b110
 
 
@@ -266,12 +268,14 @@ def test_cpus_the_kubelet_does_not_know_of_yet_are_not_given_out(pod_of: PodOf) 
         ({"derived-from-sysfs": "memory"}, "attribute topowise.io/derived-from-sysfs: memory"),
     ],
 )
-def test_what_cannot_be_used_is_named_and_makes_it_counts(changed: dict[str, str | None], why: str) -> None:
-    found = report.read(named(exported(machine(0, 1), CONFIG, Kubelet(machine(0, 1), CONFIG)), **changed))
-    assert found.precision == "counts"
-    assert why in found.problems[0]
-    assert found.problems[0].endswith("; the node is predicted from counts")
-    assert not found.held
+def test_an_unusable_attribute_makes_a_report_of_counts(changed: dict[str, str | None], why: str) -> None:
+    node_report = report.read(
+        with_attributes(exported(machine(0, 1), CONFIG, Kubelet(machine(0, 1), CONFIG)), **changed)
+    )
+    assert node_report.precision == "counts"
+    assert why in node_report.problems[0]
+    assert node_report.problems[0].endswith("; the node is predicted from counts")
+    assert not node_report.held
 
 
 def test_more_nodes_than_masks_are_modelled_for_leave_sums(pod_of: PodOf) -> None:
@@ -280,22 +284,22 @@ def test_more_nodes_than_masks_are_modelled_for_leave_sums(pod_of: PodOf) -> Non
         topologyManagerPolicy="restricted", topologyManagerPolicyOptions={"max-allowable-numa-nodes": "32"}
     )
     kubelet = Kubelet(wide, KubeletConfiguration())
-    found = report.read(exported(wide, config, kubelet))
-    assert found.precision == "counts"
-    assert "masks are modelled up to 16" in found.problems[0]
-    assert report.kubelet_of(found, unknown).admit(pod_of("a", {"cpu": "100", "memory": "100Gi"})).admitted
-    assert not report.kubelet_of(found, unknown).admit(pod_of("a", {"cpu": "161", "memory": "1Gi"})).admitted
+    node_report = report.read(exported(wide, config, kubelet))
+    assert node_report.precision == "counts"
+    assert "masks are modelled up to 16" in node_report.problems[0]
+    assert report.kubelet_of(node_report, unknown).admit(pod_of("a", {"cpu": "100", "memory": "100Gi"})).admitted
+    assert not report.kubelet_of(node_report, unknown).admit(pod_of("a", {"cpu": "161", "memory": "1Gi"})).admitted
 
 
 @pytest.mark.parametrize("memory", [{}, {"memoryManagerPolicy": "None", "reservedMemory": None}])
 @pytest.mark.parametrize("before", [0, 12])
-def test_nodes_of_gpu_memory_are_left_out_and_nothing_is_moved(
+def test_numa_nodes_of_gpu_memory_are_left_out_and_no_id_changes(
     pod_of: PodOf, memory: dict[str, Any], before: int
 ) -> None:
-    # 32 NUMA nodes without CPUs or memory, some of which come before those that have.
+    # 32 NUMA nodes without CPUs or memory, some with lower ids than the NUMA nodes with CPUs and memory.
     full = machine(before, before + 1).numa
-    others = (number for number in range(34) if number not in (before, before + 1))
-    bare = tuple(NumaNode(number, 0, (), {2048: 0}) for number in others)
+    bare_ids = (number for number in range(34) if number not in (before, before + 1))
+    bare = tuple(NumaNode(number, 0, (), {2048: 0}) for number in bare_ids)
     numa = tuple(msgspec.structs.replace(node, distances=None) for node in (*full, *bare))
     gpus = DevicePlugin("gpu", (Device("g0", (before + 1,)),))
     wide = Machine(numa=numa, devices=(gpus,))
@@ -304,52 +308,56 @@ def test_nodes_of_gpu_memory_are_left_out_and_nothing_is_moved(
     config = msgspec.structs.replace(CONFIG, **({"reservedMemory": reserved} | fields))
     kubelet = Kubelet(wide, config)
     assert kubelet.admit(pod_of("there", {"cpu": "5", "memory": "1Gi", "gpu": "1"})).admitted
-    found = read(exported(wide, config, kubelet))
-    assert (found.precision, found.problems) == ("exact", ())
-    again = report.kubelet_of(found, unknown)
+    node_report = read(exported(wide, config, kubelet))
+    assert (node_report.precision, node_report.problems) == ("exact", ())
+    again = report.kubelet_of(node_report, unknown)
     assert again.node_ids == kubelet.node_ids
     for limits in ({"cpu": "4", "memory": "1Gi"}, {"cpu": "4", "memory": "1Gi"}, {"cpu": "4", "memory": "6Gi"}):
         pod = pod_of("next", limits)
         assert again.fork().admit(pod) == kubelet.fork().admit(pod)
 
 
-def test_what_is_told_of_the_report_itself() -> None:
-    found = read(exported(machine(0, 1), CONFIG, Kubelet(machine(0, 1), CONFIG)))
-    assert (found.name, found.version, found.fingerprint_method) == ("n1", "", "with-exclusive-resources")
-    assert found.fingerprint == "pfp0v001ef46db3751d8e999"
+def test_a_report_has_its_node_version_and_fingerprint() -> None:
+    node_report = read(exported(machine(0, 1), CONFIG, Kubelet(machine(0, 1), CONFIG)))
+    assert (node_report.name, node_report.version, node_report.fingerprint_method) == (
+        "n1",
+        "",
+        "with-exclusive-resources",
+    )
+    assert node_report.fingerprint == "pfp0v001ef46db3751d8e999"
 
 
-def test_two_pods_of_one_name_both_hold(pod_of: PodOf) -> None:
+def test_two_pods_of_the_same_name_keep_both_allocations(pod_of: PodOf) -> None:
     kubelet = Kubelet(machine(0, 1), CONFIG)
     kubelet.admit(pod_of("old", {"cpu": "2", "memory": "1Gi"}))
     kubelet.admit(pod_of("new", {"cpu": "3", "memory": "1Gi"}))
-    found = read(exported(machine(0, 1), CONFIG, kubelet, lambda _uid: ("default", "same")))
-    restored = report.kubelet_of(found, unknown)
+    node_report = read(exported(machine(0, 1), CONFIG, kubelet, lambda _uid: ("default", "same")))
+    restored = report.kubelet_of(node_report, unknown)
     assert restored.cpu is not None
     assert restored.cpu.available.bit_count() == 10
     restored.remove("default/same")
     assert restored.cpu.available.bit_count() == 15
 
 
-def test_a_placement_says_what_and_not_why(pod_of: PodOf) -> None:
+def test_a_restored_placement_has_no_hint(pod_of: PodOf) -> None:
     kubelet = Kubelet(machine(0, 1), CONFIG)
     kubelet.admit(pod_of("a", {"cpu": "4", "memory": "2Gi"}))
-    held = read(exported(machine(0, 1), CONFIG, kubelet)).held["default", "a"]["c0"]
-    mine = kubelet.placements("a")["c0"]
-    assert held == Placement("app", None, False, mine.cpus, mine.memory, {})
+    placement = read(exported(machine(0, 1), CONFIG, kubelet)).held["default", "a"]["c0"]
+    original = kubelet.placements("a")["c0"]
+    assert placement == Placement("app", None, False, original.cpus, original.memory, {})
 
 
-def test_a_resource_whose_plug_in_is_away_refuses_who_asks_for_it(pod_of: PodOf) -> None:
-    # Of a resource that nobody has reported a kubelet asks nothing; of one whose devices are all unhealthy it does.
+def test_a_resource_without_its_plugin_refuses_pods_that_request_it(pod_of: PodOf) -> None:
+    # The kubelet ignores requests for an unregistered resource. It refuses a resource without healthy devices.
     config = KubeletConfiguration(cpuManagerPolicy="static", reservedSystemCPUs="0")
     topology = exported(machine(0), config, Kubelet(machine(0), config))
     away = (
-        *(one for one in topology.attributes or () if one.name != attributes.DEVICES),
+        *(attribute for attribute in topology.attributes or () if attribute.name != attributes.DEVICES),
         nrt.Attribute(attributes.DEVICES, devices.write((), empty=("gpu",))),
     )
     admitted = []
     for shown in (topology.attributes, away):
-        found = report.read(msgspec.structs.replace(topology, attributes=shown))
-        assert found.precision == "exact"
-        admitted.append(report.kubelet_of(found, lambda _name: None).admit(pod_of("q", {"gpu": 1})).admitted)
+        node_report = report.read(msgspec.structs.replace(topology, attributes=shown))
+        assert node_report.precision == "exact"
+        admitted.append(report.kubelet_of(node_report, lambda _name: None).admit(pod_of("q", {"gpu": 1})).admitted)
     assert admitted == [True, False]

@@ -1,24 +1,21 @@
-"""What other exporters write, with all its oddities: read, or left out with a line that says so."""
+"""Objects of exporters other than topowise: each oddity is read, or is left out and becomes a problem."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import msgspec
 import pytest
 
-from topowise import nrt, pods
+from topowise import nrt
 from topowise_scheduler import report
 from topowise_scheduler.kubelet import Kubelet
 
-TopologyOf = Callable[..., nrt.NodeResourceTopology]
-PodOf = Callable[..., pods.Pod]
+from .conftest import PodOf, TopologyOf
 
 ZONE = {"cpu": ("8", "8", "8"), "memory": ("8Gi", "8Gi", "8Gi")}
 
 
-def kubelet_of(found: report.Report) -> Kubelet:
-    return report.kubelet_of(found, lambda _name: None)
+def kubelet_of(node_report: report.Report) -> Kubelet:
+    return report.kubelet_of(node_report, lambda _name: None)
 
 
 def free_cpus(kubelet: Kubelet) -> list[int]:
@@ -28,7 +25,7 @@ def free_cpus(kubelet: Kubelet) -> list[int]:
 
 
 def test_rte_writes_policy_and_scope_as_attributes(topology_of: TopologyOf) -> None:
-    found = report.read(
+    node_report = report.read(
         topology_of(
             ZONE,
             ZONE,
@@ -38,14 +35,20 @@ def test_rte_writes_policy_and_scope_as_attributes(topology_of: TopologyOf) -> N
             nodeTopologyPodsFingerprintMethod="with-exclusive-resources",
         )
     )
-    assert (found.precision, found.problems, found.held) == ("counts", (), {})
-    assert (found.name, found.version) == ("n1", "7")
-    assert (found.fingerprint, found.fingerprint_method) == ("pfp0v001ef46db3751d8e999", "with-exclusive-resources")
-    assert (found.empty.settings.topology.policy, found.empty.settings.topology.scope) == ("single-numa-node", "pod")
+    assert (node_report.precision, node_report.problems, node_report.held) == ("counts", (), {})
+    assert (node_report.name, node_report.version) == ("n1", "7")
+    assert (node_report.fingerprint, node_report.fingerprint_method) == (
+        "pfp0v001ef46db3751d8e999",
+        "with-exclusive-resources",
+    )
+    assert (node_report.empty.settings.topology.policy, node_report.empty.settings.topology.scope) == (
+        "single-numa-node",
+        "pod",
+    )
 
 
 def test_nfd_writes_the_legacy_policy_no_method_and_negative_amounts(topology_of: TopologyOf) -> None:
-    found = report.read(
+    node_report = report.read(
         topology_of(
             {"cpu": ("8", "7", "-1"), "gpu": (2, 2, -1)},
             {"cpu": ("8", "8", "8")},
@@ -53,48 +56,51 @@ def test_nfd_writes_the_legacy_policy_no_method_and_negative_amounts(topology_of
             nodeTopologyPodsFingerprint="pfp0v001ef46db3751d8e999",
         )
     )
-    assert found.problems == ()
-    assert found.fingerprint_method == "all"
-    assert (found.empty.settings.topology.policy, found.empty.settings.topology.scope) == ("single-numa-node", "pod")
-    kubelet = kubelet_of(found)
+    assert node_report.problems == ()
+    assert node_report.fingerprint_method == "all"
+    assert (node_report.empty.settings.topology.policy, node_report.empty.settings.topology.scope) == (
+        "single-numa-node",
+        "pod",
+    )
+    kubelet = kubelet_of(node_report)
     assert free_cpus(kubelet) == [0, 8]
     assert not kubelet.devices.free("gpu")
 
 
-def test_koordlet_writes_totals_which_is_all_there_is_to_go_by(topology_of: TopologyOf, pod_of: PodOf) -> None:
-    found = report.read(
+def test_koordlet_writes_totals_so_only_totals_are_checked(topology_of: TopologyOf, pod_of: PodOf) -> None:
+    node_report = report.read(
         topology_of(
             {**ZONE, "koordinator.sh/gpu-memory": ("80Gi", "80Gi", "80Gi")},
             {**ZONE, "koordinator.sh/gpu-memory": ("80Gi", "80Gi", "80Gi")},
             policies=("RestrictedContainerLevel",),
         )
     )
-    assert found.problems == tuple(
+    assert node_report.problems == tuple(
         f"zone {zone}, koordinator.sh/gpu-memory: 85899345920, expected up to 4096 devices; only its sum is checked"
         for zone in ("node-0", "node-1")
     )
-    kubelet = kubelet_of(found)
+    kubelet = kubelet_of(node_report)
     assert free_cpus(kubelet) == [8, 8]
-    asked = {"cpu": "1", "memory": "1Gi", "koordinator.sh/gpu-memory": "150Gi"}
-    assert kubelet.admit(pod_of("a", asked)).admitted
-    assert kubelet.admit(pod_of("b", asked)).reason == "OutOfkoordinator.sh/gpu-memory"
+    limits = {"cpu": "1", "memory": "1Gi", "koordinator.sh/gpu-memory": "150Gi"}
+    assert kubelet.admit(pod_of("a", limits)).admitted
+    assert kubelet.admit(pod_of("b", limits)).reason == "OutOfkoordinator.sh/gpu-memory"
 
 
-def test_the_fingerprint_may_be_an_annotation_and_a_damaged_one_is_none(topology_of: TopologyOf) -> None:
+def test_the_fingerprint_may_be_an_annotation_and_damage_is_a_problem(topology_of: TopologyOf) -> None:
     def annotated(text: str) -> nrt.NodeResourceTopology:
         topology = topology_of(ZONE)
         shown = msgspec.structs.replace(topology.metadata, annotations={"topology.node.k8s.io/fingerprint": text})
         return msgspec.structs.replace(topology, metadata=shown)
 
     assert report.read(annotated("pfp0v001ef46db3751d8e999")).fingerprint == "pfp0v001ef46db3751d8e999"
-    found = report.read(annotated("pfp0v002ef46db3751d8e999"))
-    assert found.fingerprint == ""
-    assert found.problems == (
+    node_report = report.read(annotated("pfp0v002ef46db3751d8e999"))
+    assert node_report.fingerprint == ""
+    assert node_report.problems == (
         "pods fingerprint 'pfp0v002ef46db3751d8e999': expected version v001; the fingerprint is ignored",
     )
 
 
-def test_zones_come_in_any_order_with_gaps_in_their_ids(topology_of: TopologyOf) -> None:
+def test_zones_may_have_any_order_and_gaps_in_their_ids(topology_of: TopologyOf) -> None:
     topology = topology_of({"cpu": ("8", "8", "1")}, {"cpu": ("4", "4", "2")}, {"cpu": ("2", "2", "2")}, ids=(17, 0, 8))
     kubelet = kubelet_of(report.read(topology))
     assert kubelet.node_ids == (0, 8, 17)
@@ -103,21 +109,21 @@ def test_zones_come_in_any_order_with_gaps_in_their_ids(topology_of: TopologyOf)
 
 def test_zones_of_other_types_and_names_are_not_numa_nodes(topology_of: TopologyOf) -> None:
     topology = topology_of(ZONE)
-    others = (nrt.Zone("socket-0", "Socket"), nrt.Zone("numa0", "Node"), nrt.Zone("node-01", "Node"))
-    found = report.read(msgspec.structs.replace(topology, zones=(*others, *(topology.zones or ()))))
-    assert found.empty.node_ids == (0,)
-    assert found.problems == (
+    other_zones = (nrt.Zone("socket-0", "Socket"), nrt.Zone("numa0", "Node"), nrt.Zone("node-01", "Node"))
+    node_report = report.read(msgspec.structs.replace(topology, zones=(*other_zones, *(topology.zones or ()))))
+    assert node_report.empty.node_ids == (0,)
+    assert node_report.problems == (
         "zone 'numa0': expected a name node-<id>; the zone is left out",
         "zone 'node-01': expected a name node-<id>; the zone is left out",
     )
 
 
 def test_without_zones_nothing_is_checked(topology_of: TopologyOf, pod_of: PodOf) -> None:
-    found = report.read(topology_of(topologyManagerPolicy="single-numa-node"))
-    assert found.problems == (
+    node_report = report.read(topology_of(topologyManagerPolicy="single-numa-node"))
+    assert node_report.problems == (
         "zones: none of type Node named node-<id>, expected one per NUMA node; nothing is checked",
     )
-    assert kubelet_of(found).admit(pod_of("a", {"cpu": "1000", "memory": "1Pi", "gpu": 3})).admitted
+    assert kubelet_of(node_report).admit(pod_of("a", {"cpu": "1000", "memory": "1Pi", "gpu": 3})).admitted
 
 
 @pytest.mark.parametrize(
@@ -133,26 +139,26 @@ def test_without_zones_nothing_is_checked(topology_of: TopologyOf, pod_of: PodOf
         (("1G", "1G", "1G"), 2048, "1000000000000, expected up to 2048000 thousandths; counted as the limit"),
     ],
 )
-def test_odd_amounts_are_counted_as_the_least_they_can_mean(
+def test_odd_amounts_count_as_their_least_meaning(
     topology_of: TopologyOf, cpu: tuple[str, str, str], free: int, problem: str | None
 ) -> None:
-    found = report.read(topology_of({"cpu": cpu}))
-    assert free_cpus(kubelet_of(found)) == [free]
-    assert len(found.problems) == (problem is not None)
-    assert problem is None or problem in found.problems[0]
+    node_report = report.read(topology_of({"cpu": cpu}))
+    assert free_cpus(kubelet_of(node_report)) == [free]
+    assert len(node_report.problems) == (problem is not None)
+    assert problem is None or problem in node_report.problems[0]
 
 
-def test_available_above_an_allocatable_of_0_is_told_once_and_counts_as_none(
+def test_available_above_an_allocatable_of_0_is_a_single_problem_and_counts_as_0(
     topology_of: TopologyOf, pod_of: PodOf
 ) -> None:
-    """Not taken for a kubelet that gives no CPUs: it would not be checked then."""
+    """The kubelet model keeps its CPU manager: without it, no CPUs would be checked."""
     zone = {"cpu": ("8", "0", "8"), "memory": ("8Gi", "0", "8Gi")}
-    found = report.read(topology_of(zone, zone, zone, topologyManagerPolicy="single-numa-node"))
-    assert found.problems == (
+    node_report = report.read(topology_of(zone, zone, zone, topologyManagerPolicy="single-numa-node"))
+    assert node_report.problems == (
         "zones: node-0 cpu '8', node-0 memory '8Gi', node-1 cpu '8', node-1 memory '8Gi' and 2 more available of an "
         "allocatable of 0: the report contradicts itself; counted as none, so no pod gets any",
     )
-    kubelet = kubelet_of(found)
+    kubelet = kubelet_of(node_report)
     assert free_cpus(kubelet) == [0, 0, 0]
     assert not kubelet.admit(pod_of("a", {"cpu": "1", "memory": "1Gi"})).admitted
 
@@ -161,29 +167,29 @@ def test_available_above_an_allocatable_of_0_is_told_once_and_counts_as_none(
 def test_no_pages_of_a_size_that_only_the_node_lists(
     topology_of: TopologyOf, pod_of: PodOf, listed: tuple[str, ...], reason: str
 ) -> None:
-    """Other exporters leave out sizes of which there are no pages. The kubelet takes who asks for 0, if it knows it."""
+    """Exporters omit page sizes without pages. The kubelet admits a request for 0 pages of a size it knows."""
     topology = topology_of(ZONE, ZONE, topologyManagerPolicy="single-numa-node")
     amounts = {"cpu": "1", "memory": "1Gi", "hugepages-2Mi": "0"}
-    for found in (report.read(topology, "", listed), report.of_node(report.read(topology), "", listed)):
-        assert kubelet_of(found).admit(pod_of("a", amounts)).reason == reason
-        assert not kubelet_of(found).admit(pod_of("a", amounts | {"hugepages-2Mi": "2Mi"})).admitted
+    for node_report in (report.read(topology, "", listed), report.of_node(report.read(topology), "", listed)):
+        assert kubelet_of(node_report).admit(pod_of("a", amounts)).reason == reason
+        assert not kubelet_of(node_report).admit(pod_of("a", amounts | {"hugepages-2Mi": "2Mi"})).admitted
 
 
-def test_a_resource_that_a_zone_does_not_list_is_none_there(topology_of: TopologyOf, pod_of: PodOf) -> None:
-    found = report.read(
+def test_a_resource_missing_from_a_zone_counts_as_0(topology_of: TopologyOf, pod_of: PodOf) -> None:
+    node_report = report.read(
         topology_of({**ZONE, "gpu": (1, 1, 1)}, {"cpu": ("8", "8", "8")}, topologyManagerPolicy="single-numa-node")
     )
-    assert found.problems == ()
-    kubelet = kubelet_of(found)
+    assert node_report.problems == ()
+    kubelet = kubelet_of(node_report)
     first = kubelet.admit(pod_of("a", {"cpu": "8", "memory": "1Gi"}))
     assert first.placements["c0"].numa == (0,)
     assert not kubelet.admit(pod_of("b", {"cpu": "1", "memory": "1Gi"})).admitted
 
 
 def test_a_policy_no_kubelet_has_is_unknown_and_named(topology_of: TopologyOf) -> None:
-    found = report.read(topology_of(ZONE, topologyManagerPolicy="strict", cpuManagerPolicy="dynamic"))
-    assert (found.policy, found.empty.settings.topology.policy) == ("unknown", "none")
-    assert found.problems == (
+    node_report = report.read(topology_of(ZONE, topologyManagerPolicy="strict", cpuManagerPolicy="dynamic"))
+    assert (node_report.policy, node_report.empty.settings.topology.policy) == ("unknown", "none")
+    assert node_report.problems == (
         "attribute topologyManagerPolicy 'strict': expected one of none, best-effort, restricted, single-numa-node; "
         "the node's policy is unknown, only sums are checked",
         "attribute cpuManagerPolicy: 'dynamic', expected none or static; static is used",
@@ -191,57 +197,61 @@ def test_a_policy_no_kubelet_has_is_unknown_and_named(topology_of: TopologyOf) -
 
 
 def test_the_deprecated_list_in_the_words_of_kep_119(topology_of: TopologyOf) -> None:
-    found = report.read(topology_of(ZONE, policies=("SingleNumaNode",)))
-    assert (found.policy, found.problems) == ("single-numa-node", ())
+    node_report = report.read(topology_of(ZONE, policies=("SingleNumaNode",)))
+    assert (node_report.policy, node_report.problems) == ("single-numa-node", ())
 
 
-def test_a_word_of_the_deprecated_list_that_nobody_knows_is_named(topology_of: TopologyOf) -> None:
-    found = report.read(topology_of(ZONE, policies=("SingleSocket",)))
-    assert (found.policy, found.knows_policy) == ("unknown", False)
-    assert found.problems == (
+def test_an_unknown_word_of_the_deprecated_list_becomes_a_problem(topology_of: TopologyOf) -> None:
+    node_report = report.read(topology_of(ZONE, policies=("SingleSocket",)))
+    assert (node_report.policy, node_report.knows_policy) == ("unknown", False)
+    assert node_report.problems == (
         "topologyPolicies 'SingleSocket': expected a policy such as SingleNUMANodeContainerLevel; "
         "the node's policy is unknown, only sums are checked",
     )
 
 
 def test_more_than_eight_zones_keep_their_policy(topology_of: TopologyOf, pod_of: PodOf) -> None:
-    """A kubelet with max-allowable-numa-nodes runs on them; other exporters do not publish the option."""
-    found = report.read(topology_of(*[ZONE] * 12, topologyManagerPolicy="single-numa-node"))
-    assert (found.problems, found.empty.settings.topology.policy) == ((), "single-numa-node")
-    assert kubelet_of(found).admit(pod_of("a", {"cpu": "8", "memory": "8Gi"})).admitted
-    assert not kubelet_of(found).admit(pod_of("a", {"cpu": "9", "memory": "8Gi"})).admitted
+    """A kubelet with max-allowable-numa-nodes supports 12 nodes; most exporters do not publish the option."""
+    node_report = report.read(topology_of(*[ZONE] * 12, topologyManagerPolicy="single-numa-node"))
+    assert (node_report.problems, node_report.empty.settings.topology.policy) == ((), "single-numa-node")
+    assert kubelet_of(node_report).admit(pod_of("a", {"cpu": "8", "memory": "8Gi"})).admitted
+    assert not kubelet_of(node_report).admit(pod_of("a", {"cpu": "9", "memory": "8Gi"})).admitted
 
 
 def test_more_zones_than_can_be_combined_are_checked_in_sum(topology_of: TopologyOf, pod_of: PodOf) -> None:
-    found = report.read(topology_of(*[ZONE] * 17, topologyManagerPolicy="single-numa-node"))
-    assert found.problems == ("zones: 17, expected up to 16 with a policy; only sums are checked",)
-    assert kubelet_of(found).admit(pod_of("a", {"cpu": "136", "memory": "1Gi"})).admitted
-    assert not kubelet_of(found).admit(pod_of("a", {"cpu": "137", "memory": "1Gi"})).admitted
+    node_report = report.read(topology_of(*[ZONE] * 17, topologyManagerPolicy="single-numa-node"))
+    assert node_report.problems == ("zones: 17, expected up to 16 with a policy; only sums are checked",)
+    assert kubelet_of(node_report).admit(pod_of("a", {"cpu": "136", "memory": "1Gi"})).admitted
+    assert not kubelet_of(node_report).admit(pod_of("a", {"cpu": "137", "memory": "1Gi"})).admitted
 
 
 def test_zones_beyond_the_kubelets_masks_are_left_out_where_it_aligns(topology_of: TopologyOf, pod_of: PodOf) -> None:
-    found = report.read(topology_of(*[ZONE] * 7, ids=(0, 63, 64, 65, 66, 67, 68), topologyManagerPolicy="best-effort"))
-    assert found.problems == (
+    node_report = report.read(
+        topology_of(*[ZONE] * 7, ids=(0, 63, 64, 65, 66, 67, 68), topologyManagerPolicy="best-effort")
+    )
+    assert node_report.problems == (
         "zones: node-64, node-65, node-66, node-67 and 1 more, expected ids below 64, as many bits as the kubelet's "
         "masks have: it panics when it aligns a pod on such a machine; left out",
     )
-    assert kubelet_of(found).node_ids == (0, 63)
-    assert not kubelet_of(found).admit(pod_of("a", {"cpu": "17", "memory": "1Gi"})).admitted
+    assert kubelet_of(node_report).node_ids == (0, 63)
+    assert not kubelet_of(node_report).admit(pod_of("a", {"cpu": "17", "memory": "1Gi"})).admitted
 
 
 def test_zones_beyond_the_kubelets_masks_count_where_it_aligns_nothing(topology_of: TopologyOf, pod_of: PodOf) -> None:
-    found = report.read(topology_of({"cpu": ("8", "8", "8")}, {"cpu": ("8", "8", "8")}, ids=(0, 64)))
-    assert found.problems == ()
-    assert kubelet_of(found).admit(pod_of("a", {"cpu": "16", "memory": "1Gi"})).admitted
+    node_report = report.read(topology_of({"cpu": ("8", "8", "8")}, {"cpu": ("8", "8", "8")}, ids=(0, 64)))
+    assert node_report.problems == ()
+    assert kubelet_of(node_report).admit(pod_of("a", {"cpu": "16", "memory": "1Gi"})).admitted
 
 
 def test_no_zone_that_a_kubelet_could_align_to(topology_of: TopologyOf, pod_of: PodOf) -> None:
-    found = report.read(topology_of(ZONE, ids=(64,), topologyManagerPolicy="restricted"))
-    assert len(found.problems) == 1
-    assert not kubelet_of(found).admit(pod_of("a", {"cpu": "1", "memory": "1Gi"})).admitted
+    node_report = report.read(topology_of(ZONE, ids=(64,), topologyManagerPolicy="restricted"))
+    assert len(node_report.problems) == 1
+    assert not kubelet_of(node_report).admit(pod_of("a", {"cpu": "1", "memory": "1Gi"})).admitted
 
 
 def test_hugepages_of_no_known_size_are_not_checked(topology_of: TopologyOf, pod_of: PodOf) -> None:
-    found = report.read(topology_of({**ZONE, "hugepages-2048Ki": ("0", "0", "0")}))
-    assert found.problems == ("zone node-0: 'hugepages-2048Ki', expected a size such as hugepages-2Mi; not checked",)
-    assert kubelet_of(found).admit(pod_of("a", requests={"cpu": "1", "hugepages-2048Ki": "2Mi"})).admitted
+    node_report = report.read(topology_of({**ZONE, "hugepages-2048Ki": ("0", "0", "0")}))
+    assert node_report.problems == (
+        "zone node-0: 'hugepages-2048Ki', expected a size such as hugepages-2Mi; not checked",
+    )
+    assert kubelet_of(node_report).admit(pod_of("a", requests={"cpu": "1", "hugepages-2048Ki": "2Mi"})).admitted

@@ -1,7 +1,7 @@
-"""A node that is published and read back decides as before: 2,500 recorded scenarios, at each admission.
+"""A node model restored from its report decides as the original, at each admission of 2,500 recorded scenarios.
 
-What podresources does not tell cannot come back. Each such limit has a name and a condition here; a difference without
-one of them is an error, and how many have one is counted.
+Each limit of podresources has a name and a condition here; a difference without a limit is an error. The tests count
+the differences per limit.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def _init_containers_hold_devices(kubelet: Kubelet) -> bool:
     for uid, containers in kubelet.devices.allocations.items():
         pod = kubelet.active[uid].pod
         kinds = {} if pod is None else {container.name: container.kind for container in pod.containers}
-        kept: Counter[str] = Counter()
+        app_devices: Counter[str] = Counter()
         for name, holding in containers.items():
             if kinds.get(name) != "init":
                 for resource, devices in holding.items():
-                    kept[resource] |= devices
+                    app_devices[resource] |= devices
         for holding in containers.values():
-            if any(devices & ~kept[resource] for resource, devices in holding.items()):
+            if any(devices & ~app_devices[resource] for resource, devices in holding.items()):
                 return True
     return False
 
@@ -48,13 +48,13 @@ LIMITS: Mapping[str, Callable[[Kubelet], bool]] = {
 }
 
 CHUNKS = 4
-# By chunk: how many reports were read back and how many admissions compared, and how many differ by each limit.
+# Per chunk: reports read, admissions compared, and differences per limit.
 COMPARED = ((2326, 6327), (2333, 6404), (2348, 6448), (2414, 6549))
 EXPLAINED = ((0, 7), (0, 10), (4, 32), (3, 29))
 
 
 class RoundTrip(msgspec.Struct):
-    """`compared` admissions, of which `explained` differ under the name of a limit; `wrong` says which others do."""
+    """Number of `compared` admissions, differences `explained` per limit, and unexplained differences in `wrong`."""
 
     chunk: int
     reports: int = 0
@@ -62,18 +62,18 @@ class RoundTrip(msgspec.Struct):
     explained: Counter[str] = msgspec.field(default_factory=Counter)
     wrong: list[str] = []
 
-    def compare(self, what: str, seen: Kubelet, both: tuple[Kubelet, Kubelet], events: tuple[Event, ...]) -> None:
-        """What both do with the next pods, up to the first difference. `seen` is the node that was reported."""
+    def compare(self, label: str, seen: Kubelet, both: tuple[Kubelet, Kubelet], events: tuple[Event, ...]) -> None:
+        """Applies events to both nodes up to the first difference. `seen` is the reported node."""
         original, restored = both
         for event in events:
             if event.op == "admit" and event.pod is not None:
                 self.compared += 1
-                wanted, found = original.admit(event.pod), restored.admit(event.pod)
-                if wanted != found:
+                expected, actual = original.admit(event.pod), restored.admit(event.pod)
+                if expected != actual:
                     limits = (name for name, holds in LIMITS.items() if holds(seen))
                     limit = next(limits, None) if _asks_for_devices(event.pod, seen) else None
                     if limit is None:
-                        self.wrong.append(f"{what}: {found}, expected {wanted}")
+                        self.wrong.append(f"{label}: {actual}, expected {expected}")
                     else:
                         self.explained[limit] += 1
                     return
@@ -92,9 +92,9 @@ def _asks_for_devices(pod: pods.Pod, kubelet: Kubelet) -> bool:
 
 
 def _has_more_than_listed(kubelet: Kubelet, uid: str) -> bool:
-    """Blocks of a pod that podresources leaves out: those of size 0, and of init containers that have not finished.
+    """Whether podresources omits memory blocks of the pod: of size 0, or of unfinished init containers.
 
-    What is free is right in the report, but nobody is said to hold it; the next report follows the pod's next step.
+    The report's free memory is right, but lists no owner of the blocks; the next report follows the pod's next step.
     """
     active = kubelet.active.get(uid)
     if active is None or active.pod is None or kubelet.memory is None:
@@ -108,16 +108,16 @@ def _has_more_than_listed(kubelet: Kubelet, uid: str) -> bool:
 
 
 def _restored(scenario: Scenario, machine: Machine, kubelet: Kubelet, *ended: str) -> Kubelet:
-    """The kubelet after its way through an object; pods that hold nothing are in none, but their requests are known."""
+    """The kubelet restored from its NRT object, plus the pods without exclusive resources, which no object lists."""
 
     def requests_of(name: report.PodName) -> tuple[str, Mapping[str, int]] | None:
         active = kubelet.active.get(name[1])
         return None if active is None else (name[1], active.requests)
 
-    read = report.read(exported(machine, scenario.config, kubelet))
-    assert (read.precision, read.problems) == ("exact", ()), scenario.id
+    node_report = report.read(exported(machine, scenario.config, kubelet))
+    assert (node_report.precision, node_report.problems) == ("exact", ()), scenario.id
     names = {(namespace, uid) for uid in ended for namespace in ("default", "")}
-    restored = report.kubelet_of(read, requests_of, names)
+    restored = report.kubelet_of(node_report, requests_of, names)
     restored.predicates = kubelet.predicates
     for uid, active in kubelet.active.items():
         if uid not in restored.active and uid not in ended:
@@ -126,11 +126,11 @@ def _restored(scenario: Scenario, machine: Machine, kubelet: Kubelet, *ended: st
 
 
 def _nodes(chunk: int) -> Iterator[tuple[Scenario, Machine, Kubelet]]:
-    """Every scenario whose kubelet starts. Which devices a plugin prefers is told by nobody, so none does here."""
+    """Every scenario whose kubelet starts. No report has the preferences of plugins, so plugins have none here."""
     with gzip.open(RECORDED) as lines:
         for line in lines.read().splitlines()[chunk::CHUNKS]:
             scenario = replay.read_scenario(line)
-            plugins = tuple(msgspec.structs.replace(one, preferred="") for one in scenario.machine.devices)
+            plugins = tuple(msgspec.structs.replace(plugin, preferred="") for plugin in scenario.machine.devices)
             machine = msgspec.structs.replace(scenario.machine, devices=plugins)
             try:
                 kubelet = Kubelet(machine, scenario.config, predicates=scenario.config.predicates)
@@ -143,28 +143,28 @@ def _nodes(chunk: int) -> Iterator[tuple[Scenario, Machine, Kubelet]]:
 def outcome(request: pytest.FixtureRequest) -> RoundTrip:
     if not RECORDED.exists():
         pytest.skip("the recorded decisions are not beside this repository")
-    found = RoundTrip(request.param)
+    round_trip = RoundTrip(request.param)
     for scenario, machine, kubelet in _nodes(request.param):
         for number, event in enumerate(scenario.events):
             rest = scenario.events[number : number + 6]
             if event.op == "admit" and number % 4 == 0:
-                found.reports += 1
+                round_trip.reports += 1
                 restored = _restored(scenario, machine, kubelet)
-                found.compare(f"{scenario.id}, event {number}", kubelet, (kubelet.fork(), restored), rest)
+                round_trip.compare(f"{scenario.id}, event {number}", kubelet, (kubelet.fork(), restored), rest)
             if event.op == "remove" and not _has_more_than_listed(kubelet, event.uid):
-                found.reports += 1
+                round_trip.reports += 1
                 restored = _restored(scenario, machine, kubelet, event.uid)
                 original = kubelet.fork()
                 original.remove(event.uid)
-                found.compare(f"{scenario.id}, without {event.uid}", kubelet, (original, restored), rest[1:])
+                round_trip.compare(f"{scenario.id}, without {event.uid}", kubelet, (original, restored), rest[1:])
             replay.apply(kubelet, event)
-    return found
+    return round_trip
 
 
-def test_every_admission_after_a_report_is_the_one_on_the_node_itself(outcome: RoundTrip) -> None:
+def test_every_admission_after_a_report_equals_the_admission_on_the_node(outcome: RoundTrip) -> None:
     assert outcome.wrong == []
     assert (outcome.reports, outcome.compared) == COMPARED[outcome.chunk]
 
 
-def test_what_podresources_does_not_tell_is_all_that_differs(outcome: RoundTrip) -> None:
+def test_only_data_missing_from_podresources_differs(outcome: RoundTrip) -> None:
     assert tuple(outcome.explained[limit] for limit in LIMITS) == EXPLAINED[outcome.chunk]

@@ -1,8 +1,7 @@
-"""Of which kubelet a report is, by its exporter and by its Node."""
+"""The kubelet version of a report, from its exporter and from its Node."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -10,19 +9,18 @@ import pytest
 
 from sandbox.exported import exported
 from scheduling import configuration, exact, kubelet, machine
-from topowise import nrt, pods
+from topowise import nrt
 from topowise_scheduler import report
 from topowise_scheduler.kubelet import Kubelet, Machine, NumaNode
 from topowise_scheduler.kubelet.versions import version_of
 from topowise_scheduler.report.versions import choose
 
-TopologyOf = Callable[..., nrt.NodeResourceTopology]
-PodOf = Callable[..., pods.Pod]
+from .conftest import PodOf, TopologyOf
 
 
 def shown(topology: nrt.NodeResourceTopology, version: str) -> nrt.NodeResourceTopology:
-    mine = nrt.Attribute("topowise.io/kubelet-version", version)
-    return msgspec.structs.replace(topology, attributes=(*(topology.attributes or ()), mine))
+    attribute = nrt.Attribute("topowise.io/kubelet-version", version)
+    return msgspec.structs.replace(topology, attributes=(*(topology.attributes or ()), attribute))
 
 
 @pytest.mark.parametrize(
@@ -36,9 +34,9 @@ def shown(topology: nrt.NodeResourceTopology, version: str) -> nrt.NodeResourceT
         ("", "devel", "1.36", "assumed"),
     ],
 )
-def test_one_that_is_told(attribute: str, node: str, name: str, certainty: str) -> None:
-    found = choose(attribute, node)
-    assert (found.kubelet.name, found.kubelet.certainty, found.problem) == (name, certainty, "")
+def test_a_version_chooses_its_kubelet(attribute: str, node: str, name: str, certainty: str) -> None:
+    choice = choose(attribute, node)
+    assert (choice.kubelet.name, choice.kubelet.certainty, choice.problem) == (name, certainty, "")
 
 
 @pytest.mark.parametrize(
@@ -68,31 +66,31 @@ def test_one_that_is_told(attribute: str, node: str, name: str, certainty: str) 
         ("new", "", "1.36", "assumed", "'new', expected a version such as v1.33.5; predicted as 1.36"),
     ],
 )
-def test_sources_that_disagree_are_one_line_and_nothing_proven(
+def test_contradictory_versions_are_a_single_problem_and_unproven(
     attribute: str, node: str, name: str, certainty: str, problem: str
 ) -> None:
-    found = choose(attribute, node)
-    assert (found.kubelet.name, found.kubelet.certainty) == (name, certainty)
-    assert found.problem == f"attribute topowise.io/kubelet-version: {problem}"
+    choice = choose(attribute, node)
+    assert (choice.kubelet.name, choice.kubelet.certainty) == (name, certainty)
+    assert choice.problem == f"attribute topowise.io/kubelet-version: {problem}"
 
 
 def test_a_report_decides_as_the_kubelet_of_its_node() -> None:
     for version in ("v1.28.15", "v1.33.1", "v1.36.2"):
-        found = report.read(exact(kubelet()), version)
-        assert (found.precision, found.problems) == ("exact", ())
-        assert found.empty.settings.behaviour == version_of(version).behaviour
-        assert found.exact_for == version_of(version).name
+        node_report = report.read(exact(kubelet()), version)
+        assert (node_report.precision, node_report.problems) == ("exact", ())
+        assert node_report.empty.settings.behaviour == version_of(version).behaviour
+        assert node_report.exact_for == version_of(version).name
     assert report.read(exact(kubelet())).exact_for == ""
 
 
 def test_counts_take_the_version_of_the_node(topology_of: TopologyOf) -> None:
     zone = {"cpu": ("8", "8", "8"), "memory": ("8Gi", "8Gi", "8Gi")}
-    found = report.read(topology_of(zone, zone, topologyManagerPolicy="restricted"), "v1.31.2")
-    settings = found.empty.settings
+    node_report = report.read(topology_of(zone, zone, topologyManagerPolicy="restricted"), "v1.31.2")
+    settings = node_report.empty.settings
     assert (settings.behaviour, settings.pod_level_resources) == (version_of("v1.31.2").behaviour, False)
 
 
-def test_a_version_that_comes_later_reads_as_if_it_had_come_first() -> None:
+def test_a_later_version_reads_as_an_initial_version() -> None:
     for topology in (exact(kubelet()), shown(exact(kubelet()), "v1.36.2"), shown(exact(kubelet()), "?")):
         later = report.of_node(report.read(topology), "v1.33.1")
         first = report.read(topology, "v1.33.1")
@@ -110,57 +108,57 @@ def test_a_kubelet_that_would_not_start_so_does_not_cost_the_report() -> None:
     config = configuration(**options)
     seen = report.read(exported(machine(), config, Kubelet(machine(), config)), "v1.33.1")
     assert seen.precision == "exact"
-    found = report.of_node(seen, "v1.31.2")
-    assert (found.precision, found.kubelet.name, found.certainty) == ("exact", "1.33", "assumed")
-    assert found.problems == ("kubelet 1.31 would not start with what is reported; predicted as 1.33",)
-    assert report.of_node(found, "v1.34.0").problems == ()
+    node_report = report.of_node(seen, "v1.31.2")
+    assert (node_report.precision, node_report.kubelet.name, node_report.certainty) == ("exact", "1.33", "assumed")
+    assert node_report.problems == ("kubelet 1.31 would not start with what is reported; predicted as 1.33",)
+    assert report.of_node(node_report, "v1.34.0").problems == ()
 
 
 @pytest.mark.parametrize("gates", ['{"MemoryManager":"true"}', '["MemoryManager"]', '{"MemoryManager":{}}'])
 def test_gates_of_a_wrong_type_cost_the_report_its_precision(gates: str) -> None:
     topology = exact(kubelet())
     changed = tuple(
-        msgspec.structs.replace(one, value=f'{one.value[:-1]},"featureGates":{gates}}}')
-        if one.name == "topowise.io/kubelet-configuration"
-        else one
-        for one in topology.attributes or ()
+        msgspec.structs.replace(attribute, value=f'{attribute.value[:-1]},"featureGates":{gates}}}')
+        if attribute.name == "topowise.io/kubelet-configuration"
+        else attribute
+        for attribute in topology.attributes or ()
     )
-    found = report.read(msgspec.structs.replace(topology, attributes=changed), "v1.33.1")
-    assert (found.precision, found.kubelet.name) == ("counts", "1.33")
-    (problem,) = found.problems
+    node_report = report.read(msgspec.structs.replace(topology, attributes=changed), "v1.33.1")
+    assert (node_report.precision, node_report.kubelet.name) == ("counts", "1.33")
+    (problem,) = node_report.problems
     assert "$.featureGates" in problem
     assert problem.endswith("; the node is predicted from counts")
 
 
-def test_gates_that_nobody_knows_are_a_running_kubelets_own_business() -> None:
+def test_unknown_gates_of_a_running_kubelet_are_accepted() -> None:
     config = configuration(featureGates={"SomethingOfThe2040s": True, "MemoryManager": True})
-    found = report.read(exported(machine(), config, Kubelet(machine(), config)), "v1.36.2")
-    assert (found.precision, found.problems) == ("exact", ())
+    node_report = report.read(exported(machine(), config, Kubelet(machine(), config)), "v1.36.2")
+    assert (node_report.precision, node_report.problems) == ("exact", ())
 
 
-def test_zones_without_anything_do_not_count_against_the_policy(topology_of: TopologyOf, pod_of: PodOf) -> None:
-    """34 NUMA nodes, 32 of which are memory of GPUs that no manager gives."""
+def test_empty_zones_do_not_count_against_the_policy(topology_of: TopologyOf, pod_of: PodOf) -> None:
+    """34 NUMA nodes; 32 are GPU memory, which no manager allocates."""
     full = {"cpu": ("8", "8", "4"), "memory": ("8Gi", "8Gi", "8Gi")}
     zones = [{} for _ in range(32)]
-    found = report.read(topology_of(*zones, full, full, topologyManagerPolicy="single-numa-node"), "v1.34.1")
-    assert (found.problems, found.empty.settings.topology.policy) == ((), "single-numa-node")
-    node = report.kubelet_of(found, lambda _name: None)
+    node_report = report.read(topology_of(*zones, full, full, topologyManagerPolicy="single-numa-node"), "v1.34.1")
+    assert (node_report.problems, node_report.empty.settings.topology.policy) == ((), "single-numa-node")
+    node = report.kubelet_of(node_report, lambda _name: None)
     assert node.fork().admit(pod_of("a", {"cpu": "4", "memory": "1Gi"})).placements["c0"].numa == (32,)
     assert not node.fork().admit(pod_of("a", {"cpu": "5", "memory": "1Gi"})).admitted
 
 
 def test_a_device_near_a_node_that_was_left_out_brings_the_node_back() -> None:
-    """Which NUMA nodes of many are modelled goes by the devices near them."""
+    """Devices decide which NUMA nodes without CPUs and memory are modelled."""
     bare = tuple(NumaNode(number, 0, (), {}) for number in range(2, 34))
     base = machine()
-    wide = Machine(numa=(*(msgspec.structs.replace(one, distances=None) for one in base.numa), *bare))
+    wide = Machine(numa=(*(msgspec.structs.replace(node, distances=None) for node in base.numa), *bare))
     options = {"max-allowable-numa-nodes": "64"}
     config = configuration(topologyManagerPolicyOptions=options)
     topology = exported(wide, config, Kubelet(wide, config))
-    found = report.read(topology, "v1.34.1")
-    assert found.precision == "exact"
-    assert 33 not in found.empty.node_ids
+    node_report = report.read(topology, "v1.34.1")
+    assert node_report.precision == "exact"
+    assert 33 not in node_report.empty.node_ids
     devices = nrt.Attribute("topowise.io/devices", '{"x.io/gpu":{"33":["gpu0"]}}')
-    found = report.read(msgspec.structs.replace(topology, attributes=(*(topology.attributes or ()), devices)))
-    assert found.precision == "exact"
-    assert 33 in found.empty.node_ids
+    node_report = report.read(msgspec.structs.replace(topology, attributes=(*(topology.attributes or ()), devices)))
+    assert node_report.precision == "exact"
+    assert 33 in node_report.empty.node_ids

@@ -1,4 +1,4 @@
-"""Rooms and strategies for the tests, written as short as the tests read."""
+"""Short constructors of candidates, and scores of a strategy."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def _candidates(
     aligned: Sequence[Sequence[bool]] = (),
     by_pod: bool = False,
 ) -> Candidates:
-    """Nodes by what their zones have available, `whole` by what they can give (all available, unless told).
+    """Nodes by the available amounts of their zones, and by the allocatable amounts `whole` (default: available).
 
-    `masks` are where the containers lie, a row each, `aligned` likewise, all True unless told; `kinds` are all "app"
-    unless told, `distances` the same on every node, 10 and 20 unless told.
+    `masks` has a row of NUMA masks per container, and so has `aligned` (default: all True). `kinds` are "app" by
+    default; `distances` are equal on every node, 10 and 20 by default.
     """
     zones = len(nodes[0])
     whole = nodes if whole is None else whole
     names = sorted({name for node in (*nodes, *whole) for zone in node for name in zone})
 
-    def table(of: Sequence[Node], name: str) -> np.ndarray:
-        return np.array([[zone.get(name, 0) for zone in node] for node in of], np.int64).T.copy()
+    def table(nodes_: Sequence[Node], name: str) -> np.ndarray:
+        return np.array([[zone.get(name, 0) for zone in node] for node in nodes_], np.int64).T.copy()
 
     matrix = np.where(np.eye(zones, dtype=bool), 10, 20) if distances is None else np.array(distances)
     return Candidates(
@@ -62,11 +62,11 @@ def _candidates(
 def _scores(
     name: str, candidates: Candidates, weights: Mapping[str, int] | None = None, **options: object
 ) -> list[int]:
-    """Raw scores, finished, of a strategy with its defaults; options as in the configuration."""
+    """Finished raw scores of a strategy with its defaults; `options` as in the configuration."""
     strategy = strategies.make(name, weights or {}, Scoring(**options))  # type: ignore[arg-type]
-    found = strategy.finish(strategy.raw(candidates))
-    assert found.dtype == np.int64
-    return found.tolist()
+    finished = strategy.finish(strategy.raw(candidates))
+    assert finished.dtype == np.int64
+    return finished.tolist()
 
 
 @pytest.fixture

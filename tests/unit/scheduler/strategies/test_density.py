@@ -1,7 +1,6 @@
-"""How many pods a small cluster takes, decided node by node by the kubelet's model, by who chooses among those
-that fit.
+"""How many pods a small cluster admits with each scoring strategy; the kubelet model decides each admission.
 
-All pods together ask for 95 % of the CPUs, so how many are refused is what fragmentation costs.
+All pods together request 95 % of the CPUs, so the number of refused pods is the cost of fragmentation.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ GPU = "example.com/gpu"
 
 Amounts = Mapping[str, int]
 
-# CPUs, GiB and GPUs, and how often they come.
+# CPUs, GiB and GPUs of a pod, and the frequency of such pods.
 Shapes = Sequence[tuple[tuple[int, int, int], int]]
 SMALL: Shapes = [((1, 4, 0), 20), ((2, 8, 0), 20), ((4, 8, 0), 20), ((8, 32, 0), 15), ((16, 64, 0), 8)]
 WITH_LARGE: Shapes = [*SMALL, ((12, 24, 0), 6), ((24, 96, 0), 8), ((30, 100, 0), 8)]
@@ -42,7 +41,7 @@ WITH_GPUS: Shapes = [*SMALL, ((14, 56, 1), 25)]
 
 
 def kubelet(gpus: int) -> Kubelet:
-    """Two sockets of 32 CPUs and 129 GiB, one of which is reserved, with these GPUs each."""
+    """Two sockets, each with 32 CPUs, 129 GiB (1 GiB reserved) and `gpus` GPUs."""
     numa = tuple(
         NumaNode(id=node, memory=129 * GI, cores=tuple(Core(node, (cpu,)) for cpu in range(32 * node, 32 * node + 32)))
         for node in range(2)
@@ -62,15 +61,15 @@ def kubelet(gpus: int) -> Kubelet:
 
 
 def arrivals(mix: Shapes, seed: int, cpus: float) -> list[Amounts]:
-    """Pods in random order, for as many CPUs."""
+    """Pods in random order that request about `cpus` CPUs in sum."""
     rng = random.Random(seed)
     shapes, frequency = zip(*mix, strict=True)
-    found: list[Amounts] = []
+    requests: list[Amounts] = []
     while cpus > 0:
         ((cpu, memory, gpu),) = rng.choices(shapes, frequency)
-        found.append({"cpu": cpu, "memory": memory * GI} | ({GPU: gpu} if gpu else {}))
+        requests.append({"cpu": cpu, "memory": memory * GI} | ({GPU: gpu} if gpu else {}))
         cpus -= cpu
-    return found
+    return requests
 
 
 def pod(uid: str, amounts: Amounts) -> pods.Pod:
@@ -82,42 +81,42 @@ def pod(uid: str, amounts: Amounts) -> pods.Pod:
 
 
 def free(node: Kubelet) -> dict[str, list[int]]:
-    """What each NUMA node has, by resource."""
+    """Free amounts of each NUMA node, by resource."""
     assert node.cpu is not None and node.memory is not None
     available = node.cpu.available
-    found = {
+    amounts = {
         "cpu": [(cpus & available).bit_count() for cpus in node.topology.numa_cpus],
         "memory": list(node.memory.tables.free["memory"]),
         GPU: [0, 0],
     }
     for resource, table in node.devices.tables.items():
-        held = node.devices.allocated[resource]
-        found[resource] = [(near & ~held).bit_count() for near in table.near]
-    return found
+        allocated = node.devices.allocated[resource]
+        amounts[resource] = [(near & ~allocated).bit_count() for near in table.near]
+    return amounts
 
 
 def candidates(
-    nodes: Sequence[Kubelet], whole: Sequence[dict[str, list[int]]], shown: Sequence[Admission], asked: Amounts
+    nodes: Sequence[Kubelet], whole: Sequence[dict[str, list[int]]], admissions: Sequence[Admission], request: Amounts
 ) -> Candidates:
     def table(of: Sequence[dict[str, list[int]]], name: str) -> np.ndarray:
         return np.array([node[name] for node in of], np.int64).T.copy()
 
     now = [free(node) for node in nodes]
-    masks = [sum(1 << numa for numa in one.placements["c"].numa or ()) for one in shown]
+    masks = [sum(1 << numa for numa in admission.placements["c"].numa or ()) for admission in admissions]
     return Candidates(
         rows=np.arange(len(nodes), dtype=np.int32),
         zones=2,
         distances=np.repeat(np.array([[10, 21], [21, 10]], np.int32)[:, :, None], len(nodes), axis=2),
         allocatable={name: table(whole, name) for name in whole[0]},
         available={name: table(now, name) for name in now[0]},
-        containers=(AlignedContainer("c", "app", asked),),
+        containers=(AlignedContainer("c", "app", request),),
         placed=np.array([masks], np.int64),
         aligned=np.ones((1, len(masks)), np.bool_),
     )
 
 
 def placed(name: str, mix: Shapes, gpus: Sequence[int], seed: int) -> int:
-    """How many of the pods find a node. As in kube-scheduler, chance decides among the best scores on the wire."""
+    """Number of pods placed. As in kube-scheduler, chance decides among nodes with the best score on the wire."""
     nodes = [kubelet(number) for number in gpus]
     whole = [free(node) for node in nodes]
     strategy = make(name, {"cpu": 1, "memory": 1}, Scoring())
@@ -125,14 +124,14 @@ def placed(name: str, mix: Shapes, gpus: Sequence[int], seed: int) -> int:
     count = 0
     for number, amounts in enumerate(arrivals(mix, seed, 0.95 * sum(sum(node["cpu"]) for node in whole))):
         uid = f"pod-{number}"
-        shown = [node.fork().admit(pod(uid, amounts)) for node in nodes]
-        fit = [place for place, one in enumerate(shown) if one.admitted]
+        admissions = [node.fork().admit(pod(uid, amounts)) for node in nodes]
+        fit = [at for at, admission in enumerate(admissions) if admission.admitted]
         if not fit:
             continue
-        asked = candidates(
-            [nodes[place] for place in fit], [whole[place] for place in fit], [shown[place] for place in fit], amounts
+        fitting = candidates(
+            [nodes[at] for at in fit], [whole[at] for at in fit], [admissions[at] for at in fit], amounts
         )
-        scores = rate(strategy, [(np.arange(len(fit)), asked)]).levels(10)
+        scores = rate(strategy, [(np.arange(len(fit)), fitting)]).levels(10)
         chosen = fit[rng.choice(np.flatnonzero(scores == scores.max()).tolist())]
         assert nodes[chosen].admit(pod(uid, amounts)).admitted
         count += 1

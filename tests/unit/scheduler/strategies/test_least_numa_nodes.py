@@ -1,6 +1,6 @@
 """LeastNUMANodes: the KEP's numbers, upstream's tests, and a brute-force twin of upstream's formula.
 
-The KEP's examples as a whole, from free CPUs to the answer, are in ../test_scores_follow_the_placement.py.
+The KEP's examples from free CPUs to the answer are in ../test_scores_follow_the_placement.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from topowise_scheduler.strategies import make
 
 from .conftest import CandidatesOf, Node, Scores, _candidates
 
-# fourNUMANodes in scheduler-plugins' score_test.go: GPUs on near zones, and on far ones.
+# fourNUMANodes in scheduler-plugins' score_test.go: GPUs on near zones, and on far zones.
 SQUARE = [[10, 12, 20, 20], [12, 10, 20, 20], [20, 20, 10, 12], [20, 20, 12, 10]]
 
 
@@ -27,7 +27,7 @@ def test_the_container_on_most_numa_nodes_counts(candidates_of: CandidatesOf, sc
     assert scores("LeastNUMANodes", candidates) == [9400, 8200]
 
 
-def test_in_scope_pod_all_containers_count_as_one(candidates_of: CandidatesOf, scores: Scores) -> None:
+def test_in_scope_pod_all_containers_count_together(candidates_of: CandidatesOf, scores: Scores) -> None:
     nodes: list[Node] = [[{"cpu": 8}, {"cpu": 8}]] * 2
     candidates = candidates_of(*nodes, containers=[{"cpu": 3}, {"cpu": 3}], masks=[[2, 1], [1, 1]], by_pod=True)
     assert scores("LeastNUMANodes", candidates) == [8200, 9400]
@@ -39,37 +39,37 @@ def test_a_nodes_own_limit_comes_before_the_settings(candidates_of: CandidatesOf
 
 
 @pytest.mark.parametrize(
-    ("numbers", "wanted"), [(1, [9400, 8800]), (2, [8200, 7600]), (4, [5800, 5200]), (8, [1000, 400])]
+    ("numbers", "expected"), [(1, [9400, 8800]), (2, [8200, 7600]), (4, [5800, 5200]), (8, [1000, 400])]
 )
 def test_each_numa_node_costs_a_step_and_distance_half_a_step(
-    candidates_of: CandidatesOf, scores: Scores, numbers: int, wanted: list[int]
+    candidates_of: CandidatesOf, scores: Scores, numbers: int, expected: list[int]
 ) -> None:
-    # TestNormalizeScore upstream. The first zones are the closest but one pair, so their mirror image is not.
+    # TestNormalizeScore upstream. The first zones have the least distances, and the last zones do not.
     near, far = (1 << numbers) - 1, ((1 << numbers) - 1) << (8 - numbers)
     matrix = [[10 if row == column else 11 + row + column for column in range(8)] for row in range(8)]
     candidates = candidates_of(*[[{"cpu": 4}] * 8] * 2, containers=[{"cpu": 1}], masks=[[near, far]], distances=matrix)
     if numbers in (1, 8):
-        # One zone is always closest, and of all zones there is one combination.
-        wanted = [wanted[0]] * 2
-    assert scores("LeastNUMANodes", candidates) == wanted
+        # A single zone is always closest, and all zones have a single combination.
+        expected = [expected[0]] * 2
+    assert scores("LeastNUMANodes", candidates) == expected
 
 
 @pytest.mark.parametrize(
-    ("limit", "wanted"), [(2, [7500, 2500]), (1, [5000, 0]), (16, [9700, 9100]), (64, [9900, 9800])]
+    ("limit", "expected"), [(2, [7500, 2500]), (1, [5000, 0]), (16, [9700, 9100]), (64, [9900, 9800])]
 )
-def test_the_limit_is_a_setting(candidates_of: CandidatesOf, scores: Scores, limit: int, wanted: list[int]) -> None:
+def test_the_limit_is_a_setting(candidates_of: CandidatesOf, scores: Scores, limit: int, expected: list[int]) -> None:
     candidates = candidates_of(*[[{"cpu": 4}, {"cpu": 4}]] * 2, containers=[{"cpu": 1}], masks=[[1, 3]])
-    assert scores("LeastNUMANodes", candidates, max_numa_nodes=limit) == wanted
+    assert scores("LeastNUMANodes", candidates, max_numa_nodes=limit) == expected
 
 
-@pytest.mark.parametrize(("masks", "wanted"), [([1, 1], [9400, 9400]), ([3, 5], [8200, 7600])])
+@pytest.mark.parametrize(("masks", "expected"), [([1, 1], [9400, 9400]), ([3, 5], [8200, 7600])])
 def test_the_gpu_examples_of_upstream(
-    candidates_of: CandidatesOf, scores: Scores, masks: list[int], wanted: list[int]
+    candidates_of: CandidatesOf, scores: Scores, masks: list[int], expected: list[int]
 ) -> None:
-    """With a GPU, and with two: they are on near zones of the first node, and on far ones of the second."""
+    """A pod with a GPU, and with two GPUs: on near zones of the first node, on far zones of the second."""
     nodes: list[Node] = [[{"cpu": 2, "gpu": 1}] * 4] * 2
     candidates = candidates_of(*nodes, containers=[{"cpu": 2, "gpu": 1}], masks=[masks], distances=SQUARE)
-    assert scores("LeastNUMANodes", candidates) == wanted
+    assert scores("LeastNUMANodes", candidates) == expected
 
 
 def test_a_pod_without_numa_resources_gets_100(candidates_of: CandidatesOf, scores: Scores) -> None:
@@ -77,32 +77,30 @@ def test_a_pod_without_numa_resources_gets_100(candidates_of: CandidatesOf, scor
     assert scores("LeastNUMANodes", candidates_of([{"cpu": 4}], containers=[], masks=[])) == [10_000]
 
 
-def test_machines_with_too_many_combinations_to_list_are_not_looked_through(
-    candidates_of: CandidatesOf, scores: Scores
-) -> None:
+def test_too_many_combinations_are_not_enumerated(candidates_of: CandidatesOf, scores: Scores) -> None:
     candidates = candidates_of([{"cpu": 4}] * 34, containers=[{"cpu": 60}], masks=[[(1 << 17) - 1]])
     assert scores("LeastNUMANodes", candidates, max_numa_nodes=34) == [100 * (100 - 17 * 2)]
 
 
 def brute_force(distances: list[list[int]], placed: list[int]) -> int:
-    """leastNUMAContainerScopeScore, for containers that lie on these masks."""
+    """Upstream's leastNUMAContainerScopeScore for containers on the zones of these masks."""
     most, closest = 0, True
     for mask in placed:
-        mine = tuple(zone for zone in range(len(distances)) if mask >> zone & 1)
+        zones = tuple(zone for zone in range(len(distances)) if mask >> zone & 1)
         spans = {
-            some: sum(distances[one][other] for one in some for other in some)
-            for some in combinations(range(len(distances)), len(mine))
+            subset: sum(distances[row][column] for row in subset for column in subset)
+            for subset in combinations(range(len(distances)), len(zones))
         }
-        most = max(most, len(mine))
-        closest &= len(mine) < 2 or spans[mine] == min(spans.values())
+        most = max(most, len(zones))
+        closest &= len(zones) < 2 or spans[zones] == min(spans.values())
     return max(0, 100 - most * 12 + closest * 6) * 100
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.data(), st.integers(1, 5))
 def test_the_formula_is_upstreams(data: st.DataObject, zones: int) -> None:
-    some = st.integers(1, 2**zones - 1)
-    placed = data.draw(st.lists(st.lists(some, min_size=2, max_size=2), min_size=1, max_size=4))
+    mask = st.integers(1, 2**zones - 1)
+    placed = data.draw(st.lists(st.lists(mask, min_size=2, max_size=2), min_size=1, max_size=4))
     far = data.draw(
         st.lists(st.lists(st.integers(11, 13), min_size=zones, max_size=zones), min_size=zones, max_size=zones)
     )
@@ -113,5 +111,5 @@ def test_the_formula_is_upstreams(data: st.DataObject, zones: int) -> None:
         masks=[list(row) for row in zip(*placed, strict=True)],
         distances=matrix,
     )
-    found = make("LeastNUMANodes", {}, Scoring()).raw(candidates).tolist()
-    assert found == [brute_force(matrix, mine) for mine in placed]
+    raw = make("LeastNUMANodes", {}, Scoring()).raw(candidates).tolist()
+    assert raw == [brute_force(matrix, row) for row in placed]

@@ -1,7 +1,7 @@
-"""Eight best-effort nodes whose pods come and go at 85 % load: no pod is split while an aligned place is free.
+"""Eight best-effort nodes at 85 % load with arriving and ending pods: no pod is split while an aligned fit is free.
 
-Every node would take every pod, so only scores keep a pod off the nodes that would split it. The kubelets' models
-decide what really happens; kube-scheduler's part is to take any of the nodes with the best score on the wire.
+Every node admits every pod, so only scores avoid nodes that would split a pod. The kubelet models decide the actual
+placement; as in kube-scheduler, chance decides among nodes with the best score on the wire.
 """
 
 from __future__ import annotations
@@ -62,21 +62,21 @@ def pod(uid: str, cpus: int) -> pods.Pod:
 
 
 def lies_on(node: Kubelet, admission: Admission) -> set[int]:
-    """The NUMA nodes of its CPUs and memory, wherever the hint pointed."""
-    placed = admission.placements["c"]
-    cpus = {zone for zone, mine in enumerate(node.topology.numa_cpus) if (placed.cpus or 0) & mine}
-    return cpus.union(*(block.numa for block in placed.memory))
+    """NUMA nodes of the allocated CPUs and memory, which may differ from the hint."""
+    placement = admission.placements["c"]
+    cpus = {zone for zone, zone_cpus in enumerate(node.topology.numa_cpus) if (placement.cpus or 0) & zone_cpus}
+    return cpus.union(*(block.numa for block in placement.memory))
 
 
-def is_aligned(node: Kubelet, asked: pods.Pod) -> bool:
+def is_aligned(node: Kubelet, candidate: pods.Pod) -> bool:
     trial = node.fork()
-    admission = trial.admit(asked)
+    admission = trial.admit(candidate)
     return admission.admitted and len(lies_on(trial, admission)) == 1
 
 
 @pytest.mark.parametrize("memory", ["None", "Static"])
 @pytest.mark.parametrize("name", strategies.NAMES)
-def test_no_pod_is_split_while_an_aligned_place_is_free(name: str, memory: str) -> None:
+def test_no_pod_is_split_while_an_aligned_fit_is_free(name: str, memory: str) -> None:
     rng = random.Random(f"{name} {memory}")
     strategy = strategies.make(name, {}, Scoring())
     engine, nodes = Engine(), [kubelet(memory) for _ in range(NODES)]
@@ -86,24 +86,24 @@ def test_no_pod_is_split_while_an_aligned_place_is_free(name: str, memory: str) 
     tempted = splits = 0
     for number in range(ARRIVALS):
         cpus = rng.choice(SIZES)
-        while running and sum(one for _, _, one in running) + cpus > LOAD * NODES * 2 * CPUS:
+        while running and sum(used for _, _, used in running) + cpus > LOAD * NODES * 2 * CPUS:
             uid, at, _ = running.pop(rng.randrange(len(running)))
             assert nodes[at].remove(uid)
             engine.put(str(at), nodes[at])
-        asked = pod(f"p{number}", cpus)
-        rated = rate(strategy, candidates(engine, PodRequests(pods.needs(asked))))
+        incoming = pod(f"p{number}", cpus)
+        rated = rate(strategy, candidates(engine, PodRequests(pods.needs(incoming))))
         if not rated.at.size:
             continue
         tempted += len(set(rated.ranks.tolist())) > 1
         levels = rated.levels(10)
         chosen = int(rated.at[rng.choice(np.flatnonzero(levels == levels.max()).tolist())])
-        admission = nodes[chosen].admit(asked)
+        admission = nodes[chosen].admit(incoming)
         assert admission.admitted
         engine.put(str(chosen), nodes[chosen])
-        running.append((asked.metadata.uid, chosen, cpus))
+        running.append((incoming.metadata.uid, chosen, cpus))
         if len(lies_on(nodes[chosen], admission)) > 1:
             splits += 1
             assert not any(is_aligned(node, pod("other", cpus)) for at, node in enumerate(nodes) if at != chosen)
-    # Nodes so busy do offer to split pods, more often than that has to be accepted.
+    # The load is high enough: often only some nodes would split the pod.
     assert tempted > 2 * splits
     assert tempted > ARRIVALS // 10

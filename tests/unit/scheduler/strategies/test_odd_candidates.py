@@ -1,4 +1,4 @@
-"""What every strategy must bear: nothing to align, nothing to give, and neighbours that have nothing in common."""
+"""Every strategy accepts pods without aligned resources, nodes without capacity, and unlike nodes together."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def strategy_of(name: str) -> Strategy:
 @EVERY
 def test_no_nodes_have_no_scores(candidates_of: CandidatesOf, name: str) -> None:
     candidates = candidates_of([{"cpu": 4}], containers=[{"cpu": 1}], masks=[[1]])
-    nobody = replace(
+    empty = replace(
         candidates,
         rows=candidates.rows[:0],
         distances=candidates.distances[..., :0],
@@ -35,7 +35,7 @@ def test_no_nodes_have_no_scores(candidates_of: CandidatesOf, name: str) -> None
         aligned=candidates.aligned[:, :0],
     )
     strategy = strategy_of(name)
-    assert strategy.finish(strategy.raw(nobody)).tolist() == []
+    assert strategy.finish(strategy.raw(empty)).tolist() == []
 
 
 @EVERY
@@ -61,11 +61,11 @@ pod = st.lists(
 
 @st.composite
 def candidates(draw: st.DrawFn) -> Candidates:
-    """Anything: zones without CPUs or memory, more asked for than there is, any masks."""
+    """Random candidates: zones without CPUs or memory, requests above capacity, any masks."""
     zones, count = draw(st.integers(1, 4)), draw(st.integers(1, 4))
     nodes = draw(st.lists(st.lists(zone, min_size=zones, max_size=zones), min_size=count, max_size=count))
     extra = draw(amounts)
-    whole = [[{name: amount + extra for name, amount in one.items()} for one in node] for node in nodes]
+    whole = [[{name: amount + extra for name, amount in free.items()} for free in node] for node in nodes]
     containers = draw(pod)
     masks = st.lists(st.integers(0, 2**zones - 1), min_size=count, max_size=count)
     kinds = draw(
@@ -100,17 +100,17 @@ def only(candidates: Candidates, node: int) -> Candidates:
 @pytest.mark.filterwarnings("error")
 @settings(max_examples=150, deadline=None)
 @given(candidates=candidates())
-def test_a_node_is_ranked_for_itself(candidates: Candidates) -> None:
-    found = ranks.of(candidates)
-    assert found.dtype == np.int64
-    assert found.tolist() == [ranks.of(only(candidates, node)).item() for node in range(len(candidates.rows))]
+def test_a_rank_depends_on_its_own_node_only(candidates: Candidates) -> None:
+    node_ranks = ranks.of(candidates)
+    assert node_ranks.dtype == np.int64
+    assert node_ranks.tolist() == [ranks.of(only(candidates, node)).item() for node in range(len(candidates.rows))]
 
 
 @EVERY
 @pytest.mark.filterwarnings("error")
 @settings(max_examples=150, deadline=None)
 @given(candidates=candidates())
-def test_a_node_scores_for_itself_and_in_range(name: str, candidates: Candidates) -> None:
+def test_a_raw_score_depends_on_its_own_node_only_and_is_in_range(name: str, candidates: Candidates) -> None:
     strategy = strategy_of(name)
     before = {key: table.copy() for key, table in candidates.available.items()}
     raw = strategy.raw(candidates)

@@ -1,4 +1,4 @@
-"""How well a pod will lie, whatever the strategy: aligned, then few NUMA nodes, then near ones."""
+"""Ranks of a placement under every strategy: alignment, then the number of NUMA nodes, then distance."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ def test_the_order(candidates_of: CandidatesOf) -> None:
     candidates = candidates_of(
         *[FOUR] * 8, containers=[{"cpu": 4}], masks=[masks], aligned=[[True] * 5 + [False] * 3], distances=SQUARE
     )
-    found = ranks.of(candidates).tolist()
-    assert found == sorted(found)
-    assert len(set(found)) == 8
-    assert found[0] == 0
+    node_ranks = ranks.of(candidates).tolist()
+    assert node_ranks == sorted(node_ranks)
+    assert len(set(node_ranks)) == 8
+    assert node_ranks[0] == 0
 
 
-def test_one_numa_node_is_as_good_as_another(candidates_of: CandidatesOf) -> None:
+def test_all_single_numa_nodes_rank_equal(candidates_of: CandidatesOf) -> None:
     candidates = candidates_of(*[FOUR] * 3, containers=[{"cpu": 4}, {"cpu": 1}], masks=[[1, 2, 8], [1, 4, 0]])
     assert ranks.of(candidates).tolist() == [0, 0, 0]
 
 
-def test_the_widest_container_counts_and_in_scope_pod_the_pod(candidates_of: CandidatesOf) -> None:
+def test_the_widest_container_decides_and_in_scope_pod_the_pod(candidates_of: CandidatesOf) -> None:
     masks = [[1, 1, 3], [2, 3, 0]]
-    apart = ranks.of(candidates_of(*[FOUR] * 3, containers=[{"cpu": 4}] * 2, masks=masks)).tolist()
-    assert apart[0] < apart[1] == apart[2]
-    together = ranks.of(candidates_of(*[FOUR] * 3, containers=[{"cpu": 4}] * 2, masks=masks, by_pod=True)).tolist()
-    assert together[0] == together[1] == together[2] == apart[1]
+    per_container = ranks.of(candidates_of(*[FOUR] * 3, containers=[{"cpu": 4}] * 2, masks=masks)).tolist()
+    assert per_container[0] < per_container[1] == per_container[2]
+    per_pod = ranks.of(candidates_of(*[FOUR] * 3, containers=[{"cpu": 4}] * 2, masks=masks, by_pod=True)).tolist()
+    assert per_pod[0] == per_pod[1] == per_pod[2] == per_container[1]
 
 
-def test_of_containers_as_wide_the_farthest_counts(candidates_of: CandidatesOf) -> None:
+def test_among_equally_wide_containers_the_greatest_distance_decides(candidates_of: CandidatesOf) -> None:
     candidates = candidates_of(
         *[FOUR] * 2, containers=[{"cpu": 4}] * 2, masks=[[0b11, 0b11], [0b1100, 0b101]], distances=SQUARE
     )

@@ -30,7 +30,7 @@ def test_an_exact_fit_is_best_and_the_raw_scores_are_used(candidates_of: Candida
 
 
 @given(st.data(), st.integers(2, 512), st.sampled_from(["spread", "pack"]))
-def test_a_small_pod_goes_to_a_broken_zone_and_not_to_an_intact_one(data: st.DataObject, whole: int, tie: str) -> None:
+def test_a_small_pod_prefers_a_partly_used_zone_to_an_empty_zone(data: st.DataObject, whole: int, tie: str) -> None:
     free = data.draw(st.integers(1, whole - 1))
     amount = data.draw(st.integers(1, free))
     full: Node = [{"cpu": whole, "memory": whole * GI}] * 2
@@ -41,11 +41,11 @@ def test_a_small_pod_goes_to_a_broken_zone_and_not_to_an_intact_one(data: st.Dat
 
 
 @given(st.data(), st.integers(1, 64), st.sampled_from(["spread", "pack"]))
-def test_the_smaller_hole_wins_whatever_else_the_node_has(data: st.DataObject, amount: int, tie: str) -> None:
+def test_the_smaller_hole_wins_at_any_amounts_of_other_zones(data: st.DataObject, amount: int, tie: str) -> None:
     small = data.draw(st.integers(amount, 4 * amount))
     large = data.draw(st.integers(-(-small * 104 // 100), 8 * amount))
-    others = data.draw(st.lists(st.integers(0, 64), min_size=2, max_size=2))
-    nodes: list[Node] = [[{"cpu": small}, {"cpu": others[0]}], [{"cpu": large}, {"cpu": others[1]}]]
+    other_zones = data.draw(st.lists(st.integers(0, 64), min_size=2, max_size=2))
+    nodes: list[Node] = [[{"cpu": small}, {"cpu": other_zones[0]}], [{"cpu": large}, {"cpu": other_zones[1]}]]
     whole: list[Node] = [[{"cpu": 1000}, {"cpu": 64}]] * 2
     better, worse = raw(_candidates(*nodes, containers=[{"cpu": amount}], masks=[[1, 1]], whole=whole), tie)
     assert better > worse
@@ -53,7 +53,7 @@ def test_the_smaller_hole_wins_whatever_else_the_node_has(data: st.DataObject, a
 
 @BOTH
 def test_the_hole_counts_and_not_the_size_of_its_zone(candidates_of: CandidatesOf, tie_break: str) -> None:
-    # 20 of 64 CPUs are a home for a larger pod than 8 of 16.
+    # 20 free CPUs of 64 fit a larger pod than 8 of 16.
     nodes: list[Node] = [[{"cpu": 8}], [{"cpu": 20}]]
     candidates = candidates_of(*nodes, containers=[{"cpu": 4}], masks=[[1, 1]], whole=[[{"cpu": 16}], [{"cpu": 64}]])
     better, worse = raw(candidates, tie_break)
@@ -77,7 +77,7 @@ def test_a_tighter_hole_beats_a_fuller_node(candidates_of: CandidatesOf) -> None
 
 
 def test_fragments_of_several_zones_do_not_pass_for_a_small_hole(candidates_of: CandidatesOf) -> None:
-    # Twice 12 free CPUs are less than 32, but both zones are lost to pods of one zone while this one runs.
+    # Twice 12 free CPUs are less than 32, but no single-zone pod fits either zone while this pod runs.
     nodes: list[Node] = [[{"cpu": 12}, {"cpu": 12}], [{"cpu": 32}, {"cpu": 32}]]
     spanning, single = raw(
         candidates_of(*nodes, containers=[{"cpu": 16}], masks=[[3, 1]], whole=[[{"cpu": 32}] * 2] * 2)
@@ -86,7 +86,7 @@ def test_fragments_of_several_zones_do_not_pass_for_a_small_hole(candidates_of: 
 
 
 @BOTH
-def test_a_pod_that_wants_no_devices_leaves_them_their_cpus(candidates_of: CandidatesOf, tie_break: str) -> None:
+def test_a_pod_without_devices_avoids_cpus_near_devices(candidates_of: CandidatesOf, tie_break: str) -> None:
     whole: list[Node] = [[{"cpu": 16, "gpu": 2}], [{"cpu": 16, "gpu": 2}], [{"cpu": 16}]]
     nodes: list[Node] = [[{"cpu": 8, "gpu": 2}], [{"cpu": 8, "gpu": 0}], [{"cpu": 8}]]
     idle, taken, without = raw(
@@ -98,22 +98,22 @@ def test_a_pod_that_wants_no_devices_leaves_them_their_cpus(candidates_of: Candi
 
 
 def test_devices_beside_a_full_zone_are_lost_already(candidates_of: CandidatesOf) -> None:
-    # Less is lost with the few CPUs beside both GPUs than with twice the hole.
+    # Losing the 2 CPUs near both GPUs costs less than breaking a hole twice as large.
     nodes: list[Node] = [[{"cpu": 2, "gpu": 2}], [{"cpu": 4}]]
     whole: list[Node] = [[{"cpu": 32, "gpu": 2}], [{"cpu": 32}]]
     better, worse = raw(candidates_of(*nodes, containers=[{"cpu": 2}], masks=[[1, 1]], whole=whole))
     assert better > worse
 
 
-def test_containers_in_one_zone_break_one_hole(candidates_of: CandidatesOf) -> None:
+def test_containers_in_the_same_zone_break_a_single_hole(candidates_of: CandidatesOf) -> None:
     nodes: list[Node] = [[{"cpu": 8}, {"cpu": 0}], [{"cpu": 8}, {"cpu": 8}]]
     whole: list[Node] = [[{"cpu": 16}] * 2] * 2
-    together, apart = raw(candidates_of(*nodes, containers=[{"cpu": 4}] * 2, masks=[[1, 1], [1, 2]], whole=whole))
-    assert together // 32 == 311
-    assert apart // 32 == 311 - 30
+    same_zone, two_zones = raw(candidates_of(*nodes, containers=[{"cpu": 4}] * 2, masks=[[1, 1], [1, 2]], whole=whole))
+    assert same_zone // 32 == 311
+    assert two_zones // 32 == 311 - 30
 
 
-def test_the_second_container_finds_the_hole_the_first_left(candidates_of: CandidatesOf) -> None:
+def test_the_second_container_scores_the_hole_after_the_first_container(candidates_of: CandidatesOf) -> None:
     containers = [{"cpu": 4}, {"cpu": 2}, {"cpu": 4}]
     candidates = candidates_of(
         [{"cpu": 8}, {"cpu": 2}], containers=containers, masks=[[1], [2], [1]], whole=[[{"cpu": 16}] * 2]
@@ -130,14 +130,14 @@ def test_plain_init_containers_do_not_count(candidates_of: CandidatesOf, scores:
     assert raw(candidates_of(node, containers=[{"cpu": 9}], kinds=["init"], masks=[[1]])) == [0]
 
 
-def test_what_a_node_does_not_have_does_not_count(candidates_of: CandidatesOf) -> None:
+def test_resources_that_a_node_lacks_do_not_count(candidates_of: CandidatesOf) -> None:
     nodes: list[Node] = [[{"cpu": 8}], [{"cpu": 8, "gpu": 2}]]
     whole: list[Node] = [[{"cpu": 16}], [{"cpu": 16, "gpu": 4}]]
     without, with_gpus = raw(candidates_of(*nodes, containers=[{"cpu": 4, "gpu": 1}], masks=[[1, 1]], whole=whole))
     assert without == with_gpus
 
 
-def test_weights_say_whose_holes_matter(candidates_of: CandidatesOf, scores: Scores) -> None:
+def test_weights_decide_which_holes_matter(candidates_of: CandidatesOf, scores: Scores) -> None:
     nodes: list[Node] = [[{"cpu": 4, "memory": 64}], [{"cpu": 16, "memory": 8}]]
     candidates = candidates_of(
         *nodes, containers=[{"cpu": 4, "memory": 8}], masks=[[1, 1]], whole=[[{"cpu": 64, "memory": 64}]] * 2

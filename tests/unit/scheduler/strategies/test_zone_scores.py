@@ -1,4 +1,4 @@
-"""LeastAllocated, MostAllocated and BalancedAllocation: upstream's numbers, and where they differ on purpose."""
+"""LeastAllocated, MostAllocated and BalancedAllocation: upstream's numbers, and the intended differences."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UPSTREAM: list[Node] = [
 
 
 @pytest.mark.parametrize(
-    ("name", "wanted"),
+    ("name", "expected"),
     [
         ("MostAllocated", [2700, 7000, 3333]),
         ("LeastAllocated", [7300, 3000, 6667]),
@@ -33,10 +33,10 @@ UPSTREAM: list[Node] = [
     ],
 )
 def test_the_example_of_upstream_gets_its_scores(
-    candidates_of: CandidatesOf, scores: Scores, name: str, wanted: list[int]
+    candidates_of: CandidatesOf, scores: Scores, name: str, expected: list[int]
 ) -> None:
     pod = {"cpu": 2, "memory": 20 * MI}
-    assert scores(name, candidates_of(*UPSTREAM, containers=[pod], masks=[[1, 1, 1]])) == wanted
+    assert scores(name, candidates_of(*UPSTREAM, containers=[pod], masks=[[1, 1, 1]])) == expected
 
 
 def test_the_minimum_over_the_zones_that_fit_counts(candidates_of: CandidatesOf, scores: Scores) -> None:
@@ -45,12 +45,12 @@ def test_the_minimum_over_the_zones_that_fit_counts(candidates_of: CandidatesOf,
     assert scores("MostAllocated", candidates) == [5000]
 
 
-def test_a_zone_that_is_filled_to_the_brim_counts_too(candidates_of: CandidatesOf, scores: Scores) -> None:
+def test_a_zone_filled_completely_counts_too(candidates_of: CandidatesOf, scores: Scores) -> None:
     candidates = candidates_of([{"cpu": 8}, {"cpu": 4}], containers=[{"cpu": 4}], masks=[[1]])
     assert scores("LeastAllocated", candidates) == [0]
 
 
-def test_weights_weigh_and_resources_without_one_have_1(candidates_of: CandidatesOf, scores: Scores) -> None:
+def test_weights_apply_and_the_default_weight_is_1(candidates_of: CandidatesOf, scores: Scores) -> None:
     candidates = candidates_of([{"cpu": 4, "gpu": 2}], containers=[{"cpu": 1, "gpu": 1}], masks=[[1]])
     assert scores("LeastAllocated", candidates) == [6250]
     assert scores("LeastAllocated", candidates, {"cpu": 3}) == [6875]
@@ -61,35 +61,37 @@ def test_one_resource_is_balanced(candidates_of: CandidatesOf, scores: Scores) -
     assert scores("BalancedAllocation", candidates_of([{"cpu": 4}], containers=[{"cpu": 1}], masks=[[1]])) == [10_000]
 
 
-def test_containers_find_what_earlier_ones_left(candidates_of: CandidatesOf, scores: Scores) -> None:
+def test_containers_score_after_earlier_containers(candidates_of: CandidatesOf, scores: Scores) -> None:
     two = [{"cpu": 4}, {"cpu": 4}]
     node = [{"cpu": 8}, {"cpu": 8}]
-    # Half of each zone is left to the first; of the 4 that it leaves, the second would leave nothing.
+    # The first container leaves half of each zone; on the zone with 4 free CPUs, the second would leave no CPU.
     assert scores("LeastAllocated", candidates_of(node, containers=two, masks=[[1], [2]])) == [2500]
     assert scores("LeastAllocated", candidates_of(node, containers=two, kinds=["init", "app"], masks=[[1], [2]])) == [
         5000
     ]
 
 
-def test_containers_in_the_same_zones_are_one(candidates_of: CandidatesOf, scores: Scores) -> None:
+def test_containers_in_the_same_zones_score_together(candidates_of: CandidatesOf, scores: Scores) -> None:
     candidates = candidates_of(
         *[[{"cpu": 8}, {"cpu": 8}]] * 2, containers=[{"cpu": 2}, {"cpu": 2}], masks=[[1, 1], [1, 2]]
     )
     assert scores("LeastAllocated", candidates) == [5000, round((6 / 8 + 4 / 6) * 5000)]
 
 
-def test_the_pod_counts_as_one_in_scope_pod(candidates_of: CandidatesOf, scores: Scores) -> None:
+def test_all_containers_score_together_in_scope_pod(candidates_of: CandidatesOf, scores: Scores) -> None:
     pod = [{"cpu": 6}, {"cpu": 1}, {"cpu": 3}]
     candidates = candidates_of([{"cpu": 8}], containers=pod, kinds=["init", "sidecar", "app"], masks=[[1], [1], [1]])
     assert scores("LeastAllocated", candidates) == [2500]
 
 
-def test_zones_that_are_taken_together_are_one_zone(candidates_of: CandidatesOf, scores: Scores) -> None:
+def test_zones_of_the_same_container_count_as_a_single_zone(candidates_of: CandidatesOf, scores: Scores) -> None:
     candidates = candidates_of([{"cpu": 4}, {"cpu": 4}, {"cpu": 9}], containers=[{"cpu": 6}], masks=[[3]])
     assert scores("LeastAllocated", candidates) == [2500]
 
 
-def test_what_several_zones_gave_comes_from_the_lowest_first(candidates_of: CandidatesOf, scores: Scores) -> None:
+def test_an_allocation_of_several_zones_fills_the_lowest_zone_first(
+    candidates_of: CandidatesOf, scores: Scores
+) -> None:
     nodes: list[Node] = [[{"cpu": 4}, {"cpu": 4}], [{"cpu": 4}, {"cpu": 8}]]
     candidates = candidates_of(*nodes, containers=[{"cpu": 6}, {"cpu": 1}], masks=[[3, 3], [2, 2]])
     assert scores("MostAllocated", candidates) == [(7500 + 5000) // 2, round((6 / 12 + 1 / 6) * 5000)]
@@ -110,8 +112,10 @@ asking = st.fixed_dictionaries(
 
 
 @given(st.lists(st.lists(zones, min_size=2, max_size=2), min_size=1, max_size=4), asking, st.integers(1, 5))
-def test_one_container_scores_as_one_node_after_the_other(nodes: list[Node], pod: dict[str, int], weight: int) -> None:
-    asked = {name: amount for name, amount in pod.items() if amount}
+def test_a_single_container_scores_as_the_formula_on_each_node(
+    nodes: list[Node], pod: dict[str, int], weight: int
+) -> None:
+    requests = {name: amount for name, amount in pod.items() if amount}
     candidates = _candidates(
         *nodes,
         containers=[pod],
@@ -121,7 +125,7 @@ def test_one_container_scores_as_one_node_after_the_other(nodes: list[Node], pod
     weights = {"cpu": weight, "memory": 1, "gpu": 1}
 
     def used(zone: dict[str, int]) -> dict[str, Fraction]:
-        return {name: Fraction(amount, zone[name]) for name, amount in asked.items()}
+        return {name: Fraction(amount, zone[name]) for name, amount in requests.items()}
 
     def mean(shares: dict[str, Fraction]) -> Fraction:
         return sum((weights[name] * share for name, share in shares.items()), Fraction(0)) / sum(
@@ -131,10 +135,10 @@ def test_one_container_scores_as_one_node_after_the_other(nodes: list[Node], pod
     for name, of_zone in (
         ("LeastAllocated", lambda zone: 1 - mean(used(zone))),
         ("MostAllocated", lambda zone: mean(used(zone))),
-        ("BalancedAllocation", lambda zone: 1 - variance(used(zone).values()) if len(asked) > 1 else Fraction(1)),
+        ("BalancedAllocation", lambda zone: 1 - variance(used(zone).values()) if len(requests) > 1 else Fraction(1)),
     ):
-        found = make(name, weights, Scoring()).raw(candidates).tolist()
-        for node, score in zip(nodes, found, strict=True):
-            fits = [zone for zone in node if all(zone[one] >= amount for one, amount in asked.items())]
+        node_scores = make(name, weights, Scoring()).raw(candidates).tolist()
+        for node, score in zip(nodes, node_scores, strict=True):
+            fits = [zone for zone in node if all(zone[resource] >= amount for resource, amount in requests.items())]
             exact = min(map(of_zone, fits), default=Fraction(0)) * 10_000
             assert abs(score - exact) <= Fraction(501, 1000), (name, node)

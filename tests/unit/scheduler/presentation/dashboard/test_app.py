@@ -1,4 +1,4 @@
-"""The dashboard over ASGI: what is served, how, and that nobody's text becomes markup."""
+"""The dashboard over ASGI: pages, headers, and escaping of all untrusted text."""
 
 from __future__ import annotations
 
@@ -46,21 +46,21 @@ class Reply:
 
 
 class Pods(NoApi):
-    """An API server that has some pods, by their paths."""
+    """An API server with pods, by path."""
 
     def __init__(self) -> None:
         self.pods: dict[str, bytes] = {}
-        self.asked = 0
+        self.requests = 0
 
     async def request(self, _method: str, path: str, **_: Any) -> bytes:
-        self.asked += 1
+        self.requests += 1
         if path not in self.pods:
             raise ApiError(404, "NotFound", "there is no such pod", request=f"GET {path}")
         return self.pods[path]
 
 
 class Site:
-    """A service with its dashboard, or without."""
+    """A service with or without its dashboard."""
 
     def __init__(self, *, enabled: bool = True) -> None:
         self.now = 1_700_000_000.0
@@ -94,8 +94,8 @@ class Site:
         verb = method or ("GET" if body is None else "POST")
         asyncio.run(self.app(scope(path, verb, query.encode(), **headers), receive, send))
         start, content = sent
-        given = {name.decode(): text.decode() for name, text in start["headers"]}
-        return Reply(start["status"], given, content["body"])
+        reply_headers = {name.decode(): text.decode() for name, text in start["headers"]}
+        return Reply(start["status"], reply_headers, content["body"])
 
     def state(self) -> State:
         self.service.clock.now += 10
@@ -105,13 +105,13 @@ class Site:
         return asyncio.run(self.dashboard._reader.nodes(resource, name, state))
 
     def part(self, element: str, **query: str) -> str:
-        """What an element of the page contains."""
+        """The content of an element of the page."""
         page = self.call(f"/ui?{urlencode(query)}").text
         end = {"summary": "</section>", "panel": "</aside>"}.get(element, "</div>\n</section>")
         return page.partition(f'id="{element}"')[2].partition(" data-part>")[2].partition(end)[0]
 
     def put(self, document: dict[str, Any]) -> None:
-        """A pod comes, or changes."""
+        """Adds or updates a pod."""
         meta = document["metadata"]
         self.api.pods[paths.pod(meta["namespace"], meta["name"])] = json.dumps(document).encode()
         self.service.put(document)
@@ -124,12 +124,12 @@ class Site:
 
 @pytest.fixture
 def site() -> Site:
-    made = Site()
+    site = Site()
     for name in ("n1", "n2", "virtual"):
-        made.service.ledger.reports.put_node(name)
-    made.exact("n1")
-    made.service.report(counts("n2", ("3", "0"), included=(), policy="restricted"))
-    return made
+        site.service.ledger.reports.put_node(name)
+    site.exact("n1")
+    site.service.report(counts("n2", ("3", "0"), included=(), policy="restricted"))
+    return site
 
 
 class _Tags(HTMLParser):
@@ -137,18 +137,18 @@ class _Tags(HTMLParser):
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
+        self.tags.append((tag, dict(attrs)))
 
 
 def assert_harmless(text: str) -> None:
-    tags = _Tags(text).found
-    assert all(given == {"src": "ui/app.js", "defer": None} for tag, given in tags if tag == "script")
+    tags = _Tags(text).tags
+    assert all(attributes == {"src": "ui/app.js", "defer": None} for tag, attributes in tags if tag == "script")
     assert not [tag for tag, _ in tags if tag in ("img", "style", "iframe", "object")]
-    assert not [name for _, given in tags for name in given if name.startswith("on") or name == "style"]
+    assert not [name for _, attributes in tags for name in attributes if name.startswith("on") or name == "style"]
     assert "\u202e" not in text
     assert "\u0007" not in text
 
@@ -169,7 +169,7 @@ def test_the_page_needs_no_script(site: Site) -> None:
     assert "No decision yet." in reply.text
 
 
-def test_headers_keep_everything_out(site: Site) -> None:
+def test_headers_forbid_external_content(site: Site) -> None:
     for path in ("/ui", "/ui/app.js", "/ui/style.css", "/ui/nothing"):
         headers = site.call(path).headers
         policy = headers["content-security-policy"]
@@ -187,7 +187,7 @@ def test_the_page_loads_nothing_from_elsewhere(site: Site) -> None:
     assert not re.search(r"(inner|outer)HTML\s*=[^=]|insertAdjacentHTML|document.write", whole)
 
 
-def test_what_the_ledger_knows(site: Site) -> None:
+def test_the_state_has_the_rows_of_the_ledger(site: Site) -> None:
     state = site.state()
     assert state.resources == ("cpu", "memory")
     assert (state.reported, state.known, state.unreported) == (2, 3, ("virtual",))
@@ -238,7 +238,7 @@ def test_free_shares() -> None:
     assert page._bin(Zone(0, None, 8)) == page._bin(Zone(0, 0, 0)) == "x"
 
 
-def test_a_decision_and_why(site: Site) -> None:
+def test_a_decision_has_its_outcome_and_times(site: Site) -> None:
     body = {"Pod": pod("a", "3"), "NodeNames": ["n1", "n2", "virtual"]}
     site.call("/filter", json.dumps(body).encode())
     site.call("/prioritize", json.dumps(body).encode())
@@ -250,7 +250,7 @@ def test_a_decision_and_why(site: Site) -> None:
     assert "No decision on this pod is kept" in site.part("panel", pod="default/nobody")
 
 
-def test_few_decisions_are_sent_until_all_are_asked_for(site: Site) -> None:
+def test_few_decisions_are_sent_by_default(site: Site) -> None:
     for number in range(20):
         site.call("/filter", json.dumps({"Pod": pod(f"p{number}", "1"), "NodeNames": ["n1"]}).encode())
     assert site.part("decisions-list").count("data-pod") == 15
@@ -277,8 +277,8 @@ def test_hostile_text_stays_text(site: Site) -> None:
     waits = pod(HOSTILE, "9", conditions=[{"type": "PodScheduled", "status": "False", "message": "NUMA: x"}])
     waits["metadata"]["creationTimestamp"] = HOSTILE
     service.put(waits)
-    wanted = pod(HOSTILE, "2")
-    site.call("/filter", json.dumps({"Pod": wanted, "NodeNames": [HOSTILE, "n2"]}).encode())
+    candidate = pod(HOSTILE, "2")
+    site.call("/filter", json.dumps({"Pod": candidate, "NodeNames": [HOSTILE, "n2"]}).encode())
     site.dashboard.decisions.bound(f"{HOSTILE}/{HOSTILE}", f"uid-{HOSTILE}", HOSTILE, HOSTILE, 0.0)
     service.clock.now += 10
     shown = markup.Query(resource=HOSTILE, node=HOSTILE)
@@ -292,7 +292,7 @@ def test_hostile_text_stays_text(site: Site) -> None:
     assert site.rows().rows[0].name == HOSTILE
 
 
-def test_a_picture_says_what_the_page_does_of_a_policy_that_nobody_knows(site: Site) -> None:
+def test_an_unknown_policy_is_unknown_in_picture_and_page(site: Site) -> None:
     site.service.report(counts("n1", "4", policy="strict"))
     part = site.part("panel", node="n1")
     assert part.count("policy unknown") > 1
@@ -324,7 +324,7 @@ def test_methods_and_sites(site: Site) -> None:
     assert site.call("/ui", sec_fetch_site="cross-site").status == 403
     assert site.call("/ui", method="HEAD").body == b""
     assert site.call("/ui/").headers["location"] == "../ui"
-    # The extender's own paths are as they were.
+    # The extender's own paths are unchanged.
     assert site.call("/topowise/filter", b"{").status == 200
     assert site.call("/elsewhere").status == 404
 
@@ -335,8 +335,10 @@ def test_a_node_without_managers() -> None:
     site.service.ledger.reports.put(report.read(topology))
     plain = configuration(cpuManagerPolicy="none", memoryManagerPolicy="None", reservedMemory=())
     bare = kubelet(cpuManagerPolicy="none", memoryManagerPolicy="None", reservedMemory=())
-    made = exported(machine(), plain, bare)
-    site.service.report(msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, name="bare")))
+    bare_topology = exported(machine(), plain, bare)
+    site.service.report(
+        msgspec.structs.replace(bare_topology, metadata=msgspec.structs.replace(bare_topology.metadata, name="bare"))
+    )
     assert site.rows().rows[0].zones == (Zone(0, None, 4), Zone(1, None, 4))
     assert "no manager accounts for it" in site.call("/ui").text
     assert "bare" in site.part("panel", node="bare")
@@ -345,14 +347,14 @@ def test_a_node_without_managers() -> None:
 WAITS_SINCE = "2023-11-14T22:00:00Z"
 
 
-def test_waiting_pods_say_why_and_open() -> None:
+def test_waiting_pods_have_reasons_and_details() -> None:
     site = Site()
     for name, free in (("n1", ("3", "2")), ("n2", ("1", "0"))):
         site.service.report(counts(name, free, included=["other"]))
     site.put(pod("other", "5", node="n1", phase="Running"))
     for number in range(5):
-        made = pod(f"web-{number}", "4", conditions=WAITS, creationTimestamp=WAITS_SINCE, priority=7)
-        site.put(made)
+        document = pod(f"web-{number}", "4", conditions=WAITS, creationTimestamp=WAITS_SINCE, priority=7)
+        site.put(document)
     listed = site.part("waiting-list")
     assert listed.count("data-pod=") == 1
     assert "and 4 more alike" in listed
@@ -363,13 +365,13 @@ def test_waiting_pods_say_why_and_open() -> None:
     assert "priority 7" in opened
     assert opened.count('<span class="outcome no-room">not now</span>') == 2
     assert_harmless(opened)
-    # Room comes, and the list says so before kube-scheduler has tried again.
+    # New free CPUs appear in the list before kube-scheduler's next attempt.
     site.service.report(counts("n2", ("8", "0"), included=[], version="9"))
     site.service.clock.now += 2
     assert "would fit on 1 node" in site.part("waiting-list")
 
 
-def test_what_a_kubelet_refused_opens_to_node_pod_and_time(site: Site) -> None:
+def test_a_refused_pod_links_to_its_node_pod_and_time(site: Site) -> None:
     refused = {"phase": "Failed", "reason": "TopologyAffinityError", "startTime": "2023-11-14T22:10:00Z"}
     site.put(pod("a", "2", node="n1"))
     site.put(pod("a", "2", node="n1", **refused))
@@ -379,7 +381,7 @@ def test_what_a_kubelet_refused_opens_to_node_pod_and_time(site: Site) -> None:
     assert "quarantine" in listed
     assert "kubelet refused" in site.part("decisions-list")
     assert "kubelet refused" in site.part("panel", pod="default/a")
-    # A new report ends the quarantine, and the refusal is still told.
+    # A new report ends the quarantine, and the refusal stays in the list.
     site.exact("n1")
     site.service.report(counts("n1", ("3", "0"), included=(), version="8"))
     site.service.clock.now += 2

@@ -1,4 +1,4 @@
-"""What is kept of the last decisions, told by the answers themselves."""
+"""The latest decisions, recorded from the answers of the verbs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from topowise_scheduler.presentation.dashboard.decisions import Decision
 
 
 class Watched:
-    """A service whose verbs tell what they decide."""
+    """A service whose verbs report decisions to an observer."""
 
     def __init__(self, size: int = 3) -> None:
         self.service = Service()
@@ -50,23 +50,29 @@ def watched() -> Watched:
 def test_a_pod_from_filter_to_bind(watched: Watched) -> None:
     watched.service.report(counts("n3", ("8", "1"), included=()))
     watched.ask("filter", pod("a", "4"), "n1", "n2", "n3")
-    one = watched.last
-    assert (one.pod, one.at, one.candidates, one.fits, one.outcome) == ("default/a", 5.0, 3, 2, "fits")
-    assert one.reasons == {refusals.NOT_NOW: 1}
-    assert one.examples == {refusals.NOT_NOW: ["n2"], "": ["n1", "n3"]}
+    decision = watched.last
+    assert (decision.pod, decision.at, decision.candidates, decision.fits, decision.outcome) == (
+        "default/a",
+        5.0,
+        3,
+        2,
+        "fits",
+    )
+    assert decision.reasons == {refusals.NOT_NOW: 1}
+    assert decision.examples == {refusals.NOT_NOW: ["n2"], "": ["n1", "n3"]}
     watched.ask("prioritize", pod("a", "4"), "n1", "n3")
-    assert (one.expected, one.outcome, one.filter_ms, one.score_ms) == ("n1", "reserved", 1.5, 1.5)
+    assert (decision.expected, decision.outcome, decision.filter_ms, decision.score_ms) == ("n1", "reserved", 1.5, 1.5)
     watched.bind("a", "n1")
-    assert (one.bound, one.outcome, one.bind_error, one.bind_ms) == ("n1", "bound", "", 4.0)
+    assert (decision.bound, decision.outcome, decision.bind_error, decision.bind_ms) == ("n1", "bound", "", 4.0)
     assert len(watched.decisions) == 1
 
 
-def test_one_node_left_is_expected_at_once(watched: Watched) -> None:
+def test_a_single_fitting_node_is_expected_at_once(watched: Watched) -> None:
     watched.ask("filter", pod("a", "4"))
     assert (watched.last.expected, watched.last.outcome) == ("n1", "reserved")
 
 
-def test_a_refused_bind_and_no_room(watched: Watched) -> None:
+def test_a_refused_bind_and_a_pod_that_fits_nowhere(watched: Watched) -> None:
     watched.ask("filter", pod("a", "4"))
     watched.bind("a", "n1", "kubelet of n1 would refuse the pod now: x")
     assert watched.last.outcome == "bind refused"
@@ -74,14 +80,14 @@ def test_a_refused_bind_and_no_room(watched: Watched) -> None:
     assert (watched.last.outcome, watched.last.reasons) == ("no room", {refusals.NEVER: 2})
 
 
-def test_of_many_reasons_the_most_frequent_are_kept(watched: Watched) -> None:
-    """Texts are numbered as they come up in the life of the process, so the latest may be that of most nodes."""
+def test_the_most_frequent_of_many_reasons_are_kept(watched: Watched) -> None:
+    """Texts are numbered in order of appearance in the process, so the latest text may be the most frequent."""
     texts = ["", *(f"NUMA: reason {number}" for number in range(20))]
     words = np.array([*range(1, len(texts)), *[len(texts) - 1] * 5], np.int16)
     names = [f"n{number}" for number in range(len(words))]
-    asked = watched.service.question(pod("a", "4"), *names)
+    question = watched.service.question(pod("a", "4"), *names)
     refused = np.full(len(words), int(Outcome.UNSCHEDULABLE), np.int8)
-    watched.decisions.filtered(asked, Verdicts(refused, words, texts, 0), 0.001)
+    watched.decisions.filtered(question, Verdicts(refused, words, texts, 0), 0.001)
     assert next(iter(watched.last.reasons.items())) == ("NUMA: reason 19", 6)
     assert watched.last.examples["NUMA: reason 19"] == ["n19", "n20", "n21"]
 
@@ -90,14 +96,14 @@ def test_a_second_attempt_is_another_decision(watched: Watched) -> None:
     watched.ask("filter", pod("a", "9"))
     watched.ask("filter", pod("a", "4"))
     watched.bind("a", "n1")
-    assert [one.outcome for one in watched.decisions.all()] == ["bound", "no room"]
+    assert [decision.outcome for decision in watched.decisions.all()] == ["bound", "no room"]
 
 
-def test_only_the_last_are_kept(watched: Watched) -> None:
+def test_only_the_latest_decisions_are_kept(watched: Watched) -> None:
     for number in range(10):
         watched.ask("filter", pod(f"p{number}", "1"))
-    assert [one.pod for one in watched.decisions.all()] == ["default/p9", "default/p8", "default/p7"]
-    # A bind of one that is forgotten is a line of its own.
+    assert [decision.pod for decision in watched.decisions.all()] == ["default/p9", "default/p8", "default/p7"]
+    # A bind without a recorded decision is a separate line.
     watched.bind("p0", "n1")
     assert (watched.last.pod, watched.last.outcome, watched.last.fits) == ("default/p0", "bound", None)
 
@@ -111,7 +117,7 @@ def test_a_simulation_reserves_nothing(watched: Watched) -> None:
 def test_preemption(watched: Watched) -> None:
     for name in ("low", "low-too"):
         watched.service.put(pod(name, "8", node="n1", phase="Running"))
-        # One after the other and long ago, so that it is sure where they lie.
+        # The pods start in sequence and long ago, so their placements are certain.
         watched.service.clock.now += 10
         watched.service.ledger.tick()
     high = pod("high", "8", priority=9)
@@ -123,12 +129,12 @@ def test_preemption(watched: Watched) -> None:
 
 
 @pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt"])
-def test_a_refused_request_is_a_line_of_its_own(watched: Watched, verb: str) -> None:
+def test_a_refused_request_is_a_separate_line(watched: Watched, verb: str) -> None:
     sent(watched.service.served(observer=watched.decisions)[verb].refuse("x" * 10_000))
     assert (watched.last.pod, watched.last.outcome, watched.last.problem) == ("", "error", "x" * 300)
 
 
-def test_binds_tell_it_too(watched: Watched) -> None:
+def test_binds_are_recorded_too(watched: Watched) -> None:
     async def bind(not_ready: str | None) -> Reply:
         service = watched.service
         binder = Binder(NoApi(), service.ledger, service.records, lambda: not_ready, observer=watched.decisions)
@@ -143,8 +149,8 @@ def test_binds_tell_it_too(watched: Watched) -> None:
     assert len(watched.decisions) == 1
 
 
-def told(name: str, **fields: Any) -> pods.Pod:
-    """A pod as the watch of a new process brings it."""
+def watched_pod(name: str, **fields: Any) -> pods.Pod:
+    """A pod from the watch of a new process."""
     return pods.decode(json.dumps(pod(name, "4", **fields)).encode())
 
 
@@ -157,12 +163,12 @@ PREDICTED = {ANNOTATION: '{"c":{"numa":[1]},"d":{"numa":[0,1]}}'}
 BOUND = {"node": "n1", "annotations": PREDICTED, "conditions": scheduled("True", LATE)}
 
 
-def test_what_was_before_the_process_is_what_pods_tell(watched: Watched) -> None:
+def test_decisions_of_earlier_processes_are_read_from_pods(watched: Watched) -> None:
     refusal = f"0/2 nodes are available: 2 {refusals.NOT_NOW}."
-    watched.decisions.seen(told("bound", **BOUND))
-    watched.decisions.seen(told("waits", conditions=scheduled("False", EARLY, refusal)))
-    watched.decisions.seen(told("other", conditions=scheduled("False", LATE, "0/2 nodes are available.")))
-    watched.decisions.seen(told("foreign", node="n1", conditions=scheduled("True", LATE)))
+    watched.decisions.seen(watched_pod("bound", **BOUND))
+    watched.decisions.seen(watched_pod("waits", conditions=scheduled("False", EARLY, refusal)))
+    watched.decisions.seen(watched_pod("other", conditions=scheduled("False", LATE, "0/2 nodes are available.")))
+    watched.decisions.seen(watched_pod("foreign", node="n1", conditions=scheduled("True", LATE)))
     newest, oldest = watched.decisions.all()
     assert (newest.pod, newest.outcome, newest.bound, newest.numa, newest.at) == (
         "default/bound",
@@ -173,38 +179,38 @@ def test_what_was_before_the_process_is_what_pods_tell(watched: Watched) -> None
     )
     assert (oldest.pod, oldest.outcome, oldest.problem, oldest.at) == ("default/waits", "no room", refusal, 1)
     assert newest.is_from_pod
-    # It comes again, changed, and is the same; and from then on the verbs tell.
-    watched.decisions.seen(told("waits", **BOUND))
-    assert [(one.pod, one.outcome) for one in watched.decisions.all()] == [
+    # A later event of the pod updates its decision; afterwards decisions of the verbs win.
+    watched.decisions.seen(watched_pod("waits", **BOUND))
+    assert [(decision.pod, decision.outcome) for decision in watched.decisions.all()] == [
         ("default/bound", "bound"),
         ("default/waits", "bound"),
     ]
     watched.ask("filter", pod("late", "9"))
-    watched.decisions.seen(told("late", conditions=scheduled("False", EARLY, refusal)))
-    assert [one.pod for one in watched.decisions.all()] == ["default/late", "default/bound", "default/waits"]
+    watched.decisions.seen(watched_pod("late", conditions=scheduled("False", EARLY, refusal)))
+    assert [decision.pod for decision in watched.decisions.all()] == ["default/late", "default/bound", "default/waits"]
     assert not watched.last.is_from_pod
 
 
-def test_a_bound_pod_tells_where_it_was_predicted(watched: Watched) -> None:
+def test_a_bound_pod_has_its_predicted_placement(watched: Watched) -> None:
     watched.ask("filter", pod("a", "4"))
     watched.bind("a", "n1")
-    watched.decisions.seen(told("a", **BOUND))
+    watched.decisions.seen(watched_pod("a", **BOUND))
     assert (watched.last.numa, watched.last.bind_ms, watched.last.is_from_pod) == ("0-1", 4.0, False)
     assert len(watched.decisions) == 1
 
 
 @pytest.mark.parametrize("text", ["", "{}", "x", "[]", '{"c":{}}', '{"c":{"numa":["0"]}}', "[" * 9_000, "0" * 20_000])
-def test_an_annotation_that_nobody_of_us_has_written_tells_nothing(watched: Watched, text: str) -> None:
-    watched.decisions.seen(told("a", **{**BOUND, "annotations": {ANNOTATION: text}}))
+def test_an_invalid_prediction_annotation_is_ignored(watched: Watched, text: str) -> None:
+    watched.decisions.seen(watched_pod("a", **{**BOUND, "annotations": {ANNOTATION: text}}))
     assert len(watched.decisions) == 0
 
 
-def test_what_a_kubelet_refused_is_kept_apart_and_once(watched: Watched) -> None:
+def test_a_refusal_of_a_kubelet_is_kept_separately_and_once(watched: Watched) -> None:
     failed = {"node": "n1", "phase": "Failed", "reason": "TopologyAffinityError"}
     watched.ask("filter", pod("a", "4"))
     watched.bind("a", "n1")
     for _ in range(2):
-        watched.decisions.seen(told("a", **failed, startTime=LATE))
+        watched.decisions.seen(watched_pod("a", **failed, startTime=LATE))
     assert (watched.last.outcome, watched.last.problem, watched.last.at) == (
         "kubelet refused",
         "TopologyAffinityError",
@@ -212,18 +218,18 @@ def test_what_a_kubelet_refused_is_kept_apart_and_once(watched: Watched) -> None
     )
     for number in range(5):
         watched.ask("filter", pod(f"p{number}", "1"))
-    # Decisions have gone on, refusals are still known.
-    assert [one.pod for one in watched.decisions.refused] == ["default/a"]
+    # New decisions replace old decisions, but refusals stay.
+    assert [decision.pod for decision in watched.decisions.refused] == ["default/a"]
     for number in range(9):
-        watched.decisions.seen(told(f"r{number}", **failed, startTime=f"1970-01-01T00:00:0{number % 3}Z"))
-        watched.decisions.seen(told("odd", **failed, startTime="yesterday"))
-    assert [one.pod for one in watched.decisions.refused] == ["default/odd", "default/a", "default/r8"]
+        watched.decisions.seen(watched_pod(f"r{number}", **failed, startTime=f"1970-01-01T00:00:0{number % 3}Z"))
+        watched.decisions.seen(watched_pod("odd", **failed, startTime="yesterday"))
+    assert [decision.pod for decision in watched.decisions.refused] == ["default/odd", "default/a", "default/r8"]
     assert len(watched.decisions) == 3
 
 
-def test_of_many_pods_the_latest_are_kept(watched: Watched) -> None:
+def test_the_latest_of_many_pods_are_kept(watched: Watched) -> None:
     for number in (3, 1, 4, 1, 5, 2, 0):
         at = f"1970-01-01T00:00:0{number}Z"
-        watched.decisions.seen(told(f"p{number}", **{**BOUND, "conditions": scheduled("True", at)}))
-    assert [one.pod for one in watched.decisions.all()] == ["default/p5", "default/p4", "default/p3"]
+        watched.decisions.seen(watched_pod(f"p{number}", **{**BOUND, "conditions": scheduled("True", at)}))
+    assert [decision.pod for decision in watched.decisions.all()] == ["default/p5", "default/p4", "default/p3"]
     assert len(watched.decisions._latest) == 3

@@ -1,4 +1,4 @@
-"""Explanations and what fits say what kube-scheduler would do with the pod, and not the kubelet alone."""
+"""Explanations and fits include the decisions of kube-scheduler, not only of the kubelet."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from topowise_scheduler.kube_scheduler import Pod
 GPU = "nvidia.com/gpu"
 
 
-def asked(name: str = "a", cpu: str = "2", *, gpus: str = "", **fields: Any) -> Pod:
+def pod_object(name: str = "a", cpu: str = "2", *, gpus: str = "", **fields: Any) -> Pod:
     document = pod(name, cpu, **fields)
     if gpus:
         for amounts in document["spec"]["containers"][0]["resources"].values():
@@ -24,29 +24,32 @@ def asked(name: str = "a", cpu: str = "2", *, gpus: str = "", **fields: Any) -> 
 
 @pytest.fixture
 def service() -> Service:
-    """Eight free CPUs on each of these: a healthy node, and one for each thing that may be against one."""
-    made = Service("TightFit")
+    """Nodes with eight free CPUs: a healthy node, and a node for each reason against a node."""
+    service = Service("TightFit")
     for name in ("good", "cordoned", "tainted", "silent", "other-pool", "gone", "gpu"):
-        made.report(counts(name, "8", included=()))
+        service.report(counts(name, "8", included=()))
     pool = {"pool": "a"}
-    made.put_node("good", labels=pool)
-    made.put_node("cordoned", {"unschedulable": True}, labels=pool)
-    made.put_node("tainted", {"taints": [{"key": "only", "value": "x", "effect": "NoSchedule"}]}, labels=pool)
-    made.put_node("silent", ready="Unknown", labels=pool)
-    made.put_node("other-pool", labels={"pool": "b"})
+    service.put_node("good", labels=pool)
+    service.put_node("cordoned", {"unschedulable": True}, labels=pool)
+    service.put_node("tainted", {"taints": [{"key": "only", "value": "x", "effect": "NoSchedule"}]}, labels=pool)
+    service.put_node("silent", ready="Unknown", labels=pool)
+    service.put_node("other-pool", labels={"pool": "b"})
     allocatable = {"cpu": "8", "memory": "64Gi", "pods": "110", GPU: "2"}
-    made.put_node("gpu", labels=pool, allocatable=allocatable)
-    made.put_node("virtual", labels=pool, allocatable={"cpu": "4", "memory": "64Gi", "pods": "110"})
-    return made
+    service.put_node("gpu", labels=pool, allocatable=allocatable)
+    service.put_node("virtual", labels=pool, allocatable={"cpu": "4", "memory": "64Gi", "pods": "110"})
+    return service
 
 
-def explained(service: Service, wanted: Pod) -> dict[str, tuple[str, str]]:
-    return {one.node: (one.verdict, one.text) for one in service.view.explanations(wanted, service.view.names)}
+def explained(service: Service, candidate: Pod) -> dict[str, tuple[str, str]]:
+    return {
+        explanation.node: (explanation.verdict, explanation.text)
+        for explanation in service.view.explanations(candidate, service.view.names)
+    }
 
 
-def filled(service: Service, wanted: Pod) -> dict[str, int]:
+def filled(service: Service, candidate: Pod) -> dict[str, int]:
     counted = {}
-    for filling in service.view.fillings(wanted, service.view.names):
+    for filling in service.view.fillings(candidate, service.view.names):
         while filling.add():
             pass
         counted[filling.node] = filling.room().count
@@ -54,7 +57,7 @@ def filled(service: Service, wanted: Pod) -> dict[str, int]:
 
 
 def test_a_node_that_kube_scheduler_would_not_take_never_fits(service: Service) -> None:
-    shown = explained(service, asked(nodeSelector={"pool": "a"}))
+    shown = explained(service, pod_object(nodeSelector={"pool": "a"}))
     assert {name: verdict for name, (verdict, _) in shown.items()} == {
         "cordoned": "excluded",
         "gone": "excluded",
@@ -73,7 +76,7 @@ def test_a_node_that_kube_scheduler_would_not_take_never_fits(service: Service) 
         "tainted": "only=x:NoSchedule",
     }.items():
         assert words in shown[name][1]
-    assert filled(service, asked(nodeSelector={"pool": "a"})) == {
+    assert filled(service, pod_object(nodeSelector={"pool": "a"})) == {
         **dict.fromkeys(("cordoned", "gone", "other-pool", "silent", "tainted"), 0),
         "good": 4,
         "gpu": 4,
@@ -81,92 +84,97 @@ def test_a_node_that_kube_scheduler_would_not_take_never_fits(service: Service) 
     }
 
 
-def test_a_resource_that_a_node_does_not_have_is_none(service: Service) -> None:
-    """The kubelet of a node without the device plug-in knows nothing of the resource and says nothing against it."""
-    shown = explained(service, asked(gpus="1"))
+def test_a_resource_that_a_node_lacks_counts_as_0(service: Service) -> None:
+    """The kubelet of a node without the device plugin ignores the resource and does not refuse the pod."""
+    shown = explained(service, pod_object(gpus="1"))
     assert shown["gpu"][0] == "fits"
     assert shown["good"] == ("never", f"Insufficient {GPU}: asks for 1, the node has none")
     assert shown["virtual"][0] == "never"
-    assert {name: count for name, count in filled(service, asked(gpus="1")).items() if count} == {"gpu": 2}
+    assert {name: count for name, count in filled(service, pod_object(gpus="1")).items() if count} == {"gpu": 2}
 
 
-def test_sums_count_every_pod_that_is_there_or_comes(service: Service) -> None:
+def test_sums_count_running_and_nominated_pods(service: Service) -> None:
     service.put(pod("there", "1", node="virtual"))
     service.put(pod("coming", "1", nominatedNodeName="virtual", priority=10))
-    assert explained(service, asked(cpu="3"))["virtual"] == (
+    assert explained(service, pod_object(cpu="3"))["virtual"] == (
         "not now",
         "Insufficient cpu: asks for 3, 2 of 4 are free",
     )
-    # One that is evicted for is not in the way of a more important one.
-    assert explained(service, asked(cpu="3", priority=20))["virtual"][0] == "not reported"
-    # Nor is a pod in its own way.
-    assert explained(service, asked("there", "3", node="virtual"))["virtual"][0] == "not reported"
+    # A nominated pod does not count against a pod of higher priority.
+    assert explained(service, pod_object(cpu="3", priority=20))["virtual"][0] == "not reported"
+    # A pod does not count against itself.
+    assert explained(service, pod_object("there", "3", node="virtual"))["virtual"][0] == "not reported"
 
 
 def test_pods_are_counted_too(service: Service) -> None:
     service.put_node("good", allocatable={"cpu": "8", "memory": "64Gi", "pods": "1"})
     service.put(pod("small", "1m", "1Mi", node="good"))
-    assert explained(service, asked())["good"] == ("not now", "Too many pods: 1 of 1 are in use")
+    assert explained(service, pod_object())["good"] == ("not now", "Too many pods: 1 of 1 are in use")
 
 
-def test_an_empty_node_that_would_not_do_weighs_more_than_what_is_free_now() -> None:
+def test_a_pod_too_large_for_the_empty_node_never_fits() -> None:
     service = full()
     service.put_node("n1", allocatable={"cpu": "16", "memory": "64Gi", "pods": "110"})
-    verdict, text = explained(service, asked(cpu="9"))["n1"]
+    verdict, text = explained(service, pod_object(cpu="9"))["n1"]
     assert verdict == "never"
     assert "not even the empty node would do, whose largest NUMA node has cpu 8, not 9" in text
-    assert explained(service, asked(cpu="9", nodeSelector={"pool": "a"}))["n1"][0] == "excluded"
+    assert explained(service, pod_object(cpu="9", nodeSelector={"pool": "a"}))["n1"][0] == "excluded"
 
 
-def test_who_refuses_is_not_scored(service: Service) -> None:
-    """Scores are spread over the nodes that kube-scheduler would ask about, and over no others."""
+def test_refusing_nodes_are_not_scored(service: Service) -> None:
+    """Scores are spread only over nodes that kube-scheduler would send."""
     service.put(pod("there", "3", node="gpu"))
     names = ["good", "gpu", "virtual"]
-    alone = {one.node: one.score for one in service.view.explanations(asked(), names)}
-    among = {one.node: one.score for one in service.view.explanations(asked(), service.view.names)}
+    alone = {explanation.node: explanation.score for explanation in service.view.explanations(pod_object(), names)}
+    among = {
+        explanation.node: explanation.score
+        for explanation in service.view.explanations(pod_object(), service.view.names)
+    }
     assert alone == {"good": 5, "gpu": 10, "virtual": 0}
     assert {name: among[name] for name in names} == alone
     assert among["cordoned"] == 0
 
 
-def test_where_nobody_told_of_nodes_kubelets_alone_are_asked() -> None:
+def test_without_node_objects_only_kubelets_decide() -> None:
     service = Service()
     service.report(counts("n1", "8", included=()))
-    assert explained(service, asked(nodeSelector={"pool": "a"}))["n1"][0] == "fits"
-    assert filled(service, asked()) == {"n1": 4}
+    assert explained(service, pod_object(nodeSelector={"pool": "a"}))["n1"][0] == "fits"
+    assert filled(service, pod_object()) == {"n1": 4}
 
 
-def test_what_is_not_looked_at_is_told_with_every_node(service: Service) -> None:
-    wanted = asked(volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "v"}}])
-    assert {one.not_looked_at for one in service.view.explanations(wanted, service.view.names)} == {("volumes",)}
+def test_unchecked_fields_are_listed_for_every_node(service: Service) -> None:
+    candidate = pod_object(volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "v"}}])
+    assert {explanation.not_looked_at for explanation in service.view.explanations(candidate, service.view.names)} == {
+        ("volumes",)
+    }
 
 
-def test_a_bound_pod_is_asked_about_as_if_it_were_not(service: Service) -> None:
-    bound = kube_scheduler.unbound(asked(node="good"))
+def test_a_bound_pod_is_explained_as_unbound(service: Service) -> None:
+    bound = kube_scheduler.unbound(pod_object(node="good"))
     assert explained(service, bound)["gpu"][0] == "fits"
-    wish = kube_scheduler.unbound(asked(uid="", node="good"))
+    wish = kube_scheduler.unbound(pod_object(uid="", node="good"))
     assert explained(service, wish)["gpu"] == (
         "excluded",
         "node(s) didn't match the requested node name: good",
     )
 
 
-def test_the_verbs_are_asked_by_kube_scheduler_after_all_that(service: Service) -> None:
-    """It sends the nodes that have passed: what it would refuse itself is none of the extender's business."""
+def test_the_verbs_do_not_repeat_the_filters_of_kube_scheduler(service: Service) -> None:
+    """kube-scheduler sends nodes that passed its own filters, so the extender does not repeat the filters."""
     document = pod("a", nodeSelector={"pool": "a"})
     assert service.fits(document, "good", "cordoned", "other-pool") == ["good", "cordoned", "other-pool"]
 
 
-def test_a_policy_that_nobody_knows_and_amounts_that_contradict_each_other_are_told(service: Service) -> None:
+def test_unknown_policies_and_contradictory_amounts_are_explained(service: Service) -> None:
     topology = counts("good", "8", policy="strict", included=())
     service.report(topology)
-    assert explained(service, asked())["good"] == (
+    assert explained(service, pod_object())["good"] == (
         "fits",
         "fits by sums alone: the policy of the node's Topology Manager is not known; "
         "container c has CPUs on NUMA node 0",
     )
-    assert service.view.explanations(asked(), ["good"])[0].policy == "unknown"
+    assert service.view.explanations(pod_object(), ["good"])[0].policy == "unknown"
     service.report(counts("good", "8", allocatable="0", included=()))
-    verdict, text = explained(service, asked())["good"]
+    verdict, text = explained(service, pod_object())["good"]
     assert verdict == "never"
     assert "; of its report something could not be used: zones: node-0 cpu '8' available of an allocatable of 0" in text

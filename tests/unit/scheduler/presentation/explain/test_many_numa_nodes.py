@@ -1,4 +1,4 @@
-"""A kubelet that takes its time: where it tries every set of many NUMA nodes, people are told."""
+"""The explanation warns of a slow kubelet, which tries every set of many NUMA nodes."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from topowise_scheduler.presentation.text import rough_duration
 @pytest.mark.parametrize(
     ("zones", "shown"), [(2, ""), (12, "; its kubelet takes about 5 seconds to decide, as it tries")]
 )
-def test_how_long_it_takes_is_told(zones: int, shown: str) -> None:
+def test_a_long_admission_is_announced(zones: int, shown: str) -> None:
     config = configuration(
         topologyManagerPolicy="restricted", topologyManagerPolicyOptions={"max-allowable-numa-nodes": "16"}
     )
     node = Kubelet(machine(zones), config)
     needs = pods.needs(pods.decode(msgspec.json.encode(pod("a", "1"))))
-    found = explanation.explain("n1", node, node.view("a", needs), precision="exact")
-    assert found.verdict == "fits"
-    assert ("its kubelet takes" in found.text) == bool(shown)
-    assert shown in found.text
+    answer = explanation.explain("n1", node, node.view("a", needs), precision="exact")
+    assert answer.verdict == "fits"
+    assert ("its kubelet takes" in answer.text) == bool(shown)
+    assert shown in answer.text
 
 
 @pytest.mark.parametrize(

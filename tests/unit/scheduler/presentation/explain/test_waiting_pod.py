@@ -1,4 +1,4 @@
-"""Who is in the way of a pod that waits are those who hold something where it comes nearest, reported or predicted."""
+"""Pods in the way of a waiting pod have resources on its nearest NUMA node, reported or predicted."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def admitted(node: Kubelet, *names: str) -> Kubelet:
     return node
 
 
-def test_pods_in_the_way_are_named_before_they_are_reported_and_after() -> None:
-    """The first NUMA node gives three CPUs, the second one four; each pod has two."""
+def test_pods_in_the_way_are_named_before_and_after_their_report() -> None:
+    """The first NUMA node has three allocatable CPUs, the second four; each pod has two CPUs."""
     names = ("a", "b")
     service = Service("TightFit")
     service.report(exact(kubelet()))

@@ -1,4 +1,4 @@
-"""A cluster as it would be saved with `kubectl get noderesourcetopologies,nodes,pods -A -o json`, made by the model."""
+"""A cluster of the model, in the form of `kubectl get noderesourcetopologies,nodes,pods -A -o json`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Json = dict[str, Any]
 
 
 class Shown(NamedTuple):
-    """An answer as it is written to stdout and stderr."""
+    """An answer as written to stdout and stderr."""
 
     text: str
     status: int
@@ -41,6 +41,7 @@ class Shown(NamedTuple):
 
 
 Ask = Callable[..., Shown]
+Save = Callable[..., str]
 
 GIB = 1 << 30
 GPU = "nvidia.com/gpu"
@@ -55,11 +56,11 @@ def ago(seconds: int) -> str:
 
 
 def machine(cores: tuple[int, ...], *, gpus: int = 0, functions: int = 0, memory: int = 64) -> Machine:
-    """A socket for each number of cores, two threads a core, devices on every one."""
+    """A socket for each number of cores, two threads per core, devices on every socket."""
     total, first, nodes = sum(cores), 0, []
     for at, count in enumerate(cores):
         own = tuple(Core(at, (core, core + total)) for core in range(first, first + count))
-        row = tuple(10 if other == at else 21 for other in range(len(cores)))
+        row = tuple(10 if column == at else 21 for column in range(len(cores)))
         nodes.append(NumaNode(at, memory * GIB, own, {2048: 1024}, row))
         first += count
     plugins = [
@@ -71,7 +72,7 @@ def machine(cores: tuple[int, ...], *, gpus: int = 0, functions: int = 0, memory
 
 
 def configuration(on: Machine, **changed: Any) -> KubeletConfiguration:
-    """All managers static; a core and a GiB of the first NUMA node are the system's."""
+    """All managers static; a core and a GiB of the first NUMA node are reserved."""
     base = KubeletConfiguration(
         topologyManagerPolicy="single-numa-node",
         cpuManagerPolicy="static",
@@ -85,10 +86,10 @@ def configuration(on: Machine, **changed: Any) -> KubeletConfiguration:
 
 
 def pod(name: str, node: str = "", *, started: int = 3600, guaranteed: bool = True, **amounts: str) -> Json:
-    """A pod of one container; `gpu` and `vf` are devices, "namespace/name" may be its name."""
-    spelt = {"gpu": GPU, "vf": VF, "hugepages_2Mi": "hugepages-2Mi"}
-    wanted = {spelt.get(key, key): amount for key, amount in amounts.items()}
-    resources = {"requests": wanted, "limits": wanted} if guaranteed else {"requests": wanted}
+    """A pod with a single container; `gpu` and `vf` are devices; the name may be "namespace/name"."""
+    full_names = {"gpu": GPU, "vf": VF, "hugepages_2Mi": "hugepages-2Mi"}
+    requests = {full_names.get(key, key): amount for key, amount in amounts.items()}
+    resources = {"requests": requests, "limits": requests} if guaranteed else {"requests": requests}
     namespace, _, short = name.rpartition("/")
     document: Json = {
         "apiVersion": "v1",
@@ -121,11 +122,11 @@ def node(name: str, labels: Json | None = None, *, cpu: str = "64", gpus: int = 
 
 
 def report(name: str, on: Machine, config: KubeletConfiguration, running: Iterable[Json], changed: int = 200) -> Json:
-    """What topowise-exporter has written of a node on which these pods were admitted in this order."""
+    """The NRT object of topowise-exporter for a node that admitted the pods in this order."""
     kubelet = Kubelet(on, config)
     names: dict[str, tuple[str, str]] = {}
-    for one in running:
-        decoded = msgspec.convert(one, pods.Pod)
+    for document in running:
+        decoded = msgspec.convert(document, pods.Pod)
         admission = kubelet.admit(decoded)
         assert admission.admitted, admission.message
         names[decoded.metadata.uid] = (decoded.metadata.namespace, decoded.metadata.name)
@@ -133,7 +134,7 @@ def report(name: str, on: Machine, config: KubeletConfiguration, running: Iterab
 
 
 def written(topology: nrt.NodeResourceTopology, name: str, changed: int, *managers: str) -> Json:
-    """The object as the API server has it."""
+    """The object as the API server returns it."""
     document: Json = msgspec.to_builtins(topology)
     document["metadata"] = {
         **document["metadata"],
@@ -149,7 +150,7 @@ def written(topology: nrt.NodeResourceTopology, name: str, changed: int, *manage
 
 
 def counted(name: str, free: tuple[str, ...], policy: str = "restricted") -> Json:
-    """What another exporter would write: amounts alone."""
+    """An object of another exporter: amounts only."""
     return {
         "apiVersion": nrt.API_VERSION,
         "kind": nrt.KIND,
@@ -187,7 +188,7 @@ SPREAD = [
 
 @cache
 def cluster() -> tuple[Json, ...]:
-    """Two machines of two sockets, one of eight NUMA nodes, one reported by counts, one not reported, one cordoned."""
+    """Nodes: two with two sockets, a node of eight NUMA nodes, a node of counts, an unreported and a cordoned node."""
     return (
         report("metal-a", TWO, configuration(TWO), (ROUTER, TRAINER, WEB)),
         report("metal-b", TWO, configuration(TWO), (DATABASE,), changed=1800),
@@ -205,7 +206,7 @@ def cluster() -> tuple[Json, ...]:
 
 @cache
 def many() -> tuple[Json, ...]:
-    """Two machines and three hundred small ones, each with something else free; half of them have a broken report."""
+    """Two machines and 300 small machines with different free amounts; half of the small reports are broken."""
     small = [counted(f"edge-{at:03}", (str(at % 7), str(at % 5)), "single-numa-node") for at in range(300)]
     for broken in small[::2]:
         broken["zones"][0]["resources"][0]["available"] = "much"
@@ -213,8 +214,8 @@ def many() -> tuple[Json, ...]:
 
 
 @pytest.fixture
-def saved(tmp_path: Path) -> Callable[..., str]:
-    """Writes objects as the List that kubectl writes; the cluster's unless others are given."""
+def saved(tmp_path: Path) -> Save:
+    """Writes objects as a List of kubectl; by default the objects of the cluster."""
 
     def save(*items: Json, name: str = "cluster.json") -> str:
         file = tmp_path / name
@@ -225,7 +226,7 @@ def saved(tmp_path: Path) -> Callable[..., str]:
 
 
 @pytest.fixture
-def saved_many(saved: Callable[..., str]) -> str:
+def saved_many(saved: Save) -> str:
     """The file of hundreds of nodes."""
     return saved(*many(), name="many.json")
 
@@ -240,14 +241,14 @@ def ask_with(*words: str, width: int | None = None, **console: Any) -> Shown:
 
 @pytest.fixture
 def ask() -> Ask:
-    """Asks the plug-in as its command line does."""
+    """Runs a command of the plugin from its command line."""
     return ask_with
 
 
 @pytest.fixture
 def metal_a() -> Kubelet:
-    """The kubelet of metal-a, as its report tells."""
+    """The kubelet of metal-a, equal to its report."""
     kubelet = Kubelet(TWO, configuration(TWO))
-    for one in (ROUTER, TRAINER, WEB):
-        kubelet.admit(msgspec.convert(one, pods.Pod))
+    for document in (ROUTER, TRAINER, WEB):
+        kubelet.admit(msgspec.convert(document, pods.Pod))
     return kubelet

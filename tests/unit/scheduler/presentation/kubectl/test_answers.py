@@ -1,9 +1,8 @@
-"""What commands say is what the service says, what fits fits, and exit statuses tell yes, no and trouble."""
+"""Commands answer as the service, fits equals the kubelets' admissions, and exit statuses mean yes, no and error."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,8 @@ from topowise_scheduler import kube_scheduler
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.presentation.kubectl import __main__ as program
 from topowise_scheduler.presentation.kubectl import arguments, cluster, simulate
-from topowise_scheduler.presentation.kubectl.console import Answer
 
-Ask = Callable[..., Answer]
-Save = Callable[..., str]
+from .conftest import Ask, Save
 
 
 def manifest(tmp_path: Path, *documents: dict[str, Any]) -> str:
@@ -46,35 +43,37 @@ def deployment(replicas: int, cpu: str, **spec: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("cpu", ["2", "10", "12", "24", "33", "500m"])
-def test_explain_says_what_the_service_would(cpu: str, ask: Ask, saved: Save, tmp_path: Path) -> None:
+def test_explain_equals_the_explanation_of_the_service(cpu: str, ask: Ask, saved: Save, tmp_path: Path) -> None:
     document = make(cpu)
     objects = json.loads(Path(saved()).read_text())["items"]
     service = Service("TightFit")
-    for one in objects:
-        if one["kind"] == "Pod":
-            service.put(one, is_news=False)
-    # Long enough that nobody doubts where the pods lie.
+    for item in objects:
+        if item["kind"] == "Pod":
+            service.put(item, is_news=False)
+    # After this time, the placements of the pods are certain.
     service.clock.now += 100_000
-    for one in objects:
-        if one["kind"] == "NodeResourceTopology":
-            service.report(msgspec.convert(one, nrt.NodeResourceTopology))
-    for one in objects:
-        if one["kind"] == "Node":
-            service.nodes.apply("ADDED", service.nodes.decode(json.dumps(one).encode()))
+    for item in objects:
+        if item["kind"] == "NodeResourceTopology":
+            service.report(msgspec.convert(item, nrt.NodeResourceTopology))
+    for item in objects:
+        if item["kind"] == "Node":
+            service.nodes.apply("ADDED", service.nodes.decode(json.dumps(item).encode()))
     names = service.view.names
     listed_by_it = service.view.explanations(msgspec.convert(document, kube_scheduler.Pod), names)
-    said = {one.node: (one.verdict, one.score, one.text) for one in listed_by_it}
+    said = {item.node: (item.verdict, item.score, item.text) for item in listed_by_it}
     shown = json.loads(ask("explain", "-f", manifest(tmp_path, document), "--nodes-file", saved(), "-o", "json").text)
-    assert {one["node"]: (one["verdict"], one["score"], one["text"]) for one in shown} == said
+    assert {item["node"]: (item["verdict"], item["score"], item["text"]) for item in shown} == said
 
 
 @pytest.mark.parametrize("cpu", ["1", "4", "6", "14"])
-def test_fits_is_what_the_kubelets_take(cpu: str, ask: Ask, saved: Save, tmp_path: Path, metal_a: Kubelet) -> None:
+def test_fits_equals_the_number_of_admitted_pods(
+    cpu: str, ask: Ask, saved: Save, tmp_path: Path, metal_a: Kubelet
+) -> None:
     decoded = msgspec.convert(make(cpu, "2Gi"), pods.Pod)
     count = 0
     while metal_a.admit(msgspec.structs.replace(decoded, metadata=pods.Metadata(uid=f"more-{count}"))).admitted:
         count += 1
-    objects = [one for one in json.loads(Path(saved()).read_text())["items"] if one["kind"] != "Node"]
+    objects = [item for item in json.loads(Path(saved()).read_text())["items"] if item["kind"] != "Node"]
     file = saved(*objects, name="no-nodes.json")
     answer = ask("fits", "-f", manifest(tmp_path, make(cpu, "2Gi")), "--nodes-file", file, "-o", "json")
     rooms = {room["node"]: room for room in json.loads(answer.text)["nodes"]}
@@ -83,7 +82,7 @@ def test_fits_is_what_the_kubelets_take(cpu: str, ask: Ask, saved: Save, tmp_pat
 
 
 def test_simulate_places_as_many_as_fit(ask: Ask, saved: Save, tmp_path: Path) -> None:
-    """Whatever the order, identical pods end up where there is room for them."""
+    """Under every strategy, the number of placed identical pods is the same."""
     fits = json.loads(ask("fits", "-f", manifest(tmp_path, make("10")), "--nodes-file", saved(), "-o", "json").text)[
         "fits"
     ]
@@ -98,11 +97,11 @@ def test_simulate_places_as_many_as_fit(ask: Ask, saved: Save, tmp_path: Path) -
         assert len(set(cpus)) == len(cpus)
 
 
-def test_simulate_takes_priorities_first_and_then_the_order_of_files(ask: Ask, saved: Save, tmp_path: Path) -> None:
+def test_simulate_orders_pods_by_priority_and_then_by_file(ask: Ask, saved: Save, tmp_path: Path) -> None:
     classes = {"kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000}
     objects = json.loads(Path(saved()).read_text())["items"]
     file = saved(*objects, classes, name="with-classes.json")
-    wanted = manifest(
+    path = manifest(
         tmp_path,
         make("1", name="first"),
         make("1", name="named", priorityClassName="high"),
@@ -110,30 +109,30 @@ def test_simulate_takes_priorities_first_and_then_the_order_of_files(ask: Ask, s
         make("1", name="second"),
         make("1", name="odd", priorityClassName="nobody-knows"),
     )
-    answer = ask("simulate", "-f", wanted, "--nodes-file", file, "-o", "json")
+    answer = ask("simulate", "-f", path, "--nodes-file", file, "-o", "json")
     names = [pod["pod"] for pod in json.loads(answer.text)["pods"]]
     assert names == ["default/written", "default/named", "default/first", "default/second", "default/odd"]
     assert "warning: priority class 'nobody-knows' is not known; its pods are taken to have priority 0" in answer.notes
 
 
-def test_simulate_tells_how_far_it_is(saved: Save, tmp_path: Path) -> None:
+def test_simulate_reports_its_progress(saved: Save, tmp_path: Path) -> None:
     words = ["simulate", "-f", manifest(tmp_path, deployment(3, "10")), "--nodes-file", saved()]
-    known, wanted, _ = cluster.open_with_manifests(arguments.parser("0").parse_args(words))
-    told: list[str] = []
-    simulate.Simulation(known).place(wanted, told.append)
-    assert told == ["pod 1 of 3", "pod 2 of 3", "pod 3 of 3"]
+    known, pods_to_place, _ = cluster.open_with_manifests(arguments.parser("0").parse_args(words))
+    progress: list[str] = []
+    simulate.Simulation(known).place(pods_to_place, progress.append)
+    assert progress == ["pod 1 of 3", "pod 2 of 3", "pod 3 of 3"]
 
 
-def test_simulate_keeps_off_nodes_that_kube_scheduler_would_not_use(ask: Ask, saved: Save, tmp_path: Path) -> None:
+def test_simulate_avoids_nodes_that_kube_scheduler_would_not_use(ask: Ask, saved: Save, tmp_path: Path) -> None:
     objects = json.loads(Path(saved()).read_text())["items"]
-    for one in objects:
-        if one["kind"] == "Node" and one["metadata"]["name"] in ("metal-b", "metal-c"):
-            one["spec"]["taints"] = [{"key": "gpu", "value": "only", "effect": "NoSchedule"}]
+    for item in objects:
+        if item["kind"] == "Node" and item["metadata"]["name"] in ("metal-b", "metal-c"):
+            item["spec"]["taints"] = [{"key": "gpu", "value": "only", "effect": "NoSchedule"}]
     file = saved(*objects, name="tainted.json")
 
     def nodes_of(**spec: Any) -> set[str]:
-        wanted = manifest(tmp_path, deployment(3, "10", **spec))
-        shown = json.loads(ask("simulate", "-f", wanted, "--nodes-file", file, "-o", "json").text)
+        path = manifest(tmp_path, deployment(3, "10", **spec))
+        shown = json.loads(ask("simulate", "-f", path, "--nodes-file", file, "-o", "json").text)
         return {pod["node"] for pod in shown["pods"]}
 
     assert nodes_of(nodeSelector={"pool": "metal"}) == {"metal-a"}
@@ -142,7 +141,7 @@ def test_simulate_keeps_off_nodes_that_kube_scheduler_would_not_use(ask: Ask, sa
     assert nodes_of(nodeSelector={"pool": "none"}) == {""}
 
 
-def test_a_job_without_completions_has_as_many_pods_as_run_at_once(ask: Ask, saved: Save, tmp_path: Path) -> None:
+def test_a_job_without_completions_has_as_many_pods_as_its_parallelism(ask: Ask, saved: Save, tmp_path: Path) -> None:
     template = {"spec": deployment(1, "2")["spec"]["template"]["spec"]}
     for spec in ({"parallelism": 3}, {"parallelism": 3, "completions": None}, {"parallelism": 9, "completions": 3}):
         job = {"kind": "Job", "metadata": {"name": "work"}, "spec": {**spec, "template": template}}
@@ -151,9 +150,9 @@ def test_a_job_without_completions_has_as_many_pods_as_run_at_once(ask: Ask, sav
         assert len(json.loads(answer.text)["pods"]) == 3
 
 
-def test_a_manifest_of_a_pod_that_is_there_asks_for_another_one(ask: Ask, saved: Save, tmp_path: Path) -> None:
+def test_the_manifest_of_an_existing_pod_stands_for_a_new_pod(ask: Ask, saved: Save, tmp_path: Path) -> None:
     objects = json.loads(Path(saved()).read_text())["items"]
-    (late,) = [one for one in objects if one["metadata"]["name"] == "late"]
+    (late,) = [item for item in objects if item["metadata"]["name"] == "late"]
     there = manifest(tmp_path, late)
     as_new = {
         **late,
@@ -169,7 +168,7 @@ def test_a_manifest_of_a_pod_that_is_there_asks_for_another_one(ask: Ask, saved:
     assert {pod["node"] for pod in shown["pods"]} == {"metal-a", "metal-b"}
 
 
-def test_what_makes_no_pods_now_can_still_be_asked_about(ask: Ask, saved: Save, tmp_path: Path) -> None:
+def test_a_workload_of_0_replicas_can_be_explained(ask: Ask, saved: Save, tmp_path: Path) -> None:
     file = manifest(tmp_path, deployment(0, "10"))
     assert json.loads(ask("fits", "-f", file, "--nodes-file", saved(), "-o", "json").text)["fits"] > 0
     assert "0 of 0 pods placed" in ask("simulate", "-f", file, "--nodes-file", saved()).text
@@ -217,11 +216,11 @@ STATUSES = {
 @pytest.mark.parametrize("words", STATUSES)
 def test_exit_statuses(words: str, saved: Save, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     objects = json.loads(Path(saved()).read_text())["items"]
-    reports = [one for one in objects if one["kind"] == "NodeResourceTopology"]
+    reports = [item for item in objects if item["kind"] == "NodeResourceTopology"]
     healthy = [
-        one
-        for one in objects
-        if one["metadata"]["name"] == "metal-a" or one.get("spec", {}).get("nodeName") == "metal-a"
+        item
+        for item in objects
+        if item["metadata"]["name"] == "metal-a" or item.get("spec", {}).get("nodeName") == "metal-a"
     ]
     for name, pod in (("small", make("1")), ("giant", make("500")), ("unreadable", make("much"))):
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(pod))
@@ -248,7 +247,7 @@ def test_exit_statuses(words: str, saved: Save, tmp_path: Path, capfd: pytest.Ca
         assert len([line for line in err.splitlines() if line.startswith("error")]) <= 1
 
 
-def test_errors_name_the_thing_and_what_was_expected(ask: Ask, saved: Save, tmp_path: Path) -> None:
+def test_errors_name_the_thing_and_the_expectation(ask: Ask, saved: Save, tmp_path: Path) -> None:
     for words, shown in (
         (
             f"node nobody -f {saved()}",
@@ -264,7 +263,7 @@ def test_errors_name_the_thing_and_what_was_expected(ask: Ask, saved: Save, tmp_
 
 
 @pytest.mark.parametrize("value", ["high", 1.5, "\u00b2"])
-def test_a_priority_that_is_no_number_is_one_line(value: Any, ask: Ask, saved: Save, tmp_path: Path) -> None:
+def test_an_invalid_priority_is_a_single_line(value: Any, ask: Ask, saved: Save, tmp_path: Path) -> None:
     classes = {"kind": "PriorityClass", "metadata": {"name": "odd"}, "value": value}
     file = saved(*json.loads(Path(saved()).read_text())["items"], classes, name="odd.json")
     with pytest.raises(SourceError, match=r"PriorityClass 'odd' cannot be read: .*value"):
@@ -273,24 +272,26 @@ def test_a_priority_that_is_no_number_is_one_line(value: Any, ask: Ask, saved: S
 
 @pytest.mark.parametrize("name", ["worker-\u00b2", "worker-" + "9" * 5000, "\u0663"])
 def test_a_pod_of_any_name_is_drawn(name: str, ask: Ask, saved: Save) -> None:
-    """Names of pods come out of an attribute, where nobody has checked them."""
+    """Names of pods come from an attribute without validation."""
     items = json.loads(Path(saved()).read_text())["items"]
-    text = json.dumps(next(one for one in items if one["kind"] == nrt.KIND and one["metadata"]["name"] == "metal-a"))
-    (held,) = [one["value"] for one in json.loads(text)["attributes"] if one["name"] == "topowise.io/holdings"]
-    first = json.loads(held)[0][1]
+    text = json.dumps(
+        next(item for item in items if item["kind"] == nrt.KIND and item["metadata"]["name"] == "metal-a")
+    )
+    (holdings,) = [item["value"] for item in json.loads(text)["attributes"] if item["name"] == "topowise.io/holdings"]
+    first = json.loads(holdings)[0][1]
     document = json.loads(text.replace(f'\\"{first}\\"', f'\\"{name}\\"'))
     assert name[:9] in ask("node", "metal-a", "-f", saved(document, name="odd.json")).text
 
 
-def test_what_is_shown_is_printed_for_programs(ask: Ask, saved: Save, tmp_path: Path) -> None:
+def test_documents_have_the_content_of_the_tables(ask: Ask, saved: Save, tmp_path: Path) -> None:
     nodes = json.loads(ask("nodes", "-f", saved(), "-o", "json").text)
     assert nodes == yaml.safe_load(ask("nodes", "-f", saved(), "-o", "yaml").text)
-    (metal_b,) = [one for one in nodes if one["node"] == "metal-b"]
+    (metal_b,) = [item for item in nodes if item["node"] == "metal-b"]
     drawn = json.loads(ask("node", "metal-b", "-f", saved(), "-o", "json").text)
     assert drawn == yaml.safe_load(ask("node", "metal-b", "-f", saved(), "-o", "yaml").text)
     assert [zone["free"] for zone in drawn["zones"]] == [zone["free"] for zone in metal_b["zones"]]
     with_late = json.loads(ask("node", "metal-b", "--pods", "-f", saved(), "-o", "json").text)
-    assert [one["pod"] for one in with_late["pods"]] == ["db/postgres-0", "ml/late"]
+    assert [item["pod"] for item in with_late["pods"]] == ["db/postgres-0", "ml/late"]
     assert with_late["zones"][0]["free"]["cpu"] == "4"
     file = manifest(tmp_path, make("6"), make("500", name="giant"))
     for command in ("explain", "fits", "simulate"):

@@ -1,4 +1,4 @@
-"""`defrag`: what it prints, whom it does not move and why, and when it says no."""
+"""`defrag`: its output, the pods it does not move, and its refusals."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ import pytest
 from topowise.errors import SourceError
 from topowise_scheduler.presentation.kubectl.console import Answer
 
-from .conftest import TWO, Ask, configuration, node, pod, report
+from .conftest import TWO, Ask, Json, Save, configuration, node, pod, report
 
-Json = dict[str, Any]
-Save = Callable[..., str]
 Try = Callable[..., Answer]
 
 
@@ -29,7 +27,8 @@ def changed(document: Json, where: str, **fields: Any) -> Json:
     return {**document, where: {**document[where], **fields}}
 
 
-# A NUMA node has 32 CPUs, the first 30. Of a 10 and 12 are free, of b 22 and 2: 24 fit once one of 20 is on b.
+# A NUMA node has 32 CPUs, the first 30. Node a has 10 and 12 free CPUs, b has 22 and 2: a pod of 24 CPUs fits on a
+# after a pod of 20 CPUs moves to b.
 MOVED = owned(pod("web/moved", "a", cpu="20", memory="4Gi"))
 STAYS = pod("web/stays", "a", cpu="20", memory="4Gi", started=3000)
 SMALL = owned(pod("db/small", "b", cpu="8", memory="4Gi"), "DaemonSet")
@@ -38,17 +37,17 @@ LARGE = pod("db/large", "b", cpu="30", memory="4Gi", started=3000)
 
 @pytest.fixture
 def ask_for(ask: Ask, saved: Save) -> Try:
-    """The answer for pods of so many CPUs on the two nodes, with another pod in the place of MOVED."""
+    """The answer for a pod of `cpu` CPUs on the two nodes, with `moved` instead of MOVED."""
 
-    def answer(*words: str, cpu: str = "24", moved: Json = MOVED, others: tuple[Json, ...] = ()) -> Answer:
+    def answer(*words: str, cpu: str = "24", moved: Json = MOVED, extra: tuple[Json, ...] = ()) -> Answer:
         objects = (
             report("a", TWO, configuration(TWO), (moved, STAYS)),
             report("b", TWO, configuration(TWO), (SMALL, LARGE)),
             *(node("a", gpus=2), node("b", {"pool": "b"}, gpus=2)),
-            *(moved, STAYS, SMALL, LARGE, *others),
+            *(moved, STAYS, SMALL, LARGE, *extra),
         )
-        wanted = saved(pod("ml/wide", cpu=cpu, memory="8Gi"), name="wanted.json")
-        return ask("defrag", "-f", wanted, "--nodes-file", saved(*objects), *words)
+        manifest = saved(pod("ml/wide", cpu=cpu, memory="8Gi"), name="wanted.json")
+        return ask("defrag", "-f", manifest, "--nodes-file", saved(*objects), *words)
 
     return answer
 
@@ -76,10 +75,12 @@ def test_people_get_a_table_of_steps(ask_for: Try) -> None:
 
 
 @pytest.mark.parametrize(("form", "decode"), [("json", json.loads), ("yaml", msgspec.yaml.decode)])
-def test_machines_get_all_of_it(ask_for: Try, form: str, decode: Callable[[str], Json]) -> None:
+def test_documents_have_all_steps_and_amounts(ask_for: Try, form: str, decode: Callable[[str], Json]) -> None:
     shown = decode(ask_for("-o", form).text)
     steps = shown.pop("steps")
-    free = {(one["node"], one["numa"]): (one["before"]["cpu"], one["after"]["cpu"]) for one in shown.pop("free")}
+    free = {
+        (entry["node"], entry["numa"]): (entry["before"]["cpu"], entry["after"]["cpu"]) for entry in shown.pop("free")
+    }
     assert free == {("a", 0): (10, 6), ("a", 1): (12, 12), ("b", 0): (22, 2), ("b", 1): (2, 2)}
     assert shown == {
         "pod": "ml/wide",
@@ -92,7 +93,7 @@ def test_machines_get_all_of_it(ask_for: Try, form: str, decode: Callable[[str],
         "why": "",
         "notMovable": {"of a DaemonSet": 1, "without a controller": 2},
     }
-    assert [(one["action"], one["pod"], one.get("from"), one["to"]) for one in steps] == [
+    assert [(entry["action"], entry["pod"], entry.get("from"), entry["to"]) for entry in steps] == [
         ("move", "web/moved", "a", "b"),
         ("new", "ml/wide", None, "a"),
     ]
@@ -116,7 +117,7 @@ def budget(name: str, allowed: int) -> Json:
 
 
 @pytest.mark.parametrize(
-    ("moved", "others", "why"),
+    ("moved", "extra", "why"),
     [
         (changed(MOVED, "spec", priority=1), (), "of a higher priority"),
         (owned(MOVED, "Node"), (), "of their node (static pods)"),
@@ -132,8 +133,8 @@ def budget(name: str, allowed: int) -> Json:
         (MOVED, (budget("x", 1), budget("y", 1)), "with more than one PodDisruptionBudget"),
     ],
 )
-def test_who_is_not_moved(ask_for: Try, moved: Json, others: tuple[Json, ...], why: str) -> None:
-    answer = ask_for(moved=moved, others=others)
+def test_pods_that_must_not_move_stay(ask_for: Try, moved: Json, extra: tuple[Json, ...], why: str) -> None:
+    answer = ask_for(moved=moved, extra=extra)
     assert answer.status == 1
     assert why in answer.notes[-1]
     assert answer.text == (
@@ -142,18 +143,18 @@ def test_who_is_not_moved(ask_for: Try, moved: Json, others: tuple[Json, ...], w
     )
 
 
-def test_a_pod_that_its_budget_lets_go_is_moved(ask_for: Try) -> None:
-    assert ask_for(others=(budget("x", 1),)).status == 0
+def test_a_pod_whose_budget_allows_an_eviction_is_moved(ask_for: Try) -> None:
+    assert ask_for(extra=(budget("x", 1),)).status == 0
 
 
-def test_a_pod_goes_only_where_kube_scheduler_would_let_it(ask_for: Try) -> None:
+def test_a_pod_moves_only_to_nodes_that_kube_scheduler_would_use(ask_for: Try) -> None:
     answer = ask_for(moved=changed(MOVED, "spec", nodeSelector={"pool": "elsewhere"}))
     assert answer.status == 1
     assert "the pods whose leaving would make room fit on no other node" in answer.text
     assert ask_for(moved=changed(MOVED, "spec", nodeSelector={"pool": "b"})).status == 0
 
 
-def test_what_no_node_could_take_is_said_at_once(ask_for: Try) -> None:
+def test_a_pod_too_large_for_every_node_is_refused_at_once(ask_for: Try) -> None:
     answer = ask_for(cpu="40")
     assert (answer.status, answer.text) == (
         1,
@@ -161,17 +162,17 @@ def test_what_no_node_could_take_is_said_at_once(ask_for: Try) -> None:
     )
 
 
-def test_as_many_as_the_manifest_asks_for_unless_a_number_is_given(ask: Ask, saved: Save) -> None:
+def test_the_default_number_of_pods_is_that_of_the_manifest(ask: Ask, saved: Save) -> None:
     template = {"spec": pod("web", cpu="30", memory="4Gi")["spec"]}
-    wanted = {"kind": "Deployment", "metadata": {"name": "web"}, "spec": {"replicas": 2, "template": template}}
-    file = saved(wanted, name="wanted.json")
+    deployment = {"kind": "Deployment", "metadata": {"name": "web"}, "spec": {"replicas": 2, "template": template}}
+    file = saved(deployment, name="wanted.json")
     known = saved(report("a", TWO, configuration(TWO), ()), node("a"))
     assert ask("defrag", "-f", file, "--nodes-file", known).text.startswith("default/web: 2 more pods fit, nothing")
     answer = ask("defrag", "-f", file, "--nodes-file", known, "--count", "3")
     assert "room for 2 of 3" in answer.text
 
 
-def test_one_kind_of_pod_at_a_time(ask: Ask, saved: Save, tmp_path: Path) -> None:
+def test_only_a_single_kind_of_pod_is_accepted(ask: Ask, saved: Save, tmp_path: Path) -> None:
     file = saved(pod("x", cpu="1", memory="1Gi"), pod("y", cpu="1", memory="1Gi"), name="two.json")
     with pytest.raises(SourceError, match="asks for 2 kinds of pods, expected one"):
         ask("defrag", "-f", file, "--nodes-file", saved())
@@ -179,7 +180,7 @@ def test_one_kind_of_pod_at_a_time(ask: Ask, saved: Save, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("number", ["0", "-1", "1001", "x", "9" * 5000])
-def test_a_number_that_is_none_is_said(ask: Ask, number: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_number_is_an_error(ask: Ask, number: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         ask("defrag", "-f", "x", "--count", number)
     assert "is not a number from 1 to 1000" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Each thing the doctor finds, on objects that have it and on a cluster through a stand-in for kubectl."""
+"""Each finding of the doctor, on saved objects and on a cluster through a fake kubectl."""
 
 from __future__ import annotations
 
@@ -25,23 +25,20 @@ from topowise_scheduler.kubelet import (
     MemoryReservation,
     NumaNode,
 )
-from topowise_scheduler.presentation.kubectl.console import Answer
 from topowise_scheduler.presentation.kubectl.doctor import exporters, kube_scheduler, schedulers
 from topowise_scheduler.presentation.kubectl.durations import of_go
 
-Ask = Callable[..., Answer]
-Save = Callable[..., str]
-Json = dict[str, Any]
+from .conftest import Ask, Json, Save
 
 NOW = 1_780_000_000.0
 
 
 def attributes(document: Json) -> dict[str, str]:
-    return {one["name"]: one["value"] for one in document["attributes"]}
+    return {item["name"]: item["value"] for item in document["attributes"]}
 
 
 def with_attributes(document: Json, **changed: str | None) -> Json:
-    """A copy with attributes changed, or left out if None; a name may begin with "topowise_io_"."""
+    """A copy with attributes changed, or removed for None; a name may begin with "topowise_io_"."""
     named: dict[str, str | None] = {**attributes(document)}
     named.update(
         {name.replace("topowise_io_", "topowise.io/").replace("_", "-"): text for name, text in changed.items()}
@@ -51,25 +48,25 @@ def with_attributes(document: Json, **changed: str | None) -> Json:
 
 
 def configured(document: Json, **fields: Any) -> Json:
-    """A copy whose kubelet is set otherwise, though that kubelet would report other zones."""
+    """A copy with a changed kubelet configuration and unchanged zones."""
     config = json.loads(attributes(document)["topowise.io/kubelet-configuration"])
     return with_attributes(document, topowise_io_kubelet_configuration=json.dumps({**config, **fields}))
 
 
 @pytest.fixture
 def objects(saved: Save) -> dict[str, Json]:
-    """The saved objects, "kind name"."""
+    """The saved objects by "kind name"."""
     items = json.loads(Path(saved()).read_text())["items"]
-    return {f"{one['kind']} {one['metadata']['name']}": one for one in items}
+    return {f"{item['kind']} {item['metadata']['name']}": item for item in items}
 
 
 @pytest.fixture
 def examine(ask: Ask, saved: Save) -> Callable[..., list[str]]:
-    """What the doctor says of objects: "severity thing: value"."""
+    """The doctor's findings on objects: "severity thing: value"."""
 
     def look(*items: Json) -> list[str]:
-        found = json.loads(ask("doctor", "-f", saved(*items, name="some.json"), "-o", "json").text)
-        return [f"{one['severity']} {one['thing']}: {one['value']}" for one in found]
+        findings = json.loads(ask("doctor", "-f", saved(*items, name="some.json"), "-o", "json").text)
+        return [f"{item['severity']} {item['thing']}: {item['value']}" for item in findings]
 
     return look
 
@@ -78,7 +75,7 @@ REPORT = "NodeResourceTopology metal-a"
 
 
 def test_a_healthy_node_has_nothing(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
-    running = [one for one in objects.values() if one.get("spec", {}).get("nodeName") == "metal-a"]
+    running = [item for item in objects.values() if item.get("spec", {}).get("nodeName") == "metal-a"]
     assert examine(objects[REPORT], objects["Node metal-a"], *running) == []
 
 
@@ -115,7 +112,7 @@ def test_a_healthy_node_has_nothing(objects: dict[str, Json], examine: Callable[
             "note node metal-a: in use though alpha: numa-allocation-strategy",
         ),
     ],
-    ids=lambda one: next(iter(one)) if isinstance(one, dict) else "",
+    ids=lambda item: next(iter(item)) if isinstance(item, dict) else "",
 )  # fmt: skip
 def test_settings_that_surprise(
     fields: Json, finding: str, objects: dict[str, Json], examine: Callable[..., list[str]]
@@ -124,7 +121,7 @@ def test_settings_that_surprise(
 
 
 @pytest.mark.parametrize("most", ["\u00b2", "9" * 5000, "many"])
-def test_a_limit_that_is_no_number_is_passed_over(
+def test_a_limit_that_is_no_number_is_ignored(
     most: str, objects: dict[str, Json], examine: Callable[..., list[str]]
 ) -> None:
     options = {"topologyManagerPolicyOptions": {"max-allowable-numa-nodes": most}}
@@ -142,12 +139,12 @@ def test_the_closest_nodes_without_distances(objects: dict[str, Json], examine: 
     assert "warning node metal-a: prefer-closest-numa-nodes, and no distances reported" in examine(document)
 
 
-def test_one_numa_node_and_a_policy(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
+def test_a_single_numa_node_and_a_policy(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
     document = {**objects[REPORT], "zones": objects[REPORT]["zones"][:1]}
     assert "note node metal-a: topologyManagerPolicy single-numa-node and one NUMA node" in examine(document)
 
 
-def test_other_exporters_tell_their_policies_by_attributes(
+def test_policies_of_other_exporters_are_read_from_attributes(
     objects: dict[str, Json], examine: Callable[..., list[str]]
 ) -> None:
     document = objects["NodeResourceTopology edge-1"]
@@ -198,7 +195,7 @@ def test_nodes_without_reports_and_reports_without_nodes(
     assert examine(plain) == ["error cluster: without a NodeResourceTopology"]
 
 
-def test_a_node_made_anew(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
+def test_a_recreated_node(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
     document = json.loads(json.dumps(objects[REPORT]))
     owner = {"apiVersion": "v1", "kind": "Node", "name": "metal-a", "uid": "another"}
     document["metadata"]["ownerReferences"] = [owner]
@@ -213,24 +210,24 @@ def test_a_report_of_other_pods(objects: dict[str, Json], examine: Callable[...,
     later = json.loads(json.dumps(objects["Pod late"]))
     later["metadata"].update(name="later", creationTimestamp="2026-05-28T20:26:40Z")
     later["spec"]["nodeName"] = "elsewhere"
-    others = (objects["Node metal-b"], objects["Pod postgres-0"], later)
-    assert examine(report, late, *others) == finding
-    assert examine(report, *others) == []
+    rest = (objects["Node metal-b"], objects["Pod postgres-0"], later)
+    assert examine(report, late, *rest) == finding
+    assert examine(report, *rest) == []
     assert examine(report, objects["Node metal-b"], objects["Pod router"], later) == finding
-    # A pod that came a moment ago has not been seen yet.
+    # The exporter has not seen a pod that started a moment ago.
     late["status"]["startTime"] = "2026-05-28T20:26:40Z"
-    assert examine(report, late, *others) == []
+    assert examine(report, late, *rest) == []
 
 
 def test_kinds_of_nodes_that_differ(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
-    other = configured(objects["NodeResourceTopology metal-b"], topologyManagerScope="pod")
+    second = configured(objects["NodeResourceTopology metal-b"], topologyManagerScope="pod")
     nodes = [objects["Node metal-a"], objects["Node metal-b"]]
     running = [objects["Pod postgres-0"], objects["Pod router"], objects["Pod trainer"], objects["Pod frontend-7d9c"]]
     value = "different topologyManagerScope: container on metal-a; pod on metal-b"
-    everything = (objects[REPORT], other, *nodes, *running)
+    everything = (objects[REPORT], second, *nodes, *running)
     assert f"warning node pool 2 NUMA nodes of 32 CPUs, 64Gi: {value}" in examine(*everything)
-    for one, kind in zip(nodes, ("large", "small"), strict=True):
-        one["metadata"]["labels"]["node.kubernetes.io/instance-type"] = kind
+    for item, kind in zip(nodes, ("large", "small"), strict=True):
+        item["metadata"]["labels"]["node.kubernetes.io/instance-type"] = kind
     assert not [line for line in examine(*everything) if "pool" in line]
 
 
@@ -243,7 +240,7 @@ def test_pods_that_kubelets_refused_lately(objects: dict[str, Json], examine: Ca
 
     lines = examine(
         objects[REPORT],
-        *(one for one in objects.values() if one.get("spec", {}).get("nodeName") == "metal-a"),
+        *(item for item in objects.values() if item.get("spec", {}).get("nodeName") == "metal-a"),
         failed("one", "TopologyAffinityError", "2026-05-28T20:00:00Z"),
         failed("two", "TopologyAffinityError", "2026-05-28T19:00:00Z"),
         failed("old", "TopologyAffinityError", "2026-05-26T19:00:00Z"),
@@ -273,7 +270,7 @@ def test_pods_that_wait_and_pods_that_never_run(objects: dict[str, Json], examin
     assert "1 pending pod with a number of CPUs that is no multiple of 2: ml/late" in odd
 
 
-def test_what_cannot_be_read_of_a_report(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
+def test_unreadable_parts_of_a_report(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
     lines = examine(with_attributes(objects[REPORT], topowise_io_holdings="[["))
     assert any(line.startswith("warning node metal-a: report with what cannot be used: ") for line in lines)
     assert "note node metal-a: known by counts alone" in lines
@@ -291,14 +288,14 @@ EXTENDER: Json = {
 
 
 def scheduler(**changed: Any) -> list[str]:
-    """Findings on a good configuration with changes to it, or to its extender."""
+    """Findings on a valid configuration with changes to the configuration or its extender."""
     top = {
         name: changed.pop(name)
         for name in list(changed)
         if name in ("percentageOfNodesToScore", "profiles", "extenders")
     }
     config = {"percentageOfNodesToScore": 100, "extenders": [{**EXTENDER, **changed}], **top}
-    return [f"{one.severity}: {one.value}" for one in kube_scheduler.check(config)]
+    return [f"{item.severity}: {item.value}" for item in kube_scheduler.check(config)]
 
 
 def test_a_good_configuration_of_kube_scheduler() -> None:
@@ -352,7 +349,7 @@ def test_a_good_configuration_of_kube_scheduler() -> None:
             "warning: NodeResourceTopologyMatch in profile 'x'",
         ),
     ],
-    ids=lambda one: one if isinstance(one, str) else "",
+    ids=lambda item: item if isinstance(item, str) else "",
 )
 def test_configurations_of_kube_scheduler(changed: Json, finding: str) -> None:
     assert finding in scheduler(**changed)
@@ -400,16 +397,16 @@ class FakeKubectl:
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, objects: dict[str, Json]) -> FakeKubectl:
     """A healthy cluster of metal-a."""
-    made = FakeKubectl(tmp_path)
-    monkeypatch.setenv("KUBECTL", str(made.program))
-    running = [one for one in objects.values() if one.get("spec", {}).get("nodeName") == "metal-a"]
-    made.answer("/apis/topology.node.k8s.io", {"versions": [{"version": "v1alpha1"}, {"version": "v1alpha2"}]})
-    made.answer("/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies", {"items": [objects[REPORT]]})
-    made.answer("/api/v1/nodes", {"items": [objects["Node metal-a"]]})
-    made.answer("/api/v1/pods", {"items": running})
-    made.answer(exporters.PATH, {"items": [EXPORTER]})
-    made.answer(METRICS, metrics(NOW - 1))
-    return made
+    kubectl = FakeKubectl(tmp_path)
+    monkeypatch.setenv("KUBECTL", str(kubectl.program))
+    running = [item for item in objects.values() if item.get("spec", {}).get("nodeName") == "metal-a"]
+    kubectl.answer("/apis/topology.node.k8s.io", {"versions": [{"version": "v1alpha1"}, {"version": "v1alpha2"}]})
+    kubectl.answer("/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies", {"items": [objects[REPORT]]})
+    kubectl.answer("/api/v1/nodes", {"items": [objects["Node metal-a"]]})
+    kubectl.answer("/api/v1/pods", {"items": running})
+    kubectl.answer(exporters.PATH, {"items": [EXPORTER]})
+    kubectl.answer(METRICS, metrics(NOW - 1))
+    return kubectl
 
 
 EXPORTER: Json = {
@@ -458,12 +455,12 @@ def test_exporters_that_are_silent_or_guess(fake: FakeKubectl, ask: Ask) -> None
 
 
 @pytest.mark.parametrize("value", ["1.2.3", "1e", "e5", "-", "-1e999", "1e99999"])
-def test_metrics_that_are_no_numbers_are_passed_over(fake: FakeKubectl, ask: Ask, value: str) -> None:
+def test_metrics_that_are_no_numbers_are_ignored(fake: FakeKubectl, ask: Ask, value: str) -> None:
     fake.answer(METRICS, f"topowise_exporter_last_sync_timestamp_seconds {value}\n")
     assert ask("doctor").text.startswith("Looked at 1 report, 1 node, 3 pods: no problem found.\n")
 
 
-def test_exporters_that_cannot_be_asked_or_are_not_ready(fake: FakeKubectl, ask: Ask) -> None:
+def test_unreachable_and_unready_exporters(fake: FakeKubectl, ask: Ask) -> None:
     fake.answer(exporters.PATH, {"items": [{**EXPORTER, "metadata": {"name": "other", "namespace": "x"}}]})
     answer = ask("doctor")
     assert "note     exporters: not all can be asked for their metrics:" in answer.text
@@ -475,7 +472,7 @@ def test_exporters_that_cannot_be_asked_or_are_not_ready(fake: FakeKubectl, ask:
     assert answer.status == 1
 
 
-def test_a_report_that_does_not_match_is_looked_at_twice(fake: FakeKubectl, ask: Ask, objects: dict[str, Json]) -> None:
+def test_a_report_that_does_not_match_is_checked_twice(fake: FakeKubectl, ask: Ask, objects: dict[str, Json]) -> None:
     running = [objects["Pod router"]]
     again = "/api/v1/pods?fieldSelector=status.phase!%3DSucceeded,status.phase!%3DFailed"
     fake.answer("/api/v1/pods", {"items": running})
@@ -485,19 +482,19 @@ def test_a_report_that_does_not_match_is_looked_at_twice(fake: FakeKubectl, ask:
     assert ask("doctor", "--patience", "0").status == 0
 
 
-def test_a_dead_exporter_on_a_node_where_pods_come_all_the_time(
+def test_a_dead_exporter_on_a_node_with_frequent_new_pods(
     fake: FakeKubectl, ask: Ask, objects: dict[str, Json]
 ) -> None:
-    """There a fingerprint is never that of the pods; but the report would have been written since."""
+    """The fingerprint never matches on such a node, but a live exporter would have written a later report."""
 
     def pod(name: str, seconds: float, started: bool = True, cpu: str = "1") -> Json:
-        one = json.loads(json.dumps(objects["Pod router"]))
-        one["metadata"] |= {"name": name, "uid": name}
+        item = json.loads(json.dumps(objects["Pod router"]))
+        item["metadata"] |= {"name": name, "uid": name}
         amounts = {"cpu": cpu, "memory": "1Gi"}
-        one["spec"]["containers"][0]["resources"] = {"requests": amounts, "limits": amounts}
+        item["spec"]["containers"][0]["resources"] = {"requests": amounts, "limits": amounts}
         time = datetime.fromtimestamp(NOW - seconds, UTC).isoformat()
-        one["status"] = {"phase": "Running", "startTime": time} if started else {"phase": "Pending"}
-        return one
+        item["status"] = {"phase": "Running", "startTime": time} if started else {"phase": "Pending"}
+        return item
 
     # The report was written 200 s ago.
     young = pod("young", 5)
@@ -516,11 +513,11 @@ def test_a_dead_exporter_on_a_node_where_pods_come_all_the_time(
         assert ("node metal-a: report with other pods than on the node" in text) is is_found, more
 
 
-def test_a_node_that_was_reported_and_has_no_exporter_any_more(fake: FakeKubectl, ask: Ask) -> None:
+def test_a_reported_node_whose_exporter_is_gone(fake: FakeKubectl, ask: Ask) -> None:
     elsewhere = {**EXPORTER, "spec": {**EXPORTER["spec"], "nodeName": "metal-b"}}
     fake.answer(exporters.PATH, {"items": [elsewhere]})
     assert "error    node metal-a: reported by topowise-exporter, which has no pod there" in ask("doctor").text
-    # Who runs it otherwise has no such pods at all.
+    # Other installations have no such pods at all.
     fake.answer(exporters.PATH, {"items": []})
     assert ask("doctor").status == 0
 
@@ -548,28 +545,30 @@ def test_the_schedulers_own_pods(fake: FakeKubectl, ask: Ask) -> None:
     )
 
 
-def test_pods_that_no_scheduler_looks_at(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
+def test_pods_that_no_scheduler_handles(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
     def pod(name: str, seconds: int = 300, conditions: list[Json] | None = None, **spec: Any) -> Json:
-        one = json.loads(json.dumps(objects["Pod router"]))
+        item = json.loads(json.dumps(objects["Pod router"]))
         created = datetime.fromtimestamp(NOW - seconds, UTC).isoformat()
-        one["metadata"] |= {"name": name, "uid": name, "creationTimestamp": created}
-        one["spec"] = {"containers": one["spec"]["containers"], "schedulerName": "topowise", **spec}
-        one["status"] = {"phase": "Pending", "conditions": conditions or []}
-        return one
+        item["metadata"] |= {"name": name, "uid": name, "creationTimestamp": created}
+        item["spec"] = {"containers": item["spec"]["containers"], "schedulerName": "topowise", **spec}
+        item["status"] = {"phase": "Pending", "conditions": conditions or []}
+        return item
 
     waits = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/5 nodes"}
-    running = [one for one in objects.values() if one.get("spec", {}).get("nodeName") == "metal-a"]
+    running = [item for item in objects.values() if item.get("spec", {}).get("nodeName") == "metal-a"]
     healthy = [objects[REPORT], objects["Node metal-a"], *running]
     now = pod("now", 0, [waits])
     served = [pod("refused", conditions=[waits]), pod("gated", schedulingGates=[{"name": "g"}]), pod("young", 30)]
     assert not [line for line in examine(*healthy, now, *served) if "not looked at" in line]
     unserved = [pod("first", 600), *(pod(f"other-{number}") for number in range(3))]
     finding = "error scheduler topowise: has not looked at 4 pods, the first for 10m: "
-    found = [line for line in examine(*healthy, now, *served, *unserved) if "not looked at" in line]
-    assert found == [f"{finding}telco/first, telco/other-2, telco/other-1 ..."]
+    lines = [line for line in examine(*healthy, now, *served, *unserved) if "not looked at" in line]
+    assert lines == [f"{finding}telco/first, telco/other-2, telco/other-1 ..."]
 
 
-def test_what_may_not_be_read_does_not_end_it(fake: FakeKubectl, ask: Ask, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_forbidden_resource_does_not_end_the_doctor(
+    fake: FakeKubectl, ask: Ask, capfd: pytest.CaptureFixture[str]
+) -> None:
     from topowise_scheduler.presentation.kubectl.__main__ import main
 
     fake.deny("/api/v1/nodes")
@@ -584,11 +583,11 @@ def test_what_may_not_be_read_does_not_end_it(fake: FakeKubectl, ask: Ask, capfd
     fake.deny("/api/v1/pods")
     assert main(["doctor"]) == 2
     assert "is forbidden" in capfd.readouterr().err
-    # Other commands need it.
+    # Other commands need the report.
     assert main(["nodes"]) == 2
 
 
-def test_without_a_cluster_it_cannot_look(fake: FakeKubectl, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+def test_without_a_cluster_the_doctor_fails(fake: FakeKubectl, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
     from topowise_scheduler.presentation.kubectl.__main__ import main
 
     fake.program.write_text("#!/bin/sh\necho 'The connection to the server was refused' >&2; exit 1\n")
@@ -599,18 +598,18 @@ def test_without_a_cluster_it_cannot_look(fake: FakeKubectl, monkeypatch: pytest
     assert "cannot be run (No such file or directory); install kubectl" in capfd.readouterr().err
 
 
-def test_names_are_told_up_to_a_number(examine: Callable[..., list[str]], objects: dict[str, Json]) -> None:
+def test_the_number_of_listed_names_is_bounded(examine: Callable[..., list[str]], objects: dict[str, Json]) -> None:
     nodes = []
     for number in range(12):
-        one = json.loads(json.dumps(objects["Node plain"]))
-        one["metadata"]["name"] = f"n{number:02}"
-        nodes.append(one)
-    (line,) = [one for one in examine(objects[REPORT], objects["Node metal-a"], *nodes) if "ready" in one]
+        item = json.loads(json.dumps(objects["Node plain"]))
+        item["metadata"]["name"] = f"n{number:02}"
+        nodes.append(item)
+    (line,) = [item for item in examine(objects[REPORT], objects["Node metal-a"], *nodes) if "ready" in item]
     assert line.startswith("warning nodes n00, n01, n02, n03, n04, n05, n06, n07 and 4 more: ")
 
 
-def test_the_fingerprint_is_the_exporters(objects: dict[str, Json]) -> None:
-    """What the fixtures are made of is what the check computes."""
+def test_the_fingerprint_equals_the_exporters(objects: dict[str, Json]) -> None:
+    """The fingerprint of the fixtures equals the fingerprint that the check computes."""
     named = attributes(objects["NodeResourceTopology metal-b"])
     assert named["nodeTopologyPodsFingerprint"] == fingerprint.of([("db", "postgres-0")])
 
@@ -622,7 +621,7 @@ def test_a_scheduler_file_without_its_configuration(tmp_path: Path) -> None:
         kube_scheduler.read(str(file))
 
 
-def test_options_with_which_a_kubelet_hangs(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
+def test_options_that_hang_a_kubelet(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
     options = {"full-pcpus-only": "true", "distribute-cpus-across-numa": "true"}
     document = configured(objects[REPORT], cpuManagerPolicyOptions=options)
     finding = "warning node metal-a: full-pcpus-only with distribute-cpus-across-numa"
@@ -634,9 +633,9 @@ def test_options_with_which_a_kubelet_hangs(objects: dict[str, Json], examine: C
 
 @pytest.mark.parametrize(("version", "takes"), [("v1.36.2", "less than a second"), ("v1.35.6", "8 hours")])
 def test_a_machine_with_34_numa_nodes(version: str, takes: str, ask: Ask, saved: Save) -> None:
-    """Two with CPUs and GPUs, and 32 that are there for the memory of GPUs; kubelets up to 1.35 walk all of them."""
+    """Two NUMA nodes with CPUs and GPUs, and 32 of GPU memory; kubelets up to 1.35 enumerate all masks."""
     numa = tuple(
-        NumaNode(number, (480 << 30) * (number < 2), tuple(Core(number, (72 * number + one,)) for one in range(72)))
+        NumaNode(number, (480 << 30) * (number < 2), tuple(Core(number, (72 * number + core,)) for core in range(72)))
         if number < 2
         else NumaNode(number, 0)
         for number in range(34)
@@ -650,16 +649,18 @@ def test_a_machine_with_34_numa_nodes(version: str, takes: str, ask: Ask, saved:
         evictionHard={},
     )
     machine = Machine(numa=numa, devices=(gpus,))
-    made = exported(machine, config, Kubelet(machine, config))
-    document = msgspec.to_builtins(msgspec.structs.replace(made, metadata=nrt.Metadata("grace", resourceVersion="1")))
+    topology = exported(machine, config, Kubelet(machine, config))
+    document = msgspec.to_builtins(
+        msgspec.structs.replace(topology, metadata=nrt.Metadata("grace", resourceVersion="1"))
+    )
     node = {"kind": "Node", "metadata": {"name": "grace"}, "status": {"nodeInfo": {"kubeletVersion": version}}}
     text = ask("doctor", "-f", saved(document, node, name="some.json"), "-o", "json").text
-    (found,) = [one for one in json.loads(text) if one["value"].startswith("34 NUMA nodes")]
-    assert f"; here about {takes} for a pod" in found["why"]
+    (finding,) = [item for item in json.loads(text) if item["value"].startswith("34 NUMA nodes")]
+    assert f"; here about {takes} for a pod" in finding["why"]
 
 
 def _two(second: NumaNode, **fields: Any) -> Json:
-    """The report of a machine with a usual NUMA node 0 and another one."""
+    """The report of a machine with a usual NUMA node 0 and the NUMA node `second`."""
     first = NumaNode(0, 1 << 33, (Core(0, (0, 1)), Core(0, (2, 3))), {2048: 512}, (10, 20))
     config = KubeletConfiguration(
         **{
@@ -674,8 +675,10 @@ def _two(second: NumaNode, **fields: Any) -> Json:
         }
     )
     machine = Machine(numa=(first, second))
-    made = exported(machine, config, Kubelet(machine, config))
-    return dict(msgspec.to_builtins(msgspec.structs.replace(made, metadata=nrt.Metadata("odd", resourceVersion="1"))))
+    topology = exported(machine, config, Kubelet(machine, config))
+    return dict(
+        msgspec.to_builtins(msgspec.structs.replace(topology, metadata=nrt.Metadata("odd", resourceVersion="1")))
+    )
 
 
 def test_machines_on_which_a_kubelet_panics(ask: Ask, saved: Save) -> None:
@@ -695,15 +698,15 @@ def test_machines_on_which_a_kubelet_panics(ask: Ask, saved: Save) -> None:
         (lacking, closest, no_pages),
     ):
         document = _two(second, topologyManagerPolicyOptions=options)
-        found = json.loads(ask("doctor", "-f", saved(document, name="some.json"), "-o", "json").text)
-        panics = [one for one in found if "panics" in one["why"]]
-        assert [(one["severity"], one["thing"], one["value"]) for one in panics] == (
+        findings = json.loads(ask("doctor", "-f", saved(document, name="some.json"), "-o", "json").text)
+        panics = [item for item in findings if "panics" in item["why"]]
+        assert [(item["severity"], item["thing"], item["value"]) for item in panics] == (
             [(finding[0], "node odd", finding[1])] if finding else []
         )
-        assert all(one["mend"].startswith(finding[2]) for one in panics if finding)
+        assert all(item["mend"].startswith(finding[2]) for item in panics if finding)
 
 
-def test_a_kubelet_that_is_not_proven(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
+def test_a_kubelet_of_an_unproven_version(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
     node = json.loads(json.dumps(objects["Node metal-a"]))
     node.setdefault("status", {})["nodeInfo"] = {"kubeletVersion": "v1.39.0"}
     finding = "kubelet 1.39 is newer than the proven versions (1.28 to 1.36); predicted as 1.38"

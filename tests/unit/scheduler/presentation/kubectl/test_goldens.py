@@ -1,4 +1,4 @@
-"""Every command to the letter, in a pipe and on terminals of 80 and 120 columns.
+"""The exact output of every command, in a pipe and on terminals of 80 and 120 columns.
 
 After an intended change: TOPOWISE_REGENERATE=1 .venv/bin/pytest and the path of this file.
 Then look at what `git diff` shows of golden/.
@@ -15,7 +15,7 @@ import pytest
 HERE = Path(__file__).parent
 GOLDEN = HERE / "golden"
 
-# {cluster} and {manifests} are files; the number before the ending is the width, none is a pipe.
+# {cluster} and {manifests} are files; the number before the ending is the width; without a number it is a pipe.
 CASES = {
     "nodes.txt": "nodes -f {cluster}",
     "nodes-80.txt": "nodes -f {cluster}",
@@ -55,7 +55,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("file", CASES)
-def test_a_command_prints_what_it_printed(
+def test_a_command_prints_its_golden(
     file: str, ask: Callable[..., object], saved: Callable[..., str], saved_many: str
 ) -> None:
     files = {

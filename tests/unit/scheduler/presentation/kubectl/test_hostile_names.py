@@ -1,4 +1,4 @@
-"""No text of a cluster reaches a terminal unescaped, whichever command shows it, and no text adds a row.
+"""No command writes text of a cluster unescaped to a terminal, and no text adds a row.
 
 The commands and the forms of their output come from the parser, so that a new command is walked as well. In one scene
 all names are hostile and objects agree on them; in the other scene each text field is hostile in an object of its own.
@@ -23,7 +23,7 @@ from topowise.pci import Place
 from topowise_scheduler.presentation.kubectl import __main__ as program
 from topowise_scheduler.presentation.kubectl import arguments
 
-Json = dict[str, Any]
+from .conftest import Json
 
 HOSTILE = "h\x1b]0;t\x07\x1b[31m\x9b2J\u202e\u2066\u200b\u200e\ufeff\U000e0041\r\nE1121_forged\u2028\x85\t\x7fh"
 """Controls, bidi overrides, invisible characters and line ends, in the middle of a name."""
@@ -53,7 +53,7 @@ NAMES = (
 
 
 def renamed(document: Any, text: str) -> Any:
-    """The document with a text in every name, also in the documents within attributes."""
+    """The document with a text in every name, including documents in attributes."""
     if isinstance(document, dict):
         return {renamed(key, text): renamed(value, text) for key, value in document.items()}
     if isinstance(document, list | tuple):
@@ -68,7 +68,7 @@ def renamed(document: Any, text: str) -> Any:
 
 
 def fields(document: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The path of each text and each key of a free mapping; of the items of a list the first with such a path."""
+    """The path of each text and of each key of a free mapping."""
     if isinstance(document, dict):
         for key, value in document.items():
             if path and path[-1] in ("labels", "annotations", "requests", "limits", "allocatable"):
@@ -82,9 +82,9 @@ def fields(document: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...
 
 
 def with_text(document: Json, path: Sequence[str], text: str) -> Json:
-    """A copy with a text in the middle of one field."""
-    made = copy.deepcopy(document)
-    holder: Any = made
+    """A copy with a text in the middle of a field."""
+    changed = copy.deepcopy(document)
+    holder: Any = changed
     for step in path[:-1]:
         holder = holder[int(step)] if isinstance(holder, list) else holder[step]
     last = path[-1]
@@ -94,7 +94,7 @@ def with_text(document: Json, path: Sequence[str], text: str) -> Json:
         holder[int(last)] = _within(holder[int(last)], text)
     else:
         holder[last] = _within(holder[last], text)
-    return made
+    return changed
 
 
 def _within(value: str, text: str) -> str:
@@ -102,7 +102,7 @@ def _within(value: str, text: str) -> str:
 
 
 def pod(name: str, **status: Any) -> Json:
-    """A pod that waits or has ended, which the scene lacks."""
+    """A waiting or ended pod, which the cluster lacks."""
     amounts = {"cpu": "500", "memory": "1Gi", "nvidia.com/gpu": "1"}
     containers = [{"name": "app", "image": "pause", "resources": {"requests": amounts, "limits": amounts}}]
     metadata = {
@@ -118,13 +118,13 @@ def pod(name: str, **status: Any) -> Json:
 
 
 def objects(cluster: list[Json]) -> list[Json]:
-    """Objects with every kind of text that a cluster has."""
-    made = copy.deepcopy(cluster)
+    """Objects with every kind of text of a cluster."""
+    documents = copy.deepcopy(cluster)
     near = Place(("pci0000:3a", "0000:3a:00.0"), 0)
     placed = {"0000:3b:00.0": Located("0000:3b:00.0", near), "gpu0-0": Located("0000:3c:00.0", near)}
-    made[0]["attributes"].append({"name": PCI, "value": pci_devices.write(placed).text})
-    made[0]["metadata"]["annotations"] = {"example.com/note": "text"}
-    nodes = [document for document in made if document["kind"] == "Node"]
+    documents[0]["attributes"].append({"name": PCI, "value": pci_devices.write(placed).text})
+    documents[0]["metadata"]["annotations"] = {"example.com/note": "text"}
+    nodes = [document for document in documents if document["kind"] == "Node"]
     for node, kubelet in ((nodes[0], "v1.36.2"), (nodes[4], "v1.99.0-odd")):
         node["status"]["nodeInfo"] = {"kubeletVersion": kubelet}
         node["spec"]["taints"] = [{"key": "dedicated", "value": "team", "effect": "NoSchedule"}]
@@ -139,23 +139,23 @@ def objects(cluster: list[Json]) -> list[Json]:
         "spec": {"selector": {"matchLabels": {"app": "a"}}},
         "status": {"disruptionsAllowed": 0},
     }
-    return [*made, failed, pod("waits", phase="Pending", conditions=[unschedulable]), budget]
+    return [*documents, failed, pod("waits", phase="Pending", conditions=[unschedulable]), budget]
 
 
 def manifests() -> list[Json]:
-    """What pods are made of."""
-    made = list(yaml.safe_load_all((Path(__file__).parent / "manifests.yaml").read_text()))
-    made[0]["metadata"]["annotations"] = {"topowise.io/policy": "single-numa-node"}
-    made[0]["spec"]["nodeSelector"] = {"pool": "metal"}
-    return made
+    """Manifests of pods and workloads."""
+    documents = list(yaml.safe_load_all((Path(__file__).parent / "manifests.yaml").read_text()))
+    documents[0]["metadata"]["annotations"] = {"topowise.io/policy": "single-numa-node"}
+    documents[0]["spec"]["nodeSelector"] = {"pool": "metal"}
+    return documents
 
 
 SELECTING = ("apiVersion", "kind")
 
 
 def broken(documents: list[Json], text: str) -> list[Json]:
-    """The documents, and for each of their fields a copy in which this field has the text."""
-    seen, made = set(), list(documents)
+    """The documents, and for each field a copy with the text in the field."""
+    seen, copies = set(), list(documents)
     for document in documents:
         for path in fields(document):
             kind = (document["kind"], tuple(step for step in path if not step.isdigit()))
@@ -164,22 +164,22 @@ def broken(documents: list[Json], text: str) -> list[Json]:
             seen.add(kind)
             copied = with_text(document, path, text)
             if path != ("metadata", "name"):
-                copied["metadata"]["name"] = f"{document['metadata']['name']}-{len(made)}"
-            made.append(copied)
-    return made
+                copied["metadata"]["name"] = f"{document['metadata']['name']}-{len(copies)}"
+            copies.append(copied)
+    return copies
 
 
 class Scene:
-    """The files of a scene, and names in it."""
+    """The files and names of a scene."""
 
     def __init__(self, directory: Path, cluster: list[Json], name: str, text: str) -> None:
         make = {"agreed": renamed, "broken": broken}[name]
-        self.cluster, self.manifests, self.one, self.scheduler = (
+        self.cluster, self.manifests, self.single, self.scheduler = (
             str(directory / f"{file}.json") for file in ("cluster", "manifests", "one", "scheduler")
         )
         _save(self.cluster, make(objects(cluster), text))
         _save(self.manifests, make(manifests(), text))
-        _save(self.one, renamed(manifests()[:1], text))
+        _save(self.single, renamed(manifests()[:1], text))
         config = yaml.safe_load((Path(__file__).parent / "kube-scheduler.yaml").read_text())
         Path(self.scheduler).write_text(json.dumps(with_text(config, ("extenders", "0", "urlPrefix"), text)))
         self.nodes = [
@@ -208,13 +208,13 @@ def command_lines(scene: Scene) -> Iterator[list[str]]:
             if isinstance(action, argparse._StoreTrueAction) and action.dest != "watch"
         ]
         forms = options["output"].choices if "output" in options else [None]
-        for given in _given(name, options, scene):
+        for values in _values(name, options, scene):
             for form in forms or [None]:
                 for more in ([], flags) if flags else ([],):
-                    yield [name, *given, *(["-o", form] if form else []), *more]
+                    yield [name, *values, *(["-o", form] if form else []), *more]
 
 
-def _given(name: str, options: dict[str, argparse.Action], scene: Scene) -> Iterator[list[str]]:
+def _values(name: str, options: dict[str, argparse.Action], scene: Scene) -> Iterator[list[str]]:
     positional = [action.dest for action in options.values() if not action.option_strings]
     if name == "help":
         yield ["nodes"]
@@ -233,7 +233,7 @@ def _given(name: str, options: dict[str, argparse.Action], scene: Scene) -> Iter
         yield cluster
         yield [*scene.nodes[:2], *cluster]
     else:
-        for file in (scene.manifests, scene.one):
+        for file in (scene.manifests, scene.single):
             yield ["-f", file, *cluster]
         pod, namespace = scene.pod
         yield [pod, "-n", namespace, *cluster]
@@ -241,22 +241,22 @@ def _given(name: str, options: dict[str, argparse.Action], scene: Scene) -> Iter
 
 @pytest.fixture
 def cluster(saved: Callable[..., str]) -> list[Json]:
-    """The objects of the cluster of the other tests."""
-    made: list[Json] = json.loads(Path(saved()).read_text())["items"]
-    return made
+    """The saved objects of the cluster."""
+    documents: list[Json] = json.loads(Path(saved()).read_text())["items"]
+    return documents
 
 
 @pytest.fixture(params=["agreed", "broken"])
 def scenes(request: pytest.FixtureRequest, tmp_path: Path, cluster: list[Json]) -> tuple[Scene, Scene]:
-    """A scene with hostile names, and the same with harmless names."""
-    made = []
+    """A scene with hostile names, and the same scene with harmless names."""
+    pair = []
     for directory, text in (("hostile", HOSTILE), ("harmless", HARMLESS)):
         (tmp_path / directory).mkdir()
-        made.append(Scene(tmp_path / directory, cluster, request.param, text))
-    return made[0], made[1]
+        pair.append(Scene(tmp_path / directory, cluster, request.param, text))
+    return pair[0], pair[1]
 
 
-def asked(words: list[str], capfd: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+def run_command(words: list[str], capfd: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
     """Status, stdout and stderr of the command."""
     try:
         status = program.main(words)
@@ -267,27 +267,27 @@ def asked(words: list[str], capfd: pytest.CaptureFixture[str]) -> tuple[int, str
 
 
 def rows(text: str) -> int:
-    """The number of lines without those on which a text goes on."""
+    """The number of lines, without continuation lines."""
     return sum(not line.startswith(" " * 9) for line in text.splitlines())
 
 
-def test_no_command_shows_what_a_reader_cannot_see_and_no_name_adds_a_row(
+def test_no_command_prints_invisible_characters_and_no_name_adds_a_row(
     scenes: tuple[Scene, Scene], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    # Names may be seen by their first letters alone: each command has shown a name once, somewhere.
+    # Names may be truncated, so each command has to show a name only once.
     unseen = {words[0] for words in command_lines(scenes[0])} - {"completion", "help"}
     statuses = set()
     for words, same in zip(command_lines(scenes[0]), command_lines(scenes[1]), strict=True):
-        status, out, err = asked(words, capfd)
+        status, out, err = run_command(words, capfd)
         assert not FORBIDDEN.search(out.replace("\t", " ") if words[0] == "completion" else out), (
             words,
             FORBIDDEN.search(out),
         )
         assert not FORBIDDEN.search(err), (words, err)
-        harmless_status, harmless_out, harmless_err = asked(same, capfd)
+        harmless_status, harmless_out, harmless_err = run_command(same, capfd)
         assert status == harmless_status, (words, err, harmless_err)
         if "yaml" not in words and (words[0] != "node" or "wide" in words):
-            # A picture has as many lines as its width takes, and so has a long key of YAML.
+            # The number of lines of a picture, and of a long YAML key, depends on the width.
             assert rows(out) == rows(harmless_out), words
         assert err.count("\n") == harmless_err.count("\n"), (words, err, harmless_err)
         statuses.add(status)
@@ -307,18 +307,16 @@ def test_in_colour_only_the_colours_are_sequences(scenes: tuple[Scene, Scene], a
             continue
         assert not FORBIDDEN.search(plain), words
         without = re.sub("\x1b\\[[0-9;]*m", "", coloured)
-        # In colour the rest of a bar needs no line.
+        # In colour, the rest of a bar has no line.
         assert [line.rstrip() for line in without.splitlines()] == [
             line.replace("━", " ").rstrip() for line in plain.splitlines()
         ]
 
 
-def test_documents_keep_the_names_as_they_are(
-    tmp_path: Path, cluster: list[Json], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_documents_keep_names_unescaped(tmp_path: Path, cluster: list[Json], capfd: pytest.CaptureFixture[str]) -> None:
     scene = Scene(tmp_path, cluster, "agreed", HOSTILE)
     for form, load in (("json", json.loads), ("yaml", yaml.safe_load)):
-        _, out, _ = asked(["nodes", "-f", scene.cluster, "-o", form], capfd)
+        _, out, _ = run_command(["nodes", "-f", scene.cluster, "-o", form], capfd)
         assert f"edge-1{HOSTILE}" in [node["node"] for node in load(out)]
         assert f"nvidia.com/gpu{HOSTILE}" in load(out)[1]["free"]
 
@@ -334,15 +332,15 @@ def test_documents_keep_the_names_as_they_are(
     ],
 )
 def test_errors_about_arguments_are_lines(words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
-    status, out, err = asked(words, capfd)
+    status, out, err = run_command(words, capfd)
     assert (status, out) == (2, "")
     assert not FORBIDDEN.search(err)
     assert not any(line.startswith("E1121") for line in err.splitlines())
 
 
-def test_completion_offers_no_name_that_nobody_can_type(
+def test_completion_offers_only_names_that_can_be_typed(
     tmp_path: Path, cluster: list[Json], capfd: pytest.CaptureFixture[str]
 ) -> None:
     scene = Scene(tmp_path, cluster, "agreed", HOSTILE)
-    _, out, _ = asked(["__complete", "nodes", "-f", scene.cluster, ""], capfd)
+    _, out, _ = run_command(["__complete", "nodes", "-f", scene.cluster, ""], capfd)
     assert out.splitlines() == ["metal-a", "metal-b", "metal-c", ":4"]

@@ -1,4 +1,4 @@
-"""The plug-in as one file: what it carries is enough, where it unpacks itself, and krew's manifest."""
+"""The plugin as a single file: its content is complete, its cache directory is safe; and krew's manifest."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,8 @@ import yaml
 from laptop import archive, manifest, modules
 from topowise import __version__
 
-Save = Callable[..., str]
+from .conftest import Save
+
 HERE = Path(__file__).parent
 
 
@@ -29,7 +29,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(program: Path, cache: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """With the standard library alone: not even the packages installed here."""
+    """Runs with the standard library only, without installed packages."""
     return start([sys.executable, "-I", "-S", str(program), *words], cache)
 
 
@@ -38,30 +38,34 @@ def start(command: list[str], cache: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
 
 
-def test_it_says_what_the_package_says(program: Path, tmp_path: Path, saved: Save) -> None:
+def test_the_archive_prints_the_same_as_the_package(program: Path, tmp_path: Path, saved: Save) -> None:
     assert program.stat().st_size < 2 << 20
     for words in (["nodes"], ["node", "metal-a"], ["nodes", "-o", "yaml"], ["doctor"]):
-        asked = [*words, "-f", saved()]
-        expected = start([sys.executable, "-m", "topowise_scheduler.presentation.kubectl", *asked], tmp_path)
-        found = run(program, tmp_path, *asked)
-        assert (found.returncode, found.stdout, found.stderr) == (expected.returncode, expected.stdout, expected.stderr)
+        command = [*words, "-f", saved()]
+        expected = start([sys.executable, "-m", "topowise_scheduler.presentation.kubectl", *command], tmp_path)
+        result = run(program, tmp_path, *command)
+        assert (result.returncode, result.stdout, result.stderr) == (
+            expected.returncode,
+            expected.stdout,
+            expected.stderr,
+        )
     assert run(program, tmp_path, "--version").stdout == f"{__version__}\n"
     assert run(program, tmp_path, "__complete", "fi").stdout.startswith("fits\t")
-    (kept,) = (tmp_path / "kubectl-topowise").iterdir()
-    assert list(kept.rglob("*.pyc"))
+    (unpacked,) = (tmp_path / "kubectl-topowise").iterdir()
+    assert list(unpacked.rglob("*.pyc"))
 
 
-def test_without_numpy_it_says_what_to_install(program: Path, tmp_path: Path, saved: Save) -> None:
+def test_without_numpy_the_error_names_the_package(program: Path, tmp_path: Path, saved: Save) -> None:
     for command in ("explain", "fits", "simulate", "defrag"):
-        found = run(program, tmp_path, command, "late", "-n", "ml", "--nodes-file", saved())
-        assert (found.returncode, found.stdout) == (2, "")
+        result = run(program, tmp_path, command, "late", "-n", "ml", "--nodes-file", saved())
+        assert (result.returncode, result.stdout) == (2, "")
         said = f"error: {command}: needs numpy, expected it in {sys.executable}: python3 -m pip install numpy\n"
-        assert found.stderr == said
+        assert result.stderr == said
 
 
-def test_where_there_is_numpy_all_commands_work(program: Path, tmp_path: Path, saved: Save) -> None:
-    found = start([sys.executable, str(program), "explain", "late", "-n", "ml", "--nodes-file", saved()], tmp_path)
-    assert found.stdout.startswith("Pod ml/late: fits "), found.stderr
+def test_with_numpy_all_commands_work(program: Path, tmp_path: Path, saved: Save) -> None:
+    result = start([sys.executable, str(program), "explain", "late", "-n", "ml", "--nodes-file", saved()], tmp_path)
+    assert result.stdout.startswith("Pod ml/late: fits "), result.stderr
 
 
 def test_a_cache_that_cannot_be_trusted_is_not_used(
@@ -77,11 +81,11 @@ def test_a_cache_that_cannot_be_trusted_is_not_used(
     assert set(Path("/tmp").glob("kubectl-topowise-*")) == before
 
 
-def test_versions_nobody_starts_any_more_go(program: Path, tmp_path: Path) -> None:
+def test_unused_versions_are_removed_from_the_cache(program: Path, tmp_path: Path) -> None:
     cache = tmp_path / "kubectl-topowise"
     old, lately = cache / "0-cp311", cache / "1-cp311"
-    for one in (old, lately):
-        one.mkdir(parents=True)
+    for entry in (old, lately):
+        entry.mkdir(parents=True)
     cache.chmod(0o700)
     os.utime(old, (0, 0))
     assert run(program, tmp_path, "--version").returncode == 0
@@ -89,15 +93,15 @@ def test_versions_nobody_starts_any_more_go(program: Path, tmp_path: Path) -> No
     assert lately.exists()
 
 
-def test_a_python_it_was_not_made_for_is_told(tmp_path: Path) -> None:
+def test_an_unsupported_python_is_an_error(tmp_path: Path) -> None:
     target = tmp_path / manifest.NAME
     archive.pack(target, {"cp399": {}} | {"cp398": {"msgspec/__init__.py": Path(__file__)}})
-    found = run(target, tmp_path, "nodes")
-    assert found.returncode == 2
+    result = run(target, tmp_path, "nodes")
+    assert result.returncode == 2
     expected = (
         f"error: kubectl-topowise is made for cp398, and python3 is {archive.running()}; start it with one of these\n"
     )
-    assert found.stderr == expected
+    assert result.stderr == expected
 
 
 def test_the_same_files_make_the_same_file(program: Path, tmp_path: Path) -> None:
@@ -109,12 +113,12 @@ def test_the_same_files_make_the_same_file(program: Path, tmp_path: Path) -> Non
     assert len(digests) == 1
 
 
-def test_nothing_heavy_and_nothing_of_the_daemons_is_carried() -> None:
-    ours, others = modules.needed()
-    assert others == {"msgspec", "xxhash", "yaml", "prometheus_client", "numpy"}
+def test_the_archive_has_no_heavy_packages_and_no_daemons() -> None:
+    files, packages = modules.needed()
+    assert packages == {"msgspec", "xxhash", "yaml", "prometheus_client", "numpy"}
     daemons = ("extender", "leader", "ui", "volcano", "daemon", "grpc_api")
-    assert not [name for name in ours if name.startswith(tuple(f"topowise_scheduler/{one}" for one in daemons))]
-    assert not [name for name in ours if name.startswith("topowise/wire")]
+    assert not [name for name in files if name.startswith(tuple(f"topowise_scheduler/{entry}" for entry in daemons))]
+    assert not [name for name in files if name.startswith("topowise/wire")]
 
 
 def test_krews_manifest_names_the_archive(program: Path, tmp_path: Path) -> None:
@@ -128,7 +132,7 @@ def test_krews_manifest_names_the_archive(program: Path, tmp_path: Path) -> None
     assert platform["uri"] == "https://host/v1.2.3/kubectl-topowise-linux-amd64.tar.gz"
     assert platform["sha256"] == hashlib.sha256(packed.read_bytes()).hexdigest()
     with tarfile.open(fileobj=io.BytesIO(packed.read_bytes())) as unpacked:
-        members = {one.name: one.mode for one in unpacked.getmembers()}
-    assert {one["from"] for one in platform["files"]} == members.keys()
+        members = {entry.name: entry.mode for entry in unpacked.getmembers()}
+    assert {entry["from"] for entry in platform["files"]} == members.keys()
     assert members[platform["bin"]] == 0o755
     assert "\n" not in spec["shortDescription"] and len(spec["shortDescription"]) <= 50

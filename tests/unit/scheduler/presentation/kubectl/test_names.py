@@ -1,9 +1,9 @@
-"""Objects by their names and labels, as kubectl takes them."""
+"""Objects by name and label, as in kubectl."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,8 @@ from topowise.errors import SourceError
 from topowise_scheduler.presentation.kubectl import arguments, selection
 from topowise_scheduler.presentation.kubectl.console import Answer
 
-Ask = Callable[..., Answer]
-Save = Callable[..., str]
+from .conftest import Ask, Save
+
 LABELS: Mapping[str, str] = {"pool": "metal", "zone": "a"}
 
 
@@ -27,12 +27,12 @@ LABELS: Mapping[str, str] = {"pool": "metal", "zone": "a"}
         ("pool in (x),zone=a", False), ("index=x", False),
     ],
 )  # fmt: skip
-def test_a_selector_is_that_of_kubectl(text: str, matches: bool) -> None:
+def test_selectors_match_as_in_kubectl(text: str, matches: bool) -> None:
     assert selection.selector(text)(LABELS) is matches
 
 
 @pytest.mark.parametrize("text", ["a=b=c", "a in b", "in (a)", "=b", "a b", "!", "a,,b"])
-def test_a_selector_that_cannot_be_read_is_one_line(text: str) -> None:
+def test_an_invalid_selector_is_a_single_line(text: str) -> None:
     with pytest.raises(SourceError, match=r"cannot be read at .*expected a selector such as a=b"):
         selection.selector(text)
 
@@ -76,17 +76,17 @@ def test_nodes_are_picked_by_name_and_by_label(ask: Ask, saved: Save) -> None:
         ),
     ],
 )
-def test_what_is_not_there_is_one_line(words: str, said: str, ask: Ask, saved: Save) -> None:
-    reports = [one for one in json.loads(Path(saved()).read_text())["items"] if "zones" in one]
+def test_a_missing_object_is_a_single_line(words: str, said: str, ask: Ask, saved: Save) -> None:
+    reports = [item for item in json.loads(Path(saved()).read_text())["items"] if "zones" in item]
     files = {"cluster": saved(), "reports": saved(*reports, name="reports.json")}
     with pytest.raises(SourceError) as caught:
         ask(*[word.format(**files) for word in words.split()])
     assert said in str(caught.value)
 
 
-def test_pods_and_what_makes_pods_are_asked_for_by_name(ask: Ask, saved: Save) -> None:
+def test_pods_and_workloads_are_selected_by_name(ask: Ask, saved: Save) -> None:
     items = json.loads(Path(saved()).read_text())["items"]
-    late = next(one for one in items if one["metadata"]["name"] == "late")
+    late = next(item for item in items if item["metadata"]["name"] == "late")
     template: dict[str, Any] = {"metadata": {}, "spec": {"containers": late["spec"]["containers"]}}
     web = {"kind": "Deployment", "metadata": {"name": "web"}, "spec": {"replicas": 3, "template": template}}
     files = ("--nodes-file", saved(*items, web, name="with-web.json"))
@@ -97,7 +97,7 @@ def test_pods_and_what_makes_pods_are_asked_for_by_name(ask: Ask, saved: Save) -
     assert ask("fits", "po/late", "-n", "ml", *files).text.startswith("ml/late: ")
 
 
-def test_hundreds_of_nodes_are_summed_up_unless_all_are_asked_for(ask: Ask, saved_many: str, tmp_path: Path) -> None:
+def test_hundreds_of_nodes_are_summarised_by_default(ask: Ask, saved_many: str, tmp_path: Path) -> None:
     manifest = tmp_path / "pod.json"
     limits = {"cpu": "12", "memory": "8Gi"}
     pod = {

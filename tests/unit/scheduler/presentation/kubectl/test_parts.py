@@ -17,11 +17,11 @@ from topowise_scheduler.presentation.kubectl.zones import Amount
     [(0, "0s"), (119, "119s"), (120, "2m"), (200, "3m20s"), (660, "11m"), (10_800, "3h"), (11_100, "3h5m"),
      (100_000, "27h"), (172_800, "2d"), (200_000, "2d7h"), (864_000, "10d"), (70_000_000, "2y80d")],
 )  # fmt: skip
-def test_ages_are_kubectls(seconds: int, text: str) -> None:
+def test_ages_are_formatted_as_in_kubectl(seconds: int, text: str) -> None:
     assert human(seconds) == text
 
 
-def test_a_time_that_is_none_has_no_age() -> None:
+def test_an_invalid_time_has_no_age() -> None:
     assert age("", 1.0) == "-"
     assert age("yesterday", 1.0) == "-"
     assert age("1970-01-01T00:00:10Z", 8.0) == "0s"
@@ -44,38 +44,38 @@ def cpus(*amounts: tuple[int, int]) -> list[dict[str, Amount]]:
         ((), None),
     ],
 )
-def test_fragmentation_is_what_the_largest_pod_has_lost(
+def test_fragmentation_is_the_loss_of_the_largest_pod(
     amounts: tuple[tuple[int, int], ...], percent: int | None
 ) -> None:
     assert zones.fragmentation(cpus(*amounts)) == percent
 
 
-def test_parts_of_cpus_are_no_cpus() -> None:
+def test_fractions_of_cpus_do_not_count() -> None:
     assert zones.fragmentation([{"cpu": Amount(900, 4000)}, {"cpu": Amount(900, 4000)}]) is None
 
 
 def test_no_more_is_free_than_can_be_allocated() -> None:
-    """As the scheduler counts what some exporter says of itself."""
+    """As the scheduler reads contradictory amounts of an exporter."""
     listed = tuple(
         nrt.Zone(f"node-{at}", nrt.ZONE_TYPE, resources=(nrt.Resource("cpu", "8", "8", "10"),)) for at in range(2)
     )
-    mine = [zone for _, zone in zones.zones_of(nrt.NodeResourceTopology(metadata=nrt.Metadata("a"), zones=listed))]
-    assert zones.numbers(mine, "cpu") == "8+8 of 16"
-    assert zones.fragmentation(mine) == 0
+    amounts = [zone for _, zone in zones.zones_of(nrt.NodeResourceTopology(metadata=nrt.Metadata("a"), zones=listed))]
+    assert zones.numbers(amounts, "cpu") == "8+8 of 16"
+    assert zones.fragmentation(amounts) == 0
 
 
-def test_bars_tell_full_and_empty_from_the_rest() -> None:
-    mine = cpus((0, 100), (1, 100), (50, 100), (99, 100), (100, 100))
-    assert zones.bars(mine, "cpu", is_ascii=False) == "▁▂▅▇█"
-    assert zones.bars(mine, "cpu", is_ascii=True) == "_.=*#"
+def test_bars_distinguish_full_and_empty() -> None:
+    amounts = cpus((0, 100), (1, 100), (50, 100), (99, 100), (100, 100))
+    assert zones.bars(amounts, "cpu", is_ascii=False) == "▁▂▅▇█"
+    assert zones.bars(amounts, "cpu", is_ascii=True) == "_.=*#"
     assert zones.bars([{}, {"cpu": Amount(None, 1)}], "cpu", is_ascii=False) == "-?"
 
 
-def test_numbers_are_promises_and_so_rounded_down() -> None:
+def test_free_amounts_are_rounded_down() -> None:
     gib = 1 << 30
-    mine = [{"memory": Amount(int(1.99 * gib), 16 * gib)}, {"memory": Amount(int(12.9 * gib), 16 * gib)}, {}]
-    assert zones.numbers(mine, "memory") == "1.9+12+- of 32Gi"
-    assert zones.numbers(mine, "memory", is_short=True) == "14 of 32Gi"
+    amounts = [{"memory": Amount(int(1.99 * gib), 16 * gib)}, {"memory": Amount(int(12.9 * gib), 16 * gib)}, {}]
+    assert zones.numbers(amounts, "memory") == "1.9+12+- of 32Gi"
+    assert zones.numbers(amounts, "memory", is_short=True) == "14 of 32Gi"
     assert zones.numbers(cpus(*[(2, 8)] * 6), "cpu") == "12 (one zone 2) of 48"
 
 
@@ -89,11 +89,11 @@ def test_a_last_column_is_wrapped_where_there_is_a_width() -> None:
     assert columns(["A", "WHY"], [["x", "one two three"]]) == ["A   WHY", "x   one two three"]
 
 
-def test_paint_takes_no_room() -> None:
+def test_colours_take_no_width() -> None:
     lines = columns(["A", "B"], [["x", "y"]], paint=lambda column, cell: Styled(cell, "1") if column == 0 else cell)
     assert rendered(lines) == "A   B\n\x1b[1mx\x1b[0m   y\n"
 
 
-def test_a_cell_is_one_line_and_takes_the_room_that_its_escapes_take() -> None:
+def test_a_cell_is_a_single_line_and_its_width_includes_escapes() -> None:
     lines = columns(["A", "B"], [["x\nFORGED", "y"], ["\u202ez", "w"]])
     assert lines == ["A             B", r"x\x0aFORGED   y", r"\u202ez       w"]

@@ -11,10 +11,10 @@ from topowise.attributes import PCI, pci_devices
 from topowise.attributes.pci_devices import Located
 from topowise.pci import Place
 from topowise.text import rendered
-from topowise_scheduler.presentation.kubectl.console import Answer
 from topowise_scheduler.presentation.kubectl.pci_distances import table
 
-Ask = Callable[..., Answer]
+from .conftest import Ask
+
 Saved = Callable[..., str]
 
 PLACES = pci_devices.write(
@@ -27,10 +27,12 @@ PLACES = pci_devices.write(
 
 
 def _with(saved: Saved, text: str) -> str:
-    """The saved cluster with this attribute on metal-a."""
+    """The saved cluster with the attribute on metal-a."""
     documents: list[dict[str, Any]] = json.loads(Path(saved()).read_text())["items"]
     (report,) = [
-        one for one in documents if one["kind"] == "NodeResourceTopology" and one["metadata"]["name"] == "metal-a"
+        document
+        for document in documents
+        if document["kind"] == "NodeResourceTopology" and document["metadata"]["name"] == "metal-a"
     ]
     report["attributes"].append({"name": PCI, "value": text})
     return saved(*documents, name="placed.json")
@@ -45,7 +47,7 @@ def test_a_damaged_attribute_is_a_warning_and_the_rest_is_drawn(ask: Ask, saved:
     assert notes[0].endswith("the PCI paths of its devices are unknown")
 
 
-def test_the_wide_table_tells_how_far_places_are_apart(ask: Ask, saved: Saved) -> None:
+def test_the_wide_table_has_the_distances_of_places(ask: Ask, saved: Saved) -> None:
     shown, _, _, _ = ask("node", "metal-a", "-f", _with(saved, PLACES), "-o", "wide")
     lines = [" ".join(line.split()) for line in shown.splitlines()]
     start = lines.index("PLACE NUMA NODE DEVICES P0 P1")
@@ -56,7 +58,7 @@ def test_the_wide_table_tells_how_far_places_are_apart(ask: Ask, saved: Saved) -
     ]
 
 
-def test_what_is_not_known_is_a_question_mark_and_what_is_not_printable_is_escaped() -> None:
+def test_unknown_distances_are_question_marks_and_unprintable_names_are_escaped() -> None:
     far = Located("0000:18:00.1", Place(("pci0000:17",), None))
     shown = {"a\x1b[2J": far, "0000:3b:00.0": Located("0000:3b:00.0", Place(("pci0000:3a",), 1))}
     lines = [" ".join(line.split()) for line in rendered(table(shown, "{}")).splitlines()]

@@ -1,4 +1,4 @@
-"""The program as a process: how fast it starts, what it loads, pipes, colours, and kubectl's completion."""
+"""The program as a process: start time, loaded modules, pipes, colours, and kubectl's completion."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import pty
 import resource
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-Save = Callable[..., str]
+from .conftest import Save
 
 PROGRAM = (sys.executable, "-m", "topowise_scheduler.presentation.kubectl")
 HERE = Path(__file__).parent
@@ -25,19 +24,19 @@ def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 def _cpu_of_children() -> float:
-    """Seconds; a busy machine takes longer on the wall."""
+    """CPU seconds; the wall time of a busy machine is longer."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
-def test_nodes_starts_at_once_and_loads_nothing_heavy(saved: Save) -> None:
+def test_nodes_starts_fast_without_heavy_modules(saved: Save) -> None:
     words = ["nodes", "-f", saved()]
     best = 60.0
     for _ in range(5):
         began = _cpu_of_children()
         assert run(*words).returncode == 0
         best = min(best, _cpu_of_children() - began)
-    # 0.12 s on an idle machine; the bound has room for a slow one.
+    # 0.12 s on an idle machine; the bound also suits a slow machine.
     assert best < 0.6
     heavy = ("numpy", "rich", "kubernetes", "aiohttp", "grpc", "asyncio", "topowise_scheduler.engine")
     code = (
@@ -69,7 +68,7 @@ def test_stdin_and_a_svg_in_a_pipe(saved: Save) -> None:
 
 
 def on_terminal(words: list[str], **environment: str) -> str:
-    """What the program writes to a terminal of 80 columns."""
+    """The program's output on a terminal of 80 columns."""
     import fcntl
     import struct
     import termios
@@ -95,7 +94,7 @@ def on_terminal(words: list[str], **environment: str) -> str:
     return shown.decode()
 
 
-def test_colours_are_for_terminals_that_want_them(saved: Save) -> None:
+def test_only_terminals_get_colours_unless_disabled(saved: Save) -> None:
     words = ["explain", "-f", str(HERE / "manifests.yaml"), "--nodes-file", saved()]
     assert "\x1b[" in on_terminal(words)
     assert "\x1b[" not in on_terminal(words, NO_COLOR="1")
@@ -103,12 +102,12 @@ def test_colours_are_for_terminals_that_want_them(saved: Save) -> None:
     assert "\x1b[" not in run(*words).stdout
 
 
-def test_ascii_where_the_terminal_knows_nothing_else(saved: Save) -> None:
+def test_ascii_encodings_get_ascii_output(saved: Save) -> None:
     for words in (["nodes", "-f", saved()], ["node", "metal-a", "-f", saved()]):
         assert run(*words, PYTHONIOENCODING="ascii").stdout.isascii()
 
 
-def test_documents_are_utf_8_and_tables_say_what_they_can(saved: Save, tmp_path: Path) -> None:
+def test_documents_are_utf_8_and_tables_use_the_encoding(saved: Save, tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONIOENCODING": "latin-1"}
     drawn = subprocess.run(
         [*PROGRAM, "node", "metal-a", "-o", "svg", "-f", saved()], capture_output=True, check=True, env=environment
@@ -148,7 +147,7 @@ def test_completion(words: list[str], shown: str, saved: Save) -> None:
     assert directive == ":4"
 
 
-def test_completion_of_files_is_the_shells() -> None:
+def test_the_shell_completes_files() -> None:
     assert run("__complete", "simulate", "-f", "").stdout == ":0\n"
 
 

@@ -1,10 +1,10 @@
-"""`explain --service` against something that answers as the service does."""
+"""`explain --service` against a server that answers like the service."""
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,9 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from topowise.errors import SourceError
-from topowise_scheduler.presentation.kubectl.console import Answer
 
-Ask = Callable[..., Answer]
+from .conftest import Ask
+
 HERE = Path(__file__).parent
 
 SHOWN = {
@@ -36,11 +36,11 @@ SHOWN = {
 
 
 class Stub(HTTPServer):
-    """`asked` are the queries and bodies so far, `answer` what is said to all of them."""
+    """`queries` are the received queries and bodies, `answer` is the body of every response."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
-        self.asked: list[tuple[dict[str, list[str]], Any]] = []
+        self.queries: list[tuple[dict[str, list[str]], Any]] = []
         self.answer = json.dumps([SHOWN])
 
 
@@ -52,7 +52,7 @@ class Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(length)) if length else None
         parts = urlsplit(self.path)
         assert parts.path == "/explain"
-        self.server.asked.append((parse_qs(parts.query), body))
+        self.server.queries.append((parse_qs(parts.query), body))
         self.send_response(200)
         self.end_headers()
         self.wfile.write(self.server.answer.encode())
@@ -65,12 +65,12 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def stub() -> Iterator[Stub]:
-    made = Stub()
-    thread = threading.Thread(target=made.serve_forever, daemon=True)
+    server = Stub()
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    yield made
-    made.shutdown()
-    made.server_close()
+    yield server
+    server.shutdown()
+    server.server_close()
 
 
 def test_a_pod_by_its_name(stub: Stub, ask: Ask) -> None:
@@ -78,18 +78,18 @@ def test_a_pod_by_its_name(stub: Stub, ask: Ask) -> None:
     answer = ask("explain", "web", "-n", "prod", "--service", url, "--node", "metal-a")
     assert answer.status == 0
     assert "metal-a   fits      7       the pod goes to NUMA node 1 (cpu 4)" in answer.text
-    assert stub.asked == [({"pod": ["prod/web"], "node": ["metal-a"]}, None)]
+    assert stub.queries == [({"pod": ["prod/web"], "node": ["metal-a"]}, None)]
     assert json.loads(ask("explain", "web", "-n", "prod", "--service", url, "-o", "json").text) == [SHOWN]
 
 
 def test_pods_by_their_manifests(stub: Stub, ask: Ask) -> None:
     url = f"http://127.0.0.1:{stub.server_port}"
     ask("explain", "-f", str(HERE / "manifests.yaml"), "--service", url)
-    assert [body["metadata"]["name"] for _, body in stub.asked] == ["trainer-2", "cache", "report"]
-    assert stub.asked[0][1]["spec"]["containers"][0]["resources"]["limits"]["cpu"] == 6
+    assert [body["metadata"]["name"] for _, body in stub.queries] == ["trainer-2", "cache", "report"]
+    assert stub.queries[0][1]["spec"]["containers"][0]["resources"]["limits"]["cpu"] == 6
 
 
-def test_what_the_service_refuses_is_an_error(stub: Stub, ask: Ask) -> None:
+def test_a_refusal_of_the_service_is_an_error(stub: Stub, ask: Ask) -> None:
     url = f"http://127.0.0.1:{stub.server_port}"
     for said, message in (('{"error": "not ready: pods"}', "not ready: pods"), ("[", "sent an invalid answer")):
         stub.answer = said
@@ -101,6 +101,6 @@ def test_what_the_service_refuses_is_an_error(stub: Stub, ask: Ask) -> None:
     ("url", "message"),
     [("http://127.0.0.1:1", "cannot be asked"), ("file:///etc/passwd", "is not an address"), ("x", "is no")],
 )
-def test_a_service_that_is_not_there(url: str, message: str, ask: Ask) -> None:
+def test_an_unreachable_service(url: str, message: str, ask: Ask) -> None:
     with pytest.raises(SourceError, match=message):
         ask("explain", "web", "-n", "prod", "--service", url)

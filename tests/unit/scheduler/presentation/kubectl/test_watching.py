@@ -1,4 +1,4 @@
-"""`--watch` writes what is new, `-f` reads what kubectl's reads, `help` helps."""
+"""`--watch` prints changed rows, `-f` reads the same sources as kubectl, `help` prints help."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ import pytest
 from topowise.errors import SourceError
 from topowise_scheduler.presentation.kubectl import __main__ as program
 from topowise_scheduler.presentation.kubectl import arguments, nodes, watching
-from topowise_scheduler.presentation.kubectl.console import Answer, Console
+from topowise_scheduler.presentation.kubectl.console import Console
 
-Ask = Callable[..., Answer]
-Save = Callable[..., str]
+from .conftest import Ask, Save
 
 
 class _EnoughError(Exception):
@@ -27,7 +26,7 @@ class _EnoughError(Exception):
 
 
 def watched(words: list[str], steps: list[Callable[[], object]], console: Console) -> None:
-    """Between two questions a step is done; after the last one it ends."""
+    """Runs a step between two reads; the watch ends after the last step."""
     options = arguments.parser("0").parse_args(words)
     left, now = iter(steps), [console.now]
 
@@ -42,10 +41,10 @@ def watched(words: list[str], steps: list[Callable[[], object]], console: Consol
         watching.watch(lambda: nodes.run(options, console._replace(now=now[0])), options, console, pause)
 
 
-def test_a_pipe_gets_what_is_new(saved: Save, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_pipe_gets_changed_rows(saved: Save, capfd: pytest.CaptureFixture[str]) -> None:
     file = Path(saved())
     items: list[dict[str, Any]] = json.loads(file.read_text())["items"]
-    reports = [one for one in items if "zones" in one]
+    reports = [item for item in items if "zones" in item]
     steps: list[Callable[[], object]] = [
         lambda: None,
         lambda: saved(*reports[:1]),
@@ -57,7 +56,7 @@ def test_a_pipe_gets_what_is_new(saved: Save, capfd: pytest.CaptureFixture[str])
     out, err = capfd.readouterr()
     first, second, third = out.split("\n\n")
     assert [len(text.splitlines()) for text in (first, second, third)] == [4, 1, 1]
-    # Only the age differs of what is shown again once the file is back.
+    # When the file is back, the row differs in its age only.
     assert second.split()[:-1] == third.split()[:-1]
     assert err == f"error: {file}: cannot be read: No such file or directory; asked again in 60 s\n"
 
@@ -71,13 +70,13 @@ def test_a_terminal_is_drawn_anew(saved: Save, capfd: pytest.CaptureFixture[str]
 def directory(tmp_path: Path, saved: Save) -> Iterator[Path]:
     """The saved cluster in two files, served over HTTP too; the working directory."""
     items = json.loads(Path(saved()).read_text())["items"]
-    found = tmp_path / "saved"
-    (found / "below").mkdir(parents=True)
-    (found / "reports.yaml").write_text(json.dumps({"items": [one for one in items if "zones" in one]}))
-    (found / "others.json").write_text(json.dumps({"items": [one for one in items if "zones" not in one]}))
-    (found / "below" / "broken.json").write_text("{[")
-    (found / "notes.txt").write_text("{[")
-    yield found
+    folder = tmp_path / "saved"
+    (folder / "below").mkdir(parents=True)
+    (folder / "reports.yaml").write_text(json.dumps({"items": [item for item in items if "zones" in item]}))
+    (folder / "others.json").write_text(json.dumps({"items": [item for item in items if "zones" not in item]}))
+    (folder / "below" / "broken.json").write_text("{[")
+    (folder / "notes.txt").write_text("{[")
+    yield folder
 
 
 def test_directories_and_addresses_are_read(directory: Path, ask: Ask, saved: Save) -> None:

@@ -1,4 +1,4 @@
-"""Machines as pictures: most of them from kubelets that have admitted pods."""
+"""Pictures of machines, most from kubelets with admitted pods."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def nodes(
     distances: Sequence[Sequence[int]] = (),
     ids: Sequence[int] = (),
 ) -> tuple[NumaNode, ...]:
-    """NUMA nodes with so many cores, `memory` in GiB. CPU ids as Linux gives them: first threads, then second ones."""
-    total, first, made = sum(cores), 0, []
+    """NUMA nodes by number of cores, `memory` in GiB. CPU ids as on Linux: first threads, then second threads."""
+    total, first, numa_nodes = sum(cores), 0, []
     for at, count in enumerate(cores):
-        mine = [
+        node_cores = [
             Core(
                 socket=at // nodes_per_socket,
                 threads=tuple(core + total * thread for thread in range(threads)),
@@ -61,20 +61,20 @@ def nodes(
             for core in range(first, first + count)
         ]
         first += count
-        made.append(
+        numa_nodes.append(
             NumaNode(
                 id=ids[at] if ids else at,
                 memory=(memory if isinstance(memory, int) else memory[at]) * GI,
-                cores=tuple(mine),
+                cores=tuple(node_cores),
                 hugepages=dict(hugepages[at]) if hugepages else {},
                 distances=tuple(distances[at]) if distances else None,
             )
         )
-    return tuple(made)
+    return tuple(numa_nodes)
 
 
 def static(machine: Machine, policy: str = "single-numa-node", reserved: str = "0", **fields: Any) -> Kubelet:
-    """CPU and memory manager static; these CPUs and 1 GiB of the first NUMA node are the system's."""
+    """Static CPU and memory managers; the `reserved` CPUs and 1 GiB of the first NUMA node are reserved."""
     configuration = KubeletConfiguration(
         topologyManagerPolicy=policy,
         cpuManagerPolicy="static",
@@ -88,13 +88,13 @@ def static(machine: Machine, policy: str = "single-numa-node", reserved: str = "
 
 
 def run(kubelet: Kubelet, name: str, *, guaranteed: bool = True, **amounts: str) -> None:
-    """A pod of one container with these requests and, if guaranteed, limits, which the kubelet must admit.
+    """Admits a pod with a single container with these requests and, if guaranteed, limits.
 
     "namespace/name" is its uid too. Resources are written as Python names: `hugepages_2Mi`, `gpu` and `vf` are devices.
     """
-    spelt = {"gpu": GPU, "vf": VF, "hugepages_2Mi": "hugepages-2Mi", "hugepages_1Gi": "hugepages-1Gi"}
-    wanted = {spelt.get(key, key): amount for key, amount in amounts.items()}
-    resources = pods.Resources(requests=wanted, limits=wanted if guaranteed else {})
+    full_names = {"gpu": GPU, "vf": VF, "hugepages_2Mi": "hugepages-2Mi", "hugepages_1Gi": "hugepages-1Gi"}
+    requests = {full_names.get(key, key): amount for key, amount in amounts.items()}
+    resources = pods.Resources(requests=requests, limits=requests if guaranteed else {})
     namespace, _, short = name.partition("/")
     pod = pods.Pod(
         metadata=pods.Metadata(name=short, namespace=namespace, uid=name),
@@ -105,12 +105,12 @@ def run(kubelet: Kubelet, name: str, *, guaranteed: bool = True, **amounts: str)
 
 
 def drawn(kubelet: Kubelet, machine: Machine, node: str, **options: Any) -> Picture:
-    """The picture of a kubelet whose pods have their names for uids."""
+    """The picture of a kubelet whose pods have names as uids."""
     return read(kubelet, {uid: uid for uid in kubelet.active}, node=node, machine=machine, **options)
 
 
 def tiny() -> Picture:
-    """One NUMA node, two CPUs, no manager: nothing is anybody's."""
+    """A NUMA node with two CPUs and no manager: no CPU has an owner."""
     machine = Machine(numa=nodes([2], threads=1, memory=4))
     kubelet = Kubelet(machine, KubeletConfiguration(), predicates=False)
     run(kubelet, "default/web", cpu="1", memory="1Gi")
@@ -118,7 +118,7 @@ def tiny() -> Picture:
 
 
 def two_zones(precision: str = "exact") -> Picture:
-    """Two sockets with GPUs, virtual functions one of which is broken, hugepages, and pods on all of them."""
+    """Two sockets with GPUs, virtual functions (a single unhealthy), hugepages, and pods with all resources."""
     numa = nodes(
         [16, 16],
         hugepages=[{2048: 2048, 1 << 20: 4}, {2048: 2048, 1 << 20: 4}],
@@ -172,7 +172,7 @@ def large(precision: str = "exact") -> Picture:
 
 
 def group() -> Picture:
-    """A pod with more memory than a NUMA node has, which joins the memory of two; the third stays by itself."""
+    """A pod with more memory than a NUMA node, which groups two NUMA nodes; the third stays ungrouped."""
     machine = Machine(numa=nodes([4, 4, 4], memory=8, distances=[[10, 16, 22], [16, 10, 22], [22, 22, 10]]))
     kubelet = static(machine, "restricted")
     run(kubelet, "db/warehouse", cpu="10", memory="10Gi")
@@ -181,7 +181,7 @@ def group() -> Picture:
 
 
 def wide_group() -> Picture:
-    """Two pods in one memory group: the memory manager knows their sum only."""
+    """Two pods in the same memory group: the memory manager has only their sum."""
     machine = Machine(numa=nodes([4, 4], memory=8))
     kubelet = static(machine, "best-effort")
     run(kubelet, "db/first", cpu="500m", memory="9Gi")
@@ -191,7 +191,7 @@ def wide_group() -> Picture:
 
 
 def odd() -> Picture:
-    """A NUMA node without CPUs (CXL), one without memory, gaps in the ids, devices of several nodes and of none."""
+    """NUMA nodes without CPUs (CXL) and without memory, gaps in the ids, devices of several nodes and of no node."""
     numa = nodes(
         [6, 6, 0],
         threads=2,
@@ -212,7 +212,7 @@ def odd() -> Picture:
 
 
 def long_names() -> Picture:
-    """Everything as long as Kubernetes lets it be."""
+    """Names of the maximum length in Kubernetes."""
     resource = f"{'very-long-vendor-domain.' * 3}example.com/{'r' * 63}"
     machine = Machine(
         numa=nodes([4, 4], memory=16, distances=[[10, 255], [255, 10]]),
@@ -225,7 +225,7 @@ def long_names() -> Picture:
 
 
 def every_state() -> Picture:
-    """What no kubelet tells: CPUs offline, holders unknown, zones of two sockets, cores of one and of four threads."""
+    """Rare states: offline CPUs, unknown owners, zones of two sockets, cores of one and four threads."""
 
     def cores(first: int, threads: int, states: Iterable[Any]) -> tuple[DrawnCore, ...]:
         return tuple(
@@ -267,7 +267,7 @@ def every_state() -> Picture:
 
 
 def crowded() -> Picture:
-    """More pods than letters, and than a bar of a terminal has characters."""
+    """More pods than letters, and than characters of a bar on a terminal."""
     machine = Machine(numa=nodes([160], threads=1, memory=256))
     kubelet = static(machine, maxPods=250)
     for number in range(120):
@@ -297,7 +297,7 @@ def _picture(name: str) -> Picture:
 
 @pytest.fixture
 def picture_of() -> Callable[[str], Picture]:
-    """The picture of a name; pictures are frozen, so each is made once."""
+    """The picture of a name; pictures are frozen and cached."""
     return _picture
 
 

@@ -1,4 +1,4 @@
-"""Devices of resource claims are drawn by their numbers, in the zones that have them."""
+"""Devices of resource claims are drawn by number, in their zones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PICTURE = Picture("n1", "none", "container", "exact", (Zone(0, (), ()), Zone(4, 
 
 
 def topology(*amounts: tuple[int, str, str, str]) -> nrt.NodeResourceTopology:
-    """(NUMA node, capacity, allocatable, available) of one driver's devices."""
+    """Devices of a driver as (NUMA node, capacity, allocatable, available)."""
     return nrt.new(
         "n1",
         tuple(
@@ -23,20 +23,20 @@ def topology(*amounts: tuple[int, str, str, str]) -> nrt.NodeResourceTopology:
     )
 
 
-def test_held_free_and_tainted_devices_are_told_apart() -> None:
+def test_allocated_free_and_tainted_devices_are_distinguished() -> None:
     drawn = with_claimed(PICTURE, topology((4, "4", "3", "1")))
     assert drawn.zones[0].devices == ()
     (gpus,) = drawn.zones[1].devices
-    held, tainted = Device(None, is_held=True), Device(None, is_healthy=False)
-    assert gpus.devices == (held, held, Device(None), tainted)
+    allocated, tainted = Device(None, is_held=True), Device(None, is_healthy=False)
+    assert gpus.devices == (allocated, allocated, Device(None), tainted)
     assert "dra.topowise.io/gpu.nvidia.com" in terminal(drawn, width=100)
 
 
 @pytest.mark.parametrize("count", ["0", "-1", "many", str(10**12)])
-def test_what_is_no_number_of_devices_is_left_out(count: str) -> None:
+def test_an_invalid_number_of_devices_is_ignored(count: str) -> None:
     assert with_claimed(PICTURE, topology((0, count, count, count))) == PICTURE
 
 
-def test_other_resources_are_the_kubelets_models_to_draw() -> None:
+def test_only_claimed_devices_are_added() -> None:
     zone = nrt.Zone("node-0", "Node", resources=(nrt.Resource("nvidia.com/gpu", "2", "2", "1"),))
     assert with_claimed(PICTURE, nrt.new("n1", (zone,), ())) == PICTURE

@@ -1,4 +1,4 @@
-"""Widths of texts, and how texts are made to fit."""
+"""Widths of texts, and truncation of texts."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def test_cells(text: str, cells: int) -> None:
         ("+", 1716, 1716),
     ],
 )
-def test_the_estimate_is_no_less_than_the_widest_font(text: str, regular: int, bold: int) -> None:
+def test_the_estimate_is_at_least_the_widest_font(text: str, regular: int, bold: int) -> None:
     for is_bold, units in ((False, regular), (True, bold)):
         assert Face("sans", 100, 120, is_bold=is_bold).width(text * 20) >= units * 2000 / 2048
 
 
-def test_what_fits_is_left_alone() -> None:
+def test_a_fitting_text_is_unchanged() -> None:
     assert CELLS.elided("0000:3b:00.0", 12) == "0000:3b:00.0"
 
 

@@ -1,4 +1,4 @@
-"""What a kubelet's state becomes in the picture."""
+"""The picture of a kubelet's state."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PictureOf = Callable[[str], Picture]
 
 
 def kubelet(options: dict[str, str] | None = None, *, gates: dict[str, bool] | None = None) -> Kubelet:
-    """One node, four cores of two threads, CPU 0 reserved."""
+    """A NUMA node with four cores of two threads, CPU 0 reserved."""
     cores = tuple(Core(0, (core, core + 4)) for core in range(4))
     gpus = DevicePlugin("x.io/gpu", (PluginDevice("g0", (0,)), PluginDevice("g1", (0,))))
     machine = Machine(numa=(NumaNode(0, 16 * GI, cores),), devices=(gpus,))
@@ -57,7 +57,7 @@ def owned(picture: Picture, zone: int, owner: int) -> set[int | None]:
     return {thread.id for thread in picture.zones[zone].threads if thread.owner == owner}
 
 
-def test_cpus_of_pods_of_the_system_and_of_nobody(picture_of: PictureOf) -> None:
+def test_cpus_are_exclusive_reserved_or_free(picture_of: PictureOf) -> None:
     picture = picture_of("two-zones")
     names = [owner.name for owner in picture.owners]
     assert names == [
@@ -72,24 +72,24 @@ def test_cpus_of_pods_of_the_system_and_of_nobody(picture_of: PictureOf) -> None
     assert picture.other_pods == 1
 
 
-def test_cores_keep_their_threads_and_caches_their_cores(picture_of: PictureOf) -> None:
+def test_cores_contain_their_threads_and_caches_their_cores(picture_of: PictureOf) -> None:
     (socket,) = picture_of("large").zones[5].sockets
     assert socket.id == 1
     assert [cache.id for cache in socket.caches] == [20, 21, 22, 23]
     assert [thread.id for thread in socket.caches[0].cores[0].threads] == [160, 416]
 
 
-def test_the_sibling_of_a_reserved_cpu_is_nobodys_with_full_pcpus_only() -> None:
+def test_the_sibling_of_a_reserved_cpu_is_shared_with_full_pcpus_only() -> None:
     strict = read(kubelet({"full-pcpus-only": "true"}), {}, node="n")
     loose = read(kubelet(), {}, node="n")
     assert (states(strict.zones[0])[4], states(loose.zones[0])[4]) == ("shared", "free")
 
 
-def test_without_a_cpu_manager_all_share_all(picture_of: PictureOf) -> None:
+def test_without_a_cpu_manager_all_cpus_are_shared(picture_of: PictureOf) -> None:
     assert set(states(picture_of("tiny").zones[0]).values()) == {"shared"}
 
 
-def test_memory_adds_up_to_what_there_is(picture: Picture) -> None:
+def test_shares_of_memory_add_up_to_the_total(picture: Picture) -> None:
     for zone in picture.zones:
         for memory in zone.memory:
             assert sum(share.size for share in memory.shares) == memory.total
@@ -125,7 +125,7 @@ def test_several_pods_in_a_group_have_their_sum(picture_of: PictureOf) -> None:
     assert [block.size // GI for owner in picture.owners for block in owner.memory] == [9, 3]
 
 
-def test_memory_without_a_manager_is_the_machines(picture_of: PictureOf) -> None:
+def test_memory_without_a_manager_is_shared(picture_of: PictureOf) -> None:
     (memory,) = picture_of("tiny").zones[0].memory
     assert (memory.total, memory.shares, memory.free) == (4 * GI, (Share("shared", 4 * GI),), None)
 
@@ -135,7 +135,7 @@ def test_numa_nodes_without_cpus_or_memory(picture_of: PictureOf) -> None:
     assert (empty.memory[0].total, far.sockets, far.id) == (0, (), 4)
 
 
-def test_devices_are_where_they_are(picture_of: PictureOf) -> None:
+def test_devices_are_in_their_numa_nodes(picture_of: PictureOf) -> None:
     picture = picture_of("odd")
     assert picture.zones[0].devices[0].devices == (Device("0000:3b:00.0", zones=(0,)),)
     license_, link = picture.elsewhere
@@ -145,7 +145,7 @@ def test_devices_are_where_they_are(picture_of: PictureOf) -> None:
     assert (broken.is_healthy, broken.is_free) == (False, False)
 
 
-def test_a_device_that_is_held_but_not_reported_is_elsewhere_and_unhealthy() -> None:
+def test_an_allocated_unreported_device_is_elsewhere_and_unhealthy() -> None:
     node = kubelet()
     node.hold("u", {}, {"c": Placement("app", None, False, None, (), {"x.io/gpu": ("g1", "gone")})})
     picture = read(node, {"u": "a/b"}, node="n")
@@ -163,11 +163,13 @@ def test_without_the_machine_there_are_no_distances() -> None:
 
 def test_counts_have_no_ids_and_the_same_numbers(picture_of: PictureOf) -> None:
     exact, counts = picture_of("large"), picture_of("large-counts")
-    for one, other in zip(exact.zones, counts.zones, strict=True):
-        assert set(states(other)) == {None}
-        assert Counter((t.state, t.owner) for t in one.threads) == Counter((t.state, t.owner) for t in other.threads)
-        assert {device.id for resource in other.devices for device in resource.devices} == {None}
-        assert one.memory == other.memory
+    for exact_zone, zone in zip(exact.zones, counts.zones, strict=True):
+        assert set(states(zone)) == {None}
+        assert Counter((t.state, t.owner) for t in exact_zone.threads) == Counter(
+            (t.state, t.owner) for t in zone.threads
+        )
+        assert {device.id for resource in zone.devices for device in resource.devices} == {None}
+        assert exact_zone.memory == zone.memory
     assert [owner.cpu_count for owner in exact.owners] == [owner.cpu_count for owner in counts.owners]
     assert not any(owner.cpus or owner.devices for owner in counts.owners)
 
@@ -177,12 +179,12 @@ def test_a_pod_without_a_name(precision: str, names: list[str], owner: int | Non
     node = kubelet()
     node.hold("u", {}, {"c": Placement("app", None, False, 0b110)})
     picture = read(node, {}, node="n", precision=precision)  # type: ignore[arg-type]
-    assert [one.name for one in picture.owners] == names
-    held = [thread for thread in picture.zones[0].threads if thread.state == "exclusive"]
-    assert [thread.owner for thread in held] == [owner, owner]
+    assert [entry.name for entry in picture.owners] == names
+    threads = [thread for thread in picture.zones[0].threads if thread.state == "exclusive"]
+    assert [thread.owner for thread in threads] == [owner, owner]
 
 
-def test_a_pod_with_resources_of_its_own_holds_them_once() -> None:
+def test_pod_level_resources_count_once() -> None:
     node = kubelet(gates={"PodLevelResourceManagers": True})
     level = pods.Resources(requests={"cpu": "4", "memory": "4Gi"}, limits={"cpu": "4", "memory": "4Gi"})
     own = pods.Resources(limits={"cpu": "1", "memory": "1Gi"})
@@ -194,14 +196,14 @@ def test_a_pod_with_resources_of_its_own_holds_them_once() -> None:
     assert shares(picture.zones[0]) == [("reserved", 1, ()), ("held", 4, (0,)), ("free", 11, ())]
 
 
-def test_pods_come_in_the_order_of_their_numbers() -> None:
+def test_pods_are_sorted_by_their_numbers() -> None:
     node = kubelet()
     for number in (10, 2, 1):
         node.hold(f"a/p-{number}", {}, {"c": Placement("app", None, False, 1 << number % 8)})
     assert [owner.name for owner in read(node, {}, node="n").owners] == ["a/p-1", "a/p-2", "a/p-10"]
 
 
-def test_a_pod_that_is_gone_has_nothing_in_the_picture() -> None:
+def test_a_removed_pod_is_not_in_the_picture() -> None:
     node = kubelet()
     node.hold("u", {}, {"c": Placement("app", None, False, 0b110, (), {"x.io/gpu": ("g0",)})})
     node.remove("u")

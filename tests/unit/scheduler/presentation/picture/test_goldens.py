@@ -1,4 +1,4 @@
-"""Both writers to the letter.
+"""The exact output of both writers.
 
 After an intended change: TOPOWISE_REGENERATE=1 .venv/bin/pytest and the path of this file.
 Then look at what `git diff` shows of golden/, and at the SVGs in a browser.
@@ -46,7 +46,7 @@ CASES: dict[str, Callable[[Picture], str]] = {
 
 
 @pytest.mark.parametrize("file", CASES)
-def test_a_picture_is_drawn_as_it_was(file: str, picture_of: Callable[[str], Picture]) -> None:
+def test_a_picture_equals_its_golden(file: str, picture_of: Callable[[str], Picture]) -> None:
     name = file.partition(".")[0].rstrip("0123456789").rstrip("-")
     drawn = CASES[file](picture_of(name))
     golden = GOLDEN / file

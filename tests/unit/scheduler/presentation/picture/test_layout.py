@@ -1,4 +1,4 @@
-"""Geometry: nothing overlaps, nothing is cut off, nothing lies outside; for every picture in every medium."""
+"""Geometry of every picture in every medium: no box overlaps another box, is cut off, or is outside its parent."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ FRAMED = ("zone", "socket")
 
 
 def area(text: Text, measures: Measures) -> Box:
-    """The room a text takes by the estimate."""
+    """The estimated area of a text."""
     face = measures.faces[text.style]
     width = face.width(text.text)
     x = text.x - {"start": 0, "middle": width // 2, "end": width}[text.anchor]
@@ -58,40 +58,40 @@ def is_within(inner: Box, outer: Box, edge: int = 0) -> bool:
     )
 
 
-def overlap(one: Box, other: Box) -> bool:
-    return one.x < other.right and other.x < one.right and one.y < other.bottom and other.y < one.bottom
+def overlap(first: Box, second: Box) -> bool:
+    return first.x < second.right and second.x < first.right and first.y < second.bottom and second.y < first.bottom
 
 
 def overlapping(boxes: list[Box]) -> Iterator[tuple[Box, Box]]:
     """Pairs that overlap; boxes are swept from top to bottom."""
     ordered = sorted(boxes, key=lambda box: (box.y, box.x))
-    for at, one in enumerate(ordered):
-        for other in ordered[at + 1 :]:
-            if other.y >= one.bottom:
+    for at, first in enumerate(ordered):
+        for second in ordered[at + 1 :]:
+            if second.y >= first.bottom:
                 break
-            if overlap(one, other):
-                yield one, other
+            if overlap(first, second):
+                yield first, second
 
 
 def faults(box: Box, measures: Measures) -> list[str]:
-    """Everything that is wrong with a box and the boxes in it."""
-    found = []
+    """All faults of a box and its inner boxes."""
+    problems = []
     # A frame of characters takes a cell on each side; the heading is written on it.
     edge = 1 if measures.heading_on_edge and box.kind in FRAMED else 0
     if box.width <= 0 or box.height <= 0:
-        found.append(f"{box.kind} has no area")
+        problems.append(f"{box.kind} has no area")
     texts = [area(text, measures) for text in box.texts]
     for text in texts:
         on_edge = edge and text.y == box.y
         room = msgspec.structs.replace(box, x=box.x + 2, width=box.width - 4) if on_edge else box
         if not is_within(text, room, 0 if on_edge else edge):
-            found.append(f"text {text.title!r} leaves its {box.kind}")
-    found += [f"{inner.kind} leaves its {box.kind}" for inner in box.boxes if not is_within(inner, box, edge)]
-    for one, other in overlapping([*box.boxes, *texts]):
-        found.append(f"{one.kind} {one.title!r} overlaps {other.kind} {other.title!r}")
+            problems.append(f"text {text.title!r} leaves its {box.kind}")
+    problems += [f"{inner.kind} leaves its {box.kind}" for inner in box.boxes if not is_within(inner, box, edge)]
+    for first, second in overlapping([*box.boxes, *texts]):
+        problems.append(f"{first.kind} {first.title!r} overlaps {second.kind} {second.title!r}")
     for inner in box.boxes:
-        found += faults(inner, measures)
-    return found
+        problems += faults(inner, measures)
+    return problems
 
 
 def boxes_of(box: Box) -> Iterator[Box]:
@@ -106,7 +106,7 @@ def test_nothing_overlaps_and_nothing_is_cut_off(picture: Picture, medium: str) 
 
 
 @pytest.mark.parametrize("medium", MEDIA)
-def test_everything_lies_on_the_canvas(picture: Picture, medium: str) -> None:
+def test_all_boxes_are_on_the_canvas(picture: Picture, medium: str) -> None:
     canvas = lay_out(picture, MEDIA[medium])
     assert (canvas.x, canvas.y) == (0, 0)
     assert all(is_within(box, canvas) for box in boxes_of(canvas))
@@ -118,9 +118,9 @@ def moved(box: Box, kind: str, **changes: int) -> Box:
     if box.kind == kind:
         return msgspec.structs.replace(box, **{name: getattr(box, name) + by for name, by in changes.items()})
     inner = list(box.boxes)
-    for at, one in enumerate(inner):
-        inner[at] = moved(one, kind, **changes)
-        if inner[at] is not one:
+    for at, child in enumerate(inner):
+        inner[at] = moved(child, kind, **changes)
+        if inner[at] is not child:
             break
     else:
         return box
@@ -143,12 +143,12 @@ def moved(box: Box, kind: str, **changes: int) -> Box:
         ("cpu", {"width": -100}),
     ],
 )
-def test_these_tests_would_notice(kind: str, changes: dict[str, int], picture_of: Callable[[str], Picture]) -> None:
+def test_moved_boxes_are_detected(kind: str, changes: dict[str, int], picture_of: Callable[[str], Picture]) -> None:
     canvas = lay_out(picture_of("two-zones"), PIXELS)
     assert faults(moved(canvas, kind, **changes), PIXELS)
 
 
-def test_a_longer_text_would_be_noticed(picture_of: Callable[[str], Picture]) -> None:
+def test_a_longer_text_is_detected(picture_of: Callable[[str], Picture]) -> None:
     canvas = lay_out(picture_of("two-zones"), PIXELS)
     texts = tuple(msgspec.structs.replace(text, text=text.text * 20) for text in canvas.texts)
     assert faults(msgspec.structs.replace(canvas, texts=texts), PIXELS)
@@ -177,7 +177,7 @@ def test_numa_nodes_keep_their_order_and_come_in_even_rows() -> None:
 
 
 @pytest.mark.parametrize("medium", MEDIA)
-def test_bars_of_a_type_have_one_scale(medium: str, picture_of: Callable[[str], Picture]) -> None:
+def test_bars_of_a_type_have_the_same_scale(medium: str, picture_of: Callable[[str], Picture]) -> None:
     # 32 GiB, none and 128 GiB.
     bars = [box for box in boxes_of(lay_out(picture_of("odd"), MEDIA[medium])) if box.kind == "bar"]
     assert [bar.width * 4 // bars[1].width for bar in bars] in ([1, 4], [0, 4])
@@ -208,7 +208,7 @@ def caches(draw: st.DrawFn) -> Cache:
         Core(
             tuple(
                 Thread(first + core * threads + number if has_ids else None, *states[(core + number) % len(states)])
-                # Cores of one machine need not be alike.
+                # Cores of a machine may differ.
                 for number in range(1 + (core % threads if draw(st.booleans()) else threads - 1))
             )
         )
@@ -244,7 +244,7 @@ RESOURCES = st.builds(Devices, resource=NAMES, devices=st.lists(DEVICES, min_siz
 
 @st.composite
 def machines(draw: st.DrawFn) -> Picture:
-    """Any machine, likely or not."""
+    """Any machine, likely or unlikely."""
     count = draw(st.integers(1, 9))
     zones = tuple(
         Zone(

@@ -1,4 +1,4 @@
-"""The SVG document: well-formed, self-contained, readable in both schemes and without colours."""
+"""The SVG document: well-formed, self-contained, readable in both colour schemes and without colours."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def rectangles(document: ElementTree.Element, kind: str) -> list[ElementTree.Element]:
-    return [one for one in document.iter(f"{SVG}rect") if one.get("class", "").split()[0] == kind]
+    return [element for element in document.iter(f"{SVG}rect") if element.get("class", "").split()[0] == kind]
 
 
 def titles(document: ElementTree.Element, kind: str) -> list[str]:
-    return [one.findtext(f"{SVG}title", "") for one in rectangles(document, kind)]
+    return [element.findtext(f"{SVG}title", "") for element in rectangles(document, kind)]
 
 
-def test_it_is_well_formed_and_says_what_it_is(picture: Picture) -> None:
+def test_the_svg_is_well_formed_and_labelled(picture: Picture) -> None:
     document = ElementTree.fromstring(svg(picture))
     assert document.tag == f"{SVG}svg"
     assert document.get("role") == "img"
@@ -31,13 +31,13 @@ def test_it_is_well_formed_and_says_what_it_is(picture: Picture) -> None:
     assert document.get("viewBox") == f"0 0 {document.get('width')} {document.get('height')}"
 
 
-def test_it_needs_nothing_from_elsewhere(picture: Picture) -> None:
+def test_the_svg_has_no_external_references(picture: Picture) -> None:
     text = svg(picture).replace("http://www.w3.org/2000/svg", "")
     assert not re.search(r"https?:|@import|<script|<image|<foreignObject", text)
     assert set(re.findall(r"url\(#([\w-]+)\)", text)) <= set(re.findall(r'<pattern id="([\w-]+)"', text))
 
 
-def test_every_cpu_device_and_share_tells_who_holds_it(picture: Picture) -> None:
+def test_every_cpu_device_and_share_has_a_title(picture: Picture) -> None:
     document = ElementTree.fromstring(svg(picture))
     threads = [thread for zone in picture.zones for thread in zone.threads]
     assert len(titles(document, "cpu")) == len(threads)
@@ -70,29 +70,29 @@ def test_every_fill_of_a_pod_but_a_narrow_share_carries_its_tag(picture: Picture
     assert all(tagged or (kind == "share" and width < 30) for kind, width, tagged in owned)
 
 
-def test_the_theme_is_that_of_the_viewer(picture_of: Callable[[str], Picture]) -> None:
+def test_the_theme_follows_the_viewer(picture_of: Callable[[str], Picture]) -> None:
     light, dark = svg(picture_of("tiny")).split("@media (prefers-color-scheme:dark){")
     assert f".canvas{{fill:{LIGHT.canvas}}}" in light
     assert f".canvas{{fill:{DARK.canvas}}}" in dark
 
 
-def test_its_style_is_for_itself_alone(picture_of: Callable[[str], Picture]) -> None:
+def test_the_style_applies_only_to_the_svg(picture_of: Callable[[str], Picture]) -> None:
     style = svg(picture_of("tiny")).partition("<style>")[2].partition("</style>")[0]
     rules = [line for line in style.splitlines() if line and not line.startswith(("@media", "}"))]
     assert all(part.startswith(".topowise ") for line in rules for part in line.split("{")[0].split(","))
 
 
-def test_names_cannot_break_out(picture_of: Callable[[str], Picture]) -> None:
+def test_names_are_escaped(picture_of: Callable[[str], Picture]) -> None:
     text = svg(picture_of("every-state"))
     assert "<b attr" not in text
     assert "\x1b" not in text
     assert "\u202e" not in text
-    texts = [one.text for one in ElementTree.fromstring(text).iter(f"{SVG}text")]
+    texts = [element.text for element in ElementTree.fromstring(text).iter(f"{SVG}text")]
     assert 'a/<b attr="x">&' in texts
     assert "<&\"'>" in texts
 
 
-def contrast(one: str, other: str) -> float:
+def contrast(foreground: str, background: str) -> float:
     """The contrast ratio of WCAG 2.2."""
 
     def luminance(colour: str) -> float:
@@ -100,7 +100,7 @@ def contrast(one: str, other: str) -> float:
         red, green, blue = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
         return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
-    darker, lighter = sorted((luminance(one), luminance(other)))
+    darker, lighter = sorted((luminance(foreground), luminance(background)))
     return (lighter + 0.05) / (darker + 0.05)
 
 
@@ -114,6 +114,6 @@ def test_all_text_can_be_read(theme: Theme) -> None:
     assert [pair for pair in pairs if contrast(*pair) < 4.5] == []
 
 
-def test_tags_are_one_letter_then_two() -> None:
+def test_tags_have_a_single_letter_and_then_two() -> None:
     assert [tag(number) for number in (0, 25, 26, 51, 52, 103, 104)] == ["A", "Z", "a", "z", "AA", "Az", "BA"]
     assert len({tag(number) for number in range(2756)}) == 2756

@@ -1,4 +1,4 @@
-"""The terminal: never wider than it is, plain unless asked, ASCII where there is nothing else."""
+"""The picture on a terminal: within the width, without colours by default, ASCII only if required."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def test_no_line_is_wider_than_the_terminal(width: int, picture: Picture) -> Non
         assert max(map(WIDTH, terminal(picture, width=width, ascii_only=ascii_only).splitlines())) <= width
 
 
-def test_a_terminal_of_no_width_is_drawn_as_a_narrow_one(picture_of: Callable[[str], Picture]) -> None:
+def test_a_terminal_without_width_counts_as_the_narrowest(picture_of: Callable[[str], Picture]) -> None:
     assert terminal(picture_of("tiny"), width=0) == terminal(picture_of("tiny"), width=24)
 
 
-def test_ascii_is_ascii_and_replaces_nothing_of_its_own(picture_of: Callable[[str], Picture]) -> None:
+def test_ascii_output_has_no_replacement_characters(picture_of: Callable[[str], Picture]) -> None:
     for name in ("two-zones", "large", "group", "odd", "long-names"):
         text = terminal(picture_of(name), ascii_only=True)
         assert text.isascii()
@@ -39,7 +39,7 @@ def test_plain_text_has_no_codes_and_no_blanks_at_the_end(picture: Picture) -> N
 def test_colour_changes_nothing_but_the_colour(picture: Picture) -> None:
     coloured = terminal(picture, colour=True)
     without = re.sub(r"\x1b\[[\d;]*m", "", coloured)
-    # On a coloured bar the line after the tag is not needed.
+    # A coloured bar has no line after the tag.
     plain = [line.replace("━", " ") for line in terminal(picture).splitlines()]
     assert [line.rstrip() for line in without.splitlines()] == [line.rstrip() for line in plain]
     for line in coloured.splitlines():
@@ -47,7 +47,7 @@ def test_colour_changes_nothing_but_the_colour(picture: Picture) -> None:
         assert not codes or codes[-1] == "\x1b[0m"
 
 
-def test_a_cpu_is_a_cell_under_its_core_and_begins_with_its_id(picture_of: Callable[[str], Picture]) -> None:
+def test_a_cpu_is_a_cell_and_rows_begin_with_ids(picture_of: Callable[[str], Picture]) -> None:
     lines = terminal(picture_of("two-zones"), width=80).splitlines()
     assert lines[5].startswith("│  0 ▓BBBBDDDAA······ ")
     assert lines[6].startswith("│ 32 ▓BBBBDDDAA······ ")
@@ -58,10 +58,10 @@ def test_counts_have_cells_without_ids(picture_of: Callable[[str], Picture]) -> 
     assert lines[6].startswith("│ ▓▓AAAABBBBBBBBDDDDDD············ ")
 
 
-def test_pods_that_a_bar_has_no_room_for_are_one_part(picture_of: Callable[[str], Picture]) -> None:
+def test_pods_beyond_the_width_of_a_bar_share_a_part(picture_of: Callable[[str], Picture]) -> None:
     bar = next(line for line in terminal(picture_of("crowded"), width=80).splitlines() if "◆" in line)
     assert set(bar.strip("│ ")) == {"▓", "◆", "·"}
 
 
-def test_distances_are_a_line_of_the_facts(picture_of: Callable[[str], Picture]) -> None:
+def test_distances_are_a_line_of_the_header(picture_of: Callable[[str], Picture]) -> None:
     assert "distances 10 21 14, 21 10 24, 14 24 10" in terminal(picture_of("odd"))
