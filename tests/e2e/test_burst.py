@@ -116,23 +116,23 @@ async def test_chaos_in_a_burst_that_is_nominated(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], scenario: Scenario, request: pytest.FixtureRequest
 ) -> None:
     sizes = {"pods": scaled(scenario.pods), "blind_pods": scaled(scenario.blind_pods) if scenario.blind_pods else 0}
-    made = msgspec.structs.replace(scenario, nominates=True, backlog=150, **sizes)
-    async with Bench(made, tmp_path) as bench:
+    nominating = msgspec.structs.replace(scenario, nominates=True, backlog=150, **sizes)
+    async with Bench(nominating, tmp_path) as bench:
         halfway = {"the service is killed": bench.restart_service, "two replicas": bench.fail_over}
-        what = halfway.get(request.node.callspec.id)
-        await bench.feed({} if what is None else {0.5: what})
+        fault = halfway.get(request.node.callspec.id)
+        await bench.feed({} if fault is None else {0.5: fault})
         await conclude_nominated(bench, capsys)
 
 
 async def conclude_nominated(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     """As the others, and nominations have come to something."""
-    metrics = [await one.metrics(bench.session) for one in bench.services]
+    metrics = [await service.metrics(bench.session) for service in bench.services]
     with capsys.disabled():
-        for found in metrics:
-            said = {key: value for key, value in found.items() if key.startswith("nominat") and value}
+        for figures in metrics:
+            said = {key: value for key, value in figures.items() if key.startswith("nominat") and value}
             sys.stdout.write(f"\n  {said}")
-    assert sum(found.get('nominations_total{outcome="honoured"}', 0) for found in metrics) > 0
-    assert all(found["nominated_pods"] == 0 for found in metrics), "room is booked for nobody"
+    assert sum(figures.get('nominations_total{outcome="honoured"}', 0) for figures in metrics) > 0
+    assert all(figures["nominated_pods"] == 0 for figures in metrics), "room is booked for nobody"
     await conclude(bench, capsys)
 
 

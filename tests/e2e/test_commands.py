@@ -38,11 +38,11 @@ def sections(page: str) -> list[tuple[str, str]]:
 
 def manifests(page: str) -> dict[str, str]:
     """By kind and name of the first document."""
-    found = {}
+    texts = {}
     for text in re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
         document = next(iter(yaml.safe_load_all(text)), None) or {}
-        found[f"{document.get('kind')} {(document.get('metadata') or {}).get('name', '')}".strip()] = text
-    return found
+        texts[f"{document.get('kind')} {(document.get('metadata') or {}).get('name', '')}".strip()] = text
+    return texts
 
 
 def test_what_is_not_typed_is_marked_on_the_page() -> None:
@@ -55,22 +55,22 @@ def test_what_is_not_typed_is_marked_on_the_page() -> None:
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, Path]:
     """What the pages tell to write."""
-    made = {
+    paths = {
         name: tmp_path / name for name in ("cache.yaml", "giant.yaml", "pod.yaml", "exporter.yaml", "scheduler.yaml")
     }
     cache = manifests(PAGE)["Pod cache"]
-    made["cache.yaml"].write_text(cache)
-    made["giant.yaml"].write_text(cache.replace("name: cache", "name: giant").replace("cpu: 2", "cpu: 40"))
-    made["pod.yaml"].write_text(cache)
+    paths["cache.yaml"].write_text(cache)
+    paths["giant.yaml"].write_text(cache.replace("name: cache", "name: giant").replace("cpu: 2", "cpu: 40"))
+    paths["pod.yaml"].write_text(cache)
     for kind in ("exporter", "scheduler"):
-        made[f"{kind}.yaml"].write_text(manifests(README)[f"{kind.capitalize()}Configuration"])
+        paths[f"{kind}.yaml"].write_text(manifests(README)[f"{kind.capitalize()}Configuration"])
     scenario = {
         "machine": {"numa": [{"id": 0, "memory": 1 << 30, "cores": [{"socket": 0, "threads": [0]}]}]},
         "config": {},
     }
-    made["scenarios"] = tmp_path / "scenarios"
-    made["scenarios"].write_text(json.dumps(scenario) + "\n")
-    return made
+    paths["scenarios"] = tmp_path / "scenarios"
+    paths["scenarios"].write_text(json.dumps(scenario) + "\n")
+    return paths
 
 
 def put_in(command: str, files: dict[str, Path], people: str) -> str:

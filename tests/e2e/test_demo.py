@@ -92,12 +92,12 @@ def test_a_demo_that_fails_says_why_and_leaves_nothing(environment: dict[str, st
 
 
 def _processes_of(directory: Path) -> list[str]:
-    found = []
+    commands = []
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             arguments = process.read_bytes()
         except OSError:
             continue
         if os.fsencode(directory) in arguments:
-            found.append(arguments.decode())
-    return found
+            commands.append(arguments.decode())
+    return commands

@@ -35,22 +35,22 @@ pytestmark = pytest.mark.skipif(BINARIES is None, reason="no kube-apiserver and 
 @pytest.fixture(scope="module")
 def plane() -> Iterator[ControlPlane]:
     assert BINARIES is not None
-    with ControlPlane(BINARIES) as made:
-        yield made
+    with ControlPlane(BINARIES) as plane:
+        yield plane
 
 
 @pytest.fixture
 async def real(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Api]:
-    async with Api(await credentials.load(str(plane.kubeconfig(tmp_path / "kubeconfig"))), "test") as made:
+    async with Api(await credentials.load(str(plane.kubeconfig(tmp_path / "kubeconfig"))), "test") as client:
         crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
         query = {"fieldManager": "test", "force": "true"}
         name = "noderesourcetopologies.topology.node.k8s.io"
         body = CRD.read_bytes()
-        await made.request("PATCH", f"{crds}/{name}", query=query, body=body, content_type=APPLY_PATCH)
+        await client.request("PATCH", f"{crds}/{name}", query=query, body=body, content_type=APPLY_PATCH)
 
         async def served() -> bool:
             try:
-                await made.request("GET", nrt.PATH)
+                await client.request("GET", nrt.PATH)
             except ApiError as exc:
                 # Not served yet, or "storage is (re)initializing".
                 assert exc.status in (404, 429)
@@ -58,7 +58,7 @@ async def real(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Api]:
             return True
 
         await assert_eventually(served)
-        yield made
+        yield client
 
 
 def topology(name: str, available: int, **texts: str) -> nrt.NodeResourceTopology:

@@ -23,14 +23,14 @@ from sandbox.apiserver import ApiServer
 async def place(
     server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet, tmp_path: Path
 ) -> AsyncIterator[Site]:
-    async with site(server, start, config, kubelet, tmp_path) as made:
-        yield made
+    async with site(server, start, config, kubelet, tmp_path) as place:
+        yield place
 
 
 def status(code: int, reason: str) -> bytes:
     """A Status object."""
-    made = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason, "message": "m"}
-    return json.dumps(made).encode()
+    document = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason, "message": "m"}
+    return json.dumps(document).encode()
 
 
 def refusing(code: int, reason: str, **headers: str) -> Fault:
@@ -64,8 +64,8 @@ async def assert_outlasted(place: Site, seconds: float, *, at_most: int = 2) -> 
     await change_everything(place)
     await asyncio.sleep(seconds * 2 / 3)
     # Five watches, the exporter's write and what follows from each; a loop without back-off makes thousands.
-    asked = place.proxy.count(began)
-    assert asked <= 12 * (seconds + 3), f"{asked} requests in {seconds}s"
+    requests = place.proxy.count(began)
+    assert requests <= 12 * (seconds + 3), f"{requests} requests in {seconds}s"
     # The ledger answers all the while.
     assert await place.room("n2") == 6
     place.proxy.mend()
@@ -105,8 +105,8 @@ async def test_answering_after_two_seconds_each_time(place: Site) -> None:
 async def test_a_binding_that_takes_two_seconds_is_made_once_and_its_room_is_kept(place: Site) -> None:
     place.proxy.spoil(Fault(path="*/binding", delay=2.0, count=1))
     place.server.create("pods", pod("slow", 6))
-    made = next(one for one in place.server.store.objects("pods") if one["metadata"]["name"] == "slow")
-    assert "no answer" in await place.bind("slow", made["metadata"]["uid"], "n2")
+    slow = next(pod for pod in place.server.store.objects("pods") if pod["metadata"]["name"] == "slow")
+    assert "no answer" in await place.bind("slow", slow["metadata"]["uid"], "n2")
     # Nobody knows yet whether it was bound: nobody else gets its room.
     assert await place.room("n2") == 0
     await asyncio.sleep(3)
@@ -144,7 +144,7 @@ async def test_too_many_requests_are_taken_at_their_word(place: Site) -> None:
     await assert_outlasted(place, 10)
     # One at once, and one each four seconds.
     for path in ("/api/v1/pods", "/api/v1/nodes", "*/noderesourcetopologies/n1"):
-        times = [one.at for one in place.proxy.asked if one.at >= began and Fault(path=path).matches(one)]
+        times = [request.at for request in place.proxy.asked if request.at >= began and Fault(path=path).matches(request)]
         during = [at for at in times if at < began + 9]
         assert len(during) <= 4, f"{path} was asked {len(during)} times"
 
@@ -162,7 +162,7 @@ async def test_a_binding_that_is_refused_keeps_room_only_if_it_may_have_been_mad
     place: Site, code: int, reason: str, is_kept: bool
 ) -> None:
     place.server.create("pods", pod("new", 6))
-    uid = next(one["metadata"]["uid"] for one in place.server.store.objects("pods"))
+    uid = next(pod["metadata"]["uid"] for pod in place.server.store.objects("pods"))
     headers = {"Retry-After": "60"} if code == 429 else {}
     place.proxy.spoil(dataclasses.replace(refusing(code, reason, **headers), path="*/binding", count=1))
     assert str(code) in await place.bind("new", uid, "n2")

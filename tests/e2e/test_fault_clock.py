@@ -26,10 +26,10 @@ DAY_S = 86400.0
 
 @pytest.fixture
 def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock(tmp_path / "clock")
-    for name, value in made.environment.items():
+    clock = Clock(tmp_path / "clock")
+    for name, value in clock.environment.items():
         monkeypatch.setenv(name, value)
-    return made
+    return clock
 
 
 async def metric(session: aiohttp.ClientSession, port: int, name: str) -> float:
@@ -77,8 +77,8 @@ async def test_a_clock_that_jumps_by_a_day(
         place.bound("q", "n2", 2)
         await place.has({"n1": 4, "n2": 4})
         # By their own logs they have been in another day.
-        other = time.strftime("%m%d", time.localtime(time.time() + (DAY_S if jump == "+1d" else -DAY_S)))
-        assert all(line[1:5] == other for line in place.scheduler.lines("Cannot list and watch")[:1])
+        date = time.strftime("%m%d", time.localtime(time.time() + (DAY_S if jump == "+1d" else -DAY_S)))
+        assert all(line[1:5] == date for line in place.scheduler.lines("Cannot list and watch")[:1])
         # The lease was renewed for longer than it lasts, and not lost but by the outage.
         assert not place.scheduler.lines("Another process holds the lease")
         assert await place.service.is_ready()

@@ -36,8 +36,8 @@ async def place(
         user["tokenFile"] = str(token_file)
         proxy.accepted = {token_file.read_text()}
 
-    async with site(server, start, config, kubelet, tmp_path, access=access) as made:
-        yield made
+    async with site(server, start, config, kubelet, tmp_path, access=access) as place:
+        yield place
 
 
 def replace(file: Path, text: str) -> None:
@@ -62,7 +62,7 @@ async def change_everything(place: Site) -> None:
 
 async def test_a_token_that_is_revoked_until_another_one_comes(place: Site, token_file: Path) -> None:
     place.server.create("pods", pod("new", 1))
-    uid = next(one["metadata"]["uid"] for one in place.server.store.objects("pods"))
+    uid = next(pod["metadata"]["uid"] for pod in place.server.store.objects("pods"))
     lines = place.log_lengths()
     place.proxy.accepted = {"second"}
     place.proxy.close_watches()
@@ -70,9 +70,9 @@ async def test_a_token_that_is_revoked_until_another_one_comes(place: Site, toke
     await asyncio.sleep(3)
     await change_everything(place)
     await asyncio.sleep(6)
-    asked = place.proxy.count(began)
+    requests = place.proxy.count(began)
     # Each request is tried once more with what is in the file.
-    assert asked <= 24 * 12, f"{asked} requests"
+    assert requests <= 24 * 12, f"{requests} requests"
     assert await place.room("n2") == 6
     refused = await place.bind("new", uid, "n2")
     assert "401" in refused

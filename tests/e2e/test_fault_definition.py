@@ -54,8 +54,8 @@ async def is_served(place: Site, version: str, status: int = 200) -> bool:
 async def place(
     server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet, tmp_path: Path
 ) -> AsyncIterator[Site]:
-    async with site(server, start, config, kubelet, tmp_path) as made:
-        yield made
+    async with site(server, start, config, kubelet, tmp_path) as place:
+        yield place
 
 
 async def assert_still_refuses(place: Site) -> None:

@@ -29,8 +29,8 @@ async def test_both_daemons_work_on_a_disk_that_is(
         place.bound("p", "n1", 1)
         await place.publishes(2)
         server.create("pods", pod("ours", 6))
-        made = next(one for one in server.store.objects("pods") if one["metadata"]["name"] == "ours")
-        assert await place.bind("ours", made["metadata"]["uid"], "n2") == ""
+        created = next(pod for pod in server.store.objects("pods") if pod["metadata"]["name"] == "ours")
+        assert await place.bind("ours", created["metadata"]["uid"], "n2") == ""
         await place.has({"n1": 4, "n2": 0})
         await place.proxy.down()
         await asyncio.sleep(2)

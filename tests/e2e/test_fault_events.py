@@ -21,17 +21,17 @@ Json = dict[str, Any]
 PODS = 250
 
 
-def asked(cpus: str, **more: str) -> Json:
+def requests(cpus: str, **more: str) -> Json:
     amounts = {"cpu": cpus, "memory": "1Gi", **more}
     container = {"name": "c", "image": "i", "resources": {"requests": amounts, "limits": amounts}}
     return {"metadata": {"name": "asked", "namespace": "default"}, "spec": {"containers": [container]}}
 
 
 QUESTIONS = [
-    *(asked(str(cpus)) for cpus in (1, 2, 3, 4, 6, 8, 12)),
-    asked("2", **{"hugepages-2Mi": "256Mi"}),
-    asked("2", **{"nvidia.com/gpu": "1"}),
-    asked("1", **{"intel.com/e810_vf": "2"}),
+    *(requests(str(cpus)) for cpus in (1, 2, 3, 4, 6, 8, 12)),
+    requests("2", **{"hugepages-2Mi": "256Mi"}),
+    requests("2", **{"nvidia.com/gpu": "1"}),
+    requests("1", **{"intel.com/e810_vf": "2"}),
 ]
 
 
@@ -55,13 +55,13 @@ async def assert_true(bench: SpoiltBench, directory: Path) -> int:
         await fresh.start()
         # What was bound just before may be uncertain for some seconds.
         for left in range(60, -1, -1):
-            ours, theirs = await believed(bench, bench.services[0]), await believed(bench, fresh)
-            if ours == theirs:
-                return len(ours)
+            actual, expected = await believed(bench, bench.services[0]), await believed(bench, fresh)
+            if actual == expected:
+                return len(actual)
             if left:
                 await asyncio.sleep(1)
-        assert ours.keys() == theirs.keys()
-        different = {name: (ours[name], theirs[name]) for name in ours if ours[name] != theirs[name]}
+        assert actual.keys() == expected.keys()
+        different = {name: (actual[name], expected[name]) for name in actual if actual[name] != expected[name]}
         raise AssertionError(f"{len(different)} differ: {json.dumps(dict(list(different.items())[:3]), indent=1)}")
     finally:
         await fresh.kill()

@@ -65,7 +65,7 @@ def assert_written_whole(node: WholeNode, name: str, before: int) -> None:
     """One write, with all of its containers."""
     seen = [holdings_of(version).get(name) for version in node.versions[before:]]
     assert len(seen) == 1, f"{len(seen)} writes for one admission: {seen}"
-    assert [len(one) for one in seen if one is not None] == [4]
+    assert [len(containers) for containers in seen if containers is not None] == [4]
 
 
 def assert_never_half(node: WholeNode, name: str, before: int) -> None:

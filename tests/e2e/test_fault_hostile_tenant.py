@@ -42,8 +42,8 @@ DUTIES: Final[dict[str, Any]] = {
 async def place(
     server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet, tmp_path: Path
 ) -> AsyncIterator[Site]:
-    async with site(server, start, config, kubelet, tmp_path, **DUTIES) as made:
-        yield made
+    async with site(server, start, config, kubelet, tmp_path, **DUTIES) as place:
+        yield place
 
 
 def path(namespace: str, name: str = "", subresource: str = "") -> str:
@@ -105,12 +105,12 @@ class Tenant:
                         condition = {**WAITS[0], "status": ("True", "False")[number // 7 % 2]}
                         await self.patch(name, {"status": {"conditions": [condition]}}, "status")
                     case 4:
-                        ours = {
+                        annotations = {
                             "topowise.io/nominated": "n2",
                             REQUEUED_ANNOTATION: "never",
                             "topowise.io/predicted": "x",
                         }
-                        await self.patch(name, {"metadata": {"annotations": ours}})
+                        await self.patch(name, {"metadata": {"annotations": annotations}})
                     case 5:
                         await self.create("gated", 2, priority=1000, gates=[{"name": "example.com/gate"}])
                         await self.patch("gated", {"spec": {"schedulingGates": None}})
@@ -125,7 +125,7 @@ class Tenant:
 
 def evictions(server: ApiServer) -> int:
     """How many of the victims were told to end: their finalizers keep them."""
-    return sum("deletionTimestamp" in one["metadata"] for one in server.store.objects("pods"))
+    return sum("deletionTimestamp" in pod["metadata"] for pod in server.store.objects("pods"))
 
 
 async def takes_important(place: Site) -> bool:
@@ -144,8 +144,8 @@ async def test_a_tenant_that_changes_its_pods_in_a_loop_costs_others_little(
     for number in range(NODES):
         place.add_node(f"n{100 + number}", 6)
         # A finalizer keeps each of them for ever once it is evicted.
-        kept = {"finalizers": ["example.com/never"]}
-        await quiet.create(f"victim{number}", 5, node=f"n{100 + number}", **kept)
+        finalizers = {"finalizers": ["example.com/never"]}
+        await quiet.create(f"victim{number}", 5, node=f"n{100 + number}", **finalizers)
     await quiet.create("big", 6, node="n2")
     await place.has({"n2": 0, "n107": 1})
     place.add_node("n200", 6)
@@ -172,13 +172,13 @@ async def test_a_tenant_that_changes_its_pods_in_a_loop_costs_others_little(
     assert await loop > PODS
     assert set(noisy.done) == set(range(7)), noisy.done
     seconds = time.monotonic() - began
-    writes = [one for one in place.proxy.asked[before:] if one.method != "GET"]
+    writes = [request for request in place.proxy.asked[before:] if request.method != "GET"]
     assert 1 <= evictions(server) <= EVICTIONS_PER_MINUTE * (1 + seconds / 60)
     requeued = [one for one in writes if one.method == "PATCH" and not one.path.endswith("/status")]
     assert len(requeued) <= REQUEUES_PER_SECOND * (seconds + 2)
     place.assert_alive()
     # Nothing is left of it.
-    left = [one["metadata"] for one in server.store.objects("pods")]
+    left = [pod["metadata"] for pod in server.store.objects("pods")]
     for metadata in left:
         if metadata["namespace"] == "noisy":
             await noisy.delete(metadata["name"])

@@ -80,10 +80,10 @@ async def test_a_socket_that(
             return "Cannot read the node" in await readiness(config)
 
         await assert_eventually(is_shown, within=LONG_S)
-        made = spoilt.calls + spoilt.connections
+        attempts = spoilt.calls + spoilt.connections
         await asyncio.sleep(3)
         # Tried again ever more seldom; a loop without back-off makes thousands.
-        assert spoilt.calls + spoilt.connections - made <= 20
+        assert spoilt.calls + spoilt.connections - attempts <= 20
         assert published(server) == before
     await kubelet.start()
     await assert_eventually(lambda: available(server) == "2", within=LONG_S)
@@ -176,7 +176,7 @@ async def test_a_state_file_that_is(
 ) -> None:
     exporter = await exporting("2")
     lines = len(exporter.log.splitlines())
-    held = state_file.read_bytes()
+    state = state_file.read_bytes()
     damage(state_file)
     # What the socket tells is published all the same, and what only the file had stays.
     kubelet.give("q", 3)
@@ -191,7 +191,7 @@ async def test_a_state_file_that_is(
         state_file.rmdir()
     # As the kubelet does it.
     whole = state_file.with_name(".new")
-    whole.write_bytes(held)
+    whole.write_bytes(state)
     whole.replace(state_file)
     await assert_eventually(lambda: available(server) == "2", within=LONG_S)
     assert exporter.process.returncode is None
@@ -224,7 +224,7 @@ async def test_a_configuration_file_that_is_gone_or_damaged_for_a_while(
 
     def policy() -> str:
         topology = published(server) or {}
-        named = {one["name"]: one["value"] for one in topology.get("attributes", [])}
+        named = {attribute["name"]: attribute["value"] for attribute in topology.get("attributes", [])}
         return str(named.get("topologyManagerPolicy"))
 
     file = Path(config["kubelet"]["configFile"])

@@ -61,20 +61,20 @@ class Lives:
         self.failed = 0
         self.names = names
 
-    async def one(self) -> None:
+    async def score(self) -> None:
         """filter, prioritize, bind, delete; every fourth is given up before its bind."""
         self._number += 1
         number = self._number
-        made = self._server.create("pods", pod(f"p{number}", f"app-{number % 40}"))
-        answer = await self._service.ask("filter", made, self.names, self._session)
+        created = self._server.create("pods", pod(f"p{number}", f"app-{number % 40}"))
+        answer = await self._service.ask("filter", created, self.names, self._session)
         assert answer["NodeNames"], answer
         if len(answer["NodeNames"]) > 1:
-            scores = await self._service.ask("prioritize", made, answer["NodeNames"], self._session)
-            node = max(scores, key=lambda one: one["Score"])["Host"]
+            scores = await self._service.ask("prioritize", created, answer["NodeNames"], self._session)
+            node = max(scores, key=lambda score: score["Score"])["Host"]
         else:
             (node,) = answer["NodeNames"]
         if number % 4:
-            uid = made["metadata"]["uid"]
+            uid = created["metadata"]["uid"]
             named = {"PodName": f"p{number}", "PodNamespace": "default", "PodUID": uid, "Node": node}
             _, _, text = await self._service.post("bind", json.dumps(named).encode(), self._session)
             self.failed += json.loads(text)["Error"] != ""
@@ -118,13 +118,13 @@ async def test_ten_thousand_pods_leave_nothing_in_the_service(
         began = time.monotonic()
         await lives.many(REPETITIONS // 10)
         await rest()
-        asked = msgspec.json.encode(pod("asked"))
+        question = msgspec.json.encode(pod("asked"))
         # Read in a thread, which stays.
-        _, _, rooms = await service.post("explain", asked, session)
+        _, _, rooms = await service.post("explain", question, session)
         before = await rest()
         await lives.many(REPETITIONS - REPETITIONS // 10)
         after = await rest()
-        _, _, rooms_after = await service.post("explain", asked, session)
+        _, _, rooms_after = await service.post("explain", question, session)
         tell(capsys, f"{REPETITIONS} pods in {time.monotonic() - began:.0f}s", before, after)
         # Not a booking is left: every zone of every node has what it had.
         assert rooms_after == rooms
@@ -195,7 +195,7 @@ def assert_same(before: Usage, after: Usage, growth: int) -> None:
     assert after.rss - before.rss <= growth
 
 
-def tell(capsys: pytest.CaptureFixture[str], what: str, before: Usage, after: Usage) -> None:
+def tell(capsys: pytest.CaptureFixture[str], label: str, before: Usage, after: Usage) -> None:
     rss = f"RSS {before.rss / _MIB:.1f} -> {after.rss / _MIB:.1f} MiB"
     with capsys.disabled():
-        sys.stdout.write(f"\n{what}: {rss}, files {before.files} -> {after.files}, threads {after.threads}\n")
+        sys.stdout.write(f"\n{label}: {rss}, files {before.files} -> {after.files}, threads {after.threads}\n")

@@ -42,22 +42,22 @@ class OtherKubelet(FakeKubelet):
 async def place(
     server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet, tmp_path: Path
 ) -> AsyncIterator[Site]:
-    async with site(server, start, config, kubelet, tmp_path, reservations={"ttl": "8s"}) as made:
-        yield made
+    async with site(server, start, config, kubelet, tmp_path, reservations={"ttl": "8s"}) as place:
+        yield place
 
 
 def zones(server: ApiServer) -> dict[str, int]:
     """Zones that are there, and the CPUs that can be given of them."""
-    found = {}
+    cpus = {}
     for zone in (published(server) or {"zones": ()})["zones"]:
-        for one in zone.get("resources", ()):
-            if one["name"] == "cpu":
-                found[zone["name"]] = int(one["allocatable"])
-    return found
+        for resource in zone.get("resources", ()):
+            if resource["name"] == "cpu":
+                cpus[zone["name"]] = int(resource["allocatable"])
+    return cpus
 
 
 def policy(server: ApiServer) -> str:
-    named = {one["name"]: one["value"] for one in (published(server) or {}).get("attributes", [])}
+    named = {attribute["name"]: attribute["value"] for attribute in (published(server) or {}).get("attributes", [])}
     return f"{named.get('topologyManagerPolicy')}/{named.get('topologyManagerScope')}"
 
 
@@ -107,9 +107,9 @@ async def test_another_machine_under_the_same_name(
         "topologyManagerPolicy: restricted\ntopologyManagerScope: pod\ncpuManagerPolicy: static\n"
         "reservedSystemCPUs: '0'\n"
     )
-    other = OtherKubelet(kubelet.socket)
-    other.machine = machine
-    await other.start()
+    successor = OtherKubelet(kubelet.socket)
+    successor.machine = machine
+    await successor.start()
     server.create("nodes", {"metadata": {"name": "n1"}, "status": NODE_STATUS})
     again = await start(
         "topowise_exporter", "run", config={**config, "sysfsRoot": str(sysfs), "procfsRoot": str(procfs)}
@@ -117,19 +117,19 @@ async def test_another_machine_under_the_same_name(
     try:
         await assert_eventually(lambda: zones(server) == expected, within=LONG_S)
         assert policy(server) == "restricted/pod"
-        made = published(server)
-        assert made is not None
-        assert made["metadata"]["uid"] != before
-        (owner,) = made["metadata"]["ownerReferences"]
+        topology = published(server)
+        assert topology is not None
+        assert topology["metadata"]["uid"] != before
+        (owner,) = topology["metadata"]["ownerReferences"]
         assert owner["uid"] == next(
-            one["metadata"]["uid"] for one in server.store.objects("nodes") if one["metadata"]["name"] == "n1"
+            node["metadata"]["uid"] for node in server.store.objects("nodes") if node["metadata"]["name"] == "n1"
         )
         # Expected pods are expected for their time at most, on whatever machine.
         await place.has({"n1": room})
         await assert_eventually(lambda: nothing_is_left(place), within=LONG_S)
         assert again.process.returncode is None
     finally:
-        await other.stop()
+        await successor.stop()
 
 
 async def nothing_is_left(place: Site) -> bool:
@@ -148,11 +148,11 @@ async def test_a_node_that_is_deleted_by_mistake_gets_its_object_back(
         await place.delete(NODE)
         await asyncio.sleep(0.5)
         server.create("nodes", {"metadata": {"name": "n1"}, "status": NODE_STATUS})
-        uid = next(one["metadata"]["uid"] for one in server.store.objects("nodes") if one["metadata"]["name"] == "n1")
+        uid = next(node["metadata"]["uid"] for node in server.store.objects("nodes") if node["metadata"]["name"] == "n1")
 
         def owned() -> bool:
             owners = (published(server) or {"metadata": {}})["metadata"].get("ownerReferences", [])
-            return [one["uid"] for one in owners] == [uid]
+            return [owner["uid"] for owner in owners] == [uid]
 
         await assert_eventually(owned, within=LONG_S)
         await place.has({"n1": 4})

@@ -29,13 +29,13 @@ pytestmark = pytest.mark.apiserver
 
 @pytest.fixture
 async def plane() -> AsyncIterator[ControlPlane]:
-    with control_plane() as made:
-        async with connect(made.url, made.token) as client:
+    with control_plane() as plane:
+        async with connect(plane.url, plane.token) as client:
             for crd in documents.load_all(CRD):
                 assert (await client.call("POST", CRDS, crd)).status in (201, 409)
             while (await client.call("GET", NRT, limit=1)).status != 200:
                 await asyncio.sleep(0.05)
-        yield made
+        yield plane
 
 
 def topology(name: str, free: int) -> dict[str, Any]:
@@ -65,7 +65,7 @@ async def test_kube_apiserver_stands_still_and_is_killed(
             zones = {zone["name"]: zone for zone in (answer.body.get("zones") or ())}
             if "node-0" not in zones:
                 return ""
-            return next(one["available"] for one in zones["node-0"]["resources"] if one["name"] == "cpu")
+            return next(resource["available"] for resource in zones["node-0"]["resources"] if resource["name"] == "cpu")
 
         async def is_free(count: int) -> bool:
             return await free() == str(count)
@@ -73,7 +73,7 @@ async def test_kube_apiserver_stands_still_and_is_killed(
         async def takes(node: str, cpus: int) -> bool:
             _, _, text = await service.post(f"explain?node={node}", json.dumps(pod("asked", cpus)).encode(), session)
             explained = json.loads(text)
-            return isinstance(explained, list) and [one["verdict"] for one in explained] == ["fits"]
+            return isinstance(explained, list) and [row["verdict"] for row in explained] == ["fits"]
 
         async def ends_at(node: str, cpus: int) -> bool:
             return await takes(node, cpus) and not await takes(node, cpus + 1)

@@ -56,8 +56,8 @@ class Replica:
 
     def writes(self, since: float) -> list[tuple[str, str]]:
         """Method and path of each write since a monotonic time, apart from those of the Lease."""
-        asked = [one for one in self.proxy.asked if one.at >= since and one.method != "GET"]
-        return [(one.method, one.path) for one in asked if "/leases" not in one.path]
+        requests = [request for request in self.proxy.asked if request.at >= since and request.method != "GET"]
+        return [(request.method, request.path) for request in requests if "/leases" not in request.path]
 
 
 @asynccontextmanager
@@ -100,8 +100,8 @@ async def create_work(server: ApiServer, api: Api) -> None:
 
 
 def is_work_done(server: ApiServer) -> bool:
-    pods = {one["metadata"]["name"]: one for one in server.store.objects("pods")}
-    tainted = next(one for one in server.store.objects("nodes") if one["metadata"]["name"] == "tainted")
+    pods = {pod["metadata"]["name"]: pod for pod in server.store.objects("pods")}
+    tainted = next(node for node in server.store.objects("nodes") if node["metadata"]["name"] == "tainted")
     return (
         not tainted["spec"].get("taints")
         and "refused" not in pods
@@ -127,8 +127,8 @@ async def test_a_leader_that_was_stopped_until_its_lease_ended_writes_nothing(
             await assert_eventually(lambda: stopped.daemon.lines("Cannot remove a start-up taint"), within=LONG_S)
             await assert_eventually(lambda: stopped.daemon.lines("Cannot clear up a refused pod"), within=LONG_S)
             # An answer that comes while the leader is stopped is what the leader reads first.
-            held = stopped.proxy.spoil(Fault(method="GET", path="/api/v1/nodes/tainted", swallow=True))
-            await assert_eventually(lambda: held.hits, within=LONG_S)
+            fault = stopped.proxy.spoil(Fault(method="GET", path="/api/v1/nodes/tainted", swallow=True))
+            await assert_eventually(lambda: fault.hits, within=LONG_S)
             os.kill(stopped.daemon.process.pid, signal.SIGSTOP)
             stopped.proxy.mend()
             await assert_eventually(lambda: successor.leads(server), within=TAKEN_OVER_S)

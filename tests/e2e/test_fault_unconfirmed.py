@@ -28,14 +28,14 @@ async def test_a_starting_kubelet_is_not_published_as_an_empty_node(
     (root / "pods/p").mkdir(parents=True)
     exporter = await start("topowise_exporter", "run", config={**config, "kubeletRoot": str(root)})
     await assert_eventually(lambda: available(server) == "1")
-    held, kubelet.pods = kubelet.pods, ()
+    pods, kubelet.pods = kubelet.pods, ()
     await kubelet.stop()
     await kubelet.start()
     # Whoever reads the object is told at once.
     await assert_eventually(lambda: marked(server) == "pods", within=4)
     await asyncio.sleep(2)
     assert available(server) == "1"
-    kubelet.pods = held
+    kubelet.pods = pods
     await assert_eventually(lambda: marked(server) is None, within=3)
     assert available(server) == "1"
     assert len(exporter.lines("the last true object stays")) == 2
@@ -43,7 +43,7 @@ async def test_a_starting_kubelet_is_not_published_as_an_empty_node(
 
 def marked(server: ApiServer) -> str | None:
     topology = published(server) or {}
-    named = {one["name"]: one["value"] for one in topology.get("attributes", [])}
+    named = {attribute["name"]: attribute["value"] for attribute in topology.get("attributes", [])}
     return named.get("topowise.io/unconfirmed")
 
 

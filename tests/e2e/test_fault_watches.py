@@ -25,14 +25,14 @@ KEEP_ALIVE_S: Final = 60.0
 async def place(
     server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet, tmp_path: Path
 ) -> AsyncIterator[Site]:
-    async with site(server, start, config, kubelet, tmp_path) as made:
-        yield made
+    async with site(server, start, config, kubelet, tmp_path) as place:
+        yield place
 
 
 def watched(place: Site, since: float, agent: str) -> set[str]:
     """Collections that a daemon has begun to watch since a monotonic time."""
-    asked = [one for one in place.proxy.asked if one.is_watch and one.at >= since and one.agent.startswith(agent)]
-    return {one.path.rpartition("/")[2] for one in asked}
+    requests = [request for request in place.proxy.asked if request.is_watch and request.at >= since and request.agent.startswith(agent)]
+    return {request.path.rpartition("/")[2] for request in requests}
 
 
 async def assert_resumed(place: Site, since: float, *, within: float) -> None:

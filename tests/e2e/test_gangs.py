@@ -39,12 +39,12 @@ def plane() -> Iterator[ControlPlane]:
 async def cluster(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Cluster]:
     """Eight nodes: on each NUMA node one wide pod has room."""
     nodes = [(f"n{number}", KINDS["small-single"]) for number in range(SIZE // 2)]
-    async with WithGroups(plane, tmp_path, nodes) as made:
+    async with WithGroups(plane, tmp_path, nodes) as cluster:
         try:
-            await made.api.request("GET", GROUPS)
+            await cluster.api.request("GET", GROUPS)
         except ApiError:
             pytest.skip("this API server has no scheduling.k8s.io/v1alpha2")
-        yield made
+        yield cluster
 
 
 async def gang(cluster: Cluster, name: str, cpu: str) -> None:
@@ -63,9 +63,9 @@ async def gang(cluster: Cluster, name: str, cpu: str) -> None:
 async def running(cluster: Cluster) -> Counter[str]:
     """How many pods run of each group; of a pod without one by its name."""
     return Counter(
-        (one["spec"].get("schedulingGroup") or {"podGroupName": one["metadata"]["name"]})["podGroupName"]
-        for one in await cluster.pods()
-        if one["status"]["phase"] == "Running"
+        (pod["spec"].get("schedulingGroup") or {"podGroupName": pod["metadata"]["name"]})["podGroupName"]
+        for pod in await cluster.pods()
+        if pod["status"]["phase"] == "Running"
     )
 
 

@@ -99,10 +99,10 @@ def test_the_archive_has_the_name_that_the_chart_asks_for() -> None:
 
 def kubeconfig(server: ApiServer, folder: Path, user: dict[str, Any]) -> Path:
     path = server.kubeconfig(folder / "kubeconfig")
-    made = yaml.safe_load(path.read_text())
-    made["users"] = [{"name": "image", "user": user}]
-    made["contexts"][0]["context"]["user"] = "image"
-    path.write_text(yaml.safe_dump(made))
+    document = yaml.safe_load(path.read_text())
+    document["users"] = [{"name": "image", "user": user}]
+    document["contexts"][0]["context"]["user"] = "image"
+    path.write_text(yaml.safe_dump(document))
     path.chmod(0o644)
     return path
 

@@ -43,7 +43,7 @@ HEADERS = {"Host", "User-Agent", "Content-Length", "Content-Type", "Accept-Encod
 
 
 @dataclass(frozen=True)
-class Asked:
+class Request:
     """A request as it was on the wire."""
 
     method: str
@@ -67,7 +67,7 @@ class Extender:
     """Keeps every request, finds all nodes good and the `favourite` better, lets all victims be, and binds."""
 
     def __init__(self, api: Client, favourite: str) -> None:
-        self.asked: list[Asked] = []
+        self.asked: list[Request] = []
         self._api = api
         self._favourite = favourite
         self._come = asyncio.Event()
@@ -85,19 +85,19 @@ class Extender:
         finally:
             await runner.cleanup()
 
-    async def next(self, verb: str, after: int = 0) -> Asked:
+    async def next(self, verb: str, after: int = 0) -> Request:
         """The first request of a verb among those from number `after` on, awaited if need be."""
         async with asyncio.timeout(20):
             while True:
-                found = next((asked for asked in self.asked[after:] if asked.verb == verb), None)
-                if found is not None:
-                    return found
+                first = next((request for request in self.asked[after:] if request.verb == verb), None)
+                if first is not None:
+                    return first
                 self._come.clear()
                 await self._come.wait()
 
     async def _handle(self, request: web.Request) -> web.Response:
         assert request.transport is not None
-        asked = Asked(
+        request = Request(
             request.method,
             request.path,
             (request.version.major, request.version.minor),
@@ -105,14 +105,14 @@ class Extender:
             request.transport.get_extra_info("peername"),
             await request.read(),
         )
-        self.asked.append(asked)
+        self.asked.append(request)
         self._come.set()
-        log.info("%s %s %s\n%s", asked.method, asked.path, asked.headers, asked.raw.decode())
-        return web.json_response(await self._answer(asked))
+        log.info("%s %s %s\n%s", request.method, request.path, request.headers, request.raw.decode())
+        return web.json_response(await self._answer(request))
 
-    async def _answer(self, asked: Asked) -> Any:
-        body = asked.body
-        match asked.verb:
+    async def _answer(self, request: Request) -> Any:
+        body = request.body
+        match request.verb:
             case "filter":
                 return {"Nodes": body["Nodes"], "NodeNames": body["NodeNames"], "Error": ""}
             case "prioritize":
@@ -122,7 +122,7 @@ class Extender:
             case "bind":
                 reply = await self._api.call("POST", f"{PODS}/{body['PodName']}/binding", binding(body))
                 return {"Error": "" if reply.status == 201 else reply.text}
-        return {"Error": f"unknown verb {asked.verb}"}
+        return {"Error": f"unknown verb {request.verb}"}
 
 
 def offered(body: Json) -> list[str]:
@@ -219,18 +219,18 @@ def pod_of(name: str, cpu: str, **spec: Any) -> Json:
     return body
 
 
-def assert_on_the_wire(asked: list[Asked]) -> None:
+def assert_on_the_wire(requests: list[Request]) -> None:
     """What holds for every request, whatever the verb."""
-    for one in asked:
-        assert (one.method, one.path, one.version) == ("POST", f"/v1/{one.verb}", (1, 1))
-        assert set(one.headers) == HEADERS
-        assert one.headers["Content-Type"] == "application/json"
-        assert one.headers["User-Agent"] == "Go-http-client/1.1"
-        assert one.headers["Accept-Encoding"] == "gzip"
-        assert int(one.headers["Content-Length"]) == len(one.raw)
+    for request in requests:
+        assert (request.method, request.path, request.version) == ("POST", f"/v1/{request.verb}", (1, 1))
+        assert set(request.headers) == HEADERS
+        assert request.headers["Content-Type"] == "application/json"
+        assert request.headers["User-Agent"] == "Go-http-client/1.1"
+        assert request.headers["Accept-Encoding"] == "gzip"
+        assert int(request.headers["Content-Length"]) == len(request.raw)
     # One connection for the scheduling cycle; binding goes on beside it and may need another.
-    assert len({one.connection for one in asked if one.verb != "bind"}) == 1
-    assert len({one.connection for one in asked}) <= 2
+    assert len({request.connection for request in requests if request.verb != "bind"}) == 1
+    assert len({request.connection for request in requests}) <= 2
 
 
 def assert_is_the_pod(sent: Json, created: Json) -> None:
@@ -239,10 +239,10 @@ def assert_is_the_pod(sent: Json, created: Json) -> None:
     assert sent == {"metadata": metadata, "spec": created["spec"], "status": created["status"]}
 
 
-def record(asked: Asked, name: str) -> None:
+def record(request: Request, name: str) -> None:
     folder = os.environ.get("RECORD_EXTENDER_REQUESTS")
     if folder:
-        (Path(folder) / f"{name}.json").write_bytes(asked.raw)
+        (Path(folder) / f"{name}.json").write_bytes(request.raw)
 
 
 async def test_a_pod_is_filtered_prioritized_and_bound(setting: Setting) -> None:
@@ -251,7 +251,7 @@ async def test_a_pod_is_filtered_prioritized_and_bound(setting: Setting) -> None
     bound = await scheduled(api, "trainer")
     assert bound["spec"]["nodeName"] == NAMES[1]
     first, second, third = extender.asked
-    assert [one.verb for one in extender.asked] == ["filter", "prioritize", "bind"]
+    assert [request.verb for request in extender.asked] == ["filter", "prioritize", "bind"]
 
     arguments = first.body
     assert list(arguments) == ["Pod", "Nodes", "NodeNames"]
@@ -282,7 +282,7 @@ async def test_a_pod_is_filtered_prioritized_and_bound(setting: Setting) -> None
     # The next one comes over the same connection.
     await api.ok("POST", PODS, pod_of("second", "1"))
     await scheduled(api, "second")
-    assert [one.verb for one in extender.asked[3:]] == ["filter", "prioritize", "bind"]
+    assert [request.verb for request in extender.asked[3:]] == ["filter", "prioritize", "bind"]
     assert_on_the_wire(extender.asked)
 
 
@@ -298,10 +298,10 @@ async def test_a_pod_with_a_higher_priority_takes_the_place_of_a_victim(setting:
     before = len(extender.asked)
     high = await api.ok("POST", PODS, pod_of("high", "3", priorityClassName="high"))
 
-    asked = await extender.next("preempt", before)
+    preempt = await extender.next("preempt", before)
     # Nothing was left to filter: the nodes were refused before.
-    assert extender.asked[before:] == [asked]
-    arguments = asked.body
+    assert extender.asked[before:] == [preempt]
+    arguments = preempt.body
     assert list(arguments) == ["Pod", "NodeNameToVictims", "NodeNameToMetaVictims"]
     assert_is_the_pod(arguments["Pod"], high)
     expected = {node: {"Pods": [{"UID": uid}], "NumPDBViolations": 0} for node, uid in victims.items()}
@@ -309,14 +309,14 @@ async def test_a_pod_with_a_higher_priority_takes_the_place_of_a_victim(setting:
     if names_alone:
         assert arguments["NodeNameToVictims"] is None
         assert arguments["NodeNameToMetaVictims"] == expected
-        record(asked, "preempt")
+        record(preempt, "preempt")
     else:
         assert arguments["NodeNameToMetaVictims"] is None
         for node, found in arguments["NodeNameToVictims"].items():
             (victim,) = found["Pods"]
             assert victim["spec"]["nodeName"] == node
             assert set(victim) == {"metadata", "spec", "status"}
-        record(asked, "preempt-whole-pods")
+        record(preempt, "preempt-whole-pods")
 
     # The victim goes when its kubelet, which is us, has ended it; the pod is then asked about with its node alone.
     node = await one_is_ended(api)
@@ -324,7 +324,7 @@ async def test_a_pod_with_a_higher_priority_takes_the_place_of_a_victim(setting:
     assert bound["spec"]["nodeName"] == node
     # The binding takes the nomination back.
     assert "nominatedNodeName" not in bound["status"]
-    again = [one for one in extender.asked[before + 1 :] if one.verb in ("filter", "prioritize")]
+    again = [request for request in extender.asked[before + 1 :] if request.verb in ("filter", "prioritize")]
     assert [(one.verb, offered(one.body)) for one in again] == [("filter", [node])]
     assert again[0].body["Pod"]["status"]["nominatedNodeName"] == node
     assert_on_the_wire(extender.asked)

@@ -36,17 +36,17 @@ async def test_nodes_join_during_a_burst(
     plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = {"startupTaint": {"enabled": True}, "refusedPods": {"delete": True}}
-    some = list(nodes(_AT_FIRST + _LATER))
-    async with Cluster(plane, tmp_path, islice(some, _AT_FIRST), reporting=LATE, settings=settings) as cluster:
+    kinds = list(nodes(_AT_FIRST + _LATER))
+    async with Cluster(plane, tmp_path, islice(kinds, _AT_FIRST), reporting=LATE, settings=settings) as cluster:
 
         async def join() -> None:
-            for name, kind in some[_AT_FIRST:]:
+            for name, kind in kinds[_AT_FIRST:]:
                 await cluster.fleet.join(name, kind.machine, kind.config, [TAINT])
                 await asyncio.sleep(0.3)
 
         await cluster.feed(300, halfway=join)
-        joined = {name for name, _ in some[_AT_FIRST:]}
-        used = {one["spec"]["nodeName"] for one in await cluster.pods() if one["spec"].get("nodeName")}
+        joined = {name for name, _ in kinds[_AT_FIRST:]}
+        used = {pod["spec"]["nodeName"] for pod in await cluster.pods() if pod["spec"].get("nodeName")}
         metrics = await cluster.service.metrics(cluster.session)
         removed = metrics["startup_taints_removed_total"]
         with capsys.disabled():

@@ -100,9 +100,9 @@ class Owner:
     async def wait_for_room(self, machines: int) -> None:
         """Jobs come as fast as they end."""
         while True:
-            alive = [one for one in await self._cluster.pods() if one["status"].get("phase") in ("Pending", "Running")]
-            asked = sum(self._made[one["metadata"]["name"].partition(".")[0]][0] for one in alive)
-            if asked < _LOAD * machines * 2 * _PER_ZONE:
+            alive = [pod for pod in await self._cluster.pods() if pod["status"].get("phase") in ("Pending", "Running")]
+            gpus = sum(self._made[one["metadata"]["name"].partition(".")[0]][0] for one in alive)
+            if gpus < _LOAD * machines * 2 * _PER_ZONE:
                 return
             await asyncio.sleep(0.1)
 
@@ -115,9 +115,9 @@ async def test_a_fleet_of_8_gpu_machines(
     plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Beside kube-scheduler alone, of which it is only told what became of it."""
-    told = {}
-    for who, extenders in ("topowise", None), ("kube-scheduler alone", []):
-        directory = tmp_path / who.replace(" ", "-")
+    outcomes = {}
+    for label, extenders in ("topowise", None), ("kube-scheduler alone", []):
+        directory = tmp_path / label.replace(" ", "-")
         directory.mkdir()
         names = [(f"p5-{number}", kind()) for number in range(_AT_FIRST)]
         late = Reporting(wait=(0.5, 1.0), lag=(0.0, 0.05))
@@ -127,17 +127,17 @@ async def test_a_fleet_of_8_gpu_machines(
             there = _AT_FIRST
             for number in range(_JOBS):
                 if there < _AT_FIRST + _LATER and number >= (there - _AT_FIRST + 1) * _JOBS // (_LATER + 1):
-                    made = kind()
-                    await cluster.fleet.join(f"p5-{there}", made.machine, made.config, [TAINT])
+                    settings = kind()
+                    await cluster.fleet.join(f"p5-{there}", settings.machine, settings.config, [TAINT])
                     there += 1
                 await owner.wait_for_room(there)
                 await owner.make(number)
             await cluster.settle(180.0)
             replacing.cancel()
-            told[who] = len(cluster.refusals), max(owner.again.values(), default=0)
+            outcomes[label] = len(cluster.refusals), max(owner.again.values(), default=0)
             if extenders is None:
                 assert not cluster.refusals
                 await cluster.assert_all_well()
     with capsys.disabled():
-        for who, (refused, most) in told.items():
-            sys.stdout.write(f"\n  {who}: {refused} pods refused, {most} of one job at most")
+        for label, (refused, most) in outcomes.items():
+            sys.stdout.write(f"\n  {label}: {refused} pods refused, {most} of one job at most")

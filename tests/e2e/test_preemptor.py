@@ -35,8 +35,8 @@ def plane() -> Iterator[ControlPlane]:
 
 @pytest.fixture
 async def cluster(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with WithPreemptor(plane, tmp_path, [("n0", KINDS["small-single"])]) as made:
-        yield made
+    async with WithPreemptor(plane, tmp_path, [("n0", KINDS["small-single"])]) as cluster:
+        yield cluster
 
 
 async def test_one_lesser_pod_makes_way_and_the_pod_that_waited_runs(cluster: Cluster) -> None:
@@ -49,13 +49,13 @@ async def test_one_lesser_pod_makes_way_and_the_pod_that_waited_runs(cluster: Cl
     await cluster.create(pod("wide", "6", priorityClassName="urgent"))
     # It is refused, waits for a second, and its victim ends: no change for some seconds is not the end.
     await cluster.settle(still=8.0)
-    there = {one["metadata"]["name"]: one["status"]["phase"] for one in await cluster.pods()}
+    there = {pod["metadata"]["name"]: pod["status"]["phase"] for pod in await cluster.pods()}
     assert there.pop("wide") == "Running", there
     assert list(there.values()) == ["Running"], "one has gone, and one only"
     assert not cluster.refusals
     events = json.loads(await cluster.api.request("GET", EVENTS))["items"]
-    told = {one["regarding"]["name"]: one["reason"] for one in events if one.get("action") == "Preempting"}
+    reasons = {event["regarding"]["name"]: event["reason"] for event in events if event.get("action") == "Preempting"}
     (gone,) = {"first", "second"} - there.keys()
-    assert told == {"wide": "Preempting", gone: "Preempted"}
+    assert reasons == {"wide": "Preempting", gone: "Preempted"}
     metrics = await cluster.service.metrics(cluster.session)
     assert metrics["alignment_evictions_total"] == 1

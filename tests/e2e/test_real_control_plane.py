@@ -34,8 +34,8 @@ def plane() -> Iterator[ControlPlane]:
 
 @pytest.fixture
 async def cluster(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(plane, tmp_path, nodes(10)) as made:
-        yield made
+    async with Cluster(plane, tmp_path, nodes(10)) as cluster:
+        yield cluster
 
 
 async def show(cluster: Cluster, seconds: float, capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,9 +100,9 @@ async def test_of_two_replicas_the_deciding_one_dies_in_the_middle_of_a_burst(
 async def test_a_refused_pod_is_requeued_when_its_zone_is_free_again(cluster: Cluster) -> None:
     """Half of the pods of a full cluster go; of those that wait, all go where there is room now."""
     waiting = await fill(cluster)
-    bound = [one["metadata"]["name"] for one in await cluster.pods() if one["spec"].get("nodeName")]
-    for one in bound[: len(bound) // 2]:
-        await cluster.api.request("DELETE", f"{PODS}/{one}", query={"gracePeriodSeconds": "1"})
+    bound = [pod["metadata"]["name"] for pod in await cluster.pods() if pod["spec"].get("nodeName")]
+    for name in bound[: len(bound) // 2]:
+        await cluster.api.request("DELETE", f"{PODS}/{name}", query={"gracePeriodSeconds": "1"})
     await cluster.settle()
     await cluster.assert_all_well()
     assert len(await cluster.waiting()) < waiting
@@ -122,14 +122,14 @@ async def test_urgent_pods_evict_where_the_kubelet_can_align_them(
         "/apis/scheduling.k8s.io/v1/priorityclasses",
     )
     await fill(cluster)
-    before = {one["metadata"]["name"] for one in await cluster.pods() if one["spec"].get("nodeName")}
+    before = {pod["metadata"]["name"] for pod in await cluster.pods() if pod["spec"].get("nodeName")}
     urgent = [urgent_pod(number) for number in range(8)]
     for document in urgent:
         await cluster.create(document)
         await asyncio.sleep(0.2)
     await cluster.settle()
-    after = {one["metadata"]["name"]: one for one in await cluster.pods()}
-    names = {one["metadata"]["name"] for one in urgent}
+    after = {pod["metadata"]["name"]: pod for pod in await cluster.pods()}
+    names = {pod["metadata"]["name"] for pod in urgent}
     states = {name: after[name]["status"]["phase"] for name in names}
     evicted = before - after.keys()
     with capsys.disabled():

@@ -96,7 +96,7 @@ async def create_pods(cluster: Cluster, count: int) -> None:
 
 async def nominated(cluster: Cluster) -> int:
     """How many pods are."""
-    return sum(bool(one["status"].get("nominatedNodeName")) for one in await cluster.pods())
+    return sum(bool(pod["status"].get("nominatedNodeName")) for pod in await cluster.pods())
 
 
 async def measure(plane: ControlPlane, cluster: Cluster, count: int, *, beforehand: bool, together: bool) -> Figures:
@@ -130,19 +130,19 @@ async def measure(plane: ControlPlane, cluster: Cluster, count: int, *, beforeha
     return Figures((end - begin) / (times[end - 1] - times[begin]), count / (times[-1] - started), used)
 
 
-def others(port: int) -> dict[str, list[dict[str, Any]]]:
+def competitors(port: int) -> dict[str, list[dict[str, Any]]]:
     """What kube-scheduler is compared with: `extenders` by name.
 
     From 1.35 on it decides alike pods in one go, unless an extender is configured; the second case has one that no pod
     concerns. In the third one is asked about each pod that says yes to all (on `port`).
     """
-    asked = {"filterVerb": "filter", "prioritizeVerb": "prioritize", "weight": 5, "nodeCacheCapable": True}
+    verbs = {"filterVerb": "filter", "prioritizeVerb": "prioritize", "weight": 5, "nodeCacheCapable": True}
     return {
         "without an extender": [],
         "with one that is never asked": [
             {"urlPrefix": "http://127.0.0.1:9", "filterVerb": "filter", "managedResources": [{"name": "a.example/b"}]}
         ],
-        "with one that says yes": [{"urlPrefix": f"http://127.0.0.1:{port}", "httpTimeout": "2s", **asked}],
+        "with one that says yes": [{"urlPrefix": f"http://127.0.0.1:{port}", "httpTimeout": "2s", **verbs}],
     }
 
 
@@ -168,7 +168,7 @@ class Case(NamedTuple):
 
 def cases(port: int) -> dict[str, Case]:
     return {
-        **{name: Case(extenders) for name, extenders in others(port).items()},
+        **{name: Case(extenders) for name, extenders in competitors(port).items()},
         "with topowise": Case(),
         "with topowise that names the best node": Case(service={"filter": {"bestNodes": 1}}),
         "with topowise that nominates": Case(service=NOMINATED, together=True),

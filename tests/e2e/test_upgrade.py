@@ -90,7 +90,7 @@ def told(server: ApiServer) -> Document:
     if topology is None:
         return {}
     meta = topology["metadata"]
-    attributes = {one["name"]: one["value"] for one in topology.get("attributes", ())}
+    attributes = {attribute["name"]: attribute["value"] for attribute in topology.get("attributes", ())}
     return {
         "attributes": attributes,
         "zones": topology["zones"],
@@ -135,10 +135,10 @@ async def test_exporters_take_over_an_object_from_each_other(
     now = await export(server, start, config, None)
     before = await export(server, start, config, earlier)
     assert before["zones"][0]["name"] == now["zones"][0]["name"] == "node-0"
-    for tree, wanted in ((None, now), (earlier, before), (None, now)):
+    for tree, expected in ((None, now), (earlier, before), (None, now)):
         exporter = await exporting(start, config, tree)
         # Nothing of the other one is left over, and nobody is taken for a stranger.
-        await assert_eventually(lambda wanted=wanted: told(server) == wanted)
+        await assert_eventually(lambda expected=expected: told(server) == expected)
         assert not exporter.lines("Another")
         await stopped(exporter)
     topology = published(server)
@@ -198,16 +198,16 @@ def test_the_configuration_of_the_earlier_chart_is_taken_or_refused_by_name(earl
         ("SchedulerConfiguration", lambda text: configuration.parse(SchedulerConfiguration, text)),
     ]
     for kind, parse in kinds:
-        given = values[kind.removesuffix("Configuration").lower()]["config"]
+        settings = values[kind.removesuffix("Configuration").lower()]["config"]
         head = {"apiVersion": "topowise.io/v1alpha1", "kind": kind}
-        old = sorted(given.keys() & renamed.keys())
+        old = sorted(settings.keys() & renamed.keys())
         if old:
             with pytest.raises(configuration.ConfigError) as refused:
-                parse(yaml.safe_dump({**head, **given}).encode())
+                parse(yaml.safe_dump({**head, **settings}).encode())
             assert f"'{old[0]}'" in str(refused.value) and renamed[old[0]] in str(refused.value)
             assert "\n" not in str(refused.value)
         # With the change log's table applied it is taken.
-        parse(yaml.safe_dump({**head, **{renamed.get(name, name): one for name, one in given.items()}}).encode())
+        parse(yaml.safe_dump({**head, **{renamed.get(name, name): value for name, value in settings.items()}}).encode())
 
 
 async def test_going_back_with_the_configuration_of_today_is_one_line(
@@ -233,8 +233,8 @@ def plane() -> Iterator[controlplane.ControlPlane]:
         pytest.skip("no etcd, kube-apiserver and kubectl in $KUBEBUILDER_ASSETS: no chart is upgraded")
     if subprocess.run([HELM, "--find"], check=False, capture_output=True).returncode:
         pytest.skip("no helm: set $HELM, or run hack/helm --fetch")
-    with controlplane.ControlPlane(ASSETS) as made:
-        yield made
+    with controlplane.ControlPlane(ASSETS) as plane:
+        yield plane
 
 
 @pytest.mark.parametrize("recipe", ["", "default-scheduler", "exporter-only"])
@@ -257,12 +257,12 @@ def test_helm_upgrades_and_rolls_back(
         command = [ASSETS / "kubectl", access, f"--namespace={name}", "get", KINDS, "-o", "json"]
         listed = yaml.safe_load(subprocess.run(command, check=True, **_QUIET).stdout)["items"]
         return {
-            f"{one['kind']} {one['metadata']['name']}": {
-                part: one.get(part) for part in ("spec", "data", "rules", "roleRef", "subjects")
+            f"{item['kind']} {item['metadata']['name']}": {
+                part: item.get(part) for part in ("spec", "data", "rules", "roleRef", "subjects")
             }
-            for one in listed
+            for item in listed
             # Helm's own, one for each revision.
-            if one.get("type") != "helm.sh/release.v1"
+            if item.get("type") != "helm.sh/release.v1"
         }
 
     def values(chart: Path) -> list[str]:
@@ -280,10 +280,10 @@ def test_helm_upgrades_and_rolls_back(
     helm("upgrade", str(now), *values(now))
     assert objects() == after
     # Pods of the earlier chart use the token in the Secret until they are replaced; after that nothing needs it.
-    tokens = {one for one in before if one.startswith("Secret ") and one.endswith("-token")}
+    tokens = {key for key in before if key.startswith("Secret ") and key.endswith("-token")}
     assert bool(tokens) == (earlier.name.startswith(WITH_SECRET) and not recipe)
     assert tokens <= after.keys()
     assert (f"kubectl -n {name} delete secret" in said) == bool(tokens)
     assert "delete secret" not in helm("upgrade", str(now), *values(now))
-    assert objects() == {one: part for one, part in after.items() if one not in tokens}
+    assert objects() == {key: part for key, part in after.items() if key not in tokens}
     helm("uninstall")

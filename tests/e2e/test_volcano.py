@@ -46,12 +46,12 @@ async def asked_of(cluster: VolcanoCluster) -> dict[str, int]:
     return {name[len(sample) : -2]: int(count) for name, count in metrics.items() if name.startswith(sample) and count}
 
 
-async def show(cluster: VolcanoCluster, what: str, capsys: pytest.CaptureFixture[str]) -> None:
+async def show(cluster: VolcanoCluster, label: str, capsys: pytest.CaptureFixture[str]) -> None:
     """One line of what happened, for whoever ran it."""
-    asked = await asked_of(cluster)
+    calls = await asked_of(cluster)
     with capsys.disabled():
         print(  # noqa: T201
-            f"\n  {what}: {dict(await cluster.phases())}  refused by kubelets {len(cluster.refusals)}  asked {asked}",
+            f"\n  {label}: {dict(await cluster.phases())}  refused by kubelets {len(cluster.refusals)}  asked {calls}",
             end="",
         )
 
@@ -93,7 +93,7 @@ async def declare_urgent(cluster: VolcanoCluster) -> None:
 
 async def running(cluster: VolcanoCluster) -> set[str]:
     """The names of the pods that have a node."""
-    return {one["metadata"]["name"] for one in await cluster.pods() if one["spec"].get("nodeName")}
+    return {pod["metadata"]["name"] for pod in await cluster.pods() if pod["spec"].get("nodeName")}
 
 
 async def assert_nothing_is_held(cluster: VolcanoCluster) -> None:
@@ -113,8 +113,8 @@ async def test_no_kubelet_refuses_a_pod_that_volcano_places_and_nobody_waits_bes
         await show(cluster, "and until no more fit", capsys)
         await cluster.assert_all_well()
         await assert_nothing_is_held(cluster)
-        asked = await asked_of(cluster)
-        assert asked["predicate"] and asked["prioritize"] and asked["allocateFunc"]
+        calls = await asked_of(cluster)
+        assert calls["predicate"] and calls["prioritize"] and calls["allocateFunc"]
 
 
 async def test_the_service_is_killed_while_volcano_places_pods(
@@ -149,7 +149,7 @@ async def test_gangs_come_whole_or_not_at_all_and_leave_no_reservations(
     async with VolcanoCluster(plane, tmp_path, nodes(10)) as cluster:
         await feed_gangs(cluster, 60)
         groups = await cluster.groups()
-        whole = sum(all(one["spec"].get("nodeName") for one in members) for members in groups.values())
+        whole = sum(all(pod["spec"].get("nodeName") for pod in members) for members in groups.values())
         await show(cluster, f"{whole} of {len(groups)} groups whole", capsys)
         await cluster.assert_all_well()
         await assert_nothing_is_held(cluster)
@@ -164,21 +164,21 @@ async def test_volcano_evicts_where_the_kubelet_can_align_the_urgent_pod_and_now
     async with VolcanoCluster(plane, tmp_path, nodes(10), actions=_PREEMPTING) as cluster:
         await declare_urgent(cluster)
         await fill(cluster)
-        before = {one["metadata"]["name"]: one for one in await cluster.pods() if one["spec"].get("nodeName")}
+        before = {pod["metadata"]["name"]: pod for pod in await cluster.pods() if pod["spec"].get("nodeName")}
         names = [f"urgent-{number}" for number in range(8)]
         for name in names:
             await cluster.create(pod(name, 6, priority_class="urgent"))
             await asyncio.sleep(0.5)
         await cluster.settle(180.0)
-        after = {one["metadata"]["name"]: one for one in await cluster.pods()}
-        evicted = [one for name, one in before.items() if name not in after]
+        after = {pod["metadata"]["name"]: pod for pod in await cluster.pods()}
+        evicted = [pod for name, pod in before.items() if name not in after]
         used = {after[name]["spec"].get("nodeName") for name in names}
         # Those that the kubelets would have beside the urgent pods as well.
-        idle = [one["metadata"]["name"] for one in evicted if one["spec"]["nodeName"] in cluster.takers(one)]
+        idle = [pod["metadata"]["name"] for pod in evicted if pod["spec"]["nodeName"] in cluster.takers(pod)]
         await show(cluster, f"{len(evicted)} evicted for {len(names)}, {len(idle)} would fit beside them", capsys)
         assert {name: after[name]["status"]["phase"] for name in names} == dict.fromkeys(names, "Running")
         assert evicted
-        assert {one["spec"]["nodeName"] for one in evicted} <= used
+        assert {pod["spec"]["nodeName"] for pod in evicted} <= used
         await cluster.assert_all_well()
         await assert_nothing_is_held(cluster)
         assert (await asked_of(cluster))["preemptable"]
@@ -198,14 +198,14 @@ async def test_an_urgent_gang_evicts_for_all_its_pods_or_for_none(
         assert before <= await running(cluster)
         await show(cluster, "a gang of 100 in a full cluster", capsys)
         await cluster.assert_all_well()
-        for one in (await cluster.groups())["too-many"]:
-            await cluster.api.request("DELETE", f"{PODS}/{one['metadata']['name']}", query={"gracePeriodSeconds": "0"})
+        for pod in (await cluster.groups())["too-many"]:
+            await cluster.api.request("DELETE", f"{PODS}/{pod['metadata']['name']}", query={"gracePeriodSeconds": "0"})
         await cluster.create_gang("some", 8, spec(6, priority_class="urgent"))
         await cluster.settle(240.0, still=15.0)
         members = (await cluster.groups())["some"]
         evicted = before - await running(cluster)
         await show(cluster, f"{len(evicted)} evicted for a gang of 8", capsys)
-        assert [one["status"]["phase"] for one in members] == ["Running"] * 8
+        assert [pod["status"]["phase"] for pod in members] == ["Running"] * 8
         assert evicted
         await cluster.assert_all_well()
 
@@ -220,7 +220,7 @@ async def test_a_queue_reclaims_its_share_where_the_kubelet_can_align_the_pod(
         for name in ("greedy", "modest"):
             await cluster.open_queue(name, parent="root")
         await fill(cluster, "greedy")
-        before = {one["metadata"]["name"]: one for one in await cluster.pods() if one["spec"].get("nodeName")}
+        before = {pod["metadata"]["name"]: pod for pod in await cluster.pods() if pod["spec"].get("nodeName")}
         names = [f"modest-{number}" for number in range(5)]
         for name in names:
             document = pod(name, 6)
@@ -228,14 +228,14 @@ async def test_a_queue_reclaims_its_share_where_the_kubelet_can_align_the_pod(
             await cluster.create(document)
             await asyncio.sleep(0.5)
         await cluster.settle(240.0)
-        after = {one["metadata"]["name"]: one for one in await cluster.pods()}
-        evicted = [one for name, one in before.items() if name not in after]
+        after = {pod["metadata"]["name"]: pod for pod in await cluster.pods()}
+        evicted = [pod for name, pod in before.items() if name not in after]
         states = {name: after[name]["status"]["phase"] for name in names}
         await show(cluster, f"{len(evicted)} evicted for {states}", capsys)
         assert not cluster.refusals
         assert evicted
         used = {after[name]["spec"].get("nodeName") for name in names}
-        assert {one["spec"]["nodeName"] for one in evicted} <= used
+        assert {pod["spec"]["nodeName"] for pod in evicted} <= used
         # The last may wait: the greedy queue is down to its share then, and what is left is spread over the nodes.
         assert set(states.values()) <= {"Running", "Pending"}
         assert list(states.values()).count("Running") >= 3
@@ -254,9 +254,9 @@ async def test_numa_aware_goes_by_our_numatopologies(
 ) -> None:
     """Without our service. A node of 24 + 24 CPUs less a core holds 20 on each NUMA node; 6 are free in sum, 4 at most
     on one of them, so that 6 together do not fit until a pod ends."""
-    made = [("strict", strict("wide-single")), ("loose", KINDS["middle-none"])]
+    specs = [("strict", strict("wide-single")), ("loose", KINDS["middle-none"])]
     async with VolcanoCluster(
-        plane, tmp_path, made, extender=False, numa_aware=True, extenders=[], reporting=_REPORTING
+        plane, tmp_path, specs, extender=False, numa_aware=True, extenders=[], reporting=_REPORTING
     ) as cluster:
         policy = "single-numa-node"
         for name in ("first", "second"):
@@ -264,13 +264,13 @@ async def test_numa_aware_goes_by_our_numatopologies(
             await cluster.settle()
         await cluster.create(pod("third", 6, policy=policy))
         await cluster.settle()
-        where = {one["metadata"]["name"]: one["spec"].get("nodeName") for one in await cluster.pods()}
+        where = {pod["metadata"]["name"]: pod["spec"].get("nodeName") for pod in await cluster.pods()}
         assert where == {"first": "strict", "second": "strict", "third": None}
         assert "cannot be assigned by numa" in str(await cluster.conditions())
         # Nothing but the object says which of them has ended.
         await cluster.api.request("DELETE", f"{PODS}/first", query={"gracePeriodSeconds": "1"})
         await cluster.settle()
-        where = {one["metadata"]["name"]: one["spec"].get("nodeName") for one in await cluster.pods()}
+        where = {pod["metadata"]["name"]: pod["spec"].get("nodeName") for pod in await cluster.pods()}
         assert where == {"second": "strict", "third": "strict"}
         assert not cluster.refusals
         await show(cluster, "numa-aware alone, one after the other", capsys)
@@ -291,17 +291,17 @@ async def test_numa_aware_alone_keeps_to_the_policy_in_a_burst(
     """Refusals are counted and not judged: the plug-in has no eye for scopes, options and memory, and what it guesses
     of pods on their way is not always what the kubelet does."""
     plain = strict("small-single", memoryManagerPolicy="None", reservedMemory=())
-    made = [*nodes(10), ("plain-0", strict("wide-single")), ("plain-1", plain)]
-    kinds = dict(made)
+    specs = [*nodes(10), ("plain-0", strict("wide-single")), ("plain-1", plain)]
+    kinds = dict(specs)
     async with VolcanoCluster(
-        plane, tmp_path, made, extender=False, numa_aware=True, extenders=[], reporting=_REPORTING
+        plane, tmp_path, specs, extender=False, numa_aware=True, extenders=[], reporting=_REPORTING
     ) as cluster:
         await feed_strict(cluster, 250)
         await show(cluster, "numa-aware alone, 250 pods", capsys)
         on = Counter(refusal.node for refusal in cluster.refusals)
         with capsys.disabled():
             print(f"  refused on {dict(on)}", end="")  # noqa: T201
-        bound = {one["spec"]["nodeName"] for one in await cluster.pods() if one["spec"].get("nodeName")}
+        bound = {pod["spec"]["nodeName"] for pod in await cluster.pods() if pod["spec"].get("nodeName")}
         assert {kinds[name].config.topologyManagerPolicy for name in bound} == {"single-numa-node"}
         assert len(bound) > 2
         # All have had their turn in the room that others left; of that the plug-in hears by the object alone. What it
@@ -315,7 +315,7 @@ async def test_with_numa_aware_beside_the_extender_no_kubelet_refuses_either(
     """A node must please both; those that wait beside room are counted."""
     async with VolcanoCluster(plane, tmp_path, nodes(10), numa_aware=True, reporting=_REPORTING) as cluster:
         seconds = await cluster.feed(200)
-        left_out = [one["metadata"]["name"] for one in await cluster.waiting() if cluster.takers(one)]
+        left_out = [pod["metadata"]["name"] for pod in await cluster.waiting() if cluster.takers(pod)]
         await show(cluster, f"both, 200 pods in {seconds:.1f} s, {len(left_out)} wait beside room", capsys)
         assert not cluster.refusals
         await assert_nothing_is_held(cluster)

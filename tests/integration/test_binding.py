@@ -23,10 +23,10 @@ BINDINGS = "*/binding"
 
 @pytest.fixture
 def service() -> Service:
-    made = Service()
+    service = Service()
     for name in ("n1", "n2"):
-        made.report(counts(name, "8", included=()))
-    return made
+        service.report(counts(name, "8", included=()))
+    return service
 
 
 @pytest.fixture
@@ -41,9 +41,9 @@ def create(server: ApiServer, name: str, cpu: str = "8", memory: str = "1Gi") ->
     return made
 
 
-async def bind(binder: Binder, made: dict[str, Any], node: str = "n1") -> str:
+async def bind(binder: Binder, pod: dict[str, Any], node: str = "n1") -> str:
     """What is answered; "" if the pod is bound."""
-    meta = made["metadata"]
+    meta = pod["metadata"]
     args = {"PodName": meta["name"], "PodNamespace": meta["namespace"], "PodUID": meta["uid"], "Node": node}
     return str(json.loads((await binder.bind(json.dumps(args).encode())).body)["Error"])
 
@@ -66,10 +66,10 @@ async def test_a_pod_that_cannot_be_counted_is_not_bound(server: ApiServer, bind
 
 
 async def test_a_pod_that_cannot_be_read_is_not_bound(server: ApiServer, binder: Binder) -> None:
-    made = create(server, "a")
+    pod = create(server, "a")
     server.levers.answer(503, path="*/pods/a", count=1)
-    assert (await bind(binder, made)).startswith("pod cannot be read: ")
-    assert await bind(binder, made) == ""
+    assert (await bind(binder, pod)).startswith("pod cannot be read: ")
+    assert await bind(binder, pod) == ""
 
 
 @pytest.mark.parametrize(
@@ -87,13 +87,13 @@ async def test_a_name_that_is_none_is_no_other_path(
     server: ApiServer, binder: Binder, service: Service, name: str, namespace: str, problem: str
 ) -> None:
     uid = create(server, "a")["metadata"]["uid"]
-    asked = {"metadata": {"name": name, "namespace": namespace, "uid": uid}}
-    said = await bind(binder, asked)
+    question = {"metadata": {"name": name, "namespace": namespace, "uid": uid}}
+    said = await bind(binder, question)
     assert said.startswith("pod cannot be read: ")
     assert problem in said
     # One that we have answered for is not read but bound at once.
-    service.ledger.remember(service.records.decode(msgspec.json.encode({**pod("a", "2"), **asked})))
-    said = await bind(binder, asked)
+    service.ledger.remember(service.records.decode(msgspec.json.encode({**pod("a", "2"), **question})))
+    said = await bind(binder, question)
     assert said.startswith("binding failed: ")
     assert problem in said
     assert service.free("n1") == [8]
@@ -133,13 +133,13 @@ async def test_binds_to_one_node_wait_for_each_other_but_not_for_ever(server: Ap
 
 
 async def test_whoever_does_not_know_a_uid_is_not_told(server: ApiServer, binder: Binder, service: Service) -> None:
-    made = create(server, "a")
-    guessed = {**made, "metadata": {**made["metadata"], "uid": "01234567-89ab-cdef-0123-456789abcdef"}}
+    pod = create(server, "a")
+    guessed = {**pod, "metadata": {**pod["metadata"], "uid": "01234567-89ab-cdef-0123-456789abcdef"}}
     for is_known in (False, True):
         if is_known:
             # A question has made it known, so that the API server is the one who compares.
-            asked = pods.decode(msgspec.json.encode({**guessed, "spec": made["spec"]}))
-            service.answers.question(asked, ["n1"])
+            question = pods.decode(msgspec.json.encode({**guessed, "spec": pod["spec"]}))
+            service.answers.question(question, ["n1"])
         error = await bind(binder, guessed)
         assert "409" in error
-        assert made["metadata"]["uid"] not in error
+        assert pod["metadata"]["uid"] not in error

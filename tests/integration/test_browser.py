@@ -62,12 +62,12 @@ async (url, body) => {
 async def service(server: ApiServer, tmp_path: Path, start: Start) -> Service:
     server.create("nodes", {"metadata": {"name": "n1"}})
     report = json.loads(msgspec.json.encode(counts("n1", ("8", "8"), included=())))
-    server.create(NRT, {key: one for key, one in report.items() if one is not None})
-    made = Service(server, tmp_path)
-    made.config |= {"ui": {"enabled": True}, "volcano": {"enabled": True}}
-    await start("topowise_scheduler", "serve", config=made.config)
-    await assert_eventually(made.is_ready)
-    return made
+    server.create(NRT, {key: value for key, value in report.items() if value is not None})
+    service = Service(server, tmp_path)
+    service.config |= {"ui": {"enabled": True}, "volcano": {"enabled": True}}
+    await start("topowise_scheduler", "serve", config=service.config)
+    await assert_eventually(service.is_ready)
+    return service
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def bodies(real: dict[str, Any]) -> dict[str, Any]:
 async def test_a_page_of_another_site_reserves_binds_and_learns_nothing(
     service: Service, server: ApiServer, api: Api, site: int, tmp_path: Path
 ) -> None:
-    real = server.create("pods", {key: one for key, one in pod_of("real", "8").items() if key != "status"})
+    real = server.create("pods", {key: value for key, value in pod_of("real", "8").items() if key != "status"})
     async with opened(tmp_path, _NAMES) as page:
         for base in (service.prefix, service.pages):
             port = base.rpartition(":")[2]

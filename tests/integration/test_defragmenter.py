@@ -47,15 +47,15 @@ class Cluster:
         await self.api.request("POST", PODS, body=json.dumps(document).encode())
         # Of a pod that is not Ready no budget is asked.
         running = {"phase": "Running", "startTime": STARTED, "conditions": [{"type": "Ready", "status": "True"}]}
-        made = json.loads(
+        created = json.loads(
             await self.api.request(
                 "PATCH", f"{PODS}/{name}/status", body=json.dumps({"status": running}).encode(), content_type=MERGE
             )
         )
-        uid = str(made["metadata"]["uid"])
+        uid = str(created["metadata"]["uid"])
         self.names[uid] = ("default", name)
-        assert self.nodes[node].admit(pods.decode(json.dumps(made).encode())).admitted
-        self.service.put(made, is_news=False)
+        assert self.nodes[node].admit(pods.decode(json.dumps(created).encode())).admitted
+        self.service.put(created, is_news=False)
         return uid
 
     def report(self) -> None:
@@ -90,29 +90,29 @@ class Cluster:
 
     @property
     def there(self) -> set[str]:
-        found = [one["metadata"] for one in self.server.store.objects("pods")]
-        return {one["name"] for one in found if not one.get("deletionTimestamp")}
+        metadata = [pod["metadata"] for pod in self.server.store.objects("pods")]
+        return {item["name"] for item in metadata if not item.get("deletionTimestamp")}
 
     @property
     def told(self) -> list[tuple[str, str]]:
-        return [(one["regarding"]["name"], one["reason"]) for one in self.server.store.objects("events.events.k8s.io")]
+        return [(event["regarding"]["name"], event["reason"]) for event in self.server.store.objects("events.events.k8s.io")]
 
 
 @pytest.fixture
 async def cluster(server: ApiServer, api: Api) -> Cluster:
-    made = Cluster(server, api)
-    aside = made.take("n1", "3")
-    await made.run("small", "1", "n1")
+    cluster = Cluster(server, api)
+    aside = cluster.take("n1", "3")
+    await cluster.run("small", "1", "n1")
     aside.remove("uid-aside")
-    await made.run("other", "2", "n2")
-    made.report()
-    return made
+    await cluster.run("other", "2", "n2")
+    cluster.report()
+    return cluster
 
 
-async def looked(one: Defragmenter) -> None:
+async def looked(defragmenter: Defragmenter) -> None:
     """All shapes that are due are looked at once."""
-    for shape in list(one.due().values()):
-        await one._look(shape)
+    for shape in list(defragmenter.due().values()):
+        await defragmenter._look(shape)
 
 
 async def test_the_pod_in_the_way_is_evicted_and_told_why(cluster: Cluster) -> None:
@@ -135,21 +135,21 @@ async def test_where_there_is_room_nobody_is_moved(cluster: Cluster) -> None:
 
 
 async def test_dry_run_writes_an_event_once(cluster: Cluster) -> None:
-    one = cluster.defragmenter(dry_run=True)
+    defragmenter = cluster.defragmenter(dry_run=True)
     for _ in range(3):
-        await looked(one)
+        await looked(defragmenter)
         cluster.service.clock.now += 60
     assert cluster.there == {"small", "other"}
     assert cluster.told == [("small", "WouldMove")]
 
 
 async def test_outside_of_quiet_hours_nobody_is_moved(cluster: Cluster) -> None:
-    one = cluster.defragmenter(quiet_hours=("22:00-06:00",))
+    defragmenter = cluster.defragmenter(quiet_hours=("22:00-06:00",))
     cluster.now = NIGHT.replace(hour=12)
-    await looked(one)
+    await looked(defragmenter)
     assert cluster.there == {"small", "other"}
     cluster.now = NIGHT
-    await looked(one)
+    await looked(defragmenter)
     assert cluster.there == {"other"}
 
 
@@ -161,42 +161,42 @@ async def test_a_budget_is_respected(cluster: Cluster) -> None:
     }
     cluster.server.create("poddisruptionbudgets.policy", document)
     # The watch has not brought it: the API server is against it.
-    one = cluster.defragmenter()
-    await looked(one)
+    defragmenter = cluster.defragmenter()
+    await looked(defragmenter)
     assert cluster.there == {"small", "other"}
     cluster.budgets.apply("ADDED", decode_budget(json.dumps(document).encode()))
     cluster.service.clock.now += 60
-    await looked(one)
+    await looked(defragmenter)
     assert cluster.there == {"small", "other"}
     assert cluster.told == []
 
 
 async def test_who_would_not_come_again_is_not_moved(server: ApiServer, api: Api) -> None:
-    made = Cluster(server, api)
-    aside = made.take("n1", "3")
-    await made.run("small", "1", "n1", owned=False)
+    cluster = Cluster(server, api)
+    aside = cluster.take("n1", "3")
+    await cluster.run("small", "1", "n1", owned=False)
     aside.remove("uid-aside")
-    await made.run("other", "2", "n2")
-    made.report()
-    await looked(made.defragmenter())
-    assert made.there == {"small", "other"}
+    await cluster.run("other", "2", "n2")
+    cluster.report()
+    await looked(cluster.defragmenter())
+    assert cluster.there == {"small", "other"}
 
 
 async def test_only_so_many_are_evicted_in_an_hour_and_one_at_a_time(cluster: Cluster) -> None:
-    one = cluster.defragmenter(per_hour=1)
-    await looked(one)
+    defragmenter = cluster.defragmenter(per_hour=1)
+    await looked(defragmenter)
     assert cluster.there == {"other"}
     cluster.service.clock.now += 60
-    assert not one.due()
+    assert not defragmenter.due()
     cluster.service.clock.now += 3600
-    assert one.due()
+    assert defragmenter.due()
 
 
 async def test_it_stops_where_it_does_not_help(cluster: Cluster) -> None:
     """The owner's new pod comes back to where the old one was, again and again."""
-    one = cluster.defragmenter(per_hour=100)
+    defragmenter = cluster.defragmenter(per_hour=100)
     for _ in range(30):
-        await looked(one)
+        await looked(defragmenter)
         cluster.service.clock.now += 60
         if "small" not in cluster.there:
             uid = next(uid for uid, (_, name) in cluster.names.items() if name == "small")

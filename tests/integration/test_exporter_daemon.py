@@ -30,7 +30,7 @@ async def test_it_publishes_at_once_and_says_everything(
     assert topology is not None
     assert topology["apiVersion"] == "topology.node.k8s.io/v1alpha2"
     assert [zone["name"] for zone in topology["zones"] if "resources" in zone] == ["node-0", "node-4"]
-    assert {one["name"]: one["value"] for one in topology["attributes"]}["topologyManagerPolicy"] == "single-numa-node"
+    assert {attribute["name"]: attribute["value"] for attribute in topology["attributes"]}["topologyManagerPolicy"] == "single-numa-node"
     assert topology["metadata"]["ownerReferences"][0]["kind"] == "Node"
     managers = {entry["manager"] for entry in topology["metadata"]["managedFields"]}
     assert managers == {"topowise-exporter"}
@@ -90,7 +90,7 @@ async def test_a_refused_write_is_tried_again_with_one_line(
     server.levers.answer(status, method="PATCH", path="*noderesourcetopologies*", count=2)
     exporter = await start("topowise_exporter", "run", config=config)
     await assert_eventually(lambda: published(server))
-    (line,) = (one for one in exporter.lines("Cannot publish") if "Recovered" not in one)
+    (line,) = (line for line in exporter.lines("Cannot publish") if "Recovered" not in line)
     assert str(status) in line
     assert exporter.process.returncode is None
 
@@ -124,7 +124,7 @@ async def test_a_changed_policy_is_published_once_the_kubelet_has_read_it(
 
     def policies() -> set[str]:
         named = (published(server) or {}).get("attributes", [])
-        return {one["value"] for one in named if one["name"] == "topologyManagerPolicy"}
+        return {attribute["value"] for attribute in named if attribute["name"] == "topologyManagerPolicy"}
 
     path = Path(config["kubelet"]["configFile"])
     path.write_text(path.read_text().replace("single-numa-node", "restricted"))
@@ -178,9 +178,9 @@ async def test_a_pod_resized_in_place_keeps_its_name_and_changes_its_numbers(
 
     def shown() -> tuple[str | None, str | None, str, list[Any]]:
         topology = published(server) or {}
-        named = {one["name"]: one["value"] for one in topology.get("attributes", [])}
-        held = json.loads(named.get("topowise.io/holdings", "[]"))
-        containers = [container[:3] for container in held[0][2]] if held else []
+        named = {attribute["name"]: attribute["value"] for attribute in topology.get("attributes", [])}
+        holdings = json.loads(named.get("topowise.io/holdings", "[]"))
+        containers = [container[:3] for container in holdings[0][2]] if holdings else []
         memory = available(server, resource="memory") if topology else None
         cpu = available(server) if topology else None
         return cpu, memory, named.get("nodeTopologyPodsFingerprint", ""), containers
@@ -254,7 +254,7 @@ async def test_sighup_reads_the_machine_anew(server: ApiServer, start: Start, co
 
     def has_pages() -> bool:
         zone = (published(server) or {"zones": [{"resources": []}]})["zones"][0]
-        return {"hugepages-2Mi", str(8 * 2 << 20)} <= {text for one in zone["resources"] for text in one.values()}
+        return {"hugepages-2Mi", str(8 * 2 << 20)} <= {text for resource in zone["resources"] for text in resource.values()}
 
     await assert_eventually(has_pages)
 
@@ -269,10 +269,10 @@ async def test_an_object_that_is_deleted_or_changed_is_written_anew(
         await session.delete(url)
         await assert_eventually(lambda: exporter.lines("it was deleted"))
         await assert_eventually(lambda: published(server))
-        other = {"apiVersion": "topology.node.k8s.io/v1alpha2", "kind": "NodeResourceTopology", "zones": []}
+        replacement = {"apiVersion": "topology.node.k8s.io/v1alpha2", "kind": "NodeResourceTopology", "zones": []}
         query = {"fieldManager": "resource-topology-exporter", "force": "true"}
         headers = {"Content-Type": "application/apply-patch+yaml"}
-        async with session.patch(url, params=query, data=json.dumps(other), headers=headers) as answer:
+        async with session.patch(url, params=query, data=json.dumps(replacement), headers=headers) as answer:
             assert answer.status == 200
     await assert_eventually(lambda: exporter.lines("Somebody else writes"))
     assert "resource-topology-exporter" in exporter.lines("Somebody else writes")[0]
@@ -292,8 +292,8 @@ async def test_a_writer_that_never_stops_is_named_once_and_written_against_once(
     async with aiohttp.ClientSession() as session:
         for number in range(12):
             zone = {"name": f"node-{number}", "type": "Node"}
-            theirs = {"apiVersion": "topology.node.k8s.io/v1alpha2", "kind": "NodeResourceTopology", "zones": [zone]}
-            async with session.patch(url, params=query, data=json.dumps(theirs), headers=headers) as answer:
+            topology = {"apiVersion": "topology.node.k8s.io/v1alpha2", "kind": "NodeResourceTopology", "zones": [zone]}
+            async with session.patch(url, params=query, data=json.dumps(topology), headers=headers) as answer:
                 assert answer.status == 200
             if changes:
                 kubelet.pods = ()
@@ -315,7 +315,7 @@ async def test_exclusions_hold_for_zones_and_fingerprint_alike(
     await start("topowise_exporter", "run", config={**config, "exclude": exclude})
     await assert_eventually(lambda: available(server) == "2")
     topology = published(server) or {}
-    named = {one["name"]: one["value"] for one in topology["attributes"]}
+    named = {attribute["name"]: attribute["value"] for attribute in topology["attributes"]}
     assert named["nodeTopologyPodsFingerprint"] == fingerprint.of([("default", "seen")])
     assert "hidden" not in named["topowise.io/holdings"]
 
@@ -334,8 +334,8 @@ async def test_volcanos_object_is_published_from_the_same_look(
 
 
 def free_for_volcano(server: ApiServer) -> str | None:
-    found = list(server.store.objects("numatopologies.nodeinfo.volcano.sh"))
-    return found[0]["spec"]["numares"]["cpu"].get("allocatable", "") if found else None
+    topologies = list(server.store.objects("numatopologies.nodeinfo.volcano.sh"))
+    return topologies[0]["spec"]["numares"]["cpu"].get("allocatable", "") if topologies else None
 
 
 async def test_volcanos_object_is_as_fresh_as_ours_and_as_silent(
@@ -353,17 +353,17 @@ async def test_volcanos_object_is_as_fresh_as_ours_and_as_silent(
         kubelet.give(name, *cpus)
         files.write(kubelet.holdings(), cpu_policy="static", memory_policy="None", admitted=True)
         await assert_eventually(lambda e=expected: (available(server), free_for_volcano(server)) == e, within=1.0)
-        (found,) = server.store.objects("numatopologies.nodeinfo.volcano.sh")
-        assert [one["name"] for one in found["spec"]["podAllocations"]][-1] == name
-        stamps.add(found["metadata"]["annotations"]["timestamp"])
+        (numatopology,) = server.store.objects("numatopologies.nodeinfo.volcano.sh")
+        assert [allocation["name"] for allocation in numatopology["spec"]["podAllocations"]][-1] == name
+        stamps.add(numatopology["metadata"]["annotations"]["timestamp"])
     # The same state written again, a second later: nothing is new, so no timestamp either.
     before = server.writes()
     await asyncio.sleep(1.1)
     files.write(kubelet.holdings(), cpu_policy="static", memory_policy="None", admitted=True)
     await asyncio.sleep(0.5)
     assert server.writes() == before
-    (found,) = server.store.objects("numatopologies.nodeinfo.volcano.sh")
-    assert found["metadata"]["annotations"]["timestamp"] in stamps
+    (numatopology,) = server.store.objects("numatopologies.nodeinfo.volcano.sh")
+    assert numatopology["metadata"]["annotations"]["timestamp"] in stamps
 
 
 async def test_volcanos_crd_that_is_missing_holds_up_nothing_else(
@@ -404,7 +404,7 @@ async def test_once_prints_the_object_alone_on_stdout(
     assert await printed.process.wait() == 0
     topology = json.loads(printed.log)
     assert topology["metadata"]["name"] == "x"
-    cpu = next(one for one in topology["zones"][0]["resources"] if one["name"] == "cpu")
+    cpu = next(resource for resource in topology["zones"][0]["resources"] if resource["name"] == "cpu")
     assert cpu == {"name": "cpu", "capacity": "4", "allocatable": "3", "available": "1"}
 
 
@@ -418,10 +418,10 @@ async def test_once_reads_the_state_files_however_the_socket_is_spelled(
         await start("topowise_exporter", "once", *arguments, socket)
         for socket in (str(checkpointed.socket), f"{prefix}{checkpointed.socket}")
     ]
-    assert [await one.process.wait() for one in printed] == [0, 0]
-    objects = [json.loads(one.log) for one in printed]
+    assert [await daemon.process.wait() for daemon in printed] == [0, 0]
+    objects = [json.loads(daemon.log) for daemon in printed]
     # List does not show init containers: that CPU 4 is held is in the state file alone.
-    cpu = next(one for one in objects[1]["zones"][0]["resources"] if one["name"] == "cpu")
+    cpu = next(resource for resource in objects[1]["zones"][0]["resources"] if resource["name"] == "cpu")
     assert cpu["available"] == "1"
     assert objects[1] == objects[0]
 
@@ -448,10 +448,10 @@ async def test_once_prints_what_run_would_publish_with_the_same_configuration(
     assert there is not None
     printed = await start("topowise_exporter", "once", "-o", "json", config=config)
     assert await printed.process.wait() == 0
-    made = json.loads(printed.log)
-    assert made["metadata"]["name"] == "n1"
-    assert "memory" not in {one["name"] for one in made["zones"][0]["resources"]}
-    assert (made["zones"], made["attributes"]) == (there["zones"], there["attributes"])
+    topology = json.loads(printed.log)
+    assert topology["metadata"]["name"] == "n1"
+    assert "memory" not in {resource["name"] for resource in topology["zones"][0]["resources"]}
+    assert (topology["zones"], topology["attributes"]) == (there["zones"], there["attributes"])
     # What is typed goes before what is in the file.
     named = await start("topowise_exporter", "once", "-o", "json", "--node-name", "other", config=config)
     assert await named.process.wait() == 0
@@ -469,8 +469,8 @@ async def test_pods_are_told_where_they_lie_and_those_of_other_nodes_are_not(
 
     def shown() -> dict[str, str | None]:
         return {
-            one["metadata"]["name"]: one["metadata"].get("annotations", {}).get("kai.scheduler/numa-placement-observed")
-            for one in server.store.objects("pods")
+            pod["metadata"]["name"]: pod["metadata"].get("annotations", {}).get("kai.scheduler/numa-placement-observed")
+            for pod in server.store.objects("pods")
         }
 
     placed = '[{"zone":"node-0","amount":{"cpu":"1"}}]'

@@ -19,7 +19,7 @@ RESOURCE = "dra.topowise.io/gpu.example.com"
 def gpus(name: str, **nodes: int) -> dict[str, Any]:
     """A slice with a device for each name -> NUMA node."""
     devices = [
-        {"name": one, "attributes": {"resource.kubernetes.io/numaNode": {"int": at}}} for one, at in nodes.items()
+        {"name": device, "attributes": {"resource.kubernetes.io/numaNode": {"int": numa_node}}} for device, numa_node in nodes.items()
     ]
     pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
     return {
@@ -29,7 +29,7 @@ def gpus(name: str, **nodes: int) -> dict[str, Any]:
 
 
 def claiming(name: str, *devices: str) -> PodHoldings:
-    claims = tuple(("gpu.example.com", "pool", one) for one in devices)
+    claims = tuple(("gpu.example.com", "pool", device) for device in devices)
     return PodHoldings(name, "default", name, (ContainerHoldings("c", "app", claims=claims),))
 
 
@@ -37,10 +37,10 @@ def amounts(server: ApiServer) -> dict[str, tuple[str, str]]:
     """Zone -> capacity and available of the driver's devices."""
     topology = published(server) or {"zones": []}
     return {
-        zone["name"]: (one["capacity"], one["available"])
+        zone["name"]: (resource["capacity"], resource["available"])
         for zone in topology["zones"]
-        for one in zone.get("resources") or ()
-        if one["name"] == RESOURCE
+        for resource in zone.get("resources") or ()
+        if resource["name"] == RESOURCE
     }
 
 

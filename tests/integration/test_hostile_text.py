@@ -51,13 +51,13 @@ async def test_a_service_writes_no_character_that_a_reader_cannot_see(
         status = {**NODE_STATUS, "nodeInfo": {"kubeletVersion": f"v1.36.2{HOSTILE}"}}
         server.create("nodes", {"metadata": {"name": name, "annotations": {"x": HOSTILE}}, "status": status})
         server.create(NRT, report(name, policy, amount))
-    made = pod("p")
+    document = pod("p")
     service = Service(server, tmp_path)
     service.config["logging"] = {"format": form, "verbosity": 4}
     process = await start("topowise_scheduler", "serve", config=service.config)
     await assert_eventually(service.is_ready)
     async with aiohttp.ClientSession() as session:
-        answer = await service.ask("filter", made, ["a", "b", "c", HOSTILE], session)
+        answer = await service.ask("filter", document, ["a", "b", "c", HOSTILE], session)
         assert answer["FailedNodes"] or answer["FailedAndUnresolvableNodes"]
         await service.post(
             "filter", json.dumps({"Pod": {"metadata": {"name": HOSTILE}}, "NodeNames": HOSTILE}).encode(), session

@@ -46,21 +46,21 @@ async def trigger(config: dict[str, Any], kubelet: FakeKubelet, api: Api, tmp_pa
     kubelet.device_nodes = {("intel.com/vf", address): (4,) for address in VFS}
     own = {**config, "sysfsRoot": str(sysfs), "procfsRoot": str(procfs), "interval": "1h", "machineInterval": "1h"}
     settings = configurations.parse(ExporterConfiguration, msgspec.json.encode(own))
-    metrics, conditions, made = Metrics(), Conditions(), Trigger()
+    metrics, conditions, trigger = Metrics(), Conditions(), Trigger()
     async with PodResources(settings.podresources_socket) as podresources:
         source = Source(settings.kubelet)
         observer = Observer(settings, podresources, source)
         publisher = Publisher(settings, api)
-        task = asyncio.create_task(Exporter(settings, observer, publisher, source, metrics, conditions, made).run())
-        yield made
+        task = asyncio.create_task(Exporter(settings, observer, publisher, source, metrics, conditions, trigger).run())
+        yield trigger
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
 
 
 def placed(server: ApiServer) -> list[str]:
-    found = published(server) or {"attributes": []}
-    named = {one["name"]: one["value"] for one in found["attributes"]}
+    topology = published(server) or {"attributes": []}
+    named = {attribute["name"]: attribute["value"] for attribute in topology["attributes"]}
     return list(pci_devices.read(named.get(attributes.PCI, "[]")))
 
 

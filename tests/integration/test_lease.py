@@ -102,14 +102,14 @@ async def test_of_many_that_start_at_once_one_leads(candidates: Candidates) -> N
         candidates.one("d") as d,
     ):
         everyone = (a, b, c, d)
-        await assert_eventually(lambda: sum(one.elector.is_leader for one in everyone) == 1)
+        await assert_eventually(lambda: sum(candidate.elector.is_leader for candidate in everyone) == 1)
         await asyncio.sleep(FAST.lease_duration)
-        assert sum(len(one.began) for one in everyone) == 1
+        assert sum(len(candidate.began) for candidate in everyone) == 1
 
 
 async def test_a_release_lets_the_other_in_without_waiting(server: ApiServer, candidates: Candidates) -> None:
-    async with candidates.one("b") as other:
-        await assert_eventually(lambda: other.elector.is_leader)
+    async with candidates.one("b") as first:
+        await assert_eventually(lambda: first.elector.is_leader)
         async with candidates.one("a") as second:
             await assert_eventually(lambda: second.elector.holder == "b")
             released = time.monotonic()
@@ -178,7 +178,7 @@ async def test_a_leader_that_cannot_renew_stops_in_time_and_one_leads_afterwards
         server.levers.clear()
         await assert_eventually(lambda: candidates.at_work)
         await asyncio.sleep(FAST.lease_duration)
-        assert sum(one.elector.is_leader for one in (first, second)) == 1
+        assert sum(candidate.elector.is_leader for candidate in (first, second)) == 1
         assert not any(task.done() for task in candidates.tasks.values())
 
 

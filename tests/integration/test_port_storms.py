@@ -30,9 +30,9 @@ SECONDS = 2.0
 @pytest.fixture
 def service(server: ApiServer, tmp_path: Path) -> Service:
     server.create("nodes", {"metadata": {"name": "n1"}})
-    made = Service(server, tmp_path)
-    made.config["ui"] = {"enabled": True}
-    return made
+    service = Service(server, tmp_path)
+    service.config["ui"] = {"enabled": True}
+    return service
 
 
 def pod() -> dict[str, Any]:

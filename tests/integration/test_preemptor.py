@@ -47,7 +47,7 @@ class Cluster:
     async def create(self, name: str, cpu: str, *, node: str = "", priority: int = 0, **fields: Any) -> Json:
         document = pod(name, cpu, node=node, priority=priority, **fields)
         del document["metadata"]["uid"]
-        made = await self.api.request("POST", PODS, body=json.dumps(document).encode())
+        body = await self.api.request("POST", PODS, body=json.dumps(document).encode())
         status = (
             {
                 "phase": "Running",
@@ -58,8 +58,8 @@ class Cluster:
             else {"phase": "Pending", "conditions": [UNSCHEDULABLE]}
         )
         path = f"{PODS}/{name}/status"
-        made = await self.api.request("PATCH", path, body=json.dumps({"status": status}).encode(), content_type=MERGE)
-        found: Json = json.loads(made)
+        body = await self.api.request("PATCH", path, body=json.dumps({"status": status}).encode(), content_type=MERGE)
+        found: Json = json.loads(body)
         return found
 
     async def fill(self, *running: tuple[str, str, int], aside: str = "0") -> None:
@@ -95,25 +95,25 @@ class Cluster:
     @property
     def names(self) -> set[str]:
         """Of the pods that nobody has asked to end."""
-        there = [one["metadata"] for one in self.server.store.objects("pods")]
-        return {one["name"] for one in there if not one.get("deletionTimestamp")}
+        metadata = [pod["metadata"] for pod in self.server.store.objects("pods")]
+        return {item["name"] for item in metadata if not item.get("deletionTimestamp")}
 
     @property
     def events(self) -> dict[str, str]:
         """Reason by the name of the pod."""
-        found = self.server.store.objects("events.events.k8s.io")
-        return {one["regarding"]["name"]: one["reason"] for one in found}
+        events = self.server.store.objects("events.events.k8s.io")
+        return {event["regarding"]["name"]: event["reason"] for event in events}
 
     @property
     def nominated(self) -> str:
-        found = {one["metadata"]["name"]: one for one in self.server.store.objects("pods")}
-        return str(found["wide"]["status"].get("nominatedNodeName") or "")
+        pods = {pod["metadata"]["name"]: pod for pod in self.server.store.objects("pods")}
+        return str(pods["wide"]["status"].get("nominatedNodeName") or "")
 
     @property
     def ahead(self) -> str:
         """The node for which the nominator says that it was itself."""
-        found = {one["metadata"]["name"]: one for one in self.server.store.objects("pods")}
-        return str((found["wide"]["metadata"].get("annotations") or {}).get(NOMINATED_ANNOTATION, ""))
+        pods = {pod["metadata"]["name"]: pod for pod in self.server.store.objects("pods")}
+        return str((pods["wide"]["metadata"].get("annotations") or {}).get(NOMINATED_ANNOTATION, ""))
 
     @contextlib.asynccontextmanager
     async def preempting(self, **settings: Any) -> AsyncIterator[None]:
@@ -151,7 +151,7 @@ async def test_the_least_important_pod_that_is_in_the_way_is_evicted(cluster: Cl
         await assert_eventually(lambda: cluster.names == {"a", "wide"})
         await assert_eventually(lambda: cluster.events == {"wide": "Preempting", "b": "Preempted"})
     assert cluster.nominated == "n1"
-    written = [(one.request.method, one.request.path) for one in cluster.server.log() if one.request.method != "GET"]
+    written = [(entry.request.method, entry.request.path) for entry in cluster.server.log() if entry.request.method != "GET"]
     evictions = [path for method, path in written if path.endswith("/eviction")]
     assert evictions == [f"{PODS}/b/eviction"] * 2, "a dry run, and the eviction"
     status = written.index(("PATCH", f"{PODS}/wide/status"), written.index(("POST", evictions[0])))
@@ -229,7 +229,7 @@ async def test_all_that_are_in_the_way_go_or_nobody(cluster: Cluster) -> None:
     assert await left_alone(cluster, per_minute=1)
     async with cluster.preempting(per_minute=2):
         await assert_eventually(lambda: cluster.names == {"wide"})
-    evicted = [one.request.path for one in cluster.server.log() if one.request.path.endswith("/eviction")]
+    evicted = [entry.request.path for entry in cluster.server.log() if entry.request.path.endswith("/eviction")]
     assert evicted == [f"{PODS}/{name}/eviction" for name in ("b", "a", "b", "a")], "the most important first"
 
 
@@ -300,8 +300,8 @@ class Steps:
 
 def reads(cluster: Cluster, name: str) -> int:
     """How often a pod was read."""
-    asked = [entry.request for entry in cluster.server.log()]
-    return sum(one.method == "GET" and one.path == f"{PODS}/{name}" for one in asked)
+    requests = [entry.request for entry in cluster.server.log()]
+    return sum(request.method == "GET" and request.path == f"{PODS}/{name}" for request in requests)
 
 
 async def hold_back_the_end_of(cluster: Cluster, name: str) -> None:
@@ -347,7 +347,7 @@ async def test_a_pod_that_does_not_take_the_room_that_was_made_has_ever_fewer_ev
     evicted = cluster.service.ledger.events
     for number in range(60):
         await steps.tick(1, 60.0)
-        victim = next(one for one in cluster.server.store.objects("pods") if one["metadata"]["name"].startswith("b"))
+        victim = next(pod for pod in cluster.server.store.objects("pods") if pod["metadata"]["name"].startswith("b"))
         if victim["metadata"].get("deletionTimestamp"):
             name, uid = victim["metadata"]["name"], victim["metadata"]["uid"]
             await cluster.api.request("DELETE", f"{PODS}/{name}", body=b'{"gracePeriodSeconds": 0}')

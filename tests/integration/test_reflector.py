@@ -207,8 +207,8 @@ async def test_an_object_that_does_not_decode_is_left_out_alone(server: ApiServe
 async def test_a_collection_whose_crd_comes_later_counts_as_empty_until_then() -> None:
     async with (
         ApiServer() as bare,
-        Api(plain(bare), "test") as other,
-        running(other, nrt.PATH, nrt.decode, missing_is_empty=True) as (reflector, copy),
+        Api(plain(bare), "test") as client,
+        running(client, nrt.PATH, nrt.decode, missing_is_empty=True) as (reflector, copy),
     ):
         await assert_eventually(lambda: reflector.synced)
         bare.install_crds(CRD)
@@ -235,8 +235,8 @@ async def test_a_version_that_is_no_number_ends_nothing(version: str) -> None:
     application = web.Application()
     application.router.add_get(PODS, answer)
     async with (
-        TestServer(application) as other,
-        Api(Credentials(str(other.make_url("")).rstrip("/"), None, _nobody), "test") as api,
+        TestServer(application) as test_server,
+        Api(Credentials(str(test_server.make_url("")).rstrip("/"), None, _nobody), "test") as api,
         running(api) as (reflector, copy),
     ):
         await assert_eventually(lambda: copy.names == {"a", "b"})

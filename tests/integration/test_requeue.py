@@ -27,9 +27,9 @@ def service() -> Service:
 @pytest.fixture
 async def requeuer(api: Api, service: Service) -> AsyncIterator[Requeuer]:
     """One that runs."""
-    made = Requeuer(api, service.ledger, service.answers.fits, interval=0.01, per_second=100.0)
-    task = asyncio.create_task(made.run())
-    yield made
+    requeuer = Requeuer(api, service.ledger, service.answers.fits, interval=0.01, per_second=100.0)
+    task = asyncio.create_task(requeuer.run())
+    yield requeuer
     assert not task.done(), task
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
@@ -40,8 +40,8 @@ def put(server: ApiServer, service: Service, name: str, cpu: str = "2") -> None:
     """A pod that waits, on the API server and in the ledger."""
     document = pod(name, cpu)
     del document["metadata"]["uid"]
-    made = server.create("pods", document)
-    service.put({**pod(name, cpu, conditions=WAITS), "metadata": made["metadata"]})
+    created = server.create("pods", document)
+    service.put({**pod(name, cpu, conditions=WAITS), "metadata": created["metadata"]})
 
 
 def free(service: Service) -> None:
@@ -51,21 +51,21 @@ def free(service: Service) -> None:
 
 
 async def requeued(api: Api, name: str) -> bool:
-    made: dict[str, Any] = json.loads(await api.request("GET", f"{PODS}/{name}"))
-    return REQUEUED_ANNOTATION in (made["metadata"].get("annotations") or {})
+    pod: dict[str, Any] = json.loads(await api.request("GET", f"{PODS}/{name}"))
+    return REQUEUED_ANNOTATION in (pod["metadata"].get("annotations") or {})
 
 
 @pytest.mark.usefixtures("requeuer")
 async def test_a_name_that_is_none_requeues_no_other_pod(server: ApiServer, api: Api, service: Service) -> None:
     document = pod("a", "2")
     del document["metadata"]["uid"]
-    made = server.create("pods", document)
-    service.put({**pod("a", "3", conditions=WAITS), "metadata": {**made["metadata"], "name": "a?dryRun=All"}})
+    created = server.create("pods", document)
+    service.put({**pod("a", "3", conditions=WAITS), "metadata": {**created["metadata"], "name": "a?dryRun=All"}})
     put(server, service, "b")
     free(service)
     await assert_eventually(lambda: requeued(api, "b"))
-    asked = {entry.request.path for entry in server.log() if entry.request.method == "PATCH"}
-    assert asked == {f"{PODS}/a?dryRun=All/status", f"{PODS}/b/status"}
+    paths = {entry.request.path for entry in server.log() if entry.request.method == "PATCH"}
+    assert paths == {f"{PODS}/a?dryRun=All/status", f"{PODS}/b/status"}
     assert not await requeued(api, "a")
 
 

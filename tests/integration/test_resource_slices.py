@@ -26,7 +26,7 @@ NODE_OF = {"numaNode": {"int": 1}}
 
 def resource_slice(name: str, *devices: str, node: str = "n1") -> dict[str, Any]:
     pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
-    listed = [{"name": one, "attributes": NODE_OF} for one in devices]
+    listed = [{"name": device, "attributes": NODE_OF} for device in devices]
     return {
         "metadata": {"name": name},
         "spec": {"driver": "d", "nodeName": node, "pool": pool, "devices": listed},
@@ -81,8 +81,8 @@ async def test_a_refusal_is_said_once_and_tried_again(
         await slices.answered(5)
         assert slices.devices == {}
         await assert_eventually(lambda: changes == [1])
-    lines = [one for one in caplog.records if one.message.startswith("ResourceSlices cannot be read")]
-    assert [one.levelname for one in lines] == ["WARNING" if status == 403 else "INFO"]
+    lines = [record for record in caplog.records if record.message.startswith("ResourceSlices cannot be read")]
+    assert [record.levelname for record in lines] == ["WARNING" if status == 403 else "INFO"]
 
 
 async def test_a_right_that_is_withdrawn_takes_the_devices_with_it(server: ApiServer, api: Api) -> None:
@@ -116,7 +116,7 @@ async def test_nobody_waits_longer_than_it_wants_for_a_server_that_says_nothing(
 
 async def test_an_older_version_is_read_where_the_newer_are_not_served() -> None:
     async def listed(request: web.Request) -> web.StreamResponse:
-        asked.append(request.path)
+        paths.append(request.path)
         if request.path != PATHS[2]:
             return web.json_response({"kind": "Status", "code": 404, "reason": "NotFound"}, status=404)
         if "watch" in request.query:
@@ -132,7 +132,7 @@ async def test_an_older_version_is_read_where_the_newer_are_not_served() -> None
     async def nobody(renew: bool) -> str:
         return ""
 
-    asked: list[str] = []
+    paths: list[str] = []
     app = web.Application()
     app.router.add_get("/{path:.*}", listed)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
@@ -147,6 +147,6 @@ async def test_an_older_version_is_read_where_the_newer_are_not_served() -> None
         ):
             await slices.answered(5)
             assert slices.devices == {Claim("d", "p", "a"): Device(1)}
-        assert tuple(asked[:3]) == PATHS
+        assert tuple(paths[:3]) == PATHS
     finally:
         await runner.cleanup()

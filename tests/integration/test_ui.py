@@ -37,12 +37,12 @@ async def started(server: ApiServer, api: Api, directory: Path, start: Start, **
     for name, free in NODES.items():
         server.create("nodes", {"metadata": {"name": name}, "status": NODE_STATUS})
         await publish(api, counts(name, free, included=()))
-    made = Service(server, directory)
+    service = Service(server, directory)
     if ui:
-        made.config["ui"] = ui
-    await start("topowise_scheduler", "serve", config=made.config)
-    await assert_eventually(made.is_ready)
-    return made
+        service.config["ui"] = ui
+    await start("topowise_scheduler", "serve", config=service.config)
+    await assert_eventually(service.is_ready)
+    return service
 
 
 @pytest.fixture
@@ -54,11 +54,11 @@ async def decide(service: Service, server: ApiServer, name: str, cpu: str) -> No
     """A pod is created, decided, and bound if it fits."""
     document = pod_of(name, cpu)
     del document["metadata"]["uid"]
-    made = server.create("pods", document)
+    created = server.create("pods", document)
     async with aiohttp.ClientSession() as session:
-        fitting = (await service.ask("filter", made, list(NODES), session))["NodeNames"]
+        fitting = (await service.ask("filter", created, list(NODES), session))["NodeNames"]
         if fitting:
-            meta = made["metadata"]
+            meta = created["metadata"]
             sent = {"PodName": name, "PodNamespace": "default", "PodUID": meta["uid"], "Node": fitting[0]}
             await service.post("bind", json.dumps(sent).encode(), session)
 
@@ -87,8 +87,8 @@ async def test_decisions_come_to_the_page(service: Service, server: ApiServer) -
 
 @pytest.fixture
 async def page(tmp_path: Path) -> AsyncIterator[Page]:
-    async with opened(tmp_path) as made:
-        yield made
+    async with opened(tmp_path) as page:
+        yield page
 
 
 async def test_a_browser_shows_it(service: Service, server: ApiServer, page: Page, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def content(document: Json) -> Json:
         for key, value in document["metadata"].items()
         if key not in ("uid", "resourceVersion", "creationTimestamp", "managedFields")
     }
-    managers = [(one["manager"], one["operation"], one["apiVersion"]) for one in document["metadata"]["managedFields"]]
+    managers = [(entry["manager"], entry["operation"], entry["apiVersion"]) for entry in document["metadata"]["managedFields"]]
     return {**document, "metadata": {**metadata, "managers": managers}}
 
 
@@ -60,8 +60,8 @@ async def served(name: str) -> Json:
         async with Api(plain(server), "test") as api:
             for request in (*file.get("before", ()), file["request"]):
                 await send(api, request)
-            found: Json = json.loads(await api.request("GET", f"{nrt.PATH}/n1"))
-            return found
+            topology: Json = json.loads(await api.request("GET", f"{nrt.PATH}/n1"))
+            return topology
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if not name.startswith("odd/")])
@@ -118,13 +118,13 @@ def test_every_file_is_read_somewhere() -> None:
 @pytest.mark.parametrize("name", EXPECTED)
 async def test_it_is_read(name: str) -> None:
     document = recorded(name).get("object") or await served(name)
-    found = report.read(nrt.decode(json.dumps(document)))
+    decoded = report.read(nrt.decode(json.dumps(document)))
     expected = EXPECTED[name]
-    assert (found.precision, len(found.problems)) == ("counts", expected.problems), found.problems
-    topology = found.empty.settings.topology
+    assert (decoded.precision, len(decoded.problems)) == ("counts", expected.problems), decoded.problems
+    topology = decoded.empty.settings.topology
     assert (topology.policy, topology.scope) == (expected.policy, expected.scope)
-    assert (found.fingerprint_method if found.fingerprint else None) == expected.method
-    kubelet = report.kubelet_of(found, lambda _name: None)
+    assert (decoded.fingerprint_method if decoded.fingerprint else None) == expected.method
+    kubelet = report.kubelet_of(decoded, lambda _name: None)
     assert free_cpus(kubelet) == expected.cpus
     assert (kubelet.memory is not None) == expected.has_memory
     assert free_devices(kubelet) == expected.gpus
@@ -148,11 +148,11 @@ def free_devices(kubelet: Kubelet) -> list[int] | None:
 def test_costs_of_rte_make_the_distances() -> None:
     document = recorded("rte-0.25.0/single-numa-node")["object"]
     assert {cost["value"] for zone in document["zones"] for cost in zone["costs"]} == {10, 21}
-    found = report.read(nrt.decode(json.dumps(document)))
-    assert found.empty.topology_manager.distances == ((10, 21), (21, 10))
+    decoded = report.read(nrt.decode(json.dumps(document)))
+    assert decoded.empty.topology_manager.distances == ((10, 21), (21, 10))
 
 
 def test_numaplacement_of_rte_is_read() -> None:
-    found = report.read(nrt.decode(json.dumps(recorded("rte-0.25.0/single-numa-node")["object"])))
-    assert found.offsets is not None
-    assert sum(map(len, found.offsets.values())) == 3
+    decoded = report.read(nrt.decode(json.dumps(recorded("rte-0.25.0/single-numa-node")["object"])))
+    assert decoded.offsets is not None
+    assert sum(map(len, decoded.offsets.values())) == 3

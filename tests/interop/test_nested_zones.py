@@ -42,8 +42,8 @@ def test_what_we_read_is_the_same(name: str) -> None:
 @pytest.mark.parametrize("name", ["every-kind-of-pod", "pod-scope", "memory-only-node"])
 def test_zones_of_type_node_differ_by_their_parent_alone(name: str) -> None:
     flat, deep = (stage.shown()["zones"] for stage in nested(name))
-    kept = [{key: text for key, text in zone.items() if key != "parent"} for zone in deep if zone["type"] == "Node"]
-    assert kept == flat
+    zones = [{key: text for key, text in zone.items() if key != "parent"} for zone in deep if zone["type"] == "Node"]
+    assert zones == flat
     assert not any("resources" in zone or "costs" in zone for zone in deep if zone["type"] != "Node")
 
 

@@ -71,7 +71,7 @@ def test_with_the_numa_reservation_the_smaller_number_counts() -> None:
     life = Life(koordlet())
     document = life.seen()
     for zone in document["zones"]:
-        cpu = next(one for one in zone["resources"] if one["name"] == "cpu")
+        cpu = next(resource for resource in zone["resources"] if resource["name"] == "cpu")
         cpu.update(allocatable="6500m", available="6500m")
     life.deliver(document)
     assert life.free == [6, 6]
@@ -116,10 +116,10 @@ def test_beside_rte_pods_count_once_whoever_wrote_last() -> None:
     for name, cpu in (("a", "4"), ("b", "6")):
         life.bind(guaranteed(name, cpu))
         life.admit(guaranteed(name, cpu))
-    theirs = life.seen()
-    life.deliver(theirs)
+    rte_report = life.seen()
+    life.deliver(rte_report)
     assert life.free == [3, 2]
-    life._write = lambda node, rng: producers.koordlet(node, theirs, cpu_manager=STATIC)
+    life._write = lambda node, rng: producers.koordlet(node, rte_report, cpu_manager=STATIC)
     life.report()
     assert life.free == [3, 2]
     life._write = rte

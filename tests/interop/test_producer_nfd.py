@@ -53,14 +53,14 @@ def test_a_pod_whose_devices_are_not_allocated_yet_stays_booked(write: object) -
     """NFD looks whenever a state file of the kubelet changes; the CPU manager's is written before devices are given."""
     life = Life(write)  # type: ignore[arg-type]
     life.report()
-    wanted = guaranteed("a", "4", "2Gi", 2)
-    life.bind(wanted)
+    pod = guaranteed("a", "4", "2Gi", 2)
+    life.bind(pod)
     free_gpus = [_gpu(zone) for zone in life.seen()["zones"]]
-    life.admit(wanted)
+    life.admit(pod)
     document = life.seen()
     for zone in document["zones"]:
-        mine = next(one for one in free_gpus if one["zone"] == zone["name"])
-        zone["resources"] = [one for one in zone["resources"] if one["name"] != "example.com/gpu"] + [mine["resource"]]
+        gpu = next(row for row in free_gpus if row["zone"] == zone["name"])
+        zone["resources"] = [resource for resource in zone["resources"] if resource["name"] != "example.com/gpu"] + [gpu["resource"]]
     life.deliver(document)
     assert not life.fits(guaranteed("x", "1", "1Gi", 2)) or life.free[1] < 8
     assert not life.fits(guaranteed("x", "1", "1Gi", 3))
@@ -72,22 +72,22 @@ def test_a_pod_whose_devices_are_not_allocated_yet_stays_booked(write: object) -
 def _gpu(zone: Json) -> Json:
     return {
         "zone": zone["name"],
-        "resource": next(one for one in zone["resources"] if one["name"] == "example.com/gpu"),
+        "resource": next(resource for resource in zone["resources"] if resource["name"] == "example.com/gpu"),
     }
 
 
 def test_negative_amounts_are_none_and_come_back() -> None:
     """An unhealthy device that is held is not allocatable any more, and still counted as used."""
     life = Life(nfd)
-    wanted = guaranteed("a", "4", "2Gi", 2)
-    life.bind({**wanted, "status": {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}})
-    life.admit(wanted)
+    pod = guaranteed("a", "4", "2Gi", 2)
+    life.bind({**pod, "status": {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}})
+    life.admit(pod)
     life.wait(3)
     document = life.seen()
     for zone in document["zones"]:
-        for one in zone["resources"]:
-            if zone["name"] == "node-0" and one["name"] == "example.com/gpu":
-                one.update(capacity="1", allocatable="1", available="-1")
+        for resource in zone["resources"]:
+            if zone["name"] == "node-0" and resource["name"] == "example.com/gpu":
+                resource.update(capacity="1", allocatable="1", available="-1")
     life.deliver(document)
     assert life.free == [3, 8]
     assert life.fits(guaranteed("x", "1", "1Gi", 2))

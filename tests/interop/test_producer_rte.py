@@ -96,13 +96,13 @@ def test_a_pod_that_its_kubelet_lists_before_its_devices_are_allocated_stays_boo
     """Its CPUs make it count for the fingerprint; CPUs and devices are allocated one after the other."""
     life = Life(rte_of_all)
     life.report()
-    wanted = guaranteed("a", "4", "2Gi", 2)
-    life.bind(wanted)
+    pod = guaranteed("a", "4", "2Gi", 2)
+    life.bind(pod)
     early = life.seen()
-    life.admit(wanted)
+    life.admit(pod)
     late = life.seen()
-    for attribute, other in zip(early["attributes"], late["attributes"], strict=True):
-        attribute["value"] = other["value"]
+    for attribute, newer in zip(early["attributes"], late["attributes"], strict=True):
+        attribute["value"] = newer["value"]
     life.deliver(early)
     assert life.free == [3, 8]
     assert life.fits(guaranteed("x", "1", "1Gi", 2))
@@ -117,7 +117,7 @@ def test_a_kubelet_without_memory_manager_counts_no_memory_and_the_fingerprint_a
     """A Guaranteed pod of half a CPU holds nothing there. scheduler-plugins count it, and never trust the object."""
     life = Life(rte, memoryManagerPolicy="None", reservedMemory=())
     document = life.seen()
-    assert {one["name"] for zone in document["zones"] for one in zone["resources"]} == {"cpu", "example.com/gpu"}
+    assert {resource["name"] for zone in document["zones"] for resource in zone["resources"]} == {"cpu", "example.com/gpu"}
     for name, cpu in (("half", "500m"), ("a", "4")):
         life.bind(guaranteed(name, cpu))
         life.admit(guaranteed(name, cpu))
@@ -133,9 +133,9 @@ def test_a_kubelet_without_managers_is_told_of_by_zones_without_allocatable_cpus
     assert node_state is not None
     assert node_state.kubelet is not None
     assert (node_state.kubelet.cpu, node_state.kubelet.memory) == (None, None)
-    wanted = guaranteed("a", "4", "1Gi", 2)
-    life.bind(wanted)
-    life.admit(wanted)
+    pod = guaranteed("a", "4", "1Gi", 2)
+    life.bind(pod)
+    life.admit(pod)
     life.report()
     assert life.fits(guaranteed("x", "8", "12Gi", 2))
     assert not life.fits(guaranteed("x", "1", "1Gi", 3))

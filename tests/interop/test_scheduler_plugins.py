@@ -73,7 +73,7 @@ def topology_of(scene: str) -> nrt.NodeResourceTopology:
 
 
 def running(scene: str) -> list[Any]:
-    return [one for one in recorded(scene)["pods"] if one["status"]["phase"] == "Running"]
+    return [pod for pod in recorded(scene)["pods"] if pod["status"]["phase"] == "Running"]
 
 
 def test_every_conversation_is_about_a_scene_and_every_scene_was_shown() -> None:
@@ -95,17 +95,17 @@ def test_nothing_we_write_ends_the_scheduler(scene: str) -> None:
 
 @every_scene
 def test_it_finds_every_zone_with_its_amounts_and_distances(scene: str) -> None:
-    found = {zone["id"]: zone for zone in recorded(scene)["answers"]["zones"]}
+    zones = {zone["id"]: zone for zone in recorded(scene)["answers"]["zones"]}
     topology = topology_of(scene)
     machine = stage(scene).seen.machine
     # All nodes but those with ids beyond a kubelet's masks, and nothing in place of the missing ones.
-    assert {numa_id for numa_id, zone in found.items() if zone["available"]} == {
+    assert {numa_id for numa_id, zone in zones.items() if zone["available"]} == {
         node.id for node in machine.nodes if node.id < 64
     }
     for zone in topology.zones or ():
-        read = found[nrt.zone_id(zone.name)]
+        read = zones[nrt.zone_id(zone.name)]
         assert {name: quantity.milli_value(text) for name, text in read["available"].items()} == {
-            one.name: quantity.milli_value(one.available) for one in zone.resources or ()
+            resource.name: quantity.milli_value(resource.available) for resource in zone.resources or ()
         }
         assert read["costs"] == {str(nrt.zone_id(cost.name)): cost.value for cost in zone.costs or ()}
 
@@ -120,7 +120,7 @@ def test_it_reads_policy_scope_and_the_limit_of_nodes(scene: str) -> None:
 @every_scene
 def test_every_native_resource_of_the_node_is_in_a_zone(scene: str) -> None:
     """A pod that asks for one that is in none is refused (filter.go, resourcesAvailableInAnyNUMANodes)."""
-    zoned = {one.name for zone in topology_of(scene).zones or () for one in zone.resources or ()}
+    zoned = {resource.name for zone in topology_of(scene).zones or () for resource in zone.resources or ()}
     native = {
         name
         for name in recorded(scene)["node"]["status"]["allocatable"]
@@ -186,12 +186,12 @@ def placed(scene: str) -> dict[str, int]:
     """Namespace/pod/container -> the NUMA node of what it holds, by the kubelet."""
     nodes: dict[str, int] = {}
     owners = {cpu: node.id for node in stage(scene).seen.machine.nodes for cpu in node.cpus}
-    for one in stage(scene).seen.allocations.pods:
-        for container in one.containers:
-            held = {owners[cpu] for cpu in container.cpus}
-            held |= {numa_id for block in container.memory for numa_id in block.nodes}
-            held |= {numa_id for device in container.devices for numa_id in device.nodes}
-            (nodes[f"{one.namespace}/{one.name}/{container.name}"],) = held
+    for allocation in stage(scene).seen.allocations.pods:
+        for container in allocation.containers:
+            owning = {owners[cpu] for cpu in container.cpus}
+            owning |= {numa_id for block in container.memory for numa_id in block.nodes}
+            owning |= {numa_id for device in container.devices for numa_id in device.nodes}
+            (nodes[f"{allocation.namespace}/{allocation.name}/{container.name}"],) = owning
     return nodes
 
 
@@ -215,15 +215,15 @@ def test_its_preemption_knows_the_node_of_every_container_it_counts(scene: str) 
 def test_its_preemption_gives_back_what_a_victim_holds(scene: str) -> None:
     """To the zone where it lies; a Guaranteed pod's fractions of CPUs are in no zone's numbers, so none come back."""
     evictions = recorded(scene)["answers"]["evictions"]
-    for one in running(scene):
-        needs = pods.needs(decoded(one))
-        key = f"{one['metadata']['namespace']}/{one['metadata']['name']}"
+    for pod in running(scene):
+        needs = pods.needs(decoded(pod))
+        key = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
         freed = evictions[key]
         if isinstance(freed, str):
             assert needs.qos != "Guaranteed", freed
             continue
         expected: dict[str, int] = {}
-        for container in one["spec"]["containers"]:
+        for container in pod["spec"]["containers"]:
             node = placed(scene).get(f"{key}/{container['name']}")
             for name, text in container["resources"].get("requests", {}).items():
                 amount = quantity.milli_value(text)
@@ -243,12 +243,12 @@ def test_with_the_memory_manager_off_its_preemption_goes_on_without_placement(sc
 
 @every_scene
 def test_its_verdict_is_the_kubelet_s_or_differs_for_a_known_reason(scene: str) -> None:
-    for asked in recorded(scene)["questions"]:
-        name = asked["metadata"]["name"]
-        theirs = recorded(scene)["answers"]["questions"][name]["filter"]
-        kubelet = stage(scene).would_admit(asked)
-        is_same = (theirs == "") is (kubelet == "")
-        assert is_same is ((scene, name) not in DIFFERENCES), (name, theirs, kubelet)
+    for question in recorded(scene)["questions"]:
+        name = question["metadata"]["name"]
+        status = recorded(scene)["answers"]["questions"][name]["filter"]
+        kubelet = stage(scene).would_admit(question)
+        is_same = (status == "") is (kubelet == "")
+        assert is_same is ((scene, name) not in DIFFERENCES), (name, status, kubelet)
 
 
 @every_scene
@@ -269,11 +269,11 @@ def test_our_own_service_reads_them_exactly_and_counts_the_same_pods(scene: str)
     machine = stage(scene).seen.machine
     assert list(read.empty.node_ids) == [node.id for node in machine.nodes if node.id < 64]
     needs = {
-        f"{one['metadata']['namespace']}/{one['metadata']['name']}": pods.needs(decoded(one)) for one in running(scene)
+        f"{pod['metadata']['namespace']}/{pod['metadata']['name']}": pods.needs(decoded(pod)) for pod in running(scene)
     }
     counted = recorded(scene)["answers"]["fingerprint"]["shared"]["counted"]
     if read.fingerprint_method == "with-exclusive-resources":
-        assert sorted(name for name, one in needs.items() if is_exclusive(read.empty, one)) == counted
+        assert sorted(name for name, need in needs.items() if is_exclusive(read.empty, need)) == counted
 
 
 # What we keep it from
