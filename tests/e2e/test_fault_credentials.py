@@ -128,11 +128,11 @@ async def test_certificates_and_their_ca_are_replaced_on_both_sides(
     async with AsyncExitStack() as stack:
 
         async def access(cluster: dict[str, Any], user: dict[str, Any], proxy: FaultProxy) -> None:
-            made = await stack.enter_async_context(TlsFront(("127.0.0.1", URL(proxy.url).port or 0)))
-            await made.serve(*first.issue("server"), first.certificate)
-            fronts.append(made)
+            front = await stack.enter_async_context(TlsFront(("127.0.0.1", URL(proxy.url).port or 0)))
+            await front.serve(*first.issue("server"), first.certificate)
+            fronts.append(front)
             issue(first)
-            cluster["server"] = made.url
+            cluster["server"] = front.url
             for name in names:
                 (cluster if name == "certificate-authority" else user)[name] = str(files[name])
 

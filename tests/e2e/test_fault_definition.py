@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
-import pytest
 
 from daemons import CRD, Start, assert_eventually
-from exporter_setup import FakeKubelet
 from faults import assert_said_once
-from faults.site import LONG_S, Site, pod, site
+from faults.site import LONG_S, Site, pod
 from sandbox.apiserver import ApiServer, documents
 from scheduler_process import Service
 from scheduling import NODE_STATUS
@@ -48,14 +45,6 @@ async def is_served(place: Site, version: str, status: int = 200) -> bool:
     url = f"{place.server.url}/apis/topology.node.k8s.io/{version}/noderesourcetopologies"
     async with place.session.get(url) as response:
         return response.status == status
-
-
-@pytest.fixture
-async def place(
-    server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet, tmp_path: Path
-) -> AsyncIterator[Site]:
-    async with site(server, start, config, kubelet, tmp_path) as place:
-        yield place
 
 
 async def assert_still_refuses(place: Site) -> None:

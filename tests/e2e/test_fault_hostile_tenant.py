@@ -174,7 +174,7 @@ async def test_a_tenant_that_changes_its_pods_in_a_loop_costs_others_little(
     seconds = time.monotonic() - began
     writes = [request for request in place.proxy.asked[before:] if request.method != "GET"]
     assert 1 <= evictions(server) <= EVICTIONS_PER_MINUTE * (1 + seconds / 60)
-    requeued = [one for one in writes if one.method == "PATCH" and not one.path.endswith("/status")]
+    requeued = [request for request in writes if request.method == "PATCH" and not request.path.endswith("/status")]
     assert len(requeued) <= REQUEUES_PER_SECOND * (seconds + 2)
     place.assert_alive()
     # Nothing is left of it.

@@ -22,6 +22,7 @@ from sandbox.apiserver import ApiServer
 from sandbox.kubelet.holdings import ContainerHoldings, PodHoldings
 from sandbox.kubelet.state_files import StateFiles
 from sandbox.processes import free_ports
+from whole_node import attributes
 
 LONG_S = 60.0
 Exporting = Callable[..., Any]
@@ -224,11 +225,11 @@ async def test_a_configuration_file_that_is_gone_or_damaged_for_a_while(
 
     def policy() -> str:
         topology = published(server) or {}
-        named = {attribute["name"]: attribute["value"] for attribute in topology.get("attributes", [])}
+        named = attributes(topology)
         return str(named.get("topologyManagerPolicy"))
 
     file = Path(config["kubelet"]["configFile"])
-    held = file.read_text()
+    original = file.read_text()
     if text is None:
         file.unlink()
     else:
@@ -238,7 +239,7 @@ async def test_a_configuration_file_that_is_gone_or_damaged_for_a_while(
     await assert_eventually(lambda: available(server) == "2", within=LONG_S)
     # The kubelet goes on with what it has read, and so does the exporter.
     assert policy() == "single-numa-node"
-    file.write_text(held)
+    file.write_text(original)
     await assert_eventually(lambda: policy() == "single-numa-node", within=LONG_S)
     # When it begins and when it is over.
     await assert_eventually(lambda: len(exporter.lines("cannot be read, using file")) == 2, within=LONG_S)

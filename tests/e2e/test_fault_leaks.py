@@ -61,7 +61,7 @@ class Lives:
         self.failed = 0
         self.names = names
 
-    async def score(self) -> None:
+    async def run_pod(self) -> None:
         """filter, prioritize, bind, delete; every fourth is given up before its bind."""
         self._number += 1
         number = self._number
@@ -89,7 +89,7 @@ class Lives:
             nonlocal left
             while left > 0:
                 left -= 1
-                await self.one()
+                await self.run_pod()
 
         await asyncio.gather(*(work() for _ in range(_AT_ONCE)))
 

@@ -17,6 +17,7 @@ from sandbox import machines
 from sandbox.apiserver import ApiServer
 from sandbox.kubelet.holdings import Block, NodeHoldings
 from scheduling import NODE_STATUS
+from whole_node import attributes
 
 # Three zones of one core each, with other ids.
 OTHER = machines.Machine(
@@ -56,8 +57,13 @@ def zones(server: ApiServer) -> dict[str, int]:
     return cpus
 
 
+def node_uid(server: ApiServer) -> str:
+    nodes = {node["metadata"]["name"]: node for node in server.store.objects("nodes")}
+    return str(nodes["n1"]["metadata"]["uid"])
+
+
 def policy(server: ApiServer) -> str:
-    named = {attribute["name"]: attribute["value"] for attribute in (published(server) or {}).get("attributes", [])}
+    named = attributes(published(server) or {})
     return f"{named.get('topologyManagerPolicy')}/{named.get('topologyManagerScope')}"
 
 
@@ -121,9 +127,7 @@ async def test_another_machine_under_the_same_name(
         assert topology is not None
         assert topology["metadata"]["uid"] != before
         (owner,) = topology["metadata"]["ownerReferences"]
-        assert owner["uid"] == next(
-            node["metadata"]["uid"] for node in server.store.objects("nodes") if node["metadata"]["name"] == "n1"
-        )
+        assert owner["uid"] == node_uid(server)
         # Expected pods are expected for their time at most, on whatever machine.
         await place.has({"n1": room})
         await assert_eventually(lambda: nothing_is_left(place), within=LONG_S)
@@ -148,7 +152,7 @@ async def test_a_node_that_is_deleted_by_mistake_gets_its_object_back(
         await place.delete(NODE)
         await asyncio.sleep(0.5)
         server.create("nodes", {"metadata": {"name": "n1"}, "status": NODE_STATUS})
-        uid = next(node["metadata"]["uid"] for node in server.store.objects("nodes") if node["metadata"]["name"] == "n1")
+        uid = node_uid(server)
 
         def owned() -> bool:
             owners = (published(server) or {"metadata": {}})["metadata"].get("ownerReferences", [])

@@ -16,6 +16,7 @@ from sandbox.apiserver import ApiServer
 from sandbox.kubelet.holdings import ContainerHoldings, PodHoldings
 from sandbox.kubelet.state_files import StateFiles
 from topowise import nrt
+from whole_node import attributes
 
 
 async def test_a_starting_kubelet_is_not_published_as_an_empty_node(
@@ -43,7 +44,7 @@ async def test_a_starting_kubelet_is_not_published_as_an_empty_node(
 
 def marked(server: ApiServer) -> str | None:
     topology = published(server) or {}
-    named = {attribute["name"]: attribute["value"] for attribute in topology.get("attributes", [])}
+    named = attributes(topology)
     return named.get("topowise.io/unconfirmed")
 
 

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import pytest
-
-from daemons import Start, assert_eventually
-from exporter_setup import FakeKubelet
+from daemons import assert_eventually
 from faults import assert_said_once
-from faults.site import LONG_S, Site, site
-from sandbox.apiserver import ApiServer
+from faults.site import LONG_S, Site
 
 # Of both daemons: the last part of the path.
 COLLECTIONS: Final = {"pods", "nodes", "noderesourcetopologies", "poddisruptionbudgets"}
@@ -21,18 +15,10 @@ SILENCE_S: Final = 150.0
 KEEP_ALIVE_S: Final = 60.0
 
 
-@pytest.fixture
-async def place(
-    server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet, tmp_path: Path
-) -> AsyncIterator[Site]:
-    async with site(server, start, config, kubelet, tmp_path) as place:
-        yield place
-
-
 def watched(place: Site, since: float, agent: str) -> set[str]:
     """Collections that a daemon has begun to watch since a monotonic time."""
-    requests = [request for request in place.proxy.asked if request.is_watch and request.at >= since and request.agent.startswith(agent)]
-    return {request.path.rpartition("/")[2] for request in requests}
+    watches = [request for request in place.proxy.asked if request.is_watch and request.at >= since]
+    return {request.path.rpartition("/")[2] for request in watches if request.agent.startswith(agent)}
 
 
 async def assert_resumed(place: Site, since: float, *, within: float) -> None:

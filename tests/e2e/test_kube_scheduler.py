@@ -67,7 +67,7 @@ class Extender:
     """Keeps every request, finds all nodes good and the `favourite` better, lets all victims be, and binds."""
 
     def __init__(self, api: Client, favourite: str) -> None:
-        self.asked: list[Request] = []
+        self.requests: list[Request] = []
         self._api = api
         self._favourite = favourite
         self._come = asyncio.Event()
@@ -89,7 +89,7 @@ class Extender:
         """The first request of a verb among those from number `after` on, awaited if need be."""
         async with asyncio.timeout(20):
             while True:
-                first = next((request for request in self.asked[after:] if request.verb == verb), None)
+                first = next((request for request in self.requests[after:] if request.verb == verb), None)
                 if first is not None:
                     return first
                 self._come.clear()
@@ -105,7 +105,7 @@ class Extender:
             request.transport.get_extra_info("peername"),
             await request.read(),
         )
-        self.asked.append(request)
+        self.requests.append(request)
         self._come.set()
         log.info("%s %s %s\n%s", request.method, request.path, request.headers, request.raw.decode())
         return web.json_response(await self._answer(request))
@@ -139,8 +139,8 @@ def proposed(body: Json) -> dict[str, Json]:
         victims: dict[str, Json] = body["NodeNameToMetaVictims"]
         return victims
     return {
-        name: {**found, "Pods": [{"UID": pod["metadata"]["uid"]} for pod in found["Pods"]]}
-        for name, found in body["NodeNameToVictims"].items()
+        name: {**entry, "Pods": [{"UID": pod["metadata"]["uid"]} for pod in entry["Pods"]]}
+        for name, entry in body["NodeNameToVictims"].items()
     }
 
 
@@ -250,8 +250,8 @@ async def test_a_pod_is_filtered_prioritized_and_bound(setting: Setting) -> None
     created = await api.ok("POST", PODS, pod_of("trainer", "1"))
     bound = await scheduled(api, "trainer")
     assert bound["spec"]["nodeName"] == NAMES[1]
-    first, second, third = extender.asked
-    assert [request.verb for request in extender.asked] == ["filter", "prioritize", "bind"]
+    first, second, third = extender.requests
+    assert [request.verb for request in extender.requests] == ["filter", "prioritize", "bind"]
 
     arguments = first.body
     assert list(arguments) == ["Pod", "Nodes", "NodeNames"]
@@ -282,8 +282,8 @@ async def test_a_pod_is_filtered_prioritized_and_bound(setting: Setting) -> None
     # The next one comes over the same connection.
     await api.ok("POST", PODS, pod_of("second", "1"))
     await scheduled(api, "second")
-    assert [request.verb for request in extender.asked[3:]] == ["filter", "prioritize", "bind"]
-    assert_on_the_wire(extender.asked)
+    assert [request.verb for request in extender.requests[3:]] == ["filter", "prioritize", "bind"]
+    assert_on_the_wire(extender.requests)
 
 
 async def test_a_pod_with_a_higher_priority_takes_the_place_of_a_victim(setting: Setting) -> None:
@@ -295,12 +295,12 @@ async def test_a_pod_with_a_higher_priority_takes_the_place_of_a_victim(setting:
         bound = await scheduled(api, name)
         victims[bound["spec"]["nodeName"]] = created["metadata"]["uid"]
     assert set(victims) == set(NAMES)
-    before = len(extender.asked)
+    before = len(extender.requests)
     high = await api.ok("POST", PODS, pod_of("high", "3", priorityClassName="high"))
 
     preempt = await extender.next("preempt", before)
     # Nothing was left to filter: the nodes were refused before.
-    assert extender.asked[before:] == [preempt]
+    assert extender.requests[before:] == [preempt]
     arguments = preempt.body
     assert list(arguments) == ["Pod", "NodeNameToVictims", "NodeNameToMetaVictims"]
     assert_is_the_pod(arguments["Pod"], high)
@@ -312,22 +312,22 @@ async def test_a_pod_with_a_higher_priority_takes_the_place_of_a_victim(setting:
         record(preempt, "preempt")
     else:
         assert arguments["NodeNameToMetaVictims"] is None
-        for node, found in arguments["NodeNameToVictims"].items():
-            (victim,) = found["Pods"]
+        for node, entry in arguments["NodeNameToVictims"].items():
+            (victim,) = entry["Pods"]
             assert victim["spec"]["nodeName"] == node
             assert set(victim) == {"metadata", "spec", "status"}
         record(preempt, "preempt-whole-pods")
 
     # The victim goes when its kubelet, which is us, has ended it; the pod is then asked about with its node alone.
-    node = await one_is_ended(api)
+    node = await end_deleted_pod(api)
     bound = await scheduled(api, "high")
     assert bound["spec"]["nodeName"] == node
     # The binding takes the nomination back.
     assert "nominatedNodeName" not in bound["status"]
-    again = [request for request in extender.asked[before + 1 :] if request.verb in ("filter", "prioritize")]
-    assert [(one.verb, offered(one.body)) for one in again] == [("filter", [node])]
+    again = [request for request in extender.requests[before + 1 :] if request.verb in ("filter", "prioritize")]
+    assert [(request.verb, offered(request.body)) for request in again] == [("filter", [node])]
     assert again[0].body["Pod"]["status"]["nominatedNodeName"] == node
-    assert_on_the_wire(extender.asked)
+    assert_on_the_wire(extender.requests)
 
 
 async def until_admitted(api: Client) -> None:
@@ -340,7 +340,7 @@ async def until_admitted(api: Client) -> None:
             await asyncio.sleep(0.05)
 
 
-async def one_is_ended(api: Client) -> str:
+async def end_deleted_pod(api: Client) -> str:
     """Ends the pod that is being deleted, and says on which node it was."""
     async with asyncio.timeout(20):
         while True:

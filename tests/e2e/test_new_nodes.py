@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
 import pytest
 
 from burst.nodes import nodes
-from real_cluster import ASSETS, MISSING, Cluster, control_plane
+from real_cluster import ASSETS, MISSING, Cluster
 from sandbox.controlplane import ControlPlane
 from sandbox.hollow import Reporting
 from topowise_scheduler.cluster.nodes import STARTUP_TAINT
@@ -24,12 +23,6 @@ TAINT = {"key": STARTUP_TAINT, "effect": "NoSchedule"}
 # An exporter whose image has to be pulled first.
 LATE = Reporting(wait=(2.0, 3.0), lag=(0.0, 0.05))
 _AT_FIRST, _LATER = 4, 8
-
-
-@pytest.fixture(scope="module")
-def plane() -> Iterator[ControlPlane]:
-    with control_plane() as running:
-        yield running
 
 
 async def test_nodes_join_during_a_burst(

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 from burst.nodes import Kind
-from real_cluster import ASSETS, MISSING, SCHEDULER, Cluster, control_plane
+from real_cluster import ASSETS, MISSING, SCHEDULER, Cluster
 from sandbox.controlplane import ControlPlane
 from sandbox.hollow import Reporting
 from sandbox.kubelet.devices import GPU, VIRTUAL_FUNCTION
@@ -34,12 +33,6 @@ _PER_ZONE = 4
 _GPUS = (1, 1, 1, 1, 2, 2, 4, 8)
 # Of all GPUs: so many are to be in use or waited for while jobs come.
 _LOAD = 1.2
-
-
-@pytest.fixture(scope="module")
-def plane() -> Iterator[ControlPlane]:
-    with control_plane() as running:
-        yield running
 
 
 def kind() -> Kind:
@@ -77,7 +70,7 @@ class Owner:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._random = Random(5)
-        self._made: dict[str, tuple[int, float]] = {}
+        self._jobs: dict[str, tuple[int, float]] = {}
         self.again: dict[str, int] = {}
 
     async def make(self, number: int) -> None:
@@ -94,20 +87,20 @@ class Owner:
                 seen += 1
                 job = refusal.pod.metadata.name.partition(".")[0]
                 self.again[job] = self.again.get(job, 0) + 1
-                await self._create(f"{job}.{self.again[job]}", *self._made[job])
+                await self._create(f"{job}.{self.again[job]}", *self._jobs[job])
             await asyncio.sleep(0.1)
 
     async def wait_for_room(self, machines: int) -> None:
         """Jobs come as fast as they end."""
         while True:
             alive = [pod for pod in await self._cluster.pods() if pod["status"].get("phase") in ("Pending", "Running")]
-            gpus = sum(self._made[one["metadata"]["name"].partition(".")[0]][0] for one in alive)
+            gpus = sum(self._jobs[pod["metadata"]["name"].partition(".")[0]][0] for pod in alive)
             if gpus < _LOAD * machines * 2 * _PER_ZONE:
                 return
             await asyncio.sleep(0.1)
 
     async def _create(self, name: str, gpus: int, lifetime: float) -> None:
-        self._made[name.partition(".")[0]] = gpus, lifetime
+        self._jobs[name.partition(".")[0]] = gpus, lifetime
         await self._cluster.create(pod(name, gpus, lifetime))
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from burst.nodes import KINDS
-from real_cluster import ASSETS, MISSING, Cluster, control_plane, pod
+from real_cluster import ASSETS, MISSING, Cluster, pod
 from sandbox.controlplane import ControlPlane
 
 if ASSETS is None:
@@ -25,12 +25,6 @@ class WithPreemptor(Cluster):
 
     def _settings(self, number: int) -> dict[str, Any]:
         return {**super()._settings(number), "preemptor": {"enabled": True, "patience": "1s"}}
-
-
-@pytest.fixture(scope="module")
-def plane() -> Iterator[ControlPlane]:
-    with control_plane() as running:
-        yield running
 
 
 @pytest.fixture

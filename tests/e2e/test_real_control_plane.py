@@ -7,7 +7,7 @@ asynchronous binds and their time limits, its preemption. It is configured as th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import pytest
 
 from burst.nodes import nodes
 from burst.workload import Workload
-from real_cluster import ASSETS, MISSING, PODS, SCHEDULER, Cluster, control_plane
+from real_cluster import ASSETS, MISSING, PODS, SCHEDULER, Cluster
 from sandbox.controlplane import ControlPlane
 
 if ASSETS is None:
@@ -24,12 +24,6 @@ pytestmark = pytest.mark.apiserver
 
 # The lease of a dead kube-scheduler runs out after four seconds, that of the service that requeues pods after fifteen.
 _TAKE_OVER = 20.0
-
-
-@pytest.fixture(scope="module")
-def plane() -> Iterator[ControlPlane]:
-    with control_plane() as running:
-        yield running
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 from burst.nodes import KINDS, Kind
-from real_cluster import ASSETS, MISSING, SCHEDULER, Cluster, control_plane
+from real_cluster import ASSETS, MISSING, SCHEDULER, Cluster
 from sandbox.controlplane import ControlPlane
 from sandbox.hollow.reporter import Reporting
 from sandbox.processes import Process, free_ports
@@ -41,12 +41,6 @@ _PODS = 1000
 _AT_ONCE = 50
 # The hollow kubelets share the cores with what is measured: one on which nothing happens does nothing.
 _REPORTING = Reporting(wait=(0.2, 0.5), lag=(0.0, 0.05), interval=3600.0)
-
-
-@pytest.fixture(scope="module")
-def plane() -> Iterator[ControlPlane]:
-    with control_plane() as running:
-        yield running
 
 
 def strict_nodes(count: int) -> Iterator[tuple[str, Kind]]:

@@ -28,6 +28,7 @@ from scheduler_process import Listener
 from topowise.runtime import config as configuration
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_scheduler.configuration import SchedulerConfiguration
+from whole_node import attributes
 
 Document = dict[str, Any]
 
@@ -84,15 +85,14 @@ def node(server: ApiServer, kubelet: FakeKubelet) -> None:
     kubelet.give("a", 2, 3)
 
 
-def told(server: ApiServer) -> Document:
+def published_content(server: ApiServer) -> Document:
     """What an exporter says in its object, without when it said so."""
     topology = published(server)
     if topology is None:
         return {}
     meta = topology["metadata"]
-    attributes = {attribute["name"]: attribute["value"] for attribute in topology.get("attributes", ())}
     return {
-        "attributes": attributes,
+        "attributes": attributes(topology),
         "zones": topology["zones"],
         "labels": meta.get("labels"),
         "owners": meta.get("ownerReferences"),
@@ -105,7 +105,7 @@ async def export(server: ApiServer, start: Start, config: Document, tree: Path |
     async with aiohttp.ClientSession() as session:
         await session.delete(f"{server.url}/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies/n1")
     await stopped(await exporting(start, config, tree))
-    return told(server)
+    return published_content(server)
 
 
 async def exporting(start: Start, config: Document, tree: Path | None) -> Daemon:
@@ -138,7 +138,7 @@ async def test_exporters_take_over_an_object_from_each_other(
     for tree, expected in ((None, now), (earlier, before), (None, now)):
         exporter = await exporting(start, config, tree)
         # Nothing of the other one is left over, and nobody is taken for a stranger.
-        await assert_eventually(lambda expected=expected: told(server) == expected)
+        await assert_eventually(lambda expected=expected: published_content(server) == expected)
         assert not exporter.lines("Another")
         await stopped(exporter)
     topology = published(server)

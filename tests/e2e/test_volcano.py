@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,7 +17,7 @@ import pytest
 
 from burst.nodes import KINDS, Kind, nodes
 from burst.workload import Workload
-from real_cluster import PODS, control_plane
+from real_cluster import PODS
 from sandbox.controlplane import ControlPlane
 from sandbox.hollow import LIFETIME, Reporting
 from volcano_cluster import MISSING, POLICY, QUEUE, VolcanoCluster
@@ -31,12 +30,6 @@ Json = dict[str, Any]
 
 _PREEMPTING = "enqueue, allocate, preempt, backfill"
 _REPORTING = Reporting(wait=(0.2, 0.5), lag=(0.0, 0.05), numatopology=True)
-
-
-@pytest.fixture(scope="module")
-def plane() -> Iterator[ControlPlane]:
-    with control_plane() as running:
-        yield running
 
 
 async def asked_of(cluster: VolcanoCluster) -> dict[str, int]:

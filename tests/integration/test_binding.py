@@ -37,8 +37,8 @@ def binder(api: Api, service: Service) -> Binder:
 def create(server: ApiServer, name: str, cpu: str = "8", memory: str = "1Gi") -> dict[str, Any]:
     document = pod(name, cpu, memory)
     del document["metadata"]["uid"]
-    made: dict[str, Any] = server.create("pods", document)
-    return made
+    created: dict[str, Any] = server.create("pods", document)
+    return created
 
 
 async def bind(binder: Binder, pod: dict[str, Any], node: str = "n1") -> str:

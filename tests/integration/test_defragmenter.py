@@ -94,8 +94,9 @@ class Cluster:
         return {item["name"] for item in metadata if not item.get("deletionTimestamp")}
 
     @property
-    def told(self) -> list[tuple[str, str]]:
-        return [(event["regarding"]["name"], event["reason"]) for event in self.server.store.objects("events.events.k8s.io")]
+    def moves(self) -> list[tuple[str, str]]:
+        events = self.server.store.objects("events.events.k8s.io")
+        return [(event["regarding"]["name"], event["reason"]) for event in events]
 
 
 @pytest.fixture
@@ -119,7 +120,7 @@ async def test_the_pod_in_the_way_is_evicted_and_told_why(cluster: Cluster) -> N
     task = asyncio.create_task(cluster.defragmenter().run())
     try:
         await assert_eventually(lambda: cluster.there == {"other"})
-        await assert_eventually(lambda: cluster.told == [("small", "Moved")])
+        await assert_eventually(lambda: cluster.moves == [("small", "Moved")])
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -140,7 +141,7 @@ async def test_dry_run_writes_an_event_once(cluster: Cluster) -> None:
         await looked(defragmenter)
         cluster.service.clock.now += 60
     assert cluster.there == {"small", "other"}
-    assert cluster.told == [("small", "WouldMove")]
+    assert cluster.moves == [("small", "WouldMove")]
 
 
 async def test_outside_of_quiet_hours_nobody_is_moved(cluster: Cluster) -> None:
@@ -168,7 +169,7 @@ async def test_a_budget_is_respected(cluster: Cluster) -> None:
     cluster.service.clock.now += 60
     await looked(defragmenter)
     assert cluster.there == {"small", "other"}
-    assert cluster.told == []
+    assert cluster.moves == []
 
 
 async def test_who_would_not_come_again_is_not_moved(server: ApiServer, api: Api) -> None:

@@ -18,6 +18,7 @@ from sandbox.kubelet.holdings import Block, ContainerHoldings, PodHoldings
 from sandbox.kubelet.pods_api import PodsApi
 from sandbox.kubelet.state_files import StateFiles
 from topowise import fingerprint
+from whole_node import attributes
 
 
 async def test_it_publishes_at_once_and_says_everything(
@@ -30,7 +31,7 @@ async def test_it_publishes_at_once_and_says_everything(
     assert topology is not None
     assert topology["apiVersion"] == "topology.node.k8s.io/v1alpha2"
     assert [zone["name"] for zone in topology["zones"] if "resources" in zone] == ["node-0", "node-4"]
-    assert {attribute["name"]: attribute["value"] for attribute in topology["attributes"]}["topologyManagerPolicy"] == "single-numa-node"
+    assert attributes(topology)["topologyManagerPolicy"] == "single-numa-node"
     assert topology["metadata"]["ownerReferences"][0]["kind"] == "Node"
     managers = {entry["manager"] for entry in topology["metadata"]["managedFields"]}
     assert managers == {"topowise-exporter"}
@@ -178,7 +179,7 @@ async def test_a_pod_resized_in_place_keeps_its_name_and_changes_its_numbers(
 
     def shown() -> tuple[str | None, str | None, str, list[Any]]:
         topology = published(server) or {}
-        named = {attribute["name"]: attribute["value"] for attribute in topology.get("attributes", [])}
+        named = attributes(topology)
         holdings = json.loads(named.get("topowise.io/holdings", "[]"))
         containers = [container[:3] for container in holdings[0][2]] if holdings else []
         memory = available(server, resource="memory") if topology else None
@@ -253,8 +254,8 @@ async def test_sighup_reads_the_machine_anew(server: ApiServer, start: Start, co
     exporter.process.send_signal(signal.SIGHUP)
 
     def has_pages() -> bool:
-        zone = (published(server) or {"zones": [{"resources": []}]})["zones"][0]
-        return {"hugepages-2Mi", str(8 * 2 << 20)} <= {text for resource in zone["resources"] for text in resource.values()}
+        resources = (published(server) or {"zones": [{"resources": []}]})["zones"][0]["resources"]
+        return {"hugepages-2Mi", str(8 * 2 << 20)} <= {text for resource in resources for text in resource.values()}
 
     await assert_eventually(has_pages)
 
@@ -315,7 +316,7 @@ async def test_exclusions_hold_for_zones_and_fingerprint_alike(
     await start("topowise_exporter", "run", config={**config, "exclude": exclude})
     await assert_eventually(lambda: available(server) == "2")
     topology = published(server) or {}
-    named = {attribute["name"]: attribute["value"] for attribute in topology["attributes"]}
+    named = attributes(topology)
     assert named["nodeTopologyPodsFingerprint"] == fingerprint.of([("default", "seen")])
     assert "hidden" not in named["topowise.io/holdings"]
 

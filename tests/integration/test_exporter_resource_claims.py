@@ -18,9 +18,8 @@ RESOURCE = "dra.topowise.io/gpu.example.com"
 
 def gpus(name: str, **nodes: int) -> dict[str, Any]:
     """A slice with a device for each name -> NUMA node."""
-    devices = [
-        {"name": device, "attributes": {"resource.kubernetes.io/numaNode": {"int": numa_node}}} for device, numa_node in nodes.items()
-    ]
+    attribute = "resource.kubernetes.io/numaNode"
+    devices = [{"name": device, "attributes": {attribute: {"int": numa_node}}} for device, numa_node in nodes.items()]
     pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
     return {
         "metadata": {"name": name},

@@ -60,8 +60,8 @@ async def trigger(config: dict[str, Any], kubelet: FakeKubelet, api: Api, tmp_pa
 
 def placed(server: ApiServer) -> list[str]:
     topology = published(server) or {"attributes": []}
-    named = {attribute["name"]: attribute["value"] for attribute in topology["attributes"]}
-    return list(pci_devices.read(named.get(attributes.PCI, "[]")))
+    values = {row["name"]: row["value"] for row in topology["attributes"]}
+    return list(pci_devices.read(values.get(attributes.PCI, "[]")))
 
 
 async def test_the_object_follows_within_a_second(server: ApiServer, trigger: Trigger, tmp_path: Path) -> None:

@@ -116,13 +116,13 @@ async def refuse(
     """A pod that its kubelet has refused, on the API server and in the ledger. Returns its uid."""
     document = pod(name, "2", node="n1")
     document["metadata"] = {"name": name, "namespace": "default", **metadata}
-    made = json.loads(await api.request("POST", PODS, body=json.dumps(document).encode()))
+    created = json.loads(await api.request("POST", PODS, body=json.dumps(document).encode()))
     status = {"phase": "Failed", "reason": reason, "message": "Resources cannot be allocated"}
     body = json.dumps({"status": status}).encode()
     path = f"{PODS}/{name}/status"
     failed = await api.request("PATCH", path, body=body, content_type="application/merge-patch+json")
     service.put(json.loads(failed))
-    return str(made["metadata"]["uid"])
+    return str(created["metadata"]["uid"])
 
 
 OWNED = {
@@ -227,7 +227,7 @@ async def test_a_pod_that_waits_for_alignment_is_told_what_for_and_again_when_th
     )
     assert len(set(notes)) == 2
     (shown,) = server.store.objects("pods")
-    (condition,) = [condition for condition in shown["status"]["conditions"] if condition["type"] == "topowise.io/Alignable"]
+    (condition,) = [row for row in shown["status"]["conditions"] if row["type"] == "topowise.io/Alignable"]
     assert (condition["status"], condition["message"]) == ("False", notes[1])
     service.ledger.stop_waiting(str(created["metadata"]["uid"]))
     assert not waiting.due()

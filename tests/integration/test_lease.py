@@ -52,7 +52,7 @@ class Candidates:
         self.tasks: dict[str, asyncio.Task[None]] = {}
 
     @asynccontextmanager
-    async def one(self, name: str) -> AsyncIterator[Candidate]:
+    async def candidate(self, name: str) -> AsyncIterator[Candidate]:
         async with Api(plain(self._server), name, timeout=2) as api:
             candidate = Candidate(api, name, self.at_work)
             task = self.tasks[name] = asyncio.create_task(candidate.elector.run(candidate.work))
@@ -66,9 +66,9 @@ class Candidates:
     @asynccontextmanager
     async def two(self) -> AsyncIterator[tuple[Candidate, Candidate]]:
         """A leader and another that has seen it lead."""
-        async with self.one("a") as first:
+        async with self.candidate("a") as first:
             await assert_eventually(lambda: first.elector.is_leader)
-            async with self.one("b") as second:
+            async with self.candidate("b") as second:
                 await assert_eventually(lambda: second.elector.holder == "a")
                 yield first, second
 
@@ -96,10 +96,10 @@ async def test_the_first_leads_and_the_second_waits(server: ApiServer, candidate
 
 async def test_of_many_that_start_at_once_one_leads(candidates: Candidates) -> None:
     async with (
-        candidates.one("a") as a,
-        candidates.one("b") as b,
-        candidates.one("c") as c,
-        candidates.one("d") as d,
+        candidates.candidate("a") as a,
+        candidates.candidate("b") as b,
+        candidates.candidate("c") as c,
+        candidates.candidate("d") as d,
     ):
         everyone = (a, b, c, d)
         await assert_eventually(lambda: sum(candidate.elector.is_leader for candidate in everyone) == 1)
@@ -108,9 +108,9 @@ async def test_of_many_that_start_at_once_one_leads(candidates: Candidates) -> N
 
 
 async def test_a_release_lets_the_other_in_without_waiting(server: ApiServer, candidates: Candidates) -> None:
-    async with candidates.one("b") as first:
+    async with candidates.candidate("b") as first:
         await assert_eventually(lambda: first.elector.is_leader)
-        async with candidates.one("a") as second:
+        async with candidates.candidate("a") as second:
             await assert_eventually(lambda: second.elector.holder == "b")
             released = time.monotonic()
             candidates.tasks["b"].cancel()
@@ -201,7 +201,7 @@ async def test_a_fault_shorter_than_the_deadline_changes_nothing(
 async def test_retry_after_is_honoured(server: ApiServer, candidates: Candidates) -> None:
     server.levers.answer(429, retry_after=1, count=1)
     started = time.monotonic()
-    async with candidates.one("a") as only:
+    async with candidates.candidate("a") as only:
         await assert_eventually(lambda: only.began)
     assert only.began[0] - started >= 1
 
@@ -248,7 +248,7 @@ async def test_a_cancellation_that_meets_the_timeout_of_a_request_is_not_lost(
     server: ApiServer, candidates: Candidates
 ) -> None:
     stalled = server.levers.pull(Stall())
-    async with candidates.one("a"):
+    async with candidates.candidate("a"):
         await assert_eventually(lambda: stalled.hits)
         # Both are due in the same turn of the event loop.
         asyncio.get_running_loop().call_later(FAST.retry_period, candidates.tasks["a"].cancel)

@@ -45,7 +45,7 @@ class Cluster(Nominating):
 
 @contextlib.asynccontextmanager
 async def running(*tasks: Any) -> AsyncIterator[None]:
-    started = [asyncio.create_task(one) for one in tasks]
+    started = [asyncio.create_task(work) for work in tasks]
     yield
     for task in started:
         assert not task.done(), task
@@ -201,4 +201,5 @@ async def all_nominated(cluster: Cluster, names: list[str]) -> bool:
 def said(cluster: Cluster) -> dict[str, str]:
     """Where pods are nominated by name, as the ledger believes."""
     nominations = cluster.ledger.nominations
-    return {nomination.record.name: nomination.node for uid in nominations.uids() if (nomination := nominations.of(uid)) is not None}
+    booked = [nomination for uid in nominations.uids() if (nomination := nominations.of(uid)) is not None]
+    return {nomination.record.name: nomination.node for nomination in booked}

@@ -59,8 +59,8 @@ class Cluster:
         )
         path = f"{PODS}/{name}/status"
         body = await self.api.request("PATCH", path, body=json.dumps({"status": status}).encode(), content_type=MERGE)
-        found: Json = json.loads(body)
-        return found
+        patched: Json = json.loads(body)
+        return patched
 
     async def fill(self, *running: tuple[str, str, int], aside: str = "0") -> None:
         """The node runs these: name, CPUs, priority. So many CPUs were taken while they came."""

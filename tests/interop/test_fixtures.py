@@ -33,7 +33,8 @@ def content(document: Json) -> Json:
         for key, value in document["metadata"].items()
         if key not in ("uid", "resourceVersion", "creationTimestamp", "managedFields")
     }
-    managers = [(entry["manager"], entry["operation"], entry["apiVersion"]) for entry in document["metadata"]["managedFields"]]
+    fields = document["metadata"]["managedFields"]
+    managers = [(entry["manager"], entry["operation"], entry["apiVersion"]) for entry in fields]
     return {**document, "metadata": {**metadata, "managers": managers}}
 
 

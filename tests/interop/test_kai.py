@@ -70,9 +70,9 @@ def test_it_has_the_zones_in_the_kubelet_s_order_with_what_they_may_give_and_can
     for read, zone in zip(zones, topology.zones or (), strict=True):
         for column in ("available", "allocatable"):
             said_here = {
-                resource.name: quantity.milli_value(getattr(resource, column)) // (1 if resource.name == "cpu" else 1000)
-                for resource in zone.resources or ()
-                if resource.name in known
+                row.name: quantity.milli_value(getattr(row, column)) // (1 if row.name == "cpu" else 1000)
+                for row in zone.resources or ()
+                if row.name in known
             }
             assert {name: amount for name, amount in read[column].items() if amount} == {
                 name: amount for name, amount in said_here.items() if amount

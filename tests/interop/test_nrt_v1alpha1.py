@@ -56,7 +56,7 @@ async def test_zones_are_all_there_and_the_policy_is_not(server: ApiServer, api:
     assert "topologyPolicies" not in topology
     assert policy_for_koordinator(topology) == ""
     # extractNUMANodeResources of the same file: type Node, a name node-<id>, allocatable.
-    zones = {zone["name"]: {resource["name"]: resource["allocatable"] for resource in zone["resources"]} for zone in topology["zones"]}
+    zones = {zone["name"]: {row["name"]: row["allocatable"] for row in zone["resources"]} for zone in topology["zones"]}
     assert zones["node-0"]["cpu"] == "31"
     assert zones.keys() == {"node-0", "node-1"}
 

@@ -35,11 +35,11 @@ NATIVE: Final = ("cpu", "memory", "ephemeral-storage")
 
 
 class Line(NamedTuple):
-    """One situation; `peer` is their answer, `ours` what it must be here, `why` where these differ."""
+    """One situation; `peer` is their answer, `expected` what it must be here, `why` where these differ."""
 
     fields: tuple[str, ...]
     peer: str
-    ours: str
+    expected: str
     why: str
 
 
@@ -138,7 +138,7 @@ def test_a_pod_fits_where_the_peer_says_so_or_differs_for_a_named_reason(line: L
     assert node_state.kubelet is not None
     kubelet = node_state.kubelet.fork()
     admission = kubelet.admit_view(question.record.view(kubelet))
-    verdict, on, zones = line.ours.partition(" on ")
+    verdict, on, zones = line.expected.partition(" on ")
     assert ("fits" if admission.admitted else "refused") == verdict
     assert ("" if service.answers.verdicts(question).text(0) else "fits") == ("fits" if verdict == "fits" else "")
     if on:
@@ -160,7 +160,7 @@ def test_scores_are_those_of_the_peer(line: Line) -> None:
     fits = [not service.answers.verdicts(question).text(at) for at in range(len(names))]
     scores = service.answers.scores(question).tolist()
     assert [score if fit else 0 for score, fit in zip(scores, fits, strict=True)] == [
-        int(score) for score in line.ours.split()
+        int(score) for score in line.expected.split()
     ]
 
 
@@ -181,7 +181,7 @@ def test_hints_merge_as_the_peer_merges_them_or_differ_for_a_named_reason(line: 
     manager = TopologyManager(TopologySettings(policy, "container"), nodes)
     merged, admitted = manager.decide([hints(provider) for provider in providers.split(";")])
     mask = manager.default if merged.mask is None else merged.mask
-    assert "".join(map(str, members(mask))) + "*" * merged.preferred == line.ours
+    assert "".join(map(str, members(mask))) + "*" * merged.preferred == line.expected
     assert admitted == (policy == "best-effort" or merged.preferred)
 
 
@@ -204,7 +204,7 @@ def cpu_pod(count: int) -> PodView:
 def test_the_hints_for_cpus_are_those_of_the_peer(line: Line) -> None:
     document = cpu_pod(int(line.fields[1]))
     verdict = cpu_manager(line.fields[0]).hints(document, document.containers[0])["cpu"]
-    assert verdict == hints(line.ours)
+    assert verdict == hints(line.expected)
 
 
 @pytest.mark.parametrize("line", list(situations("taken", 3)))
@@ -216,7 +216,7 @@ def test_the_cpus_taken_are_those_of_the_peer(line: Line) -> None:
         taken = manager._take(int(count), Hint(mask, True), 0)
     except Refused:
         taken = 0
-    assert (cpuset.spell(members(taken)) or "-") == line.ours
+    assert (cpuset.spell(members(taken)) or "-") == line.expected
 
 
 def test_every_reason_is_named_and_every_line_was_played() -> None:
@@ -225,6 +225,6 @@ def test_every_reason_is_named_and_every_line_was_played() -> None:
     lines = [param.values[0] for name, count in counted.items() for param in situations(name, count)]
     assert {line.why for line in lines} - {""} == reasons
     assert len(lines) >= 140
-    assert all(bool(line.why) == (line.ours != line.peer) for line in lines)
+    assert all(bool(line.why) == (line.expected != line.peer) for line in lines)
     played = {name for line in lines for name in line.fields[0].split()}
     assert played >= NODES.keys()

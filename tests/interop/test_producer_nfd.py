@@ -60,7 +60,8 @@ def test_a_pod_whose_devices_are_not_allocated_yet_stays_booked(write: object) -
     document = life.seen()
     for zone in document["zones"]:
         gpu = next(row for row in free_gpus if row["zone"] == zone["name"])
-        zone["resources"] = [resource for resource in zone["resources"] if resource["name"] != "example.com/gpu"] + [gpu["resource"]]
+        resources = [resource for resource in zone["resources"] if resource["name"] != "example.com/gpu"]
+        zone["resources"] = [*resources, gpu["resource"]]
     life.deliver(document)
     assert not life.fits(guaranteed("x", "1", "1Gi", 2)) or life.free[1] < 8
     assert not life.fits(guaranteed("x", "1", "1Gi", 3))

@@ -117,7 +117,8 @@ def test_a_kubelet_without_memory_manager_counts_no_memory_and_the_fingerprint_a
     """A Guaranteed pod of half a CPU holds nothing there. scheduler-plugins count it, and never trust the object."""
     life = Life(rte, memoryManagerPolicy="None", reservedMemory=())
     document = life.seen()
-    assert {resource["name"] for zone in document["zones"] for resource in zone["resources"]} == {"cpu", "example.com/gpu"}
+    resources = {resource["name"] for zone in document["zones"] for resource in zone["resources"]}
+    assert resources == {"cpu", "example.com/gpu"}
     for name, cpu in (("half", "500m"), ("a", "4")):
         life.bind(guaranteed(name, cpu))
         life.admit(guaranteed(name, cpu))

@@ -229,7 +229,7 @@ def test_its_preemption_gives_back_what_a_victim_holds(scene: str) -> None:
                 amount = quantity.milli_value(text)
                 if node is not None and (name != "cpu" or amount % 1000 == 0):
                     expected[f"node-{node} {name}"] = expected.get(f"node-{node} {name}", 0) + amount
-        assert {what: quantity.milli_value(text) for what, text in freed.items()} == expected
+        assert {name: quantity.milli_value(text) for name, text in freed.items()} == expected
 
 
 @pytest.mark.parametrize("scene", ["managers-off", "memory-manager-off"])

@@ -36,7 +36,7 @@ def answers(scene: str) -> Any:
     return recorded(scene)["answers"]
 
 
-def held(scene: str) -> frozenset[int]:
+def assigned_cpus(scene: str) -> frozenset[int]:
     return frozenset[int]().union(*(pod.cpus for pod in stage(scene).seen.allocations.pods))
 
 
@@ -77,7 +77,7 @@ def test_what_it_takes_for_free_is_what_the_kubelet_can_give(scene: str) -> None
     free = cpuset.parse(answers(scene)["free"]["cpu"])
     if SCENES[scene].kubelet.cpuManagerPolicy == "static":
         # By id without the reserved ones, so that there is nothing left to guess.
-        assert (free, answers(scene)["reserved"]) == (seen.allocations.allocatable.cpus - held(scene), "0")
+        assert (free, answers(scene)["reserved"]) == (seen.allocations.allocatable.cpus - assigned_cpus(scene), "0")
     else:
         assert (free, answers(scene)["reserved"]) == (frozenset(seen.machine.online), "1500m")
 
