@@ -79,7 +79,7 @@ async def test_calls_that_move_to_another_replica(tmp_path: Path, capsys: pytest
         await conclude(bench, capsys)
 
 
-async def test_urgent_pods_that_evict_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_urgent_pods_that_evict_other_pods(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     scenario = Scenario(nodes=10, pods=scaled(500), urgent=0.15, forever=0.6, seed=6)
     async with Bench(scenario, tmp_path) as bench:
         await bench.feed()

@@ -73,7 +73,7 @@ async def other_writes(api: Api, name: str, manager: str) -> None:
     await api.request("PATCH", f"{nrt.PATH}/{name}", query=query, body=body, content_type=APPLY_PATCH)
 
 
-async def test_own_writes_are_never_taken_for_somebody_elses(real: Api) -> None:
+async def test_own_writes_are_never_taken_for_another_writers(real: Api) -> None:
     writer = topology_writer(real, "alone")
     for available in (8, 7, 7, 6, 5):
         await writer.publish(topology("alone", available))
@@ -81,7 +81,7 @@ async def test_own_writes_are_never_taken_for_somebody_elses(real: Api) -> None:
     assert not writer.foreign_writers
 
 
-async def test_a_forced_apply_of_somebody_else_is_counted_and_then_named(real: Api) -> None:
+async def test_a_forced_apply_of_another_writer_is_counted_and_then_named(real: Api) -> None:
     writer = topology_writer(real, "contested")
     await writer.publish(topology("contested", 8))
     await other_writes(real, "contested", "node-feature-discovery-topology-updater")
@@ -93,7 +93,7 @@ async def test_a_forced_apply_of_somebody_else_is_counted_and_then_named(real: A
     assert writer.foreign_writers == {"node-feature-discovery-topology-updater"}
 
 
-async def test_an_object_of_the_size_that_is_allowed_is_taken_and_a_larger_one_is_known_for_it(real: Api) -> None:
+async def test_an_object_of_the_allowed_size_is_accepted_and_a_larger_object_is_named(real: Api) -> None:
     names = {attributes.CORES: "", attributes.HOLDINGS: ""}
     empty = len(msgspec.json.encode(topology("large", 8, **names)))
     largest = {**names, attributes.HOLDINGS: "x" * (size_limit.LIMIT - empty)}

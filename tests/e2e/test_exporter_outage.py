@@ -29,7 +29,7 @@ async def test_a_minute_without_api_server_loses_nothing(
     assert len(exporter.lines("Cannot publish")) <= 4
 
 
-async def test_hung_requests_do_not_hold_it_up_for_ever(
+async def test_hung_requests_do_not_block_it_for_ever(
     server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet
 ) -> None:
     from sandbox.apiserver.levers import Stall

@@ -114,7 +114,7 @@ async def test_an_exporter_writes_the_object_of_its_own_node_only(cluster: Clust
     assert await cluster.apply("n1", "") in (200, 201), "everybody else is not concerned"
 
 
-async def test_of_pods_it_changes_its_annotation_on_those_of_its_own_node(cluster: Cluster) -> None:
+async def test_an_exporter_annotates_only_pods_of_its_own_node(cluster: Cluster) -> None:
     async def is_in_force() -> bool:
         return await cluster.patch("mine", KEPT, "n1") == 200 and await cluster.patch("theirs", KEPT, "n1") == 422
 

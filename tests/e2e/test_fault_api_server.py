@@ -89,7 +89,7 @@ async def test_answering_after_two_seconds_each_time(place: Site) -> None:
     assert_said_once(place.scheduler, lines[1])
 
 
-async def test_a_binding_that_takes_two_seconds_is_made_once_and_its_room_is_kept(place: Site) -> None:
+async def test_a_binding_of_two_seconds_is_made_once_and_stays_booked(place: Site) -> None:
     place.proxy.spoil(Fault(path="*/binding", delay=2.0, count=1))
     place.server.create("pods", pod("slow", 6))
     slow = next(pod for pod in place.server.store.objects("pods") if pod["metadata"]["name"] == "slow")
@@ -146,7 +146,7 @@ async def test_too_many_requests_that_do_not_say_for_how_long(place: Site) -> No
 @pytest.mark.parametrize(
     ("code", "reason", "is_kept"), [(429, "TooManyRequests", False), (500, "InternalError", True)], ids=["429", "500"]
 )
-async def test_a_binding_that_is_refused_keeps_room_only_if_it_may_have_been_made(
+async def test_a_refused_binding_stays_booked_only_if_the_pod_may_be_bound(
     place: Site, code: int, reason: str, is_kept: bool
 ) -> None:
     place.server.create("pods", pod("new", 6))

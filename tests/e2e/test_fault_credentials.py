@@ -60,7 +60,7 @@ async def change_everything(place: Site) -> None:
     place.add_node("n3", 5)
 
 
-async def test_a_token_that_is_revoked_until_another_one_comes(place: Site, token_file: Path) -> None:
+async def test_a_token_that_is_revoked_until_another_token_comes(place: Site, token_file: Path) -> None:
     place.server.create("pods", pod("new", 1))
     uid = next(pod["metadata"]["uid"] for pod in place.server.store.objects("pods"))
     lines = place.log_lengths()

@@ -61,7 +61,7 @@ async def test_a_grpc_socket_on_a_read_only_disk_ends_it_with_one_line(
     assert "scoring.sock" in process.log.partition(line)[2]
 
 
-async def test_a_grpc_socket_on_a_full_disk_needs_no_room(server: ApiServer, start: Start, tmp_path: Path) -> None:
+async def test_a_grpc_socket_on_a_full_disk_needs_no_space(server: ApiServer, start: Start, tmp_path: Path) -> None:
     under = disks.full(tmp_path / "disk")
     service = Service(server, tmp_path)
     service.config["grpc"] = {"socket": str(tmp_path / "disk/scoring.sock")}
@@ -70,7 +70,7 @@ async def test_a_grpc_socket_on_a_full_disk_needs_no_room(server: ApiServer, sta
     assert await process.stop() == 0
 
 
-async def test_a_log_that_cannot_be_written_ends_nobody(
+async def test_a_log_that_cannot_be_written_ends_no_daemon(
     server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet, tmp_path: Path
 ) -> None:
     """`/dev/full` takes no byte, as a full disk behind a container's log."""

@@ -33,7 +33,7 @@ SLOW = (0.05, 0.2)
 
 
 @pytest.mark.parametrize("reporter", REPORTERS)
-async def test_a_pod_that_is_sent_while_another_is_half_admitted_waits_until_there_is_room(
+async def test_a_pod_bound_during_another_admission_waits_until_it_fits(
     server: ApiServer, api: Api, start: Start, tmp_path: Path, reporter: str
 ) -> None:
     async with whole_node(server, api, start, tmp_path, pause=SLOW, reporting=REPORTERS[reporter]) as node:

@@ -135,7 +135,7 @@ async def takes_important(place: Site) -> bool:
     return bool((await place.service.ask("filter", document, ["n1", "n2"], place.session))["NodeNames"] == ["n2"])
 
 
-async def test_a_tenant_that_changes_its_pods_in_a_loop_costs_others_little(
+async def test_a_tenant_that_changes_its_pods_in_a_loop_costs_other_tenants_little(
     place: Site, server: ApiServer, api: Api
 ) -> None:
     noisy, quiet = Tenant(api, "noisy"), Tenant(api, "quiet")

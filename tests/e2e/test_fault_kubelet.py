@@ -95,7 +95,7 @@ async def test_a_socket_that(
     assert "not ok" not in await readiness(config)
 
 
-async def test_a_socket_that_a_killed_kubelet_left_and_the_next_one_makes_anew(
+async def test_a_socket_that_a_killed_kubelet_left_and_the_next_kubelet_recreates(
     server: ApiServer, exporting: Exporting, kubelet: FakeKubelet
 ) -> None:
     exporter = await exporting()

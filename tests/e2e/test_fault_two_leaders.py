@@ -148,7 +148,7 @@ async def test_a_leader_that_was_stopped_until_its_lease_ended_writes_nothing(
         assert len(stopped.daemon.lines("Lost the lease")) == 1
 
 
-async def test_a_leader_whose_lease_names_somebody_else_stops_and_leads_again_when_that_has_ended(
+async def test_a_leader_whose_lease_names_another_holder_stops_and_leads_again_when_the_lease_has_ended(
     server: ApiServer, api: Api, start: Start, tmp_path: Path
 ) -> None:
     async with replica("a", server, start, tmp_path, DUTIES) as robbed:

@@ -80,7 +80,7 @@ async def test_a_gang_of_wide_pods_runs_as_a_whole(cluster: Cluster) -> None:
     await assert_eventually(lambda: nothing_reserved(cluster), within=1.0)
 
 
-async def test_a_gang_without_room_for_one_keeps_none_and_stands_in_nobodys_way(cluster: Cluster) -> None:
+async def test_a_gang_that_does_not_fit_reserves_nothing_and_blocks_no_pod(cluster: Cluster) -> None:
     """Beside "small" twelve CPUs are free on its node, four of them and eight: room for one of the gang alone.
 
     kube-scheduler tries the gang again and again without a pause, and others in between.

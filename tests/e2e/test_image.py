@@ -75,7 +75,7 @@ def test_nothing_to_build_or_install_with_is_left(container: list[str]) -> None:
     assert "No module named pip" in done.stderr
 
 
-def test_nobody_can_change_what_is_run(container: list[str]) -> None:
+def test_no_user_can_change_the_installed_code(container: list[str]) -> None:
     assert run(container, "sh", "-c", "echo > /opt/topowise/bin/topowise-exporter").returncode
 
 

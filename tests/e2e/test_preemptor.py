@@ -33,7 +33,7 @@ async def cluster(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Cluster]
         yield cluster
 
 
-async def test_one_lesser_pod_makes_way_and_the_pod_that_waited_runs(cluster: Cluster) -> None:
+async def test_a_lower_priority_pod_is_evicted_and_the_waiting_pod_runs(cluster: Cluster) -> None:
     """Six CPUs are free, two on one NUMA node and four on the other, so kube-scheduler itself evicts nobody."""
     urgent = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "urgent"}, "value": 9}
     await cluster.create(urgent, "/apis/scheduling.k8s.io/v1/priorityclasses")

@@ -41,7 +41,7 @@ async def show(cluster: Cluster, seconds: float, capsys: pytest.CaptureFixture[s
         print(f"\n  300 pods in {seconds:.1f}s  {dict(phases)}  predictions {predicted}", end="")  # noqa: T201
 
 
-async def test_no_kubelet_refuses_and_nobody_waits_beside_room(
+async def test_no_kubelet_refuses_and_no_pod_waits_beside_free_capacity(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seconds = await cluster.feed(300)
@@ -73,7 +73,7 @@ async def test_kube_scheduler_restarts_in_the_middle_of_a_burst(
     await show(cluster, seconds, capsys)
 
 
-async def test_of_two_replicas_the_deciding_one_dies_in_the_middle_of_a_burst(
+async def test_the_leading_replica_dies_in_the_middle_of_a_burst(
     plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Service and kube-scheduler of one pod go at once; the other pair has seen everything by its own watches."""

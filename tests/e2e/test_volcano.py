@@ -95,7 +95,7 @@ async def assert_nothing_is_held(cluster: VolcanoCluster) -> None:
     assert metrics["open_reservations"] == 0
 
 
-async def test_no_kubelet_refuses_a_pod_that_volcano_places_and_nobody_waits_beside_room(
+async def test_no_kubelet_refuses_a_pod_of_volcano_and_no_pod_waits_beside_free_capacity(
     plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with VolcanoCluster(plane, tmp_path, nodes(10)) as cluster:

@@ -1,4 +1,4 @@
-"""The defragmenter on an API server: who is evicted so that a declared shape has room, when nobody, when it stops."""
+"""The defragmenter on an API server: which pods it evicts for a declared shape, when none, and when it stops."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ NIGHT = datetime(2026, 11, 22, 3, tzinfo=UTC)
 
 
 class Cluster:
-    """Two nodes of 3 and 4 CPUs for exclusive use on their NUMA nodes: "small" holds one of n1's four, so that a pod of
-    four finds room on n2 alone, whose NUMA node 0 has room for it."""
+    """Two nodes of 3 and 4 exclusive CPUs on their NUMA nodes: "small" has 1 of n1's 4 CPUs, so a pod of
+    4 CPUs fits on n2 alone, whose NUMA node 0 can also take "small"."""
 
     def __init__(self, server: ApiServer, api: Api) -> None:
         self.server, self.api = server, api
@@ -45,7 +45,7 @@ class Cluster:
         document["metadata"] = {**document["metadata"], **owner}
         del document["metadata"]["uid"]
         await self.api.request("POST", PODS, body=json.dumps(document).encode())
-        # Of a pod that is not Ready no budget is asked.
+        # An eviction of a pod that is not Ready does not consult the budget.
         running = {"phase": "Running", "startTime": STARTED, "conditions": [{"type": "Ready", "status": "True"}]}
         created = json.loads(
             await self.api.request(
@@ -111,12 +111,12 @@ async def cluster(server: ApiServer, api: Api) -> Cluster:
 
 
 async def looked(defragmenter: Defragmenter) -> None:
-    """All shapes that are due are looked at once."""
+    """Tries all due shapes once."""
     for shape in list(defragmenter.due().values()):
         await defragmenter._look(shape)
 
 
-async def test_the_pod_in_the_way_is_evicted_and_told_why(cluster: Cluster) -> None:
+async def test_the_blocking_pod_is_evicted_with_an_event(cluster: Cluster) -> None:
     task = asyncio.create_task(cluster.defragmenter().run())
     try:
         await assert_eventually(lambda: cluster.there == {"other"})
@@ -130,7 +130,7 @@ async def test_the_pod_in_the_way_is_evicted_and_told_why(cluster: Cluster) -> N
     assert event["note"].endswith("There is room for it on n2.")
 
 
-async def test_where_there_is_room_nobody_is_moved(cluster: Cluster) -> None:
+async def test_no_pod_is_moved_while_capacity_is_free(cluster: Cluster) -> None:
     await looked(cluster.defragmenter(shapes=({**SHAPE, "count": 1},)))
     assert cluster.there == {"small", "other"}
 
@@ -144,7 +144,7 @@ async def test_dry_run_writes_an_event_once(cluster: Cluster) -> None:
     assert cluster.moves == [("small", "WouldMove")]
 
 
-async def test_outside_of_quiet_hours_nobody_is_moved(cluster: Cluster) -> None:
+async def test_outside_of_quiet_hours_no_pod_is_moved(cluster: Cluster) -> None:
     defragmenter = cluster.defragmenter(quiet_hours=("22:00-06:00",))
     cluster.now = NIGHT.replace(hour=12)
     await looked(defragmenter)
@@ -161,7 +161,7 @@ async def test_a_budget_is_respected(cluster: Cluster) -> None:
         "status": {"disruptionsAllowed": 0},
     }
     cluster.server.create("poddisruptionbudgets.policy", document)
-    # The watch has not brought it: the API server is against it.
+    # The watch has not delivered the budget: the API server refuses the eviction.
     defragmenter = cluster.defragmenter()
     await looked(defragmenter)
     assert cluster.there == {"small", "other"}
@@ -172,7 +172,7 @@ async def test_a_budget_is_respected(cluster: Cluster) -> None:
     assert cluster.moves == []
 
 
-async def test_who_would_not_come_again_is_not_moved(server: ApiServer, api: Api) -> None:
+async def test_a_pod_without_a_controller_is_not_moved(server: ApiServer, api: Api) -> None:
     cluster = Cluster(server, api)
     aside = cluster.take("n1", "3")
     await cluster.run("small", "1", "n1", owned=False)
@@ -183,7 +183,7 @@ async def test_who_would_not_come_again_is_not_moved(server: ApiServer, api: Api
     assert cluster.there == {"small", "other"}
 
 
-async def test_only_so_many_are_evicted_in_an_hour_and_one_at_a_time(cluster: Cluster) -> None:
+async def test_evictions_are_bounded_per_hour_and_one_at_a_time(cluster: Cluster) -> None:
     defragmenter = cluster.defragmenter(per_hour=1)
     await looked(defragmenter)
     assert cluster.there == {"other"}
@@ -194,7 +194,7 @@ async def test_only_so_many_are_evicted_in_an_hour_and_one_at_a_time(cluster: Cl
 
 
 async def test_it_stops_where_it_does_not_help(cluster: Cluster) -> None:
-    """The owner's new pod comes back to where the old one was, again and again."""
+    """The controller's new pod is placed where the evicted pod was, again and again."""
     defragmenter = cluster.defragmenter(per_hour=100)
     for _ in range(30):
         await looked(defragmenter)

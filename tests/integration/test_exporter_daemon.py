@@ -1,4 +1,4 @@
-"""The exporter as a process: publishes at once, then only what is new, and outlasts everything around it."""
+"""The exporter as a process: publishes at once, then only changes, and survives failures of its surroundings."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_a_node_on_which_nothing_changes_makes_no_call(
     async def is_quiet() -> bool:
         server.journal.clear()
         await asyncio.sleep(1)
-        # Without a Node the owner is asked for a few times more, ever less often.
+        # Without a Node the exporter reads the owner a few times more, with growing intervals.
         return sum(server.requests().values()) <= (0 if has_node else 1)
 
     await assert_eventually(is_quiet)
@@ -209,7 +209,7 @@ async def test_the_end_of_a_pod_is_published_at_once_where_the_kubelet_has_a_pod
     (root / "pods-api").mkdir(parents=True)
     pods_api = PodsApi(kubelet.holdings)
     kubelet.give("p", 1, 4)
-    # Nothing but the event can tell: no file is written, and the next timed sync is an hour away.
+    # Only the event can start a sync: no file is written, and the next timed sync is an hour away.
     exporter = await start("topowise_exporter", "run", config={**config, "interval": "1h", "kubeletRoot": str(root)})
     await assert_eventually(lambda: available(server) == "1")
     await pods_api.start(root / "pods-api/pods-api.sock")
@@ -300,14 +300,14 @@ async def test_a_writer_that_never_stops_is_named_once_and_written_against_once(
                 kubelet.pods = ()
                 kubelet.give("p", 1 + number % 3)
             await asyncio.sleep(0.5)
-    # The first news may go out before it is known that somebody else has written.
+    # The first update may be sent before the exporter knows of the other writer.
     assert 1 <= server.writes(user_agent="topowise-exporter*") <= 1 + changes
     assert "NFD's topology updater" in exporter.lines("Somebody else writes")[-1]
     assert len(exporter.lines("Somebody else writes")) <= 1 + changes
     assert not exporter.lines("not as it was left")
 
 
-async def test_exclusions_hold_for_zones_and_fingerprint_alike(
+async def test_exclusions_apply_to_zones_and_fingerprint_alike(
     server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet
 ) -> None:
     kubelet.give("hidden", 1)
@@ -321,7 +321,7 @@ async def test_exclusions_hold_for_zones_and_fingerprint_alike(
     assert "hidden" not in named["topowise.io/holdings"]
 
 
-async def test_volcanos_object_is_published_from_the_same_look(
+async def test_volcanos_object_is_published_in_the_same_sync(
     server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet
 ) -> None:
     server.install_crds(CRD.with_name("numatopologies.yaml"))
@@ -345,7 +345,7 @@ async def test_volcanos_object_is_as_fresh_as_ours_and_as_silent(
     server.install_crds(CRD.with_name("numatopologies.yaml"))
     files = StateFiles(tmp_path / "root")
     files.write(kubelet.holdings(), cpu_policy="static", memory_policy="None", admitted=True)
-    # Nothing but the kubelet's own files tells it to sync: the next timed sync is an hour away.
+    # Only the kubelet's own files start a sync: the next timed sync is an hour away.
     volcano = {**config, "numatopology": True, "interval": "1h", "kubeletRoot": str(tmp_path / "root")}
     await start("topowise_exporter", "run", config=volcano)
     await assert_eventually(lambda: (available(server), free_for_volcano(server)) == ("3", "1-7"))
@@ -367,7 +367,7 @@ async def test_volcanos_object_is_as_fresh_as_ours_and_as_silent(
     assert numatopology["metadata"]["annotations"]["timestamp"] in stamps
 
 
-async def test_volcanos_crd_that_is_missing_holds_up_nothing_else(
+async def test_a_missing_crd_of_volcano_blocks_nothing_else(
     server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet
 ) -> None:
     exporter = await start("topowise_exporter", "run", config={**config, "numatopology": True})
@@ -421,7 +421,7 @@ async def test_once_reads_the_state_files_however_the_socket_is_spelled(
     ]
     assert [await daemon.process.wait() for daemon in printed] == [0, 0]
     objects = [json.loads(daemon.log) for daemon in printed]
-    # List does not show init containers: that CPU 4 is held is in the state file alone.
+    # List does not show init containers: only the state file shows that CPU 4 is allocated.
     cpu = next(resource for resource in objects[1]["zones"][0]["resources"] if resource["name"] == "cpu")
     assert cpu["available"] == "1"
     assert objects[1] == objects[0]
@@ -453,13 +453,13 @@ async def test_once_prints_what_run_would_publish_with_the_same_configuration(
     assert topology["metadata"]["name"] == "n1"
     assert "memory" not in {resource["name"] for resource in topology["zones"][0]["resources"]}
     assert (topology["zones"], topology["attributes"]) == (there["zones"], there["attributes"])
-    # What is typed goes before what is in the file.
+    # The command line takes precedence over the file.
     named = await start("topowise_exporter", "once", "-o", "json", "--node-name", "other", config=config)
     assert await named.process.wait() == 0
     assert json.loads(named.log)["metadata"]["name"] == "other"
 
 
-async def test_pods_are_told_where_they_lie_and_those_of_other_nodes_are_not(
+async def test_only_pods_of_the_own_node_are_annotated_with_their_placement(
     server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet
 ) -> None:
     for name, node in (("here", "n1"), ("elsewhere", "n2")):
@@ -476,7 +476,7 @@ async def test_pods_are_told_where_they_lie_and_those_of_other_nodes_are_not(
 
     placed = '[{"zone":"node-0","amount":{"cpu":"1"}}]'
     await assert_eventually(lambda: shown()["here"] == placed)
-    # The list of the node's pods tells that this one is not here; it is left alone from then on.
+    # The list of the node's pods does not contain this pod; the exporter does not write to it again.
     await asyncio.sleep(1.5)
     assert shown()["elsewhere"] is None
     refused = [entry for entry in server.log() if entry.request.path.endswith("/pods/elsewhere")]
@@ -489,18 +489,18 @@ async def delete(server: ApiServer, path: str) -> None:
         assert answer.status == 200
 
 
-async def test_an_object_that_went_with_its_node_comes_back_with_the_next_one(
+async def test_an_object_that_was_deleted_with_its_node_comes_back_with_the_next_node(
     server: ApiServer, start: Start, config: dict[str, Any]
 ) -> None:
     server.create("nodes", {"metadata": {"name": "n1"}})
     await start("topowise_exporter", "run", config=config)
     await assert_eventually(lambda: published(server))
     await asyncio.sleep(1)
-    # Its object is collected with it.
+    # The garbage collector deletes its object with it.
     await delete(server, "/api/v1/nodes/n1")
     await assert_eventually(lambda: published(server) is None)
     await asyncio.sleep(2)
-    # It would be collected at once, for ever.
+    # The garbage collector would delete it at once, again and again.
     assert published(server) is None
     node = server.create("nodes", {"metadata": {"name": "n1"}})
     await assert_eventually(lambda: published(server), within=10)

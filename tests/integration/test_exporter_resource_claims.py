@@ -1,4 +1,4 @@
-"""Devices of resource claims, on real processes: in the zones while a ResourceSlice names them, less what pods hold."""
+"""Devices of resource claims, with real processes: in the zones while a ResourceSlice lists them, less allocations."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_a_claim_takes_a_device_from_its_zone_and_gives_it_back(
     assert exporter.process.returncode is None
 
 
-async def test_a_slice_that_goes_takes_its_devices_with_it_and_hints_at_a_look(
+async def test_a_deleted_slice_removes_its_devices_and_starts_a_sync(
     server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet
 ) -> None:
     kubelet.pods = (claiming("p", "a"),)
@@ -76,7 +76,7 @@ async def test_a_slice_that_goes_takes_its_devices_with_it_and_hints_at_a_look(
     await assert_eventually(lambda: amounts(server) == {})
 
 
-async def test_an_api_server_that_refuses_them_costs_one_line_and_nothing_else(
+async def test_an_api_server_that_refuses_slices_costs_one_line_and_nothing_else(
     server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet
 ) -> None:
     server.create(SLICES, gpus("pool", a=0))

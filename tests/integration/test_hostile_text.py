@@ -1,4 +1,4 @@
-"""What a running service writes about objects with hostile names: its log, its metrics, its answers for people."""
+"""Log, metrics and answers for people of a running service, for objects with hostile names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GPU = f"example.com/gpu{HOSTILE}"
 
 
 def report(name: str, policy: str, amount: str) -> dict[str, Any]:
-    """A report of another producer, which names its resources as it likes."""
+    """A report of another producer, with arbitrary resource names."""
     amounts = {"capacity": "8", "allocatable": "8", "available": amount}
     zones = [
         {"name": f"node-{zone}", "type": "Node", "resources": [{"name": "cpu", **amounts}, {"name": GPU, **amounts}]}

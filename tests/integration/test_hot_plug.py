@@ -1,4 +1,4 @@
-"""A PCI function that goes or comes is out of the object, or in it, within a second of the kernel's event."""
+"""A removed or added PCI function changes the object within a second of the kernel's event."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SPEC = machines.Machine(
 
 @pytest.fixture
 async def trigger(config: dict[str, Any], kubelet: FakeKubelet, api: Api, tmp_path: Path) -> AsyncIterator[Trigger]:
-    """The events of an exporter that looks at nothing by itself for an hour."""
+    """The events of an exporter without a timed sync for an hour."""
     sysfs, procfs = machines.write_tree(SPEC, tmp_path / "with-nic")
     kubelet.device_nodes = {("intel.com/vf", address): (4,) for address in VFS}
     own = {**config, "sysfsRoot": str(sysfs), "procfsRoot": str(procfs), "interval": "1h", "machineInterval": "1h"}
@@ -71,7 +71,7 @@ async def test_the_object_follows_within_a_second(server: ApiServer, trigger: Tr
     place, link = function.resolve(), function.readlink()
     shutil.copytree(place, tmp_path / "unplugged", symlinks=True)
 
-    # As the kernel does it: the link goes before the event, the directory after it.
+    # As the kernel does: it removes the link before the event and the directory after it.
     function.unlink()
     begun = time.monotonic()
     trigger.notify(f"uevent: remove {VFS[1]}")

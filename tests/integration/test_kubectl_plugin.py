@@ -1,4 +1,4 @@
-"""The plug-in as people start it: the real kubectl finds it on PATH and it reads the API server through kubectl."""
+"""The plug-in as users start it: the real kubectl finds it on PATH, and it reads the API server through kubectl."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def create_pod(server: ApiServer, name: str, cpu: str, **fields: Any) -> dict[st
 
 @pytest.fixture
 async def cluster(server: ApiServer, api: Api) -> None:
-    """n1 and n2: two zones of four CPUs; on n1 pod `held` is reported, and pod `late` is there since."""
+    """n1 and n2 have two zones of 4 CPUs each; n1's report includes pod `held`, and pod `late` is newer than the report."""
     kubelet = Kubelet(machine(), configuration())
     pod = create_pod(server, "held", "3", node="n1")
     assert kubelet.admit(msgspec.convert(pod, pods.Pod)).admitted
@@ -137,7 +137,7 @@ async def test_node_draws_what_is_reported_and_what_came_since(run: Run, cluster
     assert answer.err == "error: node n3: no such node is reported, expected the name of a reported node: n1, n2\n"
 
 
-async def test_explain_counts_pods_that_no_report_tells_of(
+async def test_explain_counts_pods_that_no_report_includes(
     run: Run, cluster: None, server: ApiServer, tmp_path: Path
 ) -> None:
     create_pod(server, "waits", "4")

@@ -1,4 +1,4 @@
-"""What the leader repairs: start-up taints of nodes that are reported, and pods that a kubelet has refused."""
+"""The leader's controllers: start-up taints of reported nodes, and pods that a kubelet has refused."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def running(work: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
 
 
 def join(server: ApiServer, nodes: Nodes, name: str, *taints: dict[str, str]) -> None:
-    """A node registers, and the watch tells of it."""
+    """Registers a node, and delivers its watch event."""
     node = server.create("nodes", {"metadata": {"name": name}, "spec": {"taints": list(taints)}})
     nodes.apply("ADDED", nodes.decode(json.dumps(node).encode()))
 
@@ -57,7 +57,7 @@ async def taints(api: Api, name: str) -> list[dict[str, Any]]:
     return list(node["spec"].get("taints") or [])
 
 
-async def test_a_start_up_taint_goes_with_the_first_report_and_others_stay(
+async def test_a_start_up_taint_goes_with_the_first_report_and_other_taints_stay(
     server: ApiServer, api: Api, service: Service
 ) -> None:
     nodes = Nodes()
@@ -130,7 +130,7 @@ OWNED = {
 }
 
 
-async def test_a_refused_pod_is_deleted_after_an_event_if_somebody_makes_it_anew(
+async def test_a_refused_pod_is_deleted_after_an_event_if_a_controller_recreates_it(
     server: ApiServer, api: Api, service: Service
 ) -> None:
     service.report(exact(kubelet(), name="n1"))
@@ -152,7 +152,7 @@ def _names(server: ApiServer) -> set[str]:
     return {pod["metadata"]["name"] for pod in server.store.objects("pods")}
 
 
-async def test_a_pod_made_anew_under_the_name_of_a_refused_one_is_left_alone(
+async def test_a_pod_recreated_under_the_name_of_a_refused_pod_is_left_alone(
     server: ApiServer, api: Api, service: Service
 ) -> None:
     await refuse(api, service, "p", **OWNED)
@@ -167,7 +167,7 @@ async def test_a_pod_made_anew_under_the_name_of_a_refused_one_is_left_alone(
     assert not list(server.store.objects("events.events.k8s.io"))
 
 
-async def test_what_cannot_be_done_holds_up_nothing_else_and_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failed_action_blocks_nothing_else_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     tried: list[str] = []
 
     async def do(name: str) -> None:
@@ -196,7 +196,7 @@ async def test_a_server_in_trouble_is_left_alone_by_all_for_a_while() -> None:
         await assert_eventually(lambda: set(tried) == {"a", "b"})
 
 
-async def test_a_pod_that_waits_for_alignment_is_told_what_for_and_again_when_that_changes(
+async def test_a_pod_that_waits_for_alignment_gets_the_reason_and_every_change_of_it(
     server: ApiServer, api: Api, service: Service
 ) -> None:
     service.report(exact(kubelet(), name="n1"))
@@ -255,7 +255,7 @@ def test_what_is_in_the_way_of_a_pod() -> None:
 
 @pytest.mark.usefixtures("server")
 async def test_a_token_that_is_revoked_stops_a_chore_at_its_first_request() -> None:
-    """Every other request would be refused as well."""
+    """The API server would refuse every later request as well."""
     tried: list[str] = []
 
     async def refuse(name: str) -> None:
@@ -269,7 +269,7 @@ async def test_a_token_that_is_revoked_stops_a_chore_at_its_first_request() -> N
     assert tried == ["0"]
 
 
-async def test_a_refused_pod_that_a_finalizer_keeps_is_told_of_and_deleted_once(
+async def test_a_refused_pod_with_a_finalizer_gets_one_event_and_one_delete(
     server: ApiServer, api: Api, service: Service
 ) -> None:
     service.report(exact(kubelet(), name="n1"))
@@ -283,9 +283,7 @@ async def test_a_refused_pod_that_a_finalizer_keeps_is_told_of_and_deleted_once(
     assert service.ledger.events["refused_pod_deleted"] == 1
 
 
-async def test_a_report_that_is_not_used_is_told_of_once_on_its_node(
-    server: ApiServer, api: Api, service: Service
-) -> None:
+async def test_an_unused_report_causes_one_event_on_its_node(server: ApiServer, api: Api, service: Service) -> None:
     amounts = dict.fromkeys(("capacity", "allocatable", "available"), "1")
 
     def report(resources: int) -> nrt.NodeResourceTopology:
@@ -298,7 +296,7 @@ async def test_a_report_that_is_not_used_is_told_of_once_on_its_node(
     service.report(report(1))
     assert not controller.due()
     for resources in (2000, 2001, 1, 2002):
-        # Above the bounds and within them in turns.
+        # Alternately above the bounds and within them.
         service.report(report(resources))
         for item in controller.due().values():
             await controller._post(item)

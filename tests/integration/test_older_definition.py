@@ -1,4 +1,4 @@
-"""Where only v1alpha1 of NodeResourceTopology is served (Koordinator's definition, or an old RTE's), it is read."""
+"""Reads v1alpha1 of NodeResourceTopology where only it is served (CRD of Koordinator or an old RTE)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DEFINITION = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{nrt.PLUR
 
 
 def definition(*served: str) -> dict[str, Any]:
-    """The chart's, reduced to some versions, of which the last is stored."""
+    """The chart's CRD reduced to `served` versions; the last version is stored."""
     document: dict[str, Any] = yaml.safe_load(CRD.read_text())
     versions = [version for version in document["spec"]["versions"] if version["name"] in served]
     document["spec"]["versions"] = [{**version, "storage": version["name"] == served[-1]} for version in versions]
@@ -50,7 +50,7 @@ def topology(name: str, available: str) -> dict[str, Any]:
 
 
 async def serve(api: Api, *versions: str) -> None:
-    """The definition is replaced by one that serves these."""
+    """Replaces the CRD with a CRD that serves these versions."""
     body = json.dumps({"spec": {"versions": definition(*versions)["spec"]["versions"]}}).encode()
     await api.request("PATCH", DEFINITION, body=body, content_type=MERGE_PATCH)
 
@@ -107,7 +107,7 @@ async def test_the_service_reads_v1alpha1_where_v1alpha2_is_not_served(
             await api.request("POST", nrt.OLD_PATH, body=msgspec.json.encode(topology("n2", "5")))
             await assert_eventually(lambda: service.ledger.node_states.reported() == ["n1", "n2"])
             lists = source.lists
-            # Some watches later it is still read so, without a list and without another word.
+            # After further watches the service still reads v1alpha1, without a list and without a new log line.
             await asyncio.sleep(2.5)
             assert source.lists == lists
     said = [record for record in caplog.records if record.message == "Reading another version"]

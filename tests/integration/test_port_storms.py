@@ -41,7 +41,7 @@ def pod() -> dict[str, Any]:
 
 @asynccontextmanager
 async def attacked(kind: str, port: int) -> AsyncIterator[attacker.Got]:
-    """While this lasts, the attack goes on; afterwards what the attacker got is known."""
+    """Runs the attack inside the context; afterwards yields what the attacker received."""
     got = attacker.Got()
     arguments = (attacker.__file__, kind, str(port), str(SECONDS))
     process = await asyncio.create_subprocess_exec(sys.executable, *arguments, stdout=asyncio.subprocess.PIPE)

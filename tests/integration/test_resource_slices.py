@@ -1,4 +1,4 @@
-"""What a node's ResourceSlices say is kept true by a watch, and is not missed where there are none."""
+"""A watch keeps a node's ResourceSlices current; a cluster without ResourceSlices is no error."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def watching(api: Api) -> AsyncIterator[tuple[ResourceSlices, list[int]]]:
                 await task
 
 
-async def test_slices_of_the_node_and_no_others_are_followed(server: ApiServer, api: Api) -> None:
+async def test_only_slices_of_the_node_are_watched(server: ApiServer, api: Api) -> None:
     server.create("resourceslices.resource.k8s.io", resource_slice("p", "a", "b"))
     server.create("resourceslices.resource.k8s.io", resource_slice("other", "x", node="n2"))
     async with watching(api) as (slices, changes):
@@ -59,7 +59,7 @@ async def test_slices_of_the_node_and_no_others_are_followed(server: ApiServer, 
         await assert_eventually(lambda: changes == [2, 3])
         before = slices.devices
         async with aiohttp.ClientSession() as session:
-            # A change that says nothing about devices, then one that does.
+            # A change without devices, then a change of devices.
             url = f"{server.url}{PATHS[0]}/q"
             headers = {"Content-Type": "application/merge-patch+json"}
             async with session.patch(url, data='{"metadata":{"labels":{"a":"b"}}}', headers=headers) as answer:
@@ -106,7 +106,7 @@ async def test_an_api_server_that_is_away_leaves_what_is_known(server: ApiServer
         assert changes == [1, 2]
 
 
-async def test_nobody_waits_longer_than_it_wants_for_a_server_that_says_nothing(server: ApiServer, api: Api) -> None:
+async def test_waiting_for_a_silent_server_ends_at_the_timeout(server: ApiServer, api: Api) -> None:
     server.levers.down()
     async with watching(api) as (slices, _):
         async with asyncio.timeout(2):

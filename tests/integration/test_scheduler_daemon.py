@@ -1,4 +1,4 @@
-"""The scheduler service as a process, asked as kube-scheduler asks."""
+"""The scheduler service as a process, with the requests of kube-scheduler."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_filter_and_prioritize_answer_as_go_expects(start: Start, service:
         assert answer["NodeNames"] == ["n2", "unknown"]
         assert list(answer["FailedNodes"]) == ["n1"]
         scores = await service.ask("v1/prioritize", pod("2"), ["n1", "n2"], session)
-        # The default strategy takes the tighter node, so that the larger hole stays whole.
+        # The default strategy prefers the tighter node, so that the larger free capacity stays contiguous.
         assert scores == [{"Host": "n1", "Score": 10}, {"Host": "n2", "Score": 0}]
         _, headers, text = await service.post("filter", b"{}", session)
         assert int(headers["Content-Length"]) == len(text.encode())
@@ -140,7 +140,7 @@ async def test_a_port_that_is_taken_ends_it_with_one_line(start: Start, service:
         process = await start("topowise_scheduler", "serve", config=service.config)
         assert await process.process.wait() == 1
     assert "Traceback" not in process.log
-    # gRPC has some more to say on its own.
+    # gRPC writes further lines itself.
     (line,) = [
         line for line in process.log.splitlines() if not line.startswith("I") and (taken != "grpc" or "task" in line)
     ]

@@ -1,4 +1,4 @@
-"""What the service does on the API server: binds, requeues pods, and explains; and its gRPC face."""
+"""Binds, requeues and explanations of the service with an API server, and its gRPC interface."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_bind_binds_a_pod_it_was_asked_about(service: Service, server: Api
         assert (await service.ask("filter", pod, ["n1", "n2"], session))["NodeNames"] == ["n1", "n2"]
         assert await bind(service, pod, "n1", session) == ""
         assert (await read(api, "a"))["spec"]["nodeName"] == "n1"
-        # Booked at once, whatever the watch says and when.
+        # The booking is immediate and does not wait for the watch.
         assert (await service.ask("filter", pod_of("b", "8"), ["n1"], session))["NodeNames"] == ["n1"]
         assert (await service.ask("filter", pod_of("c", "8"), ["n1"], session))["NodeNames"] == []
 
@@ -105,7 +105,7 @@ async def test_a_bind_that_fails_leaves_no_booking(service: Service, server: Api
             assert await bind(service, create(server, name, "8"), "n1", session) == ""
 
 
-async def test_a_refused_pod_is_requeued_when_a_report_brings_room(
+async def test_a_refused_pod_is_requeued_when_a_report_shows_free_capacity(
     service: Service, server: ApiServer, api: Api
 ) -> None:
     for name in ("n1", "n2"):
@@ -199,7 +199,7 @@ async def test_grpc_answers_the_same(service: Service, server: ApiServer, api: A
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_replicas_elect_one_that_requeues(server: ApiServer, api: Api, tmp_path: Path, start: Start) -> None:
+async def test_replicas_elect_a_leader_that_requeues(server: ApiServer, api: Api, tmp_path: Path, start: Start) -> None:
     daemons: list[Daemon] = []
     for number in range(2):
         replica = Service(server, tmp_path)

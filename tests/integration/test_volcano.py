@@ -1,4 +1,4 @@
-"""A session of Volcano played to the service as a process, over its real HTTP server."""
+"""A Volcano session against the service as a process, over its real HTTP server."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Session:
         return json.loads(text)
 
     async def predicate(self, pod: dict[str, Any]) -> dict[str, Any]:
-        """The answers for all nodes, asked at a time as by Volcano's workers."""
+        """The answers for all nodes, requested concurrently as by Volcano's workers."""
         document = task(pod)
         answer = await asyncio.gather(
             *(self.call("predicate", {"task": document, "node": node_info(name)}) for name in NODES)
@@ -100,7 +100,7 @@ async def test_a_gang_is_placed_given_up_placed_again_and_bound(service: Service
             assert "TopologyAffinityError" in await volcano.allocate(late, "n1")
             await volcano.deallocate(late, "n1")
             if attempt == 0:
-                # A gang that did not come together: its statement is discarded.
+                # An incomplete gang: Volcano discards its statement.
                 for pod in reversed(gang):
                     await volcano.deallocate(pod, "n1")
                 assert await volcano.predicate(late) == {"n1": FITS, "n2": FITS}

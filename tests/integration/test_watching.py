@@ -1,4 +1,4 @@
-"""What the watches of the service tell its ledger, in whichever order the collections come."""
+"""The service's watches fill its ledger in every order of the collections."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ PRODUCERS: dict[str, Write] = {
 @pytest.mark.parametrize("policy", ["single-numa-node", "restricted"])
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=STEPS)
-def test_no_room_is_invented_and_none_is_lost(name: str, policy: str, steps: list[tuple[object, ...]]) -> None:
+def test_no_free_capacity_is_invented_or_lost(name: str, policy: str, steps: list[tuple[object, ...]]) -> None:
     # koordlet never tells where pods lie, so one that the kubelet places elsewhere for a race stays booked elsewhere;
     # and it tells neither of devices nor of the memory that the kubelet keeps for the system.
     tells_totals = name == "koordlet"

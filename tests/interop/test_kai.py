@@ -99,7 +99,7 @@ def test_it_sends_a_guaranteed_pod_to_the_zones_that_the_kubelet_takes(scene: st
 
 
 @every_scene
-def test_the_managers_policies_that_it_wishes_for_are_there_in_the_kubelet_s_spelling(scene: str) -> None:
+def test_the_managers_policies_that_it_requests_have_the_kubelet_s_spelling(scene: str) -> None:
     """ "Possible future work" of docs/developer/designs/numa-topology: with them its ignoreList can go."""
     said_here = {attribute["name"]: attribute["value"] for attribute in recorded(scene)["object"]["attributes"]}
     kubelet = SCENES[scene].kubelet

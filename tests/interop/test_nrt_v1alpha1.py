@@ -62,7 +62,7 @@ async def test_zones_are_all_there_and_the_policy_is_not(server: ApiServer, api:
 
 
 @pytest.mark.parametrize("legacy", [False, True])
-async def test_who_writes_it_back_needs_the_policies(server: ApiServer, api: Api, legacy: bool) -> None:
+async def test_writing_the_object_back_needs_the_policies(server: ApiServer, api: Api, legacy: bool) -> None:
     """koordlet does so, and always puts its own in."""
     await written(api, legacy=legacy)
     topology = await read(server)

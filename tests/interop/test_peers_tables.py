@@ -153,7 +153,7 @@ def _lies(kubelet: Kubelet) -> list[int]:
 
 
 @pytest.mark.parametrize("line", list(situations("scores", 2)))
-def test_scores_are_those_of_the_peer(line: Line) -> None:
+def test_scores_equal_the_scores_of_the_peer(line: Line) -> None:
     names, text = line.fields[0].split(), line.fields[1]
     service = served(*names)
     question = service.question(pod(text), *names)
@@ -201,14 +201,14 @@ def cpu_pod(count: int) -> PodView:
 
 
 @pytest.mark.parametrize("line", list(situations("cpus", 2)))
-def test_the_hints_for_cpus_are_those_of_the_peer(line: Line) -> None:
+def test_the_hints_for_cpus_equal_the_hints_of_the_peer(line: Line) -> None:
     document = cpu_pod(int(line.fields[1]))
     verdict = cpu_manager(line.fields[0]).hints(document, document.containers[0])["cpu"]
     assert verdict == hints(line.expected)
 
 
 @pytest.mark.parametrize("line", list(situations("taken", 3)))
-def test_the_cpus_taken_are_those_of_the_peer(line: Line) -> None:
+def test_the_cpus_taken_equal_the_cpus_of_the_peer(line: Line) -> None:
     free, count, where = line.fields
     manager = cpu_manager(free)
     (mask,) = masks_in(hints(where).fits)

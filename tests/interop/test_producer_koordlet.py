@@ -110,7 +110,7 @@ def test_a_kubelet_that_koordlet_does_not_query_is_taken_to_align() -> None:
     assert sum(life.free) == 10
 
 
-def test_beside_rte_pods_count_once_whoever_wrote_last() -> None:
+def test_beside_rte_pods_count_once_after_either_writer() -> None:
     """koordlet reads and writes v1alpha1: RTE's attributes are gone then, its annotations are not."""
     life = Life(rte)
     for name, cpu in (("a", "4"), ("b", "6")):

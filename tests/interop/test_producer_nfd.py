@@ -96,7 +96,7 @@ def test_negative_amounts_are_none_and_come_back() -> None:
     assert not life.fits(guaranteed("x", "1", "1Gi", 1))
 
 
-def test_without_a_fingerprint_a_report_of_before_is_not_taken_for_one_of_after() -> None:
+def test_without_a_fingerprint_an_earlier_report_is_not_taken_for_a_later_report() -> None:
     """Pods of equal size: one has ended, one has come, and the numbers may be of either moment."""
     life = Life(nfd_without_fingerprint)
     first, second = guaranteed("a", "4"), guaranteed("b", "4")

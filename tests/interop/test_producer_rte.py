@@ -79,7 +79,7 @@ def test_numaplacement_frees_a_pod_that_ended_at_once_where_it_lay() -> None:
     assert life.free == [3, 8]
 
 
-def test_without_numaplacement_its_room_comes_back_with_the_next_report() -> None:
+def test_without_numaplacement_its_capacity_returns_with_the_next_report() -> None:
     life = Life(rte, topologyManagerPolicy="restricted")
     for name, cpu in (("a", "4"), ("b", "6")):
         life.bind(guaranteed(name, cpu))
@@ -127,7 +127,7 @@ def test_a_kubelet_without_memory_manager_counts_no_memory_and_the_fingerprint_a
     assert life.fits(guaranteed("x", "8", "30Gi"))
 
 
-def test_a_kubelet_without_managers_is_told_of_by_zones_without_allocatable_cpus() -> None:
+def test_zones_without_allocatable_cpus_mean_a_kubelet_without_managers() -> None:
     life = Life(rte, **NO_MANAGERS)
     life.report()
     node_state = life.service.ledger.node_states.of("n1")
@@ -153,7 +153,7 @@ def test_zones_of_which_the_kubelet_lists_nothing_are_the_systems() -> None:
     assert life.free == [0, 8]
 
 
-def test_without_memory_manager_hugepages_are_not_told_and_not_refused() -> None:
+def test_without_memory_manager_hugepages_are_not_reported_and_not_refused() -> None:
     life = Life(rte, memoryManagerPolicy="None", reservedMemory=())
     life.report()
     assert life.fits(guaranteed("x", "2", "1Gi", **{"hugepages-2Mi": "1Gi"}))

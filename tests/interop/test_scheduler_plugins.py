@@ -162,13 +162,13 @@ def test_it_counts_the_pods_that_we_count(scene: str) -> None:
     assert (digest == said_here) is ("shared" not in REFUSED.get(scene, ()))
 
 
-def test_pods_of_every_kind_are_told_apart() -> None:
+def test_pods_of_every_kind_are_distinguished() -> None:
     answers = recorded("every-kind-of-pod")["answers"]["fingerprint"]["shared"]["counted"]
     everyone = recorded("every-kind-of-pod-all-counted")["answers"]["fingerprint"]["shared"]["counted"]
     assert set(everyone) - set(answers) == {"default/burst", "default/nothing"}
 
 
-def test_a_device_without_a_node_counts_if_another_of_its_kind_has_one() -> None:
+def test_a_device_without_a_node_counts_if_another_device_of_its_kind_has_a_node() -> None:
     counted = recorded("device-without-a-node")["answers"]["fingerprint"]["shared"]["counted"]
     assert counted == ["default/far", "default/near", "default/pinned"]
 
@@ -212,7 +212,7 @@ def test_its_preemption_knows_the_node_of_every_container_it_counts(scene: str) 
 
 
 @pytest.mark.parametrize("scene", ALIGNED)
-def test_its_preemption_gives_back_what_a_victim_holds(scene: str) -> None:
+def test_its_preemption_gives_back_the_allocation_of_a_victim(scene: str) -> None:
     """To the zone where it lies; a Guaranteed pod's fractions of CPUs are in no zone's numbers, so none come back."""
     evictions = recorded(scene)["answers"]["evictions"]
     for pod in running(scene):
@@ -288,7 +288,7 @@ def test_without_placeholders_a_gap_in_the_ids_ends_it() -> None:
     assert names == [f"node-{number}" for number in range(9)]
 
 
-def test_placeholders_are_few_where_its_filter_does_not_look() -> None:
+def test_placeholders_are_few_where_its_filter_ignores_them() -> None:
     """LeastNUMANodes makes a list of every set of zones before it tries one: 64 zones are more than fit into memory."""
     assert len(topology_of("id-63").zones or ()) == 64
     assert [zone.name for zone in topology_of("id-63-any-policy").zones or ()] == ["node-0", "node-63"]

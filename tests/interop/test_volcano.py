@@ -104,7 +104,7 @@ def test_some_pods_were_on_their_way() -> None:
 
 
 @every_scene
-def test_its_verdict_is_the_kubelet_s_unless_it_does_not_look(scene: str) -> None:
+def test_its_verdict_is_the_kubelet_s_unless_it_skips_the_check(scene: str) -> None:
     kubelet = SCENES[scene].kubelet
     for question in recorded(scene)["questions"]:
         name = question["metadata"]["name"]
