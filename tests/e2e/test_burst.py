@@ -1,6 +1,6 @@
-"""Thousands of pods in a minute: no kubelet refuses any of ours, and none of them waits beside a node with room for it.
+"""Thousands of pods in a minute: no kubelet refuses a pod, and no pod waits although it fits on a node.
 
-`TOPOWISE_BURST` scales the number of pods: 0.1 for a first look, 10 for an hour of doubt.
+`TOPOWISE_BURST` scales the number of pods: 0.1 for a quick run, 10 for an hour.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ async def test_chaos_in_a_burst_that_is_nominated(
 
 
 async def conclude_nominated(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
-    """As the others, and nominations have come to something."""
+    """Concludes as the other bursts do; kube-scheduler has also honoured nominations."""
     metrics = [await service.metrics(bench.session) for service in bench.services]
     with capsys.disabled():
         for figures in metrics:

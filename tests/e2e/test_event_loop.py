@@ -1,6 +1,6 @@
-"""Nobody keeps the event loop for longer than ten milliseconds of CPU on a whole cluster; figures are printed.
+"""No turn of the event loop takes more than 10 ms of CPU on a large cluster; the tests print the figures.
 
-In one process, so that turns are counted in CPU time. What is over the limit today is named with what it is.
+All runs in a single process, so that CPU time measures turns. Exceptions to the limit are explicit.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ async def during(label: str, work: Coroutine[Any, Any, Any], most: float = MOST_
 
 async def test_large_pods_and_an_explanation_of_all_nodes(service: Service) -> None:
     for containers in (1, 4, 8, 32, 64, 256, 20_000):
-        # A pod that is answered at once needs its sums over four containers on all nodes, and one of many its answer.
+        # A pod of four containers needs sums on all nodes; a pod of many containers needs its answer.
         most = 2 * MOST_MS
         await during(
             f"a pod of {containers} containers", ask(service, "filter", many_containers(containers), names(NODES)), most
@@ -68,7 +68,7 @@ async def test_two_hundred_kinds_of_waiting_pods(service: Service) -> None:
     async with within("200 kinds of waiting pods"):
         task = await requeueing(service)
         await asyncio.sleep(5)
-    # What is left to try is tried unwatched, as a watchdog takes the whole core.
+    # The remaining trials run without the watchdog, which uses a whole core.
     await asyncio.sleep(15)
     # It wakes ten times as often here as it does by default.
     assert await idle_share(2.0) < 0.05
@@ -92,7 +92,7 @@ async def test_a_thousand_nominated_pods_and_four_thousand_quarantined_nodes(ser
 
 
 async def test_lists_of_150_000_pods_and_5_000_nodes(service: Service) -> None:
-    """The last one, as the nodes are full then."""
+    """The last test of the module, as it fills the nodes."""
     watched = consumers(service)
     listed, reported = records(service, NODES, PODS), list(reports(NODES, "2"))
     gc.collect()

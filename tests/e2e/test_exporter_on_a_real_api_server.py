@@ -1,4 +1,4 @@
-"""What the exporter believes of the API server, on a real one: whose writes are counted, what is refused, what fits."""
+"""The exporter's assumptions on a real API server: other writers, refusals and object sizes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def topology(name: str, available: int, **texts: str) -> nrt.NodeResourceTopolog
 
 
 async def other_writes(api: Api, name: str, manager: str) -> None:
-    """As NFD does it."""
+    """Writes as NFD does."""
     body = msgspec.json.encode(topology(name, 0))
     query = {"fieldManager": manager, "force": "true"}
     await api.request("PATCH", f"{nrt.PATH}/{name}", query=query, body=body, content_type=APPLY_PATCH)
@@ -132,7 +132,7 @@ async def test_only_pods_of_the_own_node_are_annotated(real: Api) -> None:
         return await shown("here") is not None
 
     await assert_eventually(is_shown)
-    # Put back by the list of the node's pods, in the form of metadata alone.
+    # The list of the node's pods, as metadata only, restores the annotation.
     patch = json.dumps({"metadata": {"annotations": {ANNOTATION: None}}}).encode()
     path = "/api/v1/namespaces/default/pods/here"
     await real.request("PATCH", path, body=patch, content_type="application/merge-patch+json")

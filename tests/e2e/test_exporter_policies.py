@@ -1,4 +1,4 @@
-"""The chart's admission policies on a real API server: an exporter speaks for its own node, and annotates, no more."""
+"""The chart's admission policies on a real API server: an exporter writes its own node's object and pod annotation."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ async def cluster(plane: ControlPlane) -> AsyncIterator[Cluster]:
             assert status in (201, 409), text
 
         async def is_in_force() -> bool:
-            # Rights and policies take a moment to be seen, and a policy forbids before it allows.
+            # Rights and policies take effect after a moment, and a policy denies before it allows.
             return await cluster.apply("n1", "n1") in (200, 201) and await cluster.apply("n2", "n1") == 422
 
         await assert_eventually(is_in_force, within=30)

@@ -1,4 +1,4 @@
-"""The API server in trouble: both daemons go on, catch up by themselves, and say each thing once."""
+"""API server faults: both daemons continue, recover by themselves, and log each fault once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def refusing(code: int, reason: str, **headers: str) -> Fault:
 
 
 async def change_everything(place: Site) -> None:
-    """What both daemons have to find out when the fault is over."""
+    """Changes that both daemons must learn after the fault."""
     place.kubelet.give("p", 1)
     place.bound("p", "n1", 1)
     place.bound("q", "n2", 2)
@@ -35,7 +35,7 @@ async def change_everything(place: Site) -> None:
 async def assert_caught_up(place: Site) -> None:
     await place.publishes(2)
     await place.has({"n1": 4, "n2": 4, "n3": 5})
-    # And goes on following.
+    # The daemons also follow later changes.
     await place.delete("/api/v1/namespaces/default/pods/q")
     await place.has({"n2": 6})
     place.kubelet.pods = ()
@@ -44,7 +44,7 @@ async def assert_caught_up(place: Site) -> None:
 
 
 async def assert_outlasted(place: Site, seconds: float, *, at_most: int = 2) -> None:
-    """The fault lasts for some seconds yet, everything changes meanwhile; then it is over."""
+    """Changes everything during some further seconds of the fault, then ends the fault."""
     lines = place.log_lengths()
     began = time.monotonic()
     await asyncio.sleep(seconds / 3)
@@ -94,7 +94,7 @@ async def test_a_binding_of_two_seconds_is_made_once_and_stays_booked(place: Sit
     place.server.create("pods", pod("slow", 6))
     slow = next(pod for pod in place.server.store.objects("pods") if pod["metadata"]["name"] == "slow")
     assert "no answer" in await place.bind("slow", slow["metadata"]["uid"], "n2")
-    # Nobody knows yet whether it was bound: nobody else gets its room.
+    # The result of the bind is unknown: no other pod gets the capacity.
     assert await place.room("n2") == 0
     await asyncio.sleep(3)
     assert await place.room("n2") == 0
@@ -129,7 +129,7 @@ async def test_too_many_requests_are_taken_at_their_word(place: Site) -> None:
     place.proxy.close_watches()
     began = time.monotonic()
     await assert_outlasted(place, 10)
-    # One at once, and one each four seconds.
+    # A request at once, and a request every four seconds.
     for path in ("/api/v1/pods", "/api/v1/nodes", "*/noderesourcetopologies/n1"):
         requests = [request for request in place.proxy.asked if Fault(path=path).matches(request)]
         times = [request.at for request in requests if request.at >= began]
@@ -155,7 +155,7 @@ async def test_a_refused_binding_stays_booked_only_if_the_pod_may_be_bound(
     place.proxy.spoil(dataclasses.replace(refusing(code, reason, **headers), path="*/binding", count=1))
     assert str(code) in await place.bind("new", uid, "n2")
     assert await place.room("n2") == (0 if is_kept else 6)
-    # kube-scheduler tries again, whatever the server has said about when.
+    # kube-scheduler retries without regard to Retry-After.
     assert await place.bind("new", uid, "n2") == ""
     await place.has({"n2": 0})
 
@@ -175,7 +175,7 @@ async def test_an_answer_that_is_no_http(place: Site) -> None:
 @pytest.mark.parametrize("cut", [MID_CHUNK, HALF_LINE], ids=["reset in the middle of a chunk", "half a line"])
 async def test_a_watch_that_breaks_within_an_event(place: Site, cut: Any) -> None:
     lines = place.log_lengths()
-    # The first event of each watch, and some that follow.
+    # The first event of each watch, and some later events.
     place.proxy.spoil(Fault(watch=True, edit=lambda line: cut, count=8))
     await change_everything(place)
     await assert_caught_up(place)

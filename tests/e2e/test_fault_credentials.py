@@ -41,7 +41,7 @@ async def place(
 
 
 def replace(file: Path, text: str) -> None:
-    """As the kubelet does: written aside, then renamed."""
+    """Replaces a file as the kubelet does: writes a temporary file, then renames it."""
     aside = file.with_name(f".{file.name}")
     aside.write_text(text)
     aside.replace(file)
@@ -71,14 +71,14 @@ async def test_a_token_that_is_revoked_until_another_token_comes(place: Site, to
     await change_everything(place)
     await asyncio.sleep(6)
     requests = place.proxy.count(began)
-    # Each request is tried once more with what is in the file.
+    # Each request is retried once with the token in the file.
     assert requests <= 24 * 12, f"{requests} requests"
     assert await place.room("n2") == 6
     refused = await place.bind("new", uid, "n2")
     assert "401" in refused
-    # Nothing is kept for a pod that is not bound for sure.
+    # A pod whose bind certainly failed has no booking.
     assert await place.room("n2") == 6
-    # A token that is not taken either, then a true one.
+    # A second invalid token, then a valid token.
     replace(token_file, "wrong")
     await asyncio.sleep(2)
     replace(token_file, "second")
@@ -139,7 +139,7 @@ async def test_certificates_and_their_ca_are_replaced_on_both_sides(
         fronts: list[TlsFront] = []
         place = await stack.enter_async_context(site(server, start, config, kubelet, tmp_path, access=access))
         lines = place.log_lengths()
-        # The server has changed, the files have not yet: nobody trusts the other.
+        # The server's certificate is new and the files are old: client and server do not trust each other.
         await fronts[0].serve(*second.issue("server"), second.certificate)
         await change_everything(place)
         await assert_eventually(lambda: place.exporter.lines("certificate verify failed"), within=LONG_S)

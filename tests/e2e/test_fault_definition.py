@@ -23,7 +23,7 @@ NAME: Final = DEFINITION["metadata"]["name"]
 
 
 def definition(*versions: str) -> dict[str, Any]:
-    """The CRD with these versions alone served, v1alpha2 stored."""
+    """The CRD serving only `served` versions; v1alpha2 is stored."""
     changed: dict[str, Any] = json.loads(json.dumps(DEFINITION))
     for version in changed["spec"]["versions"]:
         version["served"] = version["name"] in versions
@@ -48,7 +48,7 @@ async def is_served(place: Site, version: str, status: int = 200) -> bool:
 
 
 async def assert_still_refuses(place: Site) -> None:
-    """No node's rooms have become unknown: what does not fit is refused."""
+    """The free capacity of all nodes is still known: a pod that does not fit is refused."""
     answer = await place.service.ask("filter", pod("large", 7), ["n1", "n2"], place.session)
     assert answer["NodeNames"] == [], answer
     answer = await place.service.ask("filter", pod("small", 2), ["n1", "n2"], place.session)
@@ -61,7 +61,7 @@ async def test_a_definition_that_is_deleted_and_comes_back(place: Site) -> None:
     began = time.monotonic()
     await assert_eventually(lambda: place.exporter.lines("CRD is not installed"), within=LONG_S)
     await asyncio.sleep(5)
-    # Every node's report is gone: the service goes on from what it knew, and says so.
+    # All reports are deleted: the service continues from its known state, and logs so.
     await assert_still_refuses(place)
     assert (await place.metrics())["unconfirmed_nodes"] == 2
     place.bound("q", "n2", 2)

@@ -1,4 +1,4 @@
-"""A disk that is full, or that nobody may write to: neither daemon needs one."""
+"""A full or read-only disk: neither daemon needs a writable disk."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_a_grpc_socket_on_a_full_disk_needs_no_space(server: ApiServer, st
 async def test_a_log_that_cannot_be_written_ends_no_daemon(
     server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet, tmp_path: Path
 ) -> None:
-    """`/dev/full` takes no byte, as a full disk behind a container's log."""
+    """`/dev/full` accepts no byte, like a full disk behind a container's log."""
     under = ("sh", "-c", 'exec "$@" 2>/dev/full >/dev/full', "sh")
     async with site(server, start, config, kubelet, tmp_path, under=under) as place:
         await place.proxy.down()

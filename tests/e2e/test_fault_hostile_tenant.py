@@ -1,4 +1,4 @@
-"""A tenant who does with its pods whatever the API server lets it, against everything that the leader does unasked."""
+"""A tenant changes its pods in every permitted way, against all controllers of the leader."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def path(namespace: str, name: str = "", subresource: str = "") -> str:
 
 
 class Tenant:
-    """Pods of a namespace, which wait because the service has refused them."""
+    """Pods of a namespace, which wait because the service refused the pods."""
 
     def __init__(self, api: Api, namespace: str) -> None:
         self.api, self.namespace = api, namespace
@@ -84,7 +84,7 @@ class Tenant:
         await self.patch(name, {"status": {"containerStatuses": [allocated]}}, "status")
 
     async def misbehave(self, seconds: float) -> int:
-        """One thing after another to its own pods; how many were done."""
+        """Changes its own pods for some seconds; returns the number of changes."""
         end = time.monotonic() + seconds
         for number in itertools.count():
             if time.monotonic() > end:
@@ -116,7 +116,7 @@ class Tenant:
                         await self.patch("gated", {"spec": {"schedulingGates": None}})
                         await self.delete("gated")
                     case 6:
-                        # As its kubelet tells it while the pod is resized in place.
+                        # The status that a kubelet writes during an in-place resize.
                         await self.resize("resized", (1, 5)[number // 7 % 2])
                 self.done[number % 7] += 1
             await asyncio.sleep(0.002)
@@ -124,12 +124,12 @@ class Tenant:
 
 
 def evictions(server: ApiServer) -> int:
-    """How many of the victims were told to end: their finalizers keep them."""
+    """The number of victims with a deletion timestamp: finalizers keep the objects."""
     return sum("deletionTimestamp" in pod["metadata"] for pod in server.store.objects("pods"))
 
 
 async def takes_important(place: Site) -> bool:
-    """Whether n2 has room for a pod that is more important than those of the tenant."""
+    """Whether n2 fits a pod with a higher priority than the tenant's pods."""
     document = pod("asked", 6)
     document["spec"]["priority"] = 2000
     return bool((await place.service.ask("filter", document, ["n1", "n2"], place.session))["NodeNames"] == ["n2"])
@@ -143,7 +143,7 @@ async def test_a_tenant_that_changes_its_pods_in_a_loop_costs_other_tenants_litt
         server.create("namespaces", {"metadata": {"name": name}})
     for number in range(NODES):
         place.add_node(f"n{100 + number}", 6)
-        # A finalizer keeps each of them for ever once it is evicted.
+        # A finalizer keeps each evicted victim for ever.
         finalizers = {"finalizers": ["example.com/never"]}
         await quiet.create(f"victim{number}", 5, node=f"n{100 + number}", **finalizers)
     await quiet.create("big", 6, node="n2")
@@ -159,7 +159,7 @@ async def test_a_tenant_that_changes_its_pods_in_a_loop_costs_other_tenants_litt
     began, before = time.monotonic(), len(place.proxy.asked)
     loop = asyncio.create_task(noisy.misbehave(SECONDS))
     await asyncio.sleep(SECONDS / 2)
-    # It answers right, and others are served.
+    # The service answers correctly, and serves the other tenants.
     assert not await takes_important(place)
     await quiet.delete("big")
     await assert_eventually(lambda: takes_important(place), within=LONG_S)

@@ -1,4 +1,4 @@
-"""SIGKILL in the middle of the work, again and again: no pod is lost to a kubelet, and all ends as without."""
+"""Repeated SIGKILL during work: no kubelet refuses a pod, and the end state is the same as without."""
 
 from __future__ import annotations
 
@@ -80,6 +80,6 @@ async def test_an_exporter_that_is_killed_ten_times_while_pods_come_and_go(
     assert topology["metadata"]["uid"] == uid
     (manager,) = {entry["manager"] for entry in topology["metadata"]["managedFields"]}
     assert manager == "topowise-exporter"
-    # None of its own lives is taken for somebody else.
+    # The exporter does not take its earlier processes for another writer.
     await asyncio.sleep(2)
     assert not exporter.lines("Somebody else writes")

@@ -1,7 +1,7 @@
-"""Ten thousand times the same: nothing is left over, and nothing grows.
+"""Ten thousand repetitions leave nothing behind, and no memory grows.
 
-The bounds on memory are for what comes after a warm-up of a tenth; allocators and caches fill in it.
-`TOPOWISE_REPETITIONS` scales the number: 0.1 for a first impression, 10 for a night.
+The memory bounds apply after a warm-up of a tenth, which fills allocators and caches.
+`TOPOWISE_REPETITIONS` scales the number: 0.1 for a quick run, 10 for a night.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ REPETITIONS = round(10_000 * float(os.environ.get("TOPOWISE_REPETITIONS", "1")))
 _AT_ONCE = 8
 _NODES = 6
 _MIB = 1 << 20
-# After the warm-up, for all that follows.
+# Growth after the warm-up, over all repetitions.
 SCHEDULER_GROWTH = 8 * _MIB
 EXPORTER_GROWTH = 6 * _MIB
 PODS = "/api/v1/namespaces/default/pods"
@@ -119,17 +119,17 @@ async def test_ten_thousand_pods_leave_nothing_in_the_service(
         await lives.many(REPETITIONS // 10)
         await rest()
         question = msgspec.json.encode(pod("asked"))
-        # Read in a thread, which stays.
+        # A thread decodes the request, and that thread stays.
         _, _, rooms = await service.post("explain", question, session)
         before = await rest()
         await lives.many(REPETITIONS - REPETITIONS // 10)
         after = await rest()
         _, _, rooms_after = await service.post("explain", question, session)
         tell(capsys, f"{REPETITIONS} pods in {time.monotonic() - began:.0f}s", before, after)
-        # Not a booking is left: every zone of every node has what it had.
+        # No booking is left: every zone of every node has its initial capacity.
         assert rooms_after == rooms
         assert_same(before, after, SCHEDULER_GROWTH)
-        # Where the machine is busy a bind may not be answered in time, or be told to decide anew.
+        # On a busy machine a bind may time out, or require a new decision.
         assert lives.failed < REPETITIONS / 20
         assert not process.lines("Traceback")
         assert len(process.log.splitlines()) < 20, process.log[-3000:]
@@ -138,7 +138,7 @@ async def test_ten_thousand_pods_leave_nothing_in_the_service(
 async def test_hostile_pods_leave_nothing_in_the_service(
     server: ApiServer, start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing is warmed up but by as many pods as are there at a time: they would be the first to fill caches."""
+    """Only the maximum number of concurrent pods warms up the service, as hostile pods would fill the caches first."""
     began = time.monotonic()
     before, after = await hostile.usage_around(server, start, tmp_path, REPETITIONS // 5)
     tell(capsys, f"{REPETITIONS // 5} hostile pods in {time.monotonic() - began:.0f}s", before, after)
@@ -168,7 +168,7 @@ async def test_ten_thousand_syncs_leave_nothing_in_the_exporter(
     number = 0
     try:
         while not telling.done():
-            # Twenty times a second another pod, of another name, and a new object.
+            # Twenty times a second a pod with a new name, and a new object.
             number += 1
             kubelet.pods = ()
             if number % 3:
@@ -190,7 +190,7 @@ async def test_ten_thousand_syncs_leave_nothing_in_the_exporter(
 
 def assert_same(before: Usage, after: Usage, growth: int) -> None:
     assert after.threads <= before.threads
-    # A connection or two may be open at one of the two moments.
+    # Up to two connections may be open at either measurement.
     assert after.files <= before.files + 4
     assert after.rss - before.rss <= growth
 

@@ -1,4 +1,4 @@
-"""A node goes and another machine comes back under its name: nothing of the old one is left."""
+"""A new machine takes the name of a removed node: nothing of the old machine is left."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def place(
 
 
 def zones(server: ApiServer) -> dict[str, int]:
-    """Zones that are there, and the CPUs that can be given of them."""
+    """Zones of the object, and their allocatable CPUs."""
     cpus = {}
     for zone in (published(server) or {"zones": ()})["zones"]:
         for resource in zone.get("resources", ()):
@@ -90,7 +90,7 @@ async def test_another_machine_under_the_same_name(
     kubelet: FakeKubelet,
     tmp_path: Path,
 ) -> None:
-    # A pod that runs, one that is on its way, and one that is expected.
+    # A running pod, a bound pod that has not started, and a pod with a reservation.
     kubelet.give("runs", 1)
     place.bound("runs", "n1", 1)
     await place.publishes(2)
@@ -99,15 +99,15 @@ async def test_another_machine_under_the_same_name(
     await place.service.ask("filter", pod("expected", 1), ["n1"], place.session)
     await place.has({"n1": 1})
     before = (published(server) or {})["metadata"]["uid"]
-    # The machine is taken away: its exporter is gone, its Node and its pods are deleted.
+    # The machine is removed: its exporter stops, its Node and its pods are deleted.
     assert await place.exporter.stop() == 0
     await kubelet.stop()
     await place.delete(NODE)
-    # Its owner has taken the object with it.
+    # The garbage collector has deleted the object with its owner.
     assert published(server) is None
     for name in ("runs", "comes"):
         await place.delete(f"/api/v1/namespaces/default/pods/{name}")
-    # Another one comes.
+    # A new machine registers.
     sysfs, procfs = machines.write_tree(machine, tmp_path / "other")
     (tmp_path / "kubelet.yaml").write_text(
         "topologyManagerPolicy: restricted\ntopologyManagerScope: pod\ncpuManagerPolicy: static\n"
@@ -128,7 +128,7 @@ async def test_another_machine_under_the_same_name(
         assert topology["metadata"]["uid"] != before
         (owner,) = topology["metadata"]["ownerReferences"]
         assert owner["uid"] == node_uid(server)
-        # Expected pods are expected for their time at most, on whatever machine.
+        # A reservation expires after its TTL, on every machine.
         await place.has({"n1": room})
         await assert_eventually(lambda: nothing_is_left(place), within=LONG_S)
         assert again.process.returncode is None
@@ -146,7 +146,7 @@ async def nothing_is_left(place: Site) -> bool:
 async def test_a_node_that_is_deleted_by_mistake_gets_its_object_back(
     server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet, tmp_path: Path
 ) -> None:
-    # The exporter lives on, and so does the kubelet, which registers the Node anew when it is restarted.
+    # Exporter and kubelet keep running; the kubelet registers the Node again at its restart.
     config["driftInterval"] = "2s"
     async with site(server, start, config, kubelet, tmp_path) as place:
         await place.delete(NODE)

@@ -1,4 +1,4 @@
-"""A real kube-apiserver that is stopped for a while, and one that is killed: both daemons catch up by themselves."""
+"""A real kube-apiserver is suspended, and then killed: both daemons recover by themselves."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def test_kube_apiserver_stands_still_and_is_killed(
         await assert_eventually(lambda: is_free(3), within=LONG_S)
         await assert_eventually(lambda: ends_at("n2", 5), within=LONG_S)
         lines = len(exporter.log.splitlines()), len(scheduler.log.splitlines())
-        # It keeps every connection and answers nothing.
+        # The suspended server keeps every connection and answers nothing.
         os.kill(plane.apiserver_pid, signal.SIGSTOP)
         kubelet.give("p", 1)
         await asyncio.sleep(15)
@@ -107,7 +107,7 @@ async def test_kube_apiserver_stands_still_and_is_killed(
         await assert_eventually(lambda: ends_at("n4", 2), within=LONG_S)
     for daemon, before in zip((exporter, scheduler), lines, strict=True):
         assert daemon.process.returncode is None
-        # Twice in trouble; a server that starts says a few things of its own.
+        # Two faults; a starting server causes further lines itself.
         assert_said_once(daemon, before, at_most=3, total=40)
 
 
@@ -152,7 +152,7 @@ async def test_kube_apiserver_loses_the_definition_and_gets_it_back(
         await assert_eventually(is_gone, within=LONG_S)
         await assert_eventually(lambda: exporter.lines("CRD is not installed"), within=LONG_S)
         await assert_eventually(lambda: scheduler.lines("Cannot list and watch"), within=LONG_S)
-        # No node lets everything through because its report is gone.
+        # A node without its report does not accept every pod.
         assert await is_known()
         assert (await client.call("POST", CRDS, crd)).status == 201
         await assert_eventually(is_published, within=LONG_S)

@@ -1,4 +1,4 @@
-"""The image that `make images` has built, run by buildah as a pod would run it: as nobody, and nothing of this machine
+"""The image of `make images`, run by buildah as in a pod: as an unprivileged user, and nothing of this machine
 in reach but its network.
 
 Chroot isolation needs no rights to mount, so it works where this is built; it cannot make a root read-only, which is
@@ -37,7 +37,7 @@ NOBODY = "65532:65532"
 
 @pytest.fixture(scope="module")
 def container() -> Iterator[list[str]]:
-    """The words before a command and its arguments."""
+    """The command prefix that runs a command in the image."""
     if not shutil.which("buildah"):
         pytest.skip("no buildah here: the image is not run")
     engine = engines.named("buildah")

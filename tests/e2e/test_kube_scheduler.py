@@ -1,7 +1,7 @@
-"""The stock kube-scheduler asks an extender: the form of its requests, which all other tests of ours take for granted.
+"""The form of the stock kube-scheduler's extender requests, which all other tests assume.
 
-The extender here is as small as can be: it keeps and logs what it was asked (`--log-cli-level=INFO` shows it), agrees
-to everything and binds. With RECORD_EXTENDER_REQUESTS=folder the bodies are written there as they came, for
+The extender here is minimal: it stores and logs each request (`--log-cli-level=INFO` shows it), accepts
+all nodes and binds. With RECORD_EXTENDER_REQUESTS=folder it writes the unchanged bodies there, for
 tests/unit/scheduler/recorded.
 """
 
@@ -44,7 +44,7 @@ HEADERS = {"Host", "User-Agent", "Content-Length", "Content-Type", "Accept-Encod
 
 @dataclass(frozen=True)
 class Request:
-    """A request as it was on the wire."""
+    """A request as received."""
 
     method: str
     path: str
@@ -64,7 +64,7 @@ class Request:
 
 
 class Extender:
-    """Keeps every request, finds all nodes good and the `favourite` better, lets all victims be, and binds."""
+    """Stores every request, accepts all nodes, prefers the `favourite`, returns all victims unchanged, and binds."""
 
     def __init__(self, api: Client, favourite: str) -> None:
         self.requests: list[Request] = []
@@ -74,7 +74,7 @@ class Extender:
 
     @asynccontextmanager
     async def serve(self) -> AsyncIterator[str]:
-        """On a free port of loopback; gives its `urlPrefix`."""
+        """Listens on a free loopback port; yields the `urlPrefix`."""
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self._handle)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
@@ -86,7 +86,7 @@ class Extender:
             await runner.cleanup()
 
     async def next(self, verb: str, after: int = 0) -> Request:
-        """The first request of a verb among those from number `after` on, awaited if need be."""
+        """The first request of a verb from index `after` on; waits for it."""
         async with asyncio.timeout(20):
             while True:
                 first = next((request for request in self.requests[after:] if request.verb == verb), None)
@@ -126,7 +126,7 @@ class Extender:
 
 
 def offered(body: Json) -> list[str]:
-    """Names of the nodes in either form of filter's and prioritize's request."""
+    """Node names of a filter or prioritize request, in either form."""
     if body["NodeNames"] is not None:
         names: list[str] = body["NodeNames"]
         return names
@@ -159,7 +159,7 @@ def plane() -> Iterator[ControlPlane]:
 
 @pytest.fixture
 async def api(plane: ControlPlane) -> AsyncIterator[Client]:
-    """A client of an API server with our CRDs and two ready nodes of four CPUs, one NUMA node each."""
+    """A client of an API server with our CRDs and two ready nodes, each with 4 CPUs in a single NUMA node."""
     async with connect(plane.url, plane.token) as client:
         for crd in DEFINITIONS:
             assert (await client.call("POST", CRDS, crd)).status in (201, 409)
@@ -181,7 +181,7 @@ def status() -> Json:
 
 @dataclass(frozen=True)
 class Setting:
-    """A scheduler at work, and whether it sends names alone."""
+    """A running scheduler, and whether it sends only node names."""
 
     api: Client
     extender: Extender
@@ -204,7 +204,7 @@ async def setting(
 
 
 async def scheduled(api: Client, name: str) -> Json:
-    """The pod as it is once bound."""
+    """Waits for the bind; returns the bound pod."""
     async with asyncio.timeout(20):
         while True:
             seen = await api.ok("GET", f"{PODS}/{name}")
@@ -220,7 +220,7 @@ def pod_of(name: str, cpu: str, **spec: Any) -> Json:
 
 
 def assert_on_the_wire(requests: list[Request]) -> None:
-    """What holds for every request, whatever the verb."""
+    """Asserts the common form of all requests."""
     for request in requests:
         assert (request.method, request.path, request.version) == ("POST", f"/v1/{request.verb}", (1, 1))
         assert set(request.headers) == HEADERS
@@ -228,13 +228,13 @@ def assert_on_the_wire(requests: list[Request]) -> None:
         assert request.headers["User-Agent"] == "Go-http-client/1.1"
         assert request.headers["Accept-Encoding"] == "gzip"
         assert int(request.headers["Content-Length"]) == len(request.raw)
-    # One connection for the scheduling cycle; binding goes on beside it and may need another.
+    # The scheduling cycle uses a single connection; a concurrent bind may open a second connection.
     assert len({request.connection for request in requests if request.verb != "bind"}) == 1
     assert len({request.connection for request in requests}) <= 2
 
 
 def assert_is_the_pod(sent: Json, created: Json) -> None:
-    """A pod of the scheduler's cache: whole, but neither with its kind nor with its managed fields."""
+    """Asserts a pod of the scheduler's cache: complete, but without kind and managed fields."""
     metadata = {name: value for name, value in created["metadata"].items() if name != "managedFields"}
     assert sent == {"metadata": metadata, "spec": created["spec"], "status": created["status"]}
 
@@ -279,7 +279,7 @@ async def test_a_pod_is_filtered_prioritized_and_bound(setting: Setting) -> None
         "Node": NAMES[1],
     }
 
-    # The next one comes over the same connection.
+    # The next pod's requests use the same connection.
     await api.ok("POST", PODS, pod_of("second", "1"))
     await scheduled(api, "second")
     assert [request.verb for request in extender.requests[3:]] == ["filter", "prioritize", "bind"]
@@ -299,7 +299,7 @@ async def test_a_pod_with_a_higher_priority_takes_the_place_of_a_victim(setting:
     high = await api.ok("POST", PODS, pod_of("high", "3", priorityClassName="high"))
 
     preempt = await extender.next("preempt", before)
-    # Nothing was left to filter: the nodes were refused before.
+    # No node was left for the extender's filter: earlier filters refused all nodes.
     assert extender.requests[before:] == [preempt]
     arguments = preempt.body
     assert list(arguments) == ["Pod", "NodeNameToVictims", "NodeNameToMetaVictims"]
@@ -318,11 +318,11 @@ async def test_a_pod_with_a_higher_priority_takes_the_place_of_a_victim(setting:
             assert set(victim) == {"metadata", "spec", "status"}
         record(preempt, "preempt-whole-pods")
 
-    # The victim goes when its kubelet, which is us, has ended it; the pod is then asked about with its node alone.
+    # The test acts as the kubelet and ends the victim; the scheduler then sends only the nominated node.
     node = await end_deleted_pod(api)
     bound = await scheduled(api, "high")
     assert bound["spec"]["nodeName"] == node
-    # The binding takes the nomination back.
+    # The binding removes the nomination.
     assert "nominatedNodeName" not in bound["status"]
     again = [request for request in extender.requests[before + 1 :] if request.verb in ("filter", "prioritize")]
     assert [(request.verb, offered(request.body)) for request in again] == [("filter", [node])]
@@ -331,7 +331,7 @@ async def test_a_pod_with_a_higher_priority_takes_the_place_of_a_victim(setting:
 
 
 async def until_admitted(api: Client) -> None:
-    """A priority class, known to the admission plug-in, which learns of it a moment later."""
+    """Creates a priority class, and waits until the admission plug-in knows it."""
     body = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000}
     assert (await api.call("POST", PRIORITIES, body)).status in (201, 409)
     async with asyncio.timeout(10):
@@ -341,7 +341,7 @@ async def until_admitted(api: Client) -> None:
 
 
 async def end_deleted_pod(api: Client) -> str:
-    """Ends the pod that is being deleted, and says on which node it was."""
+    """Ends the pod that is being deleted; returns its node."""
     async with asyncio.timeout(20):
         while True:
             for seen in (await api.ok("GET", PODS))["items"]:

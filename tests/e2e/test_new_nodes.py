@@ -1,4 +1,4 @@
-"""Nodes that join during a burst: with the start-up taint they take no pod before their exporter has reported them."""
+"""Nodes that join during a burst: the start-up taint keeps pods away until the exporter's first report."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if ASSETS is None:
 pytestmark = pytest.mark.apiserver
 
 TAINT = {"key": STARTUP_TAINT, "effect": "NoSchedule"}
-# An exporter whose image has to be pulled first.
+# The delay of an exporter whose image must be pulled first.
 LATE = Reporting(wait=(2.0, 3.0), lag=(0.0, 0.05))
 _AT_FIRST, _LATER = 4, 8
 

@@ -1,5 +1,5 @@
-"""The scenario p5 in small, with a real kube-scheduler: 8-GPU machines, churn, machines that join, and owners that make
-a refused pod again. The whole day is a part of the bench, in simulated time."""
+"""A small form of the scenario p5, with a real kube-scheduler: 8-GPU machines, churn, joining machines, and owners that
+recreate a refused pod. The bench runs the whole day in simulated time."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _AT_FIRST, _LATER = 4, 4
 _JOBS = 120
 _PER_ZONE = 4
 _GPUS = (1, 1, 1, 1, 2, 2, 4, 8)
-# Of all GPUs: so many are to be in use or waited for while jobs come.
+# Target share of GPUs in use or requested while jobs arrive.
 _LOAD = 1.2
 
 
 def kind() -> Kind:
-    """Two NUMA nodes, each with 32 CPUs, four GPUs and 16 functions of NICs; a pod has the share of its GPUs."""
+    """Two NUMA nodes, each with 32 CPUs, 4 GPUs and 16 NIC functions; pods request resources in proportion to GPUs."""
     pci = []
     for zone in range(2):
         for number in range(_PER_ZONE):
@@ -65,7 +65,7 @@ def pod(name: str, gpus: int, lifetime: float) -> dict[str, Any]:
 
 
 class Owner:
-    """Makes the pods of jobs, and a new one for each that a kubelet refused, as a ReplicaSet does."""
+    """Creates the pods of jobs, and replaces each refused pod, as a ReplicaSet does."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -80,7 +80,7 @@ class Owner:
             await self._create(f"job-{number}-{part}", half, lifetime)
 
     async def replace_refused(self) -> None:
-        """Until cancelled."""
+        """Replaces refused pods until cancelled."""
         seen = 0
         while True:
             for refusal in self._cluster.refusals[seen:]:
@@ -91,7 +91,7 @@ class Owner:
             await asyncio.sleep(0.1)
 
     async def wait_for_room(self, machines: int) -> None:
-        """Jobs come as fast as they end."""
+        """Waits until the requested share of GPUs is below the target."""
         while True:
             alive = [pod for pod in await self._cluster.pods() if pod["status"].get("phase") in ("Pending", "Running")]
             gpus = sum(self._jobs[pod["metadata"]["name"].partition(".")[0]][0] for pod in alive)
@@ -107,7 +107,7 @@ class Owner:
 async def test_a_fleet_of_8_gpu_machines(
     plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Beside kube-scheduler alone, of which it is only told what became of it."""
+    """kube-scheduler alone runs for comparison; the test only prints its figures."""
     outcomes = {}
     for label, extenders in ("topowise", None), ("kube-scheduler alone", []):
         directory = tmp_path / label.replace(" ", "-")

@@ -1,4 +1,4 @@
-"""The preemptor beside the stock kube-scheduler on a real API server: a pod that waits for its alignment alone runs."""
+"""The preemptor beside the stock kube-scheduler on a real API server: a pod that waits only for alignment runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
 
 
 class WithPreemptor(Cluster):
-    """Whose service evicts for pods that have waited for a second."""
+    """A cluster whose service evicts for pods that have waited for a second."""
 
     def _settings(self, number: int) -> dict[str, Any]:
         return {**super()._settings(number), "preemptor": {"enabled": True, "patience": "1s"}}
@@ -34,14 +34,14 @@ async def cluster(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Cluster]
 
 
 async def test_a_lower_priority_pod_is_evicted_and_the_waiting_pod_runs(cluster: Cluster) -> None:
-    """Six CPUs are free, two on one NUMA node and four on the other, so kube-scheduler itself evicts nobody."""
+    """6 CPUs are free, 2 and 4 on the two NUMA nodes, so kube-scheduler itself evicts no pod."""
     urgent = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "urgent"}, "value": 9}
     await cluster.create(urgent, "/apis/scheduling.k8s.io/v1/priorityclasses")
     for name in ("first", "second"):
         await cluster.create(pod(name, "4"))
         await cluster.settle()
     await cluster.create(pod("wide", "6", priorityClassName="urgent"))
-    # It is refused, waits for a second, and its victim ends: no change for some seconds is not the end.
+    # The pod is refused, waits for a second, and its victim ends: some seconds without a change are normal.
     await cluster.settle(still=8.0)
     there = {pod["metadata"]["name"]: pod["status"]["phase"] for pod in await cluster.pods()}
     assert there.pop("wide") == "Running", there

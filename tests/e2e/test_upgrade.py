@@ -1,7 +1,7 @@
-"""An upgrade to the code of today, and the way back: daemons of earlier commits and of now over the same objects.
+"""An upgrade to the present code, and the rollback: daemons of earlier commits and of now over the same objects.
 
-The earlier ones are run from their own tree, out of the history, with today's libraries. What is held to
-docs/development/releases.md: objects go both ways, a configuration is taken or refused in a line that can be acted on.
+The earlier daemons run from their own tree, from the Git history, with today's libraries. The tests check
+docs/development/releases.md: objects stay compatible both ways; a configuration is accepted or refused with a remedy.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from whole_node import attributes
 Document = dict[str, Any]
 
 REPOSITORY = Path(__file__).parents[2]
-# The ends of the earlier rounds of development: daemons of the present shape at its first, and the last before today's.
+# The last commits of the earlier development rounds, from the first round with these daemons to the newest round.
 COMMITS = ["2fce195", "76a534f", "37358e1"]
 # Its chart gave the service a token that does not expire, in a Secret.
 WITH_SECRET = "91173d3"
@@ -45,7 +45,7 @@ PODS: list[tuple[str, dict[str, str]]] = [
     ("4", {}),
     ("1", {"topowise.io/numa-policy": "restricted"}),
     ("4", {"topowise.io/numa-policy": "single-numa-node"}),
-    # Of the requeueing of a pod, under both of its names, and of a bind.
+    # Metrics of requeueing, under both names, and of binds.
     ("3", {"topowise.io/woken": "2026-11-21T12:00:00Z", "topowise.io/requeued": "2026-11-22T12:00:00Z"}),
 ]
 
@@ -66,7 +66,7 @@ def earlier(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def of(tree: Path | None) -> tuple[str, ...]:
-    """What runs a daemon of that tree; of today's if None."""
+    """Command prefix that runs a daemon of that tree; empty for today's tree (None)."""
     if tree is None:
         return ()
     path = os.pathsep.join(str(tree / part) for part in ("exporter", "plugin", "proto"))
@@ -86,7 +86,7 @@ def node(server: ApiServer, kubelet: FakeKubelet) -> None:
 
 
 def published_content(server: ApiServer) -> Document:
-    """What an exporter says in its object, without when it said so."""
+    """The content of an exporter's object, without times."""
     topology = published(server)
     if topology is None:
         return {}
@@ -101,7 +101,7 @@ def published_content(server: ApiServer) -> Document:
 
 
 async def export(server: ApiServer, start: Start, config: Document, tree: Path | None) -> Document:
-    """What an exporter says that has the node for itself."""
+    """The content of an exporter's object, without another exporter."""
     async with aiohttp.ClientSession() as session:
         await session.delete(f"{server.url}/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies/n1")
     await stopped(await exporting(start, config, tree))
@@ -137,7 +137,7 @@ async def test_exporters_take_over_an_object_from_each_other(
     assert before["zones"][0]["name"] == now["zones"][0]["name"] == "node-0"
     for tree, expected in ((None, now), (earlier, before), (None, now)):
         exporter = await exporting(start, config, tree)
-        # Nothing of the other one is left over, and nobody is taken for a stranger.
+        # No content of the earlier exporter is left, and no writer counts as another writer.
         await assert_eventually(lambda expected=expected: published_content(server) == expected)
         assert not exporter.lines("Another")
         await stopped(exporter)
@@ -162,7 +162,7 @@ async def test_either_service_decides_alike_by_the_report_of_either_exporter(
         await export(server, start, config, written)
         for reader in (earlier, None):
             verdicts[written, reader] = await decided(server, start, tmp_path, reader)
-    # Of the four CPUs of one node two are taken, of the other's one is reserved: three fit there, four nowhere.
+    # Of 4 CPUs per NUMA node, 2 are allocated and 1 is reserved: 3 CPUs fit, 4 CPUs do not.
     assert verdicts[None, None] == [True, True, False, True, False, True]
     assert len(set(map(tuple, verdicts.values()))) == 1, verdicts
 
@@ -170,7 +170,7 @@ async def test_either_service_decides_alike_by_the_report_of_either_exporter(
 async def decided(server: ApiServer, start: Start, folder: Path, tree: Path | None) -> list[bool]:
     service = Listener(server.kubeconfig(folder / "kubeconfig"))
     if tree is not None:
-        # A port of its own for people came later.
+        # The earlier service had no separate port for people.
         del service.config["readOnly"]
     process = await start("topowise_scheduler", "serve", config=service.config, under=of(tree))
     await assert_eventually(service.is_ready)
@@ -206,7 +206,7 @@ def test_the_configuration_of_the_earlier_chart_is_taken_or_refused_by_name(earl
                 parse(yaml.safe_dump({**head, **settings}).encode())
             assert f"'{old[0]}'" in str(refused.value) and renamed[old[0]] in str(refused.value)
             assert "\n" not in str(refused.value)
-        # With the change log's table applied it is taken.
+        # With the renames of the change log it is accepted.
         parse(yaml.safe_dump({**head, **{renamed.get(name, name): value for name, value in settings.items()}}).encode())
 
 
@@ -242,7 +242,7 @@ def plane() -> Iterator[controlplane.ControlPlane]:
 def test_helm_upgrades_and_rolls_back(
     plane: controlplane.ControlPlane, earlier: Path, tmp_path: Path, recipe: str
 ) -> None:
-    """No field that cannot be changed is changed, and a rollback leaves what was there before the upgrade."""
+    """The upgrade changes no immutable field, and a rollback restores the objects of before."""
     assert ASSETS is not None
     access = f"--kubeconfig={plane.kubeconfig(tmp_path / 'kubeconfig')}"
     name = f"r{earlier.name[:7]}-{recipe or 'own'}"[:20].rstrip("-")
@@ -261,7 +261,7 @@ def test_helm_upgrades_and_rolls_back(
                 part: item.get(part) for part in ("spec", "data", "rules", "roleRef", "subjects")
             }
             for item in listed
-            # Helm's own, one for each revision.
+            # Helm's own Secret, per revision.
             if item.get("type") != "helm.sh/release.v1"
         }
 
@@ -273,7 +273,7 @@ def test_helm_upgrades_and_rolls_back(
     before = objects()
     said = helm("upgrade", str(now), *values(now))
     after = objects()
-    # The exporter's own objects are still those of the earlier charts.
+    # The exporter's objects are unchanged since the earlier charts.
     assert recipe == "exporter-only" or after != before
     helm("rollback", "1")
     assert objects() == before

@@ -1,7 +1,7 @@
-"""A real volcano-scheduler on a real API server, first with our service as its extender, then with its own plug-in
+"""A real volcano-scheduler on a real API server, first with the service as its extender, then with its own plug-in
 numa-aware that reads our Numatopologies, then with both. Kubelets decide by the one-node model.
 
-Everything Volcano does by itself is here as it is: its sessions and statements, gangs, pipelining, preemption, binds.
+Volcano runs unchanged: its sessions and statements, gangs, pipelining, preemption and binds.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _REPORTING = Reporting(wait=(0.2, 0.5), lag=(0.0, 0.05), numatopology=True)
 
 
 async def asked_of(cluster: VolcanoCluster) -> dict[str, int]:
-    """How often the service was asked, by Volcano's verbs."""
+    """The number of requests to the service, by Volcano's verbs."""
     sample = 'extender_request_duration_seconds_count{verb="volcano_'
     metrics = await cluster.service.metrics(cluster.session)
     return {name[len(sample) : -2]: int(count) for name, count in metrics.items() if name.startswith(sample) and count}
 
 
 async def show(cluster: VolcanoCluster, label: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line of what happened, for whoever ran it."""
+    """Prints a line with the results."""
     calls = await asked_of(cluster)
     with capsys.disabled():
         print(  # noqa: T201
@@ -65,7 +65,7 @@ def pod(name: str, cpus: int, *, policy: str = "", lifetime: float | None = None
 
 
 async def fill(cluster: VolcanoCluster, queue: str = "default") -> None:
-    """Pods until some wait that no kubelet would take."""
+    """Creates pods until some wait that fit on no node."""
     workload = Workload(3)
     for number in range(1000, 1300):
         document = workload.pod(number, lifetime=None)
@@ -90,7 +90,7 @@ async def running(cluster: VolcanoCluster) -> set[str]:
 
 
 async def assert_nothing_is_held(cluster: VolcanoCluster) -> None:
-    """No reservation is open for a pod that is not on its way."""
+    """Asserts that only pods in binding have reservations."""
     metrics = await cluster.service.metrics(cluster.session)
     assert metrics["open_reservations"] == 0
 
@@ -126,7 +126,7 @@ async def test_the_service_is_killed_while_volcano_places_pods(
 
 
 async def feed_gangs(cluster: VolcanoCluster, count: int) -> None:
-    """Gangs of all sizes and single pods between them, at once and more than there is room for; half of them end."""
+    """Creates gangs of all sizes and single pods together, more than the cluster fits; half of the pods end."""
     random, workload = Random(5), Workload(4)
     for number in range(count):
         lifetime = {} if number % 2 else {LIFETIME: f"{random.uniform(2.0, 6.0):.3f}"}
@@ -146,7 +146,7 @@ async def test_gangs_come_whole_or_not_at_all_and_leave_no_reservations(
         await show(cluster, f"{whole} of {len(groups)} groups whole", capsys)
         await cluster.assert_all_well()
         await assert_nothing_is_held(cluster)
-        # Some were tried and given up.
+        # Volcano tried some gangs and discarded their statements.
         assert whole < len(groups)
         assert (await asked_of(cluster))["deallocateFunc"]
 
@@ -166,7 +166,7 @@ async def test_volcano_evicts_where_the_kubelet_can_align_the_urgent_pod_and_now
         after = {pod["metadata"]["name"]: pod for pod in await cluster.pods()}
         evicted = [pod for name, pod in before.items() if name not in after]
         used = {after[name]["spec"].get("nodeName") for name in names}
-        # Those that the kubelets would have beside the urgent pods as well.
+        # Evicted pods that would still fit beside the urgent pods.
         idle = [pod["metadata"]["name"] for pod in evicted if pod["spec"]["nodeName"] in cluster.takers(pod)]
         await show(cluster, f"{len(evicted)} evicted for {len(names)}, {len(idle)} would fit beside them", capsys)
         assert {name: after[name]["status"]["phase"] for name in names} == dict.fromkeys(names, "Running")
@@ -180,13 +180,13 @@ async def test_volcano_evicts_where_the_kubelet_can_align_the_urgent_pod_and_now
 async def test_an_urgent_gang_evicts_for_all_its_pods_or_for_none(
     plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One gang that fits if others make way, and one that never does, which costs nobody a thing."""
+    """A gang that fits after evictions, and a gang that never fits and causes no eviction."""
     async with VolcanoCluster(plane, tmp_path, nodes(10), actions=_PREEMPTING) as cluster:
         await declare_urgent(cluster)
         await fill(cluster)
         before = await running(cluster)
         await cluster.create_gang("too-many", 100, spec(6, priority_class="urgent"))
-        # A session that tries so many, and takes all back, lasts some seconds.
+        # A session that tries many placements and reverts all takes some seconds.
         await cluster.settle(180.0, still=15.0)
         assert before <= await running(cluster)
         await show(cluster, "a gang of 100 in a full cluster", capsys)
@@ -207,7 +207,7 @@ async def test_an_urgent_gang_evicts_for_all_its_pods_or_for_none(
 async def test_a_queue_reclaims_its_share_where_the_kubelet_can_align_the_pod(
     plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str], reclaims: bool
 ) -> None:
-    """One queue has filled the cluster, another one wants some of its half."""
+    """A queue has filled the cluster, and a second queue requests a part of its share."""
     actions = "enqueue, allocate, reclaim, backfill"
     async with VolcanoCluster(plane, tmp_path, nodes(10), actions=actions, reclaims=reclaims) as cluster:
         for name in ("greedy", "modest"):
@@ -229,14 +229,14 @@ async def test_a_queue_reclaims_its_share_where_the_kubelet_can_align_the_pod(
         assert evicted
         used = {after[name]["spec"].get("nodeName") for name in names}
         assert {pod["spec"]["nodeName"] for pod in evicted} <= used
-        # The last may wait: the greedy queue is down to its share then, and what is left is spread over the nodes.
+        # The last pod may wait: the first queue is down to its share, and the free capacity is spread over the nodes.
         assert set(states.values()) <= {"Running", "Pending"}
         assert list(states.values()).count("Running") >= 3
         assert ("reclaimable" in await asked_of(cluster)) is reclaims
 
 
 def strict(name: str, **more: Any) -> Kind:
-    """One of the kinds, with settings that numa-aware knows of: single-numa-node, and no options."""
+    """A node kind with settings that numa-aware supports: single-numa-node, and no options."""
     kind = KINDS[name]
     changed: Json = {"topologyManagerPolicy": "single-numa-node", "cpuManagerPolicyOptions": {}, **more}
     return Kind(kind.machine, msgspec.structs.replace(kind.config, **changed))
@@ -246,7 +246,7 @@ async def test_numa_aware_goes_by_our_numatopologies(
     plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Without our service. A node of 24 + 24 CPUs less a core holds 20 on each NUMA node; 6 are free in sum, 4 at most
-    on one of them, so that 6 together do not fit until a pod ends."""
+    on either, so that 6 CPUs do not fit until a pod ends."""
     specs = [("strict", strict("wide-single")), ("loose", KINDS["middle-none"])]
     async with VolcanoCluster(
         plane, tmp_path, specs, extender=False, numa_aware=True, extenders=[], reporting=_REPORTING
@@ -260,7 +260,7 @@ async def test_numa_aware_goes_by_our_numatopologies(
         where = {pod["metadata"]["name"]: pod["spec"].get("nodeName") for pod in await cluster.pods()}
         assert where == {"first": "strict", "second": "strict", "third": None}
         assert "cannot be assigned by numa" in str(await cluster.conditions())
-        # Nothing but the object says which of them has ended.
+        # Only the object shows which pod has ended.
         await cluster.api.request("DELETE", f"{PODS}/first", query={"gracePeriodSeconds": "1"})
         await cluster.settle()
         where = {pod["metadata"]["name"]: pod["spec"].get("nodeName") for pod in await cluster.pods()}
@@ -270,7 +270,7 @@ async def test_numa_aware_goes_by_our_numatopologies(
 
 
 async def feed_strict(cluster: VolcanoCluster, count: int) -> None:
-    """Pods that ask for the policy by annotation, far more at once than there is room for; all end."""
+    """Creates pods that request the policy by annotation, far more than the cluster fits; all pods end."""
     random = Random(9)
     for number in range(count):
         lifetime, cpus = random.uniform(1.0, 6.0), random.choice((2, 2, 4, 4, 6, 8, 10))
@@ -297,15 +297,15 @@ async def test_numa_aware_alone_keeps_to_the_policy_in_a_burst(
         bound = {pod["spec"]["nodeName"] for pod in await cluster.pods() if pod["spec"].get("nodeName")}
         assert {kinds[name].config.topologyManagerPolicy for name in bound} == {"single-numa-node"}
         assert len(bound) > 2
-        # All have had their turn in the room that others left; of that the plug-in hears by the object alone. What it
-        # has set aside for a pod that was refused it keeps until the pod is deleted, so then some may wait for ever.
+        # All pods were tried on the capacity of ended pods, which only the object shows. Capacity that it
+        # reserves for a refused pod stays until the pod is deleted, so some pods may wait for ever.
         assert cluster.refusals or not await cluster.waiting()
 
 
 async def test_with_numa_aware_beside_the_extender_no_kubelet_refuses_either(
     plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A node must please both; those that wait beside room are counted."""
+    """A node must pass both; the test counts pods that wait beside free capacity."""
     async with VolcanoCluster(plane, tmp_path, nodes(10), numa_aware=True, reporting=_REPORTING) as cluster:
         seconds = await cluster.feed(200)
         left_out = [pod["metadata"]["name"] for pod in await cluster.waiting() if cluster.takers(pod)]

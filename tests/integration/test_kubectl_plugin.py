@@ -93,7 +93,7 @@ def create_pod(server: ApiServer, name: str, cpu: str, **fields: Any) -> dict[st
 
 @pytest.fixture
 async def cluster(server: ApiServer, api: Api) -> None:
-    """n1 and n2 have two zones of 4 CPUs each; n1's report includes pod `held`, and pod `late` is newer than the report."""
+    """n1 and n2 have two zones of 4 CPUs each; n1's report includes pod `held`, and pod `late` is newer."""
     kubelet = Kubelet(machine(), configuration())
     pod = create_pod(server, "held", "3", node="n1")
     assert kubelet.admit(msgspec.convert(pod, pods.Pod)).admitted

@@ -182,7 +182,7 @@ async def test_two_replicas_that_both_lead_agree_on_the_written_nominations(
         sum(leader.ledger.events[f"nomination_{event}"] for leader in (cluster, rival))
         for event in ("written", "moved")
     )
-    # On a slow machine a leader may see its rival's write after its own decision for the same capacity: it moves its pod.
+    # A slow leader may see its rival's write after its own decision for the same capacity: it moves its pod.
     assert written_times - moved_times == len(names)
     cluster.ledger.check()
     rival.ledger.check()

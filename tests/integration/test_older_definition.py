@@ -38,7 +38,7 @@ def definition(*served: str) -> dict[str, Any]:
 
 
 def topology(name: str, available: str) -> dict[str, Any]:
-    """As RTE wrote it into v1alpha1."""
+    """The object as RTE wrote it in v1alpha1."""
     resource = {"name": "cpu", "capacity": "8", "allocatable": "8", "available": available}
     return {
         "apiVersion": f"{nrt.GROUP}/{nrt.OLD_VERSION}",

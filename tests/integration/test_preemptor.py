@@ -63,7 +63,7 @@ class Cluster:
         return patched
 
     async def fill(self, *running: tuple[str, str, int], aside: str = "0") -> None:
-        """Runs pods (name, CPUs, priority) on the node; `taken` CPUs were allocated during their admission."""
+        """Runs pods (name, CPUs, priority) on the node; `aside` CPUs are allocated during their admission."""
         names = {}
         self.node.admit(pods.decode(json.dumps(pod("aside", aside)).encode()))
         documents = []
@@ -288,7 +288,7 @@ class Steps:
         self.preemptor = Preemptor(cluster.api, service.ledger, alignment, options, service.clock)
 
     async def tick(self, count: int = 1, seconds: float = 1.0) -> list[str]:
-        """Runs `times` rounds; returns the names of the tried pods."""
+        """Runs `count` rounds; returns the names of the tried pods."""
         looked = []
         for _ in range(count):
             self._service.clock.now += seconds

@@ -43,7 +43,7 @@ def kubeconfig(path: Path, server: str, user: dict[str, Any]) -> str:
 
 @pytest.fixture
 async def echo() -> AsyncIterator[tuple[str, list[bytes]]]:
-    """A proxy that refuses every request and repeats it in the answer; returns its address and the received requests."""
+    """A proxy that refuses every request and repeats it in the answer; its address and the received requests."""
     received: list[bytes] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""Every recorded object is what the API server makes of what the producer sends, and is read as it is meant."""
+"""Every recorded object equals the API server's result of the producer's requests, and is decoded as intended."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def recorded(name: str) -> Json:
 
 
 def content(document: Json) -> Json:
-    """Without what differs from server to server and from moment to moment."""
+    """The object without fields that differ between servers and times."""
     metadata = {
         key: value
         for key, value in document["metadata"].items()
@@ -75,7 +75,7 @@ async def test_it_is_what_the_server_gives_back(name: str) -> None:
 
 
 class Read(msgspec.Struct):
-    """What the report of a file says: free CPUs by NUMA node (None with the manager off), free devices, bytes."""
+    """The expected report of a file: free CPUs by NUMA node (None with the manager off), free devices, bytes."""
 
     policy: str
     scope: str
@@ -105,7 +105,7 @@ EXPECTED = {
     "koordlet-1.6.0/kubelet-static": Read(SINGLE, "container", [7, 8]),
     "koordlet-1.6.0/kubelet-not-queried": Read("none", "container", [8, 8]),
     "koordlet-1.8.0/numa-reservation": Read(SINGLE, "container", [7, 7]),
-    # RTE's fingerprint is still there as an annotation, its numbers are not.
+    # RTE's fingerprint is still present as an annotation, its amounts are not.
     "koordlet-1.6.0/over-rte": Read(SINGLE, "container", [7, 8], [2, 2]),
     "odd/quantities": Read(SINGLE, "container", [1500, 14], [3, 3]),
     "odd/other-zones": Read(RESTRICTED, "pod", [5, 0], problems=1),

@@ -1,8 +1,8 @@
 """KAI-Scheduler's plug-in numa reads the NodeResourceTopology that our exporter writes.
 
-Its own Go code was shown some of the objects of `scheduler_plugins_scenes` (recorded/kai, each file names commit and
-functions): what it makes of the zones (pkg/scheduler/api/node_info/numa_topology.go) and which zones it would send a
-pod to (pkg/scheduler/plugins/numa/evaluator.go). Here our half is made anew and has to be what was shown.
+Its own Go code has read some objects of `scheduler_plugins_scenes` (recorded/kai, each file names commit and
+functions): its zones (pkg/scheduler/api/node_info/numa_topology.go) and the zones that it would send a
+pod to (pkg/scheduler/plugins/numa/evaluator.go). The tests write the objects again and compare with the recording.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SCOPES = ("container", "pod")
 
 # Where its verdict is not the kubelet's, by (scene, pod).
 DIFFERENCES = {
-    # It cannot know that the memory manager is off; its README tells to put memory on the plug-in's ignoreList then.
+    # It cannot know that the memory manager is off; its README then requires memory on the plug-in's ignoreList.
     ("managers-off", "heavy"): "memory is kept to a zone",
     ("restricted", "with-big-pages"): "the Node has no such resource, which is said elsewhere",
 }
@@ -65,7 +65,7 @@ def test_it_has_the_zones_in_the_kubelet_s_order_with_what_they_may_give_and_can
     topology = nrt.decode(json.dumps(recorded(scene)["object"]))
     zones = recorded(scene)["answers"]["zones"]
     assert [zone["id"] for zone in zones] == [zone.name for zone in topology.zones or ()]
-    # Of those that the Node has; amounts of CPU are in thousandths.
+    # Only resources of the Node; amounts of CPU are in thousandths.
     known = recorded(scene)["node"]["status"]["allocatable"].keys()
     for read, zone in zip(zones, topology.zones or (), strict=True):
         for column in ("available", "allocatable"):

@@ -1,8 +1,8 @@
-"""Zones of other types than Node: the API server keeps them, and what we read of an object is the same with them.
+"""Zones of other types than Node: the API server keeps such zones, and they do not change what we read of an object.
 
-Readers of ours and others' go by the type: scheduler-plugins' createNUMANodeList (pkg/noderesourcetopology/
+All known readers select by type: scheduler-plugins' createNUMANodeList (pkg/noderesourcetopology/
 pluginhelpers.go), KAI's zoneSpecs, Koordinator's extractNUMANodeResources (topology_options.go). The recorded
-conversations are with objects as they are by default, so of theirs no more is shown here than that no zone of another
+conversations use default objects, so for other schedulers the tests show only that no zone of another
 type has anything to count.
 """
 

@@ -39,7 +39,7 @@ async def read(server: ApiServer) -> Any:
 
 
 # koordinator-sh/koordinator v1.8.0, pkg/scheduler/plugins/nodenumaresource/topology_options.go:
-# convertToNUMATopologyPolicy takes the first of these names, and None without one.
+# convertToNUMATopologyPolicy takes the first of these names, and None without a name.
 KOORDINATOR = {"BestEffort": "BestEffort", "Restricted": "Restricted", "SingleNUMANodePodLevel": "SingleNUMANode"}
 
 
@@ -63,7 +63,7 @@ async def test_zones_are_all_there_and_the_policy_is_not(server: ApiServer, api:
 
 @pytest.mark.parametrize("legacy", [False, True])
 async def test_writing_the_object_back_needs_the_policies(server: ApiServer, api: Api, legacy: bool) -> None:
-    """koordlet does so, and always puts its own in."""
+    """koordlet does so, and always writes its own policies."""
     await written(api, legacy=legacy)
     topology = await read(server)
     topology["metadata"]["labels"] = {"app.kubernetes.io/managed-by": "Koordinator"}

@@ -1,8 +1,8 @@
-"""What other schedulers' own tests hold for right, played through the report reader, the engine and the model.
+"""The expectations of other schedulers' own tests, checked against the report reader, the engine and the model.
 
 peers/situations.txt has sections; bars separate the fields of a line, semicolons the containers of a pod. "init:" and
-"sidecar:" say what a container is, "~" that it has no limits for CPU and memory. Others that have limits for one of
-them are given the other too, so that the pod is Guaranteed as their tests take it to be.
+"sidecar:" say what a container is, "~" that it has no limits for CPU and memory. Other containers with a limit for
+CPU or memory get both, so that the pod is Guaranteed as the peers' tests assume.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NATIVE: Final = ("cpu", "memory", "ephemeral-storage")
 
 
 class Line(NamedTuple):
-    """One situation; `peer` is their answer, `expected` what it must be here, `why` where these differ."""
+    """A situation; `peer` is the peer's answer, `expected` ours, `why` the reason of a difference."""
 
     fields: tuple[str, ...]
     peer: str
@@ -74,7 +74,7 @@ NODES: Final = {fields[0]: fields[1:] for fields in section("nodes")}
 
 
 def report(name: str) -> nrt.NodeResourceTopology:
-    """A node as its exporter would report it: in the deprecated words of policies, as the peers' tests have it."""
+    """A node as its exporter would report it, with the deprecated policy names of the peers' tests."""
     (how, *zones) = NODES[name]
     policy, scope = how.split()
     document = {
@@ -117,7 +117,7 @@ def _resources(text: str) -> Mapping[str, Mapping[str, str]]:
 
 
 def served(*names: str) -> Service:
-    """A service that knows these nodes, whose kubelets know pages of 2 MiB."""
+    """A service with these nodes, whose kubelets have hugepages of 2 MiB."""
     service = Service()
     service.answers = Answers(
         service.ledger, service.records, strategies.make("LeastNUMANodes", {}, Scoring()), top_score=100
@@ -165,7 +165,7 @@ def test_scores_equal_the_scores_of_the_peer(line: Line) -> None:
 
 
 def hints(text: str) -> Hints:
-    """ "01 0*": the masks that fit, and those that are preferred."""
+    """ Parses "01 0*": fitting masks; `*` marks the preferred masks."""
     fits = preferred = 0
     for word in text.replace("-", "").split():
         mask = mask_of(map(int, word.rstrip("*")))

@@ -50,7 +50,7 @@ def test_a_life(write: object) -> None:
 
 @every_way
 def test_a_pod_whose_devices_are_not_allocated_yet_stays_booked(write: object) -> None:
-    """NFD looks whenever a state file of the kubelet changes; the CPU manager's is written before devices are given."""
+    """NFD reads at every change of a kubelet state file; the CPU manager writes its file before device allocation."""
     life = Life(write)  # type: ignore[arg-type]
     life.report()
     pod = guaranteed("a", "4", "2Gi", 2)
@@ -78,7 +78,7 @@ def _gpu(zone: Json) -> Json:
 
 
 def test_negative_amounts_are_none_and_come_back() -> None:
-    """An unhealthy device that is held is not allocatable any more, and still counted as used."""
+    """An allocated device that becomes unhealthy is no longer allocatable, and still counts as used."""
     life = Life(nfd)
     pod = guaranteed("a", "4", "2Gi", 2)
     life.bind({**pod, "status": {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}})
@@ -97,7 +97,7 @@ def test_negative_amounts_are_none_and_come_back() -> None:
 
 
 def test_without_a_fingerprint_an_earlier_report_is_not_taken_for_a_later_report() -> None:
-    """Pods of equal size: one has ended, one has come, and the numbers may be of either moment."""
+    """Pods of equal size: a pod has ended and a pod has started, and the amounts may be of either moment."""
     life = Life(nfd_without_fingerprint)
     first, second = guaranteed("a", "4"), guaranteed("b", "4")
     life.bind(first)

@@ -34,7 +34,7 @@ def test_a_life(write: object) -> None:
     life.bind(first)
     life.bind(second)
     assert life.free == [3, 2]
-    # A report of before, and one from between the two.
+    # An earlier report, and a report from between the two admissions.
     life.report()
     assert life.free == [3, 2]
     life.admit(first)
@@ -114,7 +114,7 @@ def test_a_pod_that_its_kubelet_lists_before_its_devices_are_allocated_stays_boo
 
 
 def test_a_kubelet_without_memory_manager_counts_no_memory_and_the_fingerprint_agrees() -> None:
-    """A Guaranteed pod of half a CPU holds nothing there. scheduler-plugins count it, and never trust the object."""
+    """A Guaranteed pod of half a CPU has no exclusive resource; scheduler-plugins counts it and distrusts the object."""
     life = Life(rte, memoryManagerPolicy="None", reservedMemory=())
     document = life.seen()
     resources = {resource["name"] for zone in document["zones"] for resource in zone["resources"]}

@@ -1,8 +1,8 @@
 """NodeResourceTopologyMatch of scheduler-plugins reads what our exporter writes.
 
-Its own Go code was shown the objects of `scheduler_plugins_scenes` (recorded/scheduler-plugins, each file names commit
-and functions). Here our half is made anew and has to be what was shown, and what was answered has to be right: every
-zone found, every fingerprint and placement taken, every verdict the kubelet's or different for a reason with a name.
+Its own Go code has read the objects of `scheduler_plugins_scenes` (recorded/scheduler-plugins, each file names commit
+and functions). The tests write the objects again, compare with the recording, and check the recorded answers: every
+zone found, every fingerprint and placement accepted, every verdict the kubelet's or different for a named reason.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from topowise_scheduler.cluster.node.confirmation import is_exclusive
 
 RECORDED = Path(__file__).parent / "recorded" / "scheduler-plugins"
 
-# Objects that we do not publish unless told to, shown for what becomes of the scheduler then.
+# Objects that we publish only if so configured, recorded for the scheduler's reaction.
 NOT_OURS = (
     "gap-without-placeholders",
     "zone-named-64",
@@ -98,7 +98,7 @@ def test_it_finds_every_zone_with_its_amounts_and_distances(scene: str) -> None:
     zones = {zone["id"]: zone for zone in recorded(scene)["answers"]["zones"]}
     topology = topology_of(scene)
     machine = stage(scene).seen.machine
-    # All nodes but those with ids beyond a kubelet's masks, and nothing in place of the missing ones.
+    # All nodes except nodes with ids beyond a kubelet's masks, and no placeholder for missing nodes.
     assert {numa_id for numa_id, zone in zones.items() if zone["available"]} == {
         node.id for node in machine.nodes if node.id < 64
     }
@@ -119,7 +119,7 @@ def test_it_reads_policy_scope_and_the_limit_of_nodes(scene: str) -> None:
 
 @every_scene
 def test_every_native_resource_of_the_node_is_in_a_zone(scene: str) -> None:
-    """A pod that asks for one that is in none is refused (filter.go, resourcesAvailableInAnyNUMANodes)."""
+    """A pod that requests a resource in no zone is refused (filter.go, resourcesAvailableInAnyNUMANodes)."""
     zoned = {resource.name for zone in topology_of(scene).zones or () for resource in zone.resources or ()}
     native = {
         name
@@ -132,9 +132,9 @@ def test_every_native_resource_of_the_node_is_in_a_zone(scene: str) -> None:
 # Fingerprint
 
 
-# Whose fingerprint is not taken, by the way its pods are watched.
+# Scenes whose fingerprint is not accepted, by the way pods are watched.
 REFUSED = {
-    # The kubelet has it already, the scheduler counts it once it runs.
+    # The kubelet already has the pod, the scheduler counts it once it runs.
     "a-pod-is-starting": ("shared", "dedicated"),
     # Its dedicated informer counts pods that have ended, which no kubelet since 1.34 lists.
     "pods-have-ended": ("dedicated",),
@@ -155,7 +155,7 @@ def test_its_cache_takes_our_fingerprint(scene: str, informer: str) -> None:
 @every_scene
 def test_it_counts_the_pods_that_we_count(scene: str) -> None:
     """Guaranteed with whole CPUs, with fractions, with hugepages; Burstable with a device; with sidecars, with init
-    containers, terminating, static. Not: Burstable and BestEffort ones, unless all count."""
+    containers, terminating, static. Not: Burstable and BestEffort pods, unless all count."""
     counted = recorded(scene)["answers"]["fingerprint"]["shared"]["counted"]
     digest = fingerprint.of((name.split("/")[0], name.split("/")[1]) for name in counted)
     said_here = nrt.attributes_of(topology_of(scene).attributes)["nodeTopologyPodsFingerprint"]
@@ -183,7 +183,7 @@ def test_memory_that_is_left_out_makes_all_pods_count() -> None:
 
 
 def placed(scene: str) -> dict[str, int]:
-    """Namespace/pod/container -> the NUMA node of what it holds, by the kubelet."""
+    """Namespace/pod/container -> the NUMA node of its allocation, by the kubelet."""
     nodes: dict[str, int] = {}
     owners = {cpu: node.id for node in stage(scene).seen.machine.nodes for cpu in node.cpus}
     for allocation in stage(scene).seen.allocations.pods:
@@ -213,7 +213,7 @@ def test_its_preemption_knows_the_node_of_every_container_it_counts(scene: str) 
 
 @pytest.mark.parametrize("scene", ALIGNED)
 def test_its_preemption_gives_back_the_allocation_of_a_victim(scene: str) -> None:
-    """To the zone where it lies; a Guaranteed pod's fractions of CPUs are in no zone's numbers, so none come back."""
+    """To the zone of the allocation; fractions of CPUs of a Guaranteed pod are in no zone, so none are given back."""
     evictions = recorded(scene)["answers"]["evictions"]
     for pod in running(scene):
         needs = pods.needs(decoded(pod))
@@ -234,7 +234,7 @@ def test_its_preemption_gives_back_the_allocation_of_a_victim(scene: str) -> Non
 
 @pytest.mark.parametrize("scene", ["managers-off", "memory-manager-off"])
 def test_with_the_memory_manager_off_its_preemption_goes_on_without_placement(scene: str) -> None:
-    """It counts the containers of Guaranteed pods with fractions of CPUs, of which no kubelet knows a node then."""
+    """It counts the containers of Guaranteed pods with fractions of CPUs, which have no NUMA node at a kubelet then."""
     assert recorded(scene)["answers"]["placement"] == {"containers": 0, "nodes": {}}
 
 
@@ -276,7 +276,7 @@ def test_our_own_service_reads_them_exactly_and_counts_the_same_pods(scene: str)
         assert sorted(name for name, need in needs.items() if is_exclusive(read.empty, need)) == counted
 
 
-# What we keep it from
+# What the exporter protects it from
 
 
 def test_without_placeholders_a_gap_in_the_ids_ends_it() -> None:

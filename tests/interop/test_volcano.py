@@ -1,7 +1,7 @@
 """Volcano's numa-aware plugin reads the Numatopology that our exporter writes.
 
-Its own Go code was shown the objects of `volcano_scenes` (recorded/volcano, each file names commit and functions). Here
-our half is made anew and has to be what was shown, and what was answered has to be right.
+Its own Go code has read the objects of `volcano_scenes` (recorded/volcano, each file names commit and functions). The
+tests write the objects again, compare with the recording, and check the recorded answers.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def test_what_it_takes_for_free_is_what_the_kubelet_can_give(scene: str) -> None
     seen = stage(scene).seen
     free = cpuset.parse(answers(scene)["free"]["cpu"])
     if SCENES[scene].kubelet.cpuManagerPolicy == "static":
-        # By id without the reserved ones, so that there is nothing left to guess.
+        # By id without the reserved CPUs, so that the plug-in guesses nothing.
         assert (free, answers(scene)["reserved"]) == (seen.allocations.allocatable.cpus - assigned_cpus(scene), "0")
     else:
         assert (free, answers(scene)["reserved"]) == (frozenset(seen.machine.online), "1500m")
@@ -84,8 +84,8 @@ def test_what_it_takes_for_free_is_what_the_kubelet_can_give(scene: str) -> None
 
 @every_scene
 def test_pods_that_the_kubelet_has_are_confirmed_by_name_also_without_cpus_of_their_own(scene: str) -> None:
-    """Of a Guaranteed pod with fractions of CPUs it books an empty set, and one such pod that is never confirmed keeps
-    what it guessed for all the others off the node (node_info.go, RefreshNumaSchedulerInfoByCrd)."""
+    """For a Guaranteed pod with fractions of CPUs it books an empty set; a pod that is never confirmed keeps
+    the guesses for all other pods on the node (node_info.go, RefreshNumaSchedulerInfoByCrd)."""
     there = {pod["metadata"]["name"] for pod in SCENES[scene].bound}
     sent = {pod["name"] for pod in recorded(scene)["unassigned"]}
     assert set(answers(scene)["confirmed"]) == {f"default/{name}" for name in sent & there}
