@@ -89,8 +89,8 @@ async def running(cluster: VolcanoCluster) -> set[str]:
     return {pod["metadata"]["name"] for pod in await cluster.pods() if pod["spec"].get("nodeName")}
 
 
-async def assert_nothing_is_held(cluster: VolcanoCluster) -> None:
-    """Asserts that only pods in binding have reservations."""
+async def assert_no_open_reservations(cluster: VolcanoCluster) -> None:
+    """Asserts that no reservation is open."""
     metrics = await cluster.service.metrics(cluster.session)
     assert metrics["open_reservations"] == 0
 
@@ -105,7 +105,7 @@ async def test_no_kubelet_refuses_a_pod_of_volcano_and_no_pod_waits_beside_free_
         await fill(cluster)
         await show(cluster, "and until no more fit", capsys)
         await cluster.assert_all_well()
-        await assert_nothing_is_held(cluster)
+        await assert_no_open_reservations(cluster)
         calls = await asked_of(cluster)
         assert calls["predicate"] and calls["prioritize"] and calls["allocateFunc"]
 
@@ -145,7 +145,7 @@ async def test_gangs_come_whole_or_not_at_all_and_leave_no_reservations(
         whole = sum(all(pod["spec"].get("nodeName") for pod in members) for members in groups.values())
         await show(cluster, f"{whole} of {len(groups)} groups whole", capsys)
         await cluster.assert_all_well()
-        await assert_nothing_is_held(cluster)
+        await assert_no_open_reservations(cluster)
         # Volcano tried some gangs and discarded their statements.
         assert whole < len(groups)
         assert (await asked_of(cluster))["deallocateFunc"]
@@ -173,7 +173,7 @@ async def test_volcano_evicts_where_the_kubelet_can_align_the_urgent_pod_and_now
         assert evicted
         assert {pod["spec"]["nodeName"] for pod in evicted} <= used
         await cluster.assert_all_well()
-        await assert_nothing_is_held(cluster)
+        await assert_no_open_reservations(cluster)
         assert (await asked_of(cluster))["preemptable"]
 
 
@@ -311,4 +311,4 @@ async def test_with_numa_aware_beside_the_extender_no_kubelet_refuses_either(
         left_out = [pod["metadata"]["name"] for pod in await cluster.waiting() if cluster.takers(pod)]
         await show(cluster, f"both, 200 pods in {seconds:.1f} s, {len(left_out)} wait beside room", capsys)
         assert not cluster.refusals
-        await assert_nothing_is_held(cluster)
+        await assert_no_open_reservations(cluster)

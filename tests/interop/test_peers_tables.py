@@ -165,7 +165,7 @@ def test_scores_equal_the_scores_of_the_peer(line: Line) -> None:
 
 
 def hints(text: str) -> Hints:
-    """ Parses "01 0*": fitting masks; `*` marks the preferred masks."""
+    """Parses "01 0*": fitting masks; `*` marks the preferred masks."""
     fits = preferred = 0
     for word in text.replace("-", "").split():
         mask = mask_of(map(int, word.rstrip("*")))

@@ -114,7 +114,7 @@ def test_a_pod_that_its_kubelet_lists_before_its_devices_are_allocated_stays_boo
 
 
 def test_a_kubelet_without_memory_manager_counts_no_memory_and_the_fingerprint_agrees() -> None:
-    """A Guaranteed pod of half a CPU has no exclusive resource; scheduler-plugins counts it and distrusts the object."""
+    """A Guaranteed pod of half a CPU has no exclusive resource; scheduler-plugins counts it and distrusts the NRT."""
     life = Life(rte, memoryManagerPolicy="None", reservedMemory=())
     document = life.seen()
     resources = {resource["name"] for zone in document["zones"] for resource in zone["resources"]}
