@@ -46,7 +46,7 @@ async def test_a_pod_bound_during_another_admission_waits_until_it_fits(
             await node.becomes(f"second-{trial}", "Running")
             await node.delete(f"second-{trial}")
             # The versions of the next trial then show only its own admission.
-            await assert_eventually(lambda: not held(node.versions[-1]), within=LONG_S)
+            await assert_eventually(lambda: not holdings_of(node.versions[-1]), within=LONG_S)
         assert (await node.predictions()).get("miss", 0) == 0
 
 
@@ -63,7 +63,7 @@ async def send_while_half_admitted(node: WholeNode, first: str, second: str) -> 
 
 def assert_written_whole(node: WholeNode, name: str, before: int) -> None:
     """A single version adds the pod, with all of its containers."""
-    seen = [held(version).get(name) for version in node.versions[before:]]
+    seen = [holdings_of(version).get(name) for version in node.versions[before:]]
     assert len(seen) == 1, f"{len(seen)} writes for one admission: {seen}"
     assert [len(containers) for containers in seen if containers is not None] == [4]
 

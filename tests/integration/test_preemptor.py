@@ -151,7 +151,8 @@ async def test_the_least_important_pod_that_is_in_the_way_is_evicted(cluster: Cl
         await assert_eventually(lambda: cluster.names == {"a", "wide"})
         await assert_eventually(lambda: cluster.events == {"wide": "Preempting", "b": "Preempted"})
     assert cluster.nominated == "n1"
-    written = [(entry.request.method, entry.request.path) for entry in cluster.server.log() if entry.request.method != "GET"]
+    requests = [entry.request for entry in cluster.server.log() if entry.request.method != "GET"]
+    written = [(request.method, request.path) for request in requests]
     evictions = [path for method, path in written if path.endswith("/eviction")]
     assert evictions == [f"{PODS}/b/eviction"] * 2, "a dry run, and the eviction"
     status = written.index(("PATCH", f"{PODS}/wide/status"), written.index(("POST", evictions[0])))
