@@ -95,15 +95,15 @@ class Extender:
                 self._come.clear()
                 await self._come.wait()
 
-    async def _handle(self, request: web.Request) -> web.Response:
-        assert request.transport is not None
+    async def _handle(self, received: web.Request) -> web.Response:
+        assert received.transport is not None
         request = Request(
-            request.method,
-            request.path,
-            (request.version.major, request.version.minor),
-            dict(request.headers),
-            request.transport.get_extra_info("peername"),
-            await request.read(),
+            received.method,
+            received.path,
+            (received.version.major, received.version.minor),
+            dict(received.headers),
+            received.transport.get_extra_info("peername"),
+            await received.read(),
         )
         self.requests.append(request)
         self._come.set()
