@@ -1,6 +1,6 @@
-"""Thousands of pods in a minute: no kubelet refuses any of ours, and none of them waits beside a node with room for it.
+"""Thousands of pods in a minute: no kubelet refuses a pod, and no pod waits although it fits on a node.
 
-`TOPOWISE_BURST` scales the number of pods: 0.1 for a first look, 10 for an hour of doubt.
+`TOPOWISE_BURST` scales the number of pods: 0.1 for a quick run, 10 for an hour.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ async def test_calls_that_move_to_another_replica(tmp_path: Path, capsys: pytest
         await conclude(bench, capsys)
 
 
-async def test_urgent_pods_that_evict_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_urgent_pods_that_evict_other_pods(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     scenario = Scenario(nodes=10, pods=scaled(500), urgent=0.15, forever=0.6, seed=6)
     async with Bench(scenario, tmp_path) as bench:
         await bench.feed()
@@ -116,23 +116,23 @@ async def test_chaos_in_a_burst_that_is_nominated(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], scenario: Scenario, request: pytest.FixtureRequest
 ) -> None:
     sizes = {"pods": scaled(scenario.pods), "blind_pods": scaled(scenario.blind_pods) if scenario.blind_pods else 0}
-    made = msgspec.structs.replace(scenario, nominates=True, backlog=150, **sizes)
-    async with Bench(made, tmp_path) as bench:
+    nominating = msgspec.structs.replace(scenario, nominates=True, backlog=150, **sizes)
+    async with Bench(nominating, tmp_path) as bench:
         halfway = {"the service is killed": bench.restart_service, "two replicas": bench.fail_over}
-        what = halfway.get(request.node.callspec.id)
-        await bench.feed({} if what is None else {0.5: what})
+        fault = halfway.get(request.node.callspec.id)
+        await bench.feed({} if fault is None else {0.5: fault})
         await conclude_nominated(bench, capsys)
 
 
 async def conclude_nominated(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
-    """As the others, and nominations have come to something."""
-    metrics = [await one.metrics(bench.session) for one in bench.services]
+    """Concludes as the other bursts do; kube-scheduler has also honoured nominations."""
+    metrics = [await service.metrics(bench.session) for service in bench.services]
     with capsys.disabled():
-        for found in metrics:
-            said = {key: value for key, value in found.items() if key.startswith("nominat") and value}
+        for figures in metrics:
+            said = {key: value for key, value in figures.items() if key.startswith("nominat") and value}
             sys.stdout.write(f"\n  {said}")
-    assert sum(found.get('nominations_total{outcome="honoured"}', 0) for found in metrics) > 0
-    assert all(found["nominated_pods"] == 0 for found in metrics), "room is booked for nobody"
+    assert sum(figures.get('nominations_total{outcome="honoured"}', 0) for figures in metrics) > 0
+    assert all(figures["nominated_pods"] == 0 for figures in metrics), "room is booked for nobody"
     await conclude(bench, capsys)
 
 

@@ -1,6 +1,6 @@
-"""Every command line of README and of the quick start: typed as printed, or named here with what it lacks.
+"""Every command line of README and of the quick start runs as printed, or is listed here with its requirement.
 
-The cluster is the demo's. Words in capitals are what a reader puts in; so is the port that is forwarded.
+The cluster is the demo's. Readers replace words in capitals and the forwarded port.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ README = (REPOSITORY / "README.md").read_text()
 PAGE = (REPOSITORY / "docs/quick-start.md").read_text()
 HELM = REPOSITORY / ".venv/helm/helm"
 
-# Nobody runs a chart's pods in the demo, and it has no machines to log in to.
+# The demo runs no pods of a chart, and has no machines to log in to.
 NOT_HERE = re.compile(r"kind |kubectl (drain|uncordon) |.* rollout status |systemctl|rm -f /var/lib/kubelet")
-# What they do takes minutes, or a container engine: each is a job of its own. That make knows them is looked at.
+# These targets take minutes, or a container engine; a separate job runs each. The test checks that make knows them.
 LONG = re.compile(r"make (images|load|test|check|e2e|fuzz|mutants|coverage|bench|venv|lab)\b")
 DAEMONS = re.compile(r"topowise-\w+ (run|serve) ")
 
 
 def sections(page: str) -> list[tuple[str, str]]:
-    """Headings with what is under them, up to the next heading."""
+    """Text by heading, up to the next heading."""
     parts = re.split(r"^(#+ .*)$", page, flags=re.MULTILINE)
     return list(zip(["", *parts[1::2]], parts[::2], strict=True))
 
 
 def manifests(page: str) -> dict[str, str]:
-    """By kind and name of the first document."""
-    found = {}
+    """Manifests by kind and name of their first document."""
+    texts = {}
     for text in re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
         document = next(iter(yaml.safe_load_all(text)), None) or {}
-        found[f"{document.get('kind')} {(document.get('metadata') or {}).get('name', '')}".strip()] = text
-    return found
+        texts[f"{document.get('kind')} {(document.get('metadata') or {}).get('name', '')}".strip()] = text
+    return texts
 
 
 def test_what_is_not_typed_is_marked_on_the_page() -> None:
@@ -54,27 +54,27 @@ def test_what_is_not_typed_is_marked_on_the_page() -> None:
 
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, Path]:
-    """What the pages tell to write."""
-    made = {
+    """The files that the pages tell a reader to write."""
+    paths = {
         name: tmp_path / name for name in ("cache.yaml", "giant.yaml", "pod.yaml", "exporter.yaml", "scheduler.yaml")
     }
     cache = manifests(PAGE)["Pod cache"]
-    made["cache.yaml"].write_text(cache)
-    made["giant.yaml"].write_text(cache.replace("name: cache", "name: giant").replace("cpu: 2", "cpu: 40"))
-    made["pod.yaml"].write_text(cache)
+    paths["cache.yaml"].write_text(cache)
+    paths["giant.yaml"].write_text(cache.replace("name: cache", "name: giant").replace("cpu: 2", "cpu: 40"))
+    paths["pod.yaml"].write_text(cache)
     for kind in ("exporter", "scheduler"):
-        made[f"{kind}.yaml"].write_text(manifests(README)[f"{kind.capitalize()}Configuration"])
+        paths[f"{kind}.yaml"].write_text(manifests(README)[f"{kind.capitalize()}Configuration"])
     scenario = {
         "machine": {"numa": [{"id": 0, "memory": 1 << 30, "cores": [{"socket": 0, "threads": [0]}]}]},
         "config": {},
     }
-    made["scenarios"] = tmp_path / "scenarios"
-    made["scenarios"].write_text(json.dumps(scenario) + "\n")
-    return made
+    paths["scenarios"] = tmp_path / "scenarios"
+    paths["scenarios"].write_text(json.dumps(scenario) + "\n")
+    return paths
 
 
 def put_in(command: str, files: dict[str, Path], people: str) -> str:
-    """The command with what a reader puts in."""
+    """The command with the reader's values."""
     command = command.partition("  #")[0]
     if "replay" in command:
         command = command.replace("FILE[.gz]", str(files["scenarios"]))
@@ -106,7 +106,7 @@ def test_every_command_works_as_printed(environment: dict[str, str], files: dict
     environment["KUBECONFIG"] = str(REPOSITORY / ".demo/kubeconfig")
     # Pods of the demo, which a reader's cluster does not have.
     run(["kubectl", "delete", "pod", "cache", "giant", "--ignore-not-found"], environment)
-    # The tour has a test of its own.
+    # test_demo.py runs the tour.
     rest = PAGE.partition("## On kind")[2]
     failed = []
     for command in ["kubectl apply -f cache.yaml", *commands_of(README), *commands_of(rest)]:
@@ -125,9 +125,9 @@ def test_every_command_works_as_printed(environment: dict[str, str], files: dict
 
 
 def _failure(printed: str, command: str, environment: dict[str, str]) -> list[str]:
-    """What went wrong after a while, if it did; who types is slower than a scheduler."""
+    """The failure of a command after some retries; a person types slower than a scheduler decides."""
     if LONG.match(command):
-        # Of what is made already nothing is printed.
+        # For existing objects kubectl prints nothing.
         command = command.replace("make ", "make -n ", 1) + " && echo known"
     if DAEMONS.match(command):
         # With --check the same start goes as far as the configuration.
@@ -137,7 +137,7 @@ def _failure(printed: str, command: str, environment: dict[str, str]) -> list[st
         ran = subprocess.run(
             ["bash", "-c", command], env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=False
         )
-        # explain and doctor say "no" by 1, the service by a text.
+        # explain and doctor answer "no" with exit status 1, the service with a text.
         is_answered = ran.returncode == 0 or (
             ran.returncode == 1 and "topowise" in printed and "error" not in ran.stderr
         )

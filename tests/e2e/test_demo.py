@@ -1,4 +1,4 @@
-"""The tour of docs/quick-start.md, typed as it is printed into the demo that it starts; what a demo leaves behind."""
+"""The tour of docs/quick-start.md as printed, in the demo that it starts; and the end of a demo."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kept_demo import REPOSITORY, commands_of, run, typed
 from sandbox import kept
 
 PAGE = REPOSITORY / "docs/quick-start.md"
-# What a command shows, at the latest after a while: who types is slower than a scheduler.
+# The output of a command, after some retries: a person types slower than a scheduler decides.
 SHOWS = {
     "make demo KEEP=1": "1. A pod that is placed",
     "kubectl topowise nodes": "metal-cxl",
@@ -92,12 +92,12 @@ def test_a_demo_that_fails_says_why_and_leaves_nothing(environment: dict[str, st
 
 
 def _processes_of(directory: Path) -> list[str]:
-    found = []
+    commands = []
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             arguments = process.read_bytes()
         except OSError:
             continue
         if os.fsencode(directory) in arguments:
-            found.append(arguments.decode())
-    return found
+            commands.append(arguments.decode())
+    return commands

@@ -1,6 +1,6 @@
-"""Nobody keeps the event loop for longer than ten milliseconds of CPU on a whole cluster; figures are printed.
+"""No turn of the event loop takes more than 10 ms of CPU on a large cluster; the tests print the figures.
 
-In one process, so that turns are counted in CPU time. What is over the limit today is named with what it is.
+All runs in a single process, so that CPU time measures turns. Exceptions to the limit are explicit.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ PODS = 30
 
 @pytest.fixture(scope="module")
 def service() -> Service:
-    made = cluster(NODES)
-    made.answers.fits(made.records.decode(msgspec.json.encode(pod("first"))), names(NODES))
+    service = cluster(NODES)
+    service.answers.fits(service.records.decode(msgspec.json.encode(pod("first"))), names(NODES))
     gc.collect()
     gc.freeze()
-    return made
+    return service
 
 
 @asynccontextmanager
-async def within(what: str, most: float = MOST_MS) -> AsyncIterator[None]:
+async def within(label: str, most: float = MOST_MS) -> AsyncIterator[None]:
     # As in the daemon.
     heap = asyncio.create_task(Heap().run())
     async with watchdog() as dog:
         yield
     heap.cancel()
-    sys.stdout.write(f"{what}: the longest turn took {dog.longest_ms:.1f} ms of {dog.turns}\n")
-    assert dog.longest_ms < most, what
+    sys.stdout.write(f"{label}: the longest turn took {dog.longest_ms:.1f} ms of {dog.turns}\n")
+    assert dog.longest_ms < most, label
 
 
-async def during(what: str, work: Coroutine[Any, Any, Any], most: float = MOST_MS) -> Any:
-    async with within(what, most):
+async def during(label: str, work: Coroutine[Any, Any, Any], most: float = MOST_MS) -> Any:
+    async with within(label, most):
         return await work
 
 
 async def test_large_pods_and_an_explanation_of_all_nodes(service: Service) -> None:
     for containers in (1, 4, 8, 32, 64, 256, 20_000):
-        # A pod that is answered at once needs its sums over four containers on all nodes, and one of many its answer.
+        # A pod of four containers needs sums on all nodes; a pod of many containers needs its answer.
         most = 2 * MOST_MS
         await during(
             f"a pod of {containers} containers", ask(service, "filter", many_containers(containers), names(NODES)), most
@@ -68,7 +68,7 @@ async def test_two_hundred_kinds_of_waiting_pods(service: Service) -> None:
     async with within("200 kinds of waiting pods"):
         task = await requeueing(service)
         await asyncio.sleep(5)
-    # What is left to try is tried unwatched, as a watchdog takes the whole core.
+    # The remaining trials run without the watchdog, which uses a whole core.
     await asyncio.sleep(15)
     # It wakes ten times as often here as it does by default.
     assert await idle_share(2.0) < 0.05
@@ -80,29 +80,29 @@ async def test_a_thousand_nominated_pods_and_four_thousand_quarantined_nodes(ser
         for name in names(1000):
             service.put(pod(f"nominated-{name}", "3", nominatedNodeName=name, priority=-1))
             await asyncio.sleep(0)
-    for what in ("a pod before which they do not count", "another"):
-        await during(what, ask(service, "filter", pod(what[:4], "2"), names(NODES)), 2 * MOST_MS)
+    for label in ("a pod before which they do not count", "another"):
+        await during(label, ask(service, "filter", pod(label[:4], "2"), names(NODES)), 2 * MOST_MS)
     async with within("4,000 nodes refuse a pod"):
         for name in names(4000):
             service.put(pod(f"r-{name}", "6", node=name, phase="Failed", reason="TopologyAffinityError"), is_news=True)
             await asyncio.sleep(0)
     assert len(service.ledger.gates.quarantine) == 4000
-    for what in ("a pod of that shape", "another of it"):
-        await during(what, ask(service, "filter", pod(what[:4], "6"), names(NODES)), 2 * MOST_MS)
+    for label in ("a pod of that shape", "another of it"):
+        await during(label, ask(service, "filter", pod(label[:4], "6"), names(NODES)), 2 * MOST_MS)
 
 
 async def test_lists_of_150_000_pods_and_5_000_nodes(service: Service) -> None:
-    """The last one, as the nodes are full then."""
-    told = consumers(service)
+    """The last test of the module, as it fills the nodes."""
+    watched = consumers(service)
     listed, reported = records(service, NODES, PODS), list(reports(NODES, "2"))
     gc.collect()
-    await during("a list of pods", relist(told["pods"], listed), 2 * MOST_MS)
-    await during("the same list again", relist(told["pods"], listed))
-    await during("a list of reports", relist(told["noderesourcetopologies"], reported), 2 * MOST_MS)
+    await during("a list of pods", relist(watched["pods"], listed), 2 * MOST_MS)
+    await during("the same list again", relist(watched["pods"], listed))
+    await during("a list of reports", relist(watched["noderesourcetopologies"], reported), 2 * MOST_MS)
     await during("what time changes", sliced(service.ledger.ticking()))
-    fewer = [one for one in listed if not one.uid.endswith("-0")]
+    fewer = [pod for pod in listed if not pod.uid.endswith("-0")]
     gc.collect()
-    await during("a list that lacks a pod of every node", relist(told["pods"], fewer), 2 * MOST_MS)
+    await during("a list that lacks a pod of every node", relist(watched["pods"], fewer), 2 * MOST_MS)
     await during("what time changes after it", sliced(service.ledger.ticking()))
     nodes = [service.nodes.decode(msgspec.json.encode({"metadata": {"name": name}})) for name in names(3 * NODES)]
-    await during("a list of 15,000 nodes", relist(told["nodes"], nodes))
+    await during("a list of 15,000 nodes", relist(watched["nodes"], nodes))

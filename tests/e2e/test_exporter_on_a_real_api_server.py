@@ -1,4 +1,4 @@
-"""What the exporter believes of the API server, on a real one: whose writes are counted, what is refused, what fits."""
+"""The exporter's assumptions on a real API server: other writers, refusals and object sizes."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ pytestmark = pytest.mark.skipif(BINARIES is None, reason="no kube-apiserver and 
 @pytest.fixture(scope="module")
 def plane() -> Iterator[ControlPlane]:
     assert BINARIES is not None
-    with ControlPlane(BINARIES) as made:
-        yield made
+    with ControlPlane(BINARIES) as plane:
+        yield plane
 
 
 @pytest.fixture
 async def real(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Api]:
-    async with Api(await credentials.load(str(plane.kubeconfig(tmp_path / "kubeconfig"))), "test") as made:
+    async with Api(await credentials.load(str(plane.kubeconfig(tmp_path / "kubeconfig"))), "test") as client:
         crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
         query = {"fieldManager": "test", "force": "true"}
         name = "noderesourcetopologies.topology.node.k8s.io"
         body = CRD.read_bytes()
-        await made.request("PATCH", f"{crds}/{name}", query=query, body=body, content_type=APPLY_PATCH)
+        await client.request("PATCH", f"{crds}/{name}", query=query, body=body, content_type=APPLY_PATCH)
 
         async def served() -> bool:
             try:
-                await made.request("GET", nrt.PATH)
+                await client.request("GET", nrt.PATH)
             except ApiError as exc:
                 # Not served yet, or "storage is (re)initializing".
                 assert exc.status in (404, 429)
@@ -58,7 +58,7 @@ async def real(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Api]:
             return True
 
         await assert_eventually(served)
-        yield made
+        yield client
 
 
 def topology(name: str, available: int, **texts: str) -> nrt.NodeResourceTopology:
@@ -67,13 +67,13 @@ def topology(name: str, available: int, **texts: str) -> nrt.NodeResourceTopolog
 
 
 async def other_writes(api: Api, name: str, manager: str) -> None:
-    """As NFD does it."""
+    """Writes as NFD does."""
     body = msgspec.json.encode(topology(name, 0))
     query = {"fieldManager": manager, "force": "true"}
     await api.request("PATCH", f"{nrt.PATH}/{name}", query=query, body=body, content_type=APPLY_PATCH)
 
 
-async def test_own_writes_are_never_taken_for_somebody_elses(real: Api) -> None:
+async def test_own_writes_are_never_taken_for_another_writers(real: Api) -> None:
     writer = topology_writer(real, "alone")
     for available in (8, 7, 7, 6, 5):
         await writer.publish(topology("alone", available))
@@ -81,7 +81,7 @@ async def test_own_writes_are_never_taken_for_somebody_elses(real: Api) -> None:
     assert not writer.foreign_writers
 
 
-async def test_a_forced_apply_of_somebody_else_is_counted_and_then_named(real: Api) -> None:
+async def test_a_forced_apply_of_another_writer_is_counted_and_then_named(real: Api) -> None:
     writer = topology_writer(real, "contested")
     await writer.publish(topology("contested", 8))
     await other_writes(real, "contested", "node-feature-discovery-topology-updater")
@@ -93,7 +93,7 @@ async def test_a_forced_apply_of_somebody_else_is_counted_and_then_named(real: A
     assert writer.foreign_writers == {"node-feature-discovery-topology-updater"}
 
 
-async def test_an_object_of_the_size_that_is_allowed_is_taken_and_a_larger_one_is_known_for_it(real: Api) -> None:
+async def test_an_object_of_the_allowed_size_is_accepted_and_a_larger_object_is_named(real: Api) -> None:
     names = {attributes.CORES: "", attributes.HOLDINGS: ""}
     empty = len(msgspec.json.encode(topology("large", 8, **names)))
     largest = {**names, attributes.HOLDINGS: "x" * (size_limit.LIMIT - empty)}
@@ -132,7 +132,7 @@ async def test_only_pods_of_the_own_node_are_annotated(real: Api) -> None:
         return await shown("here") is not None
 
     await assert_eventually(is_shown)
-    # Put back by the list of the node's pods, in the form of metadata alone.
+    # The list of the node's pods, as metadata only, restores the annotation.
     patch = json.dumps({"metadata": {"annotations": {ANNOTATION: None}}}).encode()
     path = "/api/v1/namespaces/default/pods/here"
     await real.request("PATCH", path, body=patch, content_type="application/merge-patch+json")

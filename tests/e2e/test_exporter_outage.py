@@ -1,4 +1,4 @@
-"""The exporter outlasts a minute without API server, and publishes the newest state when it is back."""
+"""The exporter survives a minute without API server, and then publishes the newest state."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ async def test_a_minute_without_api_server_loses_nothing(
     await assert_eventually(lambda: available(server) == "1", within=35)
     assert server.writes() - writes == 1
     assert exporter.process.returncode is None
-    # One line for the outage, one for each way in which it showed, and one for its end; not one a second.
+    # A line for the outage, for each kind of its errors and for its end; not a line per second.
     assert len(exporter.lines("Cannot publish")) <= 4
 
 
-async def test_hung_requests_do_not_hold_it_up_for_ever(
+async def test_hung_requests_do_not_block_it_for_ever(
     server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet
 ) -> None:
     from sandbox.apiserver.levers import Stall

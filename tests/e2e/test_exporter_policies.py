@@ -1,4 +1,4 @@
-"""The chart's admission policies on a real API server: an exporter speaks for its own node, and annotates, no more."""
+"""The chart's admission policies on a real API server: an exporter writes its own node's object and pod annotation."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ class Cluster:
         return (await self.ask("PATCH", f"{PODS}/{pod}", change, node=node, kind=kind))[0]
 
     async def apply(self, name: str, node: str) -> int:
-        wanted = {"apiVersion": nrt.API_VERSION, "kind": nrt.KIND, "metadata": {"name": name}, "zones": []}
+        topology = {"apiVersion": nrt.API_VERSION, "kind": nrt.KIND, "metadata": {"name": name}, "zones": []}
         path = f"{nrt.PATH}/{name}?fieldManager=topowise-exporter&force=true"
-        return (await self.ask("PATCH", path, wanted, node=node, kind="application/apply-patch+yaml"))[0]
+        return (await self.ask("PATCH", path, topology, node=node, kind="application/apply-patch+yaml"))[0]
 
 
 def rendered() -> Iterator[dict[str, Any]]:
@@ -72,40 +72,40 @@ def rendered() -> Iterator[dict[str, Any]]:
     done = subprocess.run(
         [*command, "--set=exporter.config.podPlacements=true"], check=True, capture_output=True, timeout=60
     )
-    for one in yaml.safe_load_all(done.stdout):
-        if one and one["kind"] in PLURALS and "exporter" in one["metadata"]["name"]:
-            yield one
+    for document in yaml.safe_load_all(done.stdout):
+        if document and document["kind"] in PLURALS and "exporter" in document["metadata"]["name"]:
+            yield document
 
 
 @pytest.fixture(scope="module")
 def plane() -> Iterator[ControlPlane]:
     assert BINARIES is not None
-    with ControlPlane(BINARIES) as made:
-        yield made
+    with ControlPlane(BINARIES) as plane:
+        yield plane
 
 
 @pytest.fixture
 async def cluster(plane: ControlPlane) -> AsyncIterator[Cluster]:
     async with aiohttp.ClientSession() as session:
-        made = Cluster(session, plane)
+        cluster = Cluster(session, plane)
         crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-        for path, one in [(crds, yaml.safe_load(CRD.read_text())), *((PLURALS[o["kind"]], o) for o in rendered())]:
-            status, text = await made.ask("POST", path, one)
+        for path, document in [(crds, yaml.safe_load(CRD.read_text())), *((PLURALS[o["kind"]], o) for o in rendered())]:
+            status, text = await cluster.ask("POST", path, document)
             assert status in (201, 409), text
         for name, node in (("mine", "n1"), ("theirs", "n2")):
             container = {"name": "c", "image": "none"}
             old = {"kept": "as it was"}
             metadata = {"name": name, "annotations": old, "labels": {"app": "x"}}
             pod = {"metadata": metadata, "spec": {"nodeName": node, "containers": [container]}}
-            status, text = await made.ask("POST", PODS, pod)
+            status, text = await cluster.ask("POST", PODS, pod)
             assert status in (201, 409), text
 
         async def is_in_force() -> bool:
-            # Rights and policies take a moment to be seen, and a policy forbids before it allows.
-            return await made.apply("n1", "n1") in (200, 201) and await made.apply("n2", "n1") == 422
+            # Rights and policies take effect after a moment, and a policy denies before it allows.
+            return await cluster.apply("n1", "n1") in (200, 201) and await cluster.apply("n2", "n1") == 422
 
         await assert_eventually(is_in_force, within=30)
-        yield made
+        yield cluster
 
 
 async def test_an_exporter_writes_the_object_of_its_own_node_only(cluster: Cluster) -> None:
@@ -114,7 +114,7 @@ async def test_an_exporter_writes_the_object_of_its_own_node_only(cluster: Clust
     assert await cluster.apply("n1", "") in (200, 201), "everybody else is not concerned"
 
 
-async def test_of_pods_it_changes_its_annotation_on_those_of_its_own_node(cluster: Cluster) -> None:
+async def test_an_exporter_annotates_only_pods_of_its_own_node(cluster: Cluster) -> None:
     async def is_in_force() -> bool:
         return await cluster.patch("mine", KEPT, "n1") == 200 and await cluster.patch("theirs", KEPT, "n1") == 422
 

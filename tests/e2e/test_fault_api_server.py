@@ -1,4 +1,4 @@
-"""The API server in trouble: both daemons go on, catch up by themselves, and say each thing once."""
+"""API server faults: both daemons continue, recover by themselves, and log each fault once."""
 
 from __future__ import annotations
 
@@ -6,31 +6,18 @@ import asyncio
 import dataclasses
 import json
 import time
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from daemons import Start
-from exporter_setup import FakeKubelet
 from faults import HALF_LINE, MID_CHUNK, Fault, assert_said_once
-from faults.site import Site, pod, site
-from sandbox.apiserver import ApiServer
-
-
-@pytest.fixture
-async def place(
-    server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet, tmp_path: Path
-) -> AsyncIterator[Site]:
-    async with site(server, start, config, kubelet, tmp_path) as made:
-        yield made
+from faults.site import Site, pod
 
 
 def status(code: int, reason: str) -> bytes:
     """A Status object."""
-    made = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason, "message": "m"}
-    return json.dumps(made).encode()
+    head = {"kind": "Status", "apiVersion": "v1", "status": "Failure"}
+    return json.dumps({**head, "code": code, "reason": reason, "message": "m"}).encode()
 
 
 def refusing(code: int, reason: str, **headers: str) -> Fault:
@@ -38,7 +25,7 @@ def refusing(code: int, reason: str, **headers: str) -> Fault:
 
 
 async def change_everything(place: Site) -> None:
-    """What both daemons have to find out when the fault is over."""
+    """Changes that both daemons must learn after the fault."""
     place.kubelet.give("p", 1)
     place.bound("p", "n1", 1)
     place.bound("q", "n2", 2)
@@ -48,7 +35,7 @@ async def change_everything(place: Site) -> None:
 async def assert_caught_up(place: Site) -> None:
     await place.publishes(2)
     await place.has({"n1": 4, "n2": 4, "n3": 5})
-    # And goes on following.
+    # The daemons also follow later changes.
     await place.delete("/api/v1/namespaces/default/pods/q")
     await place.has({"n2": 6})
     place.kubelet.pods = ()
@@ -57,15 +44,15 @@ async def assert_caught_up(place: Site) -> None:
 
 
 async def assert_outlasted(place: Site, seconds: float, *, at_most: int = 2) -> None:
-    """The fault lasts for some seconds yet, everything changes meanwhile; then it is over."""
+    """Changes everything during some further seconds of the fault, then ends the fault."""
     lines = place.log_lengths()
     began = time.monotonic()
     await asyncio.sleep(seconds / 3)
     await change_everything(place)
     await asyncio.sleep(seconds * 2 / 3)
     # Five watches, the exporter's write and what follows from each; a loop without back-off makes thousands.
-    asked = place.proxy.count(began)
-    assert asked <= 12 * (seconds + 3), f"{asked} requests in {seconds}s"
+    requests = place.proxy.count(began)
+    assert requests <= 12 * (seconds + 3), f"{requests} requests in {seconds}s"
     # The ledger answers all the while.
     assert await place.room("n2") == 6
     place.proxy.mend()
@@ -102,12 +89,12 @@ async def test_answering_after_two_seconds_each_time(place: Site) -> None:
     assert_said_once(place.scheduler, lines[1])
 
 
-async def test_a_binding_that_takes_two_seconds_is_made_once_and_its_room_is_kept(place: Site) -> None:
+async def test_a_binding_of_two_seconds_is_made_once_and_stays_booked(place: Site) -> None:
     place.proxy.spoil(Fault(path="*/binding", delay=2.0, count=1))
     place.server.create("pods", pod("slow", 6))
-    made = next(one for one in place.server.store.objects("pods") if one["metadata"]["name"] == "slow")
-    assert "no answer" in await place.bind("slow", made["metadata"]["uid"], "n2")
-    # Nobody knows yet whether it was bound: nobody else gets its room.
+    slow = next(pod for pod in place.server.store.objects("pods") if pod["metadata"]["name"] == "slow")
+    assert "no answer" in await place.bind("slow", slow["metadata"]["uid"], "n2")
+    # The result of the bind is unknown: no other pod gets the capacity.
     assert await place.room("n2") == 0
     await asyncio.sleep(3)
     assert await place.room("n2") == 0
@@ -142,9 +129,10 @@ async def test_too_many_requests_are_taken_at_their_word(place: Site) -> None:
     place.proxy.close_watches()
     began = time.monotonic()
     await assert_outlasted(place, 10)
-    # One at once, and one each four seconds.
+    # A request at once, and a request every four seconds.
     for path in ("/api/v1/pods", "/api/v1/nodes", "*/noderesourcetopologies/n1"):
-        times = [one.at for one in place.proxy.asked if one.at >= began and Fault(path=path).matches(one)]
+        requests = [request for request in place.proxy.asked if Fault(path=path).matches(request)]
+        times = [request.at for request in requests if request.at >= began]
         during = [at for at in times if at < began + 9]
         assert len(during) <= 4, f"{path} was asked {len(during)} times"
 
@@ -158,16 +146,16 @@ async def test_too_many_requests_that_do_not_say_for_how_long(place: Site) -> No
 @pytest.mark.parametrize(
     ("code", "reason", "is_kept"), [(429, "TooManyRequests", False), (500, "InternalError", True)], ids=["429", "500"]
 )
-async def test_a_binding_that_is_refused_keeps_room_only_if_it_may_have_been_made(
+async def test_a_refused_binding_stays_booked_only_if_the_pod_may_be_bound(
     place: Site, code: int, reason: str, is_kept: bool
 ) -> None:
     place.server.create("pods", pod("new", 6))
-    uid = next(one["metadata"]["uid"] for one in place.server.store.objects("pods"))
+    uid = next(pod["metadata"]["uid"] for pod in place.server.store.objects("pods"))
     headers = {"Retry-After": "60"} if code == 429 else {}
     place.proxy.spoil(dataclasses.replace(refusing(code, reason, **headers), path="*/binding", count=1))
     assert str(code) in await place.bind("new", uid, "n2")
     assert await place.room("n2") == (0 if is_kept else 6)
-    # kube-scheduler tries again, whatever the server has said about when.
+    # kube-scheduler retries without regard to Retry-After.
     assert await place.bind("new", uid, "n2") == ""
     await place.has({"n2": 0})
 
@@ -187,7 +175,7 @@ async def test_an_answer_that_is_no_http(place: Site) -> None:
 @pytest.mark.parametrize("cut", [MID_CHUNK, HALF_LINE], ids=["reset in the middle of a chunk", "half a line"])
 async def test_a_watch_that_breaks_within_an_event(place: Site, cut: Any) -> None:
     lines = place.log_lengths()
-    # The first event of each watch, and some that follow.
+    # The first event of each watch, and some later events.
     place.proxy.spoil(Fault(watch=True, edit=lambda line: cut, count=8))
     await change_everything(place)
     await assert_caught_up(place)

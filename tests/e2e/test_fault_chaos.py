@@ -1,6 +1,6 @@
-"""Everything goes wrong in one burst: services are killed in turn, Nodes and reports are deleted, clocks are wrong.
+"""Many faults in the same burst: services are killed in turn, Nodes and reports are deleted, clocks are wrong.
 
-The second half of `make soak`, which gives it another seed each time (`TOPOWISE_SEED`).
+The second half of `make soak`, which sets a new seed for each run (`TOPOWISE_SEED`).
 """
 
 from __future__ import annotations

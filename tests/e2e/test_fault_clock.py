@@ -26,10 +26,10 @@ DAY_S = 86400.0
 
 @pytest.fixture
 def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock(tmp_path / "clock")
-    for name, value in made.environment.items():
+    clock = Clock(tmp_path / "clock")
+    for name, value in clock.environment.items():
         monkeypatch.setenv(name, value)
-    return made
+    return clock
 
 
 async def metric(session: aiohttp.ClientSession, port: int, name: str) -> float:
@@ -60,12 +60,12 @@ async def test_a_clock_that_jumps_by_a_day(
         await assert_eventually(lambda: reservations_are(place.session, port, 1), within=5)
         lines = place.log_lengths()
         clock.jump(jump)
-        # Neither early nor never.
+        # The reservation expires neither early nor late.
         await asyncio.sleep(3)
         assert await reservations_are(place.session, port, 1)
         await assert_eventually(lambda: reservations_are(place.session, port, 0), within=30)
         assert 7 <= time.monotonic() - began <= 30
-        # A change is seen at once, and an outage that falls together with a jump is outlasted.
+        # The daemons see a change at once, and survive an outage at the moment of a jump.
         kubelet.give("p", 1)
         place.bound("p", "n1", 1)
         await place.publishes(2)
@@ -76,10 +76,10 @@ async def test_a_clock_that_jumps_by_a_day(
         await place.proxy.up()
         place.bound("q", "n2", 2)
         await place.has({"n1": 4, "n2": 4})
-        # By their own logs they have been in another day.
-        other = time.strftime("%m%d", time.localtime(time.time() + (DAY_S if jump == "+1d" else -DAY_S)))
-        assert all(line[1:5] == other for line in place.scheduler.lines("Cannot list and watch")[:1])
-        # The lease was renewed for longer than it lasts, and not lost but by the outage.
+        # The daemons' logs show the other day.
+        date = time.strftime("%m%d", time.localtime(time.time() + (DAY_S if jump == "+1d" else -DAY_S)))
+        assert all(line[1:5] == date for line in place.scheduler.lines("Cannot list and watch")[:1])
+        # The leader renewed the lease beyond its duration, and lost it only by the outage.
         assert not place.scheduler.lines("Another process holds the lease")
         assert await place.service.is_ready()
         place.assert_alive()

@@ -36,12 +36,12 @@ async def place(
         user["tokenFile"] = str(token_file)
         proxy.accepted = {token_file.read_text()}
 
-    async with site(server, start, config, kubelet, tmp_path, access=access) as made:
-        yield made
+    async with site(server, start, config, kubelet, tmp_path, access=access) as place:
+        yield place
 
 
 def replace(file: Path, text: str) -> None:
-    """As the kubelet does: written aside, then renamed."""
+    """Replaces a file as the kubelet does: writes a temporary file, then renames it."""
     aside = file.with_name(f".{file.name}")
     aside.write_text(text)
     aside.replace(file)
@@ -60,9 +60,9 @@ async def change_everything(place: Site) -> None:
     place.add_node("n3", 5)
 
 
-async def test_a_token_that_is_revoked_until_another_one_comes(place: Site, token_file: Path) -> None:
+async def test_a_token_that_is_revoked_until_another_token_comes(place: Site, token_file: Path) -> None:
     place.server.create("pods", pod("new", 1))
-    uid = next(one["metadata"]["uid"] for one in place.server.store.objects("pods"))
+    uid = next(pod["metadata"]["uid"] for pod in place.server.store.objects("pods"))
     lines = place.log_lengths()
     place.proxy.accepted = {"second"}
     place.proxy.close_watches()
@@ -70,15 +70,15 @@ async def test_a_token_that_is_revoked_until_another_one_comes(place: Site, toke
     await asyncio.sleep(3)
     await change_everything(place)
     await asyncio.sleep(6)
-    asked = place.proxy.count(began)
-    # Each request is tried once more with what is in the file.
-    assert asked <= 24 * 12, f"{asked} requests"
+    requests = place.proxy.count(began)
+    # Each request is retried once with the token in the file.
+    assert requests <= 24 * 12, f"{requests} requests"
     assert await place.room("n2") == 6
     refused = await place.bind("new", uid, "n2")
     assert "401" in refused
-    # Nothing is kept for a pod that is not bound for sure.
+    # A pod whose bind certainly failed has no booking.
     assert await place.room("n2") == 6
-    # A token that is not taken either, then a true one.
+    # A second invalid token, then a valid token.
     replace(token_file, "wrong")
     await asyncio.sleep(2)
     replace(token_file, "second")
@@ -128,18 +128,18 @@ async def test_certificates_and_their_ca_are_replaced_on_both_sides(
     async with AsyncExitStack() as stack:
 
         async def access(cluster: dict[str, Any], user: dict[str, Any], proxy: FaultProxy) -> None:
-            made = await stack.enter_async_context(TlsFront(("127.0.0.1", URL(proxy.url).port or 0)))
-            await made.serve(*first.issue("server"), first.certificate)
-            fronts.append(made)
+            front = await stack.enter_async_context(TlsFront(("127.0.0.1", URL(proxy.url).port or 0)))
+            await front.serve(*first.issue("server"), first.certificate)
+            fronts.append(front)
             issue(first)
-            cluster["server"] = made.url
+            cluster["server"] = front.url
             for name in names:
                 (cluster if name == "certificate-authority" else user)[name] = str(files[name])
 
         fronts: list[TlsFront] = []
         place = await stack.enter_async_context(site(server, start, config, kubelet, tmp_path, access=access))
         lines = place.log_lengths()
-        # The server has changed, the files have not yet: nobody trusts the other.
+        # The server's certificate is new and the files are old: client and server do not trust each other.
         await fronts[0].serve(*second.issue("server"), second.certificate)
         await change_everything(place)
         await assert_eventually(lambda: place.exporter.lines("certificate verify failed"), within=LONG_S)

@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
-import pytest
 
 from daemons import CRD, Start, assert_eventually
-from exporter_setup import FakeKubelet
 from faults import assert_said_once
-from faults.site import LONG_S, Site, pod, site
+from faults.site import LONG_S, Site, pod
 from sandbox.apiserver import ApiServer, documents
 from scheduler_process import Service
 from scheduling import NODE_STATUS
@@ -26,7 +23,7 @@ NAME: Final = DEFINITION["metadata"]["name"]
 
 
 def definition(*versions: str) -> dict[str, Any]:
-    """The CRD with these versions alone served, v1alpha2 stored."""
+    """The CRD serving only `served` versions; v1alpha2 is stored."""
     changed: dict[str, Any] = json.loads(json.dumps(DEFINITION))
     for version in changed["spec"]["versions"]:
         version["served"] = version["name"] in versions
@@ -50,16 +47,8 @@ async def is_served(place: Site, version: str, status: int = 200) -> bool:
         return response.status == status
 
 
-@pytest.fixture
-async def place(
-    server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet, tmp_path: Path
-) -> AsyncIterator[Site]:
-    async with site(server, start, config, kubelet, tmp_path) as made:
-        yield made
-
-
 async def assert_still_refuses(place: Site) -> None:
-    """No node's rooms have become unknown: what does not fit is refused."""
+    """The free capacity of all nodes is still known: a pod that does not fit is refused."""
     answer = await place.service.ask("filter", pod("large", 7), ["n1", "n2"], place.session)
     assert answer["NodeNames"] == [], answer
     answer = await place.service.ask("filter", pod("small", 2), ["n1", "n2"], place.session)
@@ -72,7 +61,7 @@ async def test_a_definition_that_is_deleted_and_comes_back(place: Site) -> None:
     began = time.monotonic()
     await assert_eventually(lambda: place.exporter.lines("CRD is not installed"), within=LONG_S)
     await asyncio.sleep(5)
-    # Every node's report is gone: the service goes on from what it knew, and says so.
+    # All reports are deleted: the service continues from its known state, and logs so.
     await assert_still_refuses(place)
     assert (await place.metrics())["unconfirmed_nodes"] == 2
     place.bound("q", "n2", 2)

@@ -1,4 +1,4 @@
-"""A disk that is full, or that nobody may write to: neither daemon needs one."""
+"""A full or read-only disk: neither daemon needs a writable disk."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ async def test_both_daemons_work_on_a_disk_that_is(
         place.bound("p", "n1", 1)
         await place.publishes(2)
         server.create("pods", pod("ours", 6))
-        made = next(one for one in server.store.objects("pods") if one["metadata"]["name"] == "ours")
-        assert await place.bind("ours", made["metadata"]["uid"], "n2") == ""
+        created = next(pod for pod in server.store.objects("pods") if pod["metadata"]["name"] == "ours")
+        assert await place.bind("ours", created["metadata"]["uid"], "n2") == ""
         await place.has({"n1": 4, "n2": 0})
         await place.proxy.down()
         await asyncio.sleep(2)
@@ -61,7 +61,7 @@ async def test_a_grpc_socket_on_a_read_only_disk_ends_it_with_one_line(
     assert "scoring.sock" in process.log.partition(line)[2]
 
 
-async def test_a_grpc_socket_on_a_full_disk_needs_no_room(server: ApiServer, start: Start, tmp_path: Path) -> None:
+async def test_a_grpc_socket_on_a_full_disk_needs_no_space(server: ApiServer, start: Start, tmp_path: Path) -> None:
     under = disks.full(tmp_path / "disk")
     service = Service(server, tmp_path)
     service.config["grpc"] = {"socket": str(tmp_path / "disk/scoring.sock")}
@@ -70,10 +70,10 @@ async def test_a_grpc_socket_on_a_full_disk_needs_no_room(server: ApiServer, sta
     assert await process.stop() == 0
 
 
-async def test_a_log_that_cannot_be_written_ends_nobody(
+async def test_a_log_that_cannot_be_written_ends_no_daemon(
     server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet, tmp_path: Path
 ) -> None:
-    """`/dev/full` takes no byte, as a full disk behind a container's log."""
+    """`/dev/full` accepts no byte, like a full disk behind a container's log."""
     under = ("sh", "-c", 'exec "$@" 2>/dev/full >/dev/full', "sh")
     async with site(server, start, config, kubelet, tmp_path, under=under) as place:
         await place.proxy.down()

@@ -1,4 +1,4 @@
-"""Events of a watch come twice, late, or not at all: the ledger is the one that a new service builds from its lists."""
+"""Watch events come twice, late, or not at all: the ledger equals the ledger that a new service builds from lists."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ Json = dict[str, Any]
 PODS = 250
 
 
-def asked(cpus: str, **more: str) -> Json:
+def requests(cpus: str, **more: str) -> Json:
     amounts = {"cpu": cpus, "memory": "1Gi", **more}
     container = {"name": "c", "image": "i", "resources": {"requests": amounts, "limits": amounts}}
     return {"metadata": {"name": "asked", "namespace": "default"}, "spec": {"containers": [container]}}
 
 
 QUESTIONS = [
-    *(asked(str(cpus)) for cpus in (1, 2, 3, 4, 6, 8, 12)),
-    asked("2", **{"hugepages-2Mi": "256Mi"}),
-    asked("2", **{"nvidia.com/gpu": "1"}),
-    asked("1", **{"intel.com/e810_vf": "2"}),
+    *(requests(str(cpus)) for cpus in (1, 2, 3, 4, 6, 8, 12)),
+    requests("2", **{"hugepages-2Mi": "256Mi"}),
+    requests("2", **{"nvidia.com/gpu": "1"}),
+    requests("1", **{"intel.com/e810_vf": "2"}),
 ]
 
 
 async def believed(bench: SpoiltBench, service: Service) -> dict[str, Any]:
-    """Everything that a service says of every node."""
+    """All answers of a service about every node."""
     shown: dict[str, Any] = {}
     for number, question in enumerate(QUESTIONS):
         async with bench.session.post(f"{service.pages}/explain", json=question) as response:
@@ -49,19 +49,19 @@ async def believed(bench: SpoiltBench, service: Service) -> dict[str, Any]:
 
 
 async def assert_true(bench: SpoiltBench, directory: Path) -> int:
-    """Both services say the same of every node, word by word; how many words were compared."""
+    """Asserts equal answers of both services about every node; returns the number of compared answers."""
     fresh = Service("fresh", bench._kubeconfig, directory)
     try:
         await fresh.start()
-        # What was bound just before may be uncertain for some seconds.
+        # A recently bound pod may be uncertain for some seconds.
         for left in range(60, -1, -1):
-            ours, theirs = await believed(bench, bench.services[0]), await believed(bench, fresh)
-            if ours == theirs:
-                return len(ours)
+            actual, expected = await believed(bench, bench.services[0]), await believed(bench, fresh)
+            if actual == expected:
+                return len(actual)
             if left:
                 await asyncio.sleep(1)
-        assert ours.keys() == theirs.keys()
-        different = {name: (ours[name], theirs[name]) for name in ours if ours[name] != theirs[name]}
+        assert actual.keys() == expected.keys()
+        different = {name: (actual[name], expected[name]) for name in actual if actual[name] != expected[name]}
         raise AssertionError(f"{len(different)} differ: {json.dumps(dict(list(different.items())[:3]), indent=1)}")
     finally:
         await fresh.kill()
@@ -83,7 +83,7 @@ async def test_events_that_come_twice_again_and_after_breaks(
 
 
 async def eventually_nothing_left_out(bench: SpoiltBench) -> None:
-    """Once the last list has come: after so many losses the next try may be half a minute away."""
+    """Waits for the last list: after many losses the back-off may reach half a minute."""
     deadline = time.monotonic() + 60.0
     while True:
         try:

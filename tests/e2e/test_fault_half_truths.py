@@ -1,6 +1,6 @@
-"""A kubelet that shows parts of the truth: pods being admitted, itself after a restart, devices of finished containers.
+"""A kubelet with incomplete answers: during admissions, after a restart, about devices of finished containers.
 
-In each of these a pod was bound on real kubelets where its kubelet refused it.
+In each case a real kubelet refused a bound pod.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from topowise.kube.api import Api
 from topowise_exporter.publish.topology import Publishing
 from whole_node import LONG_S, WholeNode, allocatable, attributes, container, holdings_of, whole_node
 
-# The report follows at once, so that whatever the kubelet shows can be published.
+# The exporter syncs without delay, so that it can publish every state that the kubelet shows.
 QUICK = Reporting(wait=(0.0, 0.02))
 REPORTERS = {
     "our exporter": None,
@@ -26,14 +26,14 @@ REPORTERS = {
         wait=QUICK.wait, sees="halves", published=Publishing(holdings=False)
     ),
 }
-# Four containers of two CPUs leave one and two: three, but not on one NUMA node.
+# Four containers of 2 CPUs leave 1 and 2 CPUs: 3 in sum, but not on the same NUMA node.
 FOUR = tuple(container(f"c{number}", 2) for number in range(4))
 THREE = container("c", 3)
 SLOW = (0.05, 0.2)
 
 
 @pytest.mark.parametrize("reporter", REPORTERS)
-async def test_a_pod_that_is_sent_while_another_is_half_admitted_waits_until_there_is_room(
+async def test_a_pod_bound_during_another_admission_waits_until_it_fits(
     server: ApiServer, api: Api, start: Start, tmp_path: Path, reporter: str
 ) -> None:
     async with whole_node(server, api, start, tmp_path, pause=SLOW, reporting=REPORTERS[reporter]) as node:
@@ -45,13 +45,13 @@ async def test_a_pod_that_is_sent_while_another_is_half_admitted_waits_until_the
             await node.delete(f"first-{trial}")
             await node.becomes(f"second-{trial}", "Running")
             await node.delete(f"second-{trial}")
-            # So that the next trial's versions tell of its own admission alone.
+            # The versions of the next trial then show only its own admission.
             await assert_eventually(lambda: not holdings_of(node.versions[-1]), within=LONG_S)
         assert (await node.predictions()).get("miss", 0) == 0
 
 
 async def send_while_half_admitted(node: WholeNode, first: str, second: str) -> None:
-    """The second pod comes as soon as anything is published of the first, or else of its end."""
+    """Sends the second pod as soon as a version shows the first pod, or its end."""
     before = len(node.versions)
     node.create(first, *FOUR)
     await assert_eventually(lambda: len(node.versions) > before or node.phase(first) == "Running", within=LONG_S)
@@ -62,14 +62,14 @@ async def send_while_half_admitted(node: WholeNode, first: str, second: str) -> 
 
 
 def assert_written_whole(node: WholeNode, name: str, before: int) -> None:
-    """One write, with all of its containers."""
+    """A single version adds the pod, with all of its containers."""
     seen = [holdings_of(version).get(name) for version in node.versions[before:]]
     assert len(seen) == 1, f"{len(seen)} writes for one admission: {seen}"
-    assert [len(one) for one in seen if one is not None] == [4]
+    assert [len(containers) for containers in seen if containers is not None] == [4]
 
 
 def assert_never_half(node: WholeNode, name: str, before: int) -> None:
-    """Not there, whole, or named as one that may hold more."""
+    """Each version lists no container, all containers, or marks the pod as incomplete."""
     for version in node.versions[before:]:
         containers = holdings_of(version).get(name)
         is_named = f"default/{name}" in attributes(version).get("topowise.io/admitting", "").split(",")
@@ -100,7 +100,7 @@ async def test_a_kubelet_that_restarts_is_not_an_empty_node(
 
 
 def assert_always(node: WholeNode, true: dict[str, object]) -> None:
-    """No version since this one says anything else of what there is and of who has it."""
+    """No later version differs in zones or holdings."""
     for version in node.versions[node.versions.index(true) :]:
         assert holdings_of(version) == holdings_of(true)
         assert allocatable(version) == allocatable(true)
@@ -136,9 +136,9 @@ async def test_devices_of_a_finished_init_container_are_not_free(
         await node.becomes("p", "Running")
         node.create("filler", container("c", 6))
         await node.becomes("filler", "Running")
-        # Long enough for the report to be taken for what the pod holds.
+        # Long enough for the report to confirm the pod's allocation.
         await asyncio.sleep(4)
-        # Four CPUs of the first NUMA node are free, but none of its GPUs.
+        # 4 CPUs of the first NUMA node are free, but no GPU of it.
         node.create("w", container("c", 2, gpus=1))
         await asyncio.sleep(4)
         assert node.phase("w") == "Pending"

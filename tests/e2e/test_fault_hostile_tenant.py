@@ -1,4 +1,4 @@
-"""A tenant who does with its pods whatever the API server lets it, against everything that the leader does unasked."""
+"""A tenant changes its pods in every permitted way, against all controllers of the leader."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ DUTIES: Final[dict[str, Any]] = {
 async def place(
     server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet, tmp_path: Path
 ) -> AsyncIterator[Site]:
-    async with site(server, start, config, kubelet, tmp_path, **DUTIES) as made:
-        yield made
+    async with site(server, start, config, kubelet, tmp_path, **DUTIES) as place:
+        yield place
 
 
 def path(namespace: str, name: str = "", subresource: str = "") -> str:
@@ -51,7 +51,7 @@ def path(namespace: str, name: str = "", subresource: str = "") -> str:
 
 
 class Tenant:
-    """Pods of a namespace, which wait because the service has refused them."""
+    """Pods of a namespace, which wait because the service refused the pods."""
 
     def __init__(self, api: Api, namespace: str) -> None:
         self.api, self.namespace = api, namespace
@@ -84,7 +84,7 @@ class Tenant:
         await self.patch(name, {"status": {"containerStatuses": [allocated]}}, "status")
 
     async def misbehave(self, seconds: float) -> int:
-        """One thing after another to its own pods; how many were done."""
+        """Changes its own pods for some seconds; returns the number of changes."""
         end = time.monotonic() + seconds
         for number in itertools.count():
             if time.monotonic() > end:
@@ -105,18 +105,18 @@ class Tenant:
                         condition = {**WAITS[0], "status": ("True", "False")[number // 7 % 2]}
                         await self.patch(name, {"status": {"conditions": [condition]}}, "status")
                     case 4:
-                        ours = {
+                        annotations = {
                             "topowise.io/nominated": "n2",
                             REQUEUED_ANNOTATION: "never",
                             "topowise.io/predicted": "x",
                         }
-                        await self.patch(name, {"metadata": {"annotations": ours}})
+                        await self.patch(name, {"metadata": {"annotations": annotations}})
                     case 5:
                         await self.create("gated", 2, priority=1000, gates=[{"name": "example.com/gate"}])
                         await self.patch("gated", {"spec": {"schedulingGates": None}})
                         await self.delete("gated")
                     case 6:
-                        # As its kubelet tells it while the pod is resized in place.
+                        # The status that a kubelet writes during an in-place resize.
                         await self.resize("resized", (1, 5)[number // 7 % 2])
                 self.done[number % 7] += 1
             await asyncio.sleep(0.002)
@@ -124,18 +124,18 @@ class Tenant:
 
 
 def evictions(server: ApiServer) -> int:
-    """How many of the victims were told to end: their finalizers keep them."""
-    return sum("deletionTimestamp" in one["metadata"] for one in server.store.objects("pods"))
+    """The number of victims with a deletion timestamp: finalizers keep the objects."""
+    return sum("deletionTimestamp" in pod["metadata"] for pod in server.store.objects("pods"))
 
 
 async def takes_important(place: Site) -> bool:
-    """Whether n2 has room for a pod that is more important than those of the tenant."""
+    """Whether n2 fits a pod with a higher priority than the tenant's pods."""
     document = pod("asked", 6)
     document["spec"]["priority"] = 2000
     return bool((await place.service.ask("filter", document, ["n1", "n2"], place.session))["NodeNames"] == ["n2"])
 
 
-async def test_a_tenant_that_changes_its_pods_in_a_loop_costs_others_little(
+async def test_a_tenant_that_changes_its_pods_in_a_loop_costs_other_tenants_little(
     place: Site, server: ApiServer, api: Api
 ) -> None:
     noisy, quiet = Tenant(api, "noisy"), Tenant(api, "quiet")
@@ -143,9 +143,9 @@ async def test_a_tenant_that_changes_its_pods_in_a_loop_costs_others_little(
         server.create("namespaces", {"metadata": {"name": name}})
     for number in range(NODES):
         place.add_node(f"n{100 + number}", 6)
-        # A finalizer keeps each of them for ever once it is evicted.
-        kept = {"finalizers": ["example.com/never"]}
-        await quiet.create(f"victim{number}", 5, node=f"n{100 + number}", **kept)
+        # A finalizer keeps each evicted victim for ever.
+        finalizers = {"finalizers": ["example.com/never"]}
+        await quiet.create(f"victim{number}", 5, node=f"n{100 + number}", **finalizers)
     await quiet.create("big", 6, node="n2")
     await place.has({"n2": 0, "n107": 1})
     place.add_node("n200", 6)
@@ -159,7 +159,7 @@ async def test_a_tenant_that_changes_its_pods_in_a_loop_costs_others_little(
     began, before = time.monotonic(), len(place.proxy.asked)
     loop = asyncio.create_task(noisy.misbehave(SECONDS))
     await asyncio.sleep(SECONDS / 2)
-    # It answers right, and others are served.
+    # The service answers correctly, and serves the other tenants.
     assert not await takes_important(place)
     await quiet.delete("big")
     await assert_eventually(lambda: takes_important(place), within=LONG_S)
@@ -172,13 +172,13 @@ async def test_a_tenant_that_changes_its_pods_in_a_loop_costs_others_little(
     assert await loop > PODS
     assert set(noisy.done) == set(range(7)), noisy.done
     seconds = time.monotonic() - began
-    writes = [one for one in place.proxy.asked[before:] if one.method != "GET"]
+    writes = [request for request in place.proxy.asked[before:] if request.method != "GET"]
     assert 1 <= evictions(server) <= EVICTIONS_PER_MINUTE * (1 + seconds / 60)
-    requeued = [one for one in writes if one.method == "PATCH" and not one.path.endswith("/status")]
+    requeued = [request for request in writes if request.method == "PATCH" and not request.path.endswith("/status")]
     assert len(requeued) <= REQUEUES_PER_SECOND * (seconds + 2)
     place.assert_alive()
     # Nothing is left of it.
-    left = [one["metadata"] for one in server.store.objects("pods")]
+    left = [pod["metadata"] for pod in server.store.objects("pods")]
     for metadata in left:
         if metadata["namespace"] == "noisy":
             await noisy.delete(metadata["name"])

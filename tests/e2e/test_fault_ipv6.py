@@ -1,4 +1,4 @@
-"""Both daemons on a machine where everything has IPv6 addresses alone."""
+"""Both daemons on a machine with IPv6 addresses only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SIGKILL in the middle of the work, again and again: no pod is lost to a kubelet, and all ends as without."""
+"""Repeated SIGKILL during work: no kubelet refuses a pod, and the end state is the same as without."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_an_exporter_that_is_killed_ten_times_while_pods_come_and_go(
 ) -> None:
     random = Random(22)
     server.create("nodes", {"metadata": {"name": "n1"}})
-    made: dict[str, Any] | None = None
+    topology: dict[str, Any] | None = None
     exporter: Daemon = await start("topowise_exporter", "run", config=config)
     await assert_eventually(lambda: available(server) == "3", within=60)
     uid = str((published(server) or {})["metadata"]["uid"])
@@ -75,11 +75,11 @@ async def test_an_exporter_that_is_killed_ten_times_while_pods_come_and_go(
         assert published(server) is not None
         exporter = await start("topowise_exporter", "run", config=config)
     await assert_eventually(lambda: available(server) == str(3 - (_KILLS - 1) % 4), within=60)
-    made = published(server)
-    assert made is not None
-    assert made["metadata"]["uid"] == uid
-    (manager,) = {entry["manager"] for entry in made["metadata"]["managedFields"]}
+    topology = published(server)
+    assert topology is not None
+    assert topology["metadata"]["uid"] == uid
+    (manager,) = {entry["manager"] for entry in topology["metadata"]["managedFields"]}
     assert manager == "topowise-exporter"
-    # None of its own lives is taken for somebody else.
+    # The exporter does not take its earlier processes for another writer.
     await asyncio.sleep(2)
     assert not exporter.lines("Somebody else writes")

@@ -1,4 +1,4 @@
-"""The kubelet in trouble: nothing untrue is published, one line tells it, and the truth follows when it is back."""
+"""Kubelet faults: the exporter publishes nothing wrong, logs a single line, and recovers with the kubelet."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from sandbox.apiserver import ApiServer
 from sandbox.kubelet.holdings import ContainerHoldings, PodHoldings
 from sandbox.kubelet.state_files import StateFiles
 from sandbox.processes import free_ports
+from whole_node import attributes
 
 LONG_S = 60.0
 Exporting = Callable[..., Any]
@@ -80,21 +81,21 @@ async def test_a_socket_that(
             return "Cannot read the node" in await readiness(config)
 
         await assert_eventually(is_shown, within=LONG_S)
-        made = spoilt.calls + spoilt.connections
+        attempts = spoilt.calls + spoilt.connections
         await asyncio.sleep(3)
-        # Tried again ever more seldom; a loop without back-off makes thousands.
-        assert spoilt.calls + spoilt.connections - made <= 20
+        # Retries have a back-off; a loop without back-off makes thousands of calls.
+        assert spoilt.calls + spoilt.connections - attempts <= 20
         assert published(server) == before
     await kubelet.start()
     await assert_eventually(lambda: available(server) == "2", within=LONG_S)
     await assert_eventually(lambda: exporter.lines("Recovered"), within=LONG_S)
     assert exporter.process.returncode is None
-    # Gone, there again with the fault, gone, and there again: each may be told, none twice.
+    # Removed, back with the fault, removed, and back: each change may be logged, no change twice.
     assert_said_once(exporter, lines, at_most=2, total=8)
     assert "not ok" not in await readiness(config)
 
 
-async def test_a_socket_that_a_killed_kubelet_left_and_the_next_one_makes_anew(
+async def test_a_socket_that_a_killed_kubelet_left_and_the_next_kubelet_recreates(
     server: ApiServer, exporting: Exporting, kubelet: FakeKubelet
 ) -> None:
     exporter = await exporting()
@@ -156,7 +157,7 @@ def closed_to_us(path: Path) -> None:
 
 @pytest.fixture
 def state_file(kubelet: FakeKubelet, config: dict[str, Any], tmp_path: Path) -> Path:
-    """The CPU manager's: a finished init container holds CPU 5, of which nothing else tells."""
+    """The CPU manager's state file: only it shows that a finished init container has CPU 5."""
     containers = (ContainerHoldings("setup", "init", frozenset({5})), ContainerHoldings("c", "app", frozenset({2})))
     kubelet.pods = (PodHoldings("u1", "default", "p", containers),)
     files = StateFiles(tmp_path / "root")
@@ -176,9 +177,9 @@ async def test_a_state_file_that_is(
 ) -> None:
     exporter = await exporting("2")
     lines = len(exporter.log.splitlines())
-    held = state_file.read_bytes()
+    state = state_file.read_bytes()
     damage(state_file)
-    # What the socket tells is published all the same, and what only the file had stays.
+    # The exporter publishes the socket's content anyway, and keeps the file's last content.
     kubelet.give("q", 3)
     await assert_eventually(lambda: available(server, "node-4") == "2", within=LONG_S)
     assert available(server) == "2"
@@ -189,9 +190,9 @@ async def test_a_state_file_that_is(
         state_file.unlink()
     else:
         state_file.rmdir()
-    # As the kubelet does it.
+    # As the kubelet writes it.
     whole = state_file.with_name(".new")
-    whole.write_bytes(held)
+    whole.write_bytes(state)
     whole.replace(state_file)
     await assert_eventually(lambda: available(server) == "2", within=LONG_S)
     assert exporter.process.returncode is None
@@ -201,7 +202,7 @@ async def test_a_state_file_that_is(
 async def test_a_state_file_with_a_wrong_checksum_is_not_read(
     server: ApiServer, exporting: Exporting, state_file: Path
 ) -> None:
-    """What the file said last holds: a kubelet refuses such a file (test_state_file_check.py)."""
+    """The file's last valid content stays: a kubelet refuses such a file (test_state_file_check.py)."""
     exporter = await exporting("2")
     lines = len(exporter.log.splitlines())
     wrong = {**json.loads(state_file.read_bytes()), "checksum": 1}
@@ -224,11 +225,11 @@ async def test_a_configuration_file_that_is_gone_or_damaged_for_a_while(
 
     def policy() -> str:
         topology = published(server) or {}
-        named = {one["name"]: one["value"] for one in topology.get("attributes", [])}
+        named = attributes(topology)
         return str(named.get("topologyManagerPolicy"))
 
     file = Path(config["kubelet"]["configFile"])
-    held = file.read_text()
+    original = file.read_text()
     if text is None:
         file.unlink()
     else:
@@ -236,11 +237,11 @@ async def test_a_configuration_file_that_is_gone_or_damaged_for_a_while(
     await asyncio.sleep(2)
     kubelet.give("p", 1)
     await assert_eventually(lambda: available(server) == "2", within=LONG_S)
-    # The kubelet goes on with what it has read, and so does the exporter.
+    # The kubelet continues with the configuration that it has read, and so does the exporter.
     assert policy() == "single-numa-node"
-    file.write_text(held)
+    file.write_text(original)
     await assert_eventually(lambda: policy() == "single-numa-node", within=LONG_S)
-    # When it begins and when it is over.
+    # A line at the begin and a line at the end.
     await assert_eventually(lambda: len(exporter.lines("cannot be read, using file")) == 2, within=LONG_S)
     assert exporter.process.returncode is None
     assert_said_once(exporter, lines, at_most=1, total=6)

@@ -1,7 +1,7 @@
-"""Ten thousand times the same: nothing is left over, and nothing grows.
+"""Ten thousand repetitions leave nothing behind, and no memory grows.
 
-The bounds on memory are for what comes after a warm-up of a tenth; allocators and caches fill in it.
-`TOPOWISE_REPETITIONS` scales the number: 0.1 for a first impression, 10 for a night.
+The memory bounds apply after a warm-up of a tenth, which fills allocators and caches.
+`TOPOWISE_REPETITIONS` scales the number: 0.1 for a quick run, 10 for a night.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ REPETITIONS = round(10_000 * float(os.environ.get("TOPOWISE_REPETITIONS", "1")))
 _AT_ONCE = 8
 _NODES = 6
 _MIB = 1 << 20
-# After the warm-up, for all that follows.
+# Growth after the warm-up, over all repetitions.
 SCHEDULER_GROWTH = 8 * _MIB
 EXPORTER_GROWTH = 6 * _MIB
 PODS = "/api/v1/namespaces/default/pods"
@@ -61,20 +61,20 @@ class Lives:
         self.failed = 0
         self.names = names
 
-    async def one(self) -> None:
+    async def run_pod(self) -> None:
         """filter, prioritize, bind, delete; every fourth is given up before its bind."""
         self._number += 1
         number = self._number
-        made = self._server.create("pods", pod(f"p{number}", f"app-{number % 40}"))
-        answer = await self._service.ask("filter", made, self.names, self._session)
+        created = self._server.create("pods", pod(f"p{number}", f"app-{number % 40}"))
+        answer = await self._service.ask("filter", created, self.names, self._session)
         assert answer["NodeNames"], answer
         if len(answer["NodeNames"]) > 1:
-            scores = await self._service.ask("prioritize", made, answer["NodeNames"], self._session)
-            node = max(scores, key=lambda one: one["Score"])["Host"]
+            scores = await self._service.ask("prioritize", created, answer["NodeNames"], self._session)
+            node = max(scores, key=lambda score: score["Score"])["Host"]
         else:
             (node,) = answer["NodeNames"]
         if number % 4:
-            uid = made["metadata"]["uid"]
+            uid = created["metadata"]["uid"]
             named = {"PodName": f"p{number}", "PodNamespace": "default", "PodUID": uid, "Node": node}
             _, _, text = await self._service.post("bind", json.dumps(named).encode(), self._session)
             self.failed += json.loads(text)["Error"] != ""
@@ -89,7 +89,7 @@ class Lives:
             nonlocal left
             while left > 0:
                 left -= 1
-                await self.one()
+                await self.run_pod()
 
         await asyncio.gather(*(work() for _ in range(_AT_ONCE)))
 
@@ -118,18 +118,18 @@ async def test_ten_thousand_pods_leave_nothing_in_the_service(
         began = time.monotonic()
         await lives.many(REPETITIONS // 10)
         await rest()
-        asked = msgspec.json.encode(pod("asked"))
-        # Read in a thread, which stays.
-        _, _, rooms = await service.post("explain", asked, session)
+        question = msgspec.json.encode(pod("asked"))
+        # A thread decodes the request, and that thread stays.
+        _, _, rooms = await service.post("explain", question, session)
         before = await rest()
         await lives.many(REPETITIONS - REPETITIONS // 10)
         after = await rest()
-        _, _, rooms_after = await service.post("explain", asked, session)
+        _, _, rooms_after = await service.post("explain", question, session)
         tell(capsys, f"{REPETITIONS} pods in {time.monotonic() - began:.0f}s", before, after)
-        # Not a booking is left: every zone of every node has what it had.
+        # No booking is left: every zone of every node has its initial capacity.
         assert rooms_after == rooms
         assert_same(before, after, SCHEDULER_GROWTH)
-        # Where the machine is busy a bind may not be answered in time, or be told to decide anew.
+        # On a busy machine a bind may time out, or require a new decision.
         assert lives.failed < REPETITIONS / 20
         assert not process.lines("Traceback")
         assert len(process.log.splitlines()) < 20, process.log[-3000:]
@@ -138,7 +138,7 @@ async def test_ten_thousand_pods_leave_nothing_in_the_service(
 async def test_hostile_pods_leave_nothing_in_the_service(
     server: ApiServer, start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing is warmed up but by as many pods as are there at a time: they would be the first to fill caches."""
+    """Only the maximum number of concurrent pods warms up the service, as hostile pods would fill the caches first."""
     began = time.monotonic()
     before, after = await hostile.usage_around(server, start, tmp_path, REPETITIONS // 5)
     tell(capsys, f"{REPETITIONS // 5} hostile pods in {time.monotonic() - began:.0f}s", before, after)
@@ -168,7 +168,7 @@ async def test_ten_thousand_syncs_leave_nothing_in_the_exporter(
     number = 0
     try:
         while not telling.done():
-            # Twenty times a second another pod, of another name, and a new object.
+            # Twenty times a second a pod with a new name, and a new object.
             number += 1
             kubelet.pods = ()
             if number % 3:
@@ -190,12 +190,12 @@ async def test_ten_thousand_syncs_leave_nothing_in_the_exporter(
 
 def assert_same(before: Usage, after: Usage, growth: int) -> None:
     assert after.threads <= before.threads
-    # A connection or two may be open at one of the two moments.
+    # Up to two connections may be open at either measurement.
     assert after.files <= before.files + 4
     assert after.rss - before.rss <= growth
 
 
-def tell(capsys: pytest.CaptureFixture[str], what: str, before: Usage, after: Usage) -> None:
+def tell(capsys: pytest.CaptureFixture[str], label: str, before: Usage, after: Usage) -> None:
     rss = f"RSS {before.rss / _MIB:.1f} -> {after.rss / _MIB:.1f} MiB"
     with capsys.disabled():
-        sys.stdout.write(f"\n{what}: {rss}, files {before.files} -> {after.files}, threads {after.threads}\n")
+        sys.stdout.write(f"\n{label}: {rss}, files {before.files} -> {after.files}, threads {after.threads}\n")

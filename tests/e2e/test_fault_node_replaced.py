@@ -1,4 +1,4 @@
-"""A node goes and another machine comes back under its name: nothing of the old one is left."""
+"""A new machine takes the name of a removed node: nothing of the old machine is left."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from sandbox import machines
 from sandbox.apiserver import ApiServer
 from sandbox.kubelet.holdings import Block, NodeHoldings
 from scheduling import NODE_STATUS
+from whole_node import attributes
 
 # Three zones of one core each, with other ids.
 OTHER = machines.Machine(
@@ -42,22 +43,27 @@ class OtherKubelet(FakeKubelet):
 async def place(
     server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet, tmp_path: Path
 ) -> AsyncIterator[Site]:
-    async with site(server, start, config, kubelet, tmp_path, reservations={"ttl": "8s"}) as made:
-        yield made
+    async with site(server, start, config, kubelet, tmp_path, reservations={"ttl": "8s"}) as place:
+        yield place
 
 
 def zones(server: ApiServer) -> dict[str, int]:
-    """Zones that are there, and the CPUs that can be given of them."""
-    found = {}
+    """Zones of the object, and their allocatable CPUs."""
+    cpus = {}
     for zone in (published(server) or {"zones": ()})["zones"]:
-        for one in zone.get("resources", ()):
-            if one["name"] == "cpu":
-                found[zone["name"]] = int(one["allocatable"])
-    return found
+        for resource in zone.get("resources", ()):
+            if resource["name"] == "cpu":
+                cpus[zone["name"]] = int(resource["allocatable"])
+    return cpus
+
+
+def node_uid(server: ApiServer) -> str:
+    nodes = {node["metadata"]["name"]: node for node in server.store.objects("nodes")}
+    return str(nodes["n1"]["metadata"]["uid"])
 
 
 def policy(server: ApiServer) -> str:
-    named = {one["name"]: one["value"] for one in (published(server) or {}).get("attributes", [])}
+    named = attributes(published(server) or {})
     return f"{named.get('topologyManagerPolicy')}/{named.get('topologyManagerScope')}"
 
 
@@ -84,7 +90,7 @@ async def test_another_machine_under_the_same_name(
     kubelet: FakeKubelet,
     tmp_path: Path,
 ) -> None:
-    # A pod that runs, one that is on its way, and one that is expected.
+    # A running pod, a bound pod that has not started, and a pod with a reservation.
     kubelet.give("runs", 1)
     place.bound("runs", "n1", 1)
     await place.publishes(2)
@@ -93,23 +99,23 @@ async def test_another_machine_under_the_same_name(
     await place.service.ask("filter", pod("expected", 1), ["n1"], place.session)
     await place.has({"n1": 1})
     before = (published(server) or {})["metadata"]["uid"]
-    # The machine is taken away: its exporter is gone, its Node and its pods are deleted.
+    # The machine is removed: its exporter stops, its Node and its pods are deleted.
     assert await place.exporter.stop() == 0
     await kubelet.stop()
     await place.delete(NODE)
-    # Its owner has taken the object with it.
+    # The garbage collector has deleted the object with its owner.
     assert published(server) is None
     for name in ("runs", "comes"):
         await place.delete(f"/api/v1/namespaces/default/pods/{name}")
-    # Another one comes.
+    # A new machine registers.
     sysfs, procfs = machines.write_tree(machine, tmp_path / "other")
     (tmp_path / "kubelet.yaml").write_text(
         "topologyManagerPolicy: restricted\ntopologyManagerScope: pod\ncpuManagerPolicy: static\n"
         "reservedSystemCPUs: '0'\n"
     )
-    other = OtherKubelet(kubelet.socket)
-    other.machine = machine
-    await other.start()
+    successor = OtherKubelet(kubelet.socket)
+    successor.machine = machine
+    await successor.start()
     server.create("nodes", {"metadata": {"name": "n1"}, "status": NODE_STATUS})
     again = await start(
         "topowise_exporter", "run", config={**config, "sysfsRoot": str(sysfs), "procfsRoot": str(procfs)}
@@ -117,19 +123,17 @@ async def test_another_machine_under_the_same_name(
     try:
         await assert_eventually(lambda: zones(server) == expected, within=LONG_S)
         assert policy(server) == "restricted/pod"
-        made = published(server)
-        assert made is not None
-        assert made["metadata"]["uid"] != before
-        (owner,) = made["metadata"]["ownerReferences"]
-        assert owner["uid"] == next(
-            one["metadata"]["uid"] for one in server.store.objects("nodes") if one["metadata"]["name"] == "n1"
-        )
-        # Expected pods are expected for their time at most, on whatever machine.
+        topology = published(server)
+        assert topology is not None
+        assert topology["metadata"]["uid"] != before
+        (owner,) = topology["metadata"]["ownerReferences"]
+        assert owner["uid"] == node_uid(server)
+        # A reservation expires after its TTL, on every machine.
         await place.has({"n1": room})
         await assert_eventually(lambda: nothing_is_left(place), within=LONG_S)
         assert again.process.returncode is None
     finally:
-        await other.stop()
+        await successor.stop()
 
 
 async def nothing_is_left(place: Site) -> bool:
@@ -142,17 +146,17 @@ async def nothing_is_left(place: Site) -> bool:
 async def test_a_node_that_is_deleted_by_mistake_gets_its_object_back(
     server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet, tmp_path: Path
 ) -> None:
-    # The exporter lives on, and so does the kubelet, which registers the Node anew when it is restarted.
+    # Exporter and kubelet keep running; the kubelet registers the Node again at its restart.
     config["driftInterval"] = "2s"
     async with site(server, start, config, kubelet, tmp_path) as place:
         await place.delete(NODE)
         await asyncio.sleep(0.5)
         server.create("nodes", {"metadata": {"name": "n1"}, "status": NODE_STATUS})
-        uid = next(one["metadata"]["uid"] for one in server.store.objects("nodes") if one["metadata"]["name"] == "n1")
+        uid = node_uid(server)
 
         def owned() -> bool:
             owners = (published(server) or {"metadata": {}})["metadata"].get("ownerReferences", [])
-            return [one["uid"] for one in owners] == [uid]
+            return [owner["uid"] for owner in owners] == [uid]
 
         await assert_eventually(owned, within=LONG_S)
         await place.has({"n1": 4})

@@ -1,4 +1,4 @@
-"""A real kube-apiserver that is stopped for a while, and one that is killed: both daemons catch up by themselves."""
+"""A real kube-apiserver is suspended, and then killed: both daemons recover by themselves."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ pytestmark = pytest.mark.apiserver
 
 @pytest.fixture
 async def plane() -> AsyncIterator[ControlPlane]:
-    with control_plane() as made:
-        async with connect(made.url, made.token) as client:
+    with control_plane() as plane:
+        async with connect(plane.url, plane.token) as client:
             for crd in documents.load_all(CRD):
                 assert (await client.call("POST", CRDS, crd)).status in (201, 409)
             while (await client.call("GET", NRT, limit=1)).status != 200:
                 await asyncio.sleep(0.05)
-        yield made
+        yield plane
 
 
 def topology(name: str, free: int) -> dict[str, Any]:
@@ -65,7 +65,7 @@ async def test_kube_apiserver_stands_still_and_is_killed(
             zones = {zone["name"]: zone for zone in (answer.body.get("zones") or ())}
             if "node-0" not in zones:
                 return ""
-            return next(one["available"] for one in zones["node-0"]["resources"] if one["name"] == "cpu")
+            return next(resource["available"] for resource in zones["node-0"]["resources"] if resource["name"] == "cpu")
 
         async def is_free(count: int) -> bool:
             return await free() == str(count)
@@ -73,7 +73,7 @@ async def test_kube_apiserver_stands_still_and_is_killed(
         async def takes(node: str, cpus: int) -> bool:
             _, _, text = await service.post(f"explain?node={node}", json.dumps(pod("asked", cpus)).encode(), session)
             explained = json.loads(text)
-            return isinstance(explained, list) and [one["verdict"] for one in explained] == ["fits"]
+            return isinstance(explained, list) and [row["verdict"] for row in explained] == ["fits"]
 
         async def ends_at(node: str, cpus: int) -> bool:
             return await takes(node, cpus) and not await takes(node, cpus + 1)
@@ -88,7 +88,7 @@ async def test_kube_apiserver_stands_still_and_is_killed(
         await assert_eventually(lambda: is_free(3), within=LONG_S)
         await assert_eventually(lambda: ends_at("n2", 5), within=LONG_S)
         lines = len(exporter.log.splitlines()), len(scheduler.log.splitlines())
-        # It keeps every connection and answers nothing.
+        # The suspended server keeps every connection and answers nothing.
         os.kill(plane.apiserver_pid, signal.SIGSTOP)
         kubelet.give("p", 1)
         await asyncio.sleep(15)
@@ -107,7 +107,7 @@ async def test_kube_apiserver_stands_still_and_is_killed(
         await assert_eventually(lambda: ends_at("n4", 2), within=LONG_S)
     for daemon, before in zip((exporter, scheduler), lines, strict=True):
         assert daemon.process.returncode is None
-        # Twice in trouble; a server that starts says a few things of its own.
+        # Two faults; a starting server causes further lines itself.
         assert_said_once(daemon, before, at_most=3, total=40)
 
 
@@ -152,7 +152,7 @@ async def test_kube_apiserver_loses_the_definition_and_gets_it_back(
         await assert_eventually(is_gone, within=LONG_S)
         await assert_eventually(lambda: exporter.lines("CRD is not installed"), within=LONG_S)
         await assert_eventually(lambda: scheduler.lines("Cannot list and watch"), within=LONG_S)
-        # No node lets everything through because its report is gone.
+        # A node without its report does not accept every pod.
         assert await is_known()
         assert (await client.call("POST", CRDS, crd)).status == 201
         await assert_eventually(is_published, within=LONG_S)

@@ -1,4 +1,4 @@
-"""A leader that is stopped until its lease has ended, and one whose lease is taken away: neither writes afterwards."""
+"""A leader suspended until its lease expires, and a leader that loses its lease: neither writes afterwards."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ DUTIES: Final[dict[str, Any]] = {
 NO_DUTIES: Final[dict[str, Any]] = {"requeue": {"enabled": False}}
 LEASE: Final = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/topowise-scheduler-requeue"
 OWNER: Final = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u", "controller": True}
-# Until a lease has ended and its candidate has looked again, on a busy machine.
+# The time until a lease expires and a candidate retries, on a busy machine.
 TAKEN_OVER_S: Final = 60.0
 
 
 @dataclass
 class Replica:
-    """A service that competes for the lease, behind a proxy of its own."""
+    """A service that competes for the lease, behind its own proxy."""
 
     name: str
     proxy: FaultProxy
@@ -55,9 +55,9 @@ class Replica:
         return any(lease["spec"].get("holderIdentity") == self.name for lease in server.store.objects(LEASES))
 
     def writes(self, since: float) -> list[tuple[str, str]]:
-        """Method and path of each write since a monotonic time, apart from those of the Lease."""
-        asked = [one for one in self.proxy.asked if one.at >= since and one.method != "GET"]
-        return [(one.method, one.path) for one in asked if "/leases" not in one.path]
+        """Method and path of each write since a monotonic time, without writes of the Lease."""
+        requests = [request for request in self.proxy.asked if request.at >= since and request.method != "GET"]
+        return [(request.method, request.path) for request in requests if "/leases" not in request.path]
 
 
 @asynccontextmanager
@@ -73,13 +73,13 @@ async def replica(
         try:
             yield Replica(name, proxy, daemon, listener)
         finally:
-            # A process that is stopped takes no notice of SIGTERM.
+            # A suspended process does not handle SIGTERM.
             with contextlib.suppress(ProcessLookupError):
                 daemon.process.send_signal(signal.SIGCONT)
 
 
 async def create_work(server: ApiServer, api: Api) -> None:
-    """Something to do for every duty of a leader."""
+    """Creates work for every controller of a leader."""
     cpu = {"name": "cpu", "capacity": "8", "allocatable": "8", "available": "8"}
     for name in ("tainted", "free"):
         taints = [{"key": STARTUP_TAINT, "effect": "NoSchedule"}] if name == "tainted" else []
@@ -100,8 +100,8 @@ async def create_work(server: ApiServer, api: Api) -> None:
 
 
 def is_work_done(server: ApiServer) -> bool:
-    pods = {one["metadata"]["name"]: one for one in server.store.objects("pods")}
-    tainted = next(one for one in server.store.objects("nodes") if one["metadata"]["name"] == "tainted")
+    pods = {pod["metadata"]["name"]: pod for pod in server.store.objects("pods")}
+    tainted = next(node for node in server.store.objects("nodes") if node["metadata"]["name"] == "tainted")
     return (
         not tainted["spec"].get("taints")
         and "refused" not in pods
@@ -110,7 +110,7 @@ def is_work_done(server: ApiServer) -> bool:
 
 
 def refuse_work(proxy: FaultProxy) -> None:
-    """The leader knows what there is to do, tries, and fails: it tries again as soon as it may."""
+    """Makes the leader's writes fail, so that the leader retries after its back-off."""
     unavailable = (503, {"Content-Type": "application/json"}, b'{"kind":"Status","code":503}')
     for method, path in (("PATCH", "*"), ("DELETE", "*"), ("POST", "*/events"), ("POST", "*/eviction")):
         proxy.spoil(Fault(method=method, path=path, answer=unavailable))
@@ -126,9 +126,9 @@ async def test_a_leader_that_was_stopped_until_its_lease_ended_writes_nothing(
             await create_work(server, api)
             await assert_eventually(lambda: stopped.daemon.lines("Cannot remove a start-up taint"), within=LONG_S)
             await assert_eventually(lambda: stopped.daemon.lines("Cannot clear up a refused pod"), within=LONG_S)
-            # An answer that comes while the leader is stopped is what the leader reads first.
-            held = stopped.proxy.spoil(Fault(method="GET", path="/api/v1/nodes/tainted", swallow=True))
-            await assert_eventually(lambda: held.hits, within=LONG_S)
+            # The leader first reads the answer that arrives during its suspension.
+            fault = stopped.proxy.spoil(Fault(method="GET", path="/api/v1/nodes/tainted", swallow=True))
+            await assert_eventually(lambda: fault.hits, within=LONG_S)
             os.kill(stopped.daemon.process.pid, signal.SIGSTOP)
             stopped.proxy.mend()
             await assert_eventually(lambda: successor.leads(server), within=TAKEN_OVER_S)
@@ -141,14 +141,14 @@ async def test_a_leader_that_was_stopped_until_its_lease_ended_writes_nothing(
             assert successor.leads(server)
             assert not is_work_done(server)
             assert_said_once(stopped.daemon, lines, at_most=2)
-            # The candidate takes the lease again once the successor gives it up, and does what is left.
+            # The candidate acquires the lease again after the successor releases it, and does the remaining work.
             assert await successor.daemon.stop() == 0
             await assert_eventually(lambda: is_work_done(server), within=LONG_S)
         assert await stopped.listener.is_ready()
         assert len(stopped.daemon.lines("Lost the lease")) == 1
 
 
-async def test_a_leader_whose_lease_names_somebody_else_stops_and_leads_again_when_that_has_ended(
+async def test_a_leader_whose_lease_names_another_holder_stops_and_leads_again_when_the_lease_has_ended(
     server: ApiServer, api: Api, start: Start, tmp_path: Path
 ) -> None:
     async with replica("a", server, start, tmp_path, DUTIES) as robbed:
@@ -161,7 +161,7 @@ async def test_a_leader_whose_lease_names_somebody_else_stops_and_leads_again_wh
         await create_work(server, api)
         await asyncio.sleep(5)
         assert robbed.writes(lost) == []
-        # Whoever wrote that does not renew it.
+        # That holder does not renew the lease.
         await assert_eventually(lambda: is_work_done(server), within=LONG_S)
         assert robbed.leads(server)
         assert_said_once(robbed.daemon, lines)

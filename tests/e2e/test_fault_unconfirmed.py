@@ -1,4 +1,4 @@
-"""A kubelet that shows parts of the truth, and an object that is not there: neither is published, neither lasts."""
+"""A kubelet with incomplete answers, and a deleted object: the exporter publishes no incomplete state, and restores."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from sandbox.apiserver import ApiServer
 from sandbox.kubelet.holdings import ContainerHoldings, PodHoldings
 from sandbox.kubelet.state_files import StateFiles
 from topowise import nrt
+from whole_node import attributes
 
 
 async def test_a_starting_kubelet_is_not_published_as_an_empty_node(
@@ -28,14 +29,14 @@ async def test_a_starting_kubelet_is_not_published_as_an_empty_node(
     (root / "pods/p").mkdir(parents=True)
     exporter = await start("topowise_exporter", "run", config={**config, "kubeletRoot": str(root)})
     await assert_eventually(lambda: available(server) == "1")
-    held, kubelet.pods = kubelet.pods, ()
+    pods, kubelet.pods = kubelet.pods, ()
     await kubelet.stop()
     await kubelet.start()
-    # Whoever reads the object is told at once.
+    # The object shows at once that it is unconfirmed.
     await assert_eventually(lambda: marked(server) == "pods", within=4)
     await asyncio.sleep(2)
     assert available(server) == "1"
-    kubelet.pods = held
+    kubelet.pods = pods
     await assert_eventually(lambda: marked(server) is None, within=3)
     assert available(server) == "1"
     assert len(exporter.lines("the last true object stays")) == 2
@@ -43,7 +44,7 @@ async def test_a_starting_kubelet_is_not_published_as_an_empty_node(
 
 def marked(server: ApiServer) -> str | None:
     topology = published(server) or {}
-    named = {one["name"]: one["value"] for one in topology.get("attributes", [])}
+    named = attributes(topology)
     return named.get("topowise.io/unconfirmed")
 
 
@@ -83,7 +84,7 @@ async def test_a_deleted_object_is_back_within_a_second_however_long_the_interva
     await asyncio.sleep(1)
     server.journal.clear()
     await asyncio.sleep(1)
-    # Its own write was an event too, and asks for nothing.
+    # The exporter's own write is an event too, and causes no further write.
     assert not server.requests()
     before = published(server)
     await delete(server, f"{nrt.PATH}/n1")

@@ -1,54 +1,40 @@
-"""Watches that are dead without anybody having said so."""
+"""Watches that die silently."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import pytest
-
-from daemons import Start, assert_eventually
-from exporter_setup import FakeKubelet
+from daemons import assert_eventually
 from faults import assert_said_once
-from faults.site import LONG_S, Site, site
-from sandbox.apiserver import ApiServer
+from faults.site import LONG_S, Site
 
-# Of both daemons: the last part of the path.
+# The last path segment of each collection, of both daemons.
 COLLECTIONS: Final = {"pods", "nodes", "noderesourcetopologies", "poddisruptionbudgets"}
 SILENCE_S: Final = 150.0
 KEEP_ALIVE_S: Final = 60.0
 
 
-@pytest.fixture
-async def place(
-    server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet, tmp_path: Path
-) -> AsyncIterator[Site]:
-    async with site(server, start, config, kubelet, tmp_path) as made:
-        yield made
-
-
 def watched(place: Site, since: float, agent: str) -> set[str]:
-    """Collections that a daemon has begun to watch since a monotonic time."""
-    asked = [one for one in place.proxy.asked if one.is_watch and one.at >= since and one.agent.startswith(agent)]
-    return {one.path.rpartition("/")[2] for one in asked}
+    """Collections whose watch a daemon started after a monotonic time."""
+    watches = [request for request in place.proxy.asked if request.is_watch and request.at >= since]
+    return {request.path.rpartition("/")[2] for request in watches if request.agent.startswith(agent)}
 
 
 async def assert_resumed(place: Site, since: float, *, within: float) -> None:
-    """Every collection is watched anew in time, and what happened meanwhile is known."""
+    """Asserts that every collection is watched again in time, and that no change is lost."""
     lines = place.log_lengths()
     place.bound("q", "n2", 2)
     place.add_node("n3", 5)
     assert await place.room("n2") == 6
-    # A busy machine may be late, and a watch may have said something just before.
+    # A busy machine may be late, and a watch may have delivered an event just before.
     within += LONG_S
     await assert_eventually(lambda: watched(place, since, "topowise-scheduler") >= COLLECTIONS, within=within)
     await assert_eventually(
         lambda: "noderesourcetopologies" in watched(place, since, "topowise-exporter"), within=within
     )
     await place.has({"n2": 4, "n3": 5})
-    # The exporter's own object is looked after as before.
+    # The exporter still restores its own object.
     await place.delete("/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies/n1")
     await place.publishes(3)
     place.assert_alive()
@@ -60,7 +46,7 @@ async def test_watches_that_stay_open_and_say_nothing(place: Site) -> None:
     began = time.monotonic()
     place.proxy.silence_watches()
     await assert_resumed(place, began, within=SILENCE_S)
-    # Not sooner either: a bookmark may be as far away as the API server likes.
+    # And not sooner: the API server chooses the interval of bookmarks.
     assert time.monotonic() - began >= SILENCE_S - 30
 
 

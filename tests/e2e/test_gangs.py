@@ -1,4 +1,4 @@
-"""Kubernetes' own gangs beside the service: kube-scheduler 1.36 decides a group of pods in one cycle, all or nobody."""
+"""Kubernetes' own gangs beside the service: kube-scheduler 1.36 decides all pods of a group in the same cycle."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SIZE = 16
 
 
 class WithGroups(Cluster):
-    """Whose pod groups go with it."""
+    """A cluster that deletes its pod groups at its end."""
 
     cleared = (*Cluster.cleared, GROUPS)
 
@@ -37,18 +37,18 @@ def plane() -> Iterator[ControlPlane]:
 
 @pytest.fixture
 async def cluster(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Eight nodes: on each NUMA node one wide pod has room."""
+    """Eight nodes: each NUMA node fits a single wide pod."""
     nodes = [(f"n{number}", KINDS["small-single"]) for number in range(SIZE // 2)]
-    async with WithGroups(plane, tmp_path, nodes) as made:
+    async with WithGroups(plane, tmp_path, nodes) as cluster:
         try:
-            await made.api.request("GET", GROUPS)
+            await cluster.api.request("GET", GROUPS)
         except ApiError:
             pytest.skip("this API server has no scheduling.k8s.io/v1alpha2")
-        yield made
+        yield cluster
 
 
 async def gang(cluster: Cluster, name: str, cpu: str) -> None:
-    """A group of wide pods, of which all must run or none."""
+    """A group of wide pods; either all pods run or none."""
     group = {
         "apiVersion": "scheduling.k8s.io/v1alpha2",
         "kind": "PodGroup",
@@ -61,11 +61,11 @@ async def gang(cluster: Cluster, name: str, cpu: str) -> None:
 
 
 async def running(cluster: Cluster) -> Counter[str]:
-    """How many pods run of each group; of a pod without one by its name."""
+    """Running pods by group; a pod without a group counts under its own name."""
     return Counter(
-        (one["spec"].get("schedulingGroup") or {"podGroupName": one["metadata"]["name"]})["podGroupName"]
-        for one in await cluster.pods()
-        if one["status"]["phase"] == "Running"
+        (pod["spec"].get("schedulingGroup") or {"podGroupName": pod["metadata"]["name"]})["podGroupName"]
+        for pod in await cluster.pods()
+        if pod["status"]["phase"] == "Running"
     )
 
 
@@ -80,10 +80,10 @@ async def test_a_gang_of_wide_pods_runs_as_a_whole(cluster: Cluster) -> None:
     await assert_eventually(lambda: nothing_reserved(cluster), within=1.0)
 
 
-async def test_a_gang_without_room_for_one_keeps_none_and_stands_in_nobodys_way(cluster: Cluster) -> None:
-    """Beside "small" twelve CPUs are free on its node, four of them and eight: room for one of the gang alone.
+async def test_a_gang_that_does_not_fit_reserves_nothing_and_blocks_no_pod(cluster: Cluster) -> None:
+    """Beside "small" its node has 4 and 8 free CPUs, so only a single pod of the gang fits.
 
-    kube-scheduler tries the gang again and again without a pause, and others in between.
+    kube-scheduler retries the gang without a pause, and other pods in between.
     """
     await cluster.create(pod("small", "2"))
     await assert_eventually(lambda: runs(cluster, "small"))
@@ -100,7 +100,7 @@ async def test_a_gang_without_room_for_one_keeps_none_and_stands_in_nobodys_way(
 
 
 async def until_asked(cluster: Cluster, calls: int) -> None:
-    """kube-scheduler has asked so often whether a node takes a pod."""
+    """Waits until kube-scheduler has sent `calls` filter requests."""
 
     async def is_asked() -> bool:
         metrics = await cluster.service.metrics(cluster.session)

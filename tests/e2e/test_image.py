@@ -1,4 +1,4 @@
-"""The image that `make images` has built, run by buildah as a pod would run it: as nobody, and nothing of this machine
+"""The image of `make images`, run by buildah as in a pod: as an unprivileged user, and nothing of this machine
 in reach but its network.
 
 Chroot isolation needs no rights to mount, so it works where this is built; it cannot make a root read-only, which is
@@ -37,7 +37,7 @@ NOBODY = "65532:65532"
 
 @pytest.fixture(scope="module")
 def container() -> Iterator[list[str]]:
-    """The words before a command and its arguments."""
+    """The command prefix that runs a command in the image."""
     if not shutil.which("buildah"):
         pytest.skip("no buildah here: the image is not run")
     engine = engines.named("buildah")
@@ -75,7 +75,7 @@ def test_nothing_to_build_or_install_with_is_left(container: list[str]) -> None:
     assert "No module named pip" in done.stderr
 
 
-def test_nobody_can_change_what_is_run(container: list[str]) -> None:
+def test_no_user_can_change_the_installed_code(container: list[str]) -> None:
     assert run(container, "sh", "-c", "echo > /opt/topowise/bin/topowise-exporter").returncode
 
 
@@ -99,10 +99,10 @@ def test_the_archive_has_the_name_that_the_chart_asks_for() -> None:
 
 def kubeconfig(server: ApiServer, folder: Path, user: dict[str, Any]) -> Path:
     path = server.kubeconfig(folder / "kubeconfig")
-    made = yaml.safe_load(path.read_text())
-    made["users"] = [{"name": "image", "user": user}]
-    made["contexts"][0]["context"]["user"] = "image"
-    path.write_text(yaml.safe_dump(made))
+    document = yaml.safe_load(path.read_text())
+    document["users"] = [{"name": "image", "user": user}]
+    document["contexts"][0]["context"]["user"] = "image"
+    path.write_text(yaml.safe_dump(document))
     path.chmod(0o644)
     return path
 

@@ -1,7 +1,7 @@
-"""The stock kube-scheduler asks an extender: the form of its requests, which all other tests of ours take for granted.
+"""The form of the stock kube-scheduler's extender requests, which all other tests assume.
 
-The extender here is as small as can be: it keeps and logs what it was asked (`--log-cli-level=INFO` shows it), agrees
-to everything and binds. With RECORD_EXTENDER_REQUESTS=folder the bodies are written there as they came, for
+The extender here is minimal: it stores and logs each request (`--log-cli-level=INFO` shows it), accepts
+all nodes and binds. With RECORD_EXTENDER_REQUESTS=folder it writes the unchanged bodies there, for
 tests/unit/scheduler/recorded.
 """
 
@@ -43,8 +43,8 @@ HEADERS = {"Host", "User-Agent", "Content-Length", "Content-Type", "Accept-Encod
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A request as it was on the wire."""
+class Request:
+    """A request as received."""
 
     method: str
     path: str
@@ -64,17 +64,17 @@ class Asked:
 
 
 class Extender:
-    """Keeps every request, finds all nodes good and the `favourite` better, lets all victims be, and binds."""
+    """Stores every request, accepts all nodes, prefers the `favourite`, returns all victims unchanged, and binds."""
 
     def __init__(self, api: Client, favourite: str) -> None:
-        self.asked: list[Asked] = []
+        self.requests: list[Request] = []
         self._api = api
         self._favourite = favourite
         self._come = asyncio.Event()
 
     @asynccontextmanager
     async def serve(self) -> AsyncIterator[str]:
-        """On a free port of loopback; gives its `urlPrefix`."""
+        """Listens on a free loopback port; yields the `urlPrefix`."""
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self._handle)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
@@ -85,34 +85,34 @@ class Extender:
         finally:
             await runner.cleanup()
 
-    async def next(self, verb: str, after: int = 0) -> Asked:
-        """The first request of a verb among those from number `after` on, awaited if need be."""
+    async def next(self, verb: str, after: int = 0) -> Request:
+        """The first request of a verb from index `after` on; waits for it."""
         async with asyncio.timeout(20):
             while True:
-                found = next((asked for asked in self.asked[after:] if asked.verb == verb), None)
-                if found is not None:
-                    return found
+                first = next((request for request in self.requests[after:] if request.verb == verb), None)
+                if first is not None:
+                    return first
                 self._come.clear()
                 await self._come.wait()
 
-    async def _handle(self, request: web.Request) -> web.Response:
-        assert request.transport is not None
-        asked = Asked(
-            request.method,
-            request.path,
-            (request.version.major, request.version.minor),
-            dict(request.headers),
-            request.transport.get_extra_info("peername"),
-            await request.read(),
+    async def _handle(self, received: web.Request) -> web.Response:
+        assert received.transport is not None
+        request = Request(
+            received.method,
+            received.path,
+            (received.version.major, received.version.minor),
+            dict(received.headers),
+            received.transport.get_extra_info("peername"),
+            await received.read(),
         )
-        self.asked.append(asked)
+        self.requests.append(request)
         self._come.set()
-        log.info("%s %s %s\n%s", asked.method, asked.path, asked.headers, asked.raw.decode())
-        return web.json_response(await self._answer(asked))
+        log.info("%s %s %s\n%s", request.method, request.path, request.headers, request.raw.decode())
+        return web.json_response(await self._answer(request))
 
-    async def _answer(self, asked: Asked) -> Any:
-        body = asked.body
-        match asked.verb:
+    async def _answer(self, request: Request) -> Any:
+        body = request.body
+        match request.verb:
             case "filter":
                 return {"Nodes": body["Nodes"], "NodeNames": body["NodeNames"], "Error": ""}
             case "prioritize":
@@ -122,11 +122,11 @@ class Extender:
             case "bind":
                 reply = await self._api.call("POST", f"{PODS}/{body['PodName']}/binding", binding(body))
                 return {"Error": "" if reply.status == 201 else reply.text}
-        return {"Error": f"unknown verb {asked.verb}"}
+        return {"Error": f"unknown verb {request.verb}"}
 
 
 def offered(body: Json) -> list[str]:
-    """Names of the nodes in either form of filter's and prioritize's request."""
+    """Node names of a filter or prioritize request, in either form."""
     if body["NodeNames"] is not None:
         names: list[str] = body["NodeNames"]
         return names
@@ -139,8 +139,8 @@ def proposed(body: Json) -> dict[str, Json]:
         victims: dict[str, Json] = body["NodeNameToMetaVictims"]
         return victims
     return {
-        name: {**found, "Pods": [{"UID": pod["metadata"]["uid"]} for pod in found["Pods"]]}
-        for name, found in body["NodeNameToVictims"].items()
+        name: {**entry, "Pods": [{"UID": pod["metadata"]["uid"]} for pod in entry["Pods"]]}
+        for name, entry in body["NodeNameToVictims"].items()
     }
 
 
@@ -159,7 +159,7 @@ def plane() -> Iterator[ControlPlane]:
 
 @pytest.fixture
 async def api(plane: ControlPlane) -> AsyncIterator[Client]:
-    """A client of an API server with our CRDs and two ready nodes of four CPUs, one NUMA node each."""
+    """A client of an API server with our CRDs and two ready nodes, each with 4 CPUs in a single NUMA node."""
     async with connect(plane.url, plane.token) as client:
         for crd in DEFINITIONS:
             assert (await client.call("POST", CRDS, crd)).status in (201, 409)
@@ -181,7 +181,7 @@ def status() -> Json:
 
 @dataclass(frozen=True)
 class Setting:
-    """A scheduler at work, and whether it sends names alone."""
+    """A running scheduler, and whether it sends only node names."""
 
     api: Client
     extender: Extender
@@ -204,7 +204,7 @@ async def setting(
 
 
 async def scheduled(api: Client, name: str) -> Json:
-    """The pod as it is once bound."""
+    """Waits for the bind; returns the bound pod."""
     async with asyncio.timeout(20):
         while True:
             seen = await api.ok("GET", f"{PODS}/{name}")
@@ -219,30 +219,30 @@ def pod_of(name: str, cpu: str, **spec: Any) -> Json:
     return body
 
 
-def assert_on_the_wire(asked: list[Asked]) -> None:
-    """What holds for every request, whatever the verb."""
-    for one in asked:
-        assert (one.method, one.path, one.version) == ("POST", f"/v1/{one.verb}", (1, 1))
-        assert set(one.headers) == HEADERS
-        assert one.headers["Content-Type"] == "application/json"
-        assert one.headers["User-Agent"] == "Go-http-client/1.1"
-        assert one.headers["Accept-Encoding"] == "gzip"
-        assert int(one.headers["Content-Length"]) == len(one.raw)
-    # One connection for the scheduling cycle; binding goes on beside it and may need another.
-    assert len({one.connection for one in asked if one.verb != "bind"}) == 1
-    assert len({one.connection for one in asked}) <= 2
+def assert_on_the_wire(requests: list[Request]) -> None:
+    """Asserts the common form of all requests."""
+    for request in requests:
+        assert (request.method, request.path, request.version) == ("POST", f"/v1/{request.verb}", (1, 1))
+        assert set(request.headers) == HEADERS
+        assert request.headers["Content-Type"] == "application/json"
+        assert request.headers["User-Agent"] == "Go-http-client/1.1"
+        assert request.headers["Accept-Encoding"] == "gzip"
+        assert int(request.headers["Content-Length"]) == len(request.raw)
+    # The scheduling cycle uses a single connection; a concurrent bind may open a second connection.
+    assert len({request.connection for request in requests if request.verb != "bind"}) == 1
+    assert len({request.connection for request in requests}) <= 2
 
 
 def assert_is_the_pod(sent: Json, created: Json) -> None:
-    """A pod of the scheduler's cache: whole, but neither with its kind nor with its managed fields."""
+    """Asserts a pod of the scheduler's cache: complete, but without kind and managed fields."""
     metadata = {name: value for name, value in created["metadata"].items() if name != "managedFields"}
     assert sent == {"metadata": metadata, "spec": created["spec"], "status": created["status"]}
 
 
-def record(asked: Asked, name: str) -> None:
+def record(request: Request, name: str) -> None:
     folder = os.environ.get("RECORD_EXTENDER_REQUESTS")
     if folder:
-        (Path(folder) / f"{name}.json").write_bytes(asked.raw)
+        (Path(folder) / f"{name}.json").write_bytes(request.raw)
 
 
 async def test_a_pod_is_filtered_prioritized_and_bound(setting: Setting) -> None:
@@ -250,8 +250,8 @@ async def test_a_pod_is_filtered_prioritized_and_bound(setting: Setting) -> None
     created = await api.ok("POST", PODS, pod_of("trainer", "1"))
     bound = await scheduled(api, "trainer")
     assert bound["spec"]["nodeName"] == NAMES[1]
-    first, second, third = extender.asked
-    assert [one.verb for one in extender.asked] == ["filter", "prioritize", "bind"]
+    first, second, third = extender.requests
+    assert [request.verb for request in extender.requests] == ["filter", "prioritize", "bind"]
 
     arguments = first.body
     assert list(arguments) == ["Pod", "Nodes", "NodeNames"]
@@ -279,11 +279,11 @@ async def test_a_pod_is_filtered_prioritized_and_bound(setting: Setting) -> None
         "Node": NAMES[1],
     }
 
-    # The next one comes over the same connection.
+    # The next pod's requests use the same connection.
     await api.ok("POST", PODS, pod_of("second", "1"))
     await scheduled(api, "second")
-    assert [one.verb for one in extender.asked[3:]] == ["filter", "prioritize", "bind"]
-    assert_on_the_wire(extender.asked)
+    assert [request.verb for request in extender.requests[3:]] == ["filter", "prioritize", "bind"]
+    assert_on_the_wire(extender.requests)
 
 
 async def test_a_pod_with_a_higher_priority_takes_the_place_of_a_victim(setting: Setting) -> None:
@@ -295,13 +295,13 @@ async def test_a_pod_with_a_higher_priority_takes_the_place_of_a_victim(setting:
         bound = await scheduled(api, name)
         victims[bound["spec"]["nodeName"]] = created["metadata"]["uid"]
     assert set(victims) == set(NAMES)
-    before = len(extender.asked)
+    before = len(extender.requests)
     high = await api.ok("POST", PODS, pod_of("high", "3", priorityClassName="high"))
 
-    asked = await extender.next("preempt", before)
-    # Nothing was left to filter: the nodes were refused before.
-    assert extender.asked[before:] == [asked]
-    arguments = asked.body
+    preempt = await extender.next("preempt", before)
+    # No node was left for the extender's filter: earlier filters refused all nodes.
+    assert extender.requests[before:] == [preempt]
+    arguments = preempt.body
     assert list(arguments) == ["Pod", "NodeNameToVictims", "NodeNameToMetaVictims"]
     assert_is_the_pod(arguments["Pod"], high)
     expected = {node: {"Pods": [{"UID": uid}], "NumPDBViolations": 0} for node, uid in victims.items()}
@@ -309,29 +309,29 @@ async def test_a_pod_with_a_higher_priority_takes_the_place_of_a_victim(setting:
     if names_alone:
         assert arguments["NodeNameToVictims"] is None
         assert arguments["NodeNameToMetaVictims"] == expected
-        record(asked, "preempt")
+        record(preempt, "preempt")
     else:
         assert arguments["NodeNameToMetaVictims"] is None
-        for node, found in arguments["NodeNameToVictims"].items():
-            (victim,) = found["Pods"]
+        for node, entry in arguments["NodeNameToVictims"].items():
+            (victim,) = entry["Pods"]
             assert victim["spec"]["nodeName"] == node
             assert set(victim) == {"metadata", "spec", "status"}
-        record(asked, "preempt-whole-pods")
+        record(preempt, "preempt-whole-pods")
 
-    # The victim goes when its kubelet, which is us, has ended it; the pod is then asked about with its node alone.
-    node = await one_is_ended(api)
+    # The test acts as the kubelet and ends the victim; the scheduler then sends only the nominated node.
+    node = await end_deleted_pod(api)
     bound = await scheduled(api, "high")
     assert bound["spec"]["nodeName"] == node
-    # The binding takes the nomination back.
+    # The binding removes the nomination.
     assert "nominatedNodeName" not in bound["status"]
-    again = [one for one in extender.asked[before + 1 :] if one.verb in ("filter", "prioritize")]
-    assert [(one.verb, offered(one.body)) for one in again] == [("filter", [node])]
+    again = [request for request in extender.requests[before + 1 :] if request.verb in ("filter", "prioritize")]
+    assert [(request.verb, offered(request.body)) for request in again] == [("filter", [node])]
     assert again[0].body["Pod"]["status"]["nominatedNodeName"] == node
-    assert_on_the_wire(extender.asked)
+    assert_on_the_wire(extender.requests)
 
 
 async def until_admitted(api: Client) -> None:
-    """A priority class, known to the admission plug-in, which learns of it a moment later."""
+    """Creates a priority class, and waits until the admission plug-in knows it."""
     body = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000}
     assert (await api.call("POST", PRIORITIES, body)).status in (201, 409)
     async with asyncio.timeout(10):
@@ -340,8 +340,8 @@ async def until_admitted(api: Client) -> None:
             await asyncio.sleep(0.05)
 
 
-async def one_is_ended(api: Client) -> str:
-    """Ends the pod that is being deleted, and says on which node it was."""
+async def end_deleted_pod(api: Client) -> str:
+    """Ends the pod that is being deleted; returns its node."""
     async with asyncio.timeout(20):
         while True:
             for seen in (await api.ok("GET", PODS))["items"]:

@@ -1,11 +1,10 @@
-"""The scenario p5 in small, with a real kube-scheduler: 8-GPU machines, churn, machines that join, and owners that make
-a refused pod again. The whole day is a part of the bench, in simulated time."""
+"""A small form of the scenario p5, with a real kube-scheduler: 8-GPU machines, churn, joining machines, and owners that
+recreate a refused pod. The bench runs the whole day in simulated time."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 from burst.nodes import Kind
-from real_cluster import ASSETS, MISSING, SCHEDULER, Cluster, control_plane
+from real_cluster import ASSETS, MISSING, SCHEDULER, Cluster
 from sandbox.controlplane import ControlPlane
 from sandbox.hollow import Reporting
 from sandbox.kubelet.devices import GPU, VIRTUAL_FUNCTION
@@ -32,18 +31,12 @@ _AT_FIRST, _LATER = 4, 4
 _JOBS = 120
 _PER_ZONE = 4
 _GPUS = (1, 1, 1, 1, 2, 2, 4, 8)
-# Of all GPUs: so many are to be in use or waited for while jobs come.
+# Target share of GPUs in use or requested while jobs arrive.
 _LOAD = 1.2
 
 
-@pytest.fixture(scope="module")
-def plane() -> Iterator[ControlPlane]:
-    with control_plane() as running:
-        yield running
-
-
 def kind() -> Kind:
-    """Two NUMA nodes, each with 32 CPUs, four GPUs and 16 functions of NICs; a pod has the share of its GPUs."""
+    """Two NUMA nodes, each with 32 CPUs, 4 GPUs and 16 NIC functions; pods request resources in proportion to GPUs."""
     pci = []
     for zone in range(2):
         for number in range(_PER_ZONE):
@@ -72,12 +65,12 @@ def pod(name: str, gpus: int, lifetime: float) -> dict[str, Any]:
 
 
 class Owner:
-    """Makes the pods of jobs, and a new one for each that a kubelet refused, as a ReplicaSet does."""
+    """Creates the pods of jobs, and replaces each refused pod, as a ReplicaSet does."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._random = Random(5)
-        self._made: dict[str, tuple[int, float]] = {}
+        self._jobs: dict[str, tuple[int, float]] = {}
         self.again: dict[str, int] = {}
 
     async def make(self, number: int) -> None:
@@ -87,37 +80,37 @@ class Owner:
             await self._create(f"job-{number}-{part}", half, lifetime)
 
     async def replace_refused(self) -> None:
-        """Until cancelled."""
+        """Replaces refused pods until cancelled."""
         seen = 0
         while True:
             for refusal in self._cluster.refusals[seen:]:
                 seen += 1
                 job = refusal.pod.metadata.name.partition(".")[0]
                 self.again[job] = self.again.get(job, 0) + 1
-                await self._create(f"{job}.{self.again[job]}", *self._made[job])
+                await self._create(f"{job}.{self.again[job]}", *self._jobs[job])
             await asyncio.sleep(0.1)
 
     async def wait_for_room(self, machines: int) -> None:
-        """Jobs come as fast as they end."""
+        """Waits until the requested share of GPUs is below the target."""
         while True:
-            alive = [one for one in await self._cluster.pods() if one["status"].get("phase") in ("Pending", "Running")]
-            asked = sum(self._made[one["metadata"]["name"].partition(".")[0]][0] for one in alive)
-            if asked < _LOAD * machines * 2 * _PER_ZONE:
+            alive = [pod for pod in await self._cluster.pods() if pod["status"].get("phase") in ("Pending", "Running")]
+            gpus = sum(self._jobs[pod["metadata"]["name"].partition(".")[0]][0] for pod in alive)
+            if gpus < _LOAD * machines * 2 * _PER_ZONE:
                 return
             await asyncio.sleep(0.1)
 
     async def _create(self, name: str, gpus: int, lifetime: float) -> None:
-        self._made[name.partition(".")[0]] = gpus, lifetime
+        self._jobs[name.partition(".")[0]] = gpus, lifetime
         await self._cluster.create(pod(name, gpus, lifetime))
 
 
 async def test_a_fleet_of_8_gpu_machines(
     plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Beside kube-scheduler alone, of which it is only told what became of it."""
-    told = {}
-    for who, extenders in ("topowise", None), ("kube-scheduler alone", []):
-        directory = tmp_path / who.replace(" ", "-")
+    """kube-scheduler alone runs for comparison; the test only prints its figures."""
+    outcomes = {}
+    for label, extenders in ("topowise", None), ("kube-scheduler alone", []):
+        directory = tmp_path / label.replace(" ", "-")
         directory.mkdir()
         names = [(f"p5-{number}", kind()) for number in range(_AT_FIRST)]
         late = Reporting(wait=(0.5, 1.0), lag=(0.0, 0.05))
@@ -127,17 +120,17 @@ async def test_a_fleet_of_8_gpu_machines(
             there = _AT_FIRST
             for number in range(_JOBS):
                 if there < _AT_FIRST + _LATER and number >= (there - _AT_FIRST + 1) * _JOBS // (_LATER + 1):
-                    made = kind()
-                    await cluster.fleet.join(f"p5-{there}", made.machine, made.config, [TAINT])
+                    settings = kind()
+                    await cluster.fleet.join(f"p5-{there}", settings.machine, settings.config, [TAINT])
                     there += 1
                 await owner.wait_for_room(there)
                 await owner.make(number)
             await cluster.settle(180.0)
             replacing.cancel()
-            told[who] = len(cluster.refusals), max(owner.again.values(), default=0)
+            outcomes[label] = len(cluster.refusals), max(owner.again.values(), default=0)
             if extenders is None:
                 assert not cluster.refusals
                 await cluster.assert_all_well()
     with capsys.disabled():
-        for who, (refused, most) in told.items():
-            sys.stdout.write(f"\n  {who}: {refused} pods refused, {most} of one job at most")
+        for label, (refused, most) in outcomes.items():
+            sys.stdout.write(f"\n  {label}: {refused} pods refused, {most} of one job at most")

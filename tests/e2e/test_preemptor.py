@@ -1,16 +1,16 @@
-"""The preemptor beside the stock kube-scheduler on a real API server: a pod that waits for its alignment alone runs."""
+"""The preemptor beside the stock kube-scheduler on a real API server: a pod that waits only for alignment runs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from burst.nodes import KINDS
-from real_cluster import ASSETS, MISSING, Cluster, control_plane, pod
+from real_cluster import ASSETS, MISSING, Cluster, pod
 from sandbox.controlplane import ControlPlane
 
 if ASSETS is None:
@@ -21,41 +21,35 @@ EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
 
 
 class WithPreemptor(Cluster):
-    """Whose service evicts for pods that have waited for a second."""
+    """A cluster whose service evicts for pods that have waited for a second."""
 
     def _settings(self, number: int) -> dict[str, Any]:
         return {**super()._settings(number), "preemptor": {"enabled": True, "patience": "1s"}}
 
 
-@pytest.fixture(scope="module")
-def plane() -> Iterator[ControlPlane]:
-    with control_plane() as running:
-        yield running
-
-
 @pytest.fixture
 async def cluster(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with WithPreemptor(plane, tmp_path, [("n0", KINDS["small-single"])]) as made:
-        yield made
+    async with WithPreemptor(plane, tmp_path, [("n0", KINDS["small-single"])]) as cluster:
+        yield cluster
 
 
-async def test_one_lesser_pod_makes_way_and_the_pod_that_waited_runs(cluster: Cluster) -> None:
-    """Six CPUs are free, two on one NUMA node and four on the other, so kube-scheduler itself evicts nobody."""
+async def test_a_lower_priority_pod_is_evicted_and_the_waiting_pod_runs(cluster: Cluster) -> None:
+    """6 CPUs are free, 2 and 4 on the two NUMA nodes, so kube-scheduler itself evicts no pod."""
     urgent = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "urgent"}, "value": 9}
     await cluster.create(urgent, "/apis/scheduling.k8s.io/v1/priorityclasses")
     for name in ("first", "second"):
         await cluster.create(pod(name, "4"))
         await cluster.settle()
     await cluster.create(pod("wide", "6", priorityClassName="urgent"))
-    # It is refused, waits for a second, and its victim ends: no change for some seconds is not the end.
+    # The pod is refused, waits for a second, and its victim ends: some seconds without a change are normal.
     await cluster.settle(still=8.0)
-    there = {one["metadata"]["name"]: one["status"]["phase"] for one in await cluster.pods()}
+    there = {pod["metadata"]["name"]: pod["status"]["phase"] for pod in await cluster.pods()}
     assert there.pop("wide") == "Running", there
     assert list(there.values()) == ["Running"], "one has gone, and one only"
     assert not cluster.refusals
     events = json.loads(await cluster.api.request("GET", EVENTS))["items"]
-    told = {one["regarding"]["name"]: one["reason"] for one in events if one.get("action") == "Preempting"}
+    reasons = {event["regarding"]["name"]: event["reason"] for event in events if event.get("action") == "Preempting"}
     (gone,) = {"first", "second"} - there.keys()
-    assert told == {"wide": "Preempting", gone: "Preempted"}
+    assert reasons == {"wide": "Preempting", gone: "Preempted"}
     metrics = await cluster.service.metrics(cluster.session)
     assert metrics["alignment_evictions_total"] == 1

@@ -1,13 +1,13 @@
 """The service behind the stock kube-scheduler on a real API server; kubelets decide by the one-node model.
 
-Everything kube-scheduler does by itself is here as it is: its queue and what requeues it, its other plug-ins, its
-asynchronous binds and their time limits, its preemption. It is configured as the chart configures it.
+kube-scheduler runs unchanged: its queue and requeueing, its other plug-ins, its
+asynchronous binds and their time limits, its preemption. It has the chart's configuration.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -15,31 +15,25 @@ import pytest
 
 from burst.nodes import nodes
 from burst.workload import Workload
-from real_cluster import ASSETS, MISSING, PODS, SCHEDULER, Cluster, control_plane
+from real_cluster import ASSETS, MISSING, PODS, SCHEDULER, Cluster
 from sandbox.controlplane import ControlPlane
 
 if ASSETS is None:
     pytest.skip(MISSING, allow_module_level=True)
 pytestmark = pytest.mark.apiserver
 
-# The lease of a dead kube-scheduler runs out after four seconds, that of the service that requeues pods after fifteen.
+# The lease of a dead kube-scheduler expires after 4 s, the lease of the requeueing service after 15 s.
 _TAKE_OVER = 20.0
-
-
-@pytest.fixture(scope="module")
-def plane() -> Iterator[ControlPlane]:
-    with control_plane() as running:
-        yield running
 
 
 @pytest.fixture
 async def cluster(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(plane, tmp_path, nodes(10)) as made:
-        yield made
+    async with Cluster(plane, tmp_path, nodes(10)) as cluster:
+        yield cluster
 
 
 async def show(cluster: Cluster, seconds: float, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line of what happened, for whoever ran it."""
+    """Prints a line with the results."""
     phases = await cluster.phases()
     metrics = await cluster.service.metrics(cluster.session)
     with capsys.disabled():
@@ -47,7 +41,7 @@ async def show(cluster: Cluster, seconds: float, capsys: pytest.CaptureFixture[s
         print(f"\n  300 pods in {seconds:.1f}s  {dict(phases)}  predictions {predicted}", end="")  # noqa: T201
 
 
-async def test_no_kubelet_refuses_and_nobody_waits_beside_room(
+async def test_no_kubelet_refuses_and_no_pod_waits_beside_free_capacity(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seconds = await cluster.feed(300)
@@ -79,10 +73,10 @@ async def test_kube_scheduler_restarts_in_the_middle_of_a_burst(
     await show(cluster, seconds, capsys)
 
 
-async def test_of_two_replicas_the_deciding_one_dies_in_the_middle_of_a_burst(
+async def test_the_leading_replica_dies_in_the_middle_of_a_burst(
     plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Service and kube-scheduler of one pod go at once; the other pair has seen everything by its own watches."""
+    """Service and kube-scheduler of a pod die together; the other pair has followed everything by its own watches."""
     async with Cluster(plane, tmp_path, nodes(10), pairs=2) as cluster:
 
         async def lose() -> None:
@@ -98,11 +92,11 @@ async def test_of_two_replicas_the_deciding_one_dies_in_the_middle_of_a_burst(
 
 
 async def test_a_refused_pod_is_requeued_when_its_zone_is_free_again(cluster: Cluster) -> None:
-    """Half of the pods of a full cluster go; of those that wait, all go where there is room now."""
+    """Half of the pods of a full cluster end; all waiting pods that fit are placed."""
     waiting = await fill(cluster)
-    bound = [one["metadata"]["name"] for one in await cluster.pods() if one["spec"].get("nodeName")]
-    for one in bound[: len(bound) // 2]:
-        await cluster.api.request("DELETE", f"{PODS}/{one}", query={"gracePeriodSeconds": "1"})
+    bound = [pod["metadata"]["name"] for pod in await cluster.pods() if pod["spec"].get("nodeName")]
+    for name in bound[: len(bound) // 2]:
+        await cluster.api.request("DELETE", f"{PODS}/{name}", query={"gracePeriodSeconds": "1"})
     await cluster.settle()
     await cluster.assert_all_well()
     assert len(await cluster.waiting()) < waiting
@@ -111,7 +105,7 @@ async def test_a_refused_pod_is_requeued_when_its_zone_is_free_again(cluster: Cl
 async def test_urgent_pods_evict_where_the_kubelet_can_align_them(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In a full cluster: each urgent pod runs in the end, no kubelet refuses one, and lesser pods made way."""
+    """In a full cluster every urgent pod runs in the end, no kubelet refuses a pod, and other pods are evicted."""
     await cluster.create(
         {
             "apiVersion": "scheduling.k8s.io/v1",
@@ -122,14 +116,14 @@ async def test_urgent_pods_evict_where_the_kubelet_can_align_them(
         "/apis/scheduling.k8s.io/v1/priorityclasses",
     )
     await fill(cluster)
-    before = {one["metadata"]["name"] for one in await cluster.pods() if one["spec"].get("nodeName")}
+    before = {pod["metadata"]["name"] for pod in await cluster.pods() if pod["spec"].get("nodeName")}
     urgent = [urgent_pod(number) for number in range(8)]
     for document in urgent:
         await cluster.create(document)
         await asyncio.sleep(0.2)
     await cluster.settle()
-    after = {one["metadata"]["name"]: one for one in await cluster.pods()}
-    names = {one["metadata"]["name"] for one in urgent}
+    after = {pod["metadata"]["name"]: pod for pod in await cluster.pods()}
+    names = {pod["metadata"]["name"] for pod in urgent}
     states = {name: after[name]["status"]["phase"] for name in names}
     evicted = before - after.keys()
     with capsys.disabled():
@@ -140,7 +134,7 @@ async def test_urgent_pods_evict_where_the_kubelet_can_align_them(
 
 
 async def fill(cluster: Cluster) -> int:
-    """Pods until some wait that no kubelet would take; how many do."""
+    """Creates pods until some wait that fit on no node; returns their number."""
     workload = Workload(3)
     for number in range(300):
         await cluster.create(workload.pod(number, scheduler=SCHEDULER, lifetime=None))
@@ -153,7 +147,7 @@ async def fill(cluster: Cluster) -> int:
 
 
 def urgent_pod(number: int) -> dict[str, Any]:
-    """Six CPUs that must lie together on most of the nodes, more than any zone of a full cluster has."""
+    """A pod of 6 CPUs, which most nodes must align, and which no zone of a full cluster has free."""
     amounts = {"cpu": "6", "memory": "2Gi"}
     container = {"name": "app", "image": "none", "resources": {"requests": amounts, "limits": amounts}}
     return {

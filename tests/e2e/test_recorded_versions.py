@@ -1,4 +1,4 @@
-"""Kubelets of every version decide as recorded: all decisions, where they are; `make test` has a sample of them."""
+"""Kubelets of every version decide as recorded: all available decisions; `make test` runs a sample."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """How fast pods are placed on nodes with four NUMA nodes each, beside the same kube-scheduler without the service.
 
-All pods are there before kube-scheduler starts, and the hollow kubelets wait until all are bound, as elsewhere they do
-not share the cores of the control plane; then they admit them in the order in which they came. No time is asserted: the
-figures are printed, and hold for the machine of the run.
+All pods exist before kube-scheduler starts, and the hollow kubelets wait until all are bound, as real kubelets do
+not share the cores of the control plane; then they admit the pods in order of arrival. No time is asserted: the
+tests print the figures, which apply to the machine of the run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 from burst.nodes import KINDS, Kind
-from real_cluster import ASSETS, MISSING, SCHEDULER, Cluster, control_plane
+from real_cluster import ASSETS, MISSING, SCHEDULER, Cluster
 from sandbox.controlplane import ControlPlane
 from sandbox.hollow.reporter import Reporting
 from sandbox.processes import Process, free_ports
@@ -32,25 +32,19 @@ pytestmark = pytest.mark.apiserver
 
 Json = dict[str, Any]
 
-# Each a minute and more a case; THROUGHPUT_NODES names others, THROUGHPUT_ONLY parts of names of cases.
+# Each case takes a minute or more; THROUGHPUT_NODES overrides the sizes, THROUGHPUT_ONLY selects cases by part of name.
 SIZES = [int(size) for size in os.environ.get("THROUGHPUT_NODES", "500").split(",")]
 _SAID = ("nominations_total", "verdicts_total", "reservations_ended_total")
 _ONLY = os.environ.get("THROUGHPUT_ONLY", "")
-# As many as fit by all rules before any kubelet has told where it put its own.
+# The number of pods that fit before any kubelet has reported a placement.
 _PODS = 1000
 _AT_ONCE = 50
-# The hollow kubelets share the cores with what is measured: one on which nothing happens does nothing.
+# The hollow kubelets share the cores with the measured processes: an idle kubelet does nothing.
 _REPORTING = Reporting(wait=(0.2, 0.5), lag=(0.0, 0.05), interval=3600.0)
 
 
-@pytest.fixture(scope="module")
-def plane() -> Iterator[ControlPlane]:
-    with control_plane() as running:
-        yield running
-
-
 def strict_nodes(count: int) -> Iterator[tuple[str, Kind]]:
-    """Four zones of eight cores, each pod on one of them."""
+    """Nodes with four zones of 8 cores; each pod gets a single zone."""
     kind = KINDS["snc-restricted"]
     config = msgspec.structs.replace(kind.config, topologyManagerPolicy="single-numa-node")
     for number in range(count):
@@ -70,8 +64,8 @@ def pod(number: int, random: Random) -> dict[str, Any]:
 
 
 class Figures(NamedTuple):
-    """Pods in a second, over the middle nine tenths as a watch saw them bound; the same over all from the start of
-    kube-scheduler; and CPU seconds by process, from there to the last one."""
+    """Bound pods per second, over the middle nine tenths as a watch saw the binds, and over all from the start of
+    kube-scheduler; and CPU seconds by process, from that start to the last bind."""
 
     rate: float
     whole: float
@@ -83,7 +77,7 @@ class Figures(NamedTuple):
 
 
 def cpu_seconds(plane: ControlPlane, cluster: Cluster) -> dict[str, float]:
-    """By process, since each started."""
+    """CPU seconds by process, since its start."""
     pids = {"API server": plane.apiserver_pid, "kube-scheduler": cluster.scheduler_pid, "service": cluster.service.pid}
     return {name: sum(psutil.Process(pid).cpu_times()[:2]) for name, pid in pids.items()}
 
@@ -95,8 +89,8 @@ async def create_pods(cluster: Cluster, count: int) -> None:
 
 
 async def nominated(cluster: Cluster) -> int:
-    """How many pods are."""
-    return sum(bool(one["status"].get("nominatedNodeName")) for one in await cluster.pods())
+    """The number of nominated pods."""
+    return sum(bool(pod["status"].get("nominatedNodeName")) for pod in await cluster.pods())
 
 
 async def measure(plane: ControlPlane, cluster: Cluster, count: int, *, beforehand: bool, together: bool) -> Figures:
@@ -130,19 +124,19 @@ async def measure(plane: ControlPlane, cluster: Cluster, count: int, *, beforeha
     return Figures((end - begin) / (times[end - 1] - times[begin]), count / (times[-1] - started), used)
 
 
-def others(port: int) -> dict[str, list[dict[str, Any]]]:
-    """What kube-scheduler is compared with: `extenders` by name.
+def competitors(port: int) -> dict[str, list[dict[str, Any]]]:
+    """Cases without the service: `extenders` by name.
 
-    From 1.35 on it decides alike pods in one go, unless an extender is configured; the second case has one that no pod
-    concerns. In the third one is asked about each pod that says yes to all (on `port`).
+    From 1.35 on kube-scheduler decides identical pods together, unless it has an extender; the second case has an
+    extender that manages no pod. In the third case an extender on `port` accepts all nodes for each pod.
     """
-    asked = {"filterVerb": "filter", "prioritizeVerb": "prioritize", "weight": 5, "nodeCacheCapable": True}
+    verbs = {"filterVerb": "filter", "prioritizeVerb": "prioritize", "weight": 5, "nodeCacheCapable": True}
     return {
         "without an extender": [],
         "with one that is never asked": [
             {"urlPrefix": "http://127.0.0.1:9", "filterVerb": "filter", "managedResources": [{"name": "a.example/b"}]}
         ],
-        "with one that says yes": [{"urlPrefix": f"http://127.0.0.1:{port}", "httpTimeout": "2s", **asked}],
+        "with one that says yes": [{"urlPrefix": f"http://127.0.0.1:{port}", "httpTimeout": "2s", **verbs}],
     }
 
 
@@ -168,7 +162,7 @@ class Case(NamedTuple):
 
 def cases(port: int) -> dict[str, Case]:
     return {
-        **{name: Case(extenders) for name, extenders in others(port).items()},
+        **{name: Case(extenders) for name, extenders in competitors(port).items()},
         "with topowise": Case(),
         "with topowise that names the best node": Case(service={"filter": {"bestNodes": 1}}),
         "with topowise that nominates": Case(service=NOMINATED, together=True),

@@ -1,7 +1,7 @@
-"""An upgrade to the code of today, and the way back: daemons of earlier commits and of now over the same objects.
+"""An upgrade to the present code, and the rollback: daemons of earlier commits and of now over the same objects.
 
-The earlier ones are run from their own tree, out of the history, with today's libraries. What is held to
-docs/development/releases.md: objects go both ways, a configuration is taken or refused in a line that can be acted on.
+The earlier daemons run from their own tree, from the Git history, with today's libraries. The tests check
+docs/development/releases.md: objects stay compatible both ways; a configuration is accepted or refused with a remedy.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from scheduler_process import Listener
 from topowise.runtime import config as configuration
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_scheduler.configuration import SchedulerConfiguration
+from whole_node import attributes
 
 Document = dict[str, Any]
 
 REPOSITORY = Path(__file__).parents[2]
-# The ends of the earlier rounds of development: daemons of the present shape at its first, and the last before today's.
+# The last commits of the earlier development rounds, from the first round with these daemons to the newest round.
 COMMITS = ["2fce195", "76a534f", "37358e1"]
 # Its chart gave the service a token that does not expire, in a Secret.
 WITH_SECRET = "91173d3"
@@ -44,7 +45,7 @@ PODS: list[tuple[str, dict[str, str]]] = [
     ("4", {}),
     ("1", {"topowise.io/numa-policy": "restricted"}),
     ("4", {"topowise.io/numa-policy": "single-numa-node"}),
-    # Of the requeueing of a pod, under both of its names, and of a bind.
+    # Metrics of requeueing, under both names, and of binds.
     ("3", {"topowise.io/woken": "2026-11-21T12:00:00Z", "topowise.io/requeued": "2026-11-22T12:00:00Z"}),
 ]
 
@@ -65,7 +66,7 @@ def earlier(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def of(tree: Path | None) -> tuple[str, ...]:
-    """What runs a daemon of that tree; of today's if None."""
+    """Command prefix that runs a daemon of that tree; empty for today's tree (None)."""
     if tree is None:
         return ()
     path = os.pathsep.join(str(tree / part) for part in ("exporter", "plugin", "proto"))
@@ -84,15 +85,14 @@ def node(server: ApiServer, kubelet: FakeKubelet) -> None:
     kubelet.give("a", 2, 3)
 
 
-def told(server: ApiServer) -> Document:
-    """What an exporter says in its object, without when it said so."""
+def published_content(server: ApiServer) -> Document:
+    """The content of an exporter's object, without times."""
     topology = published(server)
     if topology is None:
         return {}
     meta = topology["metadata"]
-    attributes = {one["name"]: one["value"] for one in topology.get("attributes", ())}
     return {
-        "attributes": attributes,
+        "attributes": attributes(topology),
         "zones": topology["zones"],
         "labels": meta.get("labels"),
         "owners": meta.get("ownerReferences"),
@@ -101,11 +101,11 @@ def told(server: ApiServer) -> Document:
 
 
 async def export(server: ApiServer, start: Start, config: Document, tree: Path | None) -> Document:
-    """What an exporter says that has the node for itself."""
+    """The content of an exporter's object, without another exporter."""
     async with aiohttp.ClientSession() as session:
         await session.delete(f"{server.url}/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies/n1")
     await stopped(await exporting(start, config, tree))
-    return told(server)
+    return published_content(server)
 
 
 async def exporting(start: Start, config: Document, tree: Path | None) -> Daemon:
@@ -135,10 +135,10 @@ async def test_exporters_take_over_an_object_from_each_other(
     now = await export(server, start, config, None)
     before = await export(server, start, config, earlier)
     assert before["zones"][0]["name"] == now["zones"][0]["name"] == "node-0"
-    for tree, wanted in ((None, now), (earlier, before), (None, now)):
+    for tree, expected in ((None, now), (earlier, before), (None, now)):
         exporter = await exporting(start, config, tree)
-        # Nothing of the other one is left over, and nobody is taken for a stranger.
-        await assert_eventually(lambda wanted=wanted: told(server) == wanted)
+        # No content of the earlier exporter is left, and no writer counts as another writer.
+        await assert_eventually(lambda expected=expected: published_content(server) == expected)
         assert not exporter.lines("Another")
         await stopped(exporter)
     topology = published(server)
@@ -162,7 +162,7 @@ async def test_either_service_decides_alike_by_the_report_of_either_exporter(
         await export(server, start, config, written)
         for reader in (earlier, None):
             verdicts[written, reader] = await decided(server, start, tmp_path, reader)
-    # Of the four CPUs of one node two are taken, of the other's one is reserved: three fit there, four nowhere.
+    # Of 4 CPUs per NUMA node, 2 are allocated and 1 is reserved: 3 CPUs fit, 4 CPUs do not.
     assert verdicts[None, None] == [True, True, False, True, False, True]
     assert len(set(map(tuple, verdicts.values()))) == 1, verdicts
 
@@ -170,7 +170,7 @@ async def test_either_service_decides_alike_by_the_report_of_either_exporter(
 async def decided(server: ApiServer, start: Start, folder: Path, tree: Path | None) -> list[bool]:
     service = Listener(server.kubeconfig(folder / "kubeconfig"))
     if tree is not None:
-        # A port of its own for people came later.
+        # The earlier service had no separate port for people.
         del service.config["readOnly"]
     process = await start("topowise_scheduler", "serve", config=service.config, under=of(tree))
     await assert_eventually(service.is_ready)
@@ -198,16 +198,16 @@ def test_the_configuration_of_the_earlier_chart_is_taken_or_refused_by_name(earl
         ("SchedulerConfiguration", lambda text: configuration.parse(SchedulerConfiguration, text)),
     ]
     for kind, parse in kinds:
-        given = values[kind.removesuffix("Configuration").lower()]["config"]
+        settings = values[kind.removesuffix("Configuration").lower()]["config"]
         head = {"apiVersion": "topowise.io/v1alpha1", "kind": kind}
-        old = sorted(given.keys() & renamed.keys())
+        old = sorted(settings.keys() & renamed.keys())
         if old:
             with pytest.raises(configuration.ConfigError) as refused:
-                parse(yaml.safe_dump({**head, **given}).encode())
+                parse(yaml.safe_dump({**head, **settings}).encode())
             assert f"'{old[0]}'" in str(refused.value) and renamed[old[0]] in str(refused.value)
             assert "\n" not in str(refused.value)
-        # With the change log's table applied it is taken.
-        parse(yaml.safe_dump({**head, **{renamed.get(name, name): one for name, one in given.items()}}).encode())
+        # With the renames of the change log it is accepted.
+        parse(yaml.safe_dump({**head, **{renamed.get(name, name): value for name, value in settings.items()}}).encode())
 
 
 async def test_going_back_with_the_configuration_of_today_is_one_line(
@@ -233,8 +233,8 @@ def plane() -> Iterator[controlplane.ControlPlane]:
         pytest.skip("no etcd, kube-apiserver and kubectl in $KUBEBUILDER_ASSETS: no chart is upgraded")
     if subprocess.run([HELM, "--find"], check=False, capture_output=True).returncode:
         pytest.skip("no helm: set $HELM, or run hack/helm --fetch")
-    with controlplane.ControlPlane(ASSETS) as made:
-        yield made
+    with controlplane.ControlPlane(ASSETS) as plane:
+        yield plane
 
 
 @pytest.mark.parametrize("recipe", ["", "default-scheduler", "exporter-only"])
@@ -242,7 +242,7 @@ def plane() -> Iterator[controlplane.ControlPlane]:
 def test_helm_upgrades_and_rolls_back(
     plane: controlplane.ControlPlane, earlier: Path, tmp_path: Path, recipe: str
 ) -> None:
-    """No field that cannot be changed is changed, and a rollback leaves what was there before the upgrade."""
+    """The upgrade changes no immutable field, and a rollback restores the objects of before."""
     assert ASSETS is not None
     access = f"--kubeconfig={plane.kubeconfig(tmp_path / 'kubeconfig')}"
     name = f"r{earlier.name[:7]}-{recipe or 'own'}"[:20].rstrip("-")
@@ -257,12 +257,12 @@ def test_helm_upgrades_and_rolls_back(
         command = [ASSETS / "kubectl", access, f"--namespace={name}", "get", KINDS, "-o", "json"]
         listed = yaml.safe_load(subprocess.run(command, check=True, **_QUIET).stdout)["items"]
         return {
-            f"{one['kind']} {one['metadata']['name']}": {
-                part: one.get(part) for part in ("spec", "data", "rules", "roleRef", "subjects")
+            f"{item['kind']} {item['metadata']['name']}": {
+                part: item.get(part) for part in ("spec", "data", "rules", "roleRef", "subjects")
             }
-            for one in listed
-            # Helm's own, one for each revision.
-            if one.get("type") != "helm.sh/release.v1"
+            for item in listed
+            # Helm's own Secret, per revision.
+            if item.get("type") != "helm.sh/release.v1"
         }
 
     def values(chart: Path) -> list[str]:
@@ -273,17 +273,17 @@ def test_helm_upgrades_and_rolls_back(
     before = objects()
     said = helm("upgrade", str(now), *values(now))
     after = objects()
-    # The exporter's own objects are still those of the earlier charts.
+    # The exporter's objects are unchanged since the earlier charts.
     assert recipe == "exporter-only" or after != before
     helm("rollback", "1")
     assert objects() == before
     helm("upgrade", str(now), *values(now))
     assert objects() == after
     # Pods of the earlier chart use the token in the Secret until they are replaced; after that nothing needs it.
-    tokens = {one for one in before if one.startswith("Secret ") and one.endswith("-token")}
+    tokens = {key for key in before if key.startswith("Secret ") and key.endswith("-token")}
     assert bool(tokens) == (earlier.name.startswith(WITH_SECRET) and not recipe)
     assert tokens <= after.keys()
     assert (f"kubectl -n {name} delete secret" in said) == bool(tokens)
     assert "delete secret" not in helm("upgrade", str(now), *values(now))
-    assert objects() == {one: part for one, part in after.items() if one not in tokens}
+    assert objects() == {key: part for key, part in after.items() if key not in tokens}
     helm("uninstall")

@@ -1,14 +1,13 @@
-"""A real volcano-scheduler on a real API server, first with our service as its extender, then with its own plug-in
+"""A real volcano-scheduler on a real API server, first with the service as its extender, then with its own plug-in
 numa-aware that reads our Numatopologies, then with both. Kubelets decide by the one-node model.
 
-Everything Volcano does by itself is here as it is: its sessions and statements, gangs, pipelining, preemption, binds.
+Volcano runs unchanged: its sessions and statements, gangs, pipelining, preemption and binds.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,7 +17,7 @@ import pytest
 
 from burst.nodes import KINDS, Kind, nodes
 from burst.workload import Workload
-from real_cluster import PODS, control_plane
+from real_cluster import PODS
 from sandbox.controlplane import ControlPlane
 from sandbox.hollow import LIFETIME, Reporting
 from volcano_cluster import MISSING, POLICY, QUEUE, VolcanoCluster
@@ -33,25 +32,19 @@ _PREEMPTING = "enqueue, allocate, preempt, backfill"
 _REPORTING = Reporting(wait=(0.2, 0.5), lag=(0.0, 0.05), numatopology=True)
 
 
-@pytest.fixture(scope="module")
-def plane() -> Iterator[ControlPlane]:
-    with control_plane() as running:
-        yield running
-
-
 async def asked_of(cluster: VolcanoCluster) -> dict[str, int]:
-    """How often the service was asked, by Volcano's verbs."""
+    """The number of requests to the service, by Volcano's verbs."""
     sample = 'extender_request_duration_seconds_count{verb="volcano_'
     metrics = await cluster.service.metrics(cluster.session)
     return {name[len(sample) : -2]: int(count) for name, count in metrics.items() if name.startswith(sample) and count}
 
 
-async def show(cluster: VolcanoCluster, what: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line of what happened, for whoever ran it."""
-    asked = await asked_of(cluster)
+async def show(cluster: VolcanoCluster, label: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Prints a line with the results."""
+    calls = await asked_of(cluster)
     with capsys.disabled():
         print(  # noqa: T201
-            f"\n  {what}: {dict(await cluster.phases())}  refused by kubelets {len(cluster.refusals)}  asked {asked}",
+            f"\n  {label}: {dict(await cluster.phases())}  refused by kubelets {len(cluster.refusals)}  asked {calls}",
             end="",
         )
 
@@ -72,7 +65,7 @@ def pod(name: str, cpus: int, *, policy: str = "", lifetime: float | None = None
 
 
 async def fill(cluster: VolcanoCluster, queue: str = "default") -> None:
-    """Pods until some wait that no kubelet would take."""
+    """Creates pods until some wait that fit on no node."""
     workload = Workload(3)
     for number in range(1000, 1300):
         document = workload.pod(number, lifetime=None)
@@ -93,16 +86,16 @@ async def declare_urgent(cluster: VolcanoCluster) -> None:
 
 async def running(cluster: VolcanoCluster) -> set[str]:
     """The names of the pods that have a node."""
-    return {one["metadata"]["name"] for one in await cluster.pods() if one["spec"].get("nodeName")}
+    return {pod["metadata"]["name"] for pod in await cluster.pods() if pod["spec"].get("nodeName")}
 
 
-async def assert_nothing_is_held(cluster: VolcanoCluster) -> None:
-    """No reservation is open for a pod that is not on its way."""
+async def assert_no_open_reservations(cluster: VolcanoCluster) -> None:
+    """Asserts that no reservation is open."""
     metrics = await cluster.service.metrics(cluster.session)
     assert metrics["open_reservations"] == 0
 
 
-async def test_no_kubelet_refuses_a_pod_that_volcano_places_and_nobody_waits_beside_room(
+async def test_no_kubelet_refuses_a_pod_of_volcano_and_no_pod_waits_beside_free_capacity(
     plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with VolcanoCluster(plane, tmp_path, nodes(10)) as cluster:
@@ -112,9 +105,9 @@ async def test_no_kubelet_refuses_a_pod_that_volcano_places_and_nobody_waits_bes
         await fill(cluster)
         await show(cluster, "and until no more fit", capsys)
         await cluster.assert_all_well()
-        await assert_nothing_is_held(cluster)
-        asked = await asked_of(cluster)
-        assert asked["predicate"] and asked["prioritize"] and asked["allocateFunc"]
+        await assert_no_open_reservations(cluster)
+        calls = await asked_of(cluster)
+        assert calls["predicate"] and calls["prioritize"] and calls["allocateFunc"]
 
 
 async def test_the_service_is_killed_while_volcano_places_pods(
@@ -133,7 +126,7 @@ async def test_the_service_is_killed_while_volcano_places_pods(
 
 
 async def feed_gangs(cluster: VolcanoCluster, count: int) -> None:
-    """Gangs of all sizes and single pods between them, at once and more than there is room for; half of them end."""
+    """Creates gangs of all sizes and single pods together, more than the cluster fits; half of the pods end."""
     random, workload = Random(5), Workload(4)
     for number in range(count):
         lifetime = {} if number % 2 else {LIFETIME: f"{random.uniform(2.0, 6.0):.3f}"}
@@ -149,11 +142,11 @@ async def test_gangs_come_whole_or_not_at_all_and_leave_no_reservations(
     async with VolcanoCluster(plane, tmp_path, nodes(10)) as cluster:
         await feed_gangs(cluster, 60)
         groups = await cluster.groups()
-        whole = sum(all(one["spec"].get("nodeName") for one in members) for members in groups.values())
+        whole = sum(all(pod["spec"].get("nodeName") for pod in members) for members in groups.values())
         await show(cluster, f"{whole} of {len(groups)} groups whole", capsys)
         await cluster.assert_all_well()
-        await assert_nothing_is_held(cluster)
-        # Some were tried and given up.
+        await assert_no_open_reservations(cluster)
+        # Volcano tried some gangs and discarded their statements.
         assert whole < len(groups)
         assert (await asked_of(cluster))["deallocateFunc"]
 
@@ -164,48 +157,48 @@ async def test_volcano_evicts_where_the_kubelet_can_align_the_urgent_pod_and_now
     async with VolcanoCluster(plane, tmp_path, nodes(10), actions=_PREEMPTING) as cluster:
         await declare_urgent(cluster)
         await fill(cluster)
-        before = {one["metadata"]["name"]: one for one in await cluster.pods() if one["spec"].get("nodeName")}
+        before = {pod["metadata"]["name"]: pod for pod in await cluster.pods() if pod["spec"].get("nodeName")}
         names = [f"urgent-{number}" for number in range(8)]
         for name in names:
             await cluster.create(pod(name, 6, priority_class="urgent"))
             await asyncio.sleep(0.5)
         await cluster.settle(180.0)
-        after = {one["metadata"]["name"]: one for one in await cluster.pods()}
-        evicted = [one for name, one in before.items() if name not in after]
+        after = {pod["metadata"]["name"]: pod for pod in await cluster.pods()}
+        evicted = [pod for name, pod in before.items() if name not in after]
         used = {after[name]["spec"].get("nodeName") for name in names}
-        # Those that the kubelets would have beside the urgent pods as well.
-        idle = [one["metadata"]["name"] for one in evicted if one["spec"]["nodeName"] in cluster.takers(one)]
+        # Evicted pods that would still fit beside the urgent pods.
+        idle = [pod["metadata"]["name"] for pod in evicted if pod["spec"]["nodeName"] in cluster.takers(pod)]
         await show(cluster, f"{len(evicted)} evicted for {len(names)}, {len(idle)} would fit beside them", capsys)
         assert {name: after[name]["status"]["phase"] for name in names} == dict.fromkeys(names, "Running")
         assert evicted
-        assert {one["spec"]["nodeName"] for one in evicted} <= used
+        assert {pod["spec"]["nodeName"] for pod in evicted} <= used
         await cluster.assert_all_well()
-        await assert_nothing_is_held(cluster)
+        await assert_no_open_reservations(cluster)
         assert (await asked_of(cluster))["preemptable"]
 
 
 async def test_an_urgent_gang_evicts_for_all_its_pods_or_for_none(
     plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One gang that fits if others make way, and one that never does, which costs nobody a thing."""
+    """A gang that fits after evictions, and a gang that never fits and causes no eviction."""
     async with VolcanoCluster(plane, tmp_path, nodes(10), actions=_PREEMPTING) as cluster:
         await declare_urgent(cluster)
         await fill(cluster)
         before = await running(cluster)
         await cluster.create_gang("too-many", 100, spec(6, priority_class="urgent"))
-        # A session that tries so many, and takes all back, lasts some seconds.
+        # A session that tries many placements and reverts all takes some seconds.
         await cluster.settle(180.0, still=15.0)
         assert before <= await running(cluster)
         await show(cluster, "a gang of 100 in a full cluster", capsys)
         await cluster.assert_all_well()
-        for one in (await cluster.groups())["too-many"]:
-            await cluster.api.request("DELETE", f"{PODS}/{one['metadata']['name']}", query={"gracePeriodSeconds": "0"})
+        for pod in (await cluster.groups())["too-many"]:
+            await cluster.api.request("DELETE", f"{PODS}/{pod['metadata']['name']}", query={"gracePeriodSeconds": "0"})
         await cluster.create_gang("some", 8, spec(6, priority_class="urgent"))
         await cluster.settle(240.0, still=15.0)
         members = (await cluster.groups())["some"]
         evicted = before - await running(cluster)
         await show(cluster, f"{len(evicted)} evicted for a gang of 8", capsys)
-        assert [one["status"]["phase"] for one in members] == ["Running"] * 8
+        assert [pod["status"]["phase"] for pod in members] == ["Running"] * 8
         assert evicted
         await cluster.assert_all_well()
 
@@ -214,13 +207,13 @@ async def test_an_urgent_gang_evicts_for_all_its_pods_or_for_none(
 async def test_a_queue_reclaims_its_share_where_the_kubelet_can_align_the_pod(
     plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str], reclaims: bool
 ) -> None:
-    """One queue has filled the cluster, another one wants some of its half."""
+    """A queue has filled the cluster, and a second queue requests a part of its share."""
     actions = "enqueue, allocate, reclaim, backfill"
     async with VolcanoCluster(plane, tmp_path, nodes(10), actions=actions, reclaims=reclaims) as cluster:
         for name in ("greedy", "modest"):
             await cluster.open_queue(name, parent="root")
         await fill(cluster, "greedy")
-        before = {one["metadata"]["name"]: one for one in await cluster.pods() if one["spec"].get("nodeName")}
+        before = {pod["metadata"]["name"]: pod for pod in await cluster.pods() if pod["spec"].get("nodeName")}
         names = [f"modest-{number}" for number in range(5)]
         for name in names:
             document = pod(name, 6)
@@ -228,22 +221,22 @@ async def test_a_queue_reclaims_its_share_where_the_kubelet_can_align_the_pod(
             await cluster.create(document)
             await asyncio.sleep(0.5)
         await cluster.settle(240.0)
-        after = {one["metadata"]["name"]: one for one in await cluster.pods()}
-        evicted = [one for name, one in before.items() if name not in after]
+        after = {pod["metadata"]["name"]: pod for pod in await cluster.pods()}
+        evicted = [pod for name, pod in before.items() if name not in after]
         states = {name: after[name]["status"]["phase"] for name in names}
         await show(cluster, f"{len(evicted)} evicted for {states}", capsys)
         assert not cluster.refusals
         assert evicted
         used = {after[name]["spec"].get("nodeName") for name in names}
-        assert {one["spec"]["nodeName"] for one in evicted} <= used
-        # The last may wait: the greedy queue is down to its share then, and what is left is spread over the nodes.
+        assert {pod["spec"]["nodeName"] for pod in evicted} <= used
+        # The last pod may wait: the first queue is down to its share, and the free capacity is spread over the nodes.
         assert set(states.values()) <= {"Running", "Pending"}
         assert list(states.values()).count("Running") >= 3
         assert ("reclaimable" in await asked_of(cluster)) is reclaims
 
 
 def strict(name: str, **more: Any) -> Kind:
-    """One of the kinds, with settings that numa-aware knows of: single-numa-node, and no options."""
+    """A node kind with settings that numa-aware supports: single-numa-node, and no options."""
     kind = KINDS[name]
     changed: Json = {"topologyManagerPolicy": "single-numa-node", "cpuManagerPolicyOptions": {}, **more}
     return Kind(kind.machine, msgspec.structs.replace(kind.config, **changed))
@@ -253,10 +246,10 @@ async def test_numa_aware_goes_by_our_numatopologies(
     plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Without our service. A node of 24 + 24 CPUs less a core holds 20 on each NUMA node; 6 are free in sum, 4 at most
-    on one of them, so that 6 together do not fit until a pod ends."""
-    made = [("strict", strict("wide-single")), ("loose", KINDS["middle-none"])]
+    on either, so that 6 CPUs do not fit until a pod ends."""
+    specs = [("strict", strict("wide-single")), ("loose", KINDS["middle-none"])]
     async with VolcanoCluster(
-        plane, tmp_path, made, extender=False, numa_aware=True, extenders=[], reporting=_REPORTING
+        plane, tmp_path, specs, extender=False, numa_aware=True, extenders=[], reporting=_REPORTING
     ) as cluster:
         policy = "single-numa-node"
         for name in ("first", "second"):
@@ -264,20 +257,20 @@ async def test_numa_aware_goes_by_our_numatopologies(
             await cluster.settle()
         await cluster.create(pod("third", 6, policy=policy))
         await cluster.settle()
-        where = {one["metadata"]["name"]: one["spec"].get("nodeName") for one in await cluster.pods()}
+        where = {pod["metadata"]["name"]: pod["spec"].get("nodeName") for pod in await cluster.pods()}
         assert where == {"first": "strict", "second": "strict", "third": None}
         assert "cannot be assigned by numa" in str(await cluster.conditions())
-        # Nothing but the object says which of them has ended.
+        # Only the object shows which pod has ended.
         await cluster.api.request("DELETE", f"{PODS}/first", query={"gracePeriodSeconds": "1"})
         await cluster.settle()
-        where = {one["metadata"]["name"]: one["spec"].get("nodeName") for one in await cluster.pods()}
+        where = {pod["metadata"]["name"]: pod["spec"].get("nodeName") for pod in await cluster.pods()}
         assert where == {"second": "strict", "third": "strict"}
         assert not cluster.refusals
         await show(cluster, "numa-aware alone, one after the other", capsys)
 
 
 async def feed_strict(cluster: VolcanoCluster, count: int) -> None:
-    """Pods that ask for the policy by annotation, far more at once than there is room for; all end."""
+    """Creates pods that request the policy by annotation, far more than the cluster fits; all pods end."""
     random = Random(9)
     for number in range(count):
         lifetime, cpus = random.uniform(1.0, 6.0), random.choice((2, 2, 4, 4, 6, 8, 10))
@@ -291,31 +284,31 @@ async def test_numa_aware_alone_keeps_to_the_policy_in_a_burst(
     """Refusals are counted and not judged: the plug-in has no eye for scopes, options and memory, and what it guesses
     of pods on their way is not always what the kubelet does."""
     plain = strict("small-single", memoryManagerPolicy="None", reservedMemory=())
-    made = [*nodes(10), ("plain-0", strict("wide-single")), ("plain-1", plain)]
-    kinds = dict(made)
+    specs = [*nodes(10), ("plain-0", strict("wide-single")), ("plain-1", plain)]
+    kinds = dict(specs)
     async with VolcanoCluster(
-        plane, tmp_path, made, extender=False, numa_aware=True, extenders=[], reporting=_REPORTING
+        plane, tmp_path, specs, extender=False, numa_aware=True, extenders=[], reporting=_REPORTING
     ) as cluster:
         await feed_strict(cluster, 250)
         await show(cluster, "numa-aware alone, 250 pods", capsys)
         on = Counter(refusal.node for refusal in cluster.refusals)
         with capsys.disabled():
             print(f"  refused on {dict(on)}", end="")  # noqa: T201
-        bound = {one["spec"]["nodeName"] for one in await cluster.pods() if one["spec"].get("nodeName")}
+        bound = {pod["spec"]["nodeName"] for pod in await cluster.pods() if pod["spec"].get("nodeName")}
         assert {kinds[name].config.topologyManagerPolicy for name in bound} == {"single-numa-node"}
         assert len(bound) > 2
-        # All have had their turn in the room that others left; of that the plug-in hears by the object alone. What it
-        # has set aside for a pod that was refused it keeps until the pod is deleted, so then some may wait for ever.
+        # All pods were tried on the capacity of ended pods, which only the object shows. Capacity that it
+        # reserves for a refused pod stays until the pod is deleted, so some pods may wait for ever.
         assert cluster.refusals or not await cluster.waiting()
 
 
 async def test_with_numa_aware_beside_the_extender_no_kubelet_refuses_either(
     plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A node must please both; those that wait beside room are counted."""
+    """A node must pass both; the test counts pods that wait beside free capacity."""
     async with VolcanoCluster(plane, tmp_path, nodes(10), numa_aware=True, reporting=_REPORTING) as cluster:
         seconds = await cluster.feed(200)
-        left_out = [one["metadata"]["name"] for one in await cluster.waiting() if cluster.takers(one)]
+        left_out = [pod["metadata"]["name"] for pod in await cluster.waiting() if cluster.takers(pod)]
         await show(cluster, f"both, 200 pods in {seconds:.1f} s, {len(left_out)} wait beside room", capsys)
         assert not cluster.refusals
-        await assert_nothing_is_held(cluster)
+        await assert_no_open_reservations(cluster)

@@ -1,4 +1,4 @@
-"""Fixtures of the integration tests; what they are made of is in tests/support."""
+"""Fixtures of the integration tests, from tests/support."""
 
 from daemons import api, server, start
 from exporter_setup import config, kubelet

@@ -1,4 +1,4 @@
-"""The bind verb before an API server that refuses, fails or takes its time: what is answered, whose room is kept."""
+"""The bind verb with an API server that refuses, fails or is slow: its answers, and which bookings stay."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ BINDINGS = "*/binding"
 
 @pytest.fixture
 def service() -> Service:
-    made = Service()
+    service = Service()
     for name in ("n1", "n2"):
-        made.report(counts(name, "8", included=()))
-    return made
+        service.report(counts(name, "8", included=()))
+    return service
 
 
 @pytest.fixture
@@ -37,13 +37,13 @@ def binder(api: Api, service: Service) -> Binder:
 def create(server: ApiServer, name: str, cpu: str = "8", memory: str = "1Gi") -> dict[str, Any]:
     document = pod(name, cpu, memory)
     del document["metadata"]["uid"]
-    made: dict[str, Any] = server.create("pods", document)
-    return made
+    created: dict[str, Any] = server.create("pods", document)
+    return created
 
 
-async def bind(binder: Binder, made: dict[str, Any], node: str = "n1") -> str:
-    """What is answered; "" if the pod is bound."""
-    meta = made["metadata"]
+async def bind(binder: Binder, pod: dict[str, Any], node: str = "n1") -> str:
+    """Returns the error text; "" if the pod is bound."""
+    meta = pod["metadata"]
     args = {"PodName": meta["name"], "PodNamespace": meta["namespace"], "PodUID": meta["uid"], "Node": node}
     return str(json.loads((await binder.bind(json.dumps(args).encode())).body)["Error"])
 
@@ -66,10 +66,10 @@ async def test_a_pod_that_cannot_be_counted_is_not_bound(server: ApiServer, bind
 
 
 async def test_a_pod_that_cannot_be_read_is_not_bound(server: ApiServer, binder: Binder) -> None:
-    made = create(server, "a")
+    pod = create(server, "a")
     server.levers.answer(503, path="*/pods/a", count=1)
-    assert (await bind(binder, made)).startswith("pod cannot be read: ")
-    assert await bind(binder, made) == ""
+    assert (await bind(binder, pod)).startswith("pod cannot be read: ")
+    assert await bind(binder, pod) == ""
 
 
 @pytest.mark.parametrize(
@@ -83,24 +83,24 @@ async def test_a_pod_that_cannot_be_read_is_not_bound(server: ApiServer, binder:
         ("a", "", "'' is not a valid name"),
     ],
 )
-async def test_a_name_that_is_none_is_no_other_path(
+async def test_an_invalid_name_reaches_no_other_path(
     server: ApiServer, binder: Binder, service: Service, name: str, namespace: str, problem: str
 ) -> None:
     uid = create(server, "a")["metadata"]["uid"]
-    asked = {"metadata": {"name": name, "namespace": namespace, "uid": uid}}
-    said = await bind(binder, asked)
+    question = {"metadata": {"name": name, "namespace": namespace, "uid": uid}}
+    said = await bind(binder, question)
     assert said.startswith("pod cannot be read: ")
     assert problem in said
-    # One that we have answered for is not read but bound at once.
-    service.ledger.remember(service.records.decode(msgspec.json.encode({**pod("a", "2"), **asked})))
-    said = await bind(binder, asked)
+    # A pod that filter has answered for is bound without a read.
+    service.ledger.remember(service.records.decode(msgspec.json.encode({**pod("a", "2"), **question})))
+    said = await bind(binder, question)
     assert said.startswith("binding failed: ")
     assert problem in said
     assert service.free("n1") == [8]
 
 
 @pytest.mark.parametrize(("status", "is_kept"), [(403, False), (409, False), (500, True), (503, True)])
-async def test_room_is_kept_only_where_nobody_knows_whether_the_pod_was_bound(
+async def test_a_booking_stays_only_while_the_result_of_the_bind_is_unknown(
     server: ApiServer, binder: Binder, service: Service, status: int, is_kept: bool
 ) -> None:
     server.levers.answer(status, path=BINDINGS, count=1)
@@ -113,7 +113,7 @@ async def test_room_is_kept_only_where_nobody_knows_whether_the_pod_was_bound(
     assert service.fits(pod("b", "8"), "n1") == ["n1"]
 
 
-async def test_a_bind_that_is_given_up_keeps_its_room(server: ApiServer, binder: Binder, service: Service) -> None:
+async def test_a_cancelled_bind_keeps_its_booking(server: ApiServer, binder: Binder, service: Service) -> None:
     rule = server.levers.pull(Delay(5), path=BINDINGS)
     task = asyncio.create_task(bind(binder, create(server, "a")))
     await assert_eventually(lambda: rule.hits == 1)
@@ -132,14 +132,14 @@ async def test_binds_to_one_node_wait_for_each_other_but_not_for_ever(server: Ap
     assert await first == ""
 
 
-async def test_whoever_does_not_know_a_uid_is_not_told(server: ApiServer, binder: Binder, service: Service) -> None:
-    made = create(server, "a")
-    guessed = {**made, "metadata": {**made["metadata"], "uid": "01234567-89ab-cdef-0123-456789abcdef"}}
+async def test_no_error_reveals_a_uid(server: ApiServer, binder: Binder, service: Service) -> None:
+    pod = create(server, "a")
+    guessed = {**pod, "metadata": {**pod["metadata"], "uid": "01234567-89ab-cdef-0123-456789abcdef"}}
     for is_known in (False, True):
         if is_known:
-            # A question has made it known, so that the API server is the one who compares.
-            asked = pods.decode(msgspec.json.encode({**guessed, "spec": made["spec"]}))
-            service.answers.question(asked, ["n1"])
+            # filter has stored the pod, so the API server compares the UIDs.
+            question = pods.decode(msgspec.json.encode({**guessed, "spec": pod["spec"]}))
+            service.answers.question(question, ["n1"])
         error = await bind(binder, guessed)
         assert "409" in error
-        assert made["metadata"]["uid"] not in error
+        assert pod["metadata"]["uid"] not in error

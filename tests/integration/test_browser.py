@@ -1,4 +1,4 @@
-"""What a web page can do to a service that is forwarded to its visitor's machine, in a real browser: nothing."""
+"""A web page cannot act on a service that is forwarded to its visitor's machine, shown in a real browser."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from scheduling import counts
 from scheduling import pod as pod_of
 from topowise.kube.api import Api
 
-# Whatever name a page gives to this machine.
+# Names that a page may resolve to this machine.
 _NAMES = "--host-resolver-rules=MAP *.example 127.0.0.1"
 
-# Every way in which a page sends a body elsewhere; what it learns of the answer, or why it learns nothing.
+# Every way in which a page sends a body to another origin, and what the page can read of the answer.
 _ATTACK = """
 async (url, body) => {
   const said = [];
@@ -62,17 +62,17 @@ async (url, body) => {
 async def service(server: ApiServer, tmp_path: Path, start: Start) -> Service:
     server.create("nodes", {"metadata": {"name": "n1"}})
     report = json.loads(msgspec.json.encode(counts("n1", ("8", "8"), included=())))
-    server.create(NRT, {key: one for key, one in report.items() if one is not None})
-    made = Service(server, tmp_path)
-    made.config |= {"ui": {"enabled": True}, "volcano": {"enabled": True}}
-    await start("topowise_scheduler", "serve", config=made.config)
-    await assert_eventually(made.is_ready)
-    return made
+    server.create(NRT, {key: value for key, value in report.items() if value is not None})
+    service = Service(server, tmp_path)
+    service.config |= {"ui": {"enabled": True}, "volcano": {"enabled": True}}
+    await start("topowise_scheduler", "serve", config=service.config)
+    await assert_eventually(service.is_ready)
+    return service
 
 
 @pytest.fixture
 async def site() -> AsyncIterator[int]:
-    """Somebody's web site; its port."""
+    """Serves the web site of another origin; returns its port."""
 
     async def page(_: web.Request) -> web.Response:
         return web.Response(text="<!doctype html><title>harmless</title><body>", content_type="text/html")
@@ -117,11 +117,11 @@ def bodies(real: dict[str, Any]) -> dict[str, Any]:
 async def test_a_page_of_another_site_reserves_binds_and_learns_nothing(
     service: Service, server: ApiServer, api: Api, site: int, tmp_path: Path
 ) -> None:
-    real = server.create("pods", {key: one for key, one in pod_of("real", "8").items() if key != "status"})
+    real = server.create("pods", {key: value for key, value in pod_of("real", "8").items() if key != "status"})
     async with opened(tmp_path, _NAMES) as page:
         for base in (service.prefix, service.pages):
             port = base.rpartition(":")[2]
-            # First from elsewhere, then under a name of the attacker's for our own address.
+            # First from another origin, then under a DNS name of the attacker for the service's own address.
             for opener in (f"http://attacker.example:{site}/", f"http://rebound.example:{port}/explain"):
                 await page.open(opener, width=800)
                 await assert_eventually(lambda opener=opener: is_at(page, opener))
@@ -132,7 +132,7 @@ async def test_a_page_of_another_site_reserves_binds_and_learns_nothing(
                         assert real["metadata"]["uid"] not in text
         assert await open_reservations(service) == 0
         assert "nodeName" not in json.loads(await api.request("GET", "/api/v1/namespaces/default/pods/real"))["spec"]
-        # The dashboard is for whoever opens it, in no frame and from no link of another site.
+        # The dashboard opens in no frame and from no link of another site.
         await page.open(f"{service.pages}/ui", width=800)
         await page.has("#nodes-list", "n1")
     async with aiohttp.ClientSession() as session:

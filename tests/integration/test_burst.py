@@ -1,4 +1,4 @@
-"""The burst of tests/e2e in small: hollow nodes, kube-scheduler's overlapping binds and the real service."""
+"""A small form of the burst of tests/e2e: hollow nodes, overlapping binds and the real service."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from burst import Bench, Scenario, assert_no_refusals, assert_nothing_left_out
 
 
-async def test_a_burst_of_pods_finds_room_and_no_kubelet_refuses_any(tmp_path: Path) -> None:
+async def test_a_burst_of_pods_is_placed_and_no_kubelet_refuses_a_pod(tmp_path: Path) -> None:
     scenario = Scenario(nodes=8, pods=300, lifetimes=(0.5, 2.5))
     async with Bench(scenario, tmp_path) as bench:
         await bench.feed()

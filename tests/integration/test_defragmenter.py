@@ -1,4 +1,4 @@
-"""The defragmenter on an API server: who is evicted so that a declared shape has room, when nobody, when it stops."""
+"""The defragmenter on an API server: which pods it evicts for a declared shape, when none, and when it stops."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ NIGHT = datetime(2026, 11, 22, 3, tzinfo=UTC)
 
 
 class Cluster:
-    """Two nodes of 3 and 4 CPUs for exclusive use on their NUMA nodes: "small" holds one of n1's four, so that a pod of
-    four finds room on n2 alone, whose NUMA node 0 has room for it."""
+    """Two nodes of 3 and 4 exclusive CPUs on their NUMA nodes: "small" has 1 of n1's 4 CPUs, so a pod of
+    4 CPUs fits on n2 alone, whose NUMA node 0 can also take "small"."""
 
     def __init__(self, server: ApiServer, api: Api) -> None:
         self.server, self.api = server, api
@@ -45,17 +45,17 @@ class Cluster:
         document["metadata"] = {**document["metadata"], **owner}
         del document["metadata"]["uid"]
         await self.api.request("POST", PODS, body=json.dumps(document).encode())
-        # Of a pod that is not Ready no budget is asked.
+        # An eviction of a pod that is not Ready does not consult the budget.
         running = {"phase": "Running", "startTime": STARTED, "conditions": [{"type": "Ready", "status": "True"}]}
-        made = json.loads(
+        created = json.loads(
             await self.api.request(
                 "PATCH", f"{PODS}/{name}/status", body=json.dumps({"status": running}).encode(), content_type=MERGE
             )
         )
-        uid = str(made["metadata"]["uid"])
+        uid = str(created["metadata"]["uid"])
         self.names[uid] = ("default", name)
-        assert self.nodes[node].admit(pods.decode(json.dumps(made).encode())).admitted
-        self.service.put(made, is_news=False)
+        assert self.nodes[node].admit(pods.decode(json.dumps(created).encode())).admitted
+        self.service.put(created, is_news=False)
         return uid
 
     def report(self) -> None:
@@ -90,36 +90,37 @@ class Cluster:
 
     @property
     def there(self) -> set[str]:
-        found = [one["metadata"] for one in self.server.store.objects("pods")]
-        return {one["name"] for one in found if not one.get("deletionTimestamp")}
+        metadata = [pod["metadata"] for pod in self.server.store.objects("pods")]
+        return {item["name"] for item in metadata if not item.get("deletionTimestamp")}
 
     @property
-    def told(self) -> list[tuple[str, str]]:
-        return [(one["regarding"]["name"], one["reason"]) for one in self.server.store.objects("events.events.k8s.io")]
+    def moves(self) -> list[tuple[str, str]]:
+        events = self.server.store.objects("events.events.k8s.io")
+        return [(event["regarding"]["name"], event["reason"]) for event in events]
 
 
 @pytest.fixture
 async def cluster(server: ApiServer, api: Api) -> Cluster:
-    made = Cluster(server, api)
-    aside = made.take("n1", "3")
-    await made.run("small", "1", "n1")
+    cluster = Cluster(server, api)
+    aside = cluster.take("n1", "3")
+    await cluster.run("small", "1", "n1")
     aside.remove("uid-aside")
-    await made.run("other", "2", "n2")
-    made.report()
-    return made
+    await cluster.run("other", "2", "n2")
+    cluster.report()
+    return cluster
 
 
-async def looked(one: Defragmenter) -> None:
-    """All shapes that are due are looked at once."""
-    for shape in list(one.due().values()):
-        await one._look(shape)
+async def looked(defragmenter: Defragmenter) -> None:
+    """Tries all due shapes once."""
+    for shape in list(defragmenter.due().values()):
+        await defragmenter._look(shape)
 
 
-async def test_the_pod_in_the_way_is_evicted_and_told_why(cluster: Cluster) -> None:
+async def test_the_blocking_pod_is_evicted_with_an_event(cluster: Cluster) -> None:
     task = asyncio.create_task(cluster.defragmenter().run())
     try:
         await assert_eventually(lambda: cluster.there == {"other"})
-        await assert_eventually(lambda: cluster.told == [("small", "Moved")])
+        await assert_eventually(lambda: cluster.moves == [("small", "Moved")])
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -129,27 +130,27 @@ async def test_the_pod_in_the_way_is_evicted_and_told_why(cluster: Cluster) -> N
     assert event["note"].endswith("The evicted pod fits on n2.")
 
 
-async def test_where_there_is_room_nobody_is_moved(cluster: Cluster) -> None:
+async def test_no_pod_is_moved_while_capacity_is_free(cluster: Cluster) -> None:
     await looked(cluster.defragmenter(shapes=({**SHAPE, "count": 1},)))
     assert cluster.there == {"small", "other"}
 
 
 async def test_dry_run_writes_an_event_once(cluster: Cluster) -> None:
-    one = cluster.defragmenter(dry_run=True)
+    defragmenter = cluster.defragmenter(dry_run=True)
     for _ in range(3):
-        await looked(one)
+        await looked(defragmenter)
         cluster.service.clock.now += 60
     assert cluster.there == {"small", "other"}
-    assert cluster.told == [("small", "WouldMove")]
+    assert cluster.moves == [("small", "WouldMove")]
 
 
-async def test_outside_of_quiet_hours_nobody_is_moved(cluster: Cluster) -> None:
-    one = cluster.defragmenter(quiet_hours=("22:00-06:00",))
+async def test_outside_of_quiet_hours_no_pod_is_moved(cluster: Cluster) -> None:
+    defragmenter = cluster.defragmenter(quiet_hours=("22:00-06:00",))
     cluster.now = NIGHT.replace(hour=12)
-    await looked(one)
+    await looked(defragmenter)
     assert cluster.there == {"small", "other"}
     cluster.now = NIGHT
-    await looked(one)
+    await looked(defragmenter)
     assert cluster.there == {"other"}
 
 
@@ -160,43 +161,43 @@ async def test_a_budget_is_respected(cluster: Cluster) -> None:
         "status": {"disruptionsAllowed": 0},
     }
     cluster.server.create("poddisruptionbudgets.policy", document)
-    # The watch has not brought it: the API server is against it.
-    one = cluster.defragmenter()
-    await looked(one)
+    # The watch has not delivered the budget: the API server refuses the eviction.
+    defragmenter = cluster.defragmenter()
+    await looked(defragmenter)
     assert cluster.there == {"small", "other"}
     cluster.budgets.apply("ADDED", decode_budget(json.dumps(document).encode()))
     cluster.service.clock.now += 60
-    await looked(one)
+    await looked(defragmenter)
     assert cluster.there == {"small", "other"}
-    assert cluster.told == []
+    assert cluster.moves == []
 
 
-async def test_who_would_not_come_again_is_not_moved(server: ApiServer, api: Api) -> None:
-    made = Cluster(server, api)
-    aside = made.take("n1", "3")
-    await made.run("small", "1", "n1", owned=False)
+async def test_a_pod_without_a_controller_is_not_moved(server: ApiServer, api: Api) -> None:
+    cluster = Cluster(server, api)
+    aside = cluster.take("n1", "3")
+    await cluster.run("small", "1", "n1", owned=False)
     aside.remove("uid-aside")
-    await made.run("other", "2", "n2")
-    made.report()
-    await looked(made.defragmenter())
-    assert made.there == {"small", "other"}
+    await cluster.run("other", "2", "n2")
+    cluster.report()
+    await looked(cluster.defragmenter())
+    assert cluster.there == {"small", "other"}
 
 
-async def test_only_so_many_are_evicted_in_an_hour_and_one_at_a_time(cluster: Cluster) -> None:
-    one = cluster.defragmenter(per_hour=1)
-    await looked(one)
+async def test_evictions_are_bounded_per_hour_and_one_at_a_time(cluster: Cluster) -> None:
+    defragmenter = cluster.defragmenter(per_hour=1)
+    await looked(defragmenter)
     assert cluster.there == {"other"}
     cluster.service.clock.now += 60
-    assert not one.due()
+    assert not defragmenter.due()
     cluster.service.clock.now += 3600
-    assert one.due()
+    assert defragmenter.due()
 
 
 async def test_it_stops_where_it_does_not_help(cluster: Cluster) -> None:
-    """The owner's new pod comes back to where the old one was, again and again."""
-    one = cluster.defragmenter(per_hour=100)
+    """The controller's new pod is placed where the evicted pod was, again and again."""
+    defragmenter = cluster.defragmenter(per_hour=100)
     for _ in range(30):
-        await looked(one)
+        await looked(defragmenter)
         cluster.service.clock.now += 60
         if "small" not in cluster.there:
             uid = next(uid for uid, (_, name) in cluster.names.items() if name == "small")

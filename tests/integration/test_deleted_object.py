@@ -1,4 +1,4 @@
-"""Somebody deletes the object of a node that is there: it comes back at once, and meanwhile the node is not empty."""
+"""A deleted object of an existing node is written again at once; meanwhile the node does not count as empty."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from topowise import nrt
 from topowise.kube.api import Api
 from whole_node import LONG_S, container, holdings_of, whole_node
 
-# One second, and what a busy machine takes.
+# A second, plus the delay of a busy machine.
 AT_ONCE_S = 3.0
 
 
-async def test_it_is_written_again_within_a_second_and_nobody_is_refused(
+async def test_it_is_written_again_within_a_second_and_no_pod_is_refused(
     server: ApiServer, api: Api, start: Start, tmp_path: Path
 ) -> None:
     async with whole_node(server, api, start, tmp_path) as node:

@@ -1,4 +1,4 @@
-"""The exporter as a process: publishes at once, then only what is new, and outlasts everything around it."""
+"""The exporter as a process: publishes at once, then only changes, and survives failures of its surroundings."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from sandbox.kubelet.holdings import Block, ContainerHoldings, PodHoldings
 from sandbox.kubelet.pods_api import PodsApi
 from sandbox.kubelet.state_files import StateFiles
 from topowise import fingerprint
+from whole_node import attributes
 
 
 async def test_it_publishes_at_once_and_says_everything(
@@ -30,7 +31,7 @@ async def test_it_publishes_at_once_and_says_everything(
     assert topology is not None
     assert topology["apiVersion"] == "topology.node.k8s.io/v1alpha2"
     assert [zone["name"] for zone in topology["zones"] if "resources" in zone] == ["node-0", "node-4"]
-    assert {one["name"]: one["value"] for one in topology["attributes"]}["topologyManagerPolicy"] == "single-numa-node"
+    assert attributes(topology)["topologyManagerPolicy"] == "single-numa-node"
     assert topology["metadata"]["ownerReferences"][0]["kind"] == "Node"
     managers = {entry["manager"] for entry in topology["metadata"]["managedFields"]}
     assert managers == {"topowise-exporter"}
@@ -50,7 +51,7 @@ async def test_a_node_on_which_nothing_changes_makes_no_call(
     async def is_quiet() -> bool:
         server.journal.clear()
         await asyncio.sleep(1)
-        # Without a Node the owner is asked for a few times more, ever less often.
+        # Without a Node the exporter reads the owner a few times more, with growing intervals.
         return sum(server.requests().values()) <= (0 if has_node else 1)
 
     await assert_eventually(is_quiet)
@@ -90,7 +91,7 @@ async def test_a_refused_write_is_tried_again_with_one_line(
     server.levers.answer(status, method="PATCH", path="*noderesourcetopologies*", count=2)
     exporter = await start("topowise_exporter", "run", config=config)
     await assert_eventually(lambda: published(server))
-    (line,) = (one for one in exporter.lines("Cannot publish") if "Recovered" not in one)
+    (line,) = (line for line in exporter.lines("Cannot publish") if "Recovered" not in line)
     assert str(status) in line
     assert exporter.process.returncode is None
 
@@ -124,7 +125,7 @@ async def test_a_changed_policy_is_published_once_the_kubelet_has_read_it(
 
     def policies() -> set[str]:
         named = (published(server) or {}).get("attributes", [])
-        return {one["value"] for one in named if one["name"] == "topologyManagerPolicy"}
+        return {attribute["value"] for attribute in named if attribute["name"] == "topologyManagerPolicy"}
 
     path = Path(config["kubelet"]["configFile"])
     path.write_text(path.read_text().replace("single-numa-node", "restricted"))
@@ -178,9 +179,9 @@ async def test_a_pod_resized_in_place_keeps_its_name_and_changes_its_numbers(
 
     def shown() -> tuple[str | None, str | None, str, list[Any]]:
         topology = published(server) or {}
-        named = {one["name"]: one["value"] for one in topology.get("attributes", [])}
-        held = json.loads(named.get("topowise.io/holdings", "[]"))
-        containers = [container[:3] for container in held[0][2]] if held else []
+        named = attributes(topology)
+        holdings = json.loads(named.get("topowise.io/holdings", "[]"))
+        containers = [container[:3] for container in holdings[0][2]] if holdings else []
         memory = available(server, resource="memory") if topology else None
         cpu = available(server) if topology else None
         return cpu, memory, named.get("nodeTopologyPodsFingerprint", ""), containers
@@ -208,7 +209,7 @@ async def test_the_end_of_a_pod_is_published_at_once_where_the_kubelet_has_a_pod
     (root / "pods-api").mkdir(parents=True)
     pods_api = PodsApi(kubelet.holdings)
     kubelet.give("p", 1, 4)
-    # Nothing but the event can tell: no file is written, and the next timed sync is an hour away.
+    # Only the event can start a sync: no file is written, and the next timed sync is an hour away.
     exporter = await start("topowise_exporter", "run", config={**config, "interval": "1h", "kubeletRoot": str(root)})
     await assert_eventually(lambda: available(server) == "1")
     await pods_api.start(root / "pods-api/pods-api.sock")
@@ -253,8 +254,8 @@ async def test_sighup_reads_the_machine_anew(server: ApiServer, start: Start, co
     exporter.process.send_signal(signal.SIGHUP)
 
     def has_pages() -> bool:
-        zone = (published(server) or {"zones": [{"resources": []}]})["zones"][0]
-        return {"hugepages-2Mi", str(8 * 2 << 20)} <= {text for one in zone["resources"] for text in one.values()}
+        resources = (published(server) or {"zones": [{"resources": []}]})["zones"][0]["resources"]
+        return {"hugepages-2Mi", str(8 * 2 << 20)} <= {text for resource in resources for text in resource.values()}
 
     await assert_eventually(has_pages)
 
@@ -269,10 +270,10 @@ async def test_an_object_that_is_deleted_or_changed_is_written_anew(
         await session.delete(url)
         await assert_eventually(lambda: exporter.lines("it was deleted"))
         await assert_eventually(lambda: published(server))
-        other = {"apiVersion": "topology.node.k8s.io/v1alpha2", "kind": "NodeResourceTopology", "zones": []}
+        replacement = {"apiVersion": "topology.node.k8s.io/v1alpha2", "kind": "NodeResourceTopology", "zones": []}
         query = {"fieldManager": "resource-topology-exporter", "force": "true"}
         headers = {"Content-Type": "application/apply-patch+yaml"}
-        async with session.patch(url, params=query, data=json.dumps(other), headers=headers) as answer:
+        async with session.patch(url, params=query, data=json.dumps(replacement), headers=headers) as answer:
             assert answer.status == 200
     await assert_eventually(lambda: exporter.lines("Somebody else writes"))
     assert "resource-topology-exporter" in exporter.lines("Somebody else writes")[0]
@@ -292,21 +293,21 @@ async def test_a_writer_that_never_stops_is_named_once_and_written_against_once(
     async with aiohttp.ClientSession() as session:
         for number in range(12):
             zone = {"name": f"node-{number}", "type": "Node"}
-            theirs = {"apiVersion": "topology.node.k8s.io/v1alpha2", "kind": "NodeResourceTopology", "zones": [zone]}
-            async with session.patch(url, params=query, data=json.dumps(theirs), headers=headers) as answer:
+            topology = {"apiVersion": "topology.node.k8s.io/v1alpha2", "kind": "NodeResourceTopology", "zones": [zone]}
+            async with session.patch(url, params=query, data=json.dumps(topology), headers=headers) as answer:
                 assert answer.status == 200
             if changes:
                 kubelet.pods = ()
                 kubelet.give("p", 1 + number % 3)
             await asyncio.sleep(0.5)
-    # The first news may go out before it is known that somebody else has written.
+    # The first update may be sent before the exporter knows of the other writer.
     assert 1 <= server.writes(user_agent="topowise-exporter*") <= 1 + changes
     assert "NFD's topology updater" in exporter.lines("Somebody else writes")[-1]
     assert len(exporter.lines("Somebody else writes")) <= 1 + changes
     assert not exporter.lines("not as it was left")
 
 
-async def test_exclusions_hold_for_zones_and_fingerprint_alike(
+async def test_exclusions_apply_to_zones_and_fingerprint_alike(
     server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet
 ) -> None:
     kubelet.give("hidden", 1)
@@ -315,12 +316,12 @@ async def test_exclusions_hold_for_zones_and_fingerprint_alike(
     await start("topowise_exporter", "run", config={**config, "exclude": exclude})
     await assert_eventually(lambda: available(server) == "2")
     topology = published(server) or {}
-    named = {one["name"]: one["value"] for one in topology["attributes"]}
+    named = attributes(topology)
     assert named["nodeTopologyPodsFingerprint"] == fingerprint.of([("default", "seen")])
     assert "hidden" not in named["topowise.io/holdings"]
 
 
-async def test_volcanos_object_is_published_from_the_same_look(
+async def test_volcanos_object_is_published_in_the_same_sync(
     server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet
 ) -> None:
     server.install_crds(CRD.with_name("numatopologies.yaml"))
@@ -334,8 +335,8 @@ async def test_volcanos_object_is_published_from_the_same_look(
 
 
 def free_for_volcano(server: ApiServer) -> str | None:
-    found = list(server.store.objects("numatopologies.nodeinfo.volcano.sh"))
-    return found[0]["spec"]["numares"]["cpu"].get("allocatable", "") if found else None
+    topologies = list(server.store.objects("numatopologies.nodeinfo.volcano.sh"))
+    return topologies[0]["spec"]["numares"]["cpu"].get("allocatable", "") if topologies else None
 
 
 async def test_volcanos_object_is_as_fresh_as_ours_and_as_silent(
@@ -344,7 +345,7 @@ async def test_volcanos_object_is_as_fresh_as_ours_and_as_silent(
     server.install_crds(CRD.with_name("numatopologies.yaml"))
     files = StateFiles(tmp_path / "root")
     files.write(kubelet.holdings(), cpu_policy="static", memory_policy="None", admitted=True)
-    # Nothing but the kubelet's own files tells it to sync: the next timed sync is an hour away.
+    # Only the kubelet's own files start a sync: the next timed sync is an hour away.
     volcano = {**config, "numatopology": True, "interval": "1h", "kubeletRoot": str(tmp_path / "root")}
     await start("topowise_exporter", "run", config=volcano)
     await assert_eventually(lambda: (available(server), free_for_volcano(server)) == ("3", "1-7"))
@@ -353,20 +354,20 @@ async def test_volcanos_object_is_as_fresh_as_ours_and_as_silent(
         kubelet.give(name, *cpus)
         files.write(kubelet.holdings(), cpu_policy="static", memory_policy="None", admitted=True)
         await assert_eventually(lambda e=expected: (available(server), free_for_volcano(server)) == e, within=1.0)
-        (found,) = server.store.objects("numatopologies.nodeinfo.volcano.sh")
-        assert [one["name"] for one in found["spec"]["podAllocations"]][-1] == name
-        stamps.add(found["metadata"]["annotations"]["timestamp"])
+        (numatopology,) = server.store.objects("numatopologies.nodeinfo.volcano.sh")
+        assert [allocation["name"] for allocation in numatopology["spec"]["podAllocations"]][-1] == name
+        stamps.add(numatopology["metadata"]["annotations"]["timestamp"])
     # The same state written again, a second later: nothing is new, so no timestamp either.
     before = server.writes()
     await asyncio.sleep(1.1)
     files.write(kubelet.holdings(), cpu_policy="static", memory_policy="None", admitted=True)
     await asyncio.sleep(0.5)
     assert server.writes() == before
-    (found,) = server.store.objects("numatopologies.nodeinfo.volcano.sh")
-    assert found["metadata"]["annotations"]["timestamp"] in stamps
+    (numatopology,) = server.store.objects("numatopologies.nodeinfo.volcano.sh")
+    assert numatopology["metadata"]["annotations"]["timestamp"] in stamps
 
 
-async def test_volcanos_crd_that_is_missing_holds_up_nothing_else(
+async def test_a_missing_crd_of_volcano_blocks_nothing_else(
     server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet
 ) -> None:
     exporter = await start("topowise_exporter", "run", config={**config, "numatopology": True})
@@ -404,7 +405,7 @@ async def test_once_prints_the_object_alone_on_stdout(
     assert await printed.process.wait() == 0
     topology = json.loads(printed.log)
     assert topology["metadata"]["name"] == "x"
-    cpu = next(one for one in topology["zones"][0]["resources"] if one["name"] == "cpu")
+    cpu = next(resource for resource in topology["zones"][0]["resources"] if resource["name"] == "cpu")
     assert cpu == {"name": "cpu", "capacity": "4", "allocatable": "3", "available": "1"}
 
 
@@ -418,10 +419,10 @@ async def test_once_reads_the_state_files_however_the_socket_is_spelled(
         await start("topowise_exporter", "once", *arguments, socket)
         for socket in (str(checkpointed.socket), f"{prefix}{checkpointed.socket}")
     ]
-    assert [await one.process.wait() for one in printed] == [0, 0]
-    objects = [json.loads(one.log) for one in printed]
-    # List does not show init containers: that CPU 4 is held is in the state file alone.
-    cpu = next(one for one in objects[1]["zones"][0]["resources"] if one["name"] == "cpu")
+    assert [await daemon.process.wait() for daemon in printed] == [0, 0]
+    objects = [json.loads(daemon.log) for daemon in printed]
+    # List does not show init containers: only the state file shows that CPU 4 is allocated.
+    cpu = next(resource for resource in objects[1]["zones"][0]["resources"] if resource["name"] == "cpu")
     assert cpu["available"] == "1"
     assert objects[1] == objects[0]
 
@@ -448,17 +449,17 @@ async def test_once_prints_what_run_would_publish_with_the_same_configuration(
     assert there is not None
     printed = await start("topowise_exporter", "once", "-o", "json", config=config)
     assert await printed.process.wait() == 0
-    made = json.loads(printed.log)
-    assert made["metadata"]["name"] == "n1"
-    assert "memory" not in {one["name"] for one in made["zones"][0]["resources"]}
-    assert (made["zones"], made["attributes"]) == (there["zones"], there["attributes"])
-    # What is typed goes before what is in the file.
+    topology = json.loads(printed.log)
+    assert topology["metadata"]["name"] == "n1"
+    assert "memory" not in {resource["name"] for resource in topology["zones"][0]["resources"]}
+    assert (topology["zones"], topology["attributes"]) == (there["zones"], there["attributes"])
+    # The command line takes precedence over the file.
     named = await start("topowise_exporter", "once", "-o", "json", "--node-name", "other", config=config)
     assert await named.process.wait() == 0
     assert json.loads(named.log)["metadata"]["name"] == "other"
 
 
-async def test_pods_are_told_where_they_lie_and_those_of_other_nodes_are_not(
+async def test_only_pods_of_the_own_node_are_annotated_with_their_placement(
     server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet
 ) -> None:
     for name, node in (("here", "n1"), ("elsewhere", "n2")):
@@ -469,13 +470,13 @@ async def test_pods_are_told_where_they_lie_and_those_of_other_nodes_are_not(
 
     def shown() -> dict[str, str | None]:
         return {
-            one["metadata"]["name"]: one["metadata"].get("annotations", {}).get("kai.scheduler/numa-placement-observed")
-            for one in server.store.objects("pods")
+            pod["metadata"]["name"]: pod["metadata"].get("annotations", {}).get("kai.scheduler/numa-placement-observed")
+            for pod in server.store.objects("pods")
         }
 
     placed = '[{"zone":"node-0","amount":{"cpu":"1"}}]'
     await assert_eventually(lambda: shown()["here"] == placed)
-    # The list of the node's pods tells that this one is not here; it is left alone from then on.
+    # The list of the node's pods does not contain this pod; the exporter does not write to it again.
     await asyncio.sleep(1.5)
     assert shown()["elsewhere"] is None
     refused = [entry for entry in server.log() if entry.request.path.endswith("/pods/elsewhere")]
@@ -488,18 +489,18 @@ async def delete(server: ApiServer, path: str) -> None:
         assert answer.status == 200
 
 
-async def test_an_object_that_went_with_its_node_comes_back_with_the_next_one(
+async def test_an_object_that_was_deleted_with_its_node_comes_back_with_the_next_node(
     server: ApiServer, start: Start, config: dict[str, Any]
 ) -> None:
     server.create("nodes", {"metadata": {"name": "n1"}})
     await start("topowise_exporter", "run", config=config)
     await assert_eventually(lambda: published(server))
     await asyncio.sleep(1)
-    # Its object is collected with it.
+    # The garbage collector deletes its object with it.
     await delete(server, "/api/v1/nodes/n1")
     await assert_eventually(lambda: published(server) is None)
     await asyncio.sleep(2)
-    # It would be collected at once, for ever.
+    # The garbage collector would delete it at once, again and again.
     assert published(server) is None
     node = server.create("nodes", {"metadata": {"name": "n1"}})
     await assert_eventually(lambda: published(server), within=10)

@@ -1,4 +1,4 @@
-"""Devices of resource claims, on real processes: in the zones while a ResourceSlice names them, less what pods hold."""
+"""Devices of resource claims, with real processes: in the zones while a ResourceSlice lists them, less allocations."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ RESOURCE = "dra.topowise.io/gpu.example.com"
 
 def gpus(name: str, **nodes: int) -> dict[str, Any]:
     """A slice with a device for each name -> NUMA node."""
-    devices = [
-        {"name": one, "attributes": {"resource.kubernetes.io/numaNode": {"int": at}}} for one, at in nodes.items()
-    ]
+    attribute = "resource.kubernetes.io/numaNode"
+    devices = [{"name": device, "attributes": {attribute: {"int": numa_node}}} for device, numa_node in nodes.items()]
     pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
     return {
         "metadata": {"name": name},
@@ -29,7 +28,7 @@ def gpus(name: str, **nodes: int) -> dict[str, Any]:
 
 
 def claiming(name: str, *devices: str) -> PodHoldings:
-    claims = tuple(("gpu.example.com", "pool", one) for one in devices)
+    claims = tuple(("gpu.example.com", "pool", device) for device in devices)
     return PodHoldings(name, "default", name, (ContainerHoldings("c", "app", claims=claims),))
 
 
@@ -37,10 +36,10 @@ def amounts(server: ApiServer) -> dict[str, tuple[str, str]]:
     """Zone -> capacity and available of the driver's devices."""
     topology = published(server) or {"zones": []}
     return {
-        zone["name"]: (one["capacity"], one["available"])
+        zone["name"]: (resource["capacity"], resource["available"])
         for zone in topology["zones"]
-        for one in zone.get("resources") or ()
-        if one["name"] == RESOURCE
+        for resource in zone.get("resources") or ()
+        if resource["name"] == RESOURCE
     }
 
 
@@ -65,7 +64,7 @@ async def test_a_claim_takes_a_device_from_its_zone_and_gives_it_back(
     assert exporter.process.returncode is None
 
 
-async def test_a_slice_that_goes_takes_its_devices_with_it_and_hints_at_a_look(
+async def test_a_deleted_slice_removes_its_devices_and_starts_a_sync(
     server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet
 ) -> None:
     kubelet.pods = (claiming("p", "a"),)
@@ -77,7 +76,7 @@ async def test_a_slice_that_goes_takes_its_devices_with_it_and_hints_at_a_look(
     await assert_eventually(lambda: amounts(server) == {})
 
 
-async def test_an_api_server_that_refuses_them_costs_one_line_and_nothing_else(
+async def test_an_api_server_that_refuses_slices_costs_one_line_and_nothing_else(
     server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet
 ) -> None:
     server.create(SLICES, gpus("pool", a=0))

@@ -1,4 +1,4 @@
-"""A tenant's largest pods, made and deleted: the service is as large as before. tests/e2e has two thousand of them."""
+"""A tenant creates and deletes its largest pods: memory does not grow. tests/e2e has two thousand such pods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a running service writes about objects with hostile names: its log, its metrics, its answers for people."""
+"""Log, metrics and answers for people of a running service, for objects with hostile names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GPU = f"example.com/gpu{HOSTILE}"
 
 
 def report(name: str, policy: str, amount: str) -> dict[str, Any]:
-    """A report of another producer, which names its resources as it likes."""
+    """A report of another producer, with arbitrary resource names."""
     amounts = {"capacity": "8", "allocatable": "8", "available": amount}
     zones = [
         {"name": f"node-{zone}", "type": "Node", "resources": [{"name": "cpu", **amounts}, {"name": GPU, **amounts}]}
@@ -51,13 +51,13 @@ async def test_a_service_writes_no_character_that_a_reader_cannot_see(
         status = {**NODE_STATUS, "nodeInfo": {"kubeletVersion": f"v1.36.2{HOSTILE}"}}
         server.create("nodes", {"metadata": {"name": name, "annotations": {"x": HOSTILE}}, "status": status})
         server.create(NRT, report(name, policy, amount))
-    made = pod("p")
+    document = pod("p")
     service = Service(server, tmp_path)
     service.config["logging"] = {"format": form, "verbosity": 4}
     process = await start("topowise_scheduler", "serve", config=service.config)
     await assert_eventually(service.is_ready)
     async with aiohttp.ClientSession() as session:
-        answer = await service.ask("filter", made, ["a", "b", "c", HOSTILE], session)
+        answer = await service.ask("filter", document, ["a", "b", "c", HOSTILE], session)
         assert answer["FailedNodes"] or answer["FailedAndUnresolvableNodes"]
         await service.post(
             "filter", json.dumps({"Pod": {"metadata": {"name": HOSTILE}}, "NodeNames": HOSTILE}).encode(), session

@@ -1,4 +1,4 @@
-"""A PCI function that goes or comes is out of the object, or in it, within a second of the kernel's event."""
+"""A removed or added PCI function changes the object within a second of the kernel's event."""
 
 from __future__ import annotations
 
@@ -41,27 +41,27 @@ SPEC = machines.Machine(
 
 @pytest.fixture
 async def trigger(config: dict[str, Any], kubelet: FakeKubelet, api: Api, tmp_path: Path) -> AsyncIterator[Trigger]:
-    """The events of an exporter that looks at nothing by itself for an hour."""
+    """The events of an exporter without a timed sync for an hour."""
     sysfs, procfs = machines.write_tree(SPEC, tmp_path / "with-nic")
     kubelet.device_nodes = {("intel.com/vf", address): (4,) for address in VFS}
     own = {**config, "sysfsRoot": str(sysfs), "procfsRoot": str(procfs), "interval": "1h", "machineInterval": "1h"}
     settings = configurations.parse(ExporterConfiguration, msgspec.json.encode(own))
-    metrics, conditions, made = Metrics(), Conditions(), Trigger()
+    metrics, conditions, trigger = Metrics(), Conditions(), Trigger()
     async with PodResources(settings.podresources_socket) as podresources:
         source = Source(settings.kubelet)
         observer = Observer(settings, podresources, source)
         publisher = Publisher(settings, api)
-        task = asyncio.create_task(Exporter(settings, observer, publisher, source, metrics, conditions, made).run())
-        yield made
+        task = asyncio.create_task(Exporter(settings, observer, publisher, source, metrics, conditions, trigger).run())
+        yield trigger
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
 
 
 def placed(server: ApiServer) -> list[str]:
-    found = published(server) or {"attributes": []}
-    named = {one["name"]: one["value"] for one in found["attributes"]}
-    return list(pci_devices.read(named.get(attributes.PCI, "[]")))
+    topology = published(server) or {"attributes": []}
+    values = {row["name"]: row["value"] for row in topology["attributes"]}
+    return list(pci_devices.read(values.get(attributes.PCI, "[]")))
 
 
 async def test_the_object_follows_within_a_second(server: ApiServer, trigger: Trigger, tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ async def test_the_object_follows_within_a_second(server: ApiServer, trigger: Tr
     place, link = function.resolve(), function.readlink()
     shutil.copytree(place, tmp_path / "unplugged", symlinks=True)
 
-    # As the kernel does it: the link goes before the event, the directory after it.
+    # As the kernel does: it removes the link before the event and the directory after it.
     function.unlink()
     begun = time.monotonic()
     trigger.notify(f"uevent: remove {VFS[1]}")

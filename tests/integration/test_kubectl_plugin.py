@@ -1,4 +1,4 @@
-"""The plug-in as people start it: the real kubectl finds it on PATH and it reads the API server through kubectl."""
+"""The plug-in as users start it: the real kubectl finds it on PATH, and it reads the API server through kubectl."""
 
 from __future__ import annotations
 
@@ -87,16 +87,16 @@ def create_node(server: ApiServer, name: str) -> None:
 def create_pod(server: ApiServer, name: str, cpu: str, **fields: Any) -> dict[str, Any]:
     document = pod_of(name, cpu, **fields)
     del document["metadata"]["uid"]
-    made: dict[str, Any] = server.create("pods", document)
-    return made
+    pod: dict[str, Any] = server.create("pods", document)
+    return pod
 
 
 @pytest.fixture
 async def cluster(server: ApiServer, api: Api) -> None:
-    """n1 and n2: two zones of four CPUs; on n1 pod `held` is reported, and pod `late` is there since."""
+    """n1 and n2 have two zones of 4 CPUs each; n1's report includes pod `held`, and pod `late` is newer."""
     kubelet = Kubelet(machine(), configuration())
-    held = create_pod(server, "held", "3", node="n1")
-    assert kubelet.admit(msgspec.convert(held, pods.Pod)).admitted
+    pod = create_pod(server, "held", "3", node="n1")
+    assert kubelet.admit(msgspec.convert(pod, pods.Pod)).admitted
     for name, node in (("n1", kubelet), ("n2", Kubelet(machine(), configuration()))):
         create_node(server, name)
         await publish(api, name, exported(machine(), configuration(), node, lambda uid: ("default", "held")))
@@ -121,7 +121,7 @@ async def test_kubectl_finds_it_and_nodes_lists_them(run: Run, cluster: None) ->
     assert "3+4 of 7" in second
     assert (await run("nodes", "-o", "name")).out == "node/n1\nnode/n2\n"
     listed = json.loads((await run("nodes", "-o", "json")).out)
-    assert [(one["node"], one["free"]["cpu"]) for one in listed] == [("n1", "4"), ("n2", "7")]
+    assert [(row["node"], row["free"]["cpu"]) for row in listed] == [("n1", "4"), ("n2", "7")]
 
 
 async def test_node_draws_what_is_reported_and_what_came_since(run: Run, cluster: None) -> None:
@@ -137,13 +137,13 @@ async def test_node_draws_what_is_reported_and_what_came_since(run: Run, cluster
     assert answer.err == "error: node n3: no such node is reported, expected the name of a reported node: n1, n2\n"
 
 
-async def test_explain_counts_pods_that_no_report_tells_of(
+async def test_explain_counts_pods_that_no_report_includes(
     run: Run, cluster: None, server: ApiServer, tmp_path: Path
 ) -> None:
     create_pod(server, "waits", "4")
     answer = await run("explain", "waits", "-o", "json")
     assert answer.status == 0, answer.err
-    verdicts = {one["node"]: one["verdict"] for one in json.loads(answer.out)}
+    verdicts = {row["node"]: row["verdict"] for row in json.loads(answer.out)}
     # By the report alone zone 1 of n1 has four CPUs free.
     assert verdicts == {"n1": "not now", "n2": "fits"}
     assert (await run("explain", "waits", "--node", "n1")).status == 1
@@ -164,10 +164,10 @@ async def test_explain_asks_the_service_and_says_the_same(
     await assert_eventually(service.is_ready)
     create_pod(server, "waits", "4")
     url = service.pages
-    theirs = await run("explain", "waits", "--service", url, "-o", "json")
-    assert theirs.status == 0, theirs.err
-    ours = await run("explain", "waits", "-o", "json")
-    assert json.loads(theirs.out) == json.loads(ours.out)
+    remote = await run("explain", "waits", "--service", url, "-o", "json")
+    assert remote.status == 0, remote.err
+    local = await run("explain", "waits", "-o", "json")
+    assert json.loads(remote.out) == json.loads(local.out)
 
 
 async def test_fits_simulate_and_defrag(run: Run, cluster: None, tmp_path: Path) -> None:
@@ -201,9 +201,9 @@ async def test_doctor(run: Run, cluster: None, server: ApiServer, api: Api) -> N
     await publish(api, "n2", counts("n2", ("8", "8")), "another-exporter")
     message = f"0/3 nodes are available: 3 {refusals.NOT_NOW}."
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
-    made = create_pod(server, "waits", "4")
+    pod = create_pod(server, "waits", "4")
     body = json.dumps({"status": {"conditions": [condition]}}).encode()
-    path = f"/api/v1/namespaces/default/pods/{made['metadata']['name']}/status"
+    path = f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}/status"
     await api.request("PATCH", path, body=body, content_type="application/merge-patch+json")
     answer = await run("doctor", "--patience", "0")
     assert answer.status == 1, answer.out + answer.err

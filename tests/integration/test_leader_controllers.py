@@ -1,4 +1,4 @@
-"""What the leader repairs: start-up taints of nodes that are reported, and pods that a kubelet has refused."""
+"""The leader's controllers: start-up taints of reported nodes, and pods that a kubelet has refused."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ async def running(work: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
 
 
 def join(server: ApiServer, nodes: Nodes, name: str, *taints: dict[str, str]) -> None:
-    """A node registers, and the watch tells of it."""
-    made = server.create("nodes", {"metadata": {"name": name}, "spec": {"taints": list(taints)}})
-    nodes.apply("ADDED", nodes.decode(json.dumps(made).encode()))
+    """Registers a node, and delivers its watch event."""
+    node = server.create("nodes", {"metadata": {"name": name}, "spec": {"taints": list(taints)}})
+    nodes.apply("ADDED", nodes.decode(json.dumps(node).encode()))
 
 
 async def taints(api: Api, name: str) -> list[dict[str, Any]]:
-    found: dict[str, Any] = json.loads(await api.request("GET", f"/api/v1/nodes/{name}"))
-    return list(found["spec"].get("taints") or [])
+    node: dict[str, Any] = json.loads(await api.request("GET", f"/api/v1/nodes/{name}"))
+    return list(node["spec"].get("taints") or [])
 
 
-async def test_a_start_up_taint_goes_with_the_first_report_and_others_stay(
+async def test_a_start_up_taint_goes_with_the_first_report_and_other_taints_stay(
     server: ApiServer, api: Api, service: Service
 ) -> None:
     nodes = Nodes()
@@ -116,13 +116,13 @@ async def refuse(
     """A pod that its kubelet has refused, on the API server and in the ledger. Returns its uid."""
     document = pod(name, "2", node="n1")
     document["metadata"] = {"name": name, "namespace": "default", **metadata}
-    made = json.loads(await api.request("POST", PODS, body=json.dumps(document).encode()))
+    created = json.loads(await api.request("POST", PODS, body=json.dumps(document).encode()))
     status = {"phase": "Failed", "reason": reason, "message": "Resources cannot be allocated"}
     body = json.dumps({"status": status}).encode()
     path = f"{PODS}/{name}/status"
     failed = await api.request("PATCH", path, body=body, content_type="application/merge-patch+json")
     service.put(json.loads(failed))
-    return str(made["metadata"]["uid"])
+    return str(created["metadata"]["uid"])
 
 
 OWNED = {
@@ -130,7 +130,7 @@ OWNED = {
 }
 
 
-async def test_a_refused_pod_is_deleted_after_an_event_if_somebody_makes_it_anew(
+async def test_a_refused_pod_is_deleted_after_an_event_if_a_controller_recreates_it(
     server: ApiServer, api: Api, service: Service
 ) -> None:
     service.report(exact(kubelet(), name="n1"))
@@ -149,10 +149,10 @@ async def test_a_refused_pod_is_deleted_after_an_event_if_somebody_makes_it_anew
 
 
 def _names(server: ApiServer) -> set[str]:
-    return {one["metadata"]["name"] for one in server.store.objects("pods")}
+    return {pod["metadata"]["name"] for pod in server.store.objects("pods")}
 
 
-async def test_a_pod_made_anew_under_the_name_of_a_refused_one_is_left_alone(
+async def test_a_pod_recreated_under_the_name_of_a_refused_pod_is_left_alone(
     server: ApiServer, api: Api, service: Service
 ) -> None:
     await refuse(api, service, "p", **OWNED)
@@ -167,7 +167,7 @@ async def test_a_pod_made_anew_under_the_name_of_a_refused_one_is_left_alone(
     assert not list(server.store.objects("events.events.k8s.io"))
 
 
-async def test_what_cannot_be_done_holds_up_nothing_else_and_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failed_action_blocks_nothing_else_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     tried: list[str] = []
 
     async def do(name: str) -> None:
@@ -196,7 +196,7 @@ async def test_a_server_in_trouble_is_left_alone_by_all_for_a_while() -> None:
         await assert_eventually(lambda: set(tried) == {"a", "b"})
 
 
-async def test_a_pod_that_waits_for_alignment_is_told_what_for_and_again_when_that_changes(
+async def test_a_pod_that_waits_for_alignment_gets_the_reason_and_every_change_of_it(
     server: ApiServer, api: Api, service: Service
 ) -> None:
     service.report(exact(kubelet(), name="n1"))
@@ -205,8 +205,8 @@ async def test_a_pod_that_waits_for_alignment_is_told_what_for_and_again_when_th
     service.clock.now += 10
     document = pod("wide", "3", priority=5)
     del document["metadata"]["uid"]
-    made = json.loads(await api.request("POST", PODS, body=json.dumps(document).encode()))
-    service.put({**pod("wide", "3", conditions=WAITS, priority=5), "metadata": made["metadata"]})
+    created = json.loads(await api.request("POST", PODS, body=json.dumps(document).encode()))
+    service.put({**pod("wide", "3", conditions=WAITS, priority=5), "metadata": created["metadata"]})
     waiting = WaitingPods(api, service.ledger, service.answers, service.clock)
     assert not waiting.due(), "it may be placed at once"
     service.clock.now += 11
@@ -219,7 +219,7 @@ async def test_a_pod_that_waits_for_alignment_is_told_what_for_and_again_when_th
     service.clock.now += 61
     second = waiting.due()
     await waiting._post(*second.values())
-    events = sorted(server.store.objects("events.events.k8s.io"), key=lambda one: one["eventTime"])
+    events = sorted(server.store.objects("events.events.k8s.io"), key=lambda event: event["eventTime"])
     notes = [event["note"] for event in events]
     assert notes[0] == (
         "n1 comes nearest: container c needs cpu 3, memory 1Gi together; node 0 has only cpu 0; node 1 has only cpu 1. "
@@ -227,9 +227,9 @@ async def test_a_pod_that_waits_for_alignment_is_told_what_for_and_again_when_th
     )
     assert len(set(notes)) == 2
     (shown,) = server.store.objects("pods")
-    (condition,) = [one for one in shown["status"]["conditions"] if one["type"] == "topowise.io/Alignable"]
+    (condition,) = [row for row in shown["status"]["conditions"] if row["type"] == "topowise.io/Alignable"]
     assert (condition["status"], condition["message"]) == ("False", notes[1])
-    service.ledger.stop_waiting(str(made["metadata"]["uid"]))
+    service.ledger.stop_waiting(str(created["metadata"]["uid"]))
     assert not waiting.due()
 
 
@@ -243,10 +243,10 @@ def test_what_is_in_the_way_of_a_pod() -> None:
         for number in range(2):
             service.put(pod(f"{name}-{number}", "2" if name == "n2" else "3", node=name, priority=9))
     service.clock.now += 10
-    found = obstacle(service.ledger, service.answers, record, ["n1", "n2"])
-    assert found is not None
-    assert (found.nearest, found.now, found.never, found.lower_priority) == ("n2", 2, 0, 0)
-    assert set(found.in_the_way) < {"default/n2-0", "default/n2-1"}
+    blocked = obstacle(service.ledger, service.answers, record, ["n1", "n2"])
+    assert blocked is not None
+    assert (blocked.nearest, blocked.now, blocked.never, blocked.lower_priority) == ("n2", 2, 0, 0)
+    assert set(blocked.in_the_way) < {"default/n2-0", "default/n2-1"}
     huge = service.put(pod("huge", "5", conditions=WAITS))
     never = obstacle(service.ledger, service.answers, huge, ["n1", "n2"])
     assert never is not None
@@ -255,7 +255,7 @@ def test_what_is_in_the_way_of_a_pod() -> None:
 
 @pytest.mark.usefixtures("server")
 async def test_a_token_that_is_revoked_stops_a_controller_at_its_first_request() -> None:
-    """Every other request would be refused as well."""
+    """The API server would refuse every later request as well."""
     tried: list[str] = []
 
     async def refuse(name: str) -> None:
@@ -269,7 +269,7 @@ async def test_a_token_that_is_revoked_stops_a_controller_at_its_first_request()
     assert tried == ["0"]
 
 
-async def test_a_refused_pod_that_a_finalizer_keeps_is_told_of_and_deleted_once(
+async def test_a_refused_pod_with_a_finalizer_gets_one_event_and_one_delete(
     server: ApiServer, api: Api, service: Service
 ) -> None:
     service.report(exact(kubelet(), name="n1"))
@@ -283,9 +283,7 @@ async def test_a_refused_pod_that_a_finalizer_keeps_is_told_of_and_deleted_once(
     assert service.ledger.events["refused_pod_deleted"] == 1
 
 
-async def test_a_report_that_is_not_used_is_told_of_once_on_its_node(
-    server: ApiServer, api: Api, service: Service
-) -> None:
+async def test_an_unused_report_causes_one_event_on_its_node(server: ApiServer, api: Api, service: Service) -> None:
     amounts = dict.fromkeys(("capacity", "allocatable", "available"), "1")
 
     def report(resources: int) -> nrt.NodeResourceTopology:
@@ -294,14 +292,14 @@ async def test_a_report_that_is_not_used_is_told_of_once_on_its_node(
         metadata = {"name": "n1", "resourceVersion": str(resources)}
         return nrt.decode(json.dumps({"metadata": metadata, "zones": zones}).encode())
 
-    told = UnusedReports(api, service.ledger, service.clock)
+    controller = UnusedReports(api, service.ledger, service.clock)
     service.report(report(1))
-    assert not told.due()
+    assert not controller.due()
     for resources in (2000, 2001, 1, 2002):
-        # Above the bounds and within them in turns.
+        # Alternately above the bounds and within them.
         service.report(report(resources))
-        for item in told.due().values():
-            await told._post(item)
+        for item in controller.due().values():
+            await controller._post(item)
         service.clock.now += 10.0
     (event,) = server.store.objects("events.events.k8s.io")
     assert event["metadata"]["namespace"] == "default"
@@ -309,8 +307,8 @@ async def test_a_report_that_is_not_used_is_told_of_once_on_its_node(
     assert (event["reason"], event["type"]) == ("ReportNotUsed", "Warning")
     assert "expected at most" in event["note"]
     service.clock.now += 300.0
-    assert not told.due()
+    assert not controller.due()
     service.report(report(1))
-    assert not told.due()
+    assert not controller.due()
     service.report(report(2003))
-    assert list(told.due()) == ["n1"]
+    assert list(controller.due()) == ["n1"]

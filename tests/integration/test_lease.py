@@ -1,4 +1,4 @@
-"""Candidates for one Lease: at most one leads at any time, whatever the API server does."""
+"""Candidates for the same Lease: at most one candidate leads at any time, under every API server fault."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from topowise.errors import ApiError
 from topowise.kube.api import Api
 from topowise.kube.lease import Elector, Timing
 
-# As fast as a machine that others keep busy can be relied on to renew.
+# The shortest periods in which a busy machine renews reliably.
 FAST = Timing(lease_duration=1.0, renew_deadline=0.65, retry_period=0.1)
 LEASES = "leases.coordination.k8s.io"
 
 
 class Candidate:
-    """An elector with a connection of its own, and what its work saw."""
+    """An elector with its own connection, and the times at which its work began and ended."""
 
     def __init__(self, api: Api, name: str, at_work: set[str]) -> None:
         self.name = name
@@ -44,7 +44,7 @@ class Candidate:
 
 
 class Candidates:
-    """Several of them; work that overlaps ends its run with an AssertionError, and that the test."""
+    """Several candidates; overlapping work raises AssertionError, which ends the test."""
 
     def __init__(self, server: ApiServer) -> None:
         self._server = server
@@ -52,7 +52,7 @@ class Candidates:
         self.tasks: dict[str, asyncio.Task[None]] = {}
 
     @asynccontextmanager
-    async def one(self, name: str) -> AsyncIterator[Candidate]:
+    async def candidate(self, name: str) -> AsyncIterator[Candidate]:
         async with Api(plain(self._server), name, timeout=2) as api:
             candidate = Candidate(api, name, self.at_work)
             task = self.tasks[name] = asyncio.create_task(candidate.elector.run(candidate.work))
@@ -65,10 +65,10 @@ class Candidates:
 
     @asynccontextmanager
     async def two(self) -> AsyncIterator[tuple[Candidate, Candidate]]:
-        """A leader and another that has seen it lead."""
-        async with self.one("a") as first:
+        """A leader, and a candidate that has seen it lead."""
+        async with self.candidate("a") as first:
             await assert_eventually(lambda: first.elector.is_leader)
-            async with self.one("b") as second:
+            async with self.candidate("b") as second:
                 await assert_eventually(lambda: second.elector.holder == "a")
                 yield first, second
 
@@ -94,23 +94,23 @@ async def test_the_first_leads_and_the_second_waits(server: ApiServer, candidate
     assert record(server)["leaseTransitions"] == 0
 
 
-async def test_of_many_that_start_at_once_one_leads(candidates: Candidates) -> None:
+async def test_exactly_one_of_several_candidates_leads(candidates: Candidates) -> None:
     async with (
-        candidates.one("a") as a,
-        candidates.one("b") as b,
-        candidates.one("c") as c,
-        candidates.one("d") as d,
+        candidates.candidate("a") as a,
+        candidates.candidate("b") as b,
+        candidates.candidate("c") as c,
+        candidates.candidate("d") as d,
     ):
         everyone = (a, b, c, d)
-        await assert_eventually(lambda: sum(one.elector.is_leader for one in everyone) == 1)
+        await assert_eventually(lambda: sum(candidate.elector.is_leader for candidate in everyone) == 1)
         await asyncio.sleep(FAST.lease_duration)
-        assert sum(len(one.began) for one in everyone) == 1
+        assert sum(len(candidate.began) for candidate in everyone) == 1
 
 
 async def test_a_release_lets_the_other_in_without_waiting(server: ApiServer, candidates: Candidates) -> None:
-    async with candidates.one("b") as other:
-        await assert_eventually(lambda: other.elector.is_leader)
-        async with candidates.one("a") as second:
+    async with candidates.candidate("b") as first:
+        await assert_eventually(lambda: first.elector.is_leader)
+        async with candidates.candidate("a") as second:
             await assert_eventually(lambda: second.elector.holder == "b")
             released = time.monotonic()
             candidates.tasks["b"].cancel()
@@ -164,7 +164,7 @@ FAULTS: dict[str, Fault] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-async def test_a_leader_that_cannot_renew_stops_in_time_and_one_leads_afterwards(
+async def test_a_leader_that_cannot_renew_stops_in_time_and_a_candidate_leads_afterwards(
     server: ApiServer, candidates: Candidates, fault: Fault
 ) -> None:
     async with candidates.two() as (first, second):
@@ -178,7 +178,7 @@ async def test_a_leader_that_cannot_renew_stops_in_time_and_one_leads_afterwards
         server.levers.clear()
         await assert_eventually(lambda: candidates.at_work)
         await asyncio.sleep(FAST.lease_duration)
-        assert sum(one.elector.is_leader for one in (first, second)) == 1
+        assert sum(candidate.elector.is_leader for candidate in (first, second)) == 1
         assert not any(task.done() for task in candidates.tasks.values())
 
 
@@ -201,7 +201,7 @@ async def test_a_fault_shorter_than_the_deadline_changes_nothing(
 async def test_retry_after_is_honoured(server: ApiServer, candidates: Candidates) -> None:
     server.levers.answer(429, retry_after=1, count=1)
     started = time.monotonic()
-    async with candidates.one("a") as only:
+    async with candidates.candidate("a") as only:
         await assert_eventually(lambda: only.began)
     assert only.began[0] - started >= 1
 
@@ -248,7 +248,7 @@ async def test_a_cancellation_that_meets_the_timeout_of_a_request_is_not_lost(
     server: ApiServer, candidates: Candidates
 ) -> None:
     stalled = server.levers.pull(Stall())
-    async with candidates.one("a"):
+    async with candidates.candidate("a"):
         await assert_eventually(lambda: stalled.hits)
         # Both are due in the same turn of the event loop.
         asyncio.get_running_loop().call_later(FAST.retry_period, candidates.tasks["a"].cancel)
@@ -267,7 +267,7 @@ async def test_nothing_is_left_behind(candidates: Candidates, server: ApiServer)
 
 
 async def test_a_leader_that_was_stopped_past_its_deadline_writes_nothing(server: ApiServer) -> None:
-    """Work that goes on in the turn of the event loop in which the process goes on, before its cancellation."""
+    """Work that continues in the event loop turn in which the process resumes, before its cancellation."""
     async with Api(plain(server), "a", timeout=2) as api:
         elector = Elector(api, "default", "scheduler", "a", timing=FAST)
         fenced = api.fenced(lambda: elector.is_leader)

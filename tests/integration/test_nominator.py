@@ -1,4 +1,4 @@
-"""Nominating ahead on an API server that refuses, fails and is slow: what is written, and what stays booked."""
+"""Nominating ahead with an API server that refuses, fails and is slow: which writes happen, which bookings stay."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ class Cluster(Nominating):
         return None if self.reflector.synced else "not yet listed"
 
     async def read(self, name: str) -> tuple[str, str]:
-        """What the pod says: its nomination, and what we have noted of it."""
-        found: dict[str, Any] = json.loads(await self.api.request("GET", f"{PODS}/{name}"))
-        annotations = found["metadata"].get("annotations") or {}
-        return found["status"].get("nominatedNodeName", ""), annotations.get(NOMINATED_ANNOTATION, "")
+        """The pod's nominated node and our annotation."""
+        pod: dict[str, Any] = json.loads(await self.api.request("GET", f"{PODS}/{name}"))
+        annotations = pod["metadata"].get("annotations") or {}
+        return pod["status"].get("nominatedNodeName", ""), annotations.get(NOMINATED_ANNOTATION, "")
 
 
 @contextlib.asynccontextmanager
 async def running(*tasks: Any) -> AsyncIterator[None]:
-    started = [asyncio.create_task(one) for one in tasks]
+    started = [asyncio.create_task(work) for work in tasks]
     yield
     for task in started:
         assert not task.done(), task
@@ -64,23 +64,25 @@ def create(server: ApiServer, name: str, cpu: str = "3", **fields: Any) -> None:
 @pytest.fixture
 async def cluster(api: Api) -> AsyncIterator[Cluster]:
     """Two nodes, and a watch that runs."""
-    made = Cluster(api, "8", "8")
-    async with running(made.reflector.run()):
-        yield made
+    cluster = Cluster(api, "8", "8")
+    async with running(cluster.reflector.run()):
+        yield cluster
 
 
 async def nominated(cluster: Cluster, **expected: str) -> bool:
     return all([await cluster.read(name) == (node, node) for name, node in expected.items()])
 
 
-async def test_pods_are_nominated_and_what_is_booked_is_what_is_written(server: ApiServer, cluster: Cluster) -> None:
+async def test_pods_are_nominated_and_bookings_equal_the_written_nominations(
+    server: ApiServer, cluster: Cluster
+) -> None:
     for name in "abc":
         create(server, name)
     async with running(cluster.nominator.run()):
         await assert_eventually(lambda: nominated(cluster, a="n1", b="n1", c="n2"))
     cluster.ledger.check()
     assert len(cluster.ledger.nominations) == 3
-    writes = [one.request.path for one in server.log() if one.request.method == "PATCH"]
+    writes = [entry.request.path for entry in server.log() if entry.request.method == "PATCH"]
     assert sorted(writes) == [f"{PODS}/{name}/status" for name in "abc"]
 
 
@@ -106,7 +108,7 @@ async def test_a_server_that_refuses_for_a_while(server: ApiServer, cluster: Clu
     create(server, "a")
     async with running(cluster.nominator.run()):
         await assert_eventually(lambda: cluster.ledger.events["nomination_failed"] >= 1)
-        # Nobody knows whether a server in trouble has written it; one that says "later" has not.
+        # A failing server may have written the nomination; a server that answers "later" has not.
         assert len(cluster.ledger.nominations) == (0 if status == 429 else 1)
         server.levers.release(refusal.id)
         if status != 429:
@@ -116,7 +118,7 @@ async def test_a_server_that_refuses_for_a_while(server: ApiServer, cluster: Clu
     cluster.ledger.check()
 
 
-async def test_without_the_right_nobody_is_booked_and_it_is_said_once(
+async def test_without_the_right_no_pod_is_booked_and_one_line_says_so(
     server: ApiServer, cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.levers.answer(403, method="PATCH", path=f"{PODS}/*/status")
@@ -125,7 +127,7 @@ async def test_without_the_right_nobody_is_booked_and_it_is_said_once(
     async with running(cluster.nominator.run()):
         await assert_eventually(lambda: cluster.ledger.events["nomination_failed"] == 2, within=20.0)
     assert cluster.nominated() == {}
-    assert len([one for one in caplog.records if one.getMessage() == "Cannot nominate a pod"]) == 1
+    assert len([record for record in caplog.records if record.getMessage() == "Cannot nominate a pod"]) == 1
 
 
 async def test_a_pod_that_is_deleted_leaves_nothing(server: ApiServer, cluster: Cluster) -> None:
@@ -138,20 +140,22 @@ async def test_a_pod_that_is_deleted_leaves_nothing(server: ApiServer, cluster: 
         await assert_eventually(lambda: nominated(cluster, b="n1"))
 
 
-async def test_a_new_process_takes_over_what_a_killed_one_has_written(server: ApiServer, cluster: Cluster) -> None:
+async def test_a_new_process_takes_over_the_nominations_of_a_killed_process(
+    server: ApiServer, cluster: Cluster
+) -> None:
     create(server, "a", "8")
     async with running(cluster.nominator.run()):
         await assert_eventually(lambda: nominated(cluster, a="n1"))
-    other = Cluster(cluster.api, "8", "8")
-    other.node("n1", {"unschedulable": True})
-    async with running(other.reflector.run(), other.nominator.run()):
-        await assert_eventually(lambda: nominated(other, a="n2"))
+    successor = Cluster(cluster.api, "8", "8")
+    successor.node("n1", {"unschedulable": True})
+    async with running(successor.reflector.run(), successor.nominator.run()):
+        await assert_eventually(lambda: nominated(successor, a="n2"))
         await assert_eventually(lambda: list(cluster.nominated().values()) == ["n2"])
-    other.ledger.check()
+    successor.ledger.check()
     cluster.ledger.check()
 
 
-async def test_one_that_no_node_is_left_for_is_withdrawn(server: ApiServer, cluster: Cluster) -> None:
+async def test_a_nomination_without_a_fitting_node_is_withdrawn(server: ApiServer, cluster: Cluster) -> None:
     create(server, "a", "8")
     async with running(cluster.nominator.run()):
         await assert_eventually(lambda: nominated(cluster, a="n1"))
@@ -161,37 +165,39 @@ async def test_one_that_no_node_is_left_for_is_withdrawn(server: ApiServer, clus
     assert cluster.nominated() == {}
 
 
-async def test_two_that_both_believe_to_lead_agree_on_what_is_written(server: ApiServer, cluster: Cluster) -> None:
-    """A lease that has run out unseen: a write names the version it was decided on, so one of the two is too late."""
-    other = Cluster(cluster.api, "8", "8")
-    async with running(other.reflector.run()):
+async def test_two_replicas_that_both_lead_agree_on_the_written_nominations(
+    server: ApiServer, cluster: Cluster
+) -> None:
+    """A lease that has expired unseen: each write carries a resource version, so the second write is refused."""
+    rival = Cluster(cluster.api, "8", "8")
+    async with running(rival.reflector.run()):
         names = [f"p{number}" for number in range(10)]
         for name in names:
             create(server, name, "1")
-        async with running(cluster.nominator.run(), other.nominator.run()):
+        async with running(cluster.nominator.run(), rival.nominator.run()):
             await assert_eventually(lambda: all_nominated(cluster, names))
             written = {name: (await cluster.read(name))[0] for name in names}
-            await assert_eventually(lambda: said(cluster) == said(other) == written)
+            await assert_eventually(lambda: said(cluster) == said(rival) == written)
     written_times, moved_times = (
-        sum(leader.ledger.events[f"nomination_{event}"] for leader in (cluster, other))
+        sum(leader.ledger.events[f"nomination_{event}"] for leader in (cluster, rival))
         for event in ("written", "moved")
     )
-    # A slow machine may show a leader the other's write after its own decision for the same capacity: it moves its pod.
+    # A slow leader may see its rival's write after its own decision for the same capacity: it moves its pod.
     assert written_times - moved_times == len(names)
     cluster.ledger.check()
-    other.ledger.check()
+    rival.ledger.check()
 
 
 async def test_a_replica_that_does_not_lead_books_what_the_leader_nominates(
     server: ApiServer, cluster: Cluster
 ) -> None:
-    """Who asks the other replica meets the same nodes."""
-    other = Cluster(cluster.api, "8", "8")
+    """The second replica answers with the same nodes."""
+    replica = Cluster(cluster.api, "8", "8")
     create(server, "a", "8")
-    async with running(other.reflector.run(), cluster.nominator.run()):
+    async with running(replica.reflector.run(), cluster.nominator.run()):
         await assert_eventually(lambda: nominated(cluster, a="n1"))
-        await assert_eventually(lambda: said(other) == {"a": "n1"})
-    assert other.service.fits(pod("b", "1"), "n1", "n2") == ["n2"]
+        await assert_eventually(lambda: said(replica) == {"a": "n1"})
+    assert replica.service.fits(pod("b", "1"), "n1", "n2") == ["n2"]
 
 
 async def all_nominated(cluster: Cluster, names: list[str]) -> bool:

@@ -1,4 +1,4 @@
-"""Where only v1alpha1 of NodeResourceTopology is served (Koordinator's definition, or an old RTE's), it is read."""
+"""Reads v1alpha1 of NodeResourceTopology where only it is served (CRD of Koordinator or an old RTE)."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ DEFINITION = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{nrt.PLUR
 
 
 def definition(*served: str) -> dict[str, Any]:
-    """The chart's, reduced to some versions, of which the last is stored."""
+    """The chart's CRD reduced to `served` versions; the last version is stored."""
     document: dict[str, Any] = yaml.safe_load(CRD.read_text())
-    versions = [one for one in document["spec"]["versions"] if one["name"] in served]
-    document["spec"]["versions"] = [{**one, "storage": one["name"] == served[-1]} for one in versions]
+    versions = [version for version in document["spec"]["versions"] if version["name"] in served]
+    document["spec"]["versions"] = [{**version, "storage": version["name"] == served[-1]} for version in versions]
     return document
 
 
 def topology(name: str, available: str) -> dict[str, Any]:
-    """As RTE wrote it into v1alpha1."""
+    """The object as RTE wrote it in v1alpha1."""
     resource = {"name": "cpu", "capacity": "8", "allocatable": "8", "available": available}
     return {
         "apiVersion": f"{nrt.GROUP}/{nrt.OLD_VERSION}",
@@ -50,7 +50,7 @@ def topology(name: str, available: str) -> dict[str, Any]:
 
 
 async def serve(api: Api, *versions: str) -> None:
-    """The definition is replaced by one that serves these."""
+    """Replaces the CRD with a CRD that serves these versions."""
     body = json.dumps({"spec": {"versions": definition(*versions)["spec"]["versions"]}}).encode()
     await api.request("PATCH", DEFINITION, body=body, content_type=MERGE_PATCH)
 
@@ -59,15 +59,15 @@ async def serve(api: Api, *versions: str) -> None:
 async def server(tmp_path: Path) -> AsyncIterator[ApiServer]:
     file = tmp_path / "crd.yaml"
     file.write_text(yaml.safe_dump(definition(nrt.OLD_VERSION)))
-    async with ApiServer(bookmark_every=0.2) as made:
-        made.install_crds(file)
-        yield made
+    async with ApiServer(bookmark_every=0.2) as server:
+        server.install_crds(file)
+        yield server
 
 
 @pytest.fixture
 async def api(server: ApiServer) -> AsyncIterator[Api]:
-    async with Api(plain(server), "test", timeout=2) as made:
-        yield made
+    async with Api(plain(server), "test", timeout=2) as api:
+        yield api
 
 
 @asynccontextmanager
@@ -75,11 +75,11 @@ async def reading(api: Api) -> AsyncIterator[tuple[Service, Reflector[Any]]]:
     """The service's own watches, with watches that end soon."""
     service = Service()
     sources = reflectors(api, service.ledger, service.records, Budgets(), service.nodes)
-    source = next(one for one in sources if one.name == nrt.PLURAL)
+    source = next(source for source in sources if source.name == nrt.PLURAL)
     source._watch_seconds = (1.0, 1.0)
-    tasks = [asyncio.create_task(one.run()) for one in sources]
+    tasks = [asyncio.create_task(source.run()) for source in sources]
     try:
-        await assert_eventually(lambda: all(one.synced for one in sources))
+        await assert_eventually(lambda: all(source.synced for source in sources))
         yield service, source
     finally:
         for task in tasks:
@@ -107,10 +107,10 @@ async def test_the_service_reads_v1alpha1_where_v1alpha2_is_not_served(
             await api.request("POST", nrt.OLD_PATH, body=msgspec.json.encode(topology("n2", "5")))
             await assert_eventually(lambda: service.ledger.node_states.reported() == ["n1", "n2"])
             lists = source.lists
-            # Some watches later it is still read so, without a list and without another word.
+            # After further watches the service still reads v1alpha1, without a list and without a new log line.
             await asyncio.sleep(2.5)
             assert source.lists == lists
-    said = [one for one in caplog.records if one.message == "Reading another version"]
+    said = [record for record in caplog.records if record.message == "Reading another version"]
     assert len(said) == 1
     assert source.failures == 0
 
@@ -165,7 +165,7 @@ async def test_the_plugin_reads_v1alpha1_where_v1alpha2_is_not_served(
     assert status == 0, err
     assert out.splitlines()[1].split()[:4] == ["n1", "single-numa-node", "pod", "counts"]
     status, out, err = await ask(server, tmp_path, "nodes", "-o", "json")
-    assert [(one["node"], one["precision"]) for one in json.loads(out)] == [("n1", "counts")]
+    assert [(row["node"], row["precision"]) for row in json.loads(out)] == [("n1", "counts")]
     status, out, err = await ask(server, tmp_path, "node", "n1", "-o", "json")
     assert (status, json.loads(out)["node"]) == (0, "n1"), err
     status, _, err = await ask(server, tmp_path, "node", "n2")

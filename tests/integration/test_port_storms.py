@@ -30,9 +30,9 @@ SECONDS = 2.0
 @pytest.fixture
 def service(server: ApiServer, tmp_path: Path) -> Service:
     server.create("nodes", {"metadata": {"name": "n1"}})
-    made = Service(server, tmp_path)
-    made.config["ui"] = {"enabled": True}
-    return made
+    service = Service(server, tmp_path)
+    service.config["ui"] = {"enabled": True}
+    return service
 
 
 def pod() -> dict[str, Any]:
@@ -41,7 +41,7 @@ def pod() -> dict[str, Any]:
 
 @asynccontextmanager
 async def attacked(kind: str, port: int) -> AsyncIterator[attacker.Got]:
-    """While this lasts, the attack goes on; afterwards what the attacker got is known."""
+    """Runs the attack inside the context; afterwards yields what the attacker received."""
     got = attacker.Got()
     arguments = (attacker.__file__, kind, str(port), str(SECONDS))
     process = await asyncio.create_subprocess_exec(sys.executable, *arguments, stdout=asyncio.subprocess.PIPE)

@@ -1,4 +1,4 @@
-"""The preemptor on an API server: who is evicted for a pod that waits for its alignment alone, how, and when nobody."""
+"""The preemptor on an API server: which pods it evicts for a pod that waits only for alignment, and when none."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Cluster:
     async def create(self, name: str, cpu: str, *, node: str = "", priority: int = 0, **fields: Any) -> Json:
         document = pod(name, cpu, node=node, priority=priority, **fields)
         del document["metadata"]["uid"]
-        made = await self.api.request("POST", PODS, body=json.dumps(document).encode())
+        body = await self.api.request("POST", PODS, body=json.dumps(document).encode())
         status = (
             {
                 "phase": "Running",
@@ -58,12 +58,12 @@ class Cluster:
             else {"phase": "Pending", "conditions": [UNSCHEDULABLE]}
         )
         path = f"{PODS}/{name}/status"
-        made = await self.api.request("PATCH", path, body=json.dumps({"status": status}).encode(), content_type=MERGE)
-        found: Json = json.loads(made)
-        return found
+        body = await self.api.request("PATCH", path, body=json.dumps({"status": status}).encode(), content_type=MERGE)
+        patched: Json = json.loads(body)
+        return patched
 
     async def fill(self, *running: tuple[str, str, int], aside: str = "0") -> None:
-        """The node runs these: name, CPUs, priority. So many CPUs were taken while they came."""
+        """Runs pods (name, CPUs, priority) on the node; `aside` CPUs are allocated during their admission."""
         names = {}
         self.node.admit(pods.decode(json.dumps(pod("aside", aside)).encode()))
         documents = []
@@ -82,7 +82,7 @@ class Cluster:
         self.service.put(await self.create("wide", cpu, priority=priority, **fields))
 
     def budget(self, app: str, allowed: int, *, is_known: bool = True) -> None:
-        """A budget; `is_known`: the watch has brought it."""
+        """A budget; `is_known`: the watch has delivered it."""
         document = {
             "metadata": {"name": app, "namespace": "default"},
             "spec": {"selector": {"matchLabels": {"app": app}}},
@@ -94,26 +94,26 @@ class Cluster:
 
     @property
     def names(self) -> set[str]:
-        """Of the pods that nobody has asked to end."""
-        there = [one["metadata"] for one in self.server.store.objects("pods")]
-        return {one["name"] for one in there if not one.get("deletionTimestamp")}
+        """Names of the pods without a deletion timestamp."""
+        metadata = [pod["metadata"] for pod in self.server.store.objects("pods")]
+        return {item["name"] for item in metadata if not item.get("deletionTimestamp")}
 
     @property
     def events(self) -> dict[str, str]:
         """Reason by the name of the pod."""
-        found = self.server.store.objects("events.events.k8s.io")
-        return {one["regarding"]["name"]: one["reason"] for one in found}
+        events = self.server.store.objects("events.events.k8s.io")
+        return {event["regarding"]["name"]: event["reason"] for event in events}
 
     @property
     def nominated(self) -> str:
-        found = {one["metadata"]["name"]: one for one in self.server.store.objects("pods")}
-        return str(found["wide"]["status"].get("nominatedNodeName") or "")
+        pods = {pod["metadata"]["name"]: pod for pod in self.server.store.objects("pods")}
+        return str(pods["wide"]["status"].get("nominatedNodeName") or "")
 
     @property
     def ahead(self) -> str:
-        """The node for which the nominator says that it was itself."""
-        found = {one["metadata"]["name"]: one for one in self.server.store.objects("pods")}
-        return str((found["wide"]["metadata"].get("annotations") or {}).get(NOMINATED_ANNOTATION, ""))
+        """The node in the nominator's annotation."""
+        pods = {pod["metadata"]["name"]: pod for pod in self.server.store.objects("pods")}
+        return str((pods["wide"]["metadata"].get("annotations") or {}).get(NOMINATED_ANNOTATION, ""))
 
     @contextlib.asynccontextmanager
     async def preempting(self, **settings: Any) -> AsyncIterator[None]:
@@ -136,7 +136,7 @@ def cluster(server: ApiServer, api: Api) -> Cluster:
 
 
 async def left_alone(cluster: Cluster, **settings: Any) -> bool:
-    """Whether nobody is evicted and nothing promised in the time of two looks."""
+    """Whether the preemptor evicts no pod and nominates no node during two rounds."""
     before = cluster.names
     async with cluster.preempting(**settings):
         await asyncio.sleep(2.3)
@@ -144,14 +144,15 @@ async def left_alone(cluster: Cluster, **settings: Any) -> bool:
 
 
 async def test_the_least_important_pod_that_is_in_the_way_is_evicted(cluster: Cluster) -> None:
-    # 1 and 2 CPUs are free: in sum enough for three, on no NUMA node.
+    # 1 and 2 CPUs are free: enough for 3 in sum, but on no NUMA node.
     await cluster.fill(("a", "2", 5), ("b", "2", 1))
     await cluster.wait_for_room("3")
     async with cluster.preempting():
         await assert_eventually(lambda: cluster.names == {"a", "wide"})
         await assert_eventually(lambda: cluster.events == {"wide": "Preempting", "b": "Preempted"})
     assert cluster.nominated == "n1"
-    written = [(one.request.method, one.request.path) for one in cluster.server.log() if one.request.method != "GET"]
+    requests = [entry.request for entry in cluster.server.log() if entry.request.method != "GET"]
+    written = [(request.method, request.path) for request in requests]
     evictions = [path for method, path in written if path.endswith("/eviction")]
     assert evictions == [f"{PODS}/b/eviction"] * 2, "a dry run, and the eviction"
     status = written.index(("PATCH", f"{PODS}/wide/status"), written.index(("POST", evictions[0])))
@@ -159,17 +160,17 @@ async def test_the_least_important_pod_that_is_in_the_way_is_evicted(cluster: Cl
     assert cluster.service.ledger.events["evicted_for_alignment"] == 1
 
 
-async def test_nobody_else_is_evicted_while_the_victims_end(cluster: Cluster) -> None:
+async def test_no_more_pods_are_evicted_while_the_victims_end(cluster: Cluster) -> None:
     await cluster.fill(("a", "2", 0), ("b", "2", 0))
     await cluster.wait_for_room("3")
     async with cluster.preempting():
         await assert_eventually(lambda: len(cluster.names) == 2)
-        # No watch tells that it has gone: to the service it is still there.
+        # No watch delivers the deletion: to the service the pod still exists.
         await asyncio.sleep(2.3)
     assert len(cluster.names) == 2
 
 
-async def test_a_dry_run_only_tells(cluster: Cluster) -> None:
+async def test_a_dry_run_only_writes_an_event(cluster: Cluster) -> None:
     await cluster.fill(("a", "2", 5), ("b", "2", 1))
     await cluster.wait_for_room("3")
     assert await left_alone(cluster, dry_run=True)
@@ -205,13 +206,13 @@ async def test_a_budget_that_the_watch_has_not_brought_yet_is_found_by_the_dry_r
     ],
     ids=["may not preempt", "no pod is less important", "it fits", "the sums do not do", "another pool", "a volume"],
 )
-async def test_nobody_is_evicted(cluster: Cluster, cpu: str, fields: Json) -> None:
+async def test_no_pod_is_evicted(cluster: Cluster, cpu: str, fields: Json) -> None:
     await cluster.fill(("a", "2", 5), ("b", "2", 1))
     await cluster.wait_for_room(cpu, **fields)
     assert await left_alone(cluster)
 
 
-async def test_who_was_nominated_by_somebody_else_is_left_alone(cluster: Cluster) -> None:
+async def test_a_pod_nominated_by_another_writer_is_left_alone(cluster: Cluster) -> None:
     await cluster.fill(("a", "2", 5), ("b", "2", 1))
     await cluster.wait_for_room("3")
     body = json.dumps({"status": {"nominatedNodeName": "elsewhere"}}).encode()
@@ -221,26 +222,26 @@ async def test_who_was_nominated_by_somebody_else_is_left_alone(cluster: Cluster
     assert cluster.names == {"a", "b", "wide"}
 
 
-async def test_all_that_are_in_the_way_go_or_nobody(cluster: Cluster) -> None:
-    # Three CPUs are free on the first NUMA node and two on the second, where two pods have one each.
+async def test_either_every_needed_victim_is_evicted_or_none(cluster: Cluster) -> None:
+    # 3 CPUs are free on the first NUMA node and 2 on the second, where two pods have 1 CPU each.
     await cluster.fill(("a", "1", 0), ("b", "1", 3), aside="3")
     assert cluster.service.free("n1") == [3, 2]
     await cluster.wait_for_room("4")
     assert await left_alone(cluster, per_minute=1)
     async with cluster.preempting(per_minute=2):
         await assert_eventually(lambda: cluster.names == {"wide"})
-    evicted = [one.request.path for one in cluster.server.log() if one.request.path.endswith("/eviction")]
+    evicted = [entry.request.path for entry in cluster.server.log() if entry.request.path.endswith("/eviction")]
     assert evicted == [f"{PODS}/{name}/eviction" for name in ("b", "a", "b", "a")], "the most important first"
 
 
-async def test_nobody_goes_if_the_budget_of_another_victim_is_used_up(cluster: Cluster) -> None:
+async def test_no_pod_is_evicted_if_the_budget_of_another_victim_is_used_up(cluster: Cluster) -> None:
     await cluster.fill(("a", "1", 0), ("b", "1", 3), aside="3")
     await cluster.wait_for_room("4")
     cluster.budget("a", 0, is_known=False)
     assert await left_alone(cluster)
 
 
-async def test_a_static_pod_is_left_alone_and_another_one_found(cluster: Cluster) -> None:
+async def test_a_static_pod_is_left_alone_and_another_victim_is_chosen(cluster: Cluster) -> None:
     await cluster.fill(("a", "2", 5), ("b", "2", 1))
     body = json.dumps({"metadata": {"annotations": {"kubernetes.io/config.mirror": "x"}}}).encode()
     await cluster.api.request("PATCH", f"{PODS}/b", body=body, content_type=MERGE)
@@ -249,15 +250,15 @@ async def test_a_static_pod_is_left_alone_and_another_one_found(cluster: Cluster
         await assert_eventually(lambda: cluster.names == {"b", "wide"}, within=20)
 
 
-async def test_nobody_is_evicted_while_a_pod_ends_that_would_be(cluster: Cluster) -> None:
+async def test_no_pod_is_evicted_while_a_chosen_victim_already_ends(cluster: Cluster) -> None:
     await cluster.fill(("a", "2", 5), ("b", "2", 1))
     await cluster.wait_for_room("3")
     await cluster.api.request("DELETE", f"{PODS}/b")
     assert await left_alone(cluster)
 
 
-async def test_who_is_nominated_ahead_is_left_alone(cluster: Cluster) -> None:
-    """The nominator has told the pod its node, and sees to that nomination itself."""
+async def test_a_pod_nominated_ahead_is_left_alone(cluster: Cluster) -> None:
+    """The nominator has nominated the pod and maintains that nomination itself."""
     await cluster.fill(("a", "2", 5), ("b", "2", 1))
     await cluster.wait_for_room("3")
     (record,) = cluster.service.ledger.waiting.values()
@@ -269,8 +270,8 @@ async def test_who_is_nominated_ahead_is_left_alone(cluster: Cluster) -> None:
     assert cluster.ahead == "n1"
 
 
-async def test_what_the_preemptor_nominates_is_not_taken_for_a_nomination_ahead(cluster: Cluster) -> None:
-    """An annotation of an earlier nomination, for the very node, goes with the new one."""
+async def test_a_nomination_of_the_preemptor_is_not_taken_for_a_nomination_ahead(cluster: Cluster) -> None:
+    """The new nomination removes an annotation of an earlier nomination for the same node."""
     await cluster.fill(("a", "2", 5), ("b", "2", 1))
     await cluster.wait_for_room("3", annotations={NOMINATED_ANNOTATION: "n1"})
     async with cluster.preempting():
@@ -279,7 +280,7 @@ async def test_what_the_preemptor_nominates_is_not_taken_for_a_nomination_ahead(
 
 
 class Steps:
-    """A preemptor that looks when a test tells it to, by the clock of the service."""
+    """A preemptor whose rounds a test starts, with the service's clock."""
 
     def __init__(self, cluster: Cluster, **settings: Any) -> None:
         service = self._service = cluster.service
@@ -288,7 +289,7 @@ class Steps:
         self.preemptor = Preemptor(cluster.api, service.ledger, alignment, options, service.clock)
 
     async def tick(self, count: int = 1, seconds: float = 1.0) -> list[str]:
-        """Looks so many times; the names of the pods that were looked at."""
+        """Runs `count` rounds; returns the names of the tried pods."""
         looked = []
         for _ in range(count):
             self._service.clock.now += seconds
@@ -300,8 +301,8 @@ class Steps:
 
 def reads(cluster: Cluster, name: str) -> int:
     """How often a pod was read."""
-    asked = [entry.request for entry in cluster.server.log()]
-    return sum(one.method == "GET" and one.path == f"{PODS}/{name}" for one in asked)
+    requests = [entry.request for entry in cluster.server.log()]
+    return sum(request.method == "GET" and request.path == f"{PODS}/{name}" for request in requests)
 
 
 async def hold_back_the_end_of(cluster: Cluster, name: str) -> None:
@@ -310,14 +311,14 @@ async def hold_back_the_end_of(cluster: Cluster, name: str) -> None:
     await cluster.api.request("PATCH", f"{PODS}/{name}", body=body, content_type=MERGE)
 
 
-async def test_a_victim_that_never_ends_costs_nobody_else_and_no_work(cluster: Cluster) -> None:
+async def test_a_victim_that_never_ends_costs_no_other_pod_and_no_work(cluster: Cluster) -> None:
     await cluster.fill(("a", "2", 5), ("b", "2", 1))
     await hold_back_the_end_of(cluster, "b")
     await cluster.wait_for_room("3")
     steps = Steps(cluster)
     await steps.tick(3)
     assert cluster.names == {"a", "wide"}
-    # It is waited for, and then looked at now and then.
+    # The preemptor waits for the victim, then retries seldom.
     await steps.tick(12, 60.0)
     before = reads(cluster, "wide")
     await steps.tick(29)
@@ -326,11 +327,11 @@ async def test_a_victim_that_never_ends_costs_nobody_else_and_no_work(cluster: C
     assert cluster.service.ledger.events["evicted_for_alignment"] == 1
 
 
-async def test_a_pod_that_needs_more_victims_than_are_left_in_a_minute_waits_without_a_look(cluster: Cluster) -> None:
+async def test_a_pod_that_needs_more_victims_than_are_left_in_a_minute_waits_without_a_trial(cluster: Cluster) -> None:
     await cluster.fill(("a", "1", 0), ("b", "1", 3), aside="3")
     await cluster.wait_for_room("4")
     steps = Steps(cluster, per_minute=2)
-    # As if another had been evicted.
+    # As after an eviction for another pod.
     steps.preemptor._evicted_at.append(cluster.service.clock())
     await steps.tick(50)
     assert reads(cluster, "wide") == 1
@@ -339,15 +340,15 @@ async def test_a_pod_that_needs_more_victims_than_are_left_in_a_minute_waits_wit
     assert cluster.names == {"wide"}
 
 
-async def test_a_pod_that_does_not_take_the_room_that_was_made_has_ever_fewer_evicted(cluster: Cluster) -> None:
-    """Its owner keeps it from coming, and the victim's owner makes another one."""
+async def test_a_pod_that_does_not_use_freed_capacity_has_ever_fewer_pods_evicted(cluster: Cluster) -> None:
+    """Its controller keeps the pod from binding, and the victim's controller creates a new pod."""
     await cluster.fill(("a", "2", 5), ("b", "2", 1))
     await cluster.wait_for_room("3")
     steps = Steps(cluster)
     evicted = cluster.service.ledger.events
     for number in range(60):
         await steps.tick(1, 60.0)
-        victim = next(one for one in cluster.server.store.objects("pods") if one["metadata"]["name"].startswith("b"))
+        victim = next(pod for pod in cluster.server.store.objects("pods") if pod["metadata"]["name"].startswith("b"))
         if victim["metadata"].get("deletionTimestamp"):
             name, uid = victim["metadata"]["name"], victim["metadata"]["uid"]
             await cluster.api.request("DELETE", f"{PODS}/{name}", body=b'{"gracePeriodSeconds": 0}')
@@ -356,11 +357,11 @@ async def test_a_pod_that_does_not_take_the_room_that_was_made_has_ever_fewer_ev
             again = await cluster.create(f"b{number}", "2", node="n1", priority=1)
             assert cluster.node.admit(pods.decode(json.dumps(again).encode())).admitted
             cluster.service.put(again, is_news=False)
-    # After 1, 2, 4, 8, 16 and 32 minutes, and once at first.
+    # At first, then after 1, 2, 4, 8, 16 and 32 minutes.
     assert 3 <= evicted["evicted_for_alignment"] <= 7
 
 
-async def test_thousands_of_pods_of_one_tenant_keep_no_other_from_being_looked_at(cluster: Cluster) -> None:
+async def test_thousands_of_pods_of_one_tenant_do_not_delay_other_tenants(cluster: Cluster) -> None:
     await cluster.fill(("a", "2", 5), ("b", "2", 1))
 
     def put_waiting(namespace: str, name: str, priority: int) -> None:
@@ -375,7 +376,7 @@ async def test_thousands_of_pods_of_one_tenant_keep_no_other_from_being_looked_a
     put_waiting("quiet", "important", 11)
     steps = Steps(cluster)
     first = await steps.tick()
-    # None of them is on the API server, so that nobody is evicted.
+    # The API server has none of these pods, so no pod is evicted.
     assert len(first) <= 16
     assert first[:3] == ["quiet/important", "noisy/p0", "quiet/same"]
     looked = first + await steps.tick(25)

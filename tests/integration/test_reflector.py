@@ -1,4 +1,4 @@
-"""The reflector stays true to a collection through everything an API server does."""
+"""The reflector stays equal to its collection under every API server fault."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PODS = "/api/v1/pods"
 
 
 class Copy:
-    """A consumer that just keeps what it is told."""
+    """A consumer that stores every object it receives."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
@@ -85,7 +85,7 @@ async def test_a_long_list_comes_in_pages(server: ApiServer, api: Api) -> None:
         await assert_eventually(lambda: reflector.synced)
         assert len(copy.names) == 1201
     lists = [entry for entry in server.log() if entry.request.verb == "list"]
-    # A small one first, as nobody knows how large the objects are.
+    # The first page is small, as the size of the objects is unknown.
     assert len(lists) == 4
 
 
@@ -143,7 +143,7 @@ async def test_lost_history_leads_to_a_new_list(server: ApiServer, api: Api) -> 
 
 
 async def api_delete_behind_its_back(server: ApiServer, name: str, outage: Rule) -> None:
-    """Deletes while the client cannot see it, by taking the outage away for one request of another user agent."""
+    """Deletes during the client's outage: lifts the outage for a single request of another user agent."""
     server.levers.release(outage.id)
     silenced = server.levers.answer(503, user_agent="test/*")
     url = f"{server.url}/api/v1/namespaces/default/pods/{name}"
@@ -207,8 +207,8 @@ async def test_an_object_that_does_not_decode_is_left_out_alone(server: ApiServe
 async def test_a_collection_whose_crd_comes_later_counts_as_empty_until_then() -> None:
     async with (
         ApiServer() as bare,
-        Api(plain(bare), "test") as other,
-        running(other, nrt.PATH, nrt.decode, missing_is_empty=True) as (reflector, copy),
+        Api(plain(bare), "test") as client,
+        running(client, nrt.PATH, nrt.decode, missing_is_empty=True) as (reflector, copy),
     ):
         await assert_eventually(lambda: reflector.synced)
         bare.install_crds(CRD)
@@ -218,7 +218,7 @@ async def test_a_collection_whose_crd_comes_later_counts_as_empty_until_then() -
 
 @pytest.mark.parametrize("version", ["\u00b2", "9" * 5000, "1_0", " 7"])
 async def test_a_version_that_is_no_number_ends_nothing(version: str) -> None:
-    """As a server of another kind may give: `str.isdigit` is true of the first two, and `int` takes neither."""
+    """Versions of unusual servers: `str.isdigit` is true for the first two, and `int` accepts neither."""
     first, second = ({**pod(name), "metadata": {"name": name, "resourceVersion": version}} for name in "ab")
     listed = {"metadata": {"resourceVersion": version}, "items": [first]}
     event = {"type": "ADDED", "object": second}
@@ -235,8 +235,8 @@ async def test_a_version_that_is_no_number_ends_nothing(version: str) -> None:
     application = web.Application()
     application.router.add_get(PODS, answer)
     async with (
-        TestServer(application) as other,
-        Api(Credentials(str(other.make_url("")).rstrip("/"), None, _nobody), "test") as api,
+        TestServer(application) as test_server,
+        Api(Credentials(str(test_server.make_url("")).rstrip("/"), None, _nobody), "test") as api,
         running(api) as (reflector, copy),
     ):
         await assert_eventually(lambda: copy.names == {"a", "b"})
@@ -285,7 +285,7 @@ async def test_a_cancellation_in_the_turn_of_a_timeout_is_not_lost(server: ApiSe
     request = asyncio.create_task(api.request("GET", PODS, timeout=0.05))
     asyncio.get_running_loop().call_later(0.06, request.cancel)
     await asyncio.sleep(0.02)
-    # Both timers are due when the loop looks again.
+    # Both timers are due in the next turn of the loop.
     time.sleep(0.1)
     with pytest.raises(asyncio.CancelledError):
         await request
@@ -311,12 +311,12 @@ async def test_an_object_on_which_its_reader_or_consumer_stumbles_is_left_out(se
         assert reflector.lists == 1
 
 
-# Events of the past that come again. No API server says them by intent; caches and proxies before one do, when they are
+# Replayed past events. An API server never sends such events by intent; caches and proxies before it do, when they are
 # rebuilt or fail over.
 
 
 class Again:
-    """An edit of a proxy: every event is followed by all those before it."""
+    """A proxy edit: repeats all earlier events after every event."""
 
     def __init__(self) -> None:
         self.past: list[bytes] = []
@@ -351,7 +351,7 @@ async def test_what_is_deleted_stays_deleted_though_its_past_comes_again(server:
         await assert_eventually(lambda: "c" in copy.names)
         await asyncio.sleep(0.1)
         assert copy.names == {"b", "c"}
-        # Another of the same name lives.
+        # A new object of the same name exists.
         server.create("pods", pod("a"))
         await assert_eventually(lambda: "a" in copy.names)
         server.create("pods", pod("d"))
@@ -389,7 +389,7 @@ async def test_old_events_do_not_move_the_place_in_history_back(server: ApiServe
         assert [name for _, name in copy.events[before:]] == ["last"]
 
 
-async def test_a_right_to_list_without_one_to_watch_is_complained_of_once(
+async def test_a_right_to_list_without_the_right_to_watch_is_logged_once(
     server: ApiServer, api: Api, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "topowise.kube.reflector")

@@ -1,4 +1,4 @@
-"""Requeueing pods on an API server that refuses or fails: whom it costs what."""
+"""Requeueing pods with an API server that refuses or fails."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def service() -> Service:
 
 @pytest.fixture
 async def requeuer(api: Api, service: Service) -> AsyncIterator[Requeuer]:
-    """One that runs."""
-    made = Requeuer(api, service.ledger, service.answers.fits, interval=0.01, per_second=100.0)
-    task = asyncio.create_task(made.run())
-    yield made
+    """A running requeuer."""
+    requeuer = Requeuer(api, service.ledger, service.answers.fits, interval=0.01, per_second=100.0)
+    task = asyncio.create_task(requeuer.run())
+    yield requeuer
     assert not task.done(), task
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
@@ -37,43 +37,43 @@ async def requeuer(api: Api, service: Service) -> AsyncIterator[Requeuer]:
 
 
 def put(server: ApiServer, service: Service, name: str, cpu: str = "2") -> None:
-    """A pod that waits, on the API server and in the ledger."""
+    """Creates a waiting pod on the API server and in the ledger."""
     document = pod(name, cpu)
     del document["metadata"]["uid"]
-    made = server.create("pods", document)
-    service.put({**pod(name, cpu, conditions=WAITS), "metadata": made["metadata"]})
+    created = server.create("pods", document)
+    service.put({**pod(name, cpu, conditions=WAITS), "metadata": created["metadata"]})
 
 
 def free(service: Service) -> None:
-    """The node has room, all of a sudden."""
+    """Frees the node's capacity."""
     service.ledger.drop_pod("uid-other")
     service.report(counts("n1", "8", included=(), version="2"))
 
 
 async def requeued(api: Api, name: str) -> bool:
-    made: dict[str, Any] = json.loads(await api.request("GET", f"{PODS}/{name}"))
-    return REQUEUED_ANNOTATION in (made["metadata"].get("annotations") or {})
+    pod: dict[str, Any] = json.loads(await api.request("GET", f"{PODS}/{name}"))
+    return REQUEUED_ANNOTATION in (pod["metadata"].get("annotations") or {})
 
 
 @pytest.mark.usefixtures("requeuer")
-async def test_a_name_that_is_none_requeues_no_other_pod(server: ApiServer, api: Api, service: Service) -> None:
+async def test_an_invalid_name_requeues_no_other_pod(server: ApiServer, api: Api, service: Service) -> None:
     document = pod("a", "2")
     del document["metadata"]["uid"]
-    made = server.create("pods", document)
-    service.put({**pod("a", "3", conditions=WAITS), "metadata": {**made["metadata"], "name": "a?dryRun=All"}})
+    created = server.create("pods", document)
+    service.put({**pod("a", "3", conditions=WAITS), "metadata": {**created["metadata"], "name": "a?dryRun=All"}})
     put(server, service, "b")
     free(service)
     await assert_eventually(lambda: requeued(api, "b"))
-    asked = {entry.request.path for entry in server.log() if entry.request.method == "PATCH"}
-    assert asked == {f"{PODS}/a?dryRun=All/status", f"{PODS}/b/status"}
+    paths = {entry.request.path for entry in server.log() if entry.request.method == "PATCH"}
+    assert paths == {f"{PODS}/a?dryRun=All/status", f"{PODS}/b/status"}
     assert not await requeued(api, "a")
 
 
 @pytest.mark.usefixtures("requeuer")
-async def test_a_pod_that_a_webhook_refuses_keeps_nobody_else_asleep(
+async def test_a_pod_that_a_webhook_refuses_does_not_delay_the_next_pods(
     server: ApiServer, api: Api, service: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # Another shape each, or one node would be for one of them.
+    # Each pod has its own shape; otherwise the node would be for a single pod.
     for number, name in enumerate(("first", "second", "third")):
         put(server, service, name, str(number + 1))
     refusal = server.levers.answer(403, method="PATCH", path=f"{PODS}/second/status")
@@ -112,7 +112,7 @@ async def test_a_pod_that_is_gone_is_not_waited_for(
 
 
 @pytest.mark.usefixtures("requeuer")
-async def test_a_pod_that_was_made_anew_under_its_name_is_another_one(
+async def test_a_pod_recreated_under_its_name_is_another_pod(
     server: ApiServer, api: Api, service: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
     put(server, service, "a", "1")

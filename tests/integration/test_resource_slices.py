@@ -1,4 +1,4 @@
-"""What a node's ResourceSlices say is kept true by a watch, and is not missed where there are none."""
+"""A watch keeps a node's ResourceSlices current; a cluster without ResourceSlices is no error."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NODE_OF = {"numaNode": {"int": 1}}
 
 def resource_slice(name: str, *devices: str, node: str = "n1") -> dict[str, Any]:
     pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
-    listed = [{"name": one, "attributes": NODE_OF} for one in devices]
+    listed = [{"name": device, "attributes": NODE_OF} for device in devices]
     return {
         "metadata": {"name": name},
         "spec": {"driver": "d", "nodeName": node, "pool": pool, "devices": listed},
@@ -49,7 +49,7 @@ async def watching(api: Api) -> AsyncIterator[tuple[ResourceSlices, list[int]]]:
                 await task
 
 
-async def test_slices_of_the_node_and_no_others_are_followed(server: ApiServer, api: Api) -> None:
+async def test_only_slices_of_the_node_are_watched(server: ApiServer, api: Api) -> None:
     server.create("resourceslices.resource.k8s.io", resource_slice("p", "a", "b"))
     server.create("resourceslices.resource.k8s.io", resource_slice("other", "x", node="n2"))
     async with watching(api) as (slices, changes):
@@ -59,7 +59,7 @@ async def test_slices_of_the_node_and_no_others_are_followed(server: ApiServer, 
         await assert_eventually(lambda: changes == [2, 3])
         before = slices.devices
         async with aiohttp.ClientSession() as session:
-            # A change that says nothing about devices, then one that does.
+            # A change without devices, then a change of devices.
             url = f"{server.url}{PATHS[0]}/q"
             headers = {"Content-Type": "application/merge-patch+json"}
             async with session.patch(url, data='{"metadata":{"labels":{"a":"b"}}}', headers=headers) as answer:
@@ -81,8 +81,8 @@ async def test_a_refusal_is_said_once_and_tried_again(
         await slices.answered(5)
         assert slices.devices == {}
         await assert_eventually(lambda: changes == [1])
-    lines = [one for one in caplog.records if one.message.startswith("ResourceSlices cannot be read")]
-    assert [one.levelname for one in lines] == ["WARNING" if status == 403 else "INFO"]
+    lines = [record for record in caplog.records if record.message.startswith("ResourceSlices cannot be read")]
+    assert [record.levelname for record in lines] == ["WARNING" if status == 403 else "INFO"]
 
 
 async def test_a_right_that_is_withdrawn_takes_the_devices_with_it(server: ApiServer, api: Api) -> None:
@@ -106,7 +106,7 @@ async def test_an_api_server_that_is_away_leaves_what_is_known(server: ApiServer
         assert changes == [1, 2]
 
 
-async def test_nobody_waits_longer_than_it_wants_for_a_server_that_says_nothing(server: ApiServer, api: Api) -> None:
+async def test_waiting_for_a_silent_server_ends_at_the_timeout(server: ApiServer, api: Api) -> None:
     server.levers.down()
     async with watching(api) as (slices, _):
         async with asyncio.timeout(2):
@@ -116,7 +116,7 @@ async def test_nobody_waits_longer_than_it_wants_for_a_server_that_says_nothing(
 
 async def test_an_older_version_is_read_where_the_newer_are_not_served() -> None:
     async def listed(request: web.Request) -> web.StreamResponse:
-        asked.append(request.path)
+        paths.append(request.path)
         if request.path != PATHS[2]:
             return web.json_response({"kind": "Status", "code": 404, "reason": "NotFound"}, status=404)
         if "watch" in request.query:
@@ -132,7 +132,7 @@ async def test_an_older_version_is_read_where_the_newer_are_not_served() -> None
     async def nobody(renew: bool) -> str:
         return ""
 
-    asked: list[str] = []
+    paths: list[str] = []
     app = web.Application()
     app.router.add_get("/{path:.*}", listed)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
@@ -147,6 +147,6 @@ async def test_an_older_version_is_read_where_the_newer_are_not_served() -> None
         ):
             await slices.answered(5)
             assert slices.devices == {Claim("d", "p", "a"): Device(1)}
-        assert tuple(asked[:3]) == PATHS
+        assert tuple(paths[:3]) == PATHS
     finally:
         await runner.cleanup()

@@ -1,4 +1,4 @@
-"""The scheduler service as a process, asked as kube-scheduler asks."""
+"""The scheduler service as a process, with the requests of kube-scheduler."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_filter_and_prioritize_answer_as_go_expects(start: Start, service:
         assert answer["NodeNames"] == ["n2", "unknown"]
         assert list(answer["FailedNodes"]) == ["n1"]
         scores = await service.ask("v1/prioritize", pod("2"), ["n1", "n2"], session)
-        # The default strategy takes the tighter node, so that the larger hole stays whole.
+        # The default strategy prefers the tighter node, so that the larger free capacity stays contiguous.
         assert scores == [{"Host": "n1", "Score": 10}, {"Host": "n2", "Score": 0}]
         _, headers, text = await service.post("filter", b"{}", session)
         assert int(headers["Content-Length"]) == len(text.encode())
@@ -133,16 +133,16 @@ async def test_it_answers_on_from_what_it_knows_while_the_api_server_is_away(
 
 @pytest.mark.parametrize("taken", ["extender", "pages", "health", "grpc"])
 async def test_a_port_that_is_taken_ends_it_with_one_line(start: Start, service: Service, taken: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        port = held.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         section = {"extender": "extender", "pages": "readOnly", "health": "serving", "grpc": "grpc"}[taken]
         service.config.setdefault(section, {})["port"] = port
         process = await start("topowise_scheduler", "serve", config=service.config)
         assert await process.process.wait() == 1
     assert "Traceback" not in process.log
-    # gRPC has some more to say on its own.
+    # gRPC writes further lines itself.
     (line,) = [
-        one for one in process.log.splitlines() if not one.startswith("I") and (taken != "grpc" or "task" in one)
+        line for line in process.log.splitlines() if not line.startswith("I") and (taken != "grpc" or "task" in line)
     ]
     assert f'task="{taken}"' in line
     assert f"127.0.0.1:{port}: cannot be listened on" in line
@@ -153,9 +153,9 @@ async def test_thousands_of_bad_requests_are_some_lines_of_the_log(start: Start,
     await assert_eventually(service.is_ready)
     async with aiohttp.ClientSession() as session:
         for number in range(300):
-            asked = pod("1", f"p{number}")
-            asked["spec"]["containers"][0]["resources"]["limits"]["cpu"] = f"x{number}"
-            assert (await service.ask("filter", asked, ["n1"], session))["Error"]
+            document = pod("1", f"p{number}")
+            document["spec"]["containers"][0]["resources"]["limits"]["cpu"] = f"x{number}"
+            assert (await service.ask("filter", document, ["n1"], session))["Error"]
     assert 1 <= len(process.lines("Request refused")) <= 60
 
 
@@ -166,8 +166,8 @@ async def test_what_is_forwarded_for_people_neither_books_nor_binds(start: Start
         for verb in ("filter", "prioritize", "preempt", "bind", "volcano/predicate", "volcano/allocateFunc"):
             async with session.post(f"{service.pages}/{verb}", json={}) as response:
                 assert response.status == 404
-        asked = {"pods": [pod("1")], "reserveSeconds": 60}
-        async with session.post(f"{service.pages}/fit-together", json=asked) as response:
+        body = {"pods": [pod("1")], "reserveSeconds": 60}
+        async with session.post(f"{service.pages}/fit-together", json=body) as response:
             assert "expected 0 at the most" in await response.text()
         async with session.post(f"{service.pages}/fit-together", json={"pods": [pod("1")]}) as response:
             assert "fits" in json.loads(await response.text())

@@ -1,4 +1,4 @@
-"""What the service does on the API server: binds, requeues pods, and explains; and its gRPC face."""
+"""Binds, requeues and explanations of the service with an API server, and its gRPC interface."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ async def read(api: Api, name: str) -> Any:
 def create(server: ApiServer, name: str, cpu: str, **fields: Any) -> dict[str, Any]:
     document = pod_of(name, cpu, **fields)
     del document["metadata"]["uid"]
-    made: dict[str, Any] = server.create("pods", document)
-    return made
+    pod: dict[str, Any] = server.create("pods", document)
+    return pod
 
 
 @pytest.fixture
@@ -48,15 +48,15 @@ async def service(server: ApiServer, api: Api, tmp_path: Path, start: Start) -> 
     for name in ("n1", "n2"):
         server.create("nodes", {"metadata": {"name": name}, "status": NODE_STATUS})
         await publish(api, counts(name, ("8", "8"), included=()))
-    made = Service(server, tmp_path)
-    made.config["grpc"] = {"socket": str(tmp_path / "scoring.sock")}
-    await start("topowise_scheduler", "serve", config=made.config)
-    await assert_eventually(made.is_ready)
-    return made
+    service = Service(server, tmp_path)
+    service.config["grpc"] = {"socket": str(tmp_path / "scoring.sock")}
+    await start("topowise_scheduler", "serve", config=service.config)
+    await assert_eventually(service.is_ready)
+    return service
 
 
-async def bind(service: Service, made: dict[str, Any], node: str, session: aiohttp.ClientSession, uid: str = "") -> str:
-    meta = made["metadata"]
+async def bind(service: Service, pod: dict[str, Any], node: str, session: aiohttp.ClientSession, uid: str = "") -> str:
+    meta = pod["metadata"]
     sent = {
         "PodName": meta["name"],
         "PodNamespace": meta["namespace"],
@@ -68,12 +68,12 @@ async def bind(service: Service, made: dict[str, Any], node: str, session: aioht
 
 
 async def test_bind_binds_a_pod_it_was_asked_about(service: Service, server: ApiServer, api: Api) -> None:
-    made = create(server, "a", "6")
+    pod = create(server, "a", "6")
     async with aiohttp.ClientSession() as session:
-        assert (await service.ask("filter", made, ["n1", "n2"], session))["NodeNames"] == ["n1", "n2"]
-        assert await bind(service, made, "n1", session) == ""
+        assert (await service.ask("filter", pod, ["n1", "n2"], session))["NodeNames"] == ["n1", "n2"]
+        assert await bind(service, pod, "n1", session) == ""
         assert (await read(api, "a"))["spec"]["nodeName"] == "n1"
-        # Booked at once, whatever the watch says and when.
+        # The booking is immediate and does not wait for the watch.
         assert (await service.ask("filter", pod_of("b", "8"), ["n1"], session))["NodeNames"] == ["n1"]
         assert (await service.ask("filter", pod_of("c", "8"), ["n1"], session))["NodeNames"] == []
 
@@ -81,40 +81,40 @@ async def test_bind_binds_a_pod_it_was_asked_about(service: Service, server: Api
 async def test_bind_checks_again_and_says_no(service: Service, server: ApiServer, api: Api) -> None:
     first, second, third = (create(server, name, "8") for name in "abc")
     async with aiohttp.ClientSession() as session:
-        for made in (first, second):
-            assert await bind(service, made, "n1", session) == ""
+        for pod in (first, second):
+            assert await bind(service, pod, "n1", session) == ""
         assert "TopologyAffinityError" in await bind(service, third, "n1", session)
         assert "nodeName" not in (await read(api, "c"))["spec"]
         assert await bind(service, third, "n2", session) == ""
 
 
 async def test_bind_does_not_bind_a_pod_for_its_predecessor(service: Service, server: ApiServer, api: Api) -> None:
-    made = create(server, "a", "2")
+    pod = create(server, "a", "2")
     async with aiohttp.ClientSession() as session:
-        assert "is another one" in await bind(service, made, "n1", session, uid="another")
+        assert "is another one" in await bind(service, pod, "n1", session, uid="another")
         assert "nodeName" not in (await read(api, "a"))["spec"]
 
 
 async def test_a_bind_that_fails_leaves_no_booking(service: Service, server: ApiServer, api: Api) -> None:
-    made = create(server, "a", "8")
+    pod = create(server, "a", "8")
     async with aiohttp.ClientSession() as session:
-        await service.ask("filter", made, ["n1"], session)
+        await service.ask("filter", pod, ["n1"], session)
         await api.request("DELETE", f"{PODS}/a", query={"gracePeriodSeconds": "0"})
-        assert "404 NotFound" in await bind(service, made, "n1", session)
+        assert "404 NotFound" in await bind(service, pod, "n1", session)
         for name in ("b", "c"):
             assert await bind(service, create(server, name, "8"), "n1", session) == ""
 
 
-async def test_a_refused_pod_is_requeued_when_a_report_brings_room(
+async def test_a_refused_pod_is_requeued_when_a_report_shows_free_capacity(
     service: Service, server: ApiServer, api: Api
 ) -> None:
     for name in ("n1", "n2"):
         await publish(api, counts(name, ("1", "1"), included=["gone"]))
-    made = create(server, "a", "4")
+    pod = create(server, "a", "4")
     async with aiohttp.ClientSession() as session:
 
         async def refused() -> bool:
-            return (await service.ask("filter", made, ["n1", "n2"], session))["NodeNames"] == []
+            return (await service.ask("filter", pod, ["n1", "n2"], session))["NodeNames"] == []
 
         await assert_eventually(refused)
         message = f"0/2 nodes are available: 2 {refusals.NOT_NOW}."
@@ -127,7 +127,7 @@ async def test_a_refused_pod_is_requeued_when_a_report_brings_room(
             return "topowise.io/requeued" in ((await read(api, "a"))["metadata"].get("annotations") or {})
 
         await assert_eventually(requeued)
-        assert (await service.ask("filter", made, ["n1", "n2"], session))["NodeNames"] == ["n2"]
+        assert (await service.ask("filter", pod, ["n1", "n2"], session))["NodeNames"] == ["n2"]
 
 
 async def test_explain_by_name_and_by_manifest(service: Service, server: ApiServer, api: Api) -> None:
@@ -136,7 +136,7 @@ async def test_explain_by_name_and_by_manifest(service: Service, server: ApiServ
     async with aiohttp.ClientSession() as session:
         async with session.get(url, params={"pod": "default/a"}) as response:
             explained = json.loads(await response.read())
-        assert [(one["node"], one["verdict"], one["precision"]) for one in explained] == [
+        assert [(row["node"], row["verdict"], row["precision"]) for row in explained] == [
             ("n1", "fits", "counts"),
             ("n2", "fits", "counts"),
         ]
@@ -156,9 +156,9 @@ async def test_explain_by_name_and_by_manifest(service: Service, server: ApiServ
         manifest += b"      limits: {cpu: 9, memory: 1Gi}\n"
         yaml = {"Content-Type": "application/yaml"}
         async with session.post(url, params={"node": "n2"}, data=manifest, headers=yaml) as response:
-            (one,) = json.loads(await response.read())
-        assert (one["node"], one["verdict"], one["reason"]) == ("n2", "never", "TopologyAffinityError")
-        assert "needs cpu 9" in one["text"]
+            (row,) = json.loads(await response.read())
+        assert (row["node"], row["verdict"], row["reason"]) == ("n2", "never", "TopologyAffinityError")
+        assert "needs cpu 9" in row["text"]
         for params in ({"pod": "a"}, {"pod": "default/nobody"}):
             async with session.get(url, params=params) as response:
                 assert "pod" in json.loads(await response.read())["error"]
@@ -183,8 +183,8 @@ async def test_grpc_answers_the_same(service: Service, server: ApiServer, api: A
         pod = json.dumps(pod_of("x", "6", volumes=[volume], nodeSelector={"pool": "a"})).encode()
 
         async def is_excluded() -> bool:
-            asked = scoring_pb2.ExplainRequest(pod=pod, nodes=["n3", "n1", "n4"])
-            explained = await stub.Explain(asked, timeout=5)
+            question = scoring_pb2.ExplainRequest(pod=pod, nodes=["n3", "n1", "n4"])
+            explained = await stub.Explain(question, timeout=5)
             assert set(explained.verdicts) == {scoring_pb2.VERDICT_UNRESOLVABLE}
             assert list(explained.not_looked_at) == ["volumes"]
             return [text.partition(": ")[0] for text in explained.details] == [
@@ -199,17 +199,17 @@ async def test_grpc_answers_the_same(service: Service, server: ApiServer, api: A
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_replicas_elect_one_that_requeues(server: ApiServer, api: Api, tmp_path: Path, start: Start) -> None:
+async def test_replicas_elect_a_leader_that_requeues(server: ApiServer, api: Api, tmp_path: Path, start: Start) -> None:
     daemons: list[Daemon] = []
     for number in range(2):
-        made = Service(server, tmp_path)
-        made.config["leaderElection"] = {
+        replica = Service(server, tmp_path)
+        replica.config["leaderElection"] = {
             "enabled": True,
             "leaseNamespace": "default",
             "identity": f"replica-{number}",
         }
-        daemons.append(await start("topowise_scheduler", "serve", config=made.config))
-        await assert_eventually(made.is_ready)
+        daemons.append(await start("topowise_scheduler", "serve", config=replica.config))
+        await assert_eventually(replica.is_ready)
 
     async def holder() -> str:
         leases = json.loads(await api.request("GET", "/apis/coordination.k8s.io/v1/namespaces/default/leases"))["items"]

@@ -1,4 +1,4 @@
-"""No credential of ours is ever shown: not in a log, an error, a metric, a probe or a page, however verbose."""
+"""No credential of the daemons appears in a log, an error, a metric, a probe or a page, at any verbosity."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def kubeconfig(path: Path, server: str, user: dict[str, Any]) -> str:
 
 @pytest.fixture
 async def echo() -> AsyncIterator[tuple[str, list[bytes]]]:
-    """A proxy in the way that refuses everything and says what it was sent; its address, and what it was sent."""
+    """A proxy that refuses every request and repeats it in the answer; its address and the received requests."""
     received: list[bytes] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

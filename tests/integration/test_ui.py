@@ -1,4 +1,4 @@
-"""The dashboard of a running service, and as a browser shows it."""
+"""The dashboard of a running service, also in a browser."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ async def started(server: ApiServer, api: Api, directory: Path, start: Start, **
     for name, free in NODES.items():
         server.create("nodes", {"metadata": {"name": name}, "status": NODE_STATUS})
         await publish(api, counts(name, free, included=()))
-    made = Service(server, directory)
+    service = Service(server, directory)
     if ui:
-        made.config["ui"] = ui
-    await start("topowise_scheduler", "serve", config=made.config)
-    await assert_eventually(made.is_ready)
-    return made
+        service.config["ui"] = ui
+    await start("topowise_scheduler", "serve", config=service.config)
+    await assert_eventually(service.is_ready)
+    return service
 
 
 @pytest.fixture
@@ -54,11 +54,11 @@ async def decide(service: Service, server: ApiServer, name: str, cpu: str) -> No
     """A pod is created, decided, and bound if it fits."""
     document = pod_of(name, cpu)
     del document["metadata"]["uid"]
-    made = server.create("pods", document)
+    created = server.create("pods", document)
     async with aiohttp.ClientSession() as session:
-        fitting = (await service.ask("filter", made, list(NODES), session))["NodeNames"]
+        fitting = (await service.ask("filter", created, list(NODES), session))["NodeNames"]
         if fitting:
-            meta = made["metadata"]
+            meta = created["metadata"]
             sent = {"PodName": name, "PodNamespace": "default", "PodUID": meta["uid"], "Node": fitting[0]}
             await service.post("bind", json.dumps(sent).encode(), session)
 
@@ -87,8 +87,8 @@ async def test_decisions_come_to_the_page(service: Service, server: ApiServer) -
 
 @pytest.fixture
 async def page(tmp_path: Path) -> AsyncIterator[Page]:
-    async with opened(tmp_path) as made:
-        yield made
+    async with opened(tmp_path) as page:
+        yield page
 
 
 async def test_a_browser_shows_it(service: Service, server: ApiServer, page: Page, tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def condition(status: str, message: str = "") -> list[dict[str, str]]:
 
 
 async def comes(server: ApiServer, api: Api, name: str, cpu: str, **fields: Any) -> None:
-    """A pod that somebody else has decided about."""
+    """A pod that another scheduler has placed."""
     document = pod_of(name, cpu, **fields)
     del document["metadata"]["uid"]
     server.create("pods", document)
@@ -148,7 +148,7 @@ async def comes(server: ApiServer, api: Api, name: str, cpu: str, **fields: Any)
     await api.request("PATCH", path, body=body, content_type=MERGE_PATCH)
 
 
-async def test_reports_and_pods_come_and_what_one_looks_at_stays_where_it_is(
+async def test_the_view_keeps_its_position_while_reports_and_pods_come(
     service: Service, server: ApiServer, api: Api, page: Page
 ) -> None:
     await page.open(f"{service.pages}/ui", width=1280)
@@ -164,7 +164,7 @@ async def test_reports_and_pods_come_and_what_one_looks_at_stays_where_it_is(
     await page.has("#waiting", "default/waits-0", "3 more alike", "2× no room that the kubelet could align")
     await page.has("#refused", "default/refused", "metal-2", "TopologyAffinityError", "quarantine")
     assert await page.shifts() == []
-    # What was reported is told in words, and what waits opens to the node that comes nearest, which opens too.
+    # The page describes the report; a waiting pod opens to its nearest node, which opens too.
     await page.run("document.querySelector('#refused [data-node=metal-2]').click()")
     await page.has("#panel", "metal-2", "quarantine")
     await page.run("document.querySelector('#nodes-list [data-node=metal-1]').click()")

@@ -1,4 +1,4 @@
-"""A session of Volcano played to the service as a process, over its real HTTP server."""
+"""A Volcano session against the service as a process, over its real HTTP server."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ async def service(server: ApiServer, api: Api, tmp_path: Path, start: Start) -> 
         await api.request(
             "PATCH", f"{nrt.PATH}/{name}", query=query, body=msgspec.json.encode(body), content_type=APPLY_PATCH
         )
-    made = Service(server, tmp_path)
-    made.config["volcano"] = {"enabled": True, "weight": 10}
+    service = Service(server, tmp_path)
+    service.config["volcano"] = {"enabled": True, "weight": 10}
     # Volcano books by itself.
-    made.config["reservations"] = {"enabled": False}
-    await start("topowise_scheduler", "serve", config=made.config)
-    await assert_eventually(made.is_ready)
-    return made
+    service.config["reservations"] = {"enabled": False}
+    await start("topowise_scheduler", "serve", config=service.config)
+    await assert_eventually(service.is_ready)
+    return service
 
 
 class Session:
@@ -58,10 +58,10 @@ class Session:
         return json.loads(text)
 
     async def predicate(self, pod: dict[str, Any]) -> dict[str, Any]:
-        """The answers for all nodes, asked at a time as by Volcano's workers."""
-        asked = task(pod)
+        """The answers for all nodes, requested concurrently as by Volcano's workers."""
+        document = task(pod)
         answer = await asyncio.gather(
-            *(self.call("predicate", {"task": asked, "node": node_info(name)}) for name in NODES)
+            *(self.call("predicate", {"task": document, "node": node_info(name)}) for name in NODES)
         )
         return dict(zip(NODES, answer, strict=True))
 
@@ -76,7 +76,7 @@ class Session:
         # The text of /metrics may be a second old.
         await asyncio.sleep(1.1)
         async with self._http.get(f"http://127.0.0.1:{self._service.health_port}/metrics") as response:
-            (line,) = [one for one in (await response.text()).splitlines() if one.startswith(f"{name} ")]
+            (line,) = [line for line in (await response.text()).splitlines() if line.startswith(f"{name} ")]
         return float(line.split()[1])
 
 
@@ -91,24 +91,24 @@ async def test_a_gang_is_placed_given_up_placed_again_and_bound(service: Service
         volcano = Session(service, http)
         for attempt in range(2):
             assert await volcano.call("onSessionOpen", {"Jobs": {}, "Nodes": {n: node_info(n) for n in NODES}}) == {}
-            for one in gang:
-                assert await volcano.predicate(one) == {"n1": FITS, "n2": FITS}
-                scores = await volcano.call("prioritize", {"task": task(one), "nodes": [node_info(n) for n in NODES]})
+            for pod in gang:
+                assert await volcano.predicate(pod) == {"n1": FITS, "n2": FITS}
+                scores = await volcano.call("prioritize", {"task": task(pod), "nodes": [node_info(n) for n in NODES]})
                 assert scores == {"nodeScore": {"n1": 0.0, "n2": 0.0}, "errorMessage": ""}
-                assert await volcano.allocate(one, "n1") == ""
+                assert await volcano.allocate(pod, "n1") == ""
             assert await volcano.predicate(late) == {"n1": {"status": refusals.NOT_NOW, "code": 2}, "n2": FITS}
             assert "TopologyAffinityError" in await volcano.allocate(late, "n1")
             await volcano.deallocate(late, "n1")
             if attempt == 0:
-                # A gang that did not come together: its statement is discarded.
-                for one in reversed(gang):
-                    await volcano.deallocate(one, "n1")
+                # An incomplete gang: Volcano discards its statement.
+                for pod in reversed(gang):
+                    await volcano.deallocate(pod, "n1")
                 assert await volcano.predicate(late) == {"n1": FITS, "n2": FITS}
                 assert await volcano.metric("topowise_scheduler_open_reservations") == 0
             assert await volcano.call("onSessionClose", {}) == {}
         assert await volcano.metric("topowise_scheduler_open_reservations") == 4
-        for one in gang:
-            name = one["metadata"]["name"]
+        for pod in gang:
+            name = pod["metadata"]["name"]
             await api.request(
                 "POST",
                 f"/api/v1/namespaces/default/pods/{name}/binding",

@@ -1,4 +1,4 @@
-"""What the watches of the service tell its ledger, in whichever order the collections come."""
+"""The service's watches fill its ledger in every order of the collections."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ async def publish(api: Api, name: str, free: str = "8") -> None:
 async def watching(api: Api, service: Service, budgets: Budgets) -> AsyncIterator[dict[str, Any]]:
     """The service's watches by the names of their collections."""
     sources = reflectors(api, service.ledger, service.records, budgets, service.nodes)
-    tasks = [asyncio.create_task(one.run()) for one in sources]
+    tasks = [asyncio.create_task(source.run()) for source in sources]
     try:
-        yield {one.name: one for one in sources}
+        yield {source.name: source for source in sources}
     finally:
         for task in tasks:
             task.cancel()
@@ -50,15 +50,15 @@ async def test_reports_count_from_the_moment_the_pods_are_listed_as_they_are_by_
     for name in ("n1", "n2"):
         await publish(api, name)
     service = Service()
-    held = server.levers.answer(503, method="list", path="/api/v1/pods")
+    lever = server.levers.answer(503, method="list", path="/api/v1/pods")
     async with watching(api, service, Budgets()) as sources:
         await assert_eventually(lambda: sources[nrt.PLURAL].synced)
         await publish(api, "n3")
         await publish(api, "n1", "5")
         await api.request("DELETE", f"{nrt.PATH}/n2")
-        await assert_eventually(lambda: held.hits > 0)
+        await assert_eventually(lambda: lever.hits > 0)
         assert service.ledger.node_states.reported() == []
-        server.levers.release(held.id)
+        server.levers.release(lever.id)
         await assert_eventually(lambda: sorted(service.ledger.node_states.reported()) == ["n1", "n3"])
         assert service.free("n1") == [5]
 
@@ -84,7 +84,7 @@ async def test_what_has_gone_while_nothing_was_heard_is_gone_with_the_next_list(
 async def test_nodes_and_budgets_come_and_go_by_events(server: ApiServer, api: Api) -> None:
     service, budgets = Service(), Budgets()
     async with watching(api, service, budgets) as sources:
-        await assert_eventually(lambda: all(one.synced for one in sources.values()))
+        await assert_eventually(lambda: all(source.synced for source in sources.values()))
         server.create("nodes", {"metadata": {"name": "n1"}})
         server.create(
             "poddisruptionbudgets.policy",

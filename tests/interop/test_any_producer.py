@@ -1,7 +1,7 @@
-"""Whatever order events and reports come in: no pod is sent where its kubelet refuses it, and all room comes back.
+"""In every order of events and reports, no pod is sent where its kubelet refuses it, and all capacity returns.
 
-The truth is the one-node model. It is told of pods late, lets go of them before the API server does, and its producer
-looks at it at any moment in between.
+The one-node model decides. It learns of pods late, releases pods before the API server does, and its producer
+reads its state at any moment in between.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def koordlet(node: producers.Node, rng: Random) -> Json:
 
 
 class Node(Life):
-    """A life in which everything is under way for a while. `is_prompt`: but nothing between API server and kubelet."""
+    """A life with delayed deliveries. `is_prompt`: no delay between API server and kubelet."""
 
     def __init__(self, write: Write, policy: str, *, is_prompt: bool) -> None:
         super().__init__(write, topologyManagerPolicy=policy)
@@ -67,7 +67,7 @@ class Node(Life):
             self.arrive()
 
     def arrive(self) -> None:
-        """The kubelet sees the next pod, and must not refuse it; the API server hears of that."""
+        """The kubelet admits the next pod, and must not refuse it; the API server receives the status."""
         if self.on_their_way:
             document = self.on_their_way.popleft()
             self.admit(document)
@@ -75,7 +75,7 @@ class Node(Life):
             self.bind({**document, "status": {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}})
 
     def stop(self, which: int) -> None:
-        """The kubelet lets go of a pod."""
+        """The kubelet releases a pod."""
         if self.running:
             name = self.running.pop(which % len(self.running))["metadata"]["name"]
             self.release(name)
@@ -84,7 +84,7 @@ class Node(Life):
                 self.hear()
 
     def hear(self) -> None:
-        """The API server shows a pod no more that its kubelet has let go."""
+        """The API server deletes a pod that its kubelet has released."""
         if self.ended:
             self.end(self.ended.popleft())
 
@@ -96,7 +96,7 @@ class Node(Life):
             self.deliver(self.written.popleft())
 
     def settle(self) -> None:
-        """All that is under way arrives, and after some time the producer looks again."""
+        """Delivers everything, and after some time lets the producer report again."""
         while self.on_their_way:
             self.arrive()
         while self.ended:
@@ -130,9 +130,9 @@ PRODUCERS: dict[str, Write] = {
 @pytest.mark.parametrize("policy", ["single-numa-node", "restricted"])
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=STEPS)
-def test_no_room_is_invented_and_none_is_lost(name: str, policy: str, steps: list[tuple[object, ...]]) -> None:
-    # koordlet never tells where pods lie, so one that the kubelet places elsewhere for a race stays booked elsewhere;
-    # and it tells neither of devices nor of the memory that the kubelet keeps for the system.
+def test_no_free_capacity_is_invented_or_lost(name: str, policy: str, steps: list[tuple[object, ...]]) -> None:
+    # koordlet never reports placements, so a pod that the kubelet places elsewhere after a race keeps a wrong booking;
+    # and it reports neither devices nor the memory that the kubelet reserves for the system.
     tells_totals = name == "koordlet"
     node = Node(PRODUCERS[name], policy, is_prompt=tells_totals)
     node.report()

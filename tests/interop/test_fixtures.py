@@ -1,4 +1,4 @@
-"""Every recorded object is what the API server makes of what the producer sends, and is read as it is meant."""
+"""Every recorded object equals the API server's result of the producer's requests, and is decoded as intended."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ def recorded(name: str) -> Json:
 
 
 def content(document: Json) -> Json:
-    """Without what differs from server to server and from moment to moment."""
+    """The object without fields that differ between servers and times."""
     metadata = {
         key: value
         for key, value in document["metadata"].items()
         if key not in ("uid", "resourceVersion", "creationTimestamp", "managedFields")
     }
-    managers = [(one["manager"], one["operation"], one["apiVersion"]) for one in document["metadata"]["managedFields"]]
+    fields = document["metadata"]["managedFields"]
+    managers = [(entry["manager"], entry["operation"], entry["apiVersion"]) for entry in fields]
     return {**document, "metadata": {**metadata, "managers": managers}}
 
 
@@ -60,8 +61,8 @@ async def served(name: str) -> Json:
         async with Api(plain(server), "test") as api:
             for request in (*file.get("before", ()), file["request"]):
                 await send(api, request)
-            found: Json = json.loads(await api.request("GET", f"{nrt.PATH}/n1"))
-            return found
+            topology: Json = json.loads(await api.request("GET", f"{nrt.PATH}/n1"))
+            return topology
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if not name.startswith("odd/")])
@@ -74,7 +75,7 @@ async def test_it_is_what_the_server_gives_back(name: str) -> None:
 
 
 class Read(msgspec.Struct):
-    """What the report of a file says: free CPUs by NUMA node (None with the manager off), free devices, bytes."""
+    """The expected report of a file: free CPUs by NUMA node (None with the manager off), free devices, bytes."""
 
     policy: str
     scope: str
@@ -104,7 +105,7 @@ EXPECTED = {
     "koordlet-1.6.0/kubelet-static": Read(SINGLE, "container", [7, 8]),
     "koordlet-1.6.0/kubelet-not-queried": Read("none", "container", [8, 8]),
     "koordlet-1.8.0/numa-reservation": Read(SINGLE, "container", [7, 7]),
-    # RTE's fingerprint is still there as an annotation, its numbers are not.
+    # RTE's fingerprint is still present as an annotation, its amounts are not.
     "koordlet-1.6.0/over-rte": Read(SINGLE, "container", [7, 8], [2, 2]),
     "odd/quantities": Read(SINGLE, "container", [1500, 14], [3, 3]),
     "odd/other-zones": Read(RESTRICTED, "pod", [5, 0], problems=1),
@@ -118,13 +119,13 @@ def test_every_file_is_read_somewhere() -> None:
 @pytest.mark.parametrize("name", EXPECTED)
 async def test_it_is_read(name: str) -> None:
     document = recorded(name).get("object") or await served(name)
-    found = report.read(nrt.decode(json.dumps(document)))
+    decoded = report.read(nrt.decode(json.dumps(document)))
     expected = EXPECTED[name]
-    assert (found.precision, len(found.problems)) == ("counts", expected.problems), found.problems
-    topology = found.empty.settings.topology
+    assert (decoded.precision, len(decoded.problems)) == ("counts", expected.problems), decoded.problems
+    topology = decoded.empty.settings.topology
     assert (topology.policy, topology.scope) == (expected.policy, expected.scope)
-    assert (found.fingerprint_method if found.fingerprint else None) == expected.method
-    kubelet = report.kubelet_of(found, lambda _name: None)
+    assert (decoded.fingerprint_method if decoded.fingerprint else None) == expected.method
+    kubelet = report.kubelet_of(decoded, lambda _name: None)
     assert free_cpus(kubelet) == expected.cpus
     assert (kubelet.memory is not None) == expected.has_memory
     assert free_devices(kubelet) == expected.gpus
@@ -148,11 +149,11 @@ def free_devices(kubelet: Kubelet) -> list[int] | None:
 def test_costs_of_rte_make_the_distances() -> None:
     document = recorded("rte-0.25.0/single-numa-node")["object"]
     assert {cost["value"] for zone in document["zones"] for cost in zone["costs"]} == {10, 21}
-    found = report.read(nrt.decode(json.dumps(document)))
-    assert found.empty.topology_manager.distances == ((10, 21), (21, 10))
+    decoded = report.read(nrt.decode(json.dumps(document)))
+    assert decoded.empty.topology_manager.distances == ((10, 21), (21, 10))
 
 
 def test_numaplacement_of_rte_is_read() -> None:
-    found = report.read(nrt.decode(json.dumps(recorded("rte-0.25.0/single-numa-node")["object"])))
-    assert found.offsets is not None
-    assert sum(map(len, found.offsets.values())) == 3
+    decoded = report.read(nrt.decode(json.dumps(recorded("rte-0.25.0/single-numa-node")["object"])))
+    assert decoded.offsets is not None
+    assert sum(map(len, decoded.offsets.values())) == 3

@@ -1,8 +1,8 @@
 """KAI-Scheduler's plug-in numa reads the NodeResourceTopology that our exporter writes.
 
-Its own Go code was shown some of the objects of `scheduler_plugins_scenes` (recorded/kai, each file names commit and
-functions): what it makes of the zones (pkg/scheduler/api/node_info/numa_topology.go) and which zones it would send a
-pod to (pkg/scheduler/plugins/numa/evaluator.go). Here our half is made anew and has to be what was shown.
+Its own Go code has read some objects of `scheduler_plugins_scenes` (recorded/kai, each file names commit and
+functions): its zones (pkg/scheduler/api/node_info/numa_topology.go) and the zones that it would send a
+pod to (pkg/scheduler/plugins/numa/evaluator.go). The tests write the objects again and compare with the recording.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SCOPES = ("container", "pod")
 
 # Where its verdict is not the kubelet's, by (scene, pod).
 DIFFERENCES = {
-    # It cannot know that the memory manager is off; its README tells to put memory on the plug-in's ignoreList then.
+    # It cannot know that the memory manager is off; its README then requires memory on the plug-in's ignoreList.
     ("managers-off", "heavy"): "memory is kept to a zone",
     ("restricted", "with-big-pages"): "the Node has no such resource, which is said elsewhere",
 }
@@ -65,14 +65,14 @@ def test_it_has_the_zones_in_the_kubelet_s_order_with_what_they_may_give_and_can
     topology = nrt.decode(json.dumps(recorded(scene)["object"]))
     zones = recorded(scene)["answers"]["zones"]
     assert [zone["id"] for zone in zones] == [zone.name for zone in topology.zones or ()]
-    # Of those that the Node has; amounts of CPU are in thousandths.
+    # Only resources of the Node; amounts of CPU are in thousandths.
     known = recorded(scene)["node"]["status"]["allocatable"].keys()
     for read, zone in zip(zones, topology.zones or (), strict=True):
         for column in ("available", "allocatable"):
             said_here = {
-                one.name: quantity.milli_value(getattr(one, column)) // (1 if one.name == "cpu" else 1000)
-                for one in zone.resources or ()
-                if one.name in known
+                row.name: quantity.milli_value(getattr(row, column)) // (1 if row.name == "cpu" else 1000)
+                for row in zone.resources or ()
+                if row.name in known
             }
             assert {name: amount for name, amount in read[column].items() if amount} == {
                 name: amount for name, amount in said_here.items() if amount
@@ -81,27 +81,27 @@ def test_it_has_the_zones_in_the_kubelet_s_order_with_what_they_may_give_and_can
 
 @every_scene
 def test_its_verdict_is_the_kubelet_s_or_differs_for_a_known_reason(scene: str) -> None:
-    for asked in recorded(scene)["questions"]:
-        name = asked["metadata"]["name"]
-        theirs = recorded(scene)["answers"]["questions"][name]["fits"]
-        kubelet = stage(scene).would_admit(asked) == ""
-        assert (theirs is kubelet) is ((scene, name) not in DIFFERENCES), name
+    for question in recorded(scene)["questions"]:
+        name = question["metadata"]["name"]
+        fits = recorded(scene)["answers"]["questions"][name]["fits"]
+        kubelet = stage(scene).would_admit(question) == ""
+        assert (fits is kubelet) is ((scene, name) not in DIFFERENCES), name
 
 
-@pytest.mark.parametrize("scene", [one for one in SHOWN if SCENES[one].kubelet.memoryManagerPolicy == "Static"])
+@pytest.mark.parametrize("scene", [name for name in SHOWN if SCENES[name].kubelet.memoryManagerPolicy == "Static"])
 def test_it_sends_a_guaranteed_pod_to_the_zones_that_the_kubelet_takes(scene: str) -> None:
-    for asked in recorded(scene)["questions"]:
-        answer = recorded(scene)["answers"]["questions"][asked["metadata"]["name"]]
-        placed = stage(scene).node.would_admit(decoded(asked)).placements
-        if answer["fits"] and placed and pods.needs(decoded(asked)).qos == "Guaranteed":
-            nodes = {node for one in placed.values() for block in one.memory for node in block.numa}
-            assert answer["zones"] == sorted(f"node-{node}" for node in nodes), asked["metadata"]["name"]
+    for question in recorded(scene)["questions"]:
+        answer = recorded(scene)["answers"]["questions"][question["metadata"]["name"]]
+        placed = stage(scene).node.would_admit(decoded(question)).placements
+        if answer["fits"] and placed and pods.needs(decoded(question)).qos == "Guaranteed":
+            nodes = {node for placement in placed.values() for block in placement.memory for node in block.numa}
+            assert answer["zones"] == sorted(f"node-{node}" for node in nodes), question["metadata"]["name"]
 
 
 @every_scene
-def test_the_managers_policies_that_it_wishes_for_are_there_in_the_kubelet_s_spelling(scene: str) -> None:
+def test_the_managers_policies_that_it_requests_have_the_kubelet_s_spelling(scene: str) -> None:
     """ "Possible future work" of docs/developer/designs/numa-topology: with them its ignoreList can go."""
-    said_here = {one["name"]: one["value"] for one in recorded(scene)["object"]["attributes"]}
+    said_here = {attribute["name"]: attribute["value"] for attribute in recorded(scene)["object"]["attributes"]}
     kubelet = SCENES[scene].kubelet
     assert said_here[attributes.CPU_MANAGER_POLICY] == kubelet.cpuManagerPolicy in ("none", "static")
     assert said_here[attributes.MEMORY_MANAGER_POLICY] == kubelet.memoryManagerPolicy in ("None", "Static")

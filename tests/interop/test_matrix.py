@@ -1,4 +1,4 @@
-"""The page on interoperability names tests that there are."""
+"""The page on interoperability names existing tests."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Zones of other types than Node: the API server keeps them, and what we read of an object is the same with them.
+"""Zones of other types than Node: the API server keeps such zones, and they do not change what we read of an object.
 
-Readers of ours and others' go by the type: scheduler-plugins' createNUMANodeList (pkg/noderesourcetopology/
+All known readers select by type: scheduler-plugins' createNUMANodeList (pkg/noderesourcetopology/
 pluginhelpers.go), KAI's zoneSpecs, Koordinator's extractNUMANodeResources (topology_options.go). The recorded
-conversations are with objects as they are by default, so of theirs no more is shown here than that no zone of another
+conversations use default objects, so for other schedulers the tests show only that no zone of another
 type has anything to count.
 """
 
@@ -42,8 +42,8 @@ def test_what_we_read_is_the_same(name: str) -> None:
 @pytest.mark.parametrize("name", ["every-kind-of-pod", "pod-scope", "memory-only-node"])
 def test_zones_of_type_node_differ_by_their_parent_alone(name: str) -> None:
     flat, deep = (stage.shown()["zones"] for stage in nested(name))
-    kept = [{key: text for key, text in zone.items() if key != "parent"} for zone in deep if zone["type"] == "Node"]
-    assert kept == flat
+    zones = [{key: text for key, text in zone.items() if key != "parent"} for zone in deep if zone["type"] == "Node"]
+    assert zones == flat
     assert not any("resources" in zone or "costs" in zone for zone in deep if zone["type"] != "Node")
 
 

@@ -39,7 +39,7 @@ async def read(server: ApiServer) -> Any:
 
 
 # koordinator-sh/koordinator v1.8.0, pkg/scheduler/plugins/nodenumaresource/topology_options.go:
-# convertToNUMATopologyPolicy takes the first of these names, and None without one.
+# convertToNUMATopologyPolicy takes the first of these names, and None without a name.
 KOORDINATOR = {"BestEffort": "BestEffort", "Restricted": "Restricted", "SingleNUMANodePodLevel": "SingleNUMANode"}
 
 
@@ -56,14 +56,14 @@ async def test_zones_are_all_there_and_the_policy_is_not(server: ApiServer, api:
     assert "topologyPolicies" not in topology
     assert policy_for_koordinator(topology) == ""
     # extractNUMANodeResources of the same file: type Node, a name node-<id>, allocatable.
-    zones = {zone["name"]: {one["name"]: one["allocatable"] for one in zone["resources"]} for zone in topology["zones"]}
+    zones = {zone["name"]: {row["name"]: row["allocatable"] for row in zone["resources"]} for zone in topology["zones"]}
     assert zones["node-0"]["cpu"] == "31"
     assert zones.keys() == {"node-0", "node-1"}
 
 
 @pytest.mark.parametrize("legacy", [False, True])
-async def test_who_writes_it_back_needs_the_policies(server: ApiServer, api: Api, legacy: bool) -> None:
-    """koordlet does so, and always puts its own in."""
+async def test_writing_the_object_back_needs_the_policies(server: ApiServer, api: Api, legacy: bool) -> None:
+    """koordlet does so, and always writes its own policies."""
     await written(api, legacy=legacy)
     topology = await read(server)
     topology["metadata"]["labels"] = {"app.kubernetes.io/managed-by": "Koordinator"}

@@ -1,8 +1,8 @@
-"""What other schedulers' own tests hold for right, played through the report reader, the engine and the model.
+"""The expectations of other schedulers' own tests, checked against the report reader, the engine and the model.
 
 peers/situations.txt has sections; bars separate the fields of a line, semicolons the containers of a pod. "init:" and
-"sidecar:" say what a container is, "~" that it has no limits for CPU and memory. Others that have limits for one of
-them are given the other too, so that the pod is Guaranteed as their tests take it to be.
+"sidecar:" say what a container is, "~" that it has no limits for CPU and memory. Other containers with a limit for
+CPU or memory get both, so that the pod is Guaranteed as the peers' tests assume.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ NATIVE: Final = ("cpu", "memory", "ephemeral-storage")
 
 
 class Line(NamedTuple):
-    """One situation; `peer` is their answer, `ours` what it must be here, `why` where these differ."""
+    """A situation; `peer` is the peer's answer, `expected` ours, `why` the reason of a difference."""
 
     fields: tuple[str, ...]
     peer: str
-    ours: str
+    expected: str
     why: str
 
 
@@ -51,12 +51,12 @@ def section(name: str) -> list[list[str]]:
     ]
 
 
-def situations(name: str, given: int) -> Iterator[Any]:
+def situations(name: str, count: int) -> Iterator[Any]:
     """The situations of a section, whose first fields are given."""
     for fields in section(name):
-        peer, arrow, ours = fields[given].partition(" -> ")
-        why = fields[given + 1] if arrow else ""
-        yield pytest.param(Line(tuple(fields[:given]), peer, ours or peer, why), id=" | ".join(fields))
+        peer, arrow, expected = fields[count].partition(" -> ")
+        why = fields[count + 1] if arrow else ""
+        yield pytest.param(Line(tuple(fields[:count]), peer, expected or peer, why), id=" | ".join(fields))
 
 
 def resource(name: str) -> str:
@@ -74,7 +74,7 @@ NODES: Final = {fields[0]: fields[1:] for fields in section("nodes")}
 
 
 def report(name: str) -> nrt.NodeResourceTopology:
-    """A node as its exporter would report it: in the deprecated words of policies, as the peers' tests have it."""
+    """A node as its exporter would report it, with the deprecated policy names of the peers' tests."""
     (how, *zones) = NODES[name]
     policy, scope = how.split()
     document = {
@@ -88,10 +88,10 @@ def report(name: str) -> nrt.NodeResourceTopology:
 def _zone(at: int, text: str) -> dict[str, Any]:
     number, colon, rest = text.partition(":")
     resources = []
-    for one, amount in pairs(rest if colon else text).items():
+    for name, amount in pairs(rest if colon else text).items():
         available, _, allocatable = amount.partition("/")
         total = allocatable or available
-        resources.append({"name": one, "capacity": total, "allocatable": total, "available": available})
+        resources.append({"name": name, "capacity": total, "allocatable": total, "available": available})
     return {"name": f"node-{number if colon else at}", "type": "Node", "resources": resources}
 
 
@@ -108,16 +108,16 @@ def pod(text: str) -> dict[str, Any]:
 
 
 def _resources(text: str) -> Mapping[str, Mapping[str, str]]:
-    asked = pairs(text.removeprefix("~")) if text != "-" else {}
+    amounts = pairs(text.removeprefix("~")) if text != "-" else {}
     if text.startswith("~"):
-        return {"requests": asked, "limits": {name: one for name, one in asked.items() if name not in NATIVE}}
-    if "cpu" in asked or "memory" in asked:
-        asked = {"cpu": "100m", "memory": "1Mi", **asked}
-    return {"requests": asked, "limits": asked}
+        return {"requests": amounts, "limits": {name: amount for name, amount in amounts.items() if name not in NATIVE}}
+    if "cpu" in amounts or "memory" in amounts:
+        amounts = {"cpu": "100m", "memory": "1Mi", **amounts}
+    return {"requests": amounts, "limits": amounts}
 
 
 def served(*names: str) -> Service:
-    """A service that knows these nodes, whose kubelets know pages of 2 MiB."""
+    """A service with these nodes, whose kubelets have hugepages of 2 MiB."""
     service = Service()
     service.answers = Answers(
         service.ledger, service.records, strategies.make("LeastNUMANodes", {}, Scoring()), top_score=100
@@ -132,15 +132,15 @@ def served(*names: str) -> Service:
 def test_a_pod_fits_where_the_peer_says_so_or_differs_for_a_named_reason(line: Line) -> None:
     name, text = line.fields
     service = served(name)
-    asked = service.question(pod(text), name)
+    question = service.question(pod(text), name)
     node_state = service.ledger.node_states.of(name)
     assert node_state is not None
     assert node_state.kubelet is not None
     kubelet = node_state.kubelet.fork()
-    admission = kubelet.admit_view(asked.record.view(kubelet))
-    verdict, on, zones = line.ours.partition(" on ")
+    admission = kubelet.admit_view(question.record.view(kubelet))
+    verdict, on, zones = line.expected.partition(" on ")
     assert ("fits" if admission.admitted else "refused") == verdict
-    assert ("" if service.answers.verdicts(asked).text(0) else "fits") == ("fits" if verdict == "fits" else "")
+    assert ("" if service.answers.verdicts(question).text(0) else "fits") == ("fits" if verdict == "fits" else "")
     if on:
         assert ",".join(map(str, _lies(kubelet))) == zones
 
@@ -153,19 +153,19 @@ def _lies(kubelet: Kubelet) -> list[int]:
 
 
 @pytest.mark.parametrize("line", list(situations("scores", 2)))
-def test_scores_are_those_of_the_peer(line: Line) -> None:
+def test_scores_equal_the_scores_of_the_peer(line: Line) -> None:
     names, text = line.fields[0].split(), line.fields[1]
     service = served(*names)
-    asked = service.question(pod(text), *names)
-    fits = [not service.answers.verdicts(asked).text(at) for at in range(len(names))]
-    scores = service.answers.scores(asked).tolist()
+    question = service.question(pod(text), *names)
+    fits = [not service.answers.verdicts(question).text(at) for at in range(len(names))]
+    scores = service.answers.scores(question).tolist()
     assert [score if fit else 0 for score, fit in zip(scores, fits, strict=True)] == [
-        int(score) for score in line.ours.split()
+        int(score) for score in line.expected.split()
     ]
 
 
 def hints(text: str) -> Hints:
-    """ "01 0*": the masks that fit, and those that are preferred."""
+    """Parses "01 0*": fitting masks; `*` marks the preferred masks."""
     fits = preferred = 0
     for word in text.replace("-", "").split():
         mask = mask_of(map(int, word.rstrip("*")))
@@ -179,16 +179,16 @@ def test_hints_merge_as_the_peer_merges_them_or_differ_for_a_named_reason(line: 
     policy, providers = line.fields
     nodes = [NumaNode(id=node, memory=0) for node in range(2)]
     manager = TopologyManager(TopologySettings(policy, "container"), nodes)
-    merged, admitted = manager.decide([hints(one) for one in providers.split(";")])
+    merged, admitted = manager.decide([hints(provider) for provider in providers.split(";")])
     mask = manager.default if merged.mask is None else merged.mask
-    assert "".join(map(str, members(mask))) + "*" * merged.preferred == line.ours
+    assert "".join(map(str, members(mask))) + "*" * merged.preferred == line.expected
     assert admitted == (policy == "best-effort" or merged.preferred)
 
 
 def cpu_manager(free: str) -> CpuManager:
     """Two NUMA nodes with two cores of two threads each."""
     cores = [tuple(Core(node, (2 * core, 2 * core + 1)) for core in (2 * node, 2 * node + 1)) for node in range(2)]
-    machine = Machine(numa=tuple([NumaNode(id=node, memory=0, cores=mine) for node, mine in enumerate(cores)]))
+    machine = Machine(numa=tuple([NumaNode(id=node, memory=0, cores=siblings) for node, siblings in enumerate(cores)]))
     manager = CpuManager(CpuPolicy(CpuTopology(machine), CpuSettings(0, 0), 2))
     manager.default = mask_of(cpuset.parse(free))
     return manager
@@ -201,14 +201,14 @@ def cpu_pod(count: int) -> PodView:
 
 
 @pytest.mark.parametrize("line", list(situations("cpus", 2)))
-def test_the_hints_for_cpus_are_those_of_the_peer(line: Line) -> None:
-    asked = cpu_pod(int(line.fields[1]))
-    found = cpu_manager(line.fields[0]).hints(asked, asked.containers[0])["cpu"]
-    assert found == hints(line.ours)
+def test_the_hints_for_cpus_equal_the_hints_of_the_peer(line: Line) -> None:
+    document = cpu_pod(int(line.fields[1]))
+    verdict = cpu_manager(line.fields[0]).hints(document, document.containers[0])["cpu"]
+    assert verdict == hints(line.expected)
 
 
 @pytest.mark.parametrize("line", list(situations("taken", 3)))
-def test_the_cpus_taken_are_those_of_the_peer(line: Line) -> None:
+def test_the_cpus_taken_equal_the_cpus_of_the_peer(line: Line) -> None:
     free, count, where = line.fields
     manager = cpu_manager(free)
     (mask,) = masks_in(hints(where).fits)
@@ -216,15 +216,15 @@ def test_the_cpus_taken_are_those_of_the_peer(line: Line) -> None:
         taken = manager._take(int(count), Hint(mask, True), 0)
     except Refused:
         taken = 0
-    assert (cpuset.spell(members(taken)) or "-") == line.ours
+    assert (cpuset.spell(members(taken)) or "-") == line.expected
 
 
 def test_every_reason_is_named_and_every_line_was_played() -> None:
     reasons = {fields[0] for fields in section("reasons")}
     counted = {"fits": 2, "scores": 2, "merges": 2, "cpus": 2, "taken": 3}
-    lines = [param.values[0] for name, given in counted.items() for param in situations(name, given)]
+    lines = [param.values[0] for name, count in counted.items() for param in situations(name, count)]
     assert {line.why for line in lines} - {""} == reasons
     assert len(lines) >= 140
-    assert all(bool(line.why) == (line.ours != line.peer) for line in lines)
+    assert all(bool(line.why) == (line.expected != line.peer) for line in lines)
     played = {name for line in lines for name in line.fields[0].split()}
     assert played >= NODES.keys()

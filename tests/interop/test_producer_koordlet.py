@@ -1,4 +1,4 @@
-"""Lives of a node that koordlet reports: totals, which include nobody, and which change with nobody."""
+"""Lives of a node that koordlet reports: totals, which do not depend on pods."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def rte(node: producers.Node, rng: Random) -> Json:
 
 
 def test_a_life() -> None:
-    """The kubelet decides, and koordlet only tells of the machine."""
+    """The kubelet decides, and koordlet only reports the machine."""
     life = Life(koordlet())
     life.report()
     assert life.free == [7, 8]
@@ -54,7 +54,7 @@ def test_pods_that_were_there_before_the_service_are_booked_on_the_totals() -> N
     life.bind(guaranteed("a", "7"), is_news=False)
     life.report()
     assert life.free == [0, 8]
-    # A list after a lost watch brings another one.
+    # A list after a lost watch adds another pod.
     life.bind(guaranteed("b", "8"), is_news=False)
     assert life.free == [0, 0]
     assert not life.fits(guaranteed("x", "1"))
@@ -71,7 +71,7 @@ def test_with_the_numa_reservation_the_smaller_number_counts() -> None:
     life = Life(koordlet())
     document = life.seen()
     for zone in document["zones"]:
-        cpu = next(one for one in zone["resources"] if one["name"] == "cpu")
+        cpu = next(resource for resource in zone["resources"] if resource["name"] == "cpu")
         cpu.update(allocatable="6500m", available="6500m")
     life.deliver(document)
     assert life.free == [6, 6]
@@ -84,7 +84,7 @@ def test_where_koordlet_binds_cpus_the_kubelet_predicts_nothing() -> None:
     assert node_state is not None
     assert node_state.kubelet is not None
     assert (node_state.kubelet.cpu, node_state.kubelet.memory) == (None, None)
-    # Larger than any NUMA node, and with hugepages, of which nothing is told with the gate off.
+    # Larger than any NUMA node, and with hugepages, which koordlet does not report with the gate off.
     assert life.fits(guaranteed("x", "12", "20Gi", **{"hugepages-2Mi": "1Gi"}))
     assert not life.fits(guaranteed("x", "17", "20Gi"))
     life.bind(guaranteed("a", "10", "4Gi"))
@@ -110,16 +110,16 @@ def test_a_kubelet_that_koordlet_does_not_query_is_taken_to_align() -> None:
     assert sum(life.free) == 10
 
 
-def test_beside_rte_pods_count_once_whoever_wrote_last() -> None:
+def test_beside_rte_pods_count_once_after_either_writer() -> None:
     """koordlet reads and writes v1alpha1: RTE's attributes are gone then, its annotations are not."""
     life = Life(rte)
     for name, cpu in (("a", "4"), ("b", "6")):
         life.bind(guaranteed(name, cpu))
         life.admit(guaranteed(name, cpu))
-    theirs = life.seen()
-    life.deliver(theirs)
+    rte_report = life.seen()
+    life.deliver(rte_report)
     assert life.free == [3, 2]
-    life._write = lambda node, rng: producers.koordlet(node, theirs, cpu_manager=STATIC)
+    life._write = lambda node, rng: producers.koordlet(node, rte_report, cpu_manager=STATIC)
     life.report()
     assert life.free == [3, 2]
     life._write = rte

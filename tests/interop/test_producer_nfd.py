@@ -50,17 +50,18 @@ def test_a_life(write: object) -> None:
 
 @every_way
 def test_a_pod_whose_devices_are_not_allocated_yet_stays_booked(write: object) -> None:
-    """NFD looks whenever a state file of the kubelet changes; the CPU manager's is written before devices are given."""
+    """NFD reads at every change of a kubelet state file; the CPU manager writes its file before device allocation."""
     life = Life(write)  # type: ignore[arg-type]
     life.report()
-    wanted = guaranteed("a", "4", "2Gi", 2)
-    life.bind(wanted)
+    pod = guaranteed("a", "4", "2Gi", 2)
+    life.bind(pod)
     free_gpus = [_gpu(zone) for zone in life.seen()["zones"]]
-    life.admit(wanted)
+    life.admit(pod)
     document = life.seen()
     for zone in document["zones"]:
-        mine = next(one for one in free_gpus if one["zone"] == zone["name"])
-        zone["resources"] = [one for one in zone["resources"] if one["name"] != "example.com/gpu"] + [mine["resource"]]
+        gpu = next(row for row in free_gpus if row["zone"] == zone["name"])
+        resources = [resource for resource in zone["resources"] if resource["name"] != "example.com/gpu"]
+        zone["resources"] = [*resources, gpu["resource"]]
     life.deliver(document)
     assert not life.fits(guaranteed("x", "1", "1Gi", 2)) or life.free[1] < 8
     assert not life.fits(guaranteed("x", "1", "1Gi", 3))
@@ -72,22 +73,22 @@ def test_a_pod_whose_devices_are_not_allocated_yet_stays_booked(write: object) -
 def _gpu(zone: Json) -> Json:
     return {
         "zone": zone["name"],
-        "resource": next(one for one in zone["resources"] if one["name"] == "example.com/gpu"),
+        "resource": next(resource for resource in zone["resources"] if resource["name"] == "example.com/gpu"),
     }
 
 
 def test_negative_amounts_are_none_and_come_back() -> None:
-    """An unhealthy device that is held is not allocatable any more, and still counted as used."""
+    """An allocated device that becomes unhealthy is no longer allocatable, and still counts as used."""
     life = Life(nfd)
-    wanted = guaranteed("a", "4", "2Gi", 2)
-    life.bind({**wanted, "status": {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}})
-    life.admit(wanted)
+    pod = guaranteed("a", "4", "2Gi", 2)
+    life.bind({**pod, "status": {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}})
+    life.admit(pod)
     life.wait(3)
     document = life.seen()
     for zone in document["zones"]:
-        for one in zone["resources"]:
-            if zone["name"] == "node-0" and one["name"] == "example.com/gpu":
-                one.update(capacity="1", allocatable="1", available="-1")
+        for resource in zone["resources"]:
+            if zone["name"] == "node-0" and resource["name"] == "example.com/gpu":
+                resource.update(capacity="1", allocatable="1", available="-1")
     life.deliver(document)
     assert life.free == [3, 8]
     assert life.fits(guaranteed("x", "1", "1Gi", 2))
@@ -95,8 +96,8 @@ def test_negative_amounts_are_none_and_come_back() -> None:
     assert not life.fits(guaranteed("x", "1", "1Gi", 1))
 
 
-def test_without_a_fingerprint_a_report_of_before_is_not_taken_for_one_of_after() -> None:
-    """Pods of equal size: one has ended, one has come, and the numbers may be of either moment."""
+def test_without_a_fingerprint_an_earlier_report_is_not_taken_for_a_later_report() -> None:
+    """Pods of equal size: a pod has ended and a pod has started, and the amounts may be of either moment."""
     life = Life(nfd_without_fingerprint)
     first, second = guaranteed("a", "4"), guaranteed("b", "4")
     life.bind(first)

@@ -34,7 +34,7 @@ def test_a_life(write: object) -> None:
     life.bind(first)
     life.bind(second)
     assert life.free == [3, 2]
-    # A report of before, and one from between the two.
+    # An earlier report, and a report from between the two admissions.
     life.report()
     assert life.free == [3, 2]
     life.admit(first)
@@ -79,7 +79,7 @@ def test_numaplacement_frees_a_pod_that_ended_at_once_where_it_lay() -> None:
     assert life.free == [3, 8]
 
 
-def test_without_numaplacement_its_room_comes_back_with_the_next_report() -> None:
+def test_without_numaplacement_its_capacity_returns_with_the_next_report() -> None:
     life = Life(rte, topologyManagerPolicy="restricted")
     for name, cpu in (("a", "4"), ("b", "6")):
         life.bind(guaranteed(name, cpu))
@@ -96,13 +96,13 @@ def test_a_pod_that_its_kubelet_lists_before_its_devices_are_allocated_stays_boo
     """Its CPUs make it count for the fingerprint; CPUs and devices are allocated one after the other."""
     life = Life(rte_of_all)
     life.report()
-    wanted = guaranteed("a", "4", "2Gi", 2)
-    life.bind(wanted)
+    pod = guaranteed("a", "4", "2Gi", 2)
+    life.bind(pod)
     early = life.seen()
-    life.admit(wanted)
+    life.admit(pod)
     late = life.seen()
-    for attribute, other in zip(early["attributes"], late["attributes"], strict=True):
-        attribute["value"] = other["value"]
+    for attribute, newer in zip(early["attributes"], late["attributes"], strict=True):
+        attribute["value"] = newer["value"]
     life.deliver(early)
     assert life.free == [3, 8]
     assert life.fits(guaranteed("x", "1", "1Gi", 2))
@@ -114,10 +114,11 @@ def test_a_pod_that_its_kubelet_lists_before_its_devices_are_allocated_stays_boo
 
 
 def test_a_kubelet_without_memory_manager_counts_no_memory_and_the_fingerprint_agrees() -> None:
-    """A Guaranteed pod of half a CPU holds nothing there. scheduler-plugins count it, and never trust the object."""
+    """A Guaranteed pod of half a CPU has no exclusive resource; scheduler-plugins counts it and distrusts the NRT."""
     life = Life(rte, memoryManagerPolicy="None", reservedMemory=())
     document = life.seen()
-    assert {one["name"] for zone in document["zones"] for one in zone["resources"]} == {"cpu", "example.com/gpu"}
+    resources = {resource["name"] for zone in document["zones"] for resource in zone["resources"]}
+    assert resources == {"cpu", "example.com/gpu"}
     for name, cpu in (("half", "500m"), ("a", "4")):
         life.bind(guaranteed(name, cpu))
         life.admit(guaranteed(name, cpu))
@@ -126,16 +127,16 @@ def test_a_kubelet_without_memory_manager_counts_no_memory_and_the_fingerprint_a
     assert life.fits(guaranteed("x", "8", "30Gi"))
 
 
-def test_a_kubelet_without_managers_is_told_of_by_zones_without_allocatable_cpus() -> None:
+def test_zones_without_allocatable_cpus_mean_a_kubelet_without_managers() -> None:
     life = Life(rte, **NO_MANAGERS)
     life.report()
     node_state = life.service.ledger.node_states.of("n1")
     assert node_state is not None
     assert node_state.kubelet is not None
     assert (node_state.kubelet.cpu, node_state.kubelet.memory) == (None, None)
-    wanted = guaranteed("a", "4", "1Gi", 2)
-    life.bind(wanted)
-    life.admit(wanted)
+    pod = guaranteed("a", "4", "1Gi", 2)
+    life.bind(pod)
+    life.admit(pod)
     life.report()
     assert life.fits(guaranteed("x", "8", "12Gi", 2))
     assert not life.fits(guaranteed("x", "1", "1Gi", 3))
@@ -152,7 +153,7 @@ def test_zones_of_which_the_kubelet_lists_nothing_are_the_systems() -> None:
     assert life.free == [0, 8]
 
 
-def test_without_memory_manager_hugepages_are_not_told_and_not_refused() -> None:
+def test_without_memory_manager_hugepages_are_not_reported_and_not_refused() -> None:
     life = Life(rte, memoryManagerPolicy="None", reservedMemory=())
     life.report()
     assert life.fits(guaranteed("x", "2", "1Gi", **{"hugepages-2Mi": "1Gi"}))

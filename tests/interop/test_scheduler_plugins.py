@@ -1,8 +1,8 @@
 """NodeResourceTopologyMatch of scheduler-plugins reads what our exporter writes.
 
-Its own Go code was shown the objects of `scheduler_plugins_scenes` (recorded/scheduler-plugins, each file names commit
-and functions). Here our half is made anew and has to be what was shown, and what was answered has to be right: every
-zone found, every fingerprint and placement taken, every verdict the kubelet's or different for a reason with a name.
+Its own Go code has read the objects of `scheduler_plugins_scenes` (recorded/scheduler-plugins, each file names commit
+and functions). The tests write the objects again, compare with the recording, and check the recorded answers: every
+zone found, every fingerprint and placement accepted, every verdict the kubelet's or different for a named reason.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from topowise_scheduler.cluster.node.confirmation import is_exclusive
 
 RECORDED = Path(__file__).parent / "recorded" / "scheduler-plugins"
 
-# Objects that we do not publish unless told to, shown for what becomes of the scheduler then.
+# Objects that we publish only if so configured, recorded for the scheduler's reaction.
 NOT_OURS = (
     "gap-without-placeholders",
     "zone-named-64",
@@ -73,7 +73,7 @@ def topology_of(scene: str) -> nrt.NodeResourceTopology:
 
 
 def running(scene: str) -> list[Any]:
-    return [one for one in recorded(scene)["pods"] if one["status"]["phase"] == "Running"]
+    return [pod for pod in recorded(scene)["pods"] if pod["status"]["phase"] == "Running"]
 
 
 def test_every_conversation_is_about_a_scene_and_every_scene_was_shown() -> None:
@@ -95,17 +95,17 @@ def test_nothing_we_write_ends_the_scheduler(scene: str) -> None:
 
 @every_scene
 def test_it_finds_every_zone_with_its_amounts_and_distances(scene: str) -> None:
-    found = {zone["id"]: zone for zone in recorded(scene)["answers"]["zones"]}
+    zones = {zone["id"]: zone for zone in recorded(scene)["answers"]["zones"]}
     topology = topology_of(scene)
     machine = stage(scene).seen.machine
-    # All nodes but those with ids beyond a kubelet's masks, and nothing in place of the missing ones.
-    assert {numa_id for numa_id, zone in found.items() if zone["available"]} == {
+    # All nodes except nodes with ids beyond a kubelet's masks, and no placeholder for missing nodes.
+    assert {numa_id for numa_id, zone in zones.items() if zone["available"]} == {
         node.id for node in machine.nodes if node.id < 64
     }
     for zone in topology.zones or ():
-        read = found[nrt.zone_id(zone.name)]
+        read = zones[nrt.zone_id(zone.name)]
         assert {name: quantity.milli_value(text) for name, text in read["available"].items()} == {
-            one.name: quantity.milli_value(one.available) for one in zone.resources or ()
+            resource.name: quantity.milli_value(resource.available) for resource in zone.resources or ()
         }
         assert read["costs"] == {str(nrt.zone_id(cost.name)): cost.value for cost in zone.costs or ()}
 
@@ -119,8 +119,8 @@ def test_it_reads_policy_scope_and_the_limit_of_nodes(scene: str) -> None:
 
 @every_scene
 def test_every_native_resource_of_the_node_is_in_a_zone(scene: str) -> None:
-    """A pod that asks for one that is in none is refused (filter.go, resourcesAvailableInAnyNUMANodes)."""
-    zoned = {one.name for zone in topology_of(scene).zones or () for one in zone.resources or ()}
+    """A pod that requests a resource in no zone is refused (filter.go, resourcesAvailableInAnyNUMANodes)."""
+    zoned = {resource.name for zone in topology_of(scene).zones or () for resource in zone.resources or ()}
     native = {
         name
         for name in recorded(scene)["node"]["status"]["allocatable"]
@@ -132,9 +132,9 @@ def test_every_native_resource_of_the_node_is_in_a_zone(scene: str) -> None:
 # Fingerprint
 
 
-# Whose fingerprint is not taken, by the way its pods are watched.
+# Scenes whose fingerprint is not accepted, by the way pods are watched.
 REFUSED = {
-    # The kubelet has it already, the scheduler counts it once it runs.
+    # The kubelet already has the pod, the scheduler counts it once it runs.
     "a-pod-is-starting": ("shared", "dedicated"),
     # Its dedicated informer counts pods that have ended, which no kubelet since 1.34 lists.
     "pods-have-ended": ("dedicated",),
@@ -155,20 +155,20 @@ def test_its_cache_takes_our_fingerprint(scene: str, informer: str) -> None:
 @every_scene
 def test_it_counts_the_pods_that_we_count(scene: str) -> None:
     """Guaranteed with whole CPUs, with fractions, with hugepages; Burstable with a device; with sidecars, with init
-    containers, terminating, static. Not: Burstable and BestEffort ones, unless all count."""
+    containers, terminating, static. Not: Burstable and BestEffort pods, unless all count."""
     counted = recorded(scene)["answers"]["fingerprint"]["shared"]["counted"]
     digest = fingerprint.of((name.split("/")[0], name.split("/")[1]) for name in counted)
     said_here = nrt.attributes_of(topology_of(scene).attributes)["nodeTopologyPodsFingerprint"]
     assert (digest == said_here) is ("shared" not in REFUSED.get(scene, ()))
 
 
-def test_pods_of_every_kind_are_told_apart() -> None:
+def test_pods_of_every_kind_are_distinguished() -> None:
     answers = recorded("every-kind-of-pod")["answers"]["fingerprint"]["shared"]["counted"]
     everyone = recorded("every-kind-of-pod-all-counted")["answers"]["fingerprint"]["shared"]["counted"]
     assert set(everyone) - set(answers) == {"default/burst", "default/nothing"}
 
 
-def test_a_device_without_a_node_counts_if_another_of_its_kind_has_one() -> None:
+def test_a_device_without_a_node_counts_if_another_device_of_its_kind_has_a_node() -> None:
     counted = recorded("device-without-a-node")["answers"]["fingerprint"]["shared"]["counted"]
     assert counted == ["default/far", "default/near", "default/pinned"]
 
@@ -183,15 +183,15 @@ def test_memory_that_is_left_out_makes_all_pods_count() -> None:
 
 
 def placed(scene: str) -> dict[str, int]:
-    """Namespace/pod/container -> the NUMA node of what it holds, by the kubelet."""
+    """Namespace/pod/container -> the NUMA node of its allocation, by the kubelet."""
     nodes: dict[str, int] = {}
     owners = {cpu: node.id for node in stage(scene).seen.machine.nodes for cpu in node.cpus}
-    for one in stage(scene).seen.allocations.pods:
-        for container in one.containers:
-            held = {owners[cpu] for cpu in container.cpus}
-            held |= {numa_id for block in container.memory for numa_id in block.nodes}
-            held |= {numa_id for device in container.devices for numa_id in device.nodes}
-            (nodes[f"{one.namespace}/{one.name}/{container.name}"],) = held
+    for allocation in stage(scene).seen.allocations.pods:
+        for container in allocation.containers:
+            owning = {owners[cpu] for cpu in container.cpus}
+            owning |= {numa_id for block in container.memory for numa_id in block.nodes}
+            owning |= {numa_id for device in container.devices for numa_id in device.nodes}
+            (nodes[f"{allocation.namespace}/{allocation.name}/{container.name}"],) = owning
     return nodes
 
 
@@ -212,29 +212,29 @@ def test_its_preemption_knows_the_node_of_every_container_it_counts(scene: str) 
 
 
 @pytest.mark.parametrize("scene", ALIGNED)
-def test_its_preemption_gives_back_what_a_victim_holds(scene: str) -> None:
-    """To the zone where it lies; a Guaranteed pod's fractions of CPUs are in no zone's numbers, so none come back."""
+def test_its_preemption_gives_back_the_allocation_of_a_victim(scene: str) -> None:
+    """To the zone of the allocation; fractions of CPUs of a Guaranteed pod are in no zone, so none are given back."""
     evictions = recorded(scene)["answers"]["evictions"]
-    for one in running(scene):
-        needs = pods.needs(decoded(one))
-        key = f"{one['metadata']['namespace']}/{one['metadata']['name']}"
+    for pod in running(scene):
+        needs = pods.needs(decoded(pod))
+        key = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
         freed = evictions[key]
         if isinstance(freed, str):
             assert needs.qos != "Guaranteed", freed
             continue
         expected: dict[str, int] = {}
-        for container in one["spec"]["containers"]:
+        for container in pod["spec"]["containers"]:
             node = placed(scene).get(f"{key}/{container['name']}")
             for name, text in container["resources"].get("requests", {}).items():
                 amount = quantity.milli_value(text)
                 if node is not None and (name != "cpu" or amount % 1000 == 0):
                     expected[f"node-{node} {name}"] = expected.get(f"node-{node} {name}", 0) + amount
-        assert {what: quantity.milli_value(text) for what, text in freed.items()} == expected
+        assert {name: quantity.milli_value(text) for name, text in freed.items()} == expected
 
 
 @pytest.mark.parametrize("scene", ["managers-off", "memory-manager-off"])
 def test_with_the_memory_manager_off_its_preemption_goes_on_without_placement(scene: str) -> None:
-    """It counts the containers of Guaranteed pods with fractions of CPUs, of which no kubelet knows a node then."""
+    """It counts the containers of Guaranteed pods with fractions of CPUs, which have no NUMA node at a kubelet then."""
     assert recorded(scene)["answers"]["placement"] == {"containers": 0, "nodes": {}}
 
 
@@ -243,12 +243,12 @@ def test_with_the_memory_manager_off_its_preemption_goes_on_without_placement(sc
 
 @every_scene
 def test_its_verdict_is_the_kubelet_s_or_differs_for_a_known_reason(scene: str) -> None:
-    for asked in recorded(scene)["questions"]:
-        name = asked["metadata"]["name"]
-        theirs = recorded(scene)["answers"]["questions"][name]["filter"]
-        kubelet = stage(scene).would_admit(asked)
-        is_same = (theirs == "") is (kubelet == "")
-        assert is_same is ((scene, name) not in DIFFERENCES), (name, theirs, kubelet)
+    for question in recorded(scene)["questions"]:
+        name = question["metadata"]["name"]
+        status = recorded(scene)["answers"]["questions"][name]["filter"]
+        kubelet = stage(scene).would_admit(question)
+        is_same = (status == "") is (kubelet == "")
+        assert is_same is ((scene, name) not in DIFFERENCES), (name, status, kubelet)
 
 
 @every_scene
@@ -269,14 +269,14 @@ def test_our_own_service_reads_them_exactly_and_counts_the_same_pods(scene: str)
     machine = stage(scene).seen.machine
     assert list(read.empty.node_ids) == [node.id for node in machine.nodes if node.id < 64]
     needs = {
-        f"{one['metadata']['namespace']}/{one['metadata']['name']}": pods.needs(decoded(one)) for one in running(scene)
+        f"{pod['metadata']['namespace']}/{pod['metadata']['name']}": pods.needs(decoded(pod)) for pod in running(scene)
     }
     counted = recorded(scene)["answers"]["fingerprint"]["shared"]["counted"]
     if read.fingerprint_method == "with-exclusive-resources":
-        assert sorted(name for name, one in needs.items() if is_exclusive(read.empty, one)) == counted
+        assert sorted(name for name, need in needs.items() if is_exclusive(read.empty, need)) == counted
 
 
-# What we keep it from
+# What the exporter protects it from
 
 
 def test_without_placeholders_a_gap_in_the_ids_ends_it() -> None:
@@ -288,7 +288,7 @@ def test_without_placeholders_a_gap_in_the_ids_ends_it() -> None:
     assert names == [f"node-{number}" for number in range(9)]
 
 
-def test_placeholders_are_few_where_its_filter_does_not_look() -> None:
+def test_placeholders_are_few_where_its_filter_ignores_them() -> None:
     """LeastNUMANodes makes a list of every set of zones before it tries one: 64 zones are more than fit into memory."""
     assert len(topology_of("id-63").zones or ()) == 64
     assert [zone.name for zone in topology_of("id-63-any-policy").zones or ()] == ["node-0", "node-63"]

@@ -1,7 +1,7 @@
 """Volcano's numa-aware plugin reads the Numatopology that our exporter writes.
 
-Its own Go code was shown the objects of `volcano_scenes` (recorded/volcano, each file names commit and functions). Here
-our half is made anew and has to be what was shown, and what was answered has to be right.
+Its own Go code has read the objects of `volcano_scenes` (recorded/volcano, each file names commit and functions). The
+tests write the objects again, compare with the recording, and check the recorded answers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def answers(scene: str) -> Any:
     return recorded(scene)["answers"]
 
 
-def held(scene: str) -> frozenset[int]:
+def assigned_cpus(scene: str) -> frozenset[int]:
     return frozenset[int]().union(*(pod.cpus for pod in stage(scene).seen.allocations.pods))
 
 
@@ -76,60 +76,60 @@ def test_what_it_takes_for_free_is_what_the_kubelet_can_give(scene: str) -> None
     seen = stage(scene).seen
     free = cpuset.parse(answers(scene)["free"]["cpu"])
     if SCENES[scene].kubelet.cpuManagerPolicy == "static":
-        # By id without the reserved ones, so that there is nothing left to guess.
-        assert (free, answers(scene)["reserved"]) == (seen.allocations.allocatable.cpus - held(scene), "0")
+        # By id without the reserved CPUs, so that the plug-in guesses nothing.
+        assert (free, answers(scene)["reserved"]) == (seen.allocations.allocatable.cpus - assigned_cpus(scene), "0")
     else:
         assert (free, answers(scene)["reserved"]) == (frozenset(seen.machine.online), "1500m")
 
 
 @every_scene
 def test_pods_that_the_kubelet_has_are_confirmed_by_name_also_without_cpus_of_their_own(scene: str) -> None:
-    """Of a Guaranteed pod with fractions of CPUs it books an empty set, and one such pod that is never confirmed keeps
-    what it guessed for all the others off the node (node_info.go, RefreshNumaSchedulerInfoByCrd)."""
-    there = {one["metadata"]["name"] for one in SCENES[scene].bound}
-    sent = {one["name"] for one in recorded(scene)["unassigned"]}
+    """For a Guaranteed pod with fractions of CPUs it books an empty set; a pod that is never confirmed keeps
+    the guesses for all other pods on the node (node_info.go, RefreshNumaSchedulerInfoByCrd)."""
+    there = {pod["metadata"]["name"] for pod in SCENES[scene].bound}
+    sent = {pod["name"] for pod in recorded(scene)["unassigned"]}
     assert set(answers(scene)["confirmed"]) == {f"default/{name}" for name in sent & there}
     free = cpuset.parse(answers(scene)["free"]["cpu"])
     after = cpuset.parse(answers(scene)["free_after_unassigned"])
     if sent <= there:
         assert (answers(scene)["still_unassigned"], after) == (0, free)
     else:
-        guessed = [cpuset.parse(one["cpus"]) for one in recorded(scene)["unassigned"]]
+        guessed = [cpuset.parse(pod["cpus"]) for pod in recorded(scene)["unassigned"]]
         assert after == free - frozenset[int]().union(*guessed)
 
 
 def test_some_pods_were_on_their_way() -> None:
-    names = {one["name"] for one in recorded("restricted")["unassigned"]}
+    names = {pod["name"] for pod in recorded("restricted")["unassigned"]}
     assert names == {name for name, _ in (*SENT, ON_ITS_WAY)}
 
 
 @every_scene
-def test_its_verdict_is_the_kubelet_s_unless_it_does_not_look(scene: str) -> None:
+def test_its_verdict_is_the_kubelet_s_unless_it_skips_the_check(scene: str) -> None:
     kubelet = SCENES[scene].kubelet
-    for asked in recorded(scene)["questions"]:
-        name = asked["metadata"]["name"]
+    for question in recorded(scene)["questions"]:
+        name = question["metadata"]["name"]
         answer = answers(scene)["questions"][name]
-        wanted = asked["metadata"].get("annotations", {}).get(POLICY, "")
-        if wanted and kubelet.cpuManagerPolicy != "static":
+        policy = question["metadata"].get("annotations", {}).get(POLICY, "")
+        if policy and kubelet.cpuManagerPolicy != "static":
             assert answer["why"] == "cpu manager policy isn't static"
-        elif wanted and wanted != kubelet.topologyManagerPolicy:
-            expected = f"task topology policy[{wanted}] is different with node[{kubelet.topologyManagerPolicy}]"
+        elif policy and policy != kubelet.topologyManagerPolicy:
+            expected = f"task topology policy[{policy}] is different with node[{kubelet.topologyManagerPolicy}]"
             assert answer["why"] == expected
         else:
-            assert answer["fits"] is (stage(scene).would_admit(asked) == ""), name
+            assert answer["fits"] is (stage(scene).would_admit(question) == ""), name
 
 
 @every_scene
 def test_the_cpus_it_chooses_are_free_and_on_the_nodes_that_the_kubelet_chooses(scene: str) -> None:
     machine = stage(scene).seen.machine
     owners = {cpu: node.id for node in machine.nodes for cpu in node.cpus}
-    for asked in recorded(scene)["questions"]:
-        answer = answers(scene)["questions"][asked["metadata"]["name"]]
+    for question in recorded(scene)["questions"]:
+        answer = answers(scene)["questions"][question["metadata"]["name"]]
         chosen = cpuset.parse(answer["cpus"])
         if not chosen:
             continue
         assert chosen <= cpuset.parse(answers(scene)["free"]["cpu"])
-        placed = stage(scene).node.would_admit(decoded(asked)).placements.values()
-        kubelet = {cpu for one in placed for cpu in owners if (one.cpus or 0) >> cpu & 1}
+        placed = stage(scene).node.would_admit(decoded(question)).placements.values()
+        kubelet = {cpu for placement in placed for cpu in owners if (placement.cpus or 0) >> cpu & 1}
         assert {owners[cpu] for cpu in chosen} == {owners[cpu] for cpu in kubelet}
         assert len(chosen) == len(kubelet)
