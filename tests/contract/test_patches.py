@@ -68,8 +68,8 @@ async def test_a_strategic_merge_patch_joins_lists_by_key(api: Client) -> None:
     await api.ok("POST", NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
     conditions = [{"type": "Ready", "status": "True"}, {"type": "MemoryPressure", "status": "False"}]
     await api.ok("PATCH", f"{NODES}/{name}/status", {"status": {"conditions": conditions}}, STRATEGIC)
-    one = {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}
-    patched = await api.ok("PATCH", f"{NODES}/{name}/status", one, STRATEGIC)
+    first = {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}
+    patched = await api.ok("PATCH", f"{NODES}/{name}/status", first, STRATEGIC)
     states = {condition["type"]: condition["status"] for condition in patched["status"]["conditions"]}
     assert states == {"Ready": "False", "MemoryPressure": "False"}
     gone = {"status": {"conditions": [{"type": "Ready", "$patch": "delete"}]}}
@@ -95,7 +95,7 @@ async def test_a_patch_may_insist_on_a_resource_version(api: Client) -> None:
 
 
 async def test_a_patch_of_another_uid_is_invalid(api: Client) -> None:
-    """Not a conflict: owner-reference code upstream tells a recreated object by exactly this."""
+    """Not a conflict: upstream owner-reference code detects a recreated object by exactly this."""
     name = api.name()
     await api.ok("POST", NRT, nrt(name))
     reply = await api.call("PATCH", f"{NRT}/{name}", {"metadata": {"uid": "1-2-3"}}, MERGE)

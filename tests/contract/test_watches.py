@@ -59,9 +59,9 @@ async def test_an_object_that_leaves_the_selection_is_deleted_and_one_that_enter
 
 
 async def test_a_field_selector_watches_one_object(api: Client) -> None:
-    watched, other = api.name(), api.name()
+    watched, unwatched = api.name(), api.name()
     async with api.watch(CONFIGMAPS, fieldSelector=f"metadata.name={watched}") as watch:
-        await api.ok("POST", CONFIGMAPS, configmap(other))
+        await api.ok("POST", CONFIGMAPS, configmap(unwatched))
         await api.ok("POST", CONFIGMAPS, configmap(watched))
         event = await watch.next()
         assert event is not None

@@ -105,7 +105,7 @@ def test_the_same_bytes_are_the_same_object(tmp_path: Path) -> None:
 
 
 def test_of_two_pods_that_hold_alike_only_the_listed_one_is_alive() -> None:
-    # Replicas on one node hold the same amounts, and the kubelet keeps the dead one's until the next admission.
+    # Replicas on a node have equal amounts, and the kubelet keeps the dead replica's entry until the next admission.
     text = b"""{"policyName":"Static","machineState":{"0":{"numberOfAssignments":2,"memoryMap":{
      "memory":{"allocatable":8,"reserved":8,"free":0}},"cells":[0]}},
      "entries":{"a":{"main":[{"numaAffinity":[0],"type":"memory","size":4}]},
@@ -113,8 +113,8 @@ def test_of_two_pods_that_hold_alike_only_the_listed_one_is_alive() -> None:
     state = parse_memory_state(text, "x")
     assert state is not None
     pod = PodAllocation("ns", "r-1", (ContainerAllocation("main", memory=(MemoryBlock("memory", (0,), 4),)),))
-    one = entry_owners.exact_memory(state, entry_owners.live_memory_holders(state, [pod]))
-    assert one.free == {(0, "memory"): 4}
+    free_memory = entry_owners.exact_memory(state, entry_owners.live_memory_holders(state, [pod]))
+    assert free_memory.free == {(0, "memory"): 4}
     twin = PodAllocation("ns", "r-2", pod.containers)
     both = entry_owners.exact_memory(state, entry_owners.live_memory_holders(state, [pod, twin]))
     assert both.free == {(0, "memory"): 0}
@@ -140,14 +140,14 @@ def test_what_pods_have_as_a_whole_is_in_the_files_where_list_does_not_tell_it()
     pods = (listed("u", 1, 2, memory=(block,)), listed("v", 5), listed("w", 7))
     pods += (listed("x", memory=alike), listed("y", memory=alike), PodAllocation("ns", "idle"))
     whole = entry_owners.WholePods()
-    found = whole.of(pods, cpu, memory)
-    assert [set(pod.own_cpus) for pod in found] == [{1, 2, 3, 4}, {5, 6}, set(), set(), set(), set()]
-    sizes = [[block.size for block in pod.own_memory] for pod in found]
+    owned = whole.of(pods, cpu, memory)
+    assert [set(pod.own_cpus) for pod in owned] == [{1, 2, 3, 4}, {5, 6}, set(), set(), set(), set()]
+    sizes = [[block.size for block in pod.own_memory] for pod in owned]
     assert (sizes[:3], sorted(sizes[3:5]), sizes[5]) == ([[9], [], []], [[7], [8]], [])
-    assert [pod.containers for pod in found] == [pod.containers for pod in pods]
-    assert whole.of(pods, cpu, memory) is found
-    # A kubelet that tells it itself is believed, and without such pods nothing is made anew.
-    assert whole.of(found, cpu, memory) is found
+    assert [pod.containers for pod in owned] == [pod.containers for pod in pods]
+    assert whole.of(pods, cpu, memory) is owned
+    # A kubelet that lists pod-level resources is trusted, and without such pods the same objects are returned.
+    assert whole.of(owned, cpu, memory) is owned
     assert whole.of(pods, parse_cpu_state(CPU, "x"), None) is pods
 
 
@@ -206,7 +206,7 @@ def test_what_is_half_written_is_nobodys_and_takes_nothing_from_others(
             b'\\"podEntries\\":{\\"u\\":{\\"cpuSet\\":\\"1-3\\"}}}"}',
             {"u": {"c": {1, 2}}},
         ),
-        # V1, up to 1.17: containers by their ids, whose pods nobody knows.
+        # V1, up to 1.17: containers by their ids, without pods.
         (b'{"policyName":"static","defaultCpuSet":"0","entries":{"d3adb33f":"1-2"}}', {"": {"d3adb33f": {1, 2}}}),
     ],
 )  # fmt: skip
@@ -216,7 +216,7 @@ def test_cpu_state_of_every_version(text: bytes, holders: dict[str, dict[str, se
     assert (state.shared, state.holders) == (frozenset({0}), holders)
 
 
-# As kubelets wrote them (the checksums are those of upstream's own tests of its checkpoints, and of damaged ones).
+# As kubelets wrote them (checksums from upstream's own checkpoint tests, and of damaged checkpoints).
 GOOD_CPU = b'{"policyName":"none","defaultCpuSet":"","checksum":1353318690}'
 GOOD_MEMORY = b'{"policyName":"None","machineState":{},"checksum":4236770233}'
 

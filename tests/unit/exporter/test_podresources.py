@@ -28,11 +28,11 @@ def test_two_pods_of_one_name_are_two_even_if_they_hold_alike() -> None:
 
 def test_what_has_not_changed_stays_the_same_object() -> None:
     decoder = PodDecoder("/socket")
-    one, two = pb.PodResources(namespace="a", name="one"), pb.PodResources(namespace="a", name="two")
-    before = decoder.decode(pb.ListPodResourcesResponse(pod_resources=[two, one]).SerializeToString())
-    assert decoder.decode(pb.ListPodResourcesResponse(pod_resources=[one, two]).SerializeToString()) is before
+    first, two = pb.PodResources(namespace="a", name="one"), pb.PodResources(namespace="a", name="two")
+    before = decoder.decode(pb.ListPodResourcesResponse(pod_resources=[two, first]).SerializeToString())
+    assert decoder.decode(pb.ListPodResourcesResponse(pod_resources=[first, two]).SerializeToString()) is before
     two.containers.add(name="c", cpu_ids=[1])
-    after = decoder.decode(pb.ListPodResourcesResponse(pod_resources=[one, two]).SerializeToString())
+    after = decoder.decode(pb.ListPodResourcesResponse(pod_resources=[first, two]).SerializeToString())
     assert after[0] is before[0]
     assert after[1].cpus == {1}
 
@@ -174,7 +174,7 @@ async def test_a_socket_that_never_answers_is_given_up_in_time(tmp_path: Path) -
 
 
 async def test_a_socket_that_cannot_even_be_looked_for_is_named(tmp_path: Path) -> None:
-    # As root a name that is too long; for anybody else a directory that may not be searched is the same.
+    # As root, a name that is too long; for other users a directory without search permission is the same.
     async with PodResources(str(tmp_path / ("s" * 300))) as client:
         with pytest.raises(SourceError, match="File name too long"):
             await client.pods()

@@ -26,15 +26,15 @@ def topology(**bytes_of: int) -> nrt.NodeResourceTopology:
         ),
         resources=(nrt.Resource("cpu", "4", "4", "4"),),
     )
-    held = bytes_of.get("holdings", 1)
+    size = bytes_of.get("holdings", 1)
     return nrt.new(
-        "n", [zone], (nrt.Attribute(name, "x" * held if name == attributes.HOLDINGS else "x") for name in ALL)
+        "n", [zone], (nrt.Attribute(name, "x" * size if name == attributes.HOLDINGS else "x") for name in ALL)
     )
 
 
-def names(made: nrt.NodeResourceTopology) -> set[str]:
-    zone = (made.zones or ())[0]
-    return {one.name for one in (*(made.attributes or ()), *(zone.attributes or ()))}
+def names(topology: nrt.NodeResourceTopology) -> set[str]:
+    zone = (topology.zones or ())[0]
+    return {attribute.name for attribute in (*(topology.attributes or ()), *(zone.attributes or ()))}
 
 
 def test_what_fits_stays_as_it_is() -> None:

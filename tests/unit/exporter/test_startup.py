@@ -40,7 +40,7 @@ def test_managers_that_are_configured_and_have_nothing_are_not_ready() -> None:
 
 
 def test_a_state_file_that_says_off_is_the_kubelets_word() -> None:
-    # Somebody has changed the configuration's file; the kubelet has not read it yet.
+    # The configuration file has changed; the kubelet has not read it yet.
     assert why(Answer(STATIC, Allocatable(), has_cpu_manager=False, has_memory_manager=False)) == set()
 
 
@@ -51,13 +51,13 @@ def test_a_configuration_that_is_not_the_kubelets_is_believed_in_the_end() -> No
 def test_pods_of_the_state_files_that_live_are_waited_for() -> None:
     said = Answer(STATIC, READY, living=frozenset({"u", "v"}), listed=frozenset({"v"}))
     assert why(said) == {confirmation.PODS}
-    # One that only holds what an init container left is never listed.
+    # The kubelet never lists a pod that only has leftovers of an init container.
     assert why(said, Before(unlisted=frozenset({"u"}))) == set()
     assert why(said, age=startup.PODS_AT_MOST_S) == set()
 
 
 def test_after_a_reboot_entries_without_directories_are_of_the_dead() -> None:
-    # `living` are only those with one.
+    # `living` only contains pods with a directory.
     assert why(Answer(STATIC, READY, living=frozenset())) == set()
 
 

@@ -99,7 +99,7 @@ async def test_uevents_can_be_cancelled_with_and_without_libudev() -> None:
 
 
 class Monitor:
-    """As pyudev's: events that have come, by a descriptor that is readable once one has."""
+    """Like pyudev's monitor: pending events, and a descriptor that is readable while an event is pending."""
 
     def __init__(self, *events: tuple[str, str]) -> None:
         self._events = [SimpleNamespace(action=action, sys_name=name) for action, name in events]
@@ -146,7 +146,7 @@ async def test_more_uevents_than_the_socket_holds_ask_for_the_machine_once(
         nobody.close()
         monitor = Overflown(connected)
         asyncio.get_running_loop().add_reader(connected, Uevents(trigger)._on_readable, monitor)
-        # Nobody is there: that is an error of the socket, until somebody reads it.
+        # Without a listener the socket has a pending error until it is read.
         connected.send(b"x")
         assert await trigger.wait(2, quiet=0.05) == {"uevent: overflow"}
         assert monitor.poll(0) is None

@@ -1,4 +1,4 @@
-"""Whatever comes in, every parser gives a value or one clear line, at once."""
+"""For any input, every parser returns a value or an error of a single line, at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _id(parser: Parser) -> str:
 
 @pytest.mark.parametrize("parser", parsers(), ids=_id)
 def test_samples_are_read(parser: Parser) -> None:
-    # All but one, whose certificates would have to be real.
+    # All parsers but the parser of certificates, which needs real certificates.
     assert all(hold(parser, sample) for sample in parser.samples) != (parser.name == "kubeconfig")
 
 

@@ -24,7 +24,7 @@ def tools(folder: Path, *names: str) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The only one of $PATH besides a shell's."""
+    """The only program of $PATH besides a shell's."""
     shell = tmp_path / "shell"
     shell.mkdir()
     for name in ("sh", "dirname"):

@@ -1,4 +1,4 @@
-"""Processes of a lab: known as soon as they are started, ended by whoever finds the link."""
+"""Processes of a lab: recorded as soon as they start, and ended by any process that finds the link."""
 
 from __future__ import annotations
 

@@ -112,11 +112,11 @@ async def test_other_requests_stall_before_their_answer(server: ApiServer, clien
 
 
 async def test_watches_are_closed_at_once(server: ApiServer, client: Client) -> None:
-    async with client.watch(NRT) as watch, client.watch(NODES) as other:
+    async with client.watch(NRT) as watch, client.watch(NODES) as node_watch:
         assert server.levers.close_watches(path="*/noderesourcetopologies") == 1
         assert await watch.next() is None
         server.create("nodes", {"metadata": {"name": "a"}})
-        assert (await other.about("a"))[0] == "ADDED"
+        assert (await node_watch.about("a"))[0] == "ADDED"
 
 
 async def test_an_expired_window_makes_a_resumed_watch_end_in_410(server: ApiServer, client: Client) -> None:

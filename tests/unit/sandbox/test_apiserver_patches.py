@@ -40,9 +40,9 @@ def test_merge_patches_are_those_of_rfc_7386(target: Any, patch: Any, result: An
 
 @given(JSON_VALUES, JSON_VALUES)
 def test_a_merge_patch_changes_no_argument_and_applies_twice_as_once(target: Any, patch: Any) -> None:
-    held = copy.deepcopy((target, patch))
+    copies = copy.deepcopy((target, patch))
     once = patches.merge(target, patch)
-    assert (target, patch) == held
+    assert (target, patch) == copies
     assert patches.merge(once, patch) == once
 
 
@@ -61,9 +61,9 @@ def test_a_merge_patch_changes_no_argument_and_applies_twice_as_once(target: Any
 )
 def test_json_patches_are_those_of_rfc_6902(operations: list[Json], result: Any) -> None:
     document = {"list": [1, 2], "map": {"a/b": 1}}
-    held = copy.deepcopy(document)
+    original = copy.deepcopy(document)
     assert patches.json_patch(document, operations) == result
-    assert document == held
+    assert document == original
 
 
 @pytest.mark.parametrize(
@@ -185,8 +185,8 @@ def test_an_apply_that_changes_nothing_keeps_even_its_time() -> None:
 
 def test_an_applied_element_goes_when_it_is_no_longer_declared() -> None:
     two = {"spec": {"containers": [{"name": "a", "image": "1"}, {"name": "b", "image": "2"}]}}
-    one = {"spec": {"containers": [{"name": "a", "image": "1"}]}}
-    assert applied(applied(EMPTY, two, "m"), one, "m")["spec"] == one["spec"]
+    manifest = {"spec": {"containers": [{"name": "a", "image": "1"}]}}
+    assert applied(applied(EMPTY, two, "m"), manifest, "m")["spec"] == manifest["spec"]
 
 
 def test_conflicts_name_every_field_and_manager() -> None:

@@ -1,4 +1,4 @@
-"""The store: one revision counter, a bounded window, watches as positions in it."""
+"""The store: a revision counter, a bounded window, watches as positions in it."""
 
 from __future__ import annotations
 
@@ -114,8 +114,8 @@ def test_snapshots_keep_a_moment_and_only_the_newest_few() -> None:
     store.put(NODES, node("a"))
     number, before = store.snapshot("nodes")
     store.put(NODES, node("b"))
-    kept = store.snapshot_at("nodes", number)
-    assert kept is before
+    snapshot = store.snapshot_at("nodes", number)
+    assert snapshot is before
     assert [revision.metadata["name"] for revision in before] == ["a"]
     for i in range(40):
         store.put(NODES, node(f"n{i}"))

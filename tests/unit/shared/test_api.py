@@ -96,9 +96,9 @@ def test_a_list_that_is_no_text_is_no_list() -> None:
         reflector._page(b'{"metadata":{"resourceVersion":"\xff"}}', "/x")
 
 
-@pytest.mark.parametrize("asked", ["86400", "9" * 400])
-async def test_a_proxy_that_asks_for_a_day_is_asked_again_after_minutes(address: str, asked: str) -> None:
+@pytest.mark.parametrize("retry_after", ["86400", "9" * 400])
+async def test_a_proxy_that_asks_for_a_day_is_asked_again_after_minutes(address: str, retry_after: str) -> None:
     async with Api(Credentials(address, None, anonymous), "test") as api:
         with pytest.raises(ApiError) as caught:
-            await api.request("GET", "/garbage", query={"after": asked})
+            await api.request("GET", "/garbage", query={"after": retry_after})
     assert caught.value.retry_after == 300

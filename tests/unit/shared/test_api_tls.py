@@ -1,4 +1,4 @@
-"""The API server and its certificate: whom we give our token to."""
+"""The API server's certificate decides whether the client sends its token."""
 
 from __future__ import annotations
 
@@ -74,10 +74,10 @@ async def ask(tmp_path: Path, port: int, trusted: Authority, **more: str) -> byt
 async def test_a_server_of_the_right_authority_is_asked(
     tmp_path: Path, authorities: tuple[Authority, Authority]
 ) -> None:
-    one, _ = authorities
+    authority, _ = authorities
     server = Server()
-    async with server.listening(one.issue("server"), ssl.TLSVersion.TLSv1_3) as port:
-        assert await ask(tmp_path, port, one) == b"{}"
+    async with server.listening(authority.issue("server"), ssl.TLSVersion.TLSv1_3) as port:
+        assert await ask(tmp_path, port, authority) == b"{}"
     assert TOKEN.encode() in server.received
 
 
@@ -85,20 +85,20 @@ async def test_a_server_of_the_right_authority_is_asked(
 async def test_another_server_gets_no_token(
     tmp_path: Path, authorities: tuple[Authority, Authority], wrong: str
 ) -> None:
-    one, two = authorities
+    authority, unknown_authority = authorities
     pair = {
-        "authority": lambda: two.issue("server"),
-        "name": lambda: one.issue("other", names="DNS:kubernetes.default,IP:127.0.0.2"),
-        "expired": lambda: one.issue("late", days=-1),
-        "not yet valid": lambda: one.issue_later("early"),
-        "a client's": lambda: one.issue("client", usage="clientAuth"),
-        "TLS 1.1": lambda: one.issue("server"),
+        "authority": lambda: unknown_authority.issue("server"),
+        "name": lambda: authority.issue("other", names="DNS:kubernetes.default,IP:127.0.0.2"),
+        "expired": lambda: authority.issue("late", days=-1),
+        "not yet valid": lambda: authority.issue_later("early"),
+        "a client's": lambda: authority.issue("client", usage="clientAuth"),
+        "TLS 1.1": lambda: authority.issue("server"),
     }[wrong]()
     newest = ssl.TLSVersion.TLSv1_1 if wrong == "TLS 1.1" else ssl.TLSVersion.TLSv1_3
     server = Server()
     async with server.listening(pair, newest) as port:
         with pytest.raises(ApiError) as caught:
-            await ask(tmp_path, port, one)
+            await ask(tmp_path, port, authority)
     assert caught.value.status == 0
     assert caught.value.reason == "Unreachable"
     assert TOKEN not in str(caught.value)
@@ -151,9 +151,9 @@ def _inline(trusted: Authority) -> dict[str, str]:
 async def test_the_certificate_may_have_the_name_that_the_kubeconfig_says(
     tmp_path: Path, authorities: tuple[Authority, Authority]
 ) -> None:
-    one, _ = authorities
-    pair = one.issue("named", names="DNS:kubernetes.default")
+    authority, _ = authorities
+    pair = authority.issue("named", names="DNS:kubernetes.default")
     async with Server().listening(pair, ssl.TLSVersion.TLSv1_3) as port:
-        assert await ask(tmp_path, port, one, **{"tls-server-name": "kubernetes.default"}) == b"{}"
+        assert await ask(tmp_path, port, authority, **{"tls-server-name": "kubernetes.default"}) == b"{}"
         with pytest.raises(ApiError, match="other"):
-            await ask(tmp_path, port, one, **{"tls-server-name": "other.default"})
+            await ask(tmp_path, port, authority, **{"tls-server-name": "other.default"})

@@ -1,4 +1,4 @@
-"""Which texts are whole numbers, and what becomes of the others where they are read."""
+"""Which texts are whole numbers, and how readers treat every other text."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Honest documents are read, whatever they have in common with hostile ones (those are in tests/unit/fuzz)."""
+"""Valid documents are read, even if they resemble hostile documents (which are in tests/unit/fuzz)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from topowise import documents, kubeletconfig
 
-# CPUs are numbered in turn on many two-socket servers, so a list of one node's has no ranges.
+# Many two-socket servers number CPUs alternately, so a node's CPU list has no ranges.
 EVERY_SECOND = ",".join(map(str, range(0, 1024, 2)))
 
 

@@ -50,8 +50,8 @@ def folder(path: Path) -> None:
 
 
 def listener(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as made:
-        made.bind(str(path))
+    with socket.socket(socket.AF_UNIX) as unix_socket:
+        unix_socket.bind(str(path))
 
 
 def huge(path: Path) -> None:

@@ -39,7 +39,7 @@ def test_what_has_no_room_is_counted() -> None:
     cut = pci_devices.write(DEVICES, len(whole) - 1)
     assert cut.omitted == 1
     assert len(cut.text) < len(whole)
-    assert pci_devices.read(cut.text) == {name: one for name, one in DEVICES.items() if one.place == NEAR}
+    assert pci_devices.read(cut.text) == {name: device for name, device in DEVICES.items() if device.place == NEAR}
     assert pci_devices.write(DEVICES, 10) == ("[]", 4)
 
 

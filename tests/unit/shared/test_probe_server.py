@@ -148,8 +148,8 @@ async def test_connections_of_one_peer_beyond_its_rate_are_closed_and_others_are
             assert (await ask(port, get("/livez"), peer)).endswith(b"livez")
         assert server.closed == {"too many a second": 7}
     assert counts == {"metrics": 3, "livez": 2}
-    told = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert [record.getMessage() for record in told] == ["Closed connections to the port of metrics and probes"]
+    warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert [record.getMessage() for record in warnings] == ["Closed connections to the port of metrics and probes"]
 
 
 async def test_a_peer_that_hoards_connections_loses_its_own() -> None:
@@ -340,19 +340,19 @@ async def allowance_is_free(allowance: Allowance) -> None:
 
 
 async def test_paced_work_that_nobody_waits_for_any_more_is_ended() -> None:
-    wanted, ended = [True], []
+    awaited, ended = [True], []
 
     async def work() -> None:
         try:
             while True:
                 await asyncio.sleep(0)
-                wanted[0] = False
+                awaited[0] = False
         finally:
             # As a connection to the API server that is closed.
             await asyncio.sleep(0)
             ended.append(True)
 
-    assert await Paced(work(), Allowance(1.0, 1.0), lambda: wanted[0]) is None
+    assert await Paced(work(), Allowance(1.0, 1.0), lambda: awaited[0]) is None
     assert ended == [True]
 
 

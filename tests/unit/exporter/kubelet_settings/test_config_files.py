@@ -209,9 +209,9 @@ async def test_a_file_that_was_replaced_by_one_like_it_is_read_again(tmp_path: P
     source = FileSource(write(path, "maxPods: 1"))
     await source.read(None)
     before = path.stat()
-    other = Path(write(tmp_path / "other", "maxPods: 2"))
-    os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
-    other.rename(path)
+    other_file = Path(write(tmp_path / "other", "maxPods: 2"))
+    os.utime(other_file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    other_file.rename(path)
     assert (await source.read(None)).maxPods == 2
 
 
@@ -287,7 +287,7 @@ async def test_nobody_knows_what_a_kubelet_went_by_before_the_first_reading(tmp_
     time.sleep(0.02)
     source = FileSource(write(tmp_path / "config.yaml", "maxPods: 3"), socket=str(socket))
     assert (await source.read(None)).maxPods == 3
-    # The Node has told the version meanwhile; that is no other file.
+    # The Node now has a version; the file is unchanged.
     assert (await source.read("v1.36.2")).maxPods == 3
 
 

@@ -1,4 +1,4 @@
-"""What is told holds whatever a source says."""
+"""A configured override wins over every source."""
 
 from __future__ import annotations
 

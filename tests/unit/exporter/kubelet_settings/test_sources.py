@@ -1,4 +1,4 @@
-"""Which source is used, what is told over it, and what holds while none can be read."""
+"""Which source is used, which overrides win over it, and which settings apply while no source is readable."""
 
 from __future__ import annotations
 
@@ -143,9 +143,9 @@ async def test_nothing_is_guessed_while_a_source_was_never_readable(serve: Serve
 
 async def test_who_can_read_nothing_is_told_what_can_be_done(tmp_path: Path) -> None:
     missing = str(tmp_path / "no.yaml")
-    with pytest.raises(SourceError) as told:
+    with pytest.raises(SourceError) as error:
         await Source(Kubelet(config_file=missing)).read()
-    assert str(told.value) == (
+    assert str(error.value) == (
         f"kubelet configuration: file: {missing}: cannot be read: No such file or directory; nothing is published: "
         "name the kubelet's --config in kubelet.configFile, ask the kubelet itself by kubelet.configz.enabled, "
         "or give its policies in kubelet.overrides"

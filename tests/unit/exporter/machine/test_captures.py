@@ -1,4 +1,4 @@
-"""Sixteen machines as stock kernels showed them, against what was told about them when they were captured."""
+"""Sixteen captured machines, against facts recorded independently at the capture."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def expected(captures: Path, name: str) -> Any:
 
 
 def _owned_cpus(expected: Any, node: str) -> list[int]:
-    """numa=fake lists all CPUs on every node, but links each to one."""
+    """numa=fake lists all CPUs on every node, but links each CPU to a single node."""
     described = expected["nodes"][node]
     return sorted(set(described["cpus"]) & set(described["cpus_present"]))
 
@@ -104,7 +104,7 @@ def test_every_cpu_has_its_place(machine: Machine, expected: Any) -> None:
     for cpu, place in cpus["topology"].items():
         described = expected["topology"][cpu]
         l3 = described.get("l3")
-        # The kernel may give members of one group different ids (snc-dies); ours is that of the lowest member.
+        # The kernel may give members of a group different ids (snc-dies); the scan uses the lowest member's id.
         first = expected["topology"][str(l3["cpus"][0])]["l3"] if l3 else None
         assert place == {
             "node": owners[int(cpu)],

@@ -25,7 +25,7 @@ def nodes(small: Path) -> Path:
 
 @pytest.fixture
 def lone(tmp_path: Path) -> Path:
-    """A machine with one node."""
+    """A machine with a single node."""
     node = machines.Node(0, 3 * machines.GIB, cores=1, hugepages={_2M: 6})
     machines.write_tree(machines.Machine(nodes=(node,), distances=((10,),)), tmp_path)
     return tmp_path

@@ -68,7 +68,7 @@ def test_ports_of_switches_are_above_what_hangs_on_them(tmp_path: Path, read: Re
         ),
     )
     machines.write_tree(spec, tmp_path)
-    shown = {one["address"]: one["path"] for one in as_json(read(tmp_path))["pci"]}  # type: ignore[union-attr,index,call-overload]
+    shown = {function["address"]: function["path"] for function in as_json(read(tmp_path))["pci"]}  # type: ignore[union-attr,index,call-overload]
     switch = ["pci0000:00", "0000:00:01.0", "0000:01:00.0"]
     assert shown["0000:02:01.0"] == switch
     assert shown["0000:03:00.0"] == [*switch, "0000:02:00.0"]
@@ -81,7 +81,10 @@ def test_a_function_that_is_no_link_is_listed_without_a_path(small: Path, device
         (devices / address).mkdir()
         (devices / address / "numa_node").write_text("1\n")
     machine = read(small)
-    assert [(one.address, one.path) for one in machine.pci[1:3]] == [("0000:97:00.0", ()), ("0000:98:00.0", ())]
+    assert [(function.address, function.path) for function in machine.pci[1:3]] == [
+        ("0000:97:00.0", ()),
+        ("0000:98:00.0", ()),
+    ]
     assert machine.problems == (
         f"{devices}/0000:97:00.0: no link to its directory (and 1 more like it); the bridges above it are unknown",
     )
@@ -126,9 +129,9 @@ def test_what_is_above_is_what_hwloc_says(tmp_path: Path, small: Path, read: Rea
     (small / "sys/bus/pci/devices").mkdir()
     for address, link in recorded["links"].items():
         (small / "sys/bus/pci/devices" / address).symlink_to(link)
-    found = {one.address: list(one.path) for one in read(small).pci}
-    assert found.keys() == recorded["links"].keys()
-    assert {address: found[address] for address in recorded["above"]} == recorded["above"]
+    paths = {function.address: list(function.path) for function in read(small).pci}
+    assert paths.keys() == recorded["links"].keys()
+    assert {address: paths[address] for address in recorded["above"]} == recorded["above"]
 
 
 def test_a_missing_numa_node_is_no_affinity(small: Path, devices: Path, read: Read) -> None:
@@ -156,8 +159,8 @@ def test_domains_of_five_digits_come_after_those_of_four(tmp_path: Path, read: R
     functions = tuple(machines.Pci(address, 0, "0x010802", "0x8086", "0x0a54") for address in addresses)
     node = machines.Node(0, machines.GIB, cores=1)
     machines.write_tree(machines.Machine(nodes=(node,), distances=((10,),), pci=functions), tmp_path)
-    found = [function.address for function in read(tmp_path).pci]
-    assert found == ["0000:00:1f.0", "0002:00:00.0", "10000:00:04.0"]
+    scanned = [function.address for function in read(tmp_path).pci]
+    assert scanned == ["0000:00:1f.0", "0002:00:00.0", "10000:00:04.0"]
 
 
 def test_a_machine_may_have_no_pci(small: Path, read: Read) -> None:

@@ -43,18 +43,18 @@ def test_a_name_of_two_functions_is_nobodys(small: Path, read: Read) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         (f"Model: \t\t NVIDIA H100\nGPU UUID: \t {UUID}\nBus Type: \t PCIe\n", ((UUID, NIC),)),
         ("GPU UUID: \t GPU-????????-????-????-????-????????????\n", ()),
         ("", ()),
     ],
 )
-def test_nvidias_driver_tells_uuids(small: Path, read: Read, text: str, found: object) -> None:
+def test_nvidias_driver_tells_uuids(small: Path, read: Read, text: str, expected: object) -> None:
     folder = small / "proc/driver/nvidia/gpus" / NIC
     folder.mkdir(parents=True)
     (folder / "information").write_text(text)
-    assert read(small).pci_names == found
+    assert read(small).pci_names == expected
 
 
 def test_a_class_with_too_many_names_is_told_and_not_used(
