@@ -49,7 +49,7 @@ async def test_a_renewal_of_a_deleted_lease_that_names_its_uid_is_a_conflict(api
     assert reply.body["message"].endswith(f"UID in precondition: {stored['metadata']['uid']}, UID in object meta: ")
 
 
-async def test_of_two_that_create_a_lease_one_succeeds(api: Client) -> None:
+async def test_of_two_creators_of_a_lease_only_the_first_succeeds(api: Client) -> None:
     name = api.name()
     await api.ok("POST", LEASES, lease(name))
     reply = await api.call("POST", LEASES, lease(name))

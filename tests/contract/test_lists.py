@@ -32,7 +32,7 @@ async def test_items_of_a_builtin_list_carry_no_kind(api: Client) -> None:
     assert all("kind" not in item and "apiVersion" not in item for item in listed["items"])
 
 
-async def test_pages_show_one_moment_whatever_happens_meanwhile(api: Client) -> None:
+async def test_pages_show_a_single_revision_whatever_happens_meanwhile(api: Client) -> None:
     group, names = await _several(api, 5)
     first = await api.ok("GET", CONFIGMAPS, labelSelector=f"group={group}", limit=2)
     token = first["metadata"]["continue"]
@@ -141,7 +141,7 @@ async def test_custom_objects_are_found_by_name(api: Client) -> None:
     assert [item["metadata"]["name"] for item in listed["items"]] == [name]
 
 
-async def test_a_list_over_all_namespaces_holds_those_of_each(api: Client) -> None:
+async def test_a_list_over_all_namespaces_has_the_objects_of_each(api: Client) -> None:
     name, label = api.name(), api.name()
     for namespace in ("default", "kube-system"):
         path = f"/api/v1/namespaces/{namespace}/configmaps"

@@ -119,7 +119,7 @@ async def test_apply_creates_then_keeps_the_resource_version_while_nothing_chang
     assert changed.body["metadata"]["generation"] == 2
 
 
-async def test_apply_owns_all_zones_as_one_field(api: Client) -> None:
+async def test_apply_owns_all_zones_as_a_single_field(api: Client) -> None:
     name = api.name()
     reply = await api.apply(f"{NRT}/{name}", nrt(name), "exporter")
     (entry,) = reply.body["metadata"]["managedFields"]
@@ -143,7 +143,7 @@ async def test_another_manager_conflicts_on_zones_unless_it_forces(api: Client) 
     assert set(managers(forced.body)) == {"second"}
 
 
-async def test_two_managers_share_a_field_of_one_value(api: Client) -> None:
+async def test_two_managers_share_a_field_of_the_same_value(api: Client) -> None:
     name = api.name()
     await api.apply(f"{NRT}/{name}", nrt(name), "first")
     reply = await api.apply(f"{NRT}/{name}", nrt(name), "second")

@@ -209,7 +209,7 @@ async def test_delete_honours_preconditions(api: Client, field: str, word: str, 
     await api.ok("DELETE", f"{CONFIGMAPS}/{name}", options)
 
 
-async def test_a_finalizer_holds_an_object_until_it_is_removed(api: Client) -> None:
+async def test_a_finalizer_keeps_an_object_until_it_is_removed(api: Client) -> None:
     name = api.name()
     body = configmap(name)
     body["metadata"]["finalizers"] = ["example.com/hold"]

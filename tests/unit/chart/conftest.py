@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -90,6 +91,11 @@ def helm() -> Callable[..., subprocess.CompletedProcess[str]]:
         return subprocess.run([HELM, *arguments], check=False, capture_output=True, text=True, env=environment)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def dashboard(chart: Path) -> Document:
+    return json.loads((chart / "dashboards/topowise.json").read_text())
 
 
 @pytest.fixture(scope="session")

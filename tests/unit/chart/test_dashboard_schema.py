@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,11 +39,6 @@ def lost(original: Any, kept_value: Any, path: str = "$") -> Iterator[str]:
             yield from lost(value, loaded, f"{path}[{number}]")
     elif original != kept_value:
         yield path
-
-
-@pytest.fixture
-def dashboard(chart: Path) -> Document:
-    return json.loads((chart / "dashboards/topowise.json").read_text())
 
 
 def test_the_dashboard_is_imported_whole(imported: Callable[[Document], Document], dashboard: Document) -> None:

@@ -31,7 +31,7 @@ def test_links_lead_somewhere(repository: Path, name: str) -> None:
         assert not anchor or anchor in anchors(target), link
 
 
-def test_quoted_words_are_those_of_the_code(repository: Path, chart: Path) -> None:
+def test_quoted_words_match_the_code(repository: Path, chart: Path) -> None:
     shown = "\n".join(path.read_text() for path in (repository / "plugin").rglob("*.py"))
     shown += "\n".join(path.read_text() for path in (repository / "exporter").rglob("*.py"))
     shown += (chart / "dashboards/topowise.json").read_text() + (

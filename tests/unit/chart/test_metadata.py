@@ -46,7 +46,7 @@ def test_links_of_the_metadata_lead_to_files(about: Document, repository: Path) 
         assert behind(link["url"], repository).is_file(), link
 
 
-def test_artifact_hub_is_told_the_image_and_the_definitions_that_the_chart_has(
+def test_artifact_hub_lists_the_image_and_the_definitions_of_the_chart(
     about: Document, chart: Path, values: Document
 ) -> None:
     notes = about["annotations"]

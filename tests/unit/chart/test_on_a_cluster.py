@@ -173,7 +173,7 @@ def test_an_exporter_writes_for_its_own_node_only(cluster: Cluster) -> None:
     assert publish("metal-1", "")[0] in (200, 201)
 
 
-def test_nobody_writes_reports_whom_the_policy_does_not_name(cluster: Cluster, render: Any) -> None:
+def test_only_accounts_that_the_policy_names_write_reports(cluster: Cluster, render: Any) -> None:
     """Two accounts with the same, too wide, role: the policy names the first, the second is a tenant's."""
     rule = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
     rbac = {"apiVersion": "rbac.authorization.k8s.io/v1"}
@@ -218,9 +218,7 @@ def test_nobody_writes_reports_whom_the_policy_does_not_name(cluster: Cluster, r
             cluster.call("DELETE", path_of(policy))
 
 
-def test_kube_scheduler_is_of_the_version_that_the_cluster_tells(
-    cluster: Cluster, helm: Any, chart: Path, tmp_path: Path
-) -> None:
+def test_kube_scheduler_is_of_the_cluster_version(cluster: Cluster, helm: Any, chart: Path, tmp_path: Path) -> None:
     access = f"--kubeconfig={cluster.plane.kubeconfig(tmp_path / 'kubeconfig')}"
     done = helm("install", "third", str(chart), "--dry-run=server", "--namespace=default", access)
     assert done.returncode == 0, done.stderr
@@ -230,7 +228,7 @@ def test_kube_scheduler_is_of_the_version_that_the_cluster_tells(
     assert f"runs {image}, as the API server is {version};" in done.stdout.partition("NOTES:")[2]
 
 
-def test_an_upgrade_keeps_certificates_and_definitions_and_leaves_those_of_others(
+def test_an_upgrade_keeps_certificates_and_definitions_of_every_release(
     cluster: Cluster, helm: Any, chart: Path, tmp_path: Path
 ) -> None:
     access = f"--kubeconfig={cluster.plane.kubeconfig(tmp_path / 'kubeconfig')}"

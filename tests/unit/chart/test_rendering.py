@@ -232,7 +232,7 @@ def test_kube_scheduler_is_of_the_clusters_version(render: Any, cluster: str, ta
 
 
 @pytest.mark.parametrize("version", ["", "1.34", "1.34.0"], ids=["Helm's own", "Argo CD's", "could be Helm's own"])
-def test_no_version_is_taken_that_may_be_anybodys(helm: Run, chart: Path, version: str) -> None:
+def test_no_unpinned_version_is_taken(helm: Run, chart: Path, version: str) -> None:
     version_flags = [f"--kube-version={version}"] if version else []
     done = helm("template", "topowise", str(chart), *version_flags)
     assert done.returncode != 0
@@ -258,7 +258,7 @@ def test_a_digest_wins_over_the_tag(render: Any) -> None:
     assert image == f"example.com/topowise@{digest}"
 
 
-def test_one_replica_elects_nobody_and_is_never_doubled(render: Any) -> None:
+def test_a_single_replica_has_no_leader_election_and_is_never_doubled(render: Any) -> None:
     objects = render("", "scheduler.replicas=1")
     assert not scheduler_config(objects).leader_election.enabled
     assert kube_scheduler_config(objects)["leaderElection"]["leaderElect"] is False
@@ -281,8 +281,8 @@ def test_who_removes_the_startup_taint_does_not_wait_for_it(render: Any, mode: s
     assert tolerated(enabled, "scheduler.tolerations=null") == {STARTUP_TAINT}
 
 
-def test_replicas_on_a_node_each_make_room_for_the_next(render: Any) -> None:
-    """By default none of two may be missing, so that the third would wait for a third node."""
+def test_with_hard_anti_affinity_a_rollout_may_stop_a_replica_first(render: Any) -> None:
+    """By default neither of two replicas may be missing, so a third replica would wait for a third node."""
 
     def missing(*settings: str) -> int | str:
         strategy = render("", *settings).named("Deployment", "topowise-scheduler")["spec"]["strategy"]
@@ -313,7 +313,7 @@ def test_the_ports_follow_the_configuration(render: Any) -> None:
 
 
 @pytest.mark.parametrize("off", ["serving.port=0", "serving.address=127.0.0.1", "serving.address=::1"])
-def test_nobody_probes_a_port_that_is_not_there(render: Any, off: str) -> None:
+def test_no_probe_uses_a_port_that_is_not_open(render: Any, off: str) -> None:
     objects = render("", f"exporter.config.{off}", "monitoring.monitor.enabled=true")
     (container,) = objects.pod("DaemonSet", "topowise-exporter")["containers"]
     assert not {"ports", "startupProbe", "livenessProbe", "readinessProbe"} & container.keys()
@@ -430,7 +430,7 @@ def test_a_misspelt_option_is_refused(render: Any) -> None:
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_notes_tell_what_to_type(helm: Run, chart: Path, recipe: str) -> None:
+def test_notes_print_the_next_commands(helm: Run, chart: Path, recipe: str) -> None:
     values = [f"--values={chart}/recipes/{recipe}.yaml"] if recipe else []
     values.append("--set=scheduler.kubeScheduler.image.tag=v1.36.2")
     done = helm("install", "topowise", str(chart), "--dry-run=client", "--namespace=topowise-system", *values)
@@ -461,7 +461,7 @@ def test_notes_tell_what_to_type(helm: Run, chart: Path, recipe: str) -> None:
         (("scheduler.mode=static", "scheduler.static.user=topowise-scheduler"), ""),
     ],
 )
-def test_notes_tell_where_policies_do_not_limit_the_service(
+def test_notes_warn_where_policies_do_not_limit_the_service(
     helm: Run, chart: Path, settings: tuple[str, ...], expected: str
 ) -> None:
     values = [f"--set={setting}" for setting in ("scheduler.kubeScheduler.image.tag=v1.36.2", *settings)]
@@ -474,7 +474,7 @@ def test_notes_tell_where_policies_do_not_limit_the_service(
         assert (text in notes) == (bool(expected) and text in expected), notes
 
 
-def test_notes_tell_the_ports_of_the_configuration(helm: Run, chart: Path) -> None:
+def test_notes_print_the_ports_of_the_configuration(helm: Run, chart: Path) -> None:
     settings = ("mode=remote", "config.extender.port=9443", "config.readOnly.port=9081")
     values = [f"--set=scheduler.{setting}" for setting in settings]
     done = helm("install", "topowise", str(chart), "--dry-run=client", "--namespace=topowise-system", *values)

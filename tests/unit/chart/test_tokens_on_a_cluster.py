@@ -94,7 +94,7 @@ def test_no_secret_has_a_token(cluster: Cluster) -> None:
 
 
 @pytest.mark.usefixtures("inside")
-async def test_the_service_goes_on_with_a_new_token_when_the_old_one_is_refused(
+async def test_the_service_continues_with_a_new_token_when_the_old_token_is_refused(
     cluster: Cluster, mounted: Path, tmp_path: Path
 ) -> None:
     target = tmp_path / "service"

@@ -27,7 +27,7 @@ def test_every_locked_package_is_listed_in_its_version() -> None:
         assert all(version in text for version in versions)
 
 
-def test_what_we_name_ourselves_is_told_apart() -> None:
+def test_direct_dependencies_are_listed_separately() -> None:
     named = re.search(
         r"^dependencies = \[(.*?)^\]", (REPOSITORY / "pyproject.toml").read_text(), re.DOTALL | re.MULTILINE
     )
@@ -86,7 +86,7 @@ def test_whatever_installs_from_a_lock_checks_the_hashes() -> None:
     assert re.findall(r'"--requirement"', image) == re.findall(r'(?<="--require-hashes", )"--requirement"', image) != []
 
 
-def test_the_lock_of_what_ships_is_part_of_the_developers_one() -> None:
+def test_the_lock_of_the_image_is_a_subset_of_the_developers_lock() -> None:
     def locked(name: str) -> set[tuple[str, str]]:
         return set(re.findall(r"^([a-z0-9-]+)==(\S+)", (REPOSITORY / "hack" / name).read_text(), re.MULTILINE))
 

@@ -306,7 +306,7 @@ def test_yaml_is_yaml_and_our_own_kinds_are_valid(page: Path, tmp_path: Path) ->
                 pods.needs(pods.decode(json.dumps(document).encode()))
 
 
-def test_scores_are_spread_as_told() -> None:
+def test_scores_are_spread_as_documented() -> None:
     documented = (DOCS / "how-to/strategies.md").read_text()
     rows = re.findall(r"^\| ([\d,]+(?: · [\d,]+)+) \| ([\d ·]+) \| ([\d ·]+) \|$", documented, re.MULTILINE)
     assert len(rows) == 3

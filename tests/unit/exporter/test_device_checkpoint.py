@@ -185,7 +185,7 @@ def test_what_a_finished_init_container_had_beyond_list_is_found() -> None:
     assert unlisted == {"live": (Device("gpu", "b", (1,)),)}
 
 
-def test_a_pod_that_is_listed_with_nothing_holds_what_its_init_container_had_until_its_name_goes() -> None:
+def test_a_pod_listed_without_allocations_keeps_its_init_containers_devices_while_it_is_listed() -> None:
     left, idle = entry_owners.Leftovers(), PodAllocation("ns", "idle")
     assert left.living(frozenset(), [LISTED]) == frozenset()
     assert left.living(frozenset({"gone"}), [LISTED, idle]) == {"gone"}
@@ -193,7 +193,7 @@ def test_a_pod_that_is_listed_with_nothing_holds_what_its_init_container_had_unt
     assert left.living(frozenset({"gone"}), [LISTED, PodAllocation("ns", "other")]) == frozenset()
 
 
-def test_of_those_before_us_only_the_ones_that_the_last_object_named_live() -> None:
+def test_of_earlier_pods_only_pods_that_the_last_object_named_are_alive() -> None:
     # The checkpoint has pods that ended long ago, and their directories stay as long as their objects.
     idle = [PodAllocation("ns", "idle")]
     both = frozenset({"ended", "named"})

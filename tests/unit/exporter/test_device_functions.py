@@ -101,14 +101,14 @@ def test_one_function_has_many_spellings(root: Path, device_id: str) -> None:
 
 
 @pytest.mark.parametrize("device_id", ["0", "MIG-8f1b2c3d", "0000:03:00.7", "card1-", "mlx5_00", "", "::1"])
-def test_what_nobody_outside_the_plug_in_knows_is_left_out(root: Path, device_id: str) -> None:
+def test_devices_known_only_to_their_plug_in_are_left_out(root: Path, device_id: str) -> None:
     shown = nrt.attributes_of(topology_of(root, Device(GPU, device_id, (0,))).attributes)
     assert attributes.PCI not in shown
     assert attributes.PCI_OMITTED not in shown
     assert attributes.DEVICES in shown
 
 
-def test_an_unchanged_machine_gives_the_same_bytes_and_only_one_attribute_more(root: Path) -> None:
+def test_an_unchanged_machine_gives_the_same_bytes_and_a_single_new_attribute(root: Path) -> None:
     first = msgspec.json.encode(topology_of(root, *DEVICES))
     assert msgspec.json.encode(topology_of(root, *reversed(DEVICES))) == first
     with_places = topology_of(root, *DEVICES)
@@ -129,7 +129,7 @@ def test_excluded_resources_have_no_places(root: Path) -> None:
     assert [zone.name for zone in built.topology.zones or () if zone.type == "PCIeRoot"] == ["pci0000:00"]
 
 
-def test_what_has_no_room_is_told_by_number(root: Path) -> None:
+def test_devices_beyond_the_size_limit_are_counted(root: Path) -> None:
     many = tuple(Device(VF, f"0000:98:00.1::{number}", (1,)) for number in range(2000))
     gpu = Device(GPU, "0000:03:00.0", (0,))
     shown = nrt.attributes_of(topology_of(root, gpu, *many).attributes)
@@ -191,7 +191,7 @@ def test_the_firmwares_figures_of_memory_are_on_its_zone(root: Path) -> None:
     ]
 
 
-def test_a_gpu_lies_on_its_own_memory_node_whatever_its_number(tmp_path: Path) -> None:
+def test_a_gpu_is_on_its_own_memory_node_whatever_its_number(tmp_path: Path) -> None:
     """As on a GB200: two nodes with CPUs, and memory nodes of GPUs up to the last id that a kubelet has bits for."""
     ids = (0, 1, *range(2, 34), 63)
     spec = machines.Machine(

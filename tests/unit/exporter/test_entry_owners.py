@@ -38,7 +38,7 @@ def test_cpus_of_a_live_pods_finished_init_container_are_found() -> None:
     assert entry_owners.unlisted_cpus(state, [LIVE], live) == {"live": {5, 6}}
 
 
-def test_a_pod_that_holds_only_what_an_init_container_left_counts_while_it_exists() -> None:
+def test_a_pod_with_only_leftovers_of_an_init_container_counts_while_it_exists() -> None:
     state = parse_cpu_state(CPU, "x")
     assert state is not None
     assert entry_owners.unlisted_cpus(state, [LIVE], frozenset({"live", "init-only"})) == {
@@ -47,7 +47,7 @@ def test_a_pod_that_holds_only_what_an_init_container_left_counts_while_it_exist
     }
 
 
-def test_what_the_dead_held_is_given_back_as_the_kubelet_will() -> None:
+def test_allocations_of_dead_pods_are_released_as_the_kubelet_will() -> None:
     state = parse_memory_state(MEMORY, "x")
     assert state is not None
     live = entry_owners.live_memory_holders(state, [LIVE])
@@ -58,7 +58,7 @@ def test_what_the_dead_held_is_given_back_as_the_kubelet_will() -> None:
     assert free_memory.cells == {0: (0, 1), 1: (0, 1)}
 
 
-def test_nodes_that_nobody_uses_any_more_leave_their_group() -> None:
+def test_nodes_without_assignments_leave_their_group() -> None:
     state = parse_memory_state(MEMORY, "x")
     assert state is not None
     free_memory = entry_owners.exact_memory(state, frozenset())
@@ -104,7 +104,7 @@ def test_the_same_bytes_are_the_same_object(tmp_path: Path) -> None:
         file.read()
 
 
-def test_of_two_pods_that_hold_alike_only_the_listed_one_is_alive() -> None:
+def test_of_two_pods_with_equal_allocations_only_the_listed_pod_is_alive() -> None:
     # Replicas on a node have equal amounts, and the kubelet keeps the dead replica's entry until the next admission.
     text = b"""{"policyName":"Static","machineState":{"0":{"numberOfAssignments":2,"memoryMap":{
      "memory":{"allocatable":8,"reserved":8,"free":0}},"cells":[0]}},
@@ -130,7 +130,7 @@ WHOLE_MEMORY = b"""{"policyName":"Static","machineState":{},"entries":{
  "y":{"memoryBlocks":[{"numaAffinity":[1],"type":"memory","size":7}]}},"checksum":0}"""
 
 
-def test_what_pods_have_as_a_whole_is_in_the_files_where_list_does_not_tell_it() -> None:
+def test_pod_level_allocations_come_from_the_files_where_list_lacks_them() -> None:
     cpu, memory = parse_cpu_state(WHOLE_CPU, "x"), parse_memory_state(WHOLE_MEMORY, "x")
 
     def listed(name: str, *cpus: int, memory: tuple[MemoryBlock, ...] = ()) -> PodAllocation:
@@ -185,7 +185,7 @@ REUSED = '{"i":[{"numaAffinity":[0],"type":"memory","size":10}],"c":[{"numaAffin
         pytest.param(memory_of(2, 50, f'"u":{TEN},"v":{FORTY}', LIVE_POD), 60, 1, id="a pod-level pod is live"),
     ],
 )
-def test_what_is_half_written_is_nobodys_and_takes_nothing_from_others(
+def test_a_half_written_entry_has_no_pod_and_takes_nothing_from_other_pods(
     text: bytes, free: int, assignments: int
 ) -> None:
     state = parse_memory_state(text, "x")
@@ -228,7 +228,7 @@ GOOD_MEMORY = b'{"policyName":"None","machineState":{},"checksum":4236770233}'
         (parse_memory_state, GOOD_MEMORY),
     ],
 )
-def test_a_checksum_that_is_wrong_is_damage_and_one_of_an_unknown_struct_is_not_looked_at(
+def test_a_wrong_checksum_is_damage_and_a_checksum_of_an_unknown_struct_is_ignored(
     parse: Callable[[bytes, str], object], text: bytes
 ) -> None:
     assert parse(text, "file") is None

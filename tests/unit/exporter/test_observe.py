@@ -124,7 +124,7 @@ class Before134(Kubelet):
         ("v0.0.0", {}, True),
     ],
 )
-async def test_claimed_devices_are_left_out_where_nobody_tells_who_has_them(
+async def test_claimed_devices_are_left_out_where_list_does_not_name_their_pods(
     tmp_path: Path, version: str, gates: dict[str, bool], is_shown: bool
 ) -> None:
     settings = ExporterConfiguration(apiVersion=API_VERSION, node_name="n", kubelet_root=str(tmp_path))
@@ -402,7 +402,7 @@ async def test_cpus_of_a_finished_init_container_stay_with_a_pod_whose_container
     assert (await node.observe()).unlisted == {}
 
 
-async def test_of_two_pods_whose_memory_is_alike_the_one_with_the_listed_cpus_lives(tmp_path: Path) -> None:
+async def test_of_two_pods_with_equal_memory_the_pod_with_the_listed_cpus_is_alive(tmp_path: Path) -> None:
     """The dead pod's init container had more, which the kubelet releases before it admits the next pod."""
     node = Node(tmp_path)
     node.write({})

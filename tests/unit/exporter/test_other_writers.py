@@ -90,7 +90,7 @@ def most_in_a_minute(times: list[float]) -> int:
     return max((sum(start <= at < start + PAUSE_S for at in times) for start in times), default=0)
 
 
-async def test_own_news_are_written_at_once_when_nobody_else_writes() -> None:
+async def test_changes_are_written_at_once_without_another_writer() -> None:
     server = Server()
     writer = make(server)
     await run(server, writer, 30, own=str)
@@ -99,7 +99,7 @@ async def test_own_news_are_written_at_once_when_nobody_else_writes() -> None:
 
 
 @pytest.mark.parametrize("own", [lambda now: "ours", str], ids=["same content", "ever new content"])
-async def test_against_somebody_who_writes_twice_a_second_we_write_once_a_minute(own: Any) -> None:
+async def test_against_a_writer_of_two_writes_a_second_the_exporter_writes_once_a_minute(own: Any) -> None:
     server = Server()
     writer = make(server)
     await writer.publish("ours")
@@ -143,7 +143,7 @@ async def test_after_a_single_edit_news_wait_a_minute_and_then_flow_again() -> N
         assert await writer.publish(news) == "written"
 
 
-async def test_a_write_against_somebody_whose_answer_is_lost_is_not_repeated_at_once() -> None:
+async def test_a_write_against_another_writer_with_a_lost_answer_is_not_repeated_at_once() -> None:
     server = Server()
     writer = make(server)
     await writer.publish("ours")
@@ -156,7 +156,7 @@ async def test_a_write_against_somebody_whose_answer_is_lost_is_not_repeated_at_
     assert await writer.publish("ours") == "held-back"
 
 
-async def test_a_write_whose_answer_was_lost_is_not_taken_for_somebody_elses() -> None:
+async def test_a_write_with_a_lost_answer_is_not_taken_for_a_foreign_write() -> None:
     server = Server()
     writer = make(server)
     await writer.publish("one")
@@ -191,7 +191,7 @@ async def test_a_label_names_who_has_lost_its_fields() -> None:
     assert writer.foreign_writers == {KOORDLET}
 
 
-async def test_another_exporter_of_ours_is_told_from_unknown_writers() -> None:
+async def test_another_topowise_exporter_is_distinguished_from_unknown_writers() -> None:
     server = Server()
     writer = make(server)
     await writer.publish("one")
@@ -200,7 +200,7 @@ async def test_another_exporter_of_ours_is_told_from_unknown_writers() -> None:
     assert await writer.check() == "it was changed by another topowise-exporter"
 
 
-async def test_fields_that_somebody_owned_before_us_are_no_writing() -> None:
+async def test_fields_with_an_earlier_owner_are_no_foreign_write() -> None:
     server = Server()
     server.write(RTE, "theirs")
     writer = make(server)
@@ -210,7 +210,7 @@ async def test_fields_that_somebody_owned_before_us_are_no_writing() -> None:
     assert not writer.foreign_writers
 
 
-async def test_who_deletes_the_object_and_makes_its_own_is_somebody_else() -> None:
+async def test_a_writer_that_deletes_and_recreates_the_object_is_foreign() -> None:
     server = Server()
     writer = make(server)
     await writer.publish("ours")

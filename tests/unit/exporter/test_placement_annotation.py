@@ -68,7 +68,7 @@ def test_zones_are_in_the_order_of_their_names_and_containers_are_summed() -> No
     ]
 
 
-def test_what_lies_on_several_nodes_or_on_none_is_not_told() -> None:
+def test_containers_on_several_nodes_or_on_none_are_not_annotated() -> None:
     uncertain = pod(
         "p",
         9,
@@ -168,7 +168,7 @@ async def test_an_annotation_that_was_taken_away_and_a_pod_that_was_replaced_are
     assert len(server.patches) == 2
 
 
-async def test_an_api_server_that_is_away_is_waited_for_and_the_loop_is_not_told() -> None:
+async def test_an_absent_api_server_is_retried_and_does_not_stop_the_loop() -> None:
     server = Server(a="n1")
 
     def away() -> None:

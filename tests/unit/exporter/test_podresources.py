@@ -21,7 +21,7 @@ def decode_pods(answer: pb.ListPodResourcesResponse) -> tuple[PodAllocation, ...
     return PodDecoder("/socket").decode(answer.SerializeToString())
 
 
-def test_two_pods_of_one_name_are_two_even_if_they_hold_alike() -> None:
+def test_two_pods_with_the_same_name_and_allocation_are_two() -> None:
     twin = pb.PodResources(namespace="a", name="p")
     assert len(decode_pods(pb.ListPodResourcesResponse(pod_resources=[twin, twin]))) == 2
 
@@ -42,7 +42,7 @@ def test_an_answer_that_is_no_list_is_named() -> None:
         PodDecoder("/socket").decode(b"\xff\xff")
 
 
-def test_a_device_listed_once_a_node_is_one_device_with_both() -> None:
+def test_a_device_listed_once_per_node_is_a_device_with_both_nodes() -> None:
     entries = [
         pb.ContainerDevices(resource_name="gpu", device_ids=["a"], topology=topology(1)),
         pb.ContainerDevices(resource_name="gpu", device_ids=["b"]),
@@ -54,7 +54,7 @@ def test_a_device_listed_once_a_node_is_one_device_with_both() -> None:
     assert read.cpus == {1, 3}
 
 
-def test_pod_level_assignments_are_united_with_those_of_the_containers() -> None:
+def test_pod_level_and_container_assignments_are_united() -> None:
     block = pb.ContainerMemory(memory_type="memory", size=5, topology=topology(0))
     pod = pb.PodResources(
         name="p",
@@ -99,7 +99,7 @@ def test_pods_come_sorted_and_blocks_of_nothing_are_dropped() -> None:
         ),
     ],
 )
-def test_cpus_and_memory_of_a_numa_node_are_told_from_devices(pod: pb.PodResources, holds: bool) -> None:
+def test_cpus_and_memory_of_a_numa_node_are_distinct_from_devices(pod: pb.PodResources, holds: bool) -> None:
     (read,) = decode_pods(pb.ListPodResourcesResponse(pod_resources=[pod]))
     assert read.holds_cpus_or_memory is holds
 

@@ -64,7 +64,7 @@ def test_a_pod_appears_as_a_whole_when_its_directory_does() -> None:
     assert (state.pods, state.withheld, state.due) == ((OLD, whole), frozenset(), None)
 
 
-def test_other_news_are_not_held_up_by_a_pod_that_is_being_admitted() -> None:
+def test_a_pod_in_admission_delays_no_other_change() -> None:
     node = Node()
     assert node.sync({"new": pod("new", FIRST)}).pods == ()
 
@@ -117,7 +117,7 @@ def test_a_pod_that_is_resized_stays() -> None:
     assert node.sync({"old": larger}, "old").pods == (larger,)
 
 
-def test_of_replicas_that_hold_alike_the_one_without_a_directory_is_withheld() -> None:
+def test_of_replicas_with_equal_allocations_the_replica_without_a_directory_is_withheld() -> None:
     node = Node()
     alike = container("c", memory=True)
     first, second = pod("one", alike), pod("two", alike, container("d", 7))
@@ -128,7 +128,7 @@ def test_of_replicas_that_hold_alike_the_one_without_a_directory_is_withheld() -
     assert node.sync({"old": OLD, "a": first, "b": second}, "old", "a", "b").pods == (OLD, first, second)
 
 
-def test_a_dead_replicas_entry_does_not_stand_for_a_living_one() -> None:
+def test_a_dead_replicas_entry_does_not_prove_a_live_replica() -> None:
     alike = (container("c", memory=True),)
     admissions = Admissions()
     listed = (pod("one", *alike),)
@@ -136,7 +136,7 @@ def test_a_dead_replicas_entry_does_not_stand_for_a_living_one() -> None:
     assert state.pods == listed
 
 
-def test_a_pod_that_was_taken_for_one_that_has_ended_is_known_by_its_own_entry() -> None:
+def test_a_pod_that_was_taken_for_an_ended_pod_is_known_by_its_own_entry() -> None:
     """Both pods are listed with equal allocations; only one has leftovers of an init container."""
     shown, left = container("c", memory=True), container("i", 1, 2)
     admissions, both = Admissions(), frozenset({"ours", "theirs"})
@@ -152,7 +152,7 @@ def test_a_pod_that_was_taken_for_one_that_has_ended_is_known_by_its_own_entry()
         assert admissions.sort((stays,), States(), both, 3.0).whole == {"ours"}
 
 
-def test_devices_alone_tell_whose_directory_it_is() -> None:
+def test_devices_alone_identify_the_pod_of_a_directory() -> None:
     node = Node()
     new = pod("new", container("c", devices=(GPU,)))
     assert node.sync({"old": OLD, "new": new}, "old").withheld
@@ -162,7 +162,7 @@ def test_devices_alone_tell_whose_directory_it_is() -> None:
     assert node.sync({"old": OLD, "new": new}, "old", "new", files=files).pods == (OLD, new)
 
 
-def test_a_pod_without_anything_waits_for_whoever_is_being_admitted() -> None:
+def test_a_pod_without_allocations_waits_for_the_pod_in_admission() -> None:
     node = Node()
     idle = pod("idle")
     setup = states(old=OLD.containers, new=(container("setup", 6),))
@@ -182,7 +182,7 @@ def test_a_pod_that_asks_for_nothing_is_there_after_a_moment() -> None:
     assert node.sync({"old": OLD, "x": idle}, "old", "x", after=QUIET_S + 0.01).pods == (OLD, idle)
 
 
-def test_an_entry_of_a_pod_that_has_ended_holds_up_nobody() -> None:
+def test_an_entry_of_an_ended_pod_delays_no_pod() -> None:
     node = Node()
     idle = pod("idle")
     node.sync({}, "old", files=states(old=OLD.containers))
@@ -210,7 +210,7 @@ def test_without_directories_a_pod_is_whole_once_it_has_not_changed_for_a_moment
     assert sync((OLD, half), 2.0).pods == (OLD, half)
 
 
-def test_pods_that_nobody_waits_for_are_the_same_object() -> None:
+def test_pods_that_are_not_withheld_are_the_same_object() -> None:
     node = Node()
     same = (OLD,)
     files, directories = states(old=OLD.containers), frozenset({"old"})

@@ -102,7 +102,7 @@ def test_policies_and_capacity_are_the_nodes() -> None:
     assert spec.numares["cpu"].capacity == 8
 
 
-def test_free_cpus_are_the_allocatable_ones_that_nobody_holds() -> None:
+def test_free_cpus_are_allocatable_cpus_without_a_pod() -> None:
     topology = built(TWO_SOCKETS, pod("p", "c", 1, 5), allocatable=frozenset({1, 2, 3, 5, 6, 7}), used=frozenset({2}))
     assert free(topology) == "3,6-7"
 
@@ -153,7 +153,7 @@ def test_an_unchanged_node_is_the_same_whenever_it_was_written() -> None:
     assert same(numatopology.stamped(built(owner=OWNER), 1), built(owner=OWNER))
 
 
-def test_an_owner_that_somebody_else_added_makes_no_difference() -> None:
+def test_an_owner_of_another_writer_makes_no_difference() -> None:
     other_owner = nrt.OwnerReference(apiVersion="apps/v1", kind="DaemonSet", name="d", uid="v")
     owned = built(owner=OWNER)
     metadata = msgspec.structs.replace(owned.metadata, ownerReferences=(other_owner, OWNER))
@@ -185,7 +185,7 @@ def check(value: Any, schema: dict[str, Any]) -> None:
             check(part, schema["items"])
 
 
-def test_every_pod_of_the_kubelet_is_named_whatever_it_holds() -> None:
+def test_every_pod_of_the_kubelet_is_named_whatever_its_allocation() -> None:
     """Volcano waits until all that it sent are named, fractions of CPUs or not."""
     topology = built(TWO_SOCKETS, pod("shared"), pod("pinned", "c", 1), allocatable=frozenset(range(8)))
     shown = written(topology)["spec"]["podAllocations"]

@@ -95,7 +95,7 @@ def test_our_attributes_are_read_back_by_their_codecs(hardware: machine.Machine)
     assert second.containers[0].cpu_ids() == {2, 3}
 
 
-def test_caches_are_those_that_the_kubelet_knows(hardware: machine.Machine) -> None:
+def test_caches_match_the_kubelets_caches(hardware: machine.Machine) -> None:
     """Two sockets of a NUMA node each; cadvisor drops a cache that spans a whole node, and a cache without an id."""
     replace = msgspec.structs.replace
 
@@ -113,14 +113,14 @@ def test_caches_are_those_that_the_kubelet_knows(hardware: machine.Machine) -> N
     assert shown(dict.fromkeys(split, (None, None))) == [None] * 4
 
 
-def test_a_kubelet_that_tells_its_version_is_quoted(hardware: machine.Machine) -> None:
+def test_the_version_of_the_kubelet_is_published(hardware: machine.Machine) -> None:
     for version, shown in (("v1.33.5+k3s1", "v1.33.5+k3s1"), ("", None)):
         seen = Observation(hardware, STATIC, Allocations(ALLOCATABLE), version=version)
         built = build("n", seen, Publishing(), Exclusions())
         assert nrt.attributes_of(built.topology.attributes).get(attributes.KUBELET_VERSION) == shown
 
 
-def test_an_object_tells_of_which_boot_it_is(hardware: machine.Machine, tmp_path: Path) -> None:
+def test_an_object_names_its_boot(hardware: machine.Machine, tmp_path: Path) -> None:
     assert machine.read_boot_id(str(tmp_path)) == ""
     path = tmp_path / "sys/kernel/random/boot_id"
     path.parent.mkdir(parents=True)
@@ -215,7 +215,7 @@ def test_a_node_beyond_a_kubelet_s_masks_is_left_out_with_all_that_is_on_it(hard
     assert _zones_of(_on_nodes(hardware, 0, 63), STATIC, Publishing())[-1] == "node-63"
 
 
-def test_numaplacement_tells_the_node_of_each_container(hardware: machine.Machine) -> None:
+def test_numaplacement_names_the_node_of_each_container(hardware: machine.Machine) -> None:
     topology = topology_of(hardware)
     metadata = named(topology)[numaplacement.METADATA_ATTRIBUTE]
     vectors = {
@@ -235,7 +235,7 @@ def test_a_container_on_two_nodes_leaves_numaplacement_out_and_says_so(hardware:
     assert "a/astride/c" in built.problems[0]
 
 
-def test_groups_of_the_memory_manager_are_told_per_zone(hardware: machine.Machine) -> None:
+def test_groups_of_the_memory_manager_are_published_per_zone(hardware: machine.Machine) -> None:
     free_memory = FreeMemory({(0, "memory"): GIB, (1, "memory"): GIB}, {0: 2, 1: 1}, {0: (0, 1), 1: (0, 1)})
     zone = nrt.numa_zones(topology_of(hardware, free_memory=free_memory))[0][1]
     shown = nrt.attributes_of(zone.attributes)
@@ -279,7 +279,7 @@ def test_two_readings_of_the_same_node_are_the_same_object(hardware: machine.Mac
     assert topology_of(hardware) == topology_of(hardware)
 
 
-def test_what_init_containers_left_is_held_by_uid_and_what_is_away_has_no_devices(hardware: machine.Machine) -> None:
+def test_leftovers_of_init_containers_are_listed_by_uid_and_absent_devices_are_not(hardware: machine.Machine) -> None:
     allocations = Allocations(
         ALLOCATABLE,
         PODS,

@@ -105,7 +105,7 @@ async def test_a_change_that_volcanos_object_missed_is_written_once_it_can_be() 
 
 
 @pytest.mark.parametrize("status", [0, 504])
-async def test_a_write_whose_answer_was_lost_is_not_taken_for_one_that_was_refused(status: int) -> None:
+async def test_a_write_with_a_lost_answer_is_not_taken_for_a_refused_write(status: int) -> None:
     api = FakeApi()
     publisher = make(api)
     await succeed(publisher.publish(seen(1)))
@@ -128,7 +128,7 @@ async def test_an_object_with_amounts_that_are_none_is_written_anew() -> None:
 
 
 @pytest.mark.parametrize(("path", "status"), [(VOLCANO, 500), (NRT, 403)])
-async def test_a_drift_check_that_cannot_be_made_holds_up_no_write(path: str, status: int) -> None:
+async def test_a_failed_drift_check_delays_no_write(path: str, status: int) -> None:
     api = FakeApi()
     publisher = make(api, numatopology=True)
     await succeed(publisher.publish(seen(1)))
@@ -216,7 +216,7 @@ async def test_pods_are_counted_though_the_object_stays_as_it_is() -> None:
     assert outcome.content.pods == 2
 
 
-async def test_free_cpus_are_not_told_where_cpus_are_left_out() -> None:
+async def test_free_cpus_are_not_published_where_cpus_are_left_out() -> None:
     api = FakeApi()
     await succeed(make(api, exclude=Exclusions(resources=("cpu",))).publish(seen(1)))
     (zone,) = api.objects[NRT]["zones"]
@@ -277,7 +277,7 @@ async def test_an_object_that_had_to_be_made_anew_gets_the_uid_of_the_node_as_it
 
 
 @pytest.mark.parametrize("status", [403, 404])
-async def test_an_object_that_had_an_owner_never_goes_without_one(status: int) -> None:
+async def test_an_object_that_had_an_owner_always_keeps_an_owner(status: int) -> None:
     api = Cluster()
     publisher = make(api)
     await succeed(publisher.publish(seen(1)))
@@ -310,7 +310,7 @@ async def test_a_node_that_comes_back_is_asked_for_until_it_is_there() -> None:
     assert api.objects[NRT]["metadata"]["ownerReferences"][0]["uid"] == "second"
 
 
-async def test_what_others_add_beside_ours_is_no_drift() -> None:
+async def test_fields_of_other_writers_are_no_drift() -> None:
     api = FakeApi()
     publisher = make(api)
     await succeed(publisher.publish(seen(1)))
@@ -324,7 +324,7 @@ async def test_what_others_add_beside_ours_is_no_drift() -> None:
 
 
 @pytest.mark.parametrize("field", ["annotations", "ownerReferences"])
-async def test_what_somebody_takes_away_of_ours_is_put_back(field: str) -> None:
+async def test_removed_fields_of_the_exporter_are_restored(field: str) -> None:
     api = FakeApi()
     publisher = make(api)
     facts = seen(1)
@@ -383,7 +383,7 @@ async def test_the_same_facts_after_doubts_are_written_without_the_mark() -> Non
     assert marks(api) == {}
 
 
-async def test_at_our_own_start_the_object_of_an_earlier_exporter_is_the_last_true_one() -> None:
+async def test_after_a_start_the_object_of_the_earlier_exporter_is_the_last_confirmed_object() -> None:
     api = FakeApi()
     await succeed(make(api).publish(seen(1)))
     api.objects[NRT]["metadata"]["annotations"]["somebody.example/note"] = "rack 4"
@@ -397,7 +397,7 @@ async def test_at_our_own_start_the_object_of_an_earlier_exporter_is_the_last_tr
 
 
 @pytest.mark.parametrize("there", [None, b"{", b'{"metadata":{"name":"n"},"zones":[{"name":"node-0","type":"Node"}]}'])
-async def test_a_node_without_an_object_of_ours_stays_without_one_while_the_kubelet_starts(there: bytes | None) -> None:
+async def test_a_node_without_an_object_gets_no_object_while_the_kubelet_starts(there: bytes | None) -> None:
     api = FakeApi()
     if there is not None:
         api.raw[NRT] = there
@@ -441,7 +441,7 @@ async def test_an_object_that_went_with_its_node_comes_back_with_it_and_not_befo
     assert api.objects[NRT]["metadata"]["ownerReferences"][0]["uid"] == "second"
 
 
-async def test_only_a_newer_version_of_the_object_is_somebody_elses() -> None:
+async def test_only_a_newer_version_of_the_object_is_a_foreign_write() -> None:
     api = FakeApi()
     publisher = make(api)
     assert not publisher.differs_from("5")

@@ -44,14 +44,14 @@ def test_what_fits_stays_as_it_is() -> None:
     assert not fitted.left_out
 
 
-def test_vectors_go_before_holdings() -> None:
+def test_vectors_are_dropped_before_holdings() -> None:
     fitted = size_limit.fit(topology(vector=size_limit.LIMIT))
     assert fitted.left_out == (numaplacement.METADATA_ATTRIBUTE, numaplacement.VECTOR_ATTRIBUTE)
     assert attributes.HOLDINGS in names(fitted.topology)
     assert fitted.bytes == len(msgspec.json.encode(fitted.topology)) <= size_limit.LIMIT
 
 
-def test_amounts_and_policies_stay_when_holdings_go() -> None:
+def test_amounts_and_policies_stay_when_holdings_are_dropped() -> None:
     fitted = size_limit.fit(topology(holdings=size_limit.LIMIT))
     assert names(fitted.topology) == {attributes.CORES, attributes.TOPOLOGY_MANAGER_POLICY, attributes.ZONE_CPUS}
     assert (fitted.topology.zones or ())[0].resources == (topology().zones or ())[0].resources

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from exporter_setup import Clock
 from topowise.attributes import confirmation
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise_exporter.kubelet import startup
@@ -75,7 +76,7 @@ def test_without_state_files_an_empty_list_after_a_start_is_doubted_for_a_moment
     assert why(msgspec.structs.replace(empty, has_files=True), before, steady=0.1) == set()
 
 
-def test_a_kubelet_with_another_policy_gives_its_pods_anew_what_they_hold() -> None:
+def test_a_kubelet_with_another_policy_allocates_its_pods_anew() -> None:
     # none -> static: the state files are gone, and the directories prove nothing.
     before = Before({("ns", "p"): PodAllocation("ns", "p")})
     said = Answer(STATIC, READY, (POD,), listed=frozenset({"u"}), living=frozenset({"u"}))
@@ -89,14 +90,6 @@ def test_devices_that_were_there_are_waited_for() -> None:
     assert why(said, Before(devices=(GPU,))) == {confirmation.device("gpu"), nic}
     assert why(said, Before(devices=(GPU,)), age=startup.DEVICES_AT_MOST_S) == set()
     assert why(Answer(STATIC, WITH_GPU, registered=frozenset({"nic"})), Before(devices=(GPU,))) == {nic}
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

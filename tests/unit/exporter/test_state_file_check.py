@@ -80,7 +80,7 @@ def compare(check: StartCheck, config: KubeletConfiguration, machine: Machine) -
     return check.compare(config, machine, ALLOCATABLE, now + 5.0)
 
 
-def test_files_that_match_are_accepted_and_missing_ones_too(tmp_path: Path) -> None:
+def test_matching_and_missing_files_are_accepted(tmp_path: Path) -> None:
     check = write(tmp_path)
     assert compare(check, CONFIG, two()) == {}
     amount = msgspec.structs.replace(CONFIG, reservedSystemCPUs="", systemReserved={"cpu": "1"})
@@ -170,7 +170,7 @@ def test_words_that_quote_the_pods_of_the_moment_do_not_change_with_them(tmp_pat
     assert compare(check, CONFIG, two()) == {}
 
 
-def test_a_kubelet_that_has_written_half_of_an_admission_is_not_yet_one_that_will_not_start(tmp_path: Path) -> None:
+def test_a_half_written_admission_is_not_a_kubelet_that_will_not_start(tmp_path: Path) -> None:
     check = write(tmp_path)
     check.compare(CONFIG, two(), ALLOCATABLE, 0.0)
     # The CPUs have left the shared pool, and have no owner for some milliseconds, or as long as a slow disk takes.

@@ -17,7 +17,7 @@ from topowise_exporter import triggers
 from topowise_exporter.triggers import FileWatch, RateLimit, Trigger, Uevents
 
 
-async def test_a_burst_of_hints_is_one() -> None:
+async def test_a_burst_of_hints_is_a_single_sync() -> None:
     trigger = Trigger()
 
     async def burst() -> None:
@@ -135,7 +135,7 @@ class Overflown(Monitor):
         return super().poll(timeout)
 
 
-async def test_more_uevents_than_the_socket_holds_ask_for_the_machine_once(
+async def test_an_overflow_of_the_uevent_socket_scans_the_machine_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     trigger = Trigger()

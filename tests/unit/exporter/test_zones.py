@@ -96,7 +96,7 @@ def test_what_two_entries_name_is_taken_once() -> None:
     assert accounts.amounts[8]["gpu"] == Amount(1, 1, 0)
 
 
-def test_a_block_over_two_nodes_fills_the_lower_one_first_and_counts_once() -> None:
+def test_a_block_over_two_nodes_fills_the_lower_node_first_and_counts_once() -> None:
     pods = (
         pod("a", "p", memory=(MemoryBlock("memory", (0, 8), 9 * GIB),)),
         pod("a", "q", memory=(MemoryBlock("memory", (0,), GIB),)),

@@ -212,7 +212,7 @@ def test_ranges_are_bounded_one_by_one_and_together() -> None:
             cpuset.parse(text)
 
 
-def test_what_is_left_out_of_a_report_with_too_much_is_told() -> None:
+def test_parts_left_out_of_a_large_report_are_named() -> None:
     assert synthetic_machine.modelled_devices(
         [{"a/b": (4096, 1), "cpu": (8, 8)}, {"a/b": (4096, 1), "a/c": (5000, 1)}]
     ) == {"a/b"}

@@ -32,7 +32,7 @@ def test_anything_is_read_or_refused(parser: Parser) -> None:
 
 @tried
 @given(st.data())
-def test_what_one_parser_reads_is_read_or_refused_by_every_other(data: st.DataObject) -> None:
+def test_text_that_a_parser_reads_is_read_or_refused_by_every_parser(data: st.DataObject) -> None:
     written = data.draw(st.sampled_from(parsers()))
     text = data.draw(st.sampled_from(written.samples))
     for parser in parsers():

@@ -47,7 +47,7 @@ def test_the_cluster_that_is_here_gets_it(folder: Path, there: tuple[str, ...], 
     assert " ".join(load.command(ARCHIVE, into, "")).startswith(f"{expected} {ARCHIVE}")
 
 
-def test_kind_is_told_which_cluster(folder: Path) -> None:
+def test_kind_gets_the_cluster_name(folder: Path) -> None:
     tools(folder, "kind")
     archive = folder / "image.tar"
     archive.touch()
@@ -62,7 +62,7 @@ def test_without_any_it_is_said_what_to_do(folder: Path) -> None:
         load.command(ARCHIVE, "", "")
 
 
-def test_without_an_archive_it_is_said_how_to_make_one(tmp_path: Path) -> None:
+def test_without_an_archive_the_error_says_how_to_make_it(tmp_path: Path) -> None:
     with pytest.raises(ImageError, match="make images first"):
         load.load(tmp_path / "none.tar", "kind", "")
 

@@ -26,7 +26,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> engines.Engine:
     return buildah
 
 
-def test_a_second_push_has_the_images_of_now_and_no_others(engine: engines.Engine) -> None:
+def test_a_second_push_has_only_the_current_images(engine: engines.Engine) -> None:
     for built in (list(application.MACHINES), ["amd64"]):
         listing = images._listing(engine, NAME, built)
         assert engine.run("manifest", "inspect", listing).count('"digest"') == len(built)

@@ -75,7 +75,7 @@ def test_the_base_is_named_by_digest() -> None:
     assert engines.BASE.startswith("docker.io/library/python:3.11-slim-bookworm@sha256:")
 
 
-def test_the_digest_of_today_takes_the_place_of_the_old_one(registry: Registry, dockerfile: Path) -> None:
+def test_the_current_digest_replaces_the_old_digest(registry: Registry, dockerfile: Path) -> None:
     before = dockerfile.read_text()
     assert renew.renew(dockerfile, scheme="http").endswith(f"@{NEW}")
     assert dockerfile.read_text() == before.replace(OLD, NEW)

@@ -35,7 +35,7 @@ def test_no_bytecode_of_today_is_left_of_what_an_earlier_image_has_its_own_of() 
     assert lines[-1].startswith("USER 65532")
 
 
-def test_jobs_of_p5_fill_its_machine_and_no_numa_node_has_room_for_all_of_it() -> None:
+def test_jobs_of_p5_fill_its_machine_and_fit_no_single_numa_node() -> None:
     machine = read(jobs.MACHINE)
     per_node = {device.resource: device.near["0"] for device in machine.devices}
     sizes = jobs.job("a", 4)["spec"]["containers"][0]["resources"]["limits"]
@@ -44,7 +44,7 @@ def test_jobs_of_p5_fill_its_machine_and_no_numa_node_has_room_for_all_of_it() -
     assert int(all_of_it["example.com/gpu"]) == 2 * per_node["example.com/gpu"]
 
 
-def test_a_pod_that_was_deleted_before_it_ran_is_not_one_that_a_kubelet_has_refused() -> None:
+def test_a_pod_deleted_before_it_ran_is_not_a_refused_pod() -> None:
     assert is_refused({"status": {"phase": "Failed", "reason": "TopologyAffinityError"}})
     assert not is_refused({"status": {"phase": "Failed"}})
     assert not is_refused({"status": {"phase": "Pending", "reason": "x"}})

@@ -127,6 +127,6 @@ def test_what_cannot_be_built_is_refused_in_one_line(tmp_path: Path, text: str, 
     assert "\n" not in str(caught.value)
 
 
-def test_a_machine_that_nobody_has_described_is_answered_with_those_there_are() -> None:
+def test_an_unknown_machine_is_answered_with_the_known_machines() -> None:
     with pytest.raises(LabError, match="expected a machine file or dual, memory, octo, p5, quad"):
         machine.read("toaster")

@@ -67,7 +67,7 @@ def test_reserved_memory_is_what_the_kubelet_wants_it_to_be() -> None:
     assert [reservation["numaNode"] for reservation in config["reservedMemory"]] == [0, 1, 2]
 
 
-def test_plug_ins_are_told_what_the_machine_file_says() -> None:
+def test_plug_ins_get_the_devices_of_the_machine_file() -> None:
     nic, gpu = machine.read("dual").devices
     assert instruments.plugin(nic) == ["plugin.py", "example.com/nic", "--pci-class", "0200"]
     assert instruments.plugin(gpu)[2:] == ["--near", "0=3", "--near", "1=2", "--near", "0,1=1"]
@@ -88,7 +88,7 @@ def test_the_programs_of_a_guest_are_python_of_its_image() -> None:
         ({"phase": "Failed"}, True),
     ],
 )
-def test_a_pod_is_decided_once_somebody_has_said_yes_or_no(status: dict[str, object], expected: bool) -> None:
+def test_a_pod_is_decided_once_it_is_bound_or_refused(status: dict[str, object], expected: bool) -> None:
     assert is_decided({"status": status}) is expected
 
 
@@ -111,7 +111,7 @@ def _came_true(hits: int, misses: int) -> dict[str, results.Figure]:
     return {results.HITS: hits, results.MISSES: misses, results.HIT_RATE: results.hit_rate(hits, misses)}
 
 
-def test_the_page_tells_figures_problems_and_what_was_not_run() -> None:
+def test_the_page_lists_figures_problems_and_parts_not_run() -> None:
     first, second = "2030-01-01, abb, sha256:1", "2030-01-02, abc, sha256:2"
     failed = Part("Series: restricted", False, {"pods": 3, **_came_true(2, 1)}, ("refused | after fits",), at=first)
     page = pages.page(

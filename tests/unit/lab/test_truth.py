@@ -84,7 +84,7 @@ def test_nodes_are_read_from_sys() -> None:
     assert nodes[0].hugepages == {2048: 8}
 
 
-def test_a_device_of_two_nodes_is_one_and_node_0_needs_no_id() -> None:
+def test_a_device_of_two_nodes_is_a_single_device_and_node_0_needs_no_id() -> None:
     state = truth.read(agent_output())
     assert state.near == {
         "example.com/nic": {"nic-0": {0}, "nic-1": {0}, "nic-2": {1}},
@@ -104,7 +104,7 @@ def test_what_the_agent_passes_on_as_it_is_on_the_wire_is_the_same() -> None:
     assert truth.read(guest.read({**whole, **wire})) == truth.read(whole)
 
 
-def test_containers_with_nothing_are_nobody_s() -> None:
+def test_containers_without_allocations_are_left_out() -> None:
     assert set(truth.exclusive(truth.read(agent_output()))) == {POD}
 
 
@@ -112,11 +112,11 @@ def test_a_prediction_that_came_true_is_exact() -> None:
     assert agreement(predicted()) == Agreement(True, False)
 
 
-def test_another_one_of_equal_devices_is_told_apart() -> None:
+def test_a_prediction_of_an_equal_device_is_equal_but_not_exact() -> None:
     assert agreement(predicted(devices={"example.com/nic": ("nic-1",)})) == Agreement(False, True)
 
 
-def test_a_device_near_two_nodes_is_as_good_to_the_kubelet_as_one_near_the_chosen_one() -> None:
+def test_a_device_near_two_nodes_is_as_good_to_the_kubelet_as_a_device_near_the_chosen_node() -> None:
     near_both = agent_output()
     device = near_both["list"]["pod_resources"][0]["containers"][0]["devices"][0]
     device |= {"resource_name": "example.com/gpu", "device_ids": ["gpu-0"]}
@@ -150,7 +150,7 @@ def test_what_came_otherwise_is_said(changed: dict[str, Any], why: str) -> None:
     assert why in verdict.why[0]
 
 
-def test_who_holds_something_and_was_not_predicted_is_said() -> None:
+def test_an_allocation_without_a_prediction_is_reported() -> None:
     assert "main: nothing predicted" in agreement({})[2][0]
 
 
@@ -202,7 +202,7 @@ def test_what_an_object_says_otherwise_is_found(attribute: str, value: str, expe
     assert any(expected in difference for difference in differences(report(**{attribute: value})))
 
 
-def test_zones_are_held_against_sys() -> None:
+def test_zones_are_compared_with_sys() -> None:
     raw = report()
     raw["zones"][1]["costs"][0]["value"] = 20
     raw["zones"][1]["attributes"][0]["value"] = "4-6"

@@ -24,7 +24,7 @@ async def test_a_number_of_requests_is_answered_with_an_error(server: ApiServer,
     assert (rule.hits, server.levers.rules()) == (2, [])
 
 
-async def test_a_rule_can_be_for_one_client_alone(server: ApiServer, client: Client) -> None:
+async def test_a_rule_can_be_for_a_single_client(server: ApiServer, client: Client) -> None:
     server.levers.answer(500, user_agent="topowise-exporter/*")
     assert (await client.call("GET", NODES)).status == 200
     async with client.session.get(server.url + NODES, headers={"User-Agent": "topowise-exporter/0.1"}) as reply:

@@ -34,7 +34,7 @@ JSON_VALUES = st.recursive(
         ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
     ],
 )
-def test_merge_patches_are_those_of_rfc_7386(target: Any, patch: Any, result: Any) -> None:
+def test_merge_patches_follow_rfc_7386(target: Any, patch: Any, result: Any) -> None:
     assert patches.merge(target, patch) == result
 
 
@@ -59,7 +59,7 @@ def test_a_merge_patch_changes_no_argument_and_applies_twice_as_once(target: Any
         ([{"op": "replace", "path": "", "value": {}}], {}),
     ],
 )
-def test_json_patches_are_those_of_rfc_6902(operations: list[Json], result: Any) -> None:
+def test_json_patches_follow_rfc_6902(operations: list[Json], result: Any) -> None:
     document = {"list": [1, 2], "map": {"a/b": 1}}
     original = copy.deepcopy(document)
     assert patches.json_patch(document, operations) == result
@@ -86,7 +86,7 @@ def test_json_patches_that_do_not_fit_are_refused(operation: Json, code: int) ->
     assert refused.value.code == code
 
 
-def test_true_is_not_one_in_a_json_patch_test() -> None:
+def test_true_does_not_equal_1_in_a_json_patch_test() -> None:
     with pytest.raises(StatusError):
         patches.json_patch({"a": 1}, [{"op": "test", "path": "/a", "value": True}])
 
@@ -95,7 +95,7 @@ def strategic(target: Json, patch: Json) -> Any:
     return patches.strategic(target, patch, listkeys.STRATEGIC)
 
 
-def test_a_strategic_patch_joins_keyed_lists_and_replaces_others() -> None:
+def test_a_strategic_patch_joins_keyed_lists_and_replaces_plain_lists() -> None:
     target = {"containers": [{"name": "a", "image": "1"}, {"name": "b"}], "args": ["x"]}
     patch = {"containers": [{"name": "a", "image": "2"}, {"name": "c"}], "args": ["y"]}
     expected = {"containers": [{"name": "a", "image": "2"}, {"name": "b"}, {"name": "c"}], "args": ["y"]}

@@ -201,7 +201,7 @@ async def test_a_body_over_the_limit_is_refused(client: Client) -> None:
     assert (reply.status, reply.body["reason"]) == (413, "RequestEntityTooLarge")
 
 
-async def test_a_list_can_be_of_one_exact_version(server: ApiServer, client: Client) -> None:
+async def test_a_list_can_be_of_an_exact_version(server: ApiServer, client: Client) -> None:
     server.create("nodes", {"metadata": {"name": "a"}})
     version = (await client.ok("GET", NODES, limit=500))["metadata"]["resourceVersion"]
     server.create("nodes", {"metadata": {"name": "b"}})

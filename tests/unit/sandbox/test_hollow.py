@@ -92,7 +92,9 @@ def free(server: ApiServer) -> list[int]:
     return [amounts["cpu"] for amounts in zones]
 
 
-async def test_a_pod_runs_and_is_reported_and_its_room_is_free_after_its_life(server: ApiServer, fleet: Fleet) -> None:
+async def test_a_pod_runs_and_is_reported_and_its_resources_are_free_after_its_end(
+    server: ApiServer, fleet: Fleet
+) -> None:
     assert free(server) == [6, 8]
     make(server, "p", "7", lifetime=0.3)
     await assert_eventually(lambda: phase(server, "p") == "Running" and free(server) == [6, 1])
@@ -205,7 +207,7 @@ async def test_nothing_else_happens_while_a_pod_is_admitted(server: ApiServer, a
     assert order[-1] == ("new", "next")
 
 
-async def test_a_restarted_node_holds_what_it_held(server: ApiServer, slow: Fleet) -> None:
+async def test_a_restarted_node_keeps_its_allocations(server: ApiServer, slow: Fleet) -> None:
     make(server, "p", "6")
     await assert_eventually(lambda: phase(server, "p") == "Running")
     node = slow.nodes["n"]

@@ -40,12 +40,12 @@ WRITTEN: list[tuple[Callable[[Any], int], str]] = [
 
 
 @pytest.mark.parametrize(("of", "text"), WRITTEN)
-def test_a_checksum_is_the_one_that_a_kubelet_writes(of: Callable[[Any], int], text: str) -> None:
+def test_a_checksum_equals_the_kubelets(of: Callable[[Any], int], text: str) -> None:
     state = json.loads(text)
     assert of(state) == state["checksum"]
 
 
-def test_the_checksum_of_what_is_allocated_is_the_one_that_a_kubelet_writes(tmp_path: Path) -> None:
+def test_the_checksum_of_allocated_pods_equals_the_kubelets(tmp_path: Path) -> None:
     """Of Kubernetes' own test (pkg/kubelet/allocation/state)."""
     amounts = {"cpu": "1Ki", "memory": "1Ki"}
     document = {
@@ -56,7 +56,7 @@ def test_the_checksum_of_what_is_allocated_is_the_one_that_a_kubelet_writes(tmp_
     assert json.loads((tmp_path / "allocated_pods_state").read_bytes())["checksum"] == 1178570812
 
 
-def test_the_checksum_of_devices_is_the_one_that_a_kubelet_writes() -> None:
+def test_the_checksum_of_devices_equals_the_kubelets() -> None:
     data = {
         "PodDeviceEntries": None,
         "RegisteredDevices": {"nvidia.com/gpu": ["GPU-0650a168-e770-3ea8-8ac3-8a1d419763e0"]},
@@ -162,7 +162,7 @@ def test_what_a_refused_pod_got_lingers_until_each_manager_looks_again(node: Emu
     assert allocated(node.checkpoints()) == {"q": {"c": (4, 64, 0)}}
 
 
-def test_a_pod_that_has_ended_is_not_listed_and_still_held(node: EmulatedNode) -> None:
+def test_an_ended_pod_is_not_listed_and_keeps_its_allocation(node: EmulatedNode) -> None:
     node.admit(pod("p", container("a", 2, gpus=1)))
     node.remove("p")
     assert allocated(node.holdings()) == {}
@@ -181,7 +181,7 @@ def admit_again(node: EmulatedNode, item: pods.Pod) -> Admission:
     return decision
 
 
-def test_a_restarted_kubelet_is_blind_its_files_are_full_and_plugins_register_one_by_one(tmp_path: Path) -> None:
+def test_a_restarted_kubelet_lists_nothing_until_its_plugins_register(tmp_path: Path) -> None:
     node = EmulatedNode(scanned(MACHINE), CONFIG)
     there = pod("p", container("a", 2, gpus=1), init=(container("setup", 3),))
     node.admit(there)
@@ -210,7 +210,7 @@ def test_a_restarted_kubelet_is_blind_its_files_are_full_and_plugins_register_on
     assert again.admit(pod("q", container("c", 1, gpus=1))).admitted
 
 
-def test_who_ended_while_the_kubelet_was_down_is_held_until_the_next_admission(tmp_path: Path) -> None:
+def test_a_pod_that_ended_while_the_kubelet_was_down_stays_until_the_next_admission(tmp_path: Path) -> None:
     node = EmulatedNode(scanned(MACHINE), CONFIG)
     node.admit(pod("gone", container("a", 3)))
     files = StateFiles(tmp_path)

@@ -153,7 +153,7 @@ def events_of(cluster: Cluster, pod: str) -> list[tuple[str, str, int]]:
     ]
 
 
-async def test_people_are_told_once_of_a_pod_that_waits_and_once_that_it_is_bound(cluster: Cluster) -> None:
+async def test_a_waiting_pod_gets_an_event_and_a_bound_pod_another(cluster: Cluster) -> None:
     cluster.extender.refused = {"n1", "n2"}
     cluster.make("p", schedulerName="other")
     await assert_eventually(lambda: bool(events_of(cluster, "p")))
@@ -244,7 +244,7 @@ async def test_victims_are_evicted_and_the_pod_goes_where_it_is_nominated(cluste
     assert cluster.pod("vip")["spec"]["nodeName"] != cluster.pod(survivors[0])["spec"]["nodeName"]
 
 
-async def test_a_deleted_pod_makes_room_for_one_that_waits(cluster: Cluster) -> None:
+async def test_a_deleted_pod_frees_resources_for_a_waiting_pod(cluster: Cluster) -> None:
     for name in ("a", "b", "c"):
         cluster.make(name, cpu="6")
     await assert_eventually(lambda: sum(cluster.is_running(name) for name in "abc") == 2)

@@ -53,13 +53,13 @@ async def test_a_refusal_in_another_encoding_is_a_refusal(address: str) -> None:
     assert caught.value.retry_after is None
 
 
-async def test_nobody_sends_us_elsewhere(address: str) -> None:
+async def test_redirects_are_refused(address: str) -> None:
     async with Api(Credentials(address, None, anonymous), "test") as api:
         with pytest.raises(ApiError, match="302"):
             await api.request("GET", "/elsewhere")
 
 
-async def test_an_answer_that_is_no_http_is_told_in_the_same_words_each_time(address: str) -> None:
+async def test_an_answer_that_is_no_http_gives_the_same_error_each_time(address: str) -> None:
     shown = set()
     async with Api(Credentials(address, None, anonymous), "test") as api:
         for seconds in ("241", "287"):

@@ -37,7 +37,7 @@ def test_to_look_whether_a_key_is_kept_is_no_use_of_it() -> None:
     assert ("a" in cache, cache.get("a"), len(cache)) == (False, None, 2)
 
 
-def test_bytes_are_bounded_with_those_of_the_entry_itself() -> None:
+def test_bytes_are_bounded_including_the_overhead_of_entries() -> None:
     cache = sized(100)
     cache.put("a", 40)
     cache.put("b", 58)
@@ -98,7 +98,7 @@ def test_popped_and_cleared_entries_count_no_more() -> None:
     assert (len(cache), cache.bytes) == (0, 0)
 
 
-def test_a_lower_bound_holds_from_the_next_entry_on() -> None:
+def test_a_lower_bound_applies_from_the_next_entry_on() -> None:
     cache = sized(100)
     cache.put("a", 10)
     cache.put("b", 10)
@@ -107,7 +107,7 @@ def test_a_lower_bound_holds_from_the_next_entry_on() -> None:
     assert list(cache) == ["c"]
 
 
-def test_after_any_operations_the_bytes_are_those_of_the_entries() -> None:
+def test_after_any_operations_the_bytes_equal_the_sum_of_the_entries() -> None:
     rng = random.Random(7)
     sizes: dict[int, int] = {}
     cache: Bounded[int, int] = Bounded(20_000, lambda key, value: value, most=40)

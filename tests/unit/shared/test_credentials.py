@@ -130,7 +130,7 @@ async def test_a_proxy_that_is_not_spoken_is_named(tmp_path: Path, helper: bool)
 
 
 @pytest.mark.parametrize("helper", [False, True], ids=["static", "exec plug-in"])
-async def test_a_kubeconfig_that_wants_to_be_somebody_else_is_refused(tmp_path: Path, helper: bool) -> None:
+async def test_a_kubeconfig_with_impersonation_is_refused(tmp_path: Path, helper: bool) -> None:
     user: dict[str, Any] = {"exec": exec_plug_in(tmp_path / "plugin")} if helper else {"token": "of-an-admin"}
     user["as"] = "viewer"
     with pytest.raises(ConfigError, match="impersonat"):

@@ -44,6 +44,6 @@ def test_separators_with_nothing_behind_them_make_no_documents(text: str) -> Non
     assert documents.load(text) == {"a": 1}
 
 
-def test_two_documents_are_not_one() -> None:
+def test_two_documents_are_refused() -> None:
     with pytest.raises(documents.DocumentError, match="2 documents"):
         documents.load("a: 1\n---\nb: 1\n")

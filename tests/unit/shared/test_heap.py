@@ -108,7 +108,7 @@ def test_connections_that_were_open_at_a_collection_leave_nothing_when_they_clos
             gc.enable()
 
 
-def test_free_room_in_the_middle_of_the_heap_is_given_back() -> None:
+def test_free_memory_in_the_middle_of_the_heap_is_released() -> None:
     objects = [bytearray(b"x" * 60_000) for _ in range(1000)]
     del objects[::2]
     before = _resident_mib()

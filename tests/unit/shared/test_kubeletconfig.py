@@ -238,7 +238,7 @@ def test_the_attribute_is_compact_sorted_and_without_what_is_absent() -> None:
     assert kubeletconfig.encode(KubeletConfiguration()) == "{}"
 
 
-def test_an_empty_map_is_not_an_absent_one() -> None:
+def test_an_empty_map_is_not_an_absent_map() -> None:
     none_at_all = KubeletConfiguration(evictionHard={})
     assert kubeletconfig.encode(none_at_all) == '{"evictionHard":{}}'
     assert kubeletconfig.with_defaults(kubeletconfig.decode('{"evictionHard":{}}')).evictionHard == {}

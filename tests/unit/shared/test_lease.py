@@ -306,7 +306,7 @@ async def test_an_exception_of_work_ends_the_run_after_the_release() -> None:
     assert len(asyncio.all_tasks()) == 1
 
 
-async def test_work_that_returns_leaves_the_lease_held() -> None:
+async def test_work_that_returns_does_not_release_the_lease() -> None:
     api = FakeApi()
     runs = 0
 
@@ -439,7 +439,7 @@ async def test_one_line_a_change(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
-async def test_a_lease_that_cannot_be_released_does_not_hold_up_the_exit(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_lease_that_cannot_be_released_does_not_delay_the_exit(caplog: pytest.LogCaptureFixture) -> None:
     api = FakeApi()
     elector = candidate(api)
     async with running(elector):

@@ -48,7 +48,7 @@ PLACES = {function.address: Place(machines.above(MACHINE, function), function.no
         ("0000:db:00.0", "0000:da:00.0", "PHB"),
     ],
 )
-def test_distances_are_those_of_nvidia_smi(first: str, second: str, expected: Distance | None) -> None:
+def test_distances_match_nvidia_smi(first: str, second: str, expected: Distance | None) -> None:
     assert distance(PLACES[first], PLACES[second]) == distance(PLACES[second], PLACES[first]) == expected
 
 

@@ -138,7 +138,7 @@ class ChoosyConfiguration(Configuration, frozen=True, tag="ChoosyConfiguration")
         ("apiVersion: v1", "'v1' is not known", "topowise.io/v1alpha1", "", ".apiVersion"),
     ],
 )
-def test_a_wrong_choice_is_answered_with_the_right_ones(
+def test_a_wrong_choice_is_answered_with_the_valid_choices(
     text: str, problem: str, expected: str, meant: str, path: str
 ) -> None:
     whole = yaml.safe_load("{apiVersion: topowise.io/v1alpha1, kind: ChoosyConfiguration}") | yaml.safe_load(text)

@@ -39,12 +39,6 @@ class Files:
         shutil.copy(client_authority.certificate, self.settings.client_ca_file)
 
 
-@pytest.fixture(scope="module")
-def authorities(tmp_path_factory: pytest.TempPathFactory) -> tuple[Authority, Authority]:
-    directory = tmp_path_factory.mktemp("authorities")
-    return Authority(directory / "one", "one"), Authority(directory / "two", "two")
-
-
 @asynccontextmanager
 async def listening(certificate: Certificate) -> AsyncIterator[int]:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -83,9 +77,8 @@ async def refused(port: int, trusted: Authority, client: tuple[Path, Path] | Non
 
 
 async def test_only_clients_of_the_right_authority_come_in(
-    tmp_path: Path, authorities: tuple[Authority, Authority]
+    tmp_path: Path, authority: Authority, other_authority: Authority
 ) -> None:
-    authority, other_authority = authorities
     files = Files(tmp_path)
     files.put(authority.issue("server"), authority)
     async with listening(Certificate(files.settings)) as port:
@@ -99,10 +92,9 @@ async def test_only_clients_of_the_right_authority_come_in(
         assert await refused(port, authority, authority.issue("client"), newest=False)
 
 
-async def test_renewed_certificate_and_client_authority_hold_at_once(
-    tmp_path: Path, authorities: tuple[Authority, Authority]
+async def test_renewed_certificate_and_client_authority_apply_at_once(
+    tmp_path: Path, authority: Authority, other_authority: Authority
 ) -> None:
-    authority, other_authority = authorities
     files = Files(tmp_path)
     files.put(authority.issue("server"), authority)
     certificate = Certificate(files.settings)
@@ -115,10 +107,7 @@ async def test_renewed_certificate_and_client_authority_hold_at_once(
         assert await refused(port, authority, other_authority.issue("client"))
 
 
-async def test_the_client_authority_may_be_an_intermediate_one(
-    tmp_path: Path, authorities: tuple[Authority, Authority]
-) -> None:
-    authority, _ = authorities
+async def test_the_client_authority_may_be_intermediate(tmp_path: Path, authority: Authority) -> None:
     between, files = authority.subordinate("clients"), Files(tmp_path)
     files.put(authority.issue("server"), between)
     async with listening(Certificate(files.settings)) as port:
@@ -138,9 +127,8 @@ def resumed(port: int, context: ssl.SSLContext, session: ssl.SSLSession | None) 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 async def test_a_client_of_a_replaced_authority_does_not_come_in_by_an_earlier_session(
-    tmp_path: Path, authorities: tuple[Authority, Authority], version: ssl.TLSVersion
+    tmp_path: Path, authority: Authority, other_authority: Authority, version: ssl.TLSVersion
 ) -> None:
-    authority, other_authority = authorities
     files = Files(tmp_path)
     files.put(authority.issue("server"), authority)
     certificate = Certificate(files.settings)
@@ -158,9 +146,8 @@ async def test_a_client_of_a_replaced_authority_does_not_come_in_by_an_earlier_s
 
 
 async def test_files_that_become_usable_without_being_written_again_are_taken_up(
-    tmp_path: Path, authorities: tuple[Authority, Authority]
+    tmp_path: Path, authority: Authority, other_authority: Authority
 ) -> None:
-    authority, other_authority = authorities
     files = Files(tmp_path)
     files.put(authority.issue("server"), authority)
     certificate = Certificate(files.settings)
@@ -179,7 +166,7 @@ async def test_files_that_become_usable_without_being_written_again_are_taken_up
 
 
 async def test_open_connections_go_on_while_the_certificate_is_renewed(
-    tmp_path: Path, authorities: tuple[Authority, Authority]
+    tmp_path: Path, authority: Authority, other_authority: Authority
 ) -> None:
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while line := await reader.readline():
@@ -187,7 +174,6 @@ async def test_open_connections_go_on_while_the_certificate_is_renewed(
             await writer.drain()
         writer.close()
 
-    authority, other_authority = authorities
     files = Files(tmp_path)
     files.put(authority.issue("server"), authority)
     certificate = Certificate(files.settings)
@@ -208,10 +194,9 @@ async def test_open_connections_go_on_while_the_certificate_is_renewed(
 
 
 @pytest.mark.parametrize("broken", ["cert_file", "key_file", "client_ca_file"])
-async def test_a_broken_new_file_is_told_once_and_the_old_ones_stay(
-    tmp_path: Path, authorities: tuple[Authority, Authority], broken: str, caplog: pytest.LogCaptureFixture
+async def test_a_broken_new_file_is_logged_once_and_the_old_files_stay(
+    tmp_path: Path, authority: Authority, broken: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    authority, _ = authorities
     files = Files(tmp_path)
     files.put(authority.issue("server"), authority)
     certificate = Certificate(files.settings)
@@ -227,10 +212,7 @@ async def test_a_broken_new_file_is_told_once_and_the_old_ones_stay(
     ]
 
 
-async def test_a_half_renewed_pair_leaves_the_old_one_in_use(
-    tmp_path: Path, authorities: tuple[Authority, Authority]
-) -> None:
-    authority, _ = authorities
+async def test_a_half_renewed_pair_leaves_the_old_pair_in_use(tmp_path: Path, authority: Authority) -> None:
     files = Files(tmp_path)
     files.put(authority.issue("server"), authority)
     certificate = Certificate(files.settings)
@@ -246,9 +228,8 @@ def test_a_certificate_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 
 
 async def test_metrics_are_served_to_clients_with_a_certificate_only(
-    tmp_path: Path, authorities: tuple[Authority, Authority], unused_tcp_port: int
+    tmp_path: Path, authority: Authority, unused_tcp_port: int
 ) -> None:
-    authority, _ = authorities
     files = Files(tmp_path)
     files.put(authority.issue("server"), authority)
     serving = Serving(address="127.0.0.1", port=unused_tcp_port, tls=files.settings)
@@ -267,11 +248,8 @@ async def test_metrics_are_served_to_clients_with_a_certificate_only(
         await task
 
 
-async def test_clients_that_end_no_handshake_keep_no_scraper_out(
-    tmp_path: Path, authorities: tuple[Authority, Authority]
-) -> None:
+async def test_clients_that_end_no_handshake_keep_no_scraper_out(tmp_path: Path, authority: Authority) -> None:
     """A large answer, so that TLS has to wait for its reader as well."""
-    authority, _ = authorities
     files = Files(tmp_path)
     files.put(authority.issue("server"), authority)
     body = b"x" * (16 << 20)
@@ -302,12 +280,12 @@ async def test_clients_that_end_no_handshake_keep_no_scraper_out(
 
 async def test_a_renewal_that_ends_by_a_defect_ends_the_port_too(
     tmp_path: Path,
-    authorities: tuple[Authority, Authority],
+    authority: Authority,
     monkeypatch: pytest.MonkeyPatch,
     unused_tcp_port: int,
 ) -> None:
     files = Files(tmp_path)
-    files.put(authorities[0].issue("server"), authorities[0])
+    files.put(authority.issue("server"), authority)
 
     async def broken(certificate: Certificate) -> None:
         raise RuntimeError("a defect")

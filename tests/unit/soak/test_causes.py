@@ -43,7 +43,7 @@ def test_a_cpu_that_two_have_or_that_is_free_as_well_was_given_twice() -> None:
     assert not causes.gives_twice(node)
 
 
-def test_a_pod_is_tried_beside_those_that_have_come_since_and_are_not_counted_twice() -> None:
+def test_a_pod_is_tried_beside_later_pods_which_are_not_counted_twice() -> None:
     before = kubelet()
     first, second, third = (decoded(name) for name in ("first", "second", "wanted"))
     assert before.admit(first).admitted
@@ -78,7 +78,7 @@ def _asking(name: str, gpus: int) -> dict[str, object]:
     return {"name": name, "resources": {"requests": {GPUS: str(gpus)}, "limits": {GPUS: str(gpus)}}}
 
 
-def test_init_containers_that_hold_memory_again_leave_it_once_started() -> None:
+def test_restarted_init_containers_release_memory_once_started() -> None:
     node = kubelet()
     document = pod("before", "1", "1Gi")
     amounts = {"cpu": "1", "memory": "6Gi"}

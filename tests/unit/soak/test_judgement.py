@@ -73,7 +73,7 @@ def test_room_that_is_kept_for_a_pod_that_does_not_come_is_a_cause() -> None:
     assert judge(decoded("a"), refusals.NOT_NOW, known, truth_of(kubelet(), "unbound")) == judgement.FATES["unbound"]
 
 
-def test_uncertain_is_excused_by_a_pod_that_may_lie_where_it_is_in_the_way() -> None:
+def test_uncertain_is_excused_by_a_pod_whose_possible_placement_conflicts() -> None:
     """A pod of three CPUs is on node 1 beside the first; had the first ended before, it would be on node 0."""
     first, second = decoded("first"), decoded("second")
     known = known_of(with_pods(first), on_its_way(first, 80.0, gone=(97.0, 99.9)), on_its_way(second))
@@ -91,7 +91,7 @@ def test_uncertain_is_no_excuse_for_a_pod_that_fits_in_each_way() -> None:
     assert judge(decoded("a", "1"), refusals.UNCERTAIN, known_of(kubelet(), newest), truth_of(node)) == ""
 
 
-def test_uncertain_is_no_excuse_for_or_by_a_pod_that_holds_nothing() -> None:
+def test_uncertain_is_no_excuse_for_or_by_a_pod_without_allocations() -> None:
     bare = pods.decode(
         msgspec.json.encode({"metadata": {"name": "bare", "uid": "uid-bare"}, "spec": {"containers": [{"name": "c"}]}})
     )

@@ -77,13 +77,13 @@ def test_the_same_clusters_without_a_defect_pass() -> None:
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_node_that_takes_nobody_for_a_while_is_found(text: str) -> None:
+def test_a_node_that_refuses_all_pods_for_a_while_is_found(text: str) -> None:
     """After each pod that was decided for it."""
     assert is_found(after_each(" decided", text))
 
 
 @pytest.mark.parametrize("text", [refusals.NOT_NOW, refusals.OUT_OF])
-def test_a_node_that_keeps_the_room_of_pods_that_have_ended_is_found(text: str) -> None:
+def test_a_node_that_keeps_resources_of_ended_pods_is_found(text: str) -> None:
     """A pod that has just ended is a cause only if it would be in the way."""
     assert is_found(after_each(" ended", text))
 

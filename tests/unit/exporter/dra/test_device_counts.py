@@ -84,7 +84,7 @@ def amounts(devices: Mapping[Claim, Device], *pods: PodAllocation) -> dict[int, 
         (Device(), None),
     ],
 )
-def test_a_device_lies_where_driver_function_or_root_say(device: Device, node_id: int | None) -> None:
+def test_a_device_is_on_the_node_that_driver_function_or_root_name(device: Device, node_id: int | None) -> None:
     assert DeviceLocations(MACHINE).node_of(device) == node_id
 
 
@@ -101,7 +101,7 @@ def test_a_node_that_has_no_zone_has_no_devices_either() -> None:
     assert with_devices(Accounts({0: {}}, {}, frozenset(), ()), devices, part, ()).amounts == {0: {}}
 
 
-def test_what_a_claim_holds_is_not_available_and_a_shared_device_counts_once() -> None:
+def test_claimed_devices_are_not_available_and_a_shared_device_counts_once() -> None:
     devices = {gpu("gpu-0"): Device(0), gpu("gpu-1"): Device(4)}
     pods = pod("a", gpu("gpu-0")), pod("b", gpu("gpu-0"))
     assert amounts(devices, *pods) == {0: Amount(1, 1, 0), 4: Amount(1, 1, 1)}
@@ -118,7 +118,7 @@ def test_devices_that_are_not_given_as_a_whole_are_in_no_count() -> None:
     assert amounts(devices, pod("a", gpu("gpu-0-mig-1g"))) == {0: Amount(1, 1, 1)}
 
 
-def test_what_pods_hold_is_counted_by_node_even_if_no_slice_names_it() -> None:
+def test_allocated_devices_are_counted_by_node_even_if_no_slice_names_them() -> None:
     devices = {gpu("gpu-0"): Device(0), gpu("gpu-1-mig-1g"): Device(4, is_whole=False), gpu("gpu-2"): Device()}
     pods = (
         pod("a", gpu("gpu-0"), gpu("gone")),
@@ -167,7 +167,7 @@ def resources(
     return {zone.name: {resource.name: resource.available for resource in zone.resources or ()} for zone in zones}
 
 
-def test_they_are_published_beside_the_others_and_can_be_excluded_by_name_or_holder() -> None:
+def test_dra_devices_are_published_beside_plug_in_devices_and_can_be_excluded_by_name_or_pod() -> None:
     devices = {gpu("gpu-0"): Device(0), gpu("gpu-1"): Device(0)}
     monitoring = pod("dcgm", gpu("gpu-0"), gpu("gpu-1"))
     amounts_of = resources(devices, Exclusions(), monitoring)

@@ -63,7 +63,7 @@ def test_a_slice_of_a_gpu_driver_says_where_its_devices_are() -> None:
     }
 
 
-def test_v1beta1_says_the_same_one_level_deeper() -> None:
+def test_v1beta1_has_the_same_fields_a_level_deeper() -> None:
     older = {**NVIDIA, "apiVersion": "resource.k8s.io/v1beta1", "spec": dict(NVIDIA["spec"])}
     older["spec"]["devices"] = [
         {"name": device["name"], "basic": {key: part for key, part in device.items() if key != "name"}}
@@ -102,7 +102,7 @@ def test_what_a_driver_says_beyond_that_does_no_harm() -> None:
     assert with_device(roots).pcie_roots == ("pci0000:00", "pci0000:40")
 
 
-def test_devices_that_are_given_in_parts_or_overlap_are_told_apart() -> None:
+def test_partitionable_and_shareable_devices_are_not_whole() -> None:
     partition = {"consumesCounters": [{"counterSet": "gpu-0", "counters": {"memory": {"value": "10Gi"}}}]}
     assert not with_device(partition).is_whole
     assert not with_device({"basic": partition}).is_whole

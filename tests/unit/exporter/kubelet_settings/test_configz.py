@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from exporter_setup import Clock
 from topowise.errors import ConfigError, SourceError
 from topowise.runtime.config import Duration
 from topowise_exporter.kubelet.settings.configz import ConfigzSource, decode
@@ -31,14 +32,6 @@ class Kubelet:
     async def configz(self, request: web.Request) -> web.StreamResponse:
         self.requests.append(request.headers["Authorization"])
         return web.Response(status=self.status, text=self.text)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
@@ -83,7 +76,7 @@ async def test_a_certificate_that_cannot_be_verified_is_refused_before_the_token
     assert kubelet.requests == []
 
 
-async def test_a_certificate_for_a_name_is_checked_against_the_name_that_is_told(
+async def test_a_certificate_for_a_name_is_checked_against_the_configured_name(
     serve: Serve, pki: Path, token: Path
 ) -> None:
     port = await serve(Kubelet().configz, "named")
@@ -165,7 +158,7 @@ async def test_silence_ends_with_the_timeout(serve: Serve, pki: Path, token: Pat
         await configz.read(None)
 
 
-async def test_nobody_there_is_said(pki: Path, token: Path, unused_port: int) -> None:
+async def test_an_unreachable_kubelet_is_reported(pki: Path, token: Path, unused_port: int) -> None:
     with pytest.raises(SourceError, match="Cannot connect"):
         await source(unused_port, pki / "ca.crt", token).read(None)
 
@@ -206,7 +199,7 @@ async def test_a_rotated_token_is_used_within_a_minute(serve: Serve, pki: Path, 
     assert kubelet.requests == ["Bearer secret", "Bearer renewed"]
 
 
-async def test_an_answer_holds_for_the_interval_and_a_failure_for_ten_seconds(
+async def test_an_answer_is_valid_for_the_interval_and_a_failure_for_ten_seconds(
     serve: Serve, pki: Path, token: Path
 ) -> None:
     kubelet, clock = Kubelet(), Clock()
@@ -245,7 +238,7 @@ def test_addresses_of_version_six_are_written_with_brackets(pki: Path, token: Pa
     assert configz._url == "https://[fd00::1]:10250/configz"
 
 
-def test_the_address_is_the_nodes_unless_it_is_told() -> None:
+def test_the_address_is_the_nodes_unless_it_is_configured() -> None:
     environment = {"NODE_ADDRESS": "10.0.0.7"}
     assert Configz().resolved_address(environment) == "10.0.0.7"
     assert Configz(address="node-1").resolved_address(environment) == "node-1"

@@ -40,7 +40,7 @@ def test_affinity_is_not_guessed_from_local_cpus(small: Path, devices: Path, rea
     assert _function(machine, "0000:98:00.0").numa_node == 1
 
 
-def test_virtual_functions_point_at_the_physical_one_which_counts_them(small: Path, read: Read) -> None:
+def test_virtual_functions_point_at_the_physical_function_which_counts_them(small: Path, read: Read) -> None:
     machine = read(small)
     assert _function(machine, "0000:98:00.0").virtfns == 2
     for address in ("0000:98:00.1", "0000:98:00.2"):
@@ -48,7 +48,7 @@ def test_virtual_functions_point_at_the_physical_one_which_counts_them(small: Pa
         assert (function.physfn, function.numa_node, function.virtfns) == ("0000:98:00.0", 1, 0)
 
 
-def test_all_that_is_above_a_function_is_told(small: Path, read: Read) -> None:
+def test_every_bridge_above_a_function_is_listed(small: Path, read: Read) -> None:
     machine = read(small)
     assert [(function.address, function.path) for function in machine.pci[:3]] == [
         ("0000:00:1f.0", ("pci0000:00",)),
@@ -104,7 +104,7 @@ def test_a_loop_of_links_is_one_line(small: Path, devices: Path, read: Read) -> 
     ]
 
 
-def test_a_name_that_is_no_address_is_left_out_and_told_once(small: Path, devices: Path, read: Read) -> None:
+def test_a_name_that_is_no_address_is_left_out_and_reported_once(small: Path, devices: Path, read: Read) -> None:
     (devices / "usb1\n").symlink_to("nowhere")
     (devices / "zz:00.0").symlink_to("nowhere")
     machine = read(small)
@@ -141,7 +141,7 @@ def test_a_missing_numa_node_is_no_affinity(small: Path, devices: Path, read: Re
     assert machine.problems == (f"{devices}/0000:98:00.0/numa_node: missing; the function has no affinity",)
 
 
-def test_a_kernel_without_numa_is_told_once(small: Path, devices: Path, read: Read) -> None:
+def test_a_kernel_without_numa_is_reported_once(small: Path, devices: Path, read: Read) -> None:
     for file in devices.glob("*/numa_node"):
         file.unlink()
     assert read(small).problems == (f"{devices}/*/numa_node: missing everywhere; no function has an affinity",)
@@ -154,7 +154,7 @@ def test_an_unknown_node_is_no_affinity(small: Path, devices: Path, read: Read) 
     assert machine.problems == (f"{devices}/0000:98:00.0/numa_node: unknown node 7; the function has no affinity",)
 
 
-def test_domains_of_five_digits_come_after_those_of_four(tmp_path: Path, read: Read) -> None:
+def test_domains_of_five_digits_sort_after_domains_of_four(tmp_path: Path, read: Read) -> None:
     addresses = ("10000:00:04.0", "0000:00:1f.0", "0002:00:00.0")
     functions = tuple(machines.Pci(address, 0, "0x010802", "0x8086", "0x0a54") for address in addresses)
     node = machines.Node(0, machines.GIB, cores=1)
