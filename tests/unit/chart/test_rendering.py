@@ -54,11 +54,8 @@ def mounts(objects: Any) -> dict[str, str]:
     pod = objects.pod("DaemonSet", "topowise-exporter")
     places = {mount["name"]: mount for mount in pod["containers"][0]["volumeMounts"]}
     assert all(mount["readOnly"] for mount in places.values())
-    return {
-        volume["hostPath"]["path"]: places[volume["name"]]["mountPath"]
-        for volume in pod["volumes"]
-        if "hostPath" in volume
-    }
+    volumes = [volume for volume in pod["volumes"] if "hostPath" in volume]
+    return {volume["hostPath"]["path"]: places[volume["name"]]["mountPath"] for volume in volumes}
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -168,11 +165,8 @@ def test_without_the_root_only_the_sockets_directory_is_mounted(render: Any) -> 
 
 def test_the_exporter_knows_its_node(default: Any) -> None:
     (container,) = default.pod("DaemonSet", "topowise-exporter")["containers"]
-    fields = {
-        variable["name"]: variable["valueFrom"]["fieldRef"]["fieldPath"]
-        for variable in container["env"]
-        if "valueFrom" in variable
-    }
+    references = [variable for variable in container["env"] if "valueFrom" in variable]
+    fields = {variable["name"]: variable["valueFrom"]["fieldRef"]["fieldPath"] for variable in references}
     assert fields == {"NODE_NAME": "spec.nodeName", "NODE_ADDRESS": "status.hostIP"}
 
 

@@ -44,7 +44,7 @@ def test_of_several_problems_the_first_is_reported_with_the_number_of_the_rest(s
     assert said.messages == [ABOUT, ABOUT, "Recovered"]
 
 
-def test_conditions_of_a_group_that_are_not_named_again_end_and_other_groups_stay(
+def test_conditions_of_a_group_that_are_not_named_again_end_and_others_stay(
     said: pytest.LogCaptureFixture,
 ) -> None:
     conditions = Conditions()

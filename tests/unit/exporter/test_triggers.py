@@ -135,15 +135,13 @@ class Overflown(Monitor):
         return super().poll(timeout)
 
 
-async def test_an_overflow_of_the_uevent_socket_scans_the_machine_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_an_overflow_of_the_uevent_socket_scans_the_machine_once(caplog: pytest.LogCaptureFixture) -> None:
     trigger = Trigger()
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as nobody, socket.socket(type=socket.SOCK_DGRAM) as connected:
-        nobody.bind(("127.0.0.1", 0))
-        connected.connect(nobody.getsockname())
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as gone, socket.socket(type=socket.SOCK_DGRAM) as connected:
+        gone.bind(("127.0.0.1", 0))
+        connected.connect(gone.getsockname())
         connected.setblocking(False)
-        nobody.close()
+        gone.close()
         monitor = Overflown(connected)
         asyncio.get_running_loop().add_reader(connected, Uevents(trigger)._on_readable, monitor)
         # Without a listener the socket has a pending error until it is read.

@@ -121,7 +121,8 @@ def zone(at: int, *resources: tuple[str, str], **named: str) -> dict[str, object
             {"name": f"topowise.io/{name.replace('_', '-')}", "value": text} for name, text in named.items()
         ],
         "resources": [
-            {"name": name, "capacity": amount, "allocatable": amount, "available": amount} for name, amount in resources
+            {"name": name, **dict.fromkeys(("capacity", "allocatable", "available"), amount)}
+            for name, amount in resources
         ],
     }
 

@@ -92,9 +92,7 @@ def free(server: ApiServer) -> list[int]:
     return [amounts["cpu"] for amounts in zones]
 
 
-async def test_a_pod_runs_and_is_reported_and_its_resources_are_free_after_its_end(
-    server: ApiServer, fleet: Fleet
-) -> None:
+async def test_a_pod_runs_and_is_reported_and_its_cpus_are_free_after_its_end(server: ApiServer, fleet: Fleet) -> None:
     assert free(server) == [6, 8]
     make(server, "p", "7", lifetime=0.3)
     await assert_eventually(lambda: phase(server, "p") == "Running" and free(server) == [6, 1])

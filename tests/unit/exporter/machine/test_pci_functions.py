@@ -81,10 +81,8 @@ def test_a_function_that_is_no_link_is_listed_without_a_path(small: Path, device
         (devices / address).mkdir()
         (devices / address / "numa_node").write_text("1\n")
     machine = read(small)
-    assert [(function.address, function.path) for function in machine.pci[1:3]] == [
-        ("0000:97:00.0", ()),
-        ("0000:98:00.0", ()),
-    ]
+    paths = [(function.address, function.path) for function in machine.pci[1:3]]
+    assert paths == [("0000:97:00.0", ()), ("0000:98:00.0", ())]
     assert machine.problems == (
         f"{devices}/0000:97:00.0: no link to its directory (and 1 more like it); the bridges above it are unknown",
     )
