@@ -57,7 +57,7 @@ def test_kind_gets_the_cluster_name(folder: Path) -> None:
 
 def test_without_any_it_is_said_what_to_do(folder: Path) -> None:
     with pytest.raises(
-        ImageError, match=r"none of kind, k3s, ctr is here; copy /dist/topowise-amd64\.tar to each node"
+        ImageError, match=r"none of kind, k3s, ctr is installed; copy /dist/topowise-amd64\.tar to each node"
     ):
         load.command(ARCHIVE, "", "")
 
