@@ -1,8 +1,7 @@
-"""One fixture, two servers: every contract test runs against the embedded API server and a real kube-apiserver.
+"""A fixture with two servers: every contract test runs against the embedded API server and a real kube-apiserver.
 
-The real one starts once a session and is shared, so tests take their names from `api.name()` and never count what is in
-a collection. It is left out where its binaries are absent. What is held against it, texts of messages included, is true
-of version 1.36.
+The kube-apiserver starts once a session and is shared, so tests take names from `api.name()` and never count a
+collection. It is left out if its binaries are absent. The contract, with its texts of messages, is of version 1.36.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def real_control_plane() -> Iterator[controlplane.ControlPlane]:
         yield plane
 
 
-# Without the binaries one test says so, rather than each that would have used them.
+# Without the binaries a single test reports it, instead of every test that needs them.
 _SERVERS = ["embedded", *([pytest.param("real", marks=pytest.mark.apiserver)] if controlplane.assets() else [])]
 
 

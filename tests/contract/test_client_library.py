@@ -33,8 +33,8 @@ async def test_custom_objects_are_listed_and_applied(api: Client, library: Any) 
     )
     assert reply.status == 201
     reply.release()
-    found = await objects.list_cluster_custom_object(*GROUP)
-    assert name in {item["metadata"]["name"] for item in found["items"]}
+    listed = await objects.list_cluster_custom_object(*GROUP)
+    assert name in {item["metadata"]["name"] for item in listed["items"]}
 
 
 async def test_a_raw_watch_streams_lines(api: Client, library: Any) -> None:
@@ -51,8 +51,8 @@ async def test_a_raw_watch_streams_lines(api: Client, library: Any) -> None:
     )
     await api.ok("DELETE", f"{NRT}/{name}")
     lines = [json.loads(line) async for line in reply.content]
-    mine = [line for line in lines if line["object"]["metadata"].get("name") == name]
-    assert [line["type"] for line in mine] == ["DELETED"]
+    own_lines = [line for line in lines if line["object"]["metadata"].get("name") == name]
+    assert [line["type"] for line in own_lines] == ["DELETED"]
 
 
 async def test_typed_pods_are_read(api: Client, library: Any) -> None:
@@ -89,11 +89,11 @@ async def test_leases_are_created_and_replaced(api: Client, library: Any) -> Non
     body = lease(name, "2026-01-01T00:00:00.000001Z")
     reply = await leases.create_namespaced_lease_without_preload_content("default", body)
     assert reply.status == 201
-    held = json.loads(await reply.read())
-    # The library sends the time as +00:00, the server keeps moments and spells them in one way.
-    assert held["spec"]["renewTime"] == "2026-01-01T00:00:00.000001Z"
-    held["spec"]["holderIdentity"] = "b"
-    reply = await leases.replace_namespaced_lease_without_preload_content(name, "default", held)
+    lease_object = json.loads(await reply.read())
+    # The library sends the time as +00:00, the server normalizes times.
+    assert lease_object["spec"]["renewTime"] == "2026-01-01T00:00:00.000001Z"
+    lease_object["spec"]["holderIdentity"] = "b"
+    reply = await leases.replace_namespaced_lease_without_preload_content(name, "default", lease_object)
     assert (await reply.json())["spec"]["holderIdentity"] == "b"
-    reply = await leases.replace_namespaced_lease_without_preload_content(name, "default", held)
+    reply = await leases.replace_namespaced_lease_without_preload_content(name, "default", lease_object)
     assert reply.status == 409

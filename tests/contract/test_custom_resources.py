@@ -53,9 +53,9 @@ async def test_a_definition_makes_its_kind_served_until_it_is_deleted(api: Clien
     conditions = (await api.ok("GET", f"{CRDS}/gadgets.{group}"))["status"]["conditions"]
     assert {c["type"]: c["status"] for c in conditions}["Established"] == "True"
     gadget = {"apiVersion": f"{group}/v1", "kind": "Gadget", "metadata": {"name": "g"}, "spec": {}}
-    made = await api.ok("POST", path, gadget | {"status": {"phase": "early"}})
-    assert made["spec"] == {"size": 3}
-    assert "status" not in made
+    created = await api.ok("POST", path, gadget | {"status": {"phase": "early"}})
+    assert created["spec"] == {"size": 3}
+    assert "status" not in created
     patched = await api.ok("PATCH", f"{path}/g/status", {"status": {"phase": "on"}, "spec": {"size": 9}}, MERGE)
     assert (patched["status"], patched["spec"]) == ({"phase": "on"}, {"size": 3})
     assert patched["metadata"]["generation"] == 1
@@ -65,9 +65,9 @@ async def test_a_definition_makes_its_kind_served_until_it_is_deleted(api: Clien
 
 
 async def test_a_definition_is_discovered(api: Client) -> None:
-    found = await api.ok("GET", "/apis/topology.node.k8s.io/v1alpha2")
-    assert (found["kind"], found["groupVersion"]) == ("APIResourceList", "topology.node.k8s.io/v1alpha2")
-    (entry,) = found["resources"]
+    discovered = await api.ok("GET", "/apis/topology.node.k8s.io/v1alpha2")
+    assert (discovered["kind"], discovered["groupVersion"]) == ("APIResourceList", "topology.node.k8s.io/v1alpha2")
+    (entry,) = discovered["resources"]
     assert (entry["name"], entry["kind"], entry["namespaced"]) == (
         "noderesourcetopologies",
         "NodeResourceTopology",
@@ -91,12 +91,12 @@ async def test_a_definition_whose_name_is_not_its_plural_and_group_is_invalid(ap
 async def test_every_served_version_shows_the_same_object(api: Client) -> None:
     name = api.name()
     old = nrt(name) | {"apiVersion": "topology.node.k8s.io/v1alpha1", "topologyPolicies": ["None"]}
-    made = await api.ok("POST", NRT_V1ALPHA1, old)
-    assert made["apiVersion"] == "topology.node.k8s.io/v1alpha1"
+    created = await api.ok("POST", NRT_V1ALPHA1, old)
+    assert created["apiVersion"] == "topology.node.k8s.io/v1alpha1"
     seen = await api.ok("GET", f"{NRT}/{name}")
     assert seen["apiVersion"] == "topology.node.k8s.io/v1alpha2"
-    assert seen["metadata"]["uid"] == made["metadata"]["uid"]
-    assert seen["zones"] == made["zones"]
+    assert seen["metadata"]["uid"] == created["metadata"]["uid"]
+    assert seen["zones"] == created["zones"]
 
 
 async def test_an_old_version_does_not_show_what_it_does_not_know(api: Client) -> None:
@@ -160,8 +160,8 @@ async def test_integers_are_quantities_too(api: Client) -> None:
     name = api.name()
     body = nrt(name)
     body["zones"][0]["resources"][0] |= {"capacity": 8, "available": 4}
-    made = await api.ok("POST", NRT, body)
-    assert made["zones"][0]["resources"][0]["capacity"] == 8
+    created = await api.ok("POST", NRT, body)
+    assert created["zones"][0]["resources"][0]["capacity"] == 8
 
 
 async def test_unknown_fields_are_dropped_with_a_warning(api: Client) -> None:

@@ -19,10 +19,10 @@ async def test_get_prints_the_columns_of_the_definition(api: Client, kubectl: An
 
 async def test_get_wide_has_devices(api: Client, kubectl: Any) -> None:
     name = api.name()
-    made = nrt(name, "5")
+    topology = nrt(name, "5")
     amounts = {"capacity": "2", "allocatable": "2", "available": "1"}
-    made["zones"][0]["resources"].append({"name": "nvidia.com/gpu", **amounts})
-    await api.ok("POST", NRT, made)
+    topology["zones"][0]["resources"].append({"name": "nvidia.com/gpu", **amounts})
+    await api.ok("POST", NRT, topology)
     head, row = (await kubectl("get", "noderesourcetopologies", name, "-o", "wide")).splitlines()
     at = head.index("GPU-0")
     assert row[at : head.index("GPU-1")].strip() == "1"

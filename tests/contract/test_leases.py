@@ -1,4 +1,4 @@
-"""Leases, as leader election uses them, and the one spelling of time they take."""
+"""Leases, as leader election uses them, and the only format of time that they accept."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ NOW = "2026-01-01T00:00:00.123456Z"
 
 
 def lease(name: str, **spec: Any) -> Json:
-    held: Json = {"holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": NOW, "leaseTransitions": 0}
+    default_spec: Json = {"holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": NOW, "leaseTransitions": 0}
     metadata = {"name": name}
-    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": held | spec}
+    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": default_spec | spec}
 
 
 async def test_a_lease_is_created_by_put_and_then_guarded_by_its_resource_version(api: Client) -> None:
     name = api.name()
     reply = await api.call("PUT", f"{LEASES}/{name}", lease(name))
     assert reply.status == 201
-    held = reply.body
-    held["spec"]["holderIdentity"] = "b"
-    assert (await api.call("PUT", f"{LEASES}/{name}", held)).status == 200
+    stored = reply.body
+    stored["spec"]["holderIdentity"] = "b"
+    assert (await api.call("PUT", f"{LEASES}/{name}", stored)).status == 200
     # The first holder renews with what it knew.
-    held["spec"]["holderIdentity"] = "a"
-    assert (await api.call("PUT", f"{LEASES}/{name}", held)).status == 409
+    stored["spec"]["holderIdentity"] = "a"
+    assert (await api.call("PUT", f"{LEASES}/{name}", stored)).status == 409
 
 
 async def test_a_lease_that_was_deleted_comes_back_by_the_renewal_of_its_holder(api: Client) -> None:
     name = api.name()
-    held = await api.ok("POST", LEASES, lease(name))
-    del held["metadata"]["uid"]
+    stored = await api.ok("POST", LEASES, lease(name))
+    del stored["metadata"]["uid"]
     await api.ok("DELETE", f"{LEASES}/{name}")
-    reply = await api.call("PUT", f"{LEASES}/{name}", held)
+    reply = await api.call("PUT", f"{LEASES}/{name}", stored)
     assert reply.status == 201
-    assert reply.body["metadata"]["resourceVersion"] != held["metadata"]["resourceVersion"]
+    assert reply.body["metadata"]["resourceVersion"] != stored["metadata"]["resourceVersion"]
 
 
 async def test_a_renewal_of_a_deleted_lease_that_names_its_uid_is_a_conflict(api: Client) -> None:
     name = api.name()
-    held = await api.ok("POST", LEASES, lease(name))
+    stored = await api.ok("POST", LEASES, lease(name))
     await api.ok("DELETE", f"{LEASES}/{name}")
-    reply = await api.call("PUT", f"{LEASES}/{name}", held)
+    reply = await api.call("PUT", f"{LEASES}/{name}", stored)
     assert (reply.status, reply.body["reason"]) == (409, "Conflict")
-    assert reply.body["message"].endswith(f"UID in precondition: {held['metadata']['uid']}, UID in object meta: ")
+    assert reply.body["message"].endswith(f"UID in precondition: {stored['metadata']['uid']}, UID in object meta: ")
 
 
-async def test_of_two_that_create_a_lease_one_succeeds(api: Client) -> None:
+async def test_of_two_creators_of_a_lease_only_the_first_succeeds(api: Client) -> None:
     name = api.name()
     await api.ok("POST", LEASES, lease(name))
     reply = await api.call("POST", LEASES, lease(name))
@@ -66,9 +66,9 @@ async def test_a_lease_cannot_be_put_without_a_resource_version(api: Client) -> 
 
 async def test_a_lease_is_released_by_an_empty_holder(api: Client) -> None:
     name = api.name()
-    held = await api.ok("POST", LEASES, lease(name))
-    held["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}
-    released = await api.ok("PUT", f"{LEASES}/{name}", held)
+    stored = await api.ok("POST", LEASES, lease(name))
+    stored["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}
+    released = await api.ok("PUT", f"{LEASES}/{name}", stored)
     assert (released["spec"]["holderIdentity"], released["spec"]["leaseDurationSeconds"]) == ("", 1)
 
 
@@ -90,8 +90,8 @@ async def test_what_is_null_or_unknown_is_not_kept(api: Client) -> None:
     ],
 )
 async def test_a_time_is_read_in_utc(api: Client, written: str, read: str) -> None:
-    made = await api.ok("POST", LEASES, lease(api.name(), renewTime=written))
-    assert made["spec"]["renewTime"] == read
+    created = await api.ok("POST", LEASES, lease(api.name(), renewTime=written))
+    assert created["spec"]["renewTime"] == read
 
 
 LAYOUT = '"2006-01-02T15:04:05.000000Z07:00"'

@@ -18,21 +18,21 @@ async def _several(api: Client, count: int) -> tuple[str, list[str]]:
 async def test_a_list_carries_its_kind_and_a_resource_version(api: Client) -> None:
     name = api.name()
     created = await api.ok("POST", NRT, nrt(name))
-    found = await api.ok("GET", NRT)
-    assert found["kind"] == "NodeResourceTopologyList"
-    assert found["apiVersion"] == "topology.node.k8s.io/v1alpha2"
-    assert int(found["metadata"]["resourceVersion"]) >= int(created["metadata"]["resourceVersion"])
-    assert created in found["items"]
+    listed = await api.ok("GET", NRT)
+    assert listed["kind"] == "NodeResourceTopologyList"
+    assert listed["apiVersion"] == "topology.node.k8s.io/v1alpha2"
+    assert int(listed["metadata"]["resourceVersion"]) >= int(created["metadata"]["resourceVersion"])
+    assert created in listed["items"]
 
 
 async def test_items_of_a_builtin_list_carry_no_kind(api: Client) -> None:
     await api.ok("POST", CONFIGMAPS, configmap(api.name()))
-    found = await api.ok("GET", CONFIGMAPS)
-    assert found["kind"] == "ConfigMapList"
-    assert all("kind" not in item and "apiVersion" not in item for item in found["items"])
+    listed = await api.ok("GET", CONFIGMAPS)
+    assert listed["kind"] == "ConfigMapList"
+    assert all("kind" not in item and "apiVersion" not in item for item in listed["items"])
 
 
-async def test_pages_show_one_moment_whatever_happens_meanwhile(api: Client) -> None:
+async def test_pages_show_a_single_revision_whatever_happens_meanwhile(api: Client) -> None:
     group, names = await _several(api, 5)
     first = await api.ok("GET", CONFIGMAPS, labelSelector=f"group={group}", limit=2)
     token = first["metadata"]["continue"]
@@ -106,8 +106,8 @@ async def test_label_selectors_choose(api: Client, selector: str, chosen: set[st
         "none": {},
     }.items():
         await api.ok("POST", CONFIGMAPS, configmap(f"{prefix}-{role}", labels={"group": group, **labels}))
-    found = await api.ok("GET", CONFIGMAPS, labelSelector=f"group={group},{selector}")
-    assert {item["metadata"]["name"].rpartition("-")[2] for item in found["items"]} == chosen
+    listed = await api.ok("GET", CONFIGMAPS, labelSelector=f"group={group},{selector}")
+    assert {item["metadata"]["name"].rpartition("-")[2] for item in listed["items"]} == chosen
 
 
 async def test_a_text_that_is_no_selector_is_a_bad_request(api: Client) -> None:
@@ -120,8 +120,8 @@ async def test_field_selectors_find_pods_by_node(api: Client) -> None:
     body["spec"]["nodeName"] = node
     await api.ok("POST", PODS, body)
     try:
-        found = await api.ok("GET", "/api/v1/pods", fieldSelector=f"spec.nodeName={node}")
-        assert [item["metadata"]["name"] for item in found["items"]] == [name]
+        listed = await api.ok("GET", "/api/v1/pods", fieldSelector=f"spec.nodeName={node}")
+        assert [item["metadata"]["name"] for item in listed["items"]] == [name]
         none = await api.ok("GET", "/api/v1/pods", fieldSelector=f"spec.nodeName={node},status.phase!=Pending")
         assert none["items"] == []
     finally:
@@ -137,26 +137,26 @@ async def test_a_field_the_kind_does_not_offer_is_a_bad_request(api: Client) -> 
 async def test_custom_objects_are_found_by_name(api: Client) -> None:
     name = api.name()
     await api.ok("POST", NRT, nrt(name))
-    found = await api.ok("GET", NRT, fieldSelector=f"metadata.name={name}")
-    assert [item["metadata"]["name"] for item in found["items"]] == [name]
+    listed = await api.ok("GET", NRT, fieldSelector=f"metadata.name={name}")
+    assert [item["metadata"]["name"] for item in listed["items"]] == [name]
 
 
-async def test_a_list_over_all_namespaces_holds_those_of_each(api: Client) -> None:
+async def test_a_list_over_all_namespaces_has_the_objects_of_each(api: Client) -> None:
     name, label = api.name(), api.name()
     for namespace in ("default", "kube-system"):
         path = f"/api/v1/namespaces/{namespace}/configmaps"
         await api.ok("POST", path, configmap(name, labels={"group": label}))
-    found = await api.ok("GET", "/api/v1/configmaps", labelSelector=f"group={label}")
-    assert [item["metadata"]["namespace"] for item in found["items"]] == ["default", "kube-system"]
+    listed = await api.ok("GET", "/api/v1/configmaps", labelSelector=f"group={label}")
+    assert [item["metadata"]["namespace"] for item in listed["items"]] == ["default", "kube-system"]
 
 
 async def test_an_answer_can_be_metadata_alone(api: Client) -> None:
     name = api.name()
     await api.ok("POST", NRT, nrt(name))
     accept = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
-    found = await api.ok("GET", NRT, accept=accept)
-    assert found["kind"] == "PartialObjectMetadataList"
-    (item,) = (item for item in found["items"] if item["metadata"]["name"] == name)
+    listed = await api.ok("GET", NRT, accept=accept)
+    assert listed["kind"] == "PartialObjectMetadataList"
+    (item,) = (item for item in listed["items"] if item["metadata"]["name"] == name)
     assert set(item) <= {"kind", "apiVersion", "metadata"}
 
 
@@ -177,7 +177,7 @@ async def test_a_table_has_the_columns_of_the_definition(api: Client) -> None:
 
 
 async def test_a_column_shows_only_the_first_of_several_results(api: Client) -> None:
-    """Why the definition has a column for each zone: `.zones[*].name` shows one name."""
+    """Why the definition has a column for each zone: `.zones[*].name` shows a single name."""
     name = api.name()
     twice = [{"name": "topologyManagerPolicy", "value": value} for value in ("none", "restricted")]
     await api.ok("POST", NRT, nrt(name, attributes=twice))

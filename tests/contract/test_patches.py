@@ -68,8 +68,8 @@ async def test_a_strategic_merge_patch_joins_lists_by_key(api: Client) -> None:
     await api.ok("POST", NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
     conditions = [{"type": "Ready", "status": "True"}, {"type": "MemoryPressure", "status": "False"}]
     await api.ok("PATCH", f"{NODES}/{name}/status", {"status": {"conditions": conditions}}, STRATEGIC)
-    one = {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}
-    patched = await api.ok("PATCH", f"{NODES}/{name}/status", one, STRATEGIC)
+    first = {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}
+    patched = await api.ok("PATCH", f"{NODES}/{name}/status", first, STRATEGIC)
     states = {condition["type"]: condition["status"] for condition in patched["status"]["conditions"]}
     assert states == {"Ready": "False", "MemoryPressure": "False"}
     gone = {"status": {"conditions": [{"type": "Ready", "$patch": "delete"}]}}
@@ -95,7 +95,7 @@ async def test_a_patch_may_insist_on_a_resource_version(api: Client) -> None:
 
 
 async def test_a_patch_of_another_uid_is_invalid(api: Client) -> None:
-    """Not a conflict: owner-reference code upstream tells a recreated object by exactly this."""
+    """Not a conflict: upstream owner-reference code detects a recreated object by exactly this."""
     name = api.name()
     await api.ok("POST", NRT, nrt(name))
     reply = await api.call("PATCH", f"{NRT}/{name}", {"metadata": {"uid": "1-2-3"}}, MERGE)
@@ -119,7 +119,7 @@ async def test_apply_creates_then_keeps_the_resource_version_while_nothing_chang
     assert changed.body["metadata"]["generation"] == 2
 
 
-async def test_apply_owns_all_zones_as_one_field(api: Client) -> None:
+async def test_apply_owns_all_zones_as_a_single_field(api: Client) -> None:
     name = api.name()
     reply = await api.apply(f"{NRT}/{name}", nrt(name), "exporter")
     (entry,) = reply.body["metadata"]["managedFields"]
@@ -143,7 +143,7 @@ async def test_another_manager_conflicts_on_zones_unless_it_forces(api: Client) 
     assert set(managers(forced.body)) == {"second"}
 
 
-async def test_two_managers_share_a_field_of_one_value(api: Client) -> None:
+async def test_two_managers_share_a_field_of_the_same_value(api: Client) -> None:
     name = api.name()
     await api.apply(f"{NRT}/{name}", nrt(name), "first")
     reply = await api.apply(f"{NRT}/{name}", nrt(name), "second")

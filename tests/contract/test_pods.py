@@ -17,9 +17,9 @@ async def pods(api: Client) -> AsyncIterator[Any]:
     created: list[str] = []
 
     async def create(body: Json) -> Json:
-        made = await api.ok("POST", PODS, body)
-        created.append(made["metadata"]["name"])
-        return made
+        document = await api.ok("POST", PODS, body)
+        created.append(document["metadata"]["name"])
+        return document
 
     yield create
     for name in created:
@@ -36,20 +36,20 @@ def binding(name: str, node: str, **metadata: Any) -> Json:
 
 
 async def test_a_new_pod_is_pending_and_waits_for_the_default_scheduler(api: Client, pods: Any) -> None:
-    made = await pods(pod(api.name()))
-    assert made["status"]["phase"] == "Pending"
-    assert made["spec"]["schedulerName"] == "default-scheduler"
-    assert made["spec"]["restartPolicy"] == "Always"
-    assert made["spec"]["priority"] == 0
-    assert "nodeName" not in made["spec"]
-    keys = {toleration["key"] for toleration in made["spec"]["tolerations"]}
+    created = await pods(pod(api.name()))
+    assert created["status"]["phase"] == "Pending"
+    assert created["spec"]["schedulerName"] == "default-scheduler"
+    assert created["spec"]["restartPolicy"] == "Always"
+    assert created["spec"]["priority"] == 0
+    assert "nodeName" not in created["spec"]
+    keys = {toleration["key"] for toleration in created["spec"]["tolerations"]}
     assert keys == {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}
 
 
 async def test_requests_default_from_limits_resource_by_resource(api: Client, pods: Any) -> None:
     body = pod(api.name(), limits={"cpu": "2", "memory": "1Gi"}, requests={"cpu": "1"})
-    made = await pods(body)
-    assert made["spec"]["containers"][0]["resources"] == {
+    created = await pods(body)
+    assert created["spec"]["containers"][0]["resources"] == {
         "limits": {"cpu": "2", "memory": "1Gi"},
         "requests": {"cpu": "1", "memory": "1Gi"},
     }
@@ -70,8 +70,8 @@ async def test_requests_default_from_limits_resource_by_resource(api: Client, po
 async def test_quality_of_service_follows_from_the_resources(
     api: Client, pods: Any, resources: Json, expected: str
 ) -> None:
-    made = await pods(pod(api.name(), **resources))
-    assert made["status"]["qosClass"] == expected
+    created = await pods(pod(api.name(), **resources))
+    assert created["status"]["qosClass"] == expected
 
 
 @pytest.mark.parametrize(
@@ -94,8 +94,8 @@ async def test_quality_of_service_follows_from_the_resources(
 async def test_quantities_come_back_in_canonical_spelling(
     api: Client, pods: Any, written: str | int, read: str
 ) -> None:
-    made = await pods(pod(api.name(), limits={"memory": written}))
-    assert made["spec"]["containers"][0]["resources"]["limits"]["memory"] == read
+    created = await pods(pod(api.name(), limits={"memory": written}))
+    assert created["spec"]["containers"][0]["resources"]["limits"]["memory"] == read
 
 
 async def test_a_binding_puts_the_pod_on_its_node(api: Client, pods: Any) -> None:
@@ -146,9 +146,9 @@ async def test_a_binding_of_a_missing_pod_is_not_found(api: Client) -> None:
 
 async def test_a_binding_of_an_older_version_is_a_conflict(api: Client, pods: Any) -> None:
     name = api.name()
-    made = await pods(pod(name))
+    created = await pods(pod(name))
     await api.ok("PATCH", f"{PODS}/{name}", {"metadata": {"labels": {"a": "b"}}}, MERGE)
-    body = binding(name, "a", resourceVersion=made["metadata"]["resourceVersion"])
+    body = binding(name, "a", resourceVersion=created["metadata"]["resourceVersion"])
     reply = await api.call("POST", f"{PODS}/{name}/binding", body)
     assert (reply.status, reply.body["reason"]) == (409, "Conflict")
     assert reply.body["details"]["kind"] == "pods"
@@ -173,7 +173,7 @@ async def test_a_binding_of_an_older_version_is_a_conflict(api: Client, pods: An
 async def test_a_binding_to_what_is_no_node_is_a_server_error_without_a_reason(
     api: Client, target: Json, message: str
 ) -> None:
-    """Before anybody looks for the pod. Not a 422, as every other field that is wrong."""
+    """The check precedes the lookup of the pod. The status is not 422, unlike for every other wrong field."""
     name = api.name()
     reply = await api.call("POST", f"{PODS}/{name}/binding", binding(name, "") | {"target": target})
     assert (reply.status, reply.body.get("reason"), reply.body["message"]) == (500, None, message)
@@ -201,10 +201,10 @@ async def test_a_binding_of_another_pod_is_a_bad_request(api: Client, metadata: 
 async def test_a_gated_pod_says_so_and_is_not_bound(api: Client, pods: Any) -> None:
     body = pod(api.name())
     body["spec"]["schedulingGates"] = [{"name": "example.com/quota"}]
-    made = await pods(body)
-    (condition,) = made["status"]["conditions"]
+    created = await pods(body)
+    (condition,) = created["status"]["conditions"]
     assert (condition["type"], condition["status"], condition["reason"]) == ("PodScheduled", "False", "SchedulingGated")
-    name = made["metadata"]["name"]
+    name = created["metadata"]["name"]
     assert (await api.call("POST", f"{PODS}/{name}/binding", binding(name, "a"))).status == 409
 
 
@@ -219,18 +219,18 @@ async def bound(api: Client, pods: Any, **metadata: Any) -> str:
     body = pod(api.name())
     body["metadata"] |= metadata
     body["spec"]["nodeName"] = "a"
-    made = await pods(body)
-    name: str = made["metadata"]["name"]
+    created = await pods(body)
+    name: str = created["metadata"]["name"]
     return name
 
 
 async def test_a_deleted_pod_stays_on_its_node_until_the_kubelet_is_done(api: Client, pods: Any) -> None:
     name = await bound(api, pods)
     shown = await api.ok("DELETE", f"{PODS}/{name}")
-    held = await api.ok("GET", f"{PODS}/{name}")
-    assert shown == held
-    assert held["metadata"]["deletionTimestamp"] > held["metadata"]["creationTimestamp"]
-    assert (held["metadata"]["deletionGracePeriodSeconds"], held["metadata"]["generation"]) == (30, 2)
+    stored = await api.ok("GET", f"{PODS}/{name}")
+    assert shown == stored
+    assert stored["metadata"]["deletionTimestamp"] > stored["metadata"]["creationTimestamp"]
+    assert (stored["metadata"]["deletionGracePeriodSeconds"], stored["metadata"]["generation"]) == (30, 2)
     status = {"status": {"phase": "Failed"}}
     await api.ok("PATCH", f"{PODS}/{name}/status", status, MERGE)
     assert (await api.call("GET", f"{PODS}/{name}")).status == 200
@@ -269,9 +269,9 @@ async def test_a_finalizer_outlasts_the_grace_of_a_pod(api: Client, pods: Any) -
 
 
 async def test_every_deleted_pod_is_seen_terminating_before_it_is_gone(api: Client, pods: Any) -> None:
-    made = await pods(pod(api.name()))
-    name = made["metadata"]["name"]
-    async with api.watch(PODS, resourceVersion=made["metadata"]["resourceVersion"]) as watch:
+    created = await pods(pod(api.name()))
+    name = created["metadata"]["name"]
+    async with api.watch(PODS, resourceVersion=created["metadata"]["resourceVersion"]) as watch:
         await api.ok("DELETE", f"{PODS}/{name}")
         seen = [await watch.about(name), await watch.about(name)]
     assert [kind for kind, _ in seen] == ["MODIFIED", "DELETED"]
@@ -305,11 +305,11 @@ async def test_a_pods_status_is_written_on_its_own(api: Client, pods: Any) -> No
 
 async def test_an_eviction_deletes_the_pod(api: Client, pods: Any) -> None:
     name = api.name()
-    made = await pods(pod(name))
+    created = await pods(pod(name))
     body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
     assert (await api.call("POST", f"{PODS}/{name}/eviction", body)).status == 201
     reply = await api.call("GET", f"{PODS}/{name}")
-    assert reply.status == 404 or reply.body["metadata"]["uid"] != made["metadata"]["uid"]
+    assert reply.status == 404 or reply.body["metadata"]["uid"] != created["metadata"]["uid"]
 
 
 async def test_an_eviction_leaves_a_pod_on_a_node_its_grace(api: Client, pods: Any) -> None:
@@ -327,7 +327,7 @@ async def test_a_node_registers_with_its_status(api: Client) -> None:
         "metadata": {"name": name, "labels": {"zone": "a"}},
         "status": {"capacity": {"cpu": "8", "memory": "16777216Ki"}, "allocatable": {"cpu": "7500m"}},
     }
-    made = await api.ok("POST", NODES, node)
-    assert made["status"]["capacity"] == {"cpu": "8", "memory": "16Gi"}
-    assert made["status"]["allocatable"]["cpu"] == "7500m"
+    created = await api.ok("POST", NODES, node)
+    assert created["status"]["capacity"] == {"cpu": "8", "memory": "16Gi"}
+    assert created["status"]["allocatable"]["cpu"] == "7500m"
     await api.ok("DELETE", f"{NODES}/{name}")

@@ -1,4 +1,4 @@
-"""Create, read, update, delete: what a client may rely on, with the errors it must tell apart."""
+"""Create, read, update, delete: what a client may rely on, with the errors it must distinguish."""
 
 from __future__ import annotations
 
@@ -209,25 +209,25 @@ async def test_delete_honours_preconditions(api: Client, field: str, word: str, 
     await api.ok("DELETE", f"{CONFIGMAPS}/{name}", options)
 
 
-async def test_a_finalizer_holds_an_object_until_it_is_removed(api: Client) -> None:
+async def test_a_finalizer_keeps_an_object_until_it_is_removed(api: Client) -> None:
     name = api.name()
     body = configmap(name)
     body["metadata"]["finalizers"] = ["example.com/hold"]
     await api.ok("POST", CONFIGMAPS, body)
     await api.ok("DELETE", f"{CONFIGMAPS}/{name}")
-    held = await api.ok("GET", f"{CONFIGMAPS}/{name}")
-    assert held["metadata"]["deletionTimestamp"]
+    stored = await api.ok("GET", f"{CONFIGMAPS}/{name}")
+    assert stored["metadata"]["deletionTimestamp"]
     await api.ok("PATCH", f"{CONFIGMAPS}/{name}", {"metadata": {"finalizers": None}}, MERGE)
     assert (await api.call("GET", f"{CONFIGMAPS}/{name}")).status == 404
 
 
 async def test_deletecollection_takes_what_the_selector_chooses(api: Client) -> None:
-    group, kept, gone = api.name(), api.name(), api.name()
-    await api.ok("POST", CONFIGMAPS, configmap(kept, labels={"group": group, "fate": "kept"}))
+    group, remaining, gone = api.name(), api.name(), api.name()
+    await api.ok("POST", CONFIGMAPS, configmap(remaining, labels={"group": group, "fate": "kept"}))
     await api.ok("POST", CONFIGMAPS, configmap(gone, labels={"group": group, "fate": "gone"}))
     await api.ok("DELETE", CONFIGMAPS, labelSelector=f"group={group},fate=gone")
     left = await api.ok("GET", CONFIGMAPS, labelSelector=f"group={group}")
-    assert [item["metadata"]["name"] for item in left["items"]] == [kept]
+    assert [item["metadata"]["name"] for item in left["items"]] == [remaining]
 
 
 async def test_a_dry_run_changes_nothing(api: Client) -> None:

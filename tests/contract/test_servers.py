@@ -7,7 +7,7 @@ import pytest
 from sandbox import controlplane
 
 
-def test_the_contract_is_held_against_a_real_kube_apiserver_too() -> None:
+def test_the_contract_also_runs_against_a_real_kube_apiserver() -> None:
     where = controlplane.assets()
     if where is None:
         pytest.skip(

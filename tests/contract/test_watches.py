@@ -41,7 +41,7 @@ async def test_a_write_that_changes_nothing_is_no_event(api: Client) -> None:
         assert (await watch.about(name))[0] == "DELETED"
 
 
-async def test_an_object_that_leaves_the_selection_is_deleted_and_one_that_enters_is_added(api: Client) -> None:
+async def test_objects_that_leave_the_selection_are_deleted_and_objects_that_enter_are_added(api: Client) -> None:
     name, group = api.name(), api.name()
     created = await api.ok("POST", CONFIGMAPS, configmap(name, labels={"group": group}))
     version = created["metadata"]["resourceVersion"]
@@ -58,10 +58,10 @@ async def test_an_object_that_leaves_the_selection_is_deleted_and_one_that_enter
         assert (await watch.about(name))[0] == "MODIFIED"
 
 
-async def test_a_field_selector_watches_one_object(api: Client) -> None:
-    watched, other = api.name(), api.name()
+async def test_a_field_selector_watches_a_single_object(api: Client) -> None:
+    watched, unwatched = api.name(), api.name()
     async with api.watch(CONFIGMAPS, fieldSelector=f"metadata.name={watched}") as watch:
-        await api.ok("POST", CONFIGMAPS, configmap(other))
+        await api.ok("POST", CONFIGMAPS, configmap(unwatched))
         await api.ok("POST", CONFIGMAPS, configmap(watched))
         event = await watch.next()
         assert event is not None

@@ -21,6 +21,14 @@ MACHINE = machines.Machine(
 )
 
 
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 class FakeKubelet:
     """A podresources socket whose holdings a test changes."""
 

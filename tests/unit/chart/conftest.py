@@ -1,7 +1,8 @@
-"""The chart, its rendered objects, and a Helm to render more of them with, where there is one."""
+"""The chart, its rendered objects, and Helm to render more objects, if Helm is installed."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -24,11 +25,11 @@ class Rendered(list[Document]):
     """Objects, found by kind and name."""
 
     def named(self, kind: str, name: str) -> Document:
-        (found,) = (one for one in self if one["kind"] == kind and one["metadata"]["name"] == name)
-        return found
+        (match,) = (item for item in self if item["kind"] == kind and item["metadata"]["name"] == name)
+        return match
 
     def kinds(self, kind: str) -> list[Document]:
-        return [one for one in self if one["kind"] == kind]
+        return [item for item in self if item["kind"] == kind]
 
     def pod(self, kind: str, name: str) -> Document:
         """The spec of a workload's pods."""
@@ -40,13 +41,13 @@ def _has_helm() -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without Helm one test says so, rather than each that would have used it."""
+    """Without Helm a single test reports it, instead of every test that needs Helm."""
     here = Path(__file__).parent
-    wanting = [one for one in items if one.path.parent == here and "helm" in getattr(one, "fixturenames", ())]
+    wanting = [test for test in items if test.path.parent == here and "helm" in getattr(test, "fixturenames", ())]
     if len(wanting) > 1 and not _has_helm():
         config.hook.pytest_deselected(items=wanting[1:])
         gone = set(wanting[1:])
-        items[:] = [one for one in items if one not in gone]
+        items[:] = [test for test in items if test not in gone]
 
 
 @pytest.fixture(scope="session")
@@ -75,7 +76,7 @@ def default() -> Rendered:
     """What the chart makes of its own values, as it is committed for kustomize."""
     folder = REPOSITORY / "charts/kustomize/default"
     files = yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]
-    return Rendered(one for file in files for one in yaml.safe_load_all((folder / file).read_text()))
+    return Rendered(item for file in files for item in yaml.safe_load_all((folder / file).read_text()))
 
 
 @pytest.fixture(scope="session")
@@ -85,7 +86,7 @@ def helm() -> Callable[..., subprocess.CompletedProcess[str]]:
         pytest.skip("no helm: set $HELM, or run hack/helm --fetch")
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        # Whoever runs the tests may have a cluster; it is none of ours.
+        # The developer's own kubeconfig must not be used.
         environment = {**os.environ, "KUBECONFIG": os.devnull}
         return subprocess.run([HELM, *arguments], check=False, capture_output=True, text=True, env=environment)
 
@@ -93,22 +94,27 @@ def helm() -> Callable[..., subprocess.CompletedProcess[str]]:
 
 
 @pytest.fixture(scope="session")
+def dashboard(chart: Path) -> Document:
+    return json.loads((chart / "dashboards/topowise.json").read_text())
+
+
+@pytest.fixture(scope="session")
 def render(helm: Callable[..., subprocess.CompletedProcess[str]]) -> Render:
     """The objects of a values set: a recipe's name or none, and settings as --set takes them."""
 
-    def made(recipe: str = "", *settings: str, kube_version: str = "1.36.2") -> Rendered:
+    def objects(recipe: str = "", *settings: str, kube_version: str = "1.36.2") -> Rendered:
         arguments = ["template", "topowise", str(CHART), f"--namespace={NAMESPACE}", f"--kube-version={kube_version}"]
         arguments += [f"--values={CHART}/recipes/{recipe}.yaml"] if recipe else []
-        done = helm(*arguments, *(f"--set={one}" for one in settings))
+        done = helm(*arguments, *(f"--set={setting}" for setting in settings))
         if done.returncode:
             raise ValueError(done.stderr)
         return Rendered(_documents(done.stdout))
 
-    return made
+    return objects
 
 
 def _documents(text: str) -> Iterator[Document]:
-    return (one for one in yaml.load_all(text, _Strict) if one)
+    return (item for item in yaml.load_all(text, _Strict) if item)
 
 
 class _Strict(yaml.SafeLoader):
@@ -116,5 +122,5 @@ class _Strict(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [self.construct_object(key, deep=deep) for key, _ in node.value]
-        assert len(keys) == len(set(keys)), f"{[one for one in keys if keys.count(one) > 1]} twice, {node.start_mark}"
+        assert len(keys) == len(set(keys)), f"{[key for key in keys if keys.count(key) > 1]} twice, {node.start_mark}"
         return super().construct_mapping(node, deep)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,26 +24,21 @@ def imported() -> Callable[[Document], Document]:
     from grafana_foundation_sdk.cog.plugins import register_default_plugins
 
     register_default_plugins()
-    return lambda given: json.loads(json.dumps(dashboards.Dashboard.from_json(given), cls=JSONEncoder))
+    return lambda document: json.loads(json.dumps(dashboards.Dashboard.from_json(document), cls=JSONEncoder))
 
 
-def lost(given: Any, kept: Any, path: str = "$") -> Iterator[str]:
-    if isinstance(given, dict) and isinstance(kept, dict):
-        for name, one in given.items():
-            if name in kept:
-                yield from lost(one, kept[name], f"{path}.{name}")
+def lost(original: Any, kept_value: Any, path: str = "$") -> Iterator[str]:
+    if isinstance(original, dict) and isinstance(kept_value, dict):
+        for name, value in original.items():
+            if name in kept_value:
+                yield from lost(value, kept_value[name], f"{path}.{name}")
             else:
                 yield f"{path}.{name}"
-    elif isinstance(given, list) and isinstance(kept, list) and len(given) == len(kept):
-        for number, (one, other) in enumerate(zip(given, kept, strict=True)):
-            yield from lost(one, other, f"{path}[{number}]")
-    elif given != kept:
+    elif isinstance(original, list) and isinstance(kept_value, list) and len(original) == len(kept_value):
+        for number, (value, loaded) in enumerate(zip(original, kept_value, strict=True)):
+            yield from lost(value, loaded, f"{path}[{number}]")
+    elif original != kept_value:
         yield path
-
-
-@pytest.fixture
-def dashboard(chart: Path) -> Document:
-    return json.loads((chart / "dashboards/topowise.json").read_text())
 
 
 def test_the_dashboard_is_imported_whole(imported: Callable[[Document], Document], dashboard: Document) -> None:

@@ -1,4 +1,4 @@
-"""The definitions: one source, switchable, kept."""
+"""The CustomResourceDefinitions have a single source, can be left out, and survive an uninstall."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ def test_a_definition_is_well_formed(chart: Path, name: str) -> None:
     document = yaml.safe_load((chart / f"crds/{name}.yaml").read_text())
     spec = document["spec"]
     assert document["metadata"]["name"] == f"{spec['names']['plural']}.{spec['group']}"
-    assert [one["name"] for one in spec["versions"] if one["storage"]] == [spec["versions"][-1]["name"]]
+    assert [version["name"] for version in spec["versions"] if version["storage"]] == [spec["versions"][-1]["name"]]
     for version in spec["versions"]:
         assert version["schema"]["openAPIV3Schema"]["type"] == "object"
 
 
 def test_both_versions_of_the_topology_are_served_and_the_newer_is_stored(chart: Path) -> None:
     versions = yaml.safe_load((chart / "crds/noderesourcetopologies.yaml").read_text())["spec"]["versions"]
-    assert [(one["name"], one["served"], one["storage"]) for one in versions] == [
+    assert [(version["name"], version["served"], version["storage"]) for version in versions] == [
         ("v1alpha1", True, False),
         ("v1alpha2", True, True),
     ]
 
 
 def test_the_topology_is_installed_and_kept(default: Any, chart: Path) -> None:
-    (made,) = default.kinds("CustomResourceDefinition")
-    assert made["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    (definition,) = default.kinds("CustomResourceDefinition")
+    assert definition["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
     source = yaml.safe_load((chart / "crds/noderesourcetopologies.yaml").read_text())
-    assert made["spec"] == source["spec"]
-    assert source["metadata"]["annotations"].items() <= made["metadata"]["annotations"].items()
+    assert definition["spec"] == source["spec"]
+    assert source["metadata"]["annotations"].items() <= definition["metadata"]["annotations"].items()
 
 
 @pytest.mark.parametrize("topology", [True, False])
 @pytest.mark.parametrize("numa", [True, False])
 def test_each_can_be_left_out(render: Any, topology: bool, numa: bool) -> None:
     flags = f"crds.nodeResourceTopology={str(topology).lower()}", f"crds.numatopology={str(numa).lower()}"
-    made = {one["spec"]["names"]["kind"] for one in render("", *flags).kinds("CustomResourceDefinition")}
-    wanted = {"NodeResourceTopology": topology, "Numatopology": numa}
-    assert made == {kind for kind, is_wanted in wanted.items() if is_wanted}
+    kinds = {definition["spec"]["names"]["kind"] for definition in render("", *flags).kinds("CustomResourceDefinition")}
+    expected = {"NodeResourceTopology": topology, "Numatopology": numa}
+    assert kinds == {kind for kind, is_wanted in expected.items() if is_wanted}

@@ -67,22 +67,24 @@ def test_every_file_of_values_is_known_here() -> None:
 @each
 def test_what_is_read_is_mounted_where_the_kubelet_has_it(render: Any, name: str) -> None:
     has_configz, file, drop_ins, root, beside = DISTRIBUTIONS[name]
-    made = render(f"on/{name}")
-    text = made.named("ConfigMap", "topowise-exporter")["data"]["exporter.yaml"]
+    objects = render(f"on/{name}")
+    text = objects.named("ConfigMap", "topowise-exporter")["data"]["exporter.yaml"]
     settings = config.parse(ExporterConfiguration, text.encode())
     assert (settings.kubelet.configz.enabled, settings.kubelet.config_file) == (has_configz, file)
     assert (settings.kubelet.config_dir, settings.kubelet_root) == (drop_ins, root)
     assert settings.podresources_socket == f"{root}/pod-resources/kubelet.sock"
-    pod = made.pod("DaemonSet", "topowise-exporter")
-    places = {one["name"]: one["mountPath"] for one in pod["containers"][0]["volumeMounts"]}
-    mounted = {one["hostPath"]["path"]: places[one["name"]] for one in pod["volumes"] if "hostPath" in one}
+    pod = objects.pod("DaemonSet", "topowise-exporter")
+    places = {mount["name"]: mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]}
+    mounted = {volume["hostPath"]["path"]: places[volume["name"]] for volume in pod["volumes"] if "hostPath" in volume}
     assert mounted.pop("/sys") == "/host/sys"
     assert mounted == {path: path for path in {root, *beside}}
 
 
 @each
 def test_configz_is_asked_with_the_small_right_or_not_at_all(render: Any, name: str) -> None:
-    (role,) = [one for one in render(f"on/{name}").kinds("ClusterRole") if one["metadata"]["name"].endswith("exporter")]
+    (role,) = [
+        role for role in render(f"on/{name}").kinds("ClusterRole") if role["metadata"]["name"].endswith("exporter")
+    ]
     rights = {resource for rule in role["rules"] for resource in rule["resources"]}
     assert ("nodes/configz" in rights) is DISTRIBUTIONS[name][0]
     assert "nodes/proxy" not in rights
@@ -106,24 +108,24 @@ def test_the_page_names_every_path(repository: Path, name: str) -> None:
 
 
 def test_openshift_lets_the_exporter_read_the_host_and_do_nothing_else(render: Any) -> None:
-    made = render("on/openshift")
-    scc = made.named("SecurityContextConstraints", "topowise-exporter")
+    objects = render("on/openshift")
+    scc = objects.named("SecurityContextConstraints", "topowise-exporter")
     allowed = {name for name, value in scc.items() if name.startswith("allow") and value}
     assert allowed == {"allowHostDirVolumePlugin"}
     assert scc["requiredDropCapabilities"] == ["ALL"] and scc["readOnlyRootFilesystem"]
-    pod = made.pod("DaemonSet", "topowise-exporter")
-    assert {next(iter(one.keys() - {"name"})) for one in pod["volumes"]} <= set(scc["volumes"])
+    pod = objects.pod("DaemonSet", "topowise-exporter")
+    assert {next(iter(volume.keys() - {"name"})) for volume in pod["volumes"]} <= set(scc["volumes"])
     assert pod["containers"][0]["securityContext"]["seLinuxOptions"] == {"type": "spc_t"}
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert scc["seccompProfiles"] == ["runtime/default"]
     used = {}
-    for binding in made.kinds("RoleBinding"):
+    for binding in objects.kinds("RoleBinding"):
         if binding["roleRef"]["name"].endswith("-scc"):
-            role = made.named("Role", binding["roleRef"]["name"])
+            role = objects.named("Role", binding["roleRef"]["name"])
             assert role["rules"][0]["verbs"] == ["use"]
             used[binding["subjects"][0]["name"]] = role["rules"][0]["resourceNames"]
     accounts = [
-        made.pod(kind, f"topowise-{name}")["serviceAccountName"]
+        objects.pod(kind, f"topowise-{name}")["serviceAccountName"]
         for kind, name in (("DaemonSet", "exporter"), ("Deployment", "scheduler"))
     ]
     assert used == dict(zip(accounts, (["topowise-exporter"], ["nonroot-v2"]), strict=True))
@@ -131,15 +133,15 @@ def test_openshift_lets_the_exporter_read_the_host_and_do_nothing_else(render: A
 
 
 def test_gke_admits_the_priority_classes_that_the_pods_have(render: Any) -> None:
-    def classes(made: Any) -> list[str]:
-        (quota,) = made.kinds("ResourceQuota")
+    def classes(objects: Any) -> list[str]:
+        (quota,) = objects.kinds("ResourceQuota")
         (term,) = quota["spec"]["scopeSelector"]["matchExpressions"]
         assert (term["scopeName"], term["operator"]) == ("PriorityClass", "In")
         return list(term["values"])
 
-    made = render("on/gke")
-    pods = [one["spec"]["template"]["spec"] for one in (*made.kinds("DaemonSet"), *made.kinds("Deployment"))]
-    assert set(classes(made)) == {pod["priorityClassName"] for pod in pods}
+    objects = render("on/gke")
+    pods = [item["spec"]["template"]["spec"] for item in (*objects.kinds("DaemonSet"), *objects.kinds("Deployment"))]
+    assert set(classes(objects)) == {pod["priorityClassName"] for pod in pods}
     assert classes(render("on/gke", "scheduler.enabled=false")) == ["system-node-critical"]
     assert not render().kinds("ResourceQuota")
 
@@ -154,13 +156,15 @@ def test_gitops_gives_what_helm_takes(chart: Path, values: Document, render: Any
     assert "pod-security.kubernetes.io/enforce: privileged" in text
     if name == "argo-cd":
         (application,) = documents
-        given = application["spec"]["source"]["helm"]["valuesObject"]
-        tag = given["scheduler"]["kubeScheduler"]["image"]["tag"]
-        # What Argo CD tells Helm is without a patch.
-        made = render("on/kubeadm", f"scheduler.kubeScheduler.image.tag={tag}", kube_version="1.35")
-        (container,) = made.pod("Deployment", "topowise-scheduler")["containers"]
+        helm_values = application["spec"]["source"]["helm"]["valuesObject"]
+        tag = helm_values["scheduler"]["kubeScheduler"]["image"]["tag"]
+        # Argo CD passes values to Helm without a patch.
+        objects = render("on/kubeadm", f"scheduler.kubeScheduler.image.tag={tag}", kube_version="1.35")
+        (container,) = objects.pod("Deployment", "topowise-scheduler")["containers"]
         assert container["image"].endswith(f":{tag}")
-        assert not made.kinds("Secret") or all(one["type"].endswith("token") for one in made.kinds("Secret"))
+        assert not objects.kinds("Secret") or all(
+            secret["type"].endswith("token") for secret in objects.kinds("Secret")
+        )
     else:
         release = documents[-1]
         assert release["metadata"]["namespace"] == documents[0]["metadata"]["name"]

@@ -31,7 +31,7 @@ def test_links_lead_somewhere(repository: Path, name: str) -> None:
         assert not anchor or anchor in anchors(target), link
 
 
-def test_quoted_words_are_those_of_the_code(repository: Path, chart: Path) -> None:
+def test_quoted_words_match_the_code(repository: Path, chart: Path) -> None:
     shown = "\n".join(path.read_text() for path in (repository / "plugin").rglob("*.py"))
     shown += "\n".join(path.read_text() for path in (repository / "exporter").rglob("*.py"))
     shown += (chart / "dashboards/topowise.json").read_text() + (
@@ -58,17 +58,17 @@ def test_values_that_pages_name_exist(repository: Path, chart: Path, name: str) 
 def test_kubeadm_is_given_the_whole_configuration(repository: Path, chart: Path) -> None:
     """With the recipe's part alone it would take its own version, image repository and arguments for kube-scheduler."""
     commands = re.findall(r"^[#$] (.+)$", (repository / "docs/how-to/install.md").read_text(), re.MULTILINE)
-    given = {re.findall(r"--config (\S+)", command)[0] for command in commands if command.startswith("kubeadm ")}
+    files = {re.findall(r"--config (\S+)", command)[0] for command in commands if command.startswith("kubeadm ")}
     fetched = {command.rpartition("> ")[2] for command in commands if "configmap kubeadm-config" in command}
-    assert given == fetched != set()
-    assert not {path.name for path in (chart / "recipes/kubeadm").iterdir()} & given
+    assert files == fetched != set()
+    assert not {path.name for path in (chart / "recipes/kubeadm").iterdir()} & files
 
 
 def test_kustomizations_are_for_clusters_that_know_all_of_their_kinds(repository: Path, default: Any) -> None:
     section = (
         (repository / "docs/how-to/install.md").read_text().partition("## With kustomize")[2].partition("\n## ")[0]
     )
-    assert {one["apiVersion"] for one in default.kinds("ValidatingAdmissionPolicy")} == {
+    assert {policy["apiVersion"] for policy in default.kinds("ValidatingAdmissionPolicy")} == {
         "admissionregistration.k8s.io/v1"
     }
     assert "for Kubernetes 1.30 and later" in section

@@ -31,40 +31,40 @@ EVERYTHING = (
 @pytest.fixture(
     scope="module",
     params=[(recipe, more) for recipe in RECIPES for more in ((), EVERYTHING)],
-    ids=lambda one: f"{one[0] or 'default'}{'-all' if one[1] else ''}",
+    ids=lambda parameters: f"{parameters[0] or 'default'}{'-all' if parameters[1] else ''}",
 )
-def made(request: pytest.FixtureRequest, render: Any) -> Any:
+def objects(request: pytest.FixtureRequest, render: Any) -> Any:
     recipe, more = request.param
     return render(recipe, *more)
 
 
-def roles(made: Any) -> list[Document]:
-    return [*made.kinds("ClusterRole"), *made.kinds("Role")]
+def roles(objects: Any) -> list[Document]:
+    return [*objects.kinds("ClusterRole"), *objects.kinds("Role")]
 
 
-def pods(made: Any) -> list[tuple[str, Document]]:
-    workloads = [one for kind in ("DaemonSet", "Deployment", "StatefulSet", "Job") for one in made.kinds(kind)]
-    return [(one["metadata"]["name"], one["spec"]["template"]["spec"]) for one in workloads]
+def pods(objects: Any) -> list[tuple[str, Document]]:
+    workloads = [item for kind in ("DaemonSet", "Deployment", "StatefulSet", "Job") for item in objects.kinds(kind)]
+    return [(item["metadata"]["name"], item["spec"]["template"]["spec"]) for item in workloads]
 
 
 def containers(pod: Document) -> list[Document]:
     return [*pod["containers"], *pod.get("initContainers", ())]
 
 
-def test_no_role_has_a_wildcard_or_reaches_beyond_its_name(made: Any) -> None:
-    for role in roles(made):
+def test_no_role_has_a_wildcard_or_reaches_beyond_its_name(objects: Any) -> None:
+    for role in roles(objects):
         for rule in role["rules"]:
             assert not NEVER_VERBS & set(rule["verbs"]), role["metadata"]["name"]
-            # The token of one account alone, requested by the container beside it.
+            # The token of a single account, requested by the sidecar container.
             named = {"serviceaccounts/token"} if rule.get("resourceNames") and rule["verbs"] == ["create"] else set()
             assert not NEVER_RESOURCES & set(rule.get("resources", ())) - named, role["metadata"]["name"]
             assert "*" not in rule.get("apiGroups", ())
             assert not rule.get("nonResourceURLs")
 
 
-def test_only_our_accounts_get_our_roles_and_the_exporter_no_other(made: Any) -> None:
-    own = {role["metadata"]["name"] for role in roles(made)}
-    for binding in (*made.kinds("ClusterRoleBinding"), *made.kinds("RoleBinding")):
+def test_only_our_accounts_get_our_roles_and_the_exporter_no_other(objects: Any) -> None:
+    own = {role["metadata"]["name"] for role in roles(objects)}
+    for binding in (*objects.kinds("ClusterRoleBinding"), *objects.kinds("RoleBinding")):
         assert binding["roleRef"]["name"] in own | FOREIGN_ROLES.keys()
         for subject in binding["subjects"]:
             assert subject["kind"] in ("ServiceAccount", "User")
@@ -73,12 +73,12 @@ def test_only_our_accounts_get_our_roles_and_the_exporter_no_other(made: Any) ->
                 assert subject["name"].endswith("-kube-scheduler")
 
 
-def test_the_container_of_the_service_has_no_token_of_kube_scheduler_s(made: Any) -> None:
-    for name, pod in pods(made):
+def test_the_container_of_the_service_has_no_token_of_kube_scheduler_s(objects: Any) -> None:
+    for name, pod in pods(objects):
         if not name.endswith("-scheduler") or not pod["serviceAccountName"].endswith("-kube-scheduler"):
             continue
         tokens = {
-            container["name"]: [one["name"] for one in container["volumeMounts"] if one["mountPath"] == TOKEN]
+            container["name"]: [mount["name"] for mount in container["volumeMounts"] if mount["mountPath"] == TOKEN]
             for container in containers(pod)
         }
         assert tokens == {
@@ -91,15 +91,17 @@ def test_the_container_of_the_service_has_no_token_of_kube_scheduler_s(made: Any
         # In memory, and of the pod alone: it goes with the pod.
         assert volume["emptyDir"]["medium"] == "Memory"
         (requester,) = [container for container in pod["initContainers"] if container["name"] == "token"]
-        (account,) = [one.partition("=")[2] for one in requester["command"] if one.startswith("--account=")]
+        (account,) = [
+            argument.partition("=")[2] for argument in requester["command"] if argument.startswith("--account=")
+        ]
         assert account.endswith("-scheduler")
         assert not account.endswith("-kube-scheduler")
 
 
-def test_no_token_is_good_for_longer_than_an_hour(made: Any) -> None:
+def test_no_token_is_good_for_longer_than_an_hour(objects: Any) -> None:
     """The API server grants a year for the 3607 s that Kubernetes requests where it mounts a token by itself."""
-    assert not [one for one in made.kinds("Secret") if one["type"] == "kubernetes.io/service-account-token"]
-    for name, pod in pods(made):
+    assert not [secret for secret in objects.kinds("Secret") if secret["type"] == "kubernetes.io/service-account-token"]
+    for name, pod in pods(objects):
         assert pod["automountServiceAccountToken"] is False
         sources = [source for volume in pod["volumes"] for source in volume.get("projected", {}).get("sources", ())]
         seconds = [
@@ -108,8 +110,8 @@ def test_no_token_is_good_for_longer_than_an_hour(made: Any) -> None:
         assert seconds == [3600], name
 
 
-def test_pods_are_confined(made: Any) -> None:
-    for name, pod in pods(made):
+def test_pods_are_confined(objects: Any) -> None:
+    for name, pod in pods(objects):
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         for namespace in ("hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace"):
             assert not pod.get(namespace), f"{name}: {namespace}"
@@ -124,15 +126,15 @@ def test_pods_are_confined(made: Any) -> None:
             assert all("hostPort" not in port for port in container.get("ports", ()))
 
 
-def test_only_the_exporter_is_root_and_sees_the_host_and_only_to_read(made: Any) -> None:
-    for name, pod in pods(made):
-        hosts = {one["name"] for one in pod["volumes"] if "hostPath" in one}
+def test_only_the_exporter_is_root_and_sees_the_host_and_only_to_read(objects: Any) -> None:
+    for name, pod in pods(objects):
+        hosts = {volume["name"] for volume in pod["volumes"] if "hostPath" in volume}
         if name.endswith("-exporter"):
             assert hosts
             for container in containers(pod):
-                assert all(one["readOnly"] for one in container["volumeMounts"])
+                assert all(mount["readOnly"] for mount in container["volumeMounts"])
                 # What is mounted below, and anything that could be mounted there later, neither.
-                assert not any(one.get("mountPropagation") == "Bidirectional" for one in container["volumeMounts"])
+                assert not any(mount.get("mountPropagation") == "Bidirectional" for mount in container["volumeMounts"])
             continue
         assert not hosts
         assert pod["securityContext"]["runAsNonRoot"] is True
@@ -141,52 +143,52 @@ def test_only_the_exporter_is_root_and_sees_the_host_and_only_to_read(made: Any)
             assert not container["securityContext"].get("runAsUser")
 
 
-def test_a_token_is_mounted_where_it_is_used_and_nowhere_else(made: Any) -> None:
-    for account in made.kinds("ServiceAccount"):
+def test_a_token_is_mounted_where_it_is_used_and_nowhere_else(objects: Any) -> None:
+    for account in objects.kinds("ServiceAccount"):
         assert account["automountServiceAccountToken"] is False
-    for _, pod in pods(made):
+    for _, pod in pods(objects):
         for container in containers(pod):
-            assert [one["mountPath"] for one in container["volumeMounts"]].count(TOKEN) == 1
+            assert [mount["mountPath"] for mount in container["volumeMounts"]].count(TOKEN) == 1
 
 
-def test_an_exporter_writes_for_its_own_node_alone(made: Any) -> None:
-    if not made.kinds("DaemonSet"):
+def test_an_exporter_writes_for_its_own_node_alone(objects: Any) -> None:
+    if not objects.kinds("DaemonSet"):
         return
-    (policy,) = (one for one in made.kinds("ValidatingAdmissionPolicy") if "own-node" in one["metadata"]["name"])
+    (policy,) = (item for item in objects.kinds("ValidatingAdmissionPolicy") if "own-node" in item["metadata"]["name"])
     (binding,) = (
-        one for one in made.kinds("ValidatingAdmissionPolicyBinding") if "own-node" in one["metadata"]["name"]
+        item for item in objects.kinds("ValidatingAdmissionPolicyBinding") if "own-node" in item["metadata"]["name"]
     )
     assert policy["spec"]["failurePolicy"] == "Fail"
     assert binding["spec"] == {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]}
     (rule,) = policy["spec"]["matchConstraints"]["resourceRules"]
     written = {
         resource
-        for role in made.kinds("ClusterRole")
+        for role in objects.kinds("ClusterRole")
         if role["metadata"]["name"].endswith("-exporter")
-        for one in role["rules"]
-        if {"create", "patch", "update"} & set(one["verbs"])
-        for resource in one["resources"]
+        for rule in role["rules"]
+        if {"create", "patch", "update"} & set(rule["verbs"])
+        for resource in rule["resources"]
     }
     assert written <= set(rule["resources"])
     (condition,) = policy["spec"]["matchConditions"]
-    (daemon,) = made.kinds("DaemonSet")
+    (daemon,) = objects.kinds("DaemonSet")
     account = daemon["spec"]["template"]["spec"]["serviceAccountName"]
     assert condition["expression"].endswith(f':{daemon["metadata"]["namespace"]}:{account}"')
 
 
-def test_the_network_reaches_only_what_is_served(made: Any) -> None:
-    policies = {one["metadata"]["name"]: one["spec"] for one in made.kinds("NetworkPolicy")}
-    for name, pod in pods(made):
-        listening = {port["containerPort"] for one in containers(pod) for port in one.get("ports", ())}
+def test_the_network_reaches_only_what_is_served(objects: Any) -> None:
+    policies = {item["metadata"]["name"]: item["spec"] for item in objects.kinds("NetworkPolicy")}
+    for name, pod in pods(objects):
+        listening = {port["containerPort"] for container in containers(pod) for port in container.get("ports", ())}
         let_in = {port["port"] for rule in policies[name]["ingress"] for port in rule["ports"]}
         assert let_in <= listening
 
 
-def test_keys_of_the_extender_are_in_a_secret_and_nothing_else_is(made: Any) -> None:
-    for secret in made.kinds("Secret"):
+def test_keys_of_the_extender_are_in_a_secret_and_nothing_else_is(objects: Any) -> None:
+    for secret in objects.kinds("Secret"):
         assert secret["type"] == "kubernetes.io/tls"
-    for one in made.kinds("ConfigMap"):
-        assert "PRIVATE KEY" not in yaml.safe_dump(one)
+    for item in objects.kinds("ConfigMap"):
+        assert "PRIVATE KEY" not in yaml.safe_dump(item)
 
 
 @pytest.mark.parametrize("path", sorted(CHART.glob("recipes/kubeadm/*.yaml")), ids=lambda path: path.stem)
@@ -201,4 +203,4 @@ def test_a_static_pod_is_confined_too(path: Path) -> None:
             assert context["capabilities"] == {"drop": ["ALL"]}
             assert context["readOnlyRootFilesystem"] is True
             assert context["allowPrivilegeEscalation"] is False
-            assert all(one["readOnly"] for one in container["volumeMounts"])
+            assert all(mount["readOnly"] for mount in container["volumeMounts"])

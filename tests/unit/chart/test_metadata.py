@@ -34,47 +34,49 @@ def test_the_icon_is_ours_and_an_svg(about: Document, chart: Path, repository: P
     assert icon == chart / "icon.svg"
     root = ET.parse(icon).getroot()
     assert root.tag == "{http://www.w3.org/2000/svg}svg" and root.get("viewBox") == "0 0 256 256"
-    # Shown from anywhere: no script, no font, no picture of somebody else's.
-    tags = {one.tag.rpartition("}")[2] for one in root.iter()}
+    # Any page may embed the icon: no script, no font, no external picture.
+    tags = {element.tag.rpartition("}")[2] for element in root.iter()}
     assert tags <= {"svg", "rect", "path", "g"}
 
 
 def test_links_of_the_metadata_lead_to_files(about: Document, repository: Path) -> None:
     assert about["home"] == FORGE and about["sources"] == [FORGE]
-    assert all(one["name"] and one["url"].startswith("https://") for one in about["maintainers"])
+    assert all(maintainer["name"] and maintainer["url"].startswith("https://") for maintainer in about["maintainers"])
     for link in yaml.safe_load(about["annotations"]["artifacthub.io/links"]):
         assert behind(link["url"], repository).is_file(), link
 
 
-def test_artifact_hub_is_told_the_image_and_the_definitions_that_the_chart_has(
+def test_artifact_hub_lists_the_image_and_the_definitions_of_the_chart(
     about: Document, chart: Path, values: Document
 ) -> None:
     notes = about["annotations"]
     (image,) = yaml.safe_load(notes["artifacthub.io/images"])
     assert image["image"] == f"{values['image']['repository']}:{__version__}"
-    told = {(one["name"], one["kind"], one["version"]) for one in yaml.safe_load(notes["artifacthub.io/crds"])}
+    named_crds = {(crd["name"], crd["kind"], crd["version"]) for crd in yaml.safe_load(notes["artifacthub.io/crds"])}
     there = set()
     for path in (chart / "crds").glob("*.yaml"):
         crd = yaml.safe_load(path.read_text())
-        (stored,) = (one["name"] for one in crd["spec"]["versions"] if one["storage"])
+        (stored,) = (version["name"] for version in crd["spec"]["versions"] if version["storage"])
         there.add((crd["metadata"]["name"], crd["spec"]["names"]["kind"], stored))
-    assert told == there
+    assert named_crds == there
     assert (notes["artifacthub.io/prerelease"] == "true") is (__version__ < "1")
 
 
-def leaves(given: Document, above: str = "") -> set[str]:
-    found = set()
-    for name, one in given.items():
-        inner = leaves(one, f"{above}{name}.") if isinstance(one, dict) and one else set()
-        found |= inner or {f"{above}{name}"}
-    return found
+def leaves(values: Document, above: str = "") -> set[str]:
+    paths = set()
+    for name, value in values.items():
+        inner = leaves(value, f"{above}{name}.") if isinstance(value, dict) and value else set()
+        paths |= inner or {f"{above}{name}"}
+    return paths
 
 
 def test_the_readme_names_every_value_file_and_version(chart: Path, values: Document, repository: Path) -> None:
     text = (chart / "README.md").read_text()
     named = set(re.findall(r"^\| `([\w.]+)` \|", text, re.MULTILINE))
-    # What stands in one line of values.yaml is one value, so a row above a leaf will do.
-    assert not [path for path in leaves(values) if not any(path == one or path.startswith(f"{one}.") for one in named)]
+    # A line of values.yaml is a value, so a row above a leaf is enough.
+    assert not [
+        path for path in leaves(values) if not any(path == name or path.startswith(f"{name}.") for name in named)
+    ]
     for path in named:
         here: Any = values
         for part in path.split("."):

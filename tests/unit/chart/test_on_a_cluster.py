@@ -1,6 +1,6 @@
 """The objects on a real API server, and the real kube-scheduler with the rights and configurations that they give.
 
-One API server for all of it. Objects are sent with strict field validation, so a misspelt field is an error.
+All tests share an API server. Objects are sent with strict field validation, so a misspelt field is an error.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FOREIGN = {
     "SecurityContextConstraints",
 }
 RECIPES = sorted(path.stem for path in (Path(__file__).parents[3] / "charts/topowise/recipes").glob("*.yaml"))
-# What is special in the others is a path, or not this API server's.
+# The remaining recipes differ by a path, or by kinds that this API server does not have.
 ON = ["on/gke", "on/openshift"]
 
 
@@ -47,39 +47,39 @@ def cluster(default: Any) -> Iterator[Cluster]:
     """With the chart's default objects in it."""
     assert ASSETS is not None
     with controlplane.ControlPlane(ASSETS) as plane:
-        made = Cluster(plane)
+        cluster = Cluster(plane)
         order = {"Namespace": 0, "CustomResourceDefinition": 1}
-        for document in sorted(default, key=lambda one: order.get(one["kind"], 2)):
-            made.apply(document)
+        for document in sorted(default, key=lambda item: order.get(item["kind"], 2)):
+            cluster.apply(document)
         for name in ("metal-0", "metal-1"):
             node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
-            made.call("POST", "/api/v1/nodes", node)
+            cluster.call("POST", "/api/v1/nodes", node)
             amounts = {"cpu": "32", "memory": "64Gi", "pods": "110"}
             ready = [{"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}]
             status = {"capacity": amounts, "allocatable": amounts, "conditions": ready}
-            answer = made.call("PATCH", f"/api/v1/nodes/{name}/status?fieldManager=test", {**node, "status": status})
+            answer = cluster.call("PATCH", f"/api/v1/nodes/{name}/status?fieldManager=test", {**node, "status": status})
             assert answer[0] == 200, answer
-        yield made
+        yield cluster
 
 
 @pytest.mark.parametrize("recipe", [*RECIPES, *ON])
 def test_the_api_server_takes_the_objects(cluster: Cluster, render: Any, recipe: str) -> None:
     more = ("networkPolicy.egress.enabled=true", "monitoring.dashboard.enabled=true", "crds.numatopology=true")
-    documents = [one for one in render(recipe, *more) if one["kind"] not in FOREIGN]
+    documents = [item for item in render(recipe, *more) if item["kind"] not in FOREIGN]
     # Volcano's own is Volcano's to make.
-    for name in {one["metadata"].get("namespace", NAMESPACE) for one in documents} - {NAMESPACE}:
+    for name in {item["metadata"].get("namespace", NAMESPACE) for item in documents} - {NAMESPACE}:
         cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     for document in documents:
         cluster.apply(document, dry_run=True)
 
 
 def test_the_number_of_replicas_can_be_changed(cluster: Cluster, render: Any) -> None:
-    """By a server-side apply, as of Helm 4 and Argo CD: what Kubernetes has filled in belongs to nobody and stays."""
+    """A server-side apply, as Helm 4 and Argo CD send it: defaulted fields have no manager and stay."""
     for replicas, strategy in ((1, "Recreate"), (2, "RollingUpdate"), (1, "Recreate"), (2, "RollingUpdate")):
         deployment = render("", f"scheduler.replicas={replicas}").named("Deployment", "topowise-scheduler")
         cluster.apply(deployment)
-        _, found = cluster.call("GET", path_of(deployment))
-        assert (found["spec"]["replicas"], found["spec"]["strategy"]["type"]) == (replicas, strategy)
+        _, scale = cluster.call("GET", path_of(deployment))
+        assert (scale["spec"]["replicas"], scale["spec"]["strategy"]["type"]) == (replicas, strategy)
 
 
 @pytest.mark.parametrize(
@@ -129,15 +129,15 @@ def test_roles_that_kubernetes_makes_have_what_is_written_down_of_them(cluster: 
         place = "clusterroles" if name.startswith("system:") else "namespaces/kube-system/roles"
         status, role = cluster.call("GET", f"/apis/rbac.authorization.k8s.io/v1/{place}/{name}")
         assert status == 200
-        found = {
+        rights = {
             (resource, verb)
             for rule in role["rules"]
             for resource in rule.get("resources", ())
             for verb in rule["verbs"]
             if verb in NEVER_VERBS or resource in NEVER_RESOURCES
         }
-        assert found <= expected, name
-        assert not expected or found, name
+        assert rights <= expected, name
+        assert not expected or rights, name
 
 
 def test_an_exporter_writes_for_its_own_node_only(cluster: Cluster) -> None:
@@ -151,9 +151,9 @@ def test_an_exporter_writes_for_its_own_node_only(cluster: Cluster) -> None:
             "containers": [{"name": "exporter", "image": "none"}],
         },
     }
-    status, made = cluster.call("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", pod)
-    assert status == 201, made
-    token = cluster.token("topowise-exporter", made)
+    status, created = cluster.call("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", pod)
+    assert status == 201, created
+    token = cluster.token("topowise-exporter", created)
 
     def publish(name: str, with_token: str) -> tuple[int, Document]:
         topology = {
@@ -173,8 +173,8 @@ def test_an_exporter_writes_for_its_own_node_only(cluster: Cluster) -> None:
     assert publish("metal-1", "")[0] in (200, 201)
 
 
-def test_nobody_writes_reports_whom_the_policy_does_not_name(cluster: Cluster, render: Any) -> None:
-    """Two accounts with the same, too wide, role: one is named, the other is a tenant's."""
+def test_only_accounts_that_the_policy_names_write_reports(cluster: Cluster, render: Any) -> None:
+    """Two accounts with the same, too wide, role: the policy names the first, the second is a tenant's."""
     rule = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
     rbac = {"apiVersion": "rbac.authorization.k8s.io/v1"}
     cluster.apply({**rbac, "kind": "ClusterRole", "metadata": {"name": "too-wide"}, "rules": [rule]})
@@ -186,8 +186,10 @@ def test_nobody_writes_reports_whom_the_policy_does_not_name(cluster: Cluster, r
     reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "too-wide"}
     binding = {**rbac, "kind": "ClusterRoleBinding", "metadata": {"name": "too-wide"}}
     cluster.apply({**binding, "roleRef": reference, "subjects": subjects})
-    made = render("", f"exporter.onlyWriters={{system:serviceaccount:{NAMESPACE}:other-exporter}}")
-    policies = [one for one in made if "AdmissionPolicy" in one["kind"] and "only-writers" in one["metadata"]["name"]]
+    documents = render("", f"exporter.onlyWriters={{system:serviceaccount:{NAMESPACE}:other-exporter}}")
+    policies = [
+        item for item in documents if "AdmissionPolicy" in item["kind"] and "only-writers" in item["metadata"]["name"]
+    ]
     assert len(policies) == 2
     topology = {
         "apiVersion": "topology.node.k8s.io/v1alpha2",
@@ -216,9 +218,7 @@ def test_nobody_writes_reports_whom_the_policy_does_not_name(cluster: Cluster, r
             cluster.call("DELETE", path_of(policy))
 
 
-def test_kube_scheduler_is_of_the_version_that_the_cluster_tells(
-    cluster: Cluster, helm: Any, chart: Path, tmp_path: Path
-) -> None:
+def test_kube_scheduler_is_of_the_cluster_version(cluster: Cluster, helm: Any, chart: Path, tmp_path: Path) -> None:
     access = f"--kubeconfig={cluster.plane.kubeconfig(tmp_path / 'kubeconfig')}"
     done = helm("install", "third", str(chart), "--dry-run=server", "--namespace=default", access)
     assert done.returncode == 0, done.stderr
@@ -228,7 +228,7 @@ def test_kube_scheduler_is_of_the_version_that_the_cluster_tells(
     assert f"runs {image}, as the API server is {version};" in done.stdout.partition("NOTES:")[2]
 
 
-def test_an_upgrade_keeps_certificates_and_definitions_and_leaves_those_of_others(
+def test_an_upgrade_keeps_certificates_and_definitions_of_every_release(
     cluster: Cluster, helm: Any, chart: Path, tmp_path: Path
 ) -> None:
     access = f"--kubeconfig={cluster.plane.kubeconfig(tmp_path / 'kubeconfig')}"
@@ -246,20 +246,20 @@ def test_an_upgrade_keeps_certificates_and_definitions_and_leaves_those_of_other
         path = "/api/v1/namespaces/second/secrets/second-topowise-scheduler-extender"
         return [cluster.call("GET", f"{path}-{name}")[1]["data"] for name in names]
 
-    theirs = definition("noderesourcetopologies.topology.node.k8s.io")
+    first_definition = definition("noderesourcetopologies.topology.node.k8s.io")
     run("install", "second", str(chart), "--create-namespace", *values)
-    ours = definition("numatopologies.nodeinfo.volcano.sh")
-    assert ours["metadata"]["annotations"]["meta.helm.sh/release-name"] == "second"
-    made = certificates()
+    second_definition = definition("numatopologies.nodeinfo.volcano.sh")
+    assert second_definition["metadata"]["annotations"]["meta.helm.sh/release-name"] == "second"
+    first_certificates = certificates()
     run("upgrade", "second", str(chart), *values, "--set=scheduler.extender.weight=6")
-    assert certificates() == made
+    assert certificates() == first_certificates
     run("uninstall", "second", "--namespace=second")
-    assert definition("numatopologies.nodeinfo.volcano.sh")["metadata"]["uid"] == ours["metadata"]["uid"]
+    assert definition("numatopologies.nodeinfo.volcano.sh")["metadata"]["uid"] == second_definition["metadata"]["uid"]
     run("install", "second", str(chart), *values)
-    assert certificates() != made
+    assert certificates() != first_certificates
     run("uninstall", "second", "--namespace=second")
     now = definition("noderesourcetopologies.topology.node.k8s.io")["metadata"]
-    assert now["resourceVersion"] == theirs["metadata"]["resourceVersion"]
+    assert now["resourceVersion"] == first_definition["metadata"]["resourceVersion"]
 
 
 def unpack(secret: Document, folder: Path) -> Path:
@@ -276,8 +276,8 @@ def start(stack: ExitStack, cluster: Cluster, tmp_path: Path, service: Document,
     service = {**service, "client": {"kubeconfig": access}, "serving": {"address": "127.0.0.1", "port": health}}
     # No pod, no namespace of it.
     service["leaderElection"] = {**service["leaderElection"], "leaseNamespace": NAMESPACE}
-    others = str(cluster.kubeconfig("topowise-kube-scheduler", tmp_path))
-    scheduler = {**scheduler, "clientConnection": {"kubeconfig": others}}
+    scheduler_kubeconfig = str(cluster.kubeconfig("topowise-kube-scheduler", tmp_path))
+    scheduler = {**scheduler, "clientConnection": {"kubeconfig": scheduler_kubeconfig}}
     logs = []
     for name, document, arguments, ready in (
         (
@@ -293,8 +293,8 @@ def start(stack: ExitStack, cluster: Cluster, tmp_path: Path, service: Document,
                 f"{ASSETS}/{stock_scheduler.BINARY}",
                 "--bind-address=127.0.0.1",
                 f"--secure-port={secure}",
-                f"--authentication-kubeconfig={others}",
-                f"--authorization-kubeconfig={others}",
+                f"--authentication-kubeconfig={scheduler_kubeconfig}",
+                f"--authorization-kubeconfig={scheduler_kubeconfig}",
             ],
             f"https://127.0.0.1:{secure}/healthz",
         ),
@@ -342,14 +342,14 @@ def test_the_chart_s_own_scheduler_places_a_pod(cluster: Cluster, default: Any, 
         logs = start(stack, cluster, tmp_path, service, scheduler)
         assert place(cluster, "own", scheduler["profiles"][0]["schedulerName"], logs) in ("metal-0", "metal-1")
         leases = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
-        holders = {one["metadata"]["name"] for one in cluster.call("GET", leases)[1]["items"]}
+        holders = {lease["metadata"]["name"] for lease in cluster.call("GET", leases)[1]["items"]}
         assert holders == {"topowise-scheduler", "topowise-scheduler-requeue"}
     for log in logs:
         assert "forbidden" not in log.read_text()
 
 
 def topology(name: str, free: str) -> Document:
-    """A report of a node whose kubelet aligns pods to one NUMA node, which has so many free CPUs."""
+    """An NRT object with policy single-numa-node and the given number of free CPUs."""
     cpu = {"name": "cpu", "capacity": "8", "allocatable": "8", "available": free}
     return {
         "apiVersion": "topology.node.k8s.io/v1alpha2",
@@ -389,10 +389,10 @@ def test_a_report_alone_requeues_a_pod_with_the_default_rights(cluster: Cluster,
 
 
 def test_a_scheduler_elsewhere_places_a_pod_over_mutual_tls(cluster: Cluster, render: Any, tmp_path: Path) -> None:
-    made = render("default-scheduler", "scheduler.tls.ipAddresses={127.0.0.1}", "scheduler.extender.bind=true")
-    service = yaml.safe_load(made.named("ConfigMap", "topowise-scheduler")["data"]["scheduler.yaml"])
-    server = unpack(made.named("Secret", "topowise-scheduler-extender-tls"), tmp_path / "server")
-    client = unpack(made.named("Secret", "topowise-scheduler-extender-client"), tmp_path / "client")
+    objects = render("default-scheduler", "scheduler.tls.ipAddresses={127.0.0.1}", "scheduler.extender.bind=true")
+    service = yaml.safe_load(objects.named("ConfigMap", "topowise-scheduler")["data"]["scheduler.yaml"])
+    server = unpack(objects.named("Secret", "topowise-scheduler-extender-tls"), tmp_path / "server")
+    client = unpack(objects.named("Secret", "topowise-scheduler-extender-client"), tmp_path / "client")
     (port,) = free_ports(1)
     files = {name: str(server / Path(path).name) for name, path in service["extender"]["tls"].items()}
     service["extender"] = {"address": "127.0.0.1", "port": port, "tls": files}

@@ -35,26 +35,27 @@ EVERYTHING = (
 NAMESPACED = {"DaemonSet", "Deployment", "ConfigMap", "Secret", "Service", "ServiceAccount", "NetworkPolicy", "Role"}
 
 
-def scheduler_config(made: Any) -> SchedulerConfiguration:
-    text = made.named("ConfigMap", "topowise-scheduler")["data"]["scheduler.yaml"]
+def scheduler_config(objects: Any) -> SchedulerConfiguration:
+    text = objects.named("ConfigMap", "topowise-scheduler")["data"]["scheduler.yaml"]
     return config.parse(SchedulerConfiguration, text.encode())
 
 
-def exporter_config(made: Any) -> ExporterConfiguration:
-    text = made.named("ConfigMap", "topowise-exporter")["data"]["exporter.yaml"]
+def exporter_config(objects: Any) -> ExporterConfiguration:
+    text = objects.named("ConfigMap", "topowise-exporter")["data"]["exporter.yaml"]
     return config.parse(ExporterConfiguration, text.encode())
 
 
-def kube_scheduler_config(made: Any) -> Document:
-    return yaml.safe_load(made.named("ConfigMap", "topowise-scheduler")["data"]["kube-scheduler.yaml"])
+def kube_scheduler_config(objects: Any) -> Document:
+    return yaml.safe_load(objects.named("ConfigMap", "topowise-scheduler")["data"]["kube-scheduler.yaml"])
 
 
-def mounts(made: Any) -> dict[str, str]:
+def mounts(objects: Any) -> dict[str, str]:
     """Host path -> place in the exporter."""
-    pod = made.pod("DaemonSet", "topowise-exporter")
-    places = {one["name"]: one for one in pod["containers"][0]["volumeMounts"]}
-    assert all(one["readOnly"] for one in places.values())
-    return {one["hostPath"]["path"]: places[one["name"]]["mountPath"] for one in pod["volumes"] if "hostPath" in one}
+    pod = objects.pod("DaemonSet", "topowise-exporter")
+    places = {mount["name"]: mount for mount in pod["containers"][0]["volumeMounts"]}
+    assert all(mount["readOnly"] for mount in places.values())
+    volumes = [volume for volume in pod["volumes"] if "hostPath" in volume]
+    return {volume["hostPath"]["path"]: places[volume["name"]]["mountPath"] for volume in volumes}
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -68,21 +69,21 @@ def test_lint_has_no_complaint(helm: Run, chart: Path, recipe: str) -> None:
 def test_pods_of_the_kube_scheduler_that_asks_are_nominated(render: Any, mode: str, name: str) -> None:
     settings = (f"scheduler.mode={mode}", "scheduler.kubeScheduler.schedulerName=mine")
     assert not scheduler_config(render("", *settings)).nominator.enabled
-    made = scheduler_config(render("", *settings, "scheduler.config.nominator.enabled=true")).nominator
-    assert (made.enabled, made.scheduler_names) == (True, (name,))
+    nominator = scheduler_config(render("", *settings, "scheduler.config.nominator.enabled=true")).nominator
+    assert (nominator.enabled, nominator.scheduler_names) == (True, (name,))
 
 
 @pytest.mark.parametrize("settings", [(), EVERYTHING], ids=["as it is", "everything on"])
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_objects_are_of_one_piece(render: Any, recipe: str, settings: tuple[str, ...]) -> None:
-    made = render(recipe, *settings)
-    names = [(one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) for one in made]
+    objects = render(recipe, *settings)
+    names = [(item["kind"], item["metadata"].get("namespace"), item["metadata"]["name"]) for item in objects]
     assert len(set(names)) == len(names)
-    for one in made:
-        assert one["metadata"]["labels"]["app.kubernetes.io/part-of"] == "topowise"
-        if one["kind"] in NAMESPACED - {"Role"}:
-            assert one["metadata"]["namespace"] == "topowise-system"
-    for workload in (*made.kinds("DaemonSet"), *made.kinds("Deployment")):
+    for item in objects:
+        assert item["metadata"]["labels"]["app.kubernetes.io/part-of"] == "topowise"
+        if item["kind"] in NAMESPACED - {"Role"}:
+            assert item["metadata"]["namespace"] == "topowise-system"
+    for workload in (*objects.kinds("DaemonSet"), *objects.kinds("Deployment")):
         spec = workload["spec"]
         assert spec["selector"]["matchLabels"].items() <= spec["template"]["metadata"]["labels"].items()
         # By these two `kubectl topowise doctor` finds them.
@@ -90,34 +91,34 @@ def test_objects_are_of_one_piece(render: Any, recipe: str, settings: tuple[str,
         assert labels["app.kubernetes.io/part-of"] == "topowise"
         assert labels["app.kubernetes.io/component"] in workload["metadata"]["name"]
         pod = spec["template"]["spec"]
-        volumes = {one["name"]: one for one in pod["volumes"]}
+        volumes = {item["name"]: item for item in pod["volumes"]}
         for container in (*pod["containers"], *pod.get("initContainers", ())):
-            assert {one["name"] for one in container["volumeMounts"]} <= volumes.keys()
+            assert {item["name"] for item in container["volumeMounts"]} <= volumes.keys()
             assert container["resources"]["requests"]
         for volume in volumes.values():
             if "configMap" in volume:
-                assert made.named("ConfigMap", volume["configMap"]["name"])
-        accounts = {one["metadata"]["name"] for one in made.kinds("ServiceAccount")}
+                assert objects.named("ConfigMap", volume["configMap"]["name"])
+        accounts = {item["metadata"]["name"] for item in objects.kinds("ServiceAccount")}
         assert pod["serviceAccountName"] in accounts
-    for container in containers(made):
+    for container in containers(objects):
         context = container["securityContext"]
         assert context["allowPrivilegeEscalation"] is False
         assert context["readOnlyRootFilesystem"] is True
         assert context["capabilities"] == {"drop": ["ALL"]}
-    exporter_config(made)
-    if made.kinds("Deployment"):
-        scheduler_config(made)
+    exporter_config(objects)
+    if objects.kinds("Deployment"):
+        scheduler_config(objects)
 
 
-def containers(made: Any) -> list[Document]:
-    pods = [one["spec"]["template"]["spec"] for one in (*made.kinds("DaemonSet"), *made.kinds("Deployment"))]
-    return [one for pod in pods for one in (*pod["containers"], *pod.get("initContainers", ()))]
+def containers(objects: Any) -> list[Document]:
+    pods = [item["spec"]["template"]["spec"] for item in (*objects.kinds("DaemonSet"), *objects.kinds("Deployment"))]
+    return [container for pod in pods for container in (*pod["containers"], *pod.get("initContainers", ()))]
 
 
 def test_labels_and_annotations_of_the_values_are_beside_the_charts_own(render: Any) -> None:
     """Once each: a key that is there twice is refused by strict readers, such as kubectl."""
     key = "app\\.kubernetes\\.io"
-    made = render(
+    objects = render(
         "",
         *(f"commonLabels.{key}/{name}=platform" for name in ("part-of", "name", "version")),
         "commonLabels.team=metal",
@@ -126,16 +127,16 @@ def test_labels_and_annotations_of_the_values_are_beside_the_charts_own(render: 
         "scheduler.podAnnotations.checksum/config=mine",
         "exporter.podAnnotations=null",
     )
-    (exporter,) = made.kinds("DaemonSet")
-    (scheduler,) = made.kinds("Deployment")
+    (exporter,) = objects.kinds("DaemonSet")
+    (scheduler,) = objects.kinds("Deployment")
     labels = exporter["metadata"]["labels"]
     assert (labels["team"], labels["app.kubernetes.io/part-of"], labels["app.kubernetes.io/name"]) == (
         "metal",
         "topowise",
         "topowise",
     )
-    pods = [one["spec"]["template"]["metadata"] for one in (exporter, scheduler)]
-    assert [one["labels"]["team"] for one in pods] == ["nodes", "metal"]
+    pods = [item["spec"]["template"]["metadata"] for item in (exporter, scheduler)]
+    assert [metadata["labels"]["team"] for metadata in pods] == ["nodes", "metal"]
     assert pods[1]["annotations"]["kubectl.kubernetes.io/default-container"] == "kube-scheduler"
     assert len(pods[1]["annotations"]["checksum/config"]) == 64
 
@@ -157,22 +158,23 @@ def test_without_the_root_only_the_sockets_directory_is_mounted(render: Any) -> 
     without = ("exporter.config.kubeletRoot=", "exporter.config.kubelet.configz.enabled=true")
     with pytest.raises(ValueError, match="is not mounted"):
         render("", *without)
-    made = render("", *without, "exporter.config.kubelet.configFile=")
-    assert mounts(made).keys() == {"/sys", "/var/lib/kubelet/pod-resources"}
-    assert exporter_config(made).kubelet_root == ""
+    objects = render("", *without, "exporter.config.kubelet.configFile=")
+    assert mounts(objects).keys() == {"/sys", "/var/lib/kubelet/pod-resources"}
+    assert exporter_config(objects).kubelet_root == ""
 
 
 def test_the_exporter_knows_its_node(default: Any) -> None:
     (container,) = default.pod("DaemonSet", "topowise-exporter")["containers"]
-    fields = {one["name"]: one["valueFrom"]["fieldRef"]["fieldPath"] for one in container["env"] if "valueFrom" in one}
+    references = [variable for variable in container["env"] if "valueFrom" in variable]
+    fields = {variable["name"]: variable["valueFrom"]["fieldRef"]["fieldPath"] for variable in references}
     assert fields == {"NODE_NAME": "spec.nodeName", "NODE_ADDRESS": "status.hostIP"}
 
 
 def test_a_change_of_the_configuration_replaces_the_pods(render: Any) -> None:
     def sums(*settings: str) -> list[str]:
-        made = render("", *settings)
+        objects = render("", *settings)
         return [
-            made.named(kind, name)["spec"]["template"]["metadata"]["annotations"]["checksum/config"]
+            objects.named(kind, name)["spec"]["template"]["metadata"]["annotations"]["checksum/config"]
             for kind, name in (("DaemonSet", "topowise-exporter"), ("Deployment", "topowise-scheduler"))
         ]
 
@@ -184,11 +186,11 @@ def test_a_change_of_the_configuration_replaces_the_pods(render: Any) -> None:
 
 
 def test_kube_scheduler_is_wired_as_recommended(default: Any) -> None:
-    made = kube_scheduler_config(default)
-    assert made["percentageOfNodesToScore"] == 100
-    assert made["profiles"] == [{"schedulerName": "topowise-scheduler"}]
+    kube_config = kube_scheduler_config(default)
+    assert kube_config["percentageOfNodesToScore"] == 100
+    assert kube_config["profiles"] == [{"schedulerName": "topowise-scheduler"}]
     service = scheduler_config(default)
-    assert made["extenders"] == [
+    assert kube_config["extenders"] == [
         {
             "urlPrefix": f"http://{service.extender.address}:{service.extender.port}",
             "filterVerb": "filter",
@@ -201,18 +203,18 @@ def test_kube_scheduler_is_wired_as_recommended(default: Any) -> None:
             "httpTimeout": "2s",
         }
     ]
-    assert made["leaderElection"]["resourceName"] != service.leader_election.lease_name
+    assert kube_config["leaderElection"]["resourceName"] != service.leader_election.lease_name
 
 
 def test_the_service_starts_before_the_scheduler_that_asks_it(default: Any) -> None:
     pod = default.pod("Deployment", "topowise-scheduler")
     token, service = pod["initContainers"]
-    # Each starts when the one before it is up: with its token the service lists, and then kube-scheduler asks.
+    # Each container starts after its predecessor is ready: token requester, service, kube-scheduler.
     assert (token["name"], service["name"]) == ("token", "scheduler")
     assert token["restartPolicy"] == service["restartPolicy"] == "Always"
     assert token["startupProbe"]["exec"]["command"] == ["test", "-s", "/run/topowise/token/token"]
     assert service["startupProbe"]["httpGet"]["path"] == "/readyz"
-    assert [one["name"] for one in pod["containers"]] == ["kube-scheduler"]
+    assert [container["name"] for container in pod["containers"]] == ["kube-scheduler"]
 
 
 @pytest.mark.parametrize(
@@ -224,16 +226,18 @@ def test_kube_scheduler_is_of_the_clusters_version(render: Any, cluster: str, ta
 
 
 @pytest.mark.parametrize("version", ["", "1.34", "1.34.0"], ids=["Helm's own", "Argo CD's", "could be Helm's own"])
-def test_no_version_is_taken_that_may_be_anybodys(helm: Run, chart: Path, version: str) -> None:
-    given = [f"--kube-version={version}"] if version else []
-    done = helm("template", "topowise", str(chart), *given)
+def test_no_unpinned_version_is_taken(helm: Run, chart: Path, version: str) -> None:
+    version_flags = [f"--kube-version={version}"] if version else []
+    done = helm("template", "topowise", str(chart), *version_flags)
     assert done.returncode != 0
     assert "scheduler.kubeScheduler.image.tag is empty" in done.stderr
     tag = "--set=scheduler.kubeScheduler.image.tag=v1.34.3"
-    assert "registry.k8s.io/kube-scheduler:v1.34.3" in helm("template", "topowise", str(chart), *given, tag).stdout
+    assert (
+        "registry.k8s.io/kube-scheduler:v1.34.3" in helm("template", "topowise", str(chart), *version_flags, tag).stdout
+    )
     # Where none runs none is asked for.
     without = f"--values={chart}/recipes/exporter-only.yaml"
-    assert helm("template", "topowise", str(chart), *given, without).returncode == 0
+    assert helm("template", "topowise", str(chart), *version_flags, without).returncode == 0
 
 
 def test_kustomize_has_no_version_of_kube_scheduler(default: Any) -> None:
@@ -243,26 +247,26 @@ def test_kustomize_has_no_version_of_kube_scheduler(default: Any) -> None:
 
 def test_a_digest_wins_over_the_tag(render: Any) -> None:
     digest = "sha256:" + "0" * 64
-    made = render("", f"image.digest={digest}", "image.repository=example.com/topowise")
-    image = made.pod("DaemonSet", "topowise-exporter")["containers"][0]["image"]
+    objects = render("", f"image.digest={digest}", "image.repository=example.com/topowise")
+    image = objects.pod("DaemonSet", "topowise-exporter")["containers"][0]["image"]
     assert image == f"example.com/topowise@{digest}"
 
 
-def test_one_replica_elects_nobody_and_is_never_doubled(render: Any) -> None:
-    made = render("", "scheduler.replicas=1")
-    assert not scheduler_config(made).leader_election.enabled
-    assert kube_scheduler_config(made)["leaderElection"]["leaderElect"] is False
-    assert made.named("Deployment", "topowise-scheduler")["spec"]["strategy"] == {"type": "Recreate"}
-    assert not made.kinds("PodDisruptionBudget")
+def test_a_single_replica_has_no_leader_election_and_is_never_doubled(render: Any) -> None:
+    objects = render("", "scheduler.replicas=1")
+    assert not scheduler_config(objects).leader_election.enabled
+    assert kube_scheduler_config(objects)["leaderElection"]["leaderElect"] is False
+    assert objects.named("Deployment", "topowise-scheduler")["spec"]["strategy"] == {"type": "Recreate"}
+    assert not objects.kinds("PodDisruptionBudget")
 
 
 @pytest.mark.parametrize("mode", ["own", "remote"])
 def test_who_removes_the_startup_taint_does_not_wait_for_it(render: Any, mode: str) -> None:
-    """In a cluster whose nodes are all new nobody else would."""
+    """In a cluster whose nodes are all new, no other component removes the taint."""
 
     def tolerated(*settings: str) -> set[str]:
         pod = render("", f"scheduler.mode={mode}", *settings).pod("Deployment", "topowise-scheduler")
-        return {one["key"] for one in pod["tolerations"]}
+        return {toleration["key"] for toleration in pod["tolerations"]}
 
     control_plane = "node-role.kubernetes.io/control-plane"
     assert tolerated() == {control_plane}
@@ -271,54 +275,54 @@ def test_who_removes_the_startup_taint_does_not_wait_for_it(render: Any, mode: s
     assert tolerated(enabled, "scheduler.tolerations=null") == {STARTUP_TAINT}
 
 
-def test_replicas_on_a_node_each_make_room_for_the_next(render: Any) -> None:
-    """By default none of two may be missing, so that the third would wait for a third node."""
+def test_with_hard_anti_affinity_a_rollout_may_stop_a_replica_first(render: Any) -> None:
+    """By default neither of two replicas may be missing, so a third replica would wait for a third node."""
 
     def missing(*settings: str) -> int | str:
-        made = render("", *settings).named("Deployment", "topowise-scheduler")["spec"]["strategy"]
-        assert made["type"] == "RollingUpdate"
-        return made["rollingUpdate"]["maxUnavailable"]
+        strategy = render("", *settings).named("Deployment", "topowise-scheduler")["spec"]["strategy"]
+        assert strategy["type"] == "RollingUpdate"
+        return strategy["rollingUpdate"]["maxUnavailable"]
 
     assert (missing("scheduler.antiAffinity=hard"), missing()) == (1, "25%")
 
 
 def test_the_rights_to_a_lease_follow_kube_schedulers_configuration(render: Any) -> None:
     changed = ("leaderElect=true", "resourceName=mine", "resourceNamespace=kube-system")
-    settings = (f"scheduler.kubeScheduler.config.leaderElection.{one}" for one in changed)
-    made = render("", "scheduler.replicas=1", *settings)
-    assert kube_scheduler_config(made)["leaderElection"]["leaderElect"] is True
-    role = made.named("Role", "topowise-kube-scheduler")
+    settings = (f"scheduler.kubeScheduler.config.leaderElection.{setting}" for setting in changed)
+    objects = render("", "scheduler.replicas=1", *settings)
+    assert kube_scheduler_config(objects)["leaderElection"]["leaderElect"] is True
+    role = objects.named("Role", "topowise-kube-scheduler")
     assert (role["metadata"]["namespace"], role["rules"][1]["resourceNames"]) == ("kube-system", ["mine"])
-    binding = made.named("RoleBinding", "topowise-kube-scheduler")
+    binding = objects.named("RoleBinding", "topowise-kube-scheduler")
     assert binding["metadata"]["namespace"] == "kube-system"
     assert binding["subjects"][0]["namespace"] == "topowise-system"
 
 
 def test_the_ports_follow_the_configuration(render: Any) -> None:
-    made = render("", "exporter.config.serving.port=9999", "monitoring.monitor.enabled=true")
-    (container,) = made.pod("DaemonSet", "topowise-exporter")["containers"]
-    assert [one["containerPort"] for one in container["ports"]] == [9999]
-    ingress = made.named("NetworkPolicy", "topowise-exporter")["spec"]["ingress"]
+    objects = render("", "exporter.config.serving.port=9999", "monitoring.monitor.enabled=true")
+    (container,) = objects.pod("DaemonSet", "topowise-exporter")["containers"]
+    assert [port["containerPort"] for port in container["ports"]] == [9999]
+    ingress = objects.named("NetworkPolicy", "topowise-exporter")["spec"]["ingress"]
     assert ingress[0]["ports"][0]["port"] == 9999
 
 
 @pytest.mark.parametrize("off", ["serving.port=0", "serving.address=127.0.0.1", "serving.address=::1"])
-def test_nobody_probes_a_port_that_is_not_there(render: Any, off: str) -> None:
-    made = render("", f"exporter.config.{off}", "monitoring.monitor.enabled=true")
-    (container,) = made.pod("DaemonSet", "topowise-exporter")["containers"]
+def test_no_probe_uses_a_port_that_is_not_open(render: Any, off: str) -> None:
+    objects = render("", f"exporter.config.{off}", "monitoring.monitor.enabled=true")
+    (container,) = objects.pod("DaemonSet", "topowise-exporter")["containers"]
     assert not {"ports", "startupProbe", "livenessProbe", "readinessProbe"} & container.keys()
-    assert "topowise-exporter" not in {one["metadata"]["name"] for one in made.kinds("PodMonitor")}
+    assert "topowise-exporter" not in {monitor["metadata"]["name"] for monitor in objects.kinds("PodMonitor")}
 
 
 @pytest.mark.parametrize("recipe", ["", "default-scheduler"])
 def test_one_family_of_addresses_is_chosen_for_all_that_listens(render: Any, recipe: str) -> None:
-    """In a cluster of IPv6 alone nobody reaches 0.0.0.0, and probes end the pods."""
-    made = render(recipe, "exporter.config.serving.address=::", "scheduler.config.serving.address=::")
-    assert (exporter_config(made).serving.address, scheduler_config(made).serving.address) == ("::", "::")
-    assert scheduler_config(made).extender.address == ("::" if recipe else "127.0.0.1")
-    commands = [one["command"] for one in containers_of(made)]
+    """In an IPv6-only cluster 0.0.0.0 is unreachable, and failing probes restart the pods."""
+    objects = render(recipe, "exporter.config.serving.address=::", "scheduler.config.serving.address=::")
+    assert (exporter_config(objects).serving.address, scheduler_config(objects).serving.address) == ("::", "::")
+    assert scheduler_config(objects).extender.address == ("::" if recipe else "127.0.0.1")
+    commands = [container["command"] for container in containers_of(objects)]
     assert recipe or [word for word in commands[0] if word.startswith("--bind-address")] == ["--bind-address=::"]
-    ports = made.named("NetworkPolicy", "topowise-scheduler")["spec"]["ingress"][0]["ports"]
+    ports = objects.named("NetworkPolicy", "topowise-scheduler")["spec"]["ingress"][0]["ports"]
     assert ports[0]["port"] == 9153
 
 
@@ -329,9 +333,9 @@ def test_one_family_of_addresses_is_chosen_for_all_that_listens(render: Any, rec
 def test_a_port_that_the_configuration_opens_is_let_in(
     render: Any, section: str, port: int, address: str, is_open: bool
 ) -> None:
-    made = render("", f"scheduler.config.{section}.address={address}", f"scheduler.config.{section}.port={port}")
-    rules = made.named("NetworkPolicy", "topowise-scheduler")["spec"]["ingress"]
-    assert (port in [one["port"] for rule in rules for one in rule["ports"]]) is is_open
+    objects = render("", f"scheduler.config.{section}.address={address}", f"scheduler.config.{section}.port={port}")
+    rules = objects.named("NetworkPolicy", "topowise-scheduler")["spec"]["ingress"]
+    assert (port in [entry["port"] for rule in rules for entry in rule["ports"]]) is is_open
 
 
 def test_probes_speak_tls_where_the_port_does(render: Any) -> None:
@@ -348,18 +352,18 @@ def test_who_starts_slowly_is_not_killed_for_it(render: Any) -> None:
 
 
 def test_the_remote_extender_speaks_mutual_tls(render: Any, tmp_path: Path) -> None:
-    made = render("default-scheduler", "scheduler.service.clusterIP=10.96.0.100")
-    extender = scheduler_config(made).extender
+    objects = render("default-scheduler", "scheduler.service.clusterIP=10.96.0.100")
+    extender = scheduler_config(objects).extender
     assert extender.address == "0.0.0.0"
     assert extender.tls is not None
-    mounted = {one["mountPath"]: one["name"] for one in containers_of(made)[0]["volumeMounts"]}
+    mounted = {mount["mountPath"]: mount["name"] for mount in containers_of(objects)[0]["volumeMounts"]}
     for file in (extender.tls.cert_file, extender.tls.key_file, extender.tls.client_ca_file):
         assert str(Path(file).parent) in mounted
-    service = made.named("Service", "topowise-scheduler-extender")["spec"]
+    service = objects.named("Service", "topowise-scheduler-extender")["spec"]
     assert service["clusterIP"] == "10.96.0.100"
     assert service["sessionAffinity"] == "ClientIP"
-    server = unpacked(made, "topowise-scheduler-extender-tls", tmp_path)
-    client = unpacked(made, "topowise-scheduler-extender-client", tmp_path)
+    server = unpacked(objects, "topowise-scheduler-extender-tls", tmp_path)
+    client = unpacked(objects, "topowise-scheduler-extender-client", tmp_path)
     assert server["ca.crt"].read_text() == client["ca.crt"].read_text()
     for files in (server, client):
         # Loads only if key and certificate fit each other, in the form that Python wants.
@@ -369,41 +373,41 @@ def test_the_remote_extender_speaks_mutual_tls(render: Any, tmp_path: Path) -> N
     assert ("IP Address", "10.96.0.100") in names
 
 
-def containers_of(made: Any) -> list[Document]:
-    return made.pod("Deployment", "topowise-scheduler")["containers"]
+def containers_of(objects: Any) -> list[Document]:
+    return objects.pod("Deployment", "topowise-scheduler")["containers"]
 
 
-def unpacked(made: Any, secret: str, folder: Path) -> dict[str, Path]:
+def unpacked(objects: Any, secret: str, folder: Path) -> dict[str, Path]:
     files = {}
-    for name, text in made.named("Secret", secret)["data"].items():
+    for name, text in objects.named("Secret", secret)["data"].items():
         files[name] = folder / f"{secret}-{name}"
         files[name].write_bytes(base64.b64decode(text))
     return files
 
 
 def test_cert_manager_is_asked_for_the_names_of_the_service(render: Any) -> None:
-    made = render("cert-manager")
-    assert not made.kinds("Secret")
-    server = made.named("Certificate", "topowise-scheduler-extender-tls")["spec"]
+    objects = render("cert-manager")
+    assert not objects.kinds("Secret")
+    server = objects.named("Certificate", "topowise-scheduler-extender-tls")["spec"]
     assert "topowise-scheduler-extender.topowise-system.svc" in server["dnsNames"]
     assert "server auth" in server["usages"]
-    assert "client auth" in made.named("Certificate", "topowise-scheduler-extender-client")["spec"]["usages"]
-    assert server["issuerRef"]["name"] in {one["metadata"]["name"] for one in made.kinds("Issuer")}
+    assert "client auth" in objects.named("Certificate", "topowise-scheduler-extender-client")["spec"]["usages"]
+    assert server["issuerRef"]["name"] in {issuer["metadata"]["name"] for issuer in objects.kinds("Issuer")}
     issuer = ("scheduler.tls.certManager.issuerRef.name=mine", "scheduler.tls.certManager.issuerRef.kind=ClusterIssuer")
-    theirs = render("cert-manager", *issuer)
-    assert not theirs.kinds("Issuer")
-    assert len(theirs.kinds("Certificate")) == 2
+    with_issuer = render("cert-manager", *issuer)
+    assert not with_issuer.kinds("Issuer")
+    assert len(with_issuer.kinds("Certificate")) == 2
 
 
 def test_an_existing_secret_has_to_be_named(render: Any) -> None:
     with pytest.raises(ValueError, match=r"existingSecret\.name is needed"):
         render("default-scheduler", "scheduler.tls.source=existingSecret")
-    made = render(
+    objects = render(
         "default-scheduler", "scheduler.tls.source=existingSecret", "scheduler.tls.existingSecret.name=my-certificate"
     )
-    assert not made.kinds("Secret")
-    volumes = made.pod("Deployment", "topowise-scheduler")["volumes"]
-    assert {one["secret"]["secretName"] for one in volumes if "secret" in one} == {"my-certificate"}
+    assert not objects.kinds("Secret")
+    volumes = objects.pod("Deployment", "topowise-scheduler")["volumes"]
+    assert {volume["secret"]["secretName"] for volume in volumes if "secret" in volume} == {"my-certificate"}
 
 
 def test_old_clusters_get_no_policy_that_they_do_not_know(render: Any) -> None:
@@ -420,7 +424,7 @@ def test_a_misspelt_option_is_refused(render: Any) -> None:
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_notes_tell_what_to_type(helm: Run, chart: Path, recipe: str) -> None:
+def test_notes_print_the_next_commands(helm: Run, chart: Path, recipe: str) -> None:
     values = [f"--values={chart}/recipes/{recipe}.yaml"] if recipe else []
     values.append("--set=scheduler.kubeScheduler.image.tag=v1.36.2")
     done = helm("install", "topowise", str(chart), "--dry-run=client", "--namespace=topowise-system", *values)
@@ -451,7 +455,7 @@ def test_notes_tell_what_to_type(helm: Run, chart: Path, recipe: str) -> None:
         (("scheduler.mode=static", "scheduler.static.user=topowise-scheduler"), ""),
     ],
 )
-def test_notes_tell_where_policies_do_not_limit_the_service(
+def test_notes_warn_where_policies_do_not_limit_the_service(
     helm: Run, chart: Path, settings: tuple[str, ...], expected: str
 ) -> None:
     values = [f"--set={setting}" for setting in ("scheduler.kubeScheduler.image.tag=v1.36.2", *settings)]
@@ -464,9 +468,9 @@ def test_notes_tell_where_policies_do_not_limit_the_service(
         assert (text in notes) == (bool(expected) and text in expected), notes
 
 
-def test_notes_tell_the_ports_of_the_configuration(helm: Run, chart: Path) -> None:
+def test_notes_print_the_ports_of_the_configuration(helm: Run, chart: Path) -> None:
     settings = ("mode=remote", "config.extender.port=9443", "config.readOnly.port=9081")
-    values = [f"--set=scheduler.{one}" for one in settings]
+    values = [f"--set=scheduler.{setting}" for setting in settings]
     done = helm("install", "topowise", str(chart), "--dry-run=client", "--namespace=topowise-system", *values)
     if "Kubernetes cluster unreachable" in done.stderr:
         pytest.skip("this Helm (before 4) shows notes only with a cluster")

@@ -1,6 +1,6 @@
 """RBAC gives exactly what the code asks of the API server: every request in it is listed here, and found by reading it.
 
-Whoever adds a request to the code is told by `test_every_request_in_the_code_is_listed`, and then adds the right.
+A new request in the code fails `test_every_request_in_the_code_is_listed` until its right is listed here.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ PLACEMENTS: dict[tuple[str, str], set[Right]] = {
 WATCHED = {NRT, ("", "nodes"), ("", "pods"), ("policy", "poddisruptionbudgets")}
 SCHEDULER: dict[tuple[str, str], set[Right]] = {
     ("topowise_scheduler/leader/events.py", "POST"): {("events.k8s.io", "events", "create")},
-    ("topowise/kube/reflector.py", "GET"): {(*one, "list") for one in WATCHED},
-    ("topowise/kube/reflector.py", "stream"): {(*one, "watch") for one in WATCHED},
+    ("topowise/kube/reflector.py", "GET"): {(*resource, "list") for resource in WATCHED},
+    ("topowise/kube/reflector.py", "stream"): {(*resource, "watch") for resource in WATCHED},
     ("topowise_scheduler/extender/explaining.py", "GET"): {("", "pods", "get")},
     ("topowise_scheduler/extender/binding.py", "GET"): {("", "pods", "get")},
     ("topowise_scheduler/extender/binding.py", "POST"): {("", "pods/binding", "create")},
@@ -61,7 +61,6 @@ REFUSED_PODS: dict[tuple[str, str], set[Right]] = {
 WAITING_PODS: dict[tuple[str, str], set[Right]] = {
     ("topowise_scheduler/leader/waiting_pods.py", "PATCH"): {("", "pods/status", "patch")},
 }
-# Of whoever tells of pods.
 # Of the nominator and the preemptor.
 NOMINATION: dict[tuple[str, str], set[Right]] = {
     ("topowise_scheduler/leader/nomination.py", "PATCH"): {("", "pods/status", "patch")},
@@ -85,10 +84,10 @@ TOKENS: dict[tuple[str, str], set[Right]] = {
 
 def requests(repository: Path) -> set[tuple[str, str]]:
     """(module, method) of every call of Api.request and Api.stream."""
-    found = set()
+    calls = set()
     for package in ("exporter", "plugin", "proto"):
         for path in (repository / package).rglob("*.py"):
-            # The kubectl plug-in has the rights of whoever calls it.
+            # The kubectl plug-in has the rights of its user.
             if "kubectl" in path.parts:
                 continue
             for call in ast.walk(ast.parse(path.read_text())):
@@ -100,8 +99,8 @@ def requests(repository: Path) -> set[tuple[str, str]]:
                 first = call.args[0]
                 method = first.value if isinstance(first, ast.Constant) else "?"
                 name = "stream" if call.func.attr == "stream" else str(method)
-                found.add((str(path.relative_to(repository / package)), name))
-    return found
+                calls.add((str(path.relative_to(repository / package)), name))
+    return calls
 
 
 def rights(*roles: Document) -> set[Right]:
@@ -179,13 +178,13 @@ def test_the_service_has_no_role_of_the_kube_scheduler_beside_it(default: Any) -
     }
 
 
-def bound(made: Any, account: str) -> set[tuple[str, str, str]]:
+def bound(objects: Any, account: str) -> set[tuple[str, str, str]]:
     """Kind and name of each role that an account has, and the namespace in which."""
     return {
-        (one["roleRef"]["kind"], one["roleRef"]["name"], one["metadata"].get("namespace", ""))
+        (item["roleRef"]["kind"], item["roleRef"]["name"], item["metadata"].get("namespace", ""))
         for kind in ("ClusterRoleBinding", "RoleBinding")
-        for one in made.kinds(kind)
-        if {"kind": "ServiceAccount", "name": account, "namespace": "topowise-system"} in one["subjects"]
+        for item in objects.kinds(kind)
+        if {"kind": "ServiceAccount", "name": account, "namespace": "topowise-system"} in item["subjects"]
     }
 
 
@@ -196,7 +195,7 @@ def test_no_path_is_put_together_but_by_the_module_that_quotes(repository: Path)
             for node in ast.walk(ast.parse(path.read_text())):
                 if not isinstance(node, ast.JoinedStr):
                     continue
-                parts = [ast.unparse(one.value) for one in node.values if isinstance(one, ast.FormattedValue)]
+                parts = [ast.unparse(part.value) for part in node.values if isinstance(part, ast.FormattedValue)]
                 first = ast.unparse(node.values[0].value) if isinstance(node.values[0], ast.FormattedValue) else ""
                 names_one = "PATH" in first or ast.unparse(node)[2:].startswith(("/api/", "/apis/"))
                 is_safe = all(
@@ -207,10 +206,10 @@ def test_no_path_is_put_together_but_by_the_module_that_quotes(repository: Path)
 
 
 def test_rights_grow_with_what_is_switched_on(render: Any) -> None:
-    made = render("", "exporter.config.kubelet.configz.enabled=true", "exporter.config.numatopology=true")
-    kubelet = {("", f"nodes/{one}", "get") for one in ("configz", "metrics")}
+    objects = render("", "exporter.config.kubelet.configz.enabled=true", "exporter.config.numatopology=true")
+    kubelet = {("", f"nodes/{subresource}", "get") for subresource in ("configz", "metrics")}
     grown = kubelet | {(*NUMATOPOLOGY, verb) for verb in ("get", "create", "patch")}
-    assert rights(made.named("ClusterRole", "topowise-exporter")) == needs(EXPORTER) | EXPORTER_WATCHES | grown
+    assert rights(objects.named("ClusterRole", "topowise-exporter")) == needs(EXPORTER) | EXPORTER_WATCHES | grown
 
 
 @pytest.mark.parametrize(
@@ -228,21 +227,21 @@ def test_rights_grow_with_what_is_switched_on(render: Any) -> None:
 def test_what_the_leader_repairs_takes_rights_only_where_it_is_switched_on(
     render: Any, option: str, calls: dict[tuple[str, str], set[Right]]
 ) -> None:
-    made = render("", f"scheduler.config.{option}=true")
-    assert rights(made.named("ClusterRole", "topowise-scheduler")) == needs(SCHEDULER) | needs(calls)
+    objects = render("", f"scheduler.config.{option}=true")
+    assert rights(objects.named("ClusterRole", "topowise-scheduler")) == needs(SCHEDULER) | needs(calls)
 
 
 @pytest.mark.parametrize("name", ["preemptor", "defragmenter"])
 def test_a_dry_run_takes_no_right(render: Any, name: str) -> None:
-    made = render("", f"scheduler.config.{name}.enabled=true", f"scheduler.config.{name}.dryRun=true")
-    assert rights(made.named("ClusterRole", "topowise-scheduler")) == needs(SCHEDULER)
+    objects = render("", f"scheduler.config.{name}.enabled=true", f"scheduler.config.{name}.dryRun=true")
+    assert rights(objects.named("ClusterRole", "topowise-scheduler")) == needs(SCHEDULER)
 
 
-def restricted(made: Any, component: str = "scheduler") -> set[str]:
+def restricted(objects: Any, component: str = "scheduler") -> set[str]:
     """The resources whose writes a policy of the component limits."""
     return {
         resource
-        for policy in made.kinds("ValidatingAdmissionPolicy")
+        for policy in objects.kinds("ValidatingAdmissionPolicy")
         if policy["metadata"]["labels"]["app.kubernetes.io/component"] == component
         for rule in policy["spec"]["matchConstraints"]["resourceRules"]
         for resource in rule["resources"]
@@ -263,16 +262,16 @@ def restricted(made: Any, component: str = "scheduler") -> set[str]:
     ids=lambda options: options[0] if options else "default",
 )
 def test_each_write_that_a_role_allows_is_limited_by_a_policy(render: Any, options: tuple[str, ...]) -> None:
-    made = render("", *(f"scheduler.config.{option}=true" for option in options))
-    roles = [made.named("ClusterRole", "topowise-scheduler"), made.named("Role", "topowise-scheduler")]
+    objects = render("", *(f"scheduler.config.{option}=true" for option in options))
+    roles = [objects.named("ClusterRole", "topowise-scheduler"), objects.named("Role", "topowise-scheduler")]
     written = {resource for _, resource, verb in rights(*roles) if verb not in ("get", "list", "watch")}
-    assert restricted(made) == written | {"serviceaccounts/token"}
-    for policy in made.kinds("ValidatingAdmissionPolicy"):
+    assert restricted(objects) == written | {"serviceaccounts/token"}
+    for policy in objects.kinds("ValidatingAdmissionPolicy"):
         name, spec = policy["metadata"]["name"], policy["spec"]
         (condition,) = spec["matchConditions"]
         assert condition["expression"].startswith('request.userInfo.username == "system:serviceaccount:')
         assert spec["failurePolicy"] == "Fail"
-        binding = made.named("ValidatingAdmissionPolicyBinding", name)
+        binding = objects.named("ValidatingAdmissionPolicyBinding", name)
         assert binding["spec"] == {"policyName": name, "validationActions": ["Deny"]}
 
 
@@ -309,12 +308,12 @@ def written_down(repository: Path, component: str) -> dict[str, set[tuple[str, s
     page = (repository / "docs/threat-model.md").read_text()
     section = page.partition("### What a thief of a token can do")[2].partition("\n### ")[0]
     table = section.partition(f"**topowise-{component}**")[2].partition("\n**")[0]
-    found: dict[str, set[tuple[str, str]]] = {}
+    rights: dict[str, set[tuple[str, str]]] = {}
     for switch, cell in re.findall(r"^\| ([^|]+) \| (`[^|]+) \|[^|]+\|[^|]+\|$", table, re.MULTILINE):
         for right in cell.split(", "):
             *verbs, resource = re.findall(r"`([^`]+)`", right)
-            found.setdefault(switch.strip("`"), set()).update((resource, verb) for verb in verbs)
-    return found
+            rights.setdefault(switch.strip("`"), set()).update((resource, verb) for verb in verbs)
+    return rights
 
 
 @pytest.mark.parametrize("component", ROWS)
@@ -324,17 +323,17 @@ def test_the_threat_model_has_each_right_with_what_switches_it_on(
     rows = written_down(repository, component)
     assert rows.keys() == ROWS[component].keys()
     for switch, setting in ROWS[component].items():
-        made = render("", *LEAST, *([setting] if setting else []))
-        roles = [made.named("ClusterRole", f"topowise-{component}")]
-        roles += [role for role in made.kinds("Role") if role["metadata"]["name"] == f"topowise-{component}"]
+        objects = render("", *LEAST, *([setting] if setting else []))
+        roles = [objects.named("ClusterRole", f"topowise-{component}")]
+        roles += [role for role in objects.kinds("Role") if role["metadata"]["name"] == f"topowise-{component}"]
         assert {(resource, verb) for _, resource, verb in rights(*roles)} == rows["always"] | rows[switch], switch
 
 
 @pytest.mark.parametrize("options", [{"kube_version": "1.29.8"}, {"more": "scheduler.restrictWrites=false"}])
 def test_without_policies_the_service_cannot_write_a_pods_spec(render: Any, options: dict[str, str]) -> None:
-    made = render("", *filter(None, [options.pop("more", "")]), **options)
-    assert not restricted(made)
-    assert ("", "pods", "patch") not in rights(made.named("ClusterRole", "topowise-scheduler"))
+    objects = render("", *filter(None, [options.pop("more", "")]), **options)
+    assert not restricted(objects)
+    assert ("", "pods", "patch") not in rights(objects.named("ClusterRole", "topowise-scheduler"))
 
 
 def test_a_user_that_a_kube_scheduler_has_as_well_is_limited_where_kube_scheduler_writes_nothing(render: Any) -> None:
@@ -345,51 +344,53 @@ def test_a_user_that_a_kube_scheduler_has_as_well_is_limited_where_kube_schedule
 
 
 def test_without_resource_slices_the_exporter_may_not_read_them(render: Any) -> None:
-    made = render("", "exporter.config.resourceSlices=false")
-    assert rights(made.named("ClusterRole", "topowise-exporter")) == needs(EXPORTER) | OWN_WATCH
+    objects = render("", "exporter.config.resourceSlices=false")
+    assert rights(objects.named("ClusterRole", "topowise-exporter")) == needs(EXPORTER) | OWN_WATCH
 
 
 def test_pods_may_be_annotated_only_where_that_is_switched_on(render: Any) -> None:
-    made = render("", "exporter.config.podPlacements=true")
-    wanted = needs(EXPORTER) | EXPORTER_WATCHES | needs(PLACEMENTS)
-    assert rights(made.named("ClusterRole", "topowise-exporter")) == wanted
-    policy = made.named("ValidatingAdmissionPolicy", "topowise-exporter-own-node-pods")
+    objects = render("", "exporter.config.podPlacements=true")
+    expected = needs(EXPORTER) | EXPORTER_WATCHES | needs(PLACEMENTS)
+    assert rights(objects.named("ClusterRole", "topowise-exporter")) == expected
+    policy = objects.named("ValidatingAdmissionPolicy", "topowise-exporter-own-node-pods")
     (rule,) = policy["spec"]["matchConstraints"]["resourceRules"]
     assert rule["resources"] == ["pods"]
-    assert made.named("ValidatingAdmissionPolicyBinding", "topowise-exporter-own-node-pods")
+    assert objects.named("ValidatingAdmissionPolicyBinding", "topowise-exporter-own-node-pods")
 
 
 def test_before_1_30_the_right_to_patch_any_pod_must_be_accepted(render: Any) -> None:
-    wanted = "exporter.config.podPlacements=true"
+    setting = "exporter.config.podPlacements=true"
     with pytest.raises(ValueError, match="patch every pod of the cluster"):
-        render("", wanted, kube_version="1.29.8")
-    made = render("", wanted, "exporter.restrictToOwnNode=false", kube_version="1.29.8")
-    assert needs(PLACEMENTS) <= rights(made.named("ClusterRole", "topowise-exporter"))
+        render("", setting, kube_version="1.29.8")
+    objects = render("", setting, "exporter.restrictToOwnNode=false", kube_version="1.29.8")
+    assert needs(PLACEMENTS) <= rights(objects.named("ClusterRole", "topowise-exporter"))
 
 
 def test_rights_shrink_with_what_is_switched_off(render: Any) -> None:
-    made = render("", "scheduler.extender.bind=false", "scheduler.config.requeue.enabled=false", "scheduler.replicas=1")
+    objects = render(
+        "", "scheduler.extender.bind=false", "scheduler.config.requeue.enabled=false", "scheduler.replicas=1"
+    )
     gone = {("", "pods/binding", "create"), ("", "pods/status", "patch")}
-    assert rights(made.named("ClusterRole", "topowise-scheduler")) == needs(SCHEDULER) - gone
-    assert [role["metadata"]["name"] for role in made.kinds("Role")] == ["topowise-scheduler-token"]
-    assert restricted(made) == {"events", "serviceaccounts/token"}
+    assert rights(objects.named("ClusterRole", "topowise-scheduler")) == needs(SCHEDULER) - gone
+    assert [role["metadata"]["name"] for role in objects.kinds("Role")] == ["topowise-scheduler-token"]
+    assert restricted(objects) == {"events", "serviceaccounts/token"}
 
 
 def test_before_1_33_configz_is_refused_unless_nodes_proxy_is_accepted(render: Any) -> None:
-    wanted = "exporter.config.kubelet.configz.enabled=true"
+    setting = "exporter.config.kubelet.configz.enabled=true"
     with pytest.raises(ValueError, match="nodes/proxy allows"):
-        render("", wanted, kube_version="1.32.4")
-    made = render("", wanted, "exporter.rbac.nodesProxy=true", kube_version="1.32.4")
-    assert ("", "nodes/proxy", "get") in rights(made.named("ClusterRole", "topowise-exporter"))
+        render("", setting, kube_version="1.32.4")
+    objects = render("", setting, "exporter.rbac.nodesProxy=true", kube_version="1.32.4")
+    assert ("", "nodes/proxy", "get") in rights(objects.named("ClusterRole", "topowise-exporter"))
 
 
 def test_the_static_pod_gets_its_rights_as_a_user(render: Any) -> None:
-    made = render("kubeadm-static-pod")
-    assert not made.kinds("Deployment")
-    assert rights(made.named("ClusterRole", "topowise-scheduler")) == needs(SCHEDULER)
-    role = made.named("Role", "topowise-scheduler")
+    objects = render("kubeadm-static-pod")
+    assert not objects.kinds("Deployment")
+    assert rights(objects.named("ClusterRole", "topowise-scheduler")) == needs(SCHEDULER)
+    role = objects.named("Role", "topowise-scheduler")
     assert role["metadata"]["namespace"] == "kube-system"
     assert rights(role) == needs(ELECTION)
     user = {"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "system:kube-scheduler"}
     for kind in ("ClusterRoleBinding", "RoleBinding"):
-        assert made.named(kind, "topowise-scheduler")["subjects"] == [user]
+        assert objects.named(kind, "topowise-scheduler")["subjects"] == [user]

@@ -37,11 +37,11 @@ def cluster(default: Any) -> Iterator[Cluster]:
     """With the objects of the chart's default values."""
     assert ASSETS is not None
     with controlplane.ControlPlane(ASSETS) as plane:
-        made = Cluster(plane)
+        cluster = Cluster(plane)
         order = {"Namespace": 0, "CustomResourceDefinition": 1}
         for document in sorted(default, key=lambda document: order.get(document["kind"], 2)):
-            made.apply(document)
-        yield made
+            cluster.apply(document)
+        yield cluster
 
 
 @pytest.fixture
@@ -66,9 +66,9 @@ def running(cluster: Cluster, account: str) -> Document:
     """A pod of an account."""
     spec = {"serviceAccountName": account, "containers": [{"name": "main", "image": "none"}]}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "pod-"}, "spec": spec}
-    status, made = cluster.call("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", pod)
-    assert status == 201, made
-    return made
+    status, created = cluster.call("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", pod)
+    assert status == 201, created
+    return created
 
 
 def claims(token: str) -> Document:
@@ -94,7 +94,7 @@ def test_no_secret_has_a_token(cluster: Cluster) -> None:
 
 
 @pytest.mark.usefixtures("inside")
-async def test_the_service_goes_on_with_a_new_token_when_the_old_one_is_refused(
+async def test_the_service_continues_with_a_new_token_when_the_old_token_is_refused(
     cluster: Cluster, mounted: Path, tmp_path: Path
 ) -> None:
     target = tmp_path / "service"

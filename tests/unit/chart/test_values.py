@@ -33,11 +33,11 @@ def schema(chart: Path) -> jsonschema.Draft7Validator:
 
 def merged(base: Document, over: Document) -> Document:
     """As Helm merges values: maps by key, everything else replaced."""
-    made = copy.deepcopy(base)
-    for name, one in over.items():
-        inner = made.get(name)
-        made[name] = merged(inner, one) if isinstance(inner, dict) and isinstance(one, dict) else one
-    return made
+    result = copy.deepcopy(base)
+    for name, value in over.items():
+        inner = result.get(name)
+        result[name] = merged(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
+    return result
 
 
 def test_the_chart_is_of_the_version_of_the_code(chart: Path) -> None:
@@ -53,18 +53,18 @@ def test_values_keep_the_schema(schema: jsonschema.Draft7Validator, values: Docu
 def test_the_schema_names_every_value_and_no_other(values: Document, chart: Path) -> None:
     document = json.loads((chart / "values.schema.json").read_text())
 
-    def compare(here: str, part: Document, given: Document) -> None:
+    def compare(here: str, part: Document, default_values: Document) -> None:
         while "$ref" in part:
             part = document["$defs"][part["$ref"].rpartition("/")[2]]
         if "properties" not in part or here.endswith(".config"):
             return
         assert part["additionalProperties"] is False, here
         optional = {"global"} if not here else {"digest", "limits", "claims", "name", "kind", "group"}
-        assert set(given) <= set(part["properties"]), here
-        assert set(part["properties"]) - set(given) <= optional, here
-        for name, one in given.items():
-            if isinstance(one, dict):
-                compare(f"{here}.{name}", part["properties"][name], one)
+        assert set(default_values) <= set(part["properties"]), here
+        assert set(part["properties"]) - set(default_values) <= optional, here
+        for name, value in default_values.items():
+            if isinstance(value, dict):
+                compare(f"{here}.{name}", part["properties"][name], value)
 
     compare("", document, values)
 
@@ -103,11 +103,11 @@ def test_the_daemons_understand_the_configurations_in_the_values(
 ) -> None:
     for recipe in ({}, *recipes.values()):
         whole = merged(values, recipe)
-        for kind, given in (
+        for kind, document in (
             (ExporterConfiguration, whole["exporter"]["config"]),
             (SchedulerConfiguration, whole["scheduler"]["config"]),
         ):
-            config.parse(kind, yaml.safe_dump({**HEAD, "kind": kind.__name__, **given}).encode())
+            config.parse(kind, yaml.safe_dump({**HEAD, "kind": kind.__name__, **document}).encode())
 
 
 def test_the_daemons_understand_the_committed_configmaps(default: Any) -> None:
@@ -142,9 +142,9 @@ def test_the_sidecar_of_the_volcano_recipe_is_of_one_piece(chart: Path) -> None:
     # Who is asked before it, and whose victims are passed on.
     assert first.index("extender") > first.index("predicates")
     assert first.index("extender") > first.index("conformance")
-    given = tiers[0]["plugins"][first.index("extender")]["arguments"]
-    assert given.pop("extender.urlPrefix") == f"http://{settings.extender.address}:{settings.extender.port}/volcano"
-    verbs = {value for name, value in given.items() if name.endswith("Verb")}
+    arguments = tiers[0]["plugins"][first.index("extender")]["arguments"]
+    assert arguments.pop("extender.urlPrefix") == f"http://{settings.extender.address}:{settings.extender.port}/volcano"
+    verbs = {value for name, value in arguments.items() if name.endswith("Verb")}
     assert verbs == serving(Service()).keys() - {"onSessionOpen", "onSessionClose"}
     pod = yaml.safe_load((folder / "volcano-scheduler.yaml").read_text())["spec"]["template"]["spec"]
     assert pod["containers"][0]["image"].endswith(f":{__version__}")

@@ -192,21 +192,21 @@ def filled(render: Any, *settings: str) -> Iterator[Cluster]:
     """An API server with the objects of the chart, pods and a node."""
     assert ASSETS is not None
     with controlplane.ControlPlane(ASSETS) as plane:
-        made = Cluster(plane)
-        made.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+        cluster = Cluster(plane)
+        cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
         order = {"Namespace": 0, "CustomResourceDefinition": 1}
         for document in sorted(render("", *settings), key=lambda document: order.get(document["kind"], 2)):
-            made.apply(document)
-        made.call("POST", "/api/v1/nodes", {"metadata": {"name": "metal-0"}, "spec": {"taints": [OURS, THEIRS]}})
+            cluster.apply(document)
+        cluster.call("POST", "/api/v1/nodes", {"metadata": {"name": "metal-0"}, "spec": {"taints": [OURS, THEIRS]}})
         proxy = pod("proxy", namespace="kube-system")
         proxy["spec"]["containers"][0]["securityContext"] = {"privileged": True}
-        assert made.call("POST", SYSTEM, proxy)[0] == 201
-        put(made, "waits")
+        assert cluster.call("POST", SYSTEM, proxy)[0] == 201
+        put(cluster, "waits")
         running = {"phase": "Running", "conditions": [READY]}
-        put(made, "runs", "metal-0", running, labels={"app": "theirs"}, annotations={"example.com/a": "theirs"})
-        put(made, "orphan", "metal-0", REFUSED)
-        put(made, "failed", "metal-0", {"phase": "Failed", "reason": "Evicted"}, ownerReferences=[OWNER])
-        yield made
+        put(cluster, "runs", "metal-0", running, labels={"app": "theirs"}, annotations={"example.com/a": "theirs"})
+        put(cluster, "orphan", "metal-0", REFUSED)
+        put(cluster, "failed", "metal-0", {"phase": "Failed", "reason": "Evicted"}, ownerReferences=[OWNER])
+        yield cluster
 
 
 def is_refused(cluster: Cluster, write: Write) -> bool:
@@ -217,10 +217,10 @@ def is_refused(cluster: Cluster, write: Write) -> bool:
 @pytest.fixture(scope="module")
 def cluster(render: Any) -> Iterator[Cluster]:
     """With every feature on; all policies are in effect."""
-    with filled(render, *EVERY_FEATURE) as made:
+    with filled(render, *EVERY_FEATURE) as filled_cluster:
         # A policy takes effect some moments after it was made.
-        eventually(lambda: all(is_refused(made, theft) for theft in THEFTS.values()), 60)
-        yield made
+        eventually(lambda: all(is_refused(filled_cluster, theft) for theft in THEFTS.values()), 60)
+        yield filled_cluster
 
 
 def test_without_policies_roles_alone_keep_specs_secrets_and_tokens(render: Any) -> None:
@@ -327,10 +327,10 @@ class Acting:
         record = self.record(put(self.cluster, "to-tell", changed={"conditions": [{**READY, "status": "False"}]}))
         await WaitingPods(self.api, self.service.ledger, self.service.answers)._tell(_Message(record, "no room"))
         await WaitingPods(self.api, self.service.ledger, self.service.answers)._tell(_Message(record, "less room"))
-        told = {
+        review = {
             condition["type"]: condition.get("message") for condition in self.pod("to-tell")["status"]["conditions"]
         }
-        assert told == {"Ready": None, CONDITION: "less room"}
+        assert review == {"Ready": None, CONDITION: "less room"}
 
     async def clear_up(self) -> None:
         record = self.record(put(self.cluster, "to-delete", "metal-0", REFUSED, ownerReferences=[OWNER]))
@@ -375,8 +375,8 @@ class Acting:
         task = asyncio.create_task(elector.run(work))
         await asyncio.wait_for(led.wait(), 30)
         path = f"{LEASES}/topowise-scheduler-requeue"
-        made = self.cluster.call("GET", path)[1]
-        while self.cluster.call("GET", path)[1]["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]:
+        before = self.cluster.call("GET", path)[1]
+        while self.cluster.call("GET", path)[1]["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]:
             await asyncio.sleep(0.1)
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):

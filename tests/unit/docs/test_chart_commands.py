@@ -1,4 +1,4 @@
-"""What pages tell to type for the chart does what they say: with Helm as it is, and no namespace made before."""
+"""Commands on the pages install the chart as described: with stock Helm, and without an existing namespace."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_charts_are_installed_into_a_namespace_that_is_there(page: Path) -> None
             assert option(words, "--namespace") == NAMESPACE, words
             assert is_made or "--create-namespace" in words, words
         if words[:3] == ["kubectl", "label", "namespace"]:
-            # One that was made by a line before, or by Helm.
+            # A namespace that an earlier line or Helm creates.
             assert is_made or page in (CHART / "README.md",), words
         if any(re.fullmatch(r"deploy(ment)?/topowise-scheduler|daemonset/topowise-exporter", word) for word in words):
             assert option(words, "-n", "--namespace") == NAMESPACE, words
@@ -57,7 +57,7 @@ def test_values_are_files_and_names_of_the_chart(page: Path) -> None:
         assert "--reuse-values" not in words
         for at, word in enumerate(words[:-1]):
             if word == "--set":
-                assert not [one for one in words[at + 1].split(",") if not is_value(one.partition("=")[0])], words
+                assert not [word for word in words[at + 1].split(",") if not is_value(word.partition("=")[0])], words
 
 
 def is_value(path: str) -> bool:

@@ -22,39 +22,39 @@ def test_every_locked_package_is_listed_in_its_version() -> None:
         locked.setdefault(name, []).append(version)
     assert listed.keys() == locked.keys()
     for name, versions in locked.items():
-        # Other versions of Python may have another one, which is told below the tables.
+        # Other versions of Python may need another package; the text below the tables lists it.
         assert listed[name] == versions[0]
         assert all(version in text for version in versions)
 
 
-def test_what_we_name_ourselves_is_told_apart() -> None:
+def test_direct_dependencies_are_listed_separately() -> None:
     named = re.search(
         r"^dependencies = \[(.*?)^\]", (REPOSITORY / "pyproject.toml").read_text(), re.DOTALL | re.MULTILINE
     )
     assert named is not None
-    ours = {name.lower() for name in re.findall(r'"([A-Za-z0-9-]+)', named[1])}
+    declared = {name.lower() for name in re.findall(r'"([A-Za-z0-9-]+)', named[1])}
     text = (REPOSITORY / "docs/dependencies.md").read_text()
-    assert {name for name, _ in _ROW.findall(text.partition("## Brought")[0])} == ours
+    assert {name for name, _ in _ROW.findall(text.partition("## Brought")[0])} == declared
 
 
 def test_what_we_name_ourselves_is_imported() -> None:
     """A package that nothing uses any more still has to be shipped, reviewed and kept up to date."""
     named = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["dependencies"]
-    ours = {re.split(r"[^A-Za-z0-9-]", one)[0].lower() for one in named}
+    declared = {re.split(r"[^A-Za-z0-9-]", requirement)[0].lower() for requirement in named}
     roots = (REPOSITORY / folder for folder in ("proto", "exporter", "plugin"))
     imported = {
         name.partition(".")[0] for root in roots for file in root.rglob("*.py") for name in imports(file.read_text())
     }
     makers = packages_distributions()
     used = {maker.lower().replace("_", "-") for name in imported for maker in makers.get(name, ())}
-    # uvicorn imports it, in the one of its modules that we derive from.
-    assert ours == used & ours | {"httptools"}
+    # uvicorn imports httptools, in the module that the code derives from.
+    assert declared == used & declared | {"httptools"}
 
 
 def imports(source: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            yield from (one.name for one in node.names)
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield node.module
 
@@ -86,7 +86,7 @@ def test_whatever_installs_from_a_lock_checks_the_hashes() -> None:
     assert re.findall(r'"--requirement"', image) == re.findall(r'(?<="--require-hashes", )"--requirement"', image) != []
 
 
-def test_the_lock_of_what_ships_is_part_of_the_developers_one() -> None:
+def test_the_lock_of_the_image_is_a_subset_of_the_developers_lock() -> None:
     def locked(name: str) -> set[tuple[str, str]]:
         return set(re.findall(r"^([a-z0-9-]+)==(\S+)", (REPOSITORY / "hack" / name).read_text(), re.MULTILINE))
 

@@ -1,4 +1,4 @@
-"""The pages say what is there: links lead somewhere, commands parse, names exist, examples come out as told."""
+"""The pages say what is there: links lead somewhere, commands parse, names exist, examples give the printed output."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ every_page = pytest.mark.parametrize("page", PAGES, ids=named)
 
 
 def blocks(page: Path, *languages: str) -> Iterator[str]:
-    """The fenced blocks in one of these languages."""
+    """The fenced blocks in the given languages."""
     for indent, language, text in re.findall(r"^( *)```(\w*)\n(.*?)^\1```", page.read_text(), re.M | re.S):
         if language in languages:
             yield re.sub(f"^{indent}", "", text, flags=re.MULTILINE)
@@ -78,13 +78,13 @@ def inline(page: Path) -> list[str]:
 
 @cache
 def anchors(page: Path) -> frozenset[str]:
-    """As GitHub makes them of headings, and those that are set by hand."""
-    found: list[str] = []
+    """Anchors that GitHub derives from headings, and explicit anchors."""
+    names: list[str] = []
     for heading in re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE):
         plain = re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", heading).lower()
         anchor = re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
-        found.append(f"{anchor}-{found.count(anchor)}" if anchor in found else anchor)
-    return frozenset([*found, *re.findall(r'<a id="([^"]+)"', prose(page))])
+        names.append(f"{anchor}-{names.count(anchor)}" if anchor in names else anchor)
+    return frozenset([*names, *re.findall(r'<a id="([^"]+)"', prose(page))])
 
 
 # And the pages that are no documentation, whose commands and names may be of the past.
@@ -112,17 +112,17 @@ def test_links_are_checked_at_all() -> None:
 
 
 def commands(page: Path) -> Iterator[list[str]]:
-    """The command lines of a page's console blocks that begin with one of our programs."""
+    """The command lines of a page's console blocks that begin with a topowise program."""
     for block in blocks(page, "console", "bash", "sh"):
         for line in re.sub(r"\\\n\s*", " ", block).splitlines():
             if not re.match(r"[$#] ", line):
                 continue
             for part in re.split(r"<\(|\|\|?|&&|;|\)|[<>&]", line[2:]):
-                yield from ours(part)
+                yield from our_commands(part)
 
 
-def ours(text: str) -> Iterator[list[str]]:
-    """The words after the program, which is the first of them; nothing for the commands of others."""
+def our_commands(text: str) -> Iterator[list[str]]:
+    """The program and its arguments; nothing for other programs' commands."""
     words = shlex.split(text.replace("'", ""), comments=True)
     words = words[1:] if words[:1] == ["source"] else words
     if words[:2] == ["kubectl", "topowise"]:
@@ -156,11 +156,11 @@ def test_commands_in_the_text_exist(page: Path) -> None:
     if page in GENERATED:
         return
     for text in inline(page):
-        for words in ours(text) if text.count('"') % 2 == 0 else ():
+        for words in our_commands(text) if text.count('"') % 2 == 0 else ():
             mentioned = [word for word in words[1:] if word not in ("...", "|")]
             if not mentioned or mentioned[0].startswith("-") or "|" in mentioned[0]:
                 continue
-            (known,) = (one for one in PARSERS[words[0]]._actions if isinstance(one, argparse._SubParsersAction))
+            (known,) = (known for known in PARSERS[words[0]]._actions if isinstance(known, argparse._SubParsersAction))
             assert mentioned[0] in known.choices, text
             options = known.choices[mentioned[0]]._option_string_actions
             assert not [word for word in mentioned[1:] if word.startswith("-") and word not in {*options, "-"}], text
@@ -169,9 +169,9 @@ def test_commands_in_the_text_exist(page: Path) -> None:
 def test_commands_are_checked_at_all() -> None:
     assert warning(["topowise-exporter", "once", "--nothing"])
     assert warning(["kubectl topowise", "look"])
-    found = [words for page in PAGES if page not in GENERATED for words in commands(page)]
-    assert {words[0] for words in found} == set(PARSERS)
-    assert len(found) > 30
+    all_commands = [words for page in PAGES if page not in GENERATED for words in commands(page)]
+    assert {words[0] for words in all_commands} == set(PARSERS)
+    assert len(all_commands) > 30
 
 
 # Names
@@ -197,20 +197,20 @@ def generator() -> Any:
     path = REPOSITORY / "hack/gen-reference"
     spec = importlib.util.spec_from_loader("gen_reference", SourceFileLoader("gen_reference", str(path)))
     assert spec is not None and spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="module")
 def metrics() -> frozenset[str]:
     """Every series of both daemons."""
-    made = generator()
-    found = set()
-    for registry in (Metrics().registry, made.of_scheduler()):
-        for name, kind, _, _ in made.families(registry):
-            found |= {name, *(f"{name}_{end}" for end in ("bucket", "sum", "count") if kind == "histogram")}
-    return frozenset(found)
+    module = generator()
+    names = set()
+    for registry in (Metrics().registry, module.of_scheduler()):
+        for name, kind, _, _ in module.families(registry):
+            names |= {name, *(f"{name}_{end}" for end in ("bucket", "sum", "count") if kind == "histogram")}
+    return frozenset(names)
 
 
 @every_page
@@ -254,7 +254,7 @@ def test_the_reference_lists_every_metric_with_its_labels(metrics: frozenset[str
 def test_the_reference_lists_every_command() -> None:
     documented = generator().cli_page().decode()
     for prog, parser in PARSERS.items():
-        (known,) = (one for one in parser._actions if isinstance(one, argparse._SubParsersAction))
+        (known,) = (known for known in parser._actions if isinstance(known, argparse._SubParsersAction))
         assert not [name for name in known.choices if f"### {prog} {name}\n" not in documented]
     assert "| `-o, --output` | `table` |" in documented
 
@@ -306,7 +306,7 @@ def test_yaml_is_yaml_and_our_own_kinds_are_valid(page: Path, tmp_path: Path) ->
                 pods.needs(pods.decode(json.dumps(document).encode()))
 
 
-def test_scores_are_spread_as_told() -> None:
+def test_scores_are_spread_as_documented() -> None:
     documented = (DOCS / "how-to/strategies.md").read_text()
     rows = re.findall(r"^\| ([\d,]+(?: · [\d,]+)+) \| ([\d ·]+) \| ([\d ·]+) \|$", documented, re.MULTILINE)
     assert len(rows) == 3
@@ -356,10 +356,11 @@ GIB = 1 << 30
 
 def pod(name: str, *containers: dict[str, str]) -> dict[str, Any]:
     """A Guaranteed pod."""
-    made = [
-        {"name": f"c{at}", "resources": {"requests": asked, "limits": asked}} for at, asked in enumerate(containers)
+    specs = [
+        {"name": f"c{at}", "resources": {"requests": requests, "limits": requests}}
+        for at, requests in enumerate(containers)
     ]
-    return {"metadata": {"name": name, "namespace": "default", "uid": name}, "spec": {"containers": made}}
+    return {"metadata": {"name": name, "namespace": "default", "uid": name}, "spec": {"containers": specs}}
 
 
 WEB = pod("web", {"cpu": "4", "memory": "8Gi"})
@@ -394,9 +395,9 @@ def node(policy: str, scope: str = "container") -> Kubelet:
     return Kubelet(scenario.machine, scenario.config)
 
 
-def admit(kubelet: Kubelet, wanted: dict[str, Any]) -> list[tuple[str, list[int]]] | str:
+def admit(kubelet: Kubelet, document: dict[str, Any]) -> list[tuple[str, list[int]]] | str:
     """CPUs and NUMA nodes of the memory, container by container; or the kubelet's reason."""
-    admission = kubelet.admit(pods.decode(json.dumps(wanted).encode()))
+    admission = kubelet.admit(pods.decode(json.dumps(document).encode()))
     if not admission.admitted:
         return admission.reason
     return [
@@ -408,13 +409,13 @@ def admit(kubelet: Kubelet, wanted: dict[str, Any]) -> list[tuple[str, list[int]
 def with_both(policy: str, scope: str = "container") -> Kubelet:
     """The node with the first two pods on it."""
     kubelet = node(policy, scope)
-    for one in (WEB, TRAINER):
-        assert isinstance(admit(kubelet, one), list)
+    for document in (WEB, TRAINER):
+        assert isinstance(admit(kubelet, document), list)
     return kubelet
 
 
-def said(kubelet: Kubelet, wanted: dict[str, Any]) -> explanation.NodeExplanation:
-    decoded = pods.decode(json.dumps(wanted).encode())
+def said(kubelet: Kubelet, document: dict[str, Any]) -> explanation.NodeExplanation:
+    decoded = pods.decode(json.dumps(document).encode())
     view = kubelet.view("asked", pods.needs(decoded))
     return explanation.explain("node", kubelet.fork(), view, precision="exact")
 
@@ -434,27 +435,27 @@ def test_strict_policies_refuse_the_solver(policy: str, concepts: str) -> None:
     assert "NUMA node 1: CPUs 8-12 |" in concepts
 
 
-def hints(kubelet: Kubelet, wanted: dict[str, Any]) -> str:
-    """As the table of the page writes them: sets that fit, preferred ones in bold."""
+def hints(kubelet: Kubelet, document: dict[str, Any]) -> str:
+    """Sets that fit, as the table of the page writes them, with preferred sets in bold."""
     seen: dict[str, str] = {}
 
     def watch(_: object, __: object, groups: Any, ___: object) -> None:
-        for resource, found in groups:
-            sets = [mask for mask in (0b01, 0b10, 0b11) if found.fits >> mask & 1]
+        for resource, group in groups:
+            sets = [mask for mask in (0b01, 0b10, 0b11) if group.fits >> mask & 1]
             words = {0b01: "0", 0b10: "1", 0b11: "0+1"}
             seen[{"cpu": "CPU", "example.com/gpu": "GPU"}.get(resource, resource)] = ", ".join(
-                f"**{words[mask]}**" if found.preferred >> mask & 1 else words[mask] for mask in sets
+                f"**{words[mask]}**" if group.preferred >> mask & 1 else words[mask] for mask in sets
             )
 
-    kubelet.fork().admit_view(kubelet.view("asked", pods.needs(pods.decode(json.dumps(wanted).encode()))), watch)
+    kubelet.fork().admit_view(kubelet.view("asked", pods.needs(pods.decode(json.dumps(document).encode()))), watch)
     return "; ".join(f"{name} {seen[name]}" for name in ("CPU", "memory", "GPU") if name in seen)
 
 
 def test_hints_are_as_in_the_table(concepts: str) -> None:
     kubelet = node("single-numa-node")
-    for wanted in (WEB, TRAINER, SOLVER):
-        assert f"| {hints(kubelet, wanted)} |" in concepts
-        admit(kubelet, wanted)
+    for document in (WEB, TRAINER, SOLVER):
+        assert f"| {hints(kubelet, document)} |" in concepts
+        admit(kubelet, document)
 
 
 def test_other_policies_and_scopes(concepts: str) -> None:

@@ -29,6 +29,6 @@ def test_every_test_of_a_fault_is_named_once_and_is_there() -> None:
     assert set(named) <= anywhere
 
 
-def test_every_row_says_what_breaks_what_happens_and_what_tells_it() -> None:
+def test_every_row_names_fault_effect_and_signal() -> None:
     assert len(_ROWS) > 20
     assert all(len(row) == 4 and all(cell.strip() for cell in row) for row in _ROWS)

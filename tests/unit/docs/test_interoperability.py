@@ -21,15 +21,15 @@ def test_every_test_that_it_names_exists() -> None:
         for path in TESTS.rglob("test_*.py")
         for name in re.findall(r"^(?:async )?def (test_\w+)\(", path.read_text(), re.M)
     }
-    wanted = named(r"`(test_\w+)`")
-    assert len(wanted) > 20
-    assert wanted <= there
+    test_names = named(r"`(test_\w+)`")
+    assert len(test_names) > 20
+    assert test_names <= there
 
 
 def test_every_file_of_tests_that_it_names_exists() -> None:
     there = {path.name for path in TESTS.rglob("test_*.py")}
-    wanted = named(r"[`\[](test_\w+\.py)[`\]]")
-    assert {"test_scheduler_plugins.py", "test_kai.py", "test_volcano.py", "test_producer_rte.py"} <= wanted <= there
+    files = named(r"[`\[](test_\w+\.py)[`\]]")
+    assert {"test_scheduler_plugins.py", "test_kai.py", "test_volcano.py", "test_producer_rte.py"} <= files <= there
 
 
 def test_every_recording_is_of_the_commit_that_it_names() -> None:

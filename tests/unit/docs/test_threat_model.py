@@ -48,10 +48,10 @@ def test_each_finding_has_a_row(finding: str) -> None:
 
 
 @pytest.mark.parametrize("row", _ROWS, ids=lambda row: row[0][:40])
-def test_each_row_has_what_held_it_and_tests_that_are_there(row: list[str]) -> None:
-    attack, held, tests = row
+def test_each_row_names_its_defence_and_existing_tests(row: list[str]) -> None:
+    attack, defence, tests = row
     assert attack
-    assert held
+    assert defence
     files = _TEST.findall(tests)
     assert files or tests.startswith("the same"), row
     names = {path.name for path in (REPOSITORY / "tests").rglob("test_*.py")}

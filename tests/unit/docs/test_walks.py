@@ -1,4 +1,4 @@
-"""The two walks of docs/architecture.md are the ones that the code goes, and as short as the page says."""
+"""The two walks of docs/architecture.md match the calls of the code, and are as short as the page says."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from topowise_scheduler.extender import http
 from topowise_scheduler.extender.callers import Callers
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs/architecture.md").read_text()
-PACKAGES = [str(Path(str(one.__file__)).parent) for one in (topowise, topowise_exporter, topowise_scheduler)]
+PACKAGES = [str(Path(str(package.__file__)).parent) for package in (topowise, topowise_exporter, topowise_scheduler)]
 
 
 class Call(NamedTuple):
@@ -64,7 +64,7 @@ class Walk:
 
     def _note(self, frame: Any, event: str, _: object) -> None:
         file = frame.f_code.co_filename
-        package = next((one for one in PACKAGES if file.startswith(one)), None)
+        package = next((directory for directory in PACKAGES if file.startswith(directory)), None)
         if event == "call" and package is not None and frame not in self._frames:
             self._frames.add(frame)
             if frame.f_code.co_name in ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>"):
@@ -91,21 +91,21 @@ class Server(NoApi):
 
 def chain(title: str) -> list[Call]:
     """The lines of a walk on the page: file, function, and what it is for."""
-    found = re.search(rf"^\*\*{re.escape(title)}.*?```text\n(.*?)^```", PAGE, re.M | re.S)
-    assert found is not None, title
-    return [Call(*line.split()[:2]) for line in found[1].splitlines()]
+    match = re.search(rf"^\*\*{re.escape(title)}.*?```text\n(.*?)^```", PAGE, re.M | re.S)
+    assert match is not None, title
+    return [Call(*line.split()[:2]) for line in match[1].splitlines()]
 
 
 def figures(title: str) -> tuple[int, int]:
     """Calls and files of a walk on the page."""
-    found = re.search(rf"^\| {re.escape(title)} \| (\d+) calls in (\d+) files \|", PAGE, re.M)
-    assert found is not None, title
-    return int(found[1]), int(found[2])
+    match = re.search(rf"^\| {re.escape(title)} \| (\d+) calls in (\d+) files \|", PAGE, re.M)
+    assert match is not None, title
+    return int(match[1]), int(match[2])
 
 
 def missing(expected: list[Call], walked: Iterator[Call]) -> Call | None:
-    """The first of these that does not come after the ones before it."""
-    return next((one for one in expected if one not in walked), None)
+    """The first expected call that does not follow its predecessors."""
+    return next((call for call in expected if call not in walked), None)
 
 
 def assert_as_written(title: str, walk: Walk) -> None:
@@ -115,7 +115,7 @@ def assert_as_written(title: str, walk: Walk) -> None:
     assert walk.files == pytest.approx(files, abs=2)
 
 
-async def asked(app: http.Application, verb: str, document: dict[str, Any]) -> Any:
+async def call_verb(app: http.Application, verb: str, document: dict[str, Any]) -> Any:
     sent: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:
@@ -135,7 +135,7 @@ async def test_a_pod_from_filter_to_bind() -> None:
     for name in names:
         service.report(exact(kubelet(), name=name))
     app = http.Application(service.served(server), http.Metrics(CollectorRegistry()), 1 << 20, Callers(()))
-    ask: Callable[[str, str], Awaitable[Any]] = lambda verb, cpu: asked(  # noqa: E731
+    ask: Callable[[str, str], Awaitable[Any]] = lambda verb, cpu: call_verb(  # noqa: E731
         app, verb, {"Pod": pod(f"p{cpu}", cpu), "NodeNames": names}
     )
     await ask("filter", "1")
@@ -146,10 +146,10 @@ async def test_a_pod_from_filter_to_bind() -> None:
     assert answer["NodeNames"] == names
     with Walk() as scoring:
         scores = await ask("prioritize", "2")
-    best = max(scores, key=lambda one: one["Score"])["Host"]
+    best = max(scores, key=lambda score: score["Score"])["Host"]
     args = {"PodName": "p2", "PodNamespace": "default", "PodUID": "uid-p2", "Node": best}
     with Walk() as binding:
-        assert await asked(app, "bind", args) == {"Error": ""}
+        assert await call_verb(app, "bind", args) == {"Error": ""}
     assert json.loads(server.written[-1])["target"]["name"] == best
     assert_as_written("`POST /filter`", filtering)
     assert_as_written("`POST /prioritize`", scoring)

@@ -46,10 +46,10 @@ def test_once_prints_the_node_without_allocations_where_no_kubelet_answers(
     printed = yaml.safe_load(said.out)
     assert (printed["kind"], printed["metadata"]["name"]) == ("NodeResourceTopology", "n1")
     assert [zone["name"] for zone in printed["zones"]] == ["node-0", "node-1", "node-2"]
-    first, *others = said.err.splitlines()
+    first, *problems = said.err.splitlines()
     assert str(socket) in first
     assert first.endswith("; printing the node without allocations")
-    assert others[:2] == warnings(roots)
+    assert problems[:2] == warnings(roots)
     assert main(["once", *roots, "--node-name", "n1", "--podresources-socket", str(socket), "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == printed
 

@@ -35,7 +35,7 @@ def test_what_was_never_wrong_does_not_recover(said: pytest.LogCaptureFixture) -
     assert said.messages == []
 
 
-def test_of_several_problems_the_first_is_told_with_how_many_more_there_are(said: pytest.LogCaptureFixture) -> None:
+def test_of_several_problems_the_first_is_reported_with_the_number_of_the_rest(said: pytest.LogCaptureFixture) -> None:
     conditions = Conditions()
     conditions.note(ABOUT, ("one", "two", "three"))
     conditions.note(ABOUT, ("one",))
@@ -44,7 +44,9 @@ def test_of_several_problems_the_first_is_told_with_how_many_more_there_are(said
     assert said.messages == [ABOUT, ABOUT, "Recovered"]
 
 
-def test_those_of_a_group_that_are_not_named_again_are_over_and_others_stay(said: pytest.LogCaptureFixture) -> None:
+def test_conditions_of_a_group_that_are_not_named_again_end_and_others_stay(
+    said: pytest.LogCaptureFixture,
+) -> None:
     conditions = Conditions()
     conditions.set(ABOUT, "no socket")
     conditions.replace("Object is written by ", {"nfd": "zones", "rte": "zones"})

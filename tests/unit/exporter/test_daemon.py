@@ -1,4 +1,4 @@
-"""The loop's own promises: alive while it waits as long as it was told to."""
+"""The exporter's loop stays alive while it waits for its configured interval."""
 
 from __future__ import annotations
 
@@ -119,12 +119,12 @@ async def test_an_unreadable_machine_is_not_laid_to_the_kubelets_configuration()
 async def test_a_kubelet_that_was_restarted_may_have_made_its_node_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(daemon, "_CHECK_AFTER_RESTART_S", (0.05, 0.1))
     stub = Stub()
-    one = exporter(stub, interval=Duration(0.02), podresources_socket="unix:///run/kubelet.sock")
-    task = asyncio.create_task(one.run())
-    one._trigger.notify("cpu_manager_state")
+    daemon_run = exporter(stub, interval=Duration(0.02), podresources_socket="unix:///run/kubelet.sock")
+    task = asyncio.create_task(daemon_run.run())
+    daemon_run._trigger.notify("cpu_manager_state")
     await asyncio.sleep(0.2)
     assert stub.checks == 0
-    one._trigger.notify("kubelet.sock")
+    daemon_run._trigger.notify("kubelet.sock")
     await asyncio.sleep(0.3)
     task.cancel()
     assert (stub.checks, stub.expired) == (1, 1)

@@ -1,6 +1,6 @@
 """The device manager's checkpoint: every format, and nothing of a file that no kubelet wrote.
 
-The two whole texts were written by kubelets (one of 2020 without pods, one of 2026), and are public.
+Kubelets wrote the two complete texts (2020 without pods, and 2026); both are public.
 """
 
 from __future__ import annotations
@@ -140,14 +140,14 @@ def test_what_stands_in_its_place_is_named_and_what_was_read_before_is_kept(put:
     path = tmp_path / "kubelet_internal_checkpoint"
     path.write_bytes(REAL)
     file = StateFile(path, device_checkpoint.parse, device_checkpoint.MOST_BYTES)
-    held = file.read()
+    state = file.read()
     path.unlink()
     put(path)
     for _ in range(2):
         with pytest.raises(SourceError, match="kubelet_internal_checkpoint"):
             file.read()
         assert not file.is_readable
-        assert file.state is held
+        assert file.state is state
     path.rmdir() if path.is_dir() else path.unlink()
     path.write_bytes(REAL)
     assert file.read() is not None
@@ -157,11 +157,11 @@ def test_what_stands_in_its_place_is_named_and_what_was_read_before_is_kept(put:
 def test_an_unchanged_file_is_not_read_again(tmp_path: Path) -> None:
     path = tmp_path / "state"
     path.write_bytes(REAL)
-    asked = []
+    parsed = []
 
     def parse(text: bytes, source: str) -> int:
-        asked.append(text)
-        return len(asked)
+        parsed.append(text)
+        return len(parsed)
 
     file = StateFile(path, parse)
     os.utime(path, (1, 1))
@@ -181,19 +181,19 @@ STATE = device_checkpoint.DeviceState(
 
 
 def test_what_a_finished_init_container_had_beyond_list_is_found() -> None:
-    found = entry_owners.unlisted_devices(STATE, [LISTED], frozenset({"live"}))
-    assert found == {"live": (Device("gpu", "b", (1,)),)}
+    unlisted = entry_owners.unlisted_devices(STATE, [LISTED], frozenset({"live"}))
+    assert unlisted == {"live": (Device("gpu", "b", (1,)),)}
 
 
-def test_a_pod_that_is_listed_with_nothing_holds_what_its_init_container_had_until_its_name_goes() -> None:
+def test_a_pod_listed_without_allocations_keeps_its_init_containers_devices_while_it_is_listed() -> None:
     left, idle = entry_owners.Leftovers(), PodAllocation("ns", "idle")
     assert left.living(frozenset(), [LISTED]) == frozenset()
     assert left.living(frozenset({"gone"}), [LISTED, idle]) == {"gone"}
-    # Another one without anything does not keep it.
+    # Another pod without allocations does not keep it.
     assert left.living(frozenset({"gone"}), [LISTED, PodAllocation("ns", "other")]) == frozenset()
 
 
-def test_of_those_before_us_only_the_ones_that_the_last_object_named_live() -> None:
+def test_of_earlier_pods_only_pods_that_the_last_object_named_are_alive() -> None:
     # The checkpoint has pods that ended long ago, and their directories stay as long as their objects.
     idle = [PodAllocation("ns", "idle")]
     both = frozenset({"ended", "named"})

@@ -38,7 +38,7 @@ def test_cpus_of_a_live_pods_finished_init_container_are_found() -> None:
     assert entry_owners.unlisted_cpus(state, [LIVE], live) == {"live": {5, 6}}
 
 
-def test_a_pod_that_holds_only_what_an_init_container_left_counts_while_it_exists() -> None:
+def test_a_pod_with_only_leftovers_of_an_init_container_counts_while_it_exists() -> None:
     state = parse_cpu_state(CPU, "x")
     assert state is not None
     assert entry_owners.unlisted_cpus(state, [LIVE], frozenset({"live", "init-only"})) == {
@@ -47,7 +47,7 @@ def test_a_pod_that_holds_only_what_an_init_container_left_counts_while_it_exist
     }
 
 
-def test_what_the_dead_held_is_given_back_as_the_kubelet_will() -> None:
+def test_allocations_of_dead_pods_are_released_as_the_kubelet_will() -> None:
     state = parse_memory_state(MEMORY, "x")
     assert state is not None
     live = entry_owners.live_memory_holders(state, [LIVE])
@@ -58,7 +58,7 @@ def test_what_the_dead_held_is_given_back_as_the_kubelet_will() -> None:
     assert free_memory.cells == {0: (0, 1), 1: (0, 1)}
 
 
-def test_nodes_that_nobody_uses_any_more_leave_their_group() -> None:
+def test_nodes_without_assignments_leave_their_group() -> None:
     state = parse_memory_state(MEMORY, "x")
     assert state is not None
     free_memory = entry_owners.exact_memory(state, frozenset())
@@ -104,8 +104,8 @@ def test_the_same_bytes_are_the_same_object(tmp_path: Path) -> None:
         file.read()
 
 
-def test_of_two_pods_that_hold_alike_only_the_listed_one_is_alive() -> None:
-    # Replicas on one node hold the same amounts, and the kubelet keeps the dead one's until the next admission.
+def test_of_two_pods_with_equal_allocations_only_the_listed_pod_is_alive() -> None:
+    # Replicas on a node have equal amounts, and the kubelet keeps the dead replica's entry until the next admission.
     text = b"""{"policyName":"Static","machineState":{"0":{"numberOfAssignments":2,"memoryMap":{
      "memory":{"allocatable":8,"reserved":8,"free":0}},"cells":[0]}},
      "entries":{"a":{"main":[{"numaAffinity":[0],"type":"memory","size":4}]},
@@ -113,8 +113,8 @@ def test_of_two_pods_that_hold_alike_only_the_listed_one_is_alive() -> None:
     state = parse_memory_state(text, "x")
     assert state is not None
     pod = PodAllocation("ns", "r-1", (ContainerAllocation("main", memory=(MemoryBlock("memory", (0,), 4),)),))
-    one = entry_owners.exact_memory(state, entry_owners.live_memory_holders(state, [pod]))
-    assert one.free == {(0, "memory"): 4}
+    free_memory = entry_owners.exact_memory(state, entry_owners.live_memory_holders(state, [pod]))
+    assert free_memory.free == {(0, "memory"): 4}
     twin = PodAllocation("ns", "r-2", pod.containers)
     both = entry_owners.exact_memory(state, entry_owners.live_memory_holders(state, [pod, twin]))
     assert both.free == {(0, "memory"): 0}
@@ -130,7 +130,7 @@ WHOLE_MEMORY = b"""{"policyName":"Static","machineState":{},"entries":{
  "y":{"memoryBlocks":[{"numaAffinity":[1],"type":"memory","size":7}]}},"checksum":0}"""
 
 
-def test_what_pods_have_as_a_whole_is_in_the_files_where_list_does_not_tell_it() -> None:
+def test_pod_level_allocations_come_from_the_files_where_list_lacks_them() -> None:
     cpu, memory = parse_cpu_state(WHOLE_CPU, "x"), parse_memory_state(WHOLE_MEMORY, "x")
 
     def listed(name: str, *cpus: int, memory: tuple[MemoryBlock, ...] = ()) -> PodAllocation:
@@ -140,14 +140,14 @@ def test_what_pods_have_as_a_whole_is_in_the_files_where_list_does_not_tell_it()
     pods = (listed("u", 1, 2, memory=(block,)), listed("v", 5), listed("w", 7))
     pods += (listed("x", memory=alike), listed("y", memory=alike), PodAllocation("ns", "idle"))
     whole = entry_owners.WholePods()
-    found = whole.of(pods, cpu, memory)
-    assert [set(pod.own_cpus) for pod in found] == [{1, 2, 3, 4}, {5, 6}, set(), set(), set(), set()]
-    sizes = [[block.size for block in pod.own_memory] for pod in found]
+    owned = whole.of(pods, cpu, memory)
+    assert [set(pod.own_cpus) for pod in owned] == [{1, 2, 3, 4}, {5, 6}, set(), set(), set(), set()]
+    sizes = [[block.size for block in pod.own_memory] for pod in owned]
     assert (sizes[:3], sorted(sizes[3:5]), sizes[5]) == ([[9], [], []], [[7], [8]], [])
-    assert [pod.containers for pod in found] == [pod.containers for pod in pods]
-    assert whole.of(pods, cpu, memory) is found
-    # A kubelet that tells it itself is believed, and without such pods nothing is made anew.
-    assert whole.of(found, cpu, memory) is found
+    assert [pod.containers for pod in owned] == [pod.containers for pod in pods]
+    assert whole.of(pods, cpu, memory) is owned
+    # A kubelet that lists pod-level resources is trusted, and without such pods the same objects are returned.
+    assert whole.of(owned, cpu, memory) is owned
     assert whole.of(pods, parse_cpu_state(CPU, "x"), None) is pods
 
 
@@ -185,7 +185,7 @@ REUSED = '{"i":[{"numaAffinity":[0],"type":"memory","size":10}],"c":[{"numaAffin
         pytest.param(memory_of(2, 50, f'"u":{TEN},"v":{FORTY}', LIVE_POD), 60, 1, id="a pod-level pod is live"),
     ],
 )
-def test_what_is_half_written_is_nobodys_and_takes_nothing_from_others(
+def test_a_half_written_entry_has_no_pod_and_takes_nothing_from_other_pods(
     text: bytes, free: int, assignments: int
 ) -> None:
     state = parse_memory_state(text, "x")
@@ -206,7 +206,7 @@ def test_what_is_half_written_is_nobodys_and_takes_nothing_from_others(
             b'\\"podEntries\\":{\\"u\\":{\\"cpuSet\\":\\"1-3\\"}}}"}',
             {"u": {"c": {1, 2}}},
         ),
-        # V1, up to 1.17: containers by their ids, whose pods nobody knows.
+        # V1, up to 1.17: containers by their ids, without pods.
         (b'{"policyName":"static","defaultCpuSet":"0","entries":{"d3adb33f":"1-2"}}', {"": {"d3adb33f": {1, 2}}}),
     ],
 )  # fmt: skip
@@ -216,7 +216,7 @@ def test_cpu_state_of_every_version(text: bytes, holders: dict[str, dict[str, se
     assert (state.shared, state.holders) == (frozenset({0}), holders)
 
 
-# As kubelets wrote them (the checksums are those of upstream's own tests of its checkpoints, and of damaged ones).
+# As kubelets wrote them (checksums from upstream's own checkpoint tests, and of damaged checkpoints).
 GOOD_CPU = b'{"policyName":"none","defaultCpuSet":"","checksum":1353318690}'
 GOOD_MEMORY = b'{"policyName":"None","machineState":{},"checksum":4236770233}'
 
@@ -228,7 +228,7 @@ GOOD_MEMORY = b'{"policyName":"None","machineState":{},"checksum":4236770233}'
         (parse_memory_state, GOOD_MEMORY),
     ],
 )
-def test_a_checksum_that_is_wrong_is_damage_and_one_of_an_unknown_struct_is_not_looked_at(
+def test_a_wrong_checksum_is_damage_and_a_checksum_of_an_unknown_struct_is_ignored(
     parse: Callable[[bytes, str], object], text: bytes
 ) -> None:
     assert parse(text, "file") is None

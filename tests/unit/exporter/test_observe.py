@@ -1,4 +1,4 @@
-"""A reading finds what changed, even where only a directory tells."""
+"""A reading finds every change, even if only a pod directory shows it."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class Before134(Kubelet):
         ("v0.0.0", {}, True),
     ],
 )
-async def test_claimed_devices_are_left_out_where_nobody_tells_who_has_them(
+async def test_claimed_devices_are_left_out_where_list_does_not_name_their_pods(
     tmp_path: Path, version: str, gates: dict[str, bool], is_shown: bool
 ) -> None:
     settings = ExporterConfiguration(apiVersion=API_VERSION, node_name="n", kubelet_root=str(tmp_path))
@@ -134,9 +134,9 @@ async def test_claimed_devices_are_left_out_where_nobody_tells_who_has_them(
     reading = Observer(settings, fake, fake, devices=lambda: devices, hardware=KnownHardware(settings))
     result = await reading.observe()
     assert (result.observation.devices == devices) is is_shown
-    told = result.problems.get("List does not name devices of resource claims, leaving them out")
-    wanted = f"kubelet {version} without the feature gate KubeletPodResourcesDynamicResources"
-    assert told == (None if is_shown else wanted)
+    problem = result.problems.get("List does not name devices of resource claims, leaving them out")
+    requirement = f"kubelet {version} without the feature gate KubeletPodResourcesDynamicResources"
+    assert problem == (None if is_shown else requirement)
 
 
 async def test_a_list_that_names_a_claimed_device_shows_that_the_kubelet_does(tmp_path: Path) -> None:
@@ -283,12 +283,12 @@ async def test_a_directory_that_comes_after_list_was_asked_proves_nothing(tmp_pa
     await node.observe()
     node.write({"u": {"c": "2"}})
     node.listed = (holding("p", {2}),)
-    asked = node.pods
+    list_pods = node.pods
 
     async def late() -> tuple[PodAllocation, ...]:
-        found = await asked()
+        listed = await list_pods()
         (tmp_path / "pods/u").mkdir(exist_ok=True)
-        return found
+        return listed
 
     node.pods = late  # type: ignore[method-assign]
     assert (await node.observe()).pods == ()
@@ -325,9 +325,9 @@ async def test_a_pod_that_ended_while_the_kubelet_was_down_is_dead_when_its_dire
     await node.observe()
     assert node.reading.doubts == {"pods"}
     (tmp_path / "pods/u").rmdir()
-    found = await node.observe()
+    observation = await node.observe()
     assert not node.reading.doubts
-    assert (found.pods, found.unlisted) == ((), {})
+    assert (observation.pods, observation.unlisted) == ((), {})
 
 
 async def test_an_old_state_file_at_our_first_start_is_waited_for_a_minute_at_most(tmp_path: Path) -> None:
@@ -345,9 +345,9 @@ async def test_what_the_last_object_had_beyond_list_is_not_waited_for(tmp_path: 
     node.write({"left": {"setup": "3"}})
     (tmp_path / "pods/left").mkdir()
     node.observer.remember((), frozenset({"left"}))
-    found = await node.observe()
+    observation = await node.observe()
     assert not node.reading.doubts
-    assert found.unlisted == {"left": frozenset({3})}
+    assert observation.unlisted == {"left": frozenset({3})}
 
 
 CHECKPOINT = (
@@ -383,34 +383,34 @@ async def test_devices_of_a_finished_init_container_stay_with_their_pod(tmp_path
     assert (await node.observe()).unlisted_devices == {}
 
 
-@pytest.mark.parametrize("held", [{"memory": 40}, {"devices": NICS[:1]}])
+@pytest.mark.parametrize("allocation", [{"memory": 40}, {"devices": NICS[:1]}])
 async def test_cpus_of_a_finished_init_container_stay_with_a_pod_whose_containers_have_something_else(
-    tmp_path: Path, held: dict[str, Any]
+    tmp_path: Path, allocation: dict[str, Any]
 ) -> None:
     """Its container is on the shared pool, and listed with memory or devices alone."""
     node = Node(tmp_path)
     node.allocated = Allocatable(ALLOCATABLE.cpus, ALLOCATABLE.memory, NICS)
     node.write({})
     await node.observe()
-    node.write({"u": {"setup": "3"}}, {"u": held.get("memory", 0)})
+    node.write({"u": {"setup": "3"}}, {"u": allocation.get("memory", 0)})
     (tmp_path / "device-plugins/kubelet_internal_checkpoint").write_bytes(checkpoint())
     (tmp_path / "pods/u").mkdir()
-    node.listed = (holding("p", set(), **held),)
-    found = await node.observe()
-    assert (found.pods, found.unlisted) == (node.listed, {"u": frozenset({3})})
+    node.listed = (holding("p", set(), **allocation),)
+    observation = await node.observe()
+    assert (observation.pods, observation.unlisted) == (node.listed, {"u": frozenset({3})})
     node.listed = ()
     assert (await node.observe()).unlisted == {}
 
 
-async def test_of_two_pods_whose_memory_is_alike_the_one_with_the_listed_cpus_lives(tmp_path: Path) -> None:
-    """The dead one's init container had more, which the kubelet gives back before it admits the next pod."""
+async def test_of_two_pods_with_equal_memory_the_pod_with_the_listed_cpus_is_alive(tmp_path: Path) -> None:
+    """The dead pod's init container had more, which the kubelet releases before it admits the next pod."""
     node = Node(tmp_path)
     node.write({})
     await node.observe()
     blocks = {"dead": {"setup": 40, "c": 10}, "alive": {"c": 10}}
     entries = {
-        uid: {name: [{"numaAffinity": [0], "type": "memory", "size": size}] for name, size in held.items()}
-        for uid, held in blocks.items()
+        uid: {name: [{"numaAffinity": [0], "type": "memory", "size": size}] for name, size in sizes.items()}
+        for uid, sizes in blocks.items()
     }
     table = {"allocatable": 100, "reserved": 60, "free": 40}
     nodes = {"0": {"numberOfAssignments": 3, "memoryMap": {"memory": table}, "cells": [0]}}
@@ -420,10 +420,10 @@ async def test_of_two_pods_whose_memory_is_alike_the_one_with_the_listed_cpus_li
     for uid in blocks:
         (tmp_path / "pods" / uid).mkdir()
     node.listed = (holding("p", {2}, 10),)
-    found = await node.observe()
-    assert found.pods == node.listed
-    assert found.free_memory is not None
-    assert found.free_memory.free == {(0, "memory"): 90}
+    observation = await node.observe()
+    assert observation.pods == node.listed
+    assert observation.free_memory is not None
+    assert observation.free_memory.free == {(0, "memory"): 90}
 
 
 async def test_a_plug_in_that_goes_while_the_kubelet_runs_leaves_its_row(tmp_path: Path) -> None:
@@ -432,9 +432,9 @@ async def test_a_plug_in_that_goes_while_the_kubelet_runs_leaves_its_row(tmp_pat
     node.allocated = Allocatable(ALLOCATABLE.cpus, ALLOCATABLE.memory, NICS)
     assert (await node.observe()).absent == ()
     node.allocated = ALLOCATABLE
-    found = await node.observe()
+    observation = await node.observe()
     assert not node.reading.doubts
-    assert found.absent == NICS
+    assert observation.absent == NICS
 
 
 async def test_free_memory_holds_while_its_file_cannot_be_read_and_the_memory_is_the_same_pods(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Others that write the same object are named, and written against once a minute at most."""
+"""Other writers of the same object are named, and overwritten once a minute at most."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KOORDLET = "koordlet"
 
 
 class Server:
-    """One object as an API server keeps it: counted changes, and content that belongs to who wrote it last."""
+    """An object as an API server keeps it: a change counter, and content owned by its last writer."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -72,38 +72,38 @@ def make(server: Server, spread: float = 1.0) -> Writer[str]:
 
 
 async def run(
-    server: Server, writer: Writer[str], seconds: float, *, wanted: Any, other: Any = None, step: float = 0.5
+    server: Server, writer: Writer[str], seconds: float, *, own: Any, foreign: Any = None, step: float = 0.5
 ) -> None:
-    """`wanted(now)` is published at every step, `other(now)` written by RTE; compared once a minute or so."""
+    """`own(now)` is published at every step, `foreign(now)` written by RTE; compared once a minute or so."""
     end, last_check = server.now + seconds, server.now
     while server.now < end:
         server.now += step
-        if other is not None:
-            server.write(RTE, other(server.now))
+        if foreign is not None:
+            server.write(RTE, foreign(server.now))
         if server.now - last_check >= 50:
             last_check = server.now
             await writer.check()
-        await writer.publish(wanted(server.now))
+        await writer.publish(own(server.now))
 
 
 def most_in_a_minute(times: list[float]) -> int:
     return max((sum(start <= at < start + PAUSE_S for at in times) for start in times), default=0)
 
 
-async def test_own_news_are_written_at_once_when_nobody_else_writes() -> None:
+async def test_changes_are_written_at_once_without_another_writer() -> None:
     server = Server()
     writer = make(server)
-    await run(server, writer, 30, wanted=str)
+    await run(server, writer, 30, own=str)
     assert len(server.patches) == 60
     assert not writer.foreign_writers
 
 
 @pytest.mark.parametrize("own", [lambda now: "ours", str], ids=["same content", "ever new content"])
-async def test_against_somebody_who_writes_twice_a_second_we_write_once_a_minute(own: Any) -> None:
+async def test_against_a_writer_of_two_writes_a_second_the_exporter_writes_once_a_minute(own: Any) -> None:
     server = Server()
     writer = make(server)
     await writer.publish("ours")
-    await run(server, writer, 600, wanted=own, other=lambda now: f"theirs at {now}")
+    await run(server, writer, 600, own=own, foreign=lambda now: f"theirs at {now}")
     against = server.patches[2:]
     assert 5 <= len(against) <= 10
     assert most_in_a_minute(against) == 1
@@ -143,7 +143,7 @@ async def test_after_a_single_edit_news_wait_a_minute_and_then_flow_again() -> N
         assert await writer.publish(news) == "written"
 
 
-async def test_a_write_against_somebody_whose_answer_is_lost_is_not_repeated_at_once() -> None:
+async def test_a_write_against_another_writer_with_a_lost_answer_is_not_repeated_at_once() -> None:
     server = Server()
     writer = make(server)
     await writer.publish("ours")
@@ -156,7 +156,7 @@ async def test_a_write_against_somebody_whose_answer_is_lost_is_not_repeated_at_
     assert await writer.publish("ours") == "held-back"
 
 
-async def test_a_write_whose_answer_was_lost_is_not_taken_for_somebody_elses() -> None:
+async def test_a_write_with_a_lost_answer_is_not_taken_for_a_foreign_write() -> None:
     server = Server()
     writer = make(server)
     await writer.publish("one")
@@ -191,7 +191,7 @@ async def test_a_label_names_who_has_lost_its_fields() -> None:
     assert writer.foreign_writers == {KOORDLET}
 
 
-async def test_another_exporter_of_ours_is_told_from_unknown_writers() -> None:
+async def test_another_topowise_exporter_is_distinguished_from_unknown_writers() -> None:
     server = Server()
     writer = make(server)
     await writer.publish("one")
@@ -200,17 +200,17 @@ async def test_another_exporter_of_ours_is_told_from_unknown_writers() -> None:
     assert await writer.check() == "it was changed by another topowise-exporter"
 
 
-async def test_fields_that_somebody_owned_before_us_are_no_writing() -> None:
+async def test_fields_with_an_earlier_owner_are_no_foreign_write() -> None:
     server = Server()
     server.write(RTE, "theirs")
     writer = make(server)
     await writer.publish("ours")
     server.writes[RTE] = 0
-    await run(server, writer, 120, wanted=str)
+    await run(server, writer, 120, own=str)
     assert not writer.foreign_writers
 
 
-async def test_who_deletes_the_object_and_makes_its_own_is_somebody_else() -> None:
+async def test_a_writer_that_deletes_and_recreates_the_object_is_foreign() -> None:
     server = Server()
     writer = make(server)
     await writer.publish("ours")
@@ -239,7 +239,7 @@ async def test_who_has_stopped_is_forgotten_before_an_alert_of_ten_minutes_fires
     server.write(RTE, "theirs")
     await writer.check()
     assert writer.foreign_writers == {RTE}
-    await run(server, writer, 590, wanted=lambda now: "ours")
+    await run(server, writer, 590, own=lambda now: "ours")
     assert not writer.foreign_writers
     assert len(server.patches) == 2
 

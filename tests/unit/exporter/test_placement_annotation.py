@@ -1,4 +1,4 @@
-"""Pods are told where they lie, in KAI's words; only pods of this node, only news, and never too many at once."""
+"""Pods get a placement annotation in KAI's format; only pods of this node, only changes, and at a limited rate."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_zones_are_in_the_order_of_their_names_and_containers_are_summed() -> No
     ]
 
 
-def test_what_lies_on_several_nodes_or_on_none_is_not_told() -> None:
+def test_containers_on_several_nodes_or_on_none_are_not_annotated() -> None:
     uncertain = pod(
         "p",
         9,
@@ -84,7 +84,7 @@ def test_cpus_of_the_pod_level_count_once() -> None:
 
 
 class Server:
-    """Pods by name with their node; refuses to move one, as the API server does."""
+    """Pods by name with their node; refuses to change a pod's node, as the API server does."""
 
     def __init__(self, **nodes: str) -> None:
         self.nodes = nodes
@@ -95,11 +95,11 @@ class Server:
     async def request(self, method: str, path: str, *, body: bytes = b"", query: Any = None, **_: object) -> bytes:
         self.refuse()
         if method == "GET":
-            wanted = query["fieldSelector"].partition("=")[2]
+            node_name = query["fieldSelector"].partition("=")[2]
             items = [
                 {"metadata": {"name": name, "namespace": "ns", "annotations": self._of(name)}}
                 for name, node in self.nodes.items()
-                if node == wanted
+                if node == node_name
             ]
             return msgspec.json.encode({"items": items})
         name = path.rpartition("/")[2]
@@ -121,10 +121,10 @@ async def annotating(server: Server, **options: Any) -> AsyncIterator[Annotator]
     excluded = options.pop("excluded", None)
     resync = options.pop("resync", 3600.0)
     options = {"per_second": 1000.0, "backoff": Backoff(0.01, 0.02), **options}
-    made = Annotator(server, "n1", Metrics(), Conditions(), resync, excluded, **options)  # type: ignore[arg-type]
-    task = asyncio.create_task(made.run())
+    annotator = Annotator(server, "n1", Metrics(), Conditions(), resync, excluded, **options)  # type: ignore[arg-type]
+    task = asyncio.create_task(annotator.run())
     try:
-        yield made
+        yield annotator
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -168,7 +168,7 @@ async def test_an_annotation_that_was_taken_away_and_a_pod_that_was_replaced_are
     assert len(server.patches) == 2
 
 
-async def test_an_api_server_that_is_away_is_waited_for_and_the_loop_is_not_told() -> None:
+async def test_an_absent_api_server_is_retried_and_does_not_stop_the_loop() -> None:
     server = Server(a="n1")
 
     def away() -> None:

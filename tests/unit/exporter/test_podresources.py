@@ -21,18 +21,18 @@ def decode_pods(answer: pb.ListPodResourcesResponse) -> tuple[PodAllocation, ...
     return PodDecoder("/socket").decode(answer.SerializeToString())
 
 
-def test_two_pods_of_one_name_are_two_even_if_they_hold_alike() -> None:
+def test_two_pods_with_the_same_name_and_allocation_are_two() -> None:
     twin = pb.PodResources(namespace="a", name="p")
     assert len(decode_pods(pb.ListPodResourcesResponse(pod_resources=[twin, twin]))) == 2
 
 
 def test_what_has_not_changed_stays_the_same_object() -> None:
     decoder = PodDecoder("/socket")
-    one, two = pb.PodResources(namespace="a", name="one"), pb.PodResources(namespace="a", name="two")
-    before = decoder.decode(pb.ListPodResourcesResponse(pod_resources=[two, one]).SerializeToString())
-    assert decoder.decode(pb.ListPodResourcesResponse(pod_resources=[one, two]).SerializeToString()) is before
+    first, two = pb.PodResources(namespace="a", name="one"), pb.PodResources(namespace="a", name="two")
+    before = decoder.decode(pb.ListPodResourcesResponse(pod_resources=[two, first]).SerializeToString())
+    assert decoder.decode(pb.ListPodResourcesResponse(pod_resources=[first, two]).SerializeToString()) is before
     two.containers.add(name="c", cpu_ids=[1])
-    after = decoder.decode(pb.ListPodResourcesResponse(pod_resources=[one, two]).SerializeToString())
+    after = decoder.decode(pb.ListPodResourcesResponse(pod_resources=[first, two]).SerializeToString())
     assert after[0] is before[0]
     assert after[1].cpus == {1}
 
@@ -42,7 +42,7 @@ def test_an_answer_that_is_no_list_is_named() -> None:
         PodDecoder("/socket").decode(b"\xff\xff")
 
 
-def test_a_device_listed_once_a_node_is_one_device_with_both() -> None:
+def test_a_device_listed_once_per_node_is_a_device_with_both_nodes() -> None:
     entries = [
         pb.ContainerDevices(resource_name="gpu", device_ids=["a"], topology=topology(1)),
         pb.ContainerDevices(resource_name="gpu", device_ids=["b"]),
@@ -54,7 +54,7 @@ def test_a_device_listed_once_a_node_is_one_device_with_both() -> None:
     assert read.cpus == {1, 3}
 
 
-def test_pod_level_assignments_are_united_with_those_of_the_containers() -> None:
+def test_pod_level_and_container_assignments_are_united() -> None:
     block = pb.ContainerMemory(memory_type="memory", size=5, topology=topology(0))
     pod = pb.PodResources(
         name="p",
@@ -99,7 +99,7 @@ def test_pods_come_sorted_and_blocks_of_nothing_are_dropped() -> None:
         ),
     ],
 )
-def test_cpus_and_memory_of_a_numa_node_are_told_from_devices(pod: pb.PodResources, holds: bool) -> None:
+def test_cpus_and_memory_of_a_numa_node_are_distinct_from_devices(pod: pb.PodResources, holds: bool) -> None:
     (read,) = decode_pods(pb.ListPodResourcesResponse(pod_resources=[pod]))
     assert read.holds_cpus_or_memory is holds
 
@@ -174,7 +174,7 @@ async def test_a_socket_that_never_answers_is_given_up_in_time(tmp_path: Path) -
 
 
 async def test_a_socket_that_cannot_even_be_looked_for_is_named(tmp_path: Path) -> None:
-    # As root a name that is too long; for anybody else a directory that may not be searched is the same.
+    # As root, a name that is too long; for other users a directory without search permission is the same.
     async with PodResources(str(tmp_path / ("s" * 300))) as client:
         with pytest.raises(SourceError, match="File name too long"):
             await client.pods()

@@ -1,4 +1,4 @@
-"""The kubelet's Pods API gives events where there is one, and no trouble where there is none."""
+"""The kubelet's Pods API gives events if it exists, and causes no errors if it does not."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class Node:
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    made = Node(tmp_path / "pods-api/pods-api.sock")
-    yield made
-    await made.api.stop()
+    pods_node = Node(tmp_path / "pods-api/pods-api.sock")
+    yield pods_node
+    await pods_node.api.stop()
 
 
 @contextlib.asynccontextmanager
@@ -115,7 +115,7 @@ async def test_a_node_without_the_api_says_so_once(tmp_path: Path, caplog: pytes
         for _ in range(3):
             watch.appeared.notify("nothing")
             await asyncio.sleep(0.05)
-    (record,) = [one for one in caplog.records if "Pods API" in one.message]
+    (record,) = [record for record in caplog.records if "Pods API" in record.message]
     assert record.levelno == logging.INFO
     assert not trigger.reasons
 
@@ -172,7 +172,7 @@ async def test_cancelled_in_the_middle_of_a_stream_it_leaves_the_kubelet_alone(n
 
 
 class Breaking(grpc.GenericRpcHandler):
-    """Sends one event of each watch and then breaks it off, as for an event that is too large for the client."""
+    """Sends an event on each watch and then breaks it off, as for an event that is too large for the client."""
 
     def __init__(self) -> None:
         self.watches = 0
@@ -206,7 +206,7 @@ async def test_a_watch_that_always_breaks_after_its_first_events_backs_off_and_f
 
 async def test_a_directory_that_may_not_be_looked_into_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    # Path.exists raises for it, as it does for a directory of somebody else's.
+    # Path.exists raises for it, as it does for a directory of another user.
     task = asyncio.create_task(PodsWatch(Path("/" + "x" * 300) / "pods-api.sock", Trigger()).run())
     await asyncio.sleep(0.1)
     assert not task.done()

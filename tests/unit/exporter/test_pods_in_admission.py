@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from topowise_exporter.kubelet.allocations import ContainerAllocation, Device, MemoryBlock, PodAllocation
 from topowise_exporter.kubelet.device_checkpoint import DeviceState
 from topowise_exporter.kubelet.pods_in_admission import AT_MOST_S, QUIET_S, STUCK_S, Admissions, Sorted, States
@@ -21,13 +23,12 @@ def pod(name: str, *containers: ContainerAllocation) -> PodAllocation:
 
 def states(**pods: tuple[ContainerAllocation, ...]) -> States:
     """As the managers write it: each has its own part of each pod."""
-    return States(
-        CpuState(frozenset(), {uid: {one.name: one.cpus for one in held if one.cpus} for uid, held in pods.items()}),
-        MemoryState({}, {uid: {one.name: one.memory for one in held if one.memory} for uid, held in pods.items()}),
-        DeviceState(
-            {uid: {one.name: one.devices for one in held if one.devices} for uid, held in pods.items()}, frozenset()
-        ),
-    )
+
+    def written(field: str) -> Any:
+        return {uid: {c.name: getattr(c, field) for c in listed if getattr(c, field)} for uid, listed in pods.items()}
+
+    cpus, memory, devices = map(written, ("cpus", "memory", "devices"))
+    return States(CpuState(frozenset(), cpus), MemoryState({}, memory), DeviceState(devices, frozenset()))
 
 
 OLD = pod("old", container("c", 1))
@@ -47,23 +48,23 @@ class Node:
         self, pods: dict[str, PodAllocation], *directories: str, files: States | None = None, after: float = 0.0
     ) -> Sorted:
         self.now += after
-        read = states(**{uid: one.containers for uid, one in pods.items()}) if files is None else files
+        read = states(**{uid: item.containers for uid, item in pods.items()}) if files is None else files
         return self.admissions.sort(tuple(pods.values()), read, frozenset(directories), self.now)
 
 
 def test_a_pod_appears_as_a_whole_when_its_directory_does() -> None:
     node = Node()
     half, whole = pod("new", FIRST), pod("new", FIRST, SECOND)
-    found = node.sync({"old": OLD, "new": half}, "old")
-    assert found.pods == (OLD,)
-    assert found.withheld == {("ns", "new")}
-    assert not found.admitting
+    state = node.sync({"old": OLD, "new": half}, "old")
+    assert state.pods == (OLD,)
+    assert state.withheld == {("ns", "new")}
+    assert not state.admitting
     assert node.sync({"old": OLD, "new": whole}, "old", after=2.0).pods == (OLD,)
-    found = node.sync({"old": OLD, "new": whole}, "old", "new", after=0.1)
-    assert (found.pods, found.withheld, found.due) == ((OLD, whole), frozenset(), None)
+    state = node.sync({"old": OLD, "new": whole}, "old", "new", after=0.1)
+    assert (state.pods, state.withheld, state.due) == ((OLD, whole), frozenset(), None)
 
 
-def test_other_news_are_not_held_up_by_a_pod_that_is_being_admitted() -> None:
+def test_a_pod_in_admission_delays_no_other_change() -> None:
     node = Node()
     assert node.sync({"new": pod("new", FIRST)}).pods == ()
 
@@ -72,8 +73,8 @@ def test_a_pod_whose_checkpoint_is_not_written_yet_is_not_whole() -> None:
     node = Node()
     new = pod("new", FIRST)
     # List is ahead of the file, which may be on a slow disk; without a uid no directory proves anything.
-    found = node.sync({"old": OLD, "new": new}, "old", "new", files=states(old=OLD.containers))
-    assert found.withheld == {("ns", "new")}
+    state = node.sync({"old": OLD, "new": new}, "old", "new", files=states(old=OLD.containers))
+    assert state.withheld == {("ns", "new")}
 
 
 def test_a_pod_that_stays_as_it_is_without_proof_is_published_and_named() -> None:
@@ -81,10 +82,10 @@ def test_a_pod_that_stays_as_it_is_without_proof_is_published_and_named() -> Non
     new = pod("new", FIRST)
     assert node.sync({"old": OLD, "new": new}, "old").due is not None
     assert node.sync({"old": OLD, "new": new}, "old", after=STUCK_S - 0.1).withheld
-    found = node.sync({"old": OLD, "new": new}, "old", after=0.1)
-    assert found.pods == (OLD, new)
-    assert found.admitting == {("ns", "new")}
-    assert not found.withheld
+    state = node.sync({"old": OLD, "new": new}, "old", after=0.1)
+    assert state.pods == (OLD, new)
+    assert state.admitting == {("ns", "new")}
+    assert not state.withheld
     # It goes on, and is whole in the end.
     whole = pod("new", FIRST, SECOND)
     assert node.sync({"old": OLD, "new": whole}, "old", "new", after=1.0).admitting == frozenset()
@@ -102,9 +103,9 @@ def test_a_pod_that_changes_all_the_time_is_withheld_for_a_while_only() -> None:
 def test_a_name_that_is_used_again_is_another_pod() -> None:
     node = Node()
     again = pod("old", container("c", 5))
-    found = node.sync({"again": again}, "old")
-    assert found.pods == ()
-    assert found.withheld == {("ns", "old")}
+    state = node.sync({"again": again}, "old")
+    assert state.pods == ()
+    assert state.withheld == {("ns", "old")}
     assert node.sync({"again": again}, "old", "again").pods == (again,)
 
 
@@ -116,27 +117,27 @@ def test_a_pod_that_is_resized_stays() -> None:
     assert node.sync({"old": larger}, "old").pods == (larger,)
 
 
-def test_of_replicas_that_hold_alike_the_one_without_a_directory_is_withheld() -> None:
+def test_of_replicas_with_equal_allocations_the_replica_without_a_directory_is_withheld() -> None:
     node = Node()
     alike = container("c", memory=True)
-    one, two = pod("one", alike), pod("two", alike, container("d", 7))
-    assert node.sync({"old": OLD, "a": one}, "old", "a").pods == (OLD, one)
-    found = node.sync({"old": OLD, "a": one, "b": pod("two", alike)}, "old", "a")
-    assert found.pods == (OLD, one)
-    assert found.withheld == {("ns", "two")}
-    assert node.sync({"old": OLD, "a": one, "b": two}, "old", "a", "b").pods == (OLD, one, two)
+    first, second = pod("one", alike), pod("two", alike, container("d", 7))
+    assert node.sync({"old": OLD, "a": first}, "old", "a").pods == (OLD, first)
+    state = node.sync({"old": OLD, "a": first, "b": pod("two", alike)}, "old", "a")
+    assert state.pods == (OLD, first)
+    assert state.withheld == {("ns", "two")}
+    assert node.sync({"old": OLD, "a": first, "b": second}, "old", "a", "b").pods == (OLD, first, second)
 
 
-def test_a_dead_replicas_entry_does_not_stand_for_a_living_one() -> None:
+def test_a_dead_replicas_entry_does_not_prove_a_live_replica() -> None:
     alike = (container("c", memory=True),)
     admissions = Admissions()
     listed = (pod("one", *alike),)
-    found = admissions.sort(listed, states(dead=alike, living=alike, older=alike), frozenset({"living"}), 1.0)
-    assert found.pods == listed
+    state = admissions.sort(listed, states(dead=alike, living=alike, older=alike), frozenset({"living"}), 1.0)
+    assert state.pods == listed
 
 
-def test_a_pod_that_was_taken_for_one_that_has_ended_is_known_by_its_own_entry() -> None:
-    """Both were listed with the same, and only one of them has what an init container left."""
+def test_a_pod_that_was_taken_for_an_ended_pod_is_known_by_its_own_entry() -> None:
+    """Both pods are listed with equal allocations; only one has leftovers of an init container."""
     shown, left = container("c", memory=True), container("i", 1, 2)
     admissions, both = Admissions(), frozenset({"ours", "theirs"})
     files = states(ours=(left, shown), theirs=(shown,))
@@ -145,13 +146,13 @@ def test_a_pod_that_was_taken_for_one_that_has_ended_is_known_by_its_own_entry()
     for stays in pods:
         admissions = Admissions()
         admissions.sort(pods, files, both, 1.0)
-        found = admissions.sort((stays,), states(ours=(left, shown)), both, 2.0)
-        assert (found.pods, found.whole) == ((stays,), {"ours"})
+        state = admissions.sort((stays,), states(ours=(left, shown)), both, 2.0)
+        assert (state.pods, state.whole) == ((stays,), {"ours"})
         # Files that cannot be read for a moment change nothing.
         assert admissions.sort((stays,), States(), both, 3.0).whole == {"ours"}
 
 
-def test_devices_alone_tell_whose_directory_it_is() -> None:
+def test_devices_alone_identify_the_pod_of_a_directory() -> None:
     node = Node()
     new = pod("new", container("c", devices=(GPU,)))
     assert node.sync({"old": OLD, "new": new}, "old").withheld
@@ -161,7 +162,7 @@ def test_devices_alone_tell_whose_directory_it_is() -> None:
     assert node.sync({"old": OLD, "new": new}, "old", "new", files=files).pods == (OLD, new)
 
 
-def test_a_pod_without_anything_waits_for_whoever_is_being_admitted() -> None:
+def test_a_pod_without_allocations_waits_for_the_pod_in_admission() -> None:
     node = Node()
     idle = pod("idle")
     setup = states(old=OLD.containers, new=(container("setup", 6),))
@@ -174,14 +175,14 @@ def test_a_pod_without_anything_waits_for_whoever_is_being_admitted() -> None:
 def test_a_pod_that_asks_for_nothing_is_there_after_a_moment() -> None:
     node = Node()
     idle = pod("idle")
-    found = node.sync({"old": OLD, "x": idle}, "old", "x")
-    assert found.withheld
-    assert found.due is not None
-    assert found.due <= QUIET_S
+    state = node.sync({"old": OLD, "x": idle}, "old", "x")
+    assert state.withheld
+    assert state.due is not None
+    assert state.due <= QUIET_S
     assert node.sync({"old": OLD, "x": idle}, "old", "x", after=QUIET_S + 0.01).pods == (OLD, idle)
 
 
-def test_an_entry_of_a_pod_that_has_ended_holds_up_nobody() -> None:
+def test_an_entry_of_an_ended_pod_delays_no_pod() -> None:
     node = Node()
     idle = pod("idle")
     node.sync({}, "old", files=states(old=OLD.containers))
@@ -201,21 +202,21 @@ def test_without_directories_a_pod_is_whole_once_it_has_not_changed_for_a_moment
     assert sync((OLD,), 0.0).pods == (OLD,)
     assert sync((OLD, half), 1.0).pods == (OLD,)
     assert sync((OLD, whole), 1.2).withheld
-    found = sync((OLD, whole), 1.4)
-    assert found.due is not None
-    assert abs(found.due - (QUIET_S - 0.2)) < 1e-6
+    state = sync((OLD, whole), 1.4)
+    assert state.due is not None
+    assert abs(state.due - (QUIET_S - 0.2)) < 1e-6
     assert sync((OLD, whole), 1.2 + QUIET_S).pods == (OLD, whole)
     # A pod that is known changes at once.
     assert sync((OLD, half), 2.0).pods == (OLD, half)
 
 
-def test_pods_that_nobody_waits_for_are_the_same_object() -> None:
+def test_pods_that_are_not_withheld_are_the_same_object() -> None:
     node = Node()
     same = (OLD,)
     files, directories = states(old=OLD.containers), frozenset({"old"})
     first = node.admissions.sort(same, files, directories, 101.0)
     assert node.admissions.sort(same, files, directories, 102.0) is first
-    # One who is withheld changes nothing for the others.
+    # A withheld pod changes nothing for other pods.
     with_new = (OLD, pod("new", FIRST))
     both = states(old=OLD.containers, new=(FIRST,))
     assert node.admissions.sort(with_new, both, directories, 103.0).pods is first.pods

@@ -37,7 +37,7 @@ def cpu(number: int, node: int, socket: int, core: int) -> Cpu:
 
 
 def machine(*cpus: Cpu) -> Machine:
-    online = tuple(one.id for one in cpus)
+    online = tuple(cpu.id for cpu in cpus)
     return Machine(nodes=(), cpus=cpus, pci=(), online=online, present=online, possible=online, offline=(), isolated=())
 
 
@@ -102,9 +102,9 @@ def test_policies_and_capacity_are_the_nodes() -> None:
     assert spec.numares["cpu"].capacity == 8
 
 
-def test_free_cpus_are_the_allocatable_ones_that_nobody_holds() -> None:
-    made = built(TWO_SOCKETS, pod("p", "c", 1, 5), allocatable=frozenset({1, 2, 3, 5, 6, 7}), used=frozenset({2}))
-    assert free(made) == "3,6-7"
+def test_free_cpus_are_allocatable_cpus_without_a_pod() -> None:
+    topology = built(TWO_SOCKETS, pod("p", "c", 1, 5), allocatable=frozenset({1, 2, 3, 5, 6, 7}), used=frozenset({2}))
+    assert free(topology) == "3,6-7"
 
 
 def test_reserved_cpus_are_never_offered() -> None:
@@ -128,14 +128,14 @@ def test_cpus_that_are_not_online_are_not_free() -> None:
 def test_the_reader_is_left_to_reserve_only_what_is_not_left_out(
     named: str, allocatable: frozenset[int], expected: str
 ) -> None:
-    made = built(reserved_cpu="500m", reserved_cpus=named, allocatable=allocatable)
-    assert made.spec.resReserved == {"cpu": expected}
+    topology = built(reserved_cpu="500m", reserved_cpus=named, allocatable=allocatable)
+    assert topology.spec.resReserved == {"cpu": expected}
 
 
 def test_pods_show_the_exclusive_cpus_of_each_container_in_order() -> None:
     containers = (ContainerAllocation("z", frozenset({5})), ContainerAllocation("a", frozenset({1, 2, 99})))
-    made = built(TWO_SOCKETS, PodAllocation("ns", "b", containers), pod("a", "c", 6, 7))
-    assert written(made)["spec"]["podAllocations"] == [
+    topology = built(TWO_SOCKETS, PodAllocation("ns", "b", containers), pod("a", "c", 6, 7))
+    assert written(topology)["spec"]["podAllocations"] == [
         {"name": "a", "namespace": "ns", "containerAllocations": [{"name": "c", "allocations": {"cpu": "6-7"}}]},
         {
             "name": "b",
@@ -153,10 +153,10 @@ def test_an_unchanged_node_is_the_same_whenever_it_was_written() -> None:
     assert same(numatopology.stamped(built(owner=OWNER), 1), built(owner=OWNER))
 
 
-def test_an_owner_that_somebody_else_added_makes_no_difference() -> None:
-    other = nrt.OwnerReference(apiVersion="apps/v1", kind="DaemonSet", name="d", uid="v")
+def test_an_owner_of_another_writer_makes_no_difference() -> None:
+    other_owner = nrt.OwnerReference(apiVersion="apps/v1", kind="DaemonSet", name="d", uid="v")
     owned = built(owner=OWNER)
-    metadata = msgspec.structs.replace(owned.metadata, ownerReferences=(other, OWNER))
+    metadata = msgspec.structs.replace(owned.metadata, ownerReferences=(other_owner, OWNER))
     assert same(msgspec.structs.replace(owned, metadata=metadata), owned)
 
 
@@ -170,8 +170,8 @@ def test_the_definition_names_every_field_that_is_written() -> None:
     names, version = definition["spec"]["names"], definition["spec"]["versions"][0]
     assert (definition["spec"]["group"], version["name"]) == (numatopology.GROUP, numatopology.VERSION)
     assert (names["kind"], names["plural"]) == (numatopology.KIND, numatopology.PLURAL)
-    made = built(TWO_SOCKETS, pod("p", "c", 7))
-    check(written(made)["spec"], version["schema"]["openAPIV3Schema"]["properties"]["spec"])
+    topology = built(TWO_SOCKETS, pod("p", "c", 7))
+    check(written(topology)["spec"], version["schema"]["openAPIV3Schema"]["properties"]["spec"])
 
 
 def check(value: Any, schema: dict[str, Any]) -> None:
@@ -185,7 +185,7 @@ def check(value: Any, schema: dict[str, Any]) -> None:
             check(part, schema["items"])
 
 
-def test_every_pod_of_the_kubelet_is_named_whatever_it_holds() -> None:
+def test_every_pod_of_the_kubelet_is_named_whatever_its_allocation() -> None:
     """Volcano waits until all that it sent are named, fractions of CPUs or not."""
     topology = built(TWO_SOCKETS, pod("shared"), pod("pinned", "c", 1), allocatable=frozenset(range(8)))
     shown = written(topology)["spec"]["podAllocations"]

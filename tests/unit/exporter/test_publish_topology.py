@@ -59,7 +59,7 @@ def hardware(tmp_path_factory: pytest.TempPathFactory) -> machine.Machine:
     return machine.scan(str(sysfs), str(procfs))
 
 
-def made(
+def topology_of(
     hardware: machine.Machine,
     kubelet: KubeletConfiguration = STATIC,
     publishing: Publishing = Publishing(),  # noqa: B008  immutable
@@ -77,7 +77,7 @@ def named(topology: nrt.NodeResourceTopology) -> dict[str, str]:
 
 
 def test_the_standard_attributes_are_verbatim(hardware: machine.Machine) -> None:
-    shown = named(made(hardware))
+    shown = named(topology_of(hardware))
     assert shown["topologyManagerPolicy"] == "single-numa-node"
     assert shown["topologyManagerScope"] == "pod"
     assert shown["topologyManagerMaxNUMANodes"] == "16"
@@ -86,22 +86,22 @@ def test_the_standard_attributes_are_verbatim(hardware: machine.Machine) -> None
 
 
 def test_our_attributes_are_read_back_by_their_codecs(hardware: machine.Machine) -> None:
-    shown = named(made(hardware))
+    shown = named(topology_of(hardware))
     assert kubeletconfig.decode(shown[attributes.KUBELET_CONFIGURATION]) == STATIC
     assert [core.threads for core in cores.read(shown[attributes.CORES])] == [(0, 4), (1, 5), (2, 6), (3, 7)]
-    assert [one.id for one in devices.read(shown[attributes.DEVICES])] == ["f", "g0", "g1"]
-    one, two = holdings.read(shown[attributes.HOLDINGS])
-    assert (one.name, one.containers[0].cpus, one.containers[0].devices) == ("one", "1", {"gpu": ("g0",)})
-    assert two.containers[0].cpu_ids() == {2, 3}
+    assert [device.id for device in devices.read(shown[attributes.DEVICES])] == ["f", "g0", "g1"]
+    first, second = holdings.read(shown[attributes.HOLDINGS])
+    assert (first.name, first.containers[0].cpus, first.containers[0].devices) == ("one", "1", {"gpu": ("g0",)})
+    assert second.containers[0].cpu_ids() == {2, 3}
 
 
-def test_caches_are_those_that_the_kubelet_knows(hardware: machine.Machine) -> None:
-    """Two sockets of a NUMA node each; cadvisor keeps a cache of a whole node to itself, and one without an id."""
+def test_caches_match_the_kubelets_caches(hardware: machine.Machine) -> None:
+    """Two sockets of a NUMA node each; cadvisor drops a cache that spans a whole node, and a cache without an id."""
     replace = msgspec.structs.replace
 
     def shown(caches: dict[int, tuple[tuple[int, ...] | None, int | None]]) -> list[int | None]:
         cpus = tuple(replace(cpu, l3=caches[cpu.core][0], l3_id=caches[cpu.core][1]) for cpu in hardware.cpus)
-        made_of = made(replace(hardware, cpus=cpus))
+        made_of = topology_of(replace(hardware, cpus=cpus))
         return [core.uncore for core in cores.read(named(made_of)[attributes.CORES])]
 
     split: dict[int, tuple[tuple[int, ...] | None, int | None]]
@@ -113,14 +113,14 @@ def test_caches_are_those_that_the_kubelet_knows(hardware: machine.Machine) -> N
     assert shown(dict.fromkeys(split, (None, None))) == [None] * 4
 
 
-def test_a_kubelet_that_tells_its_version_is_quoted(hardware: machine.Machine) -> None:
+def test_the_version_of_the_kubelet_is_published(hardware: machine.Machine) -> None:
     for version, shown in (("v1.33.5+k3s1", "v1.33.5+k3s1"), ("", None)):
         seen = Observation(hardware, STATIC, Allocations(ALLOCATABLE), version=version)
         built = build("n", seen, Publishing(), Exclusions())
         assert nrt.attributes_of(built.topology.attributes).get(attributes.KUBELET_VERSION) == shown
 
 
-def test_an_object_tells_of_which_boot_it_is(hardware: machine.Machine, tmp_path: Path) -> None:
+def test_an_object_names_its_boot(hardware: machine.Machine, tmp_path: Path) -> None:
     assert machine.read_boot_id(str(tmp_path)) == ""
     path = tmp_path / "sys/kernel/random/boot_id"
     path.parent.mkdir(parents=True)
@@ -134,10 +134,10 @@ def test_an_object_tells_of_which_boot_it_is(hardware: machine.Machine, tmp_path
 def test_the_fingerprint_counts_exclusive_pods_or_all(hardware: machine.Machine) -> None:
     exclusive = fingerprint.of([("a", "one"), ("b", "two")])
     everyone = fingerprint.of([("a", "one"), ("a", "shared"), ("b", "two")])
-    topology = made(hardware)
+    topology = topology_of(hardware)
     assert named(topology)["nodeTopologyPodsFingerprint"] == exclusive
     assert (topology.metadata.annotations or {})["topology.node.k8s.io/fingerprint"] == exclusive
-    shown = named(made(hardware, publishing=Publishing(fingerprint_method="all")))
+    shown = named(topology_of(hardware, publishing=Publishing(fingerprint_method="all")))
     assert (shown["nodeTopologyPodsFingerprint"], shown["nodeTopologyPodsFingerprintMethod"]) == (everyone, "all")
 
 
@@ -160,7 +160,7 @@ def test_with_memory_left_out_all_pods_count() -> None:
 
 
 def test_a_device_without_a_node_makes_a_pod_exclusive_if_its_resource_is_in_a_zone(hardware: machine.Machine) -> None:
-    """A scheduler has only the pod's spec and the names in the zones to tell by."""
+    """A scheduler only has the pod's spec and the names in the zones."""
     far = PodAllocation("a", "far", (ContainerAllocation("c", devices=(Device("gpu", "g9", ()),)),))
     apart = PodAllocation("a", "apart", (ContainerAllocation("c", devices=(Device("fpga", "f", ()),)),))
     stray = PodAllocation("a", "stray", (ContainerAllocation("c", devices=(Device("nic", "n", (7,)),)),))
@@ -175,7 +175,7 @@ def _on_nodes(hardware: machine.Machine, first: int, second: int) -> machine.Mac
     ids = {0: first, 1: second}
     nodes = tuple(
         msgspec.structs.replace(
-            node, id=ids[node.id], distances={ids[other]: cost for other, cost in node.distances.items()}
+            node, id=ids[node.id], distances={ids[neighbour]: cost for neighbour, cost in node.distances.items()}
         )
         for node in hardware.nodes
     )
@@ -215,8 +215,8 @@ def test_a_node_beyond_a_kubelet_s_masks_is_left_out_with_all_that_is_on_it(hard
     assert _zones_of(_on_nodes(hardware, 0, 63), STATIC, Publishing())[-1] == "node-63"
 
 
-def test_numaplacement_tells_the_node_of_each_container(hardware: machine.Machine) -> None:
-    topology = made(hardware)
+def test_numaplacement_names_the_node_of_each_container(hardware: machine.Machine) -> None:
+    topology = topology_of(hardware)
     metadata = named(topology)[numaplacement.METADATA_ATTRIBUTE]
     vectors = {
         numa_id: shown[numaplacement.VECTOR_ATTRIBUTE]
@@ -235,15 +235,15 @@ def test_a_container_on_two_nodes_leaves_numaplacement_out_and_says_so(hardware:
     assert "a/astride/c" in built.problems[0]
 
 
-def test_groups_of_the_memory_manager_are_told_per_zone(hardware: machine.Machine) -> None:
+def test_groups_of_the_memory_manager_are_published_per_zone(hardware: machine.Machine) -> None:
     free_memory = FreeMemory({(0, "memory"): GIB, (1, "memory"): GIB}, {0: 2, 1: 1}, {0: (0, 1), 1: (0, 1)})
-    zone = nrt.numa_zones(made(hardware, free_memory=free_memory))[0][1]
+    zone = nrt.numa_zones(topology_of(hardware, free_memory=free_memory))[0][1]
     shown = nrt.attributes_of(zone.attributes)
     assert (shown[attributes.MEMORY_CELLS], shown[attributes.MEMORY_ASSIGNMENTS]) == ("0-1", "2")
 
 
 def test_an_excluded_resource_is_nowhere(hardware: machine.Machine) -> None:
-    topology = made(hardware, excluded=Exclusions(resources=("gpu", "memory")))
+    topology = topology_of(hardware, excluded=Exclusions(resources=("gpu", "memory")))
     resources = {resource.name for zone in topology.zones or () for resource in zone.resources or ()}
     assert resources == {"cpu"}
     assert "g0" not in named(topology)[attributes.HOLDINGS]
@@ -252,9 +252,9 @@ def test_an_excluded_resource_is_nowhere(hardware: machine.Machine) -> None:
 
 def test_an_excluded_pod_is_as_if_it_did_not_exist(hardware: machine.Machine) -> None:
     excluded = Exclusions(pods=(PodPattern(namespace="b"),))
-    topology = made(hardware, excluded=excluded)
+    topology = topology_of(hardware, excluded=excluded)
     assert named(topology)["nodeTopologyPodsFingerprint"] == fingerprint.of([("a", "one")])
-    cpu = next(one for one in nrt.numa_zones(topology)[1][1].resources or () if one.name == "cpu")
+    cpu = next(resource for resource in nrt.numa_zones(topology)[1][1].resources or () if resource.name == "cpu")
     assert cpu.available == cpu.allocatable
 
 
@@ -270,16 +270,16 @@ def test_legacy_policies_are_written_on_request(
     hardware: machine.Machine, policy: str, scope: str, legacy: str
 ) -> None:
     kubelet = KubeletConfiguration(topologyManagerPolicy=policy, topologyManagerScope=scope)
-    assert made(hardware, kubelet, Publishing(legacy_topology_policies=True)).topologyPolicies == (legacy,)
-    assert not made(hardware, kubelet).topologyPolicies
+    assert topology_of(hardware, kubelet, Publishing(legacy_topology_policies=True)).topologyPolicies == (legacy,)
+    assert not topology_of(hardware, kubelet).topologyPolicies
     assert attributes.policy_and_scope({}, [legacy]) == (policy, scope)
 
 
 def test_two_readings_of_the_same_node_are_the_same_object(hardware: machine.Machine) -> None:
-    assert made(hardware) == made(hardware)
+    assert topology_of(hardware) == topology_of(hardware)
 
 
-def test_what_init_containers_left_is_held_by_uid_and_what_is_away_has_no_devices(hardware: machine.Machine) -> None:
+def test_leftovers_of_init_containers_are_listed_by_uid_and_absent_devices_are_not(hardware: machine.Machine) -> None:
     allocations = Allocations(
         ALLOCATABLE,
         PODS,
@@ -296,7 +296,7 @@ def test_what_init_containers_left_is_held_by_uid_and_what_is_away_has_no_device
         holdings.Pod("", "v", (holdings.Container("", "", (), {"fpga": ("f",)}),)),
     ]
     assert devices.names(shown[attributes.DEVICES]) == {"fpga", "gpu", "nic"}
-    assert all(one.resource != "nic" for one in devices.read(shown[attributes.DEVICES]))
+    assert all(device.resource != "nic" for device in devices.read(shown[attributes.DEVICES]))
     amounts = built.accounts.amounts
     assert amounts[0]["nic"] == zones.Amount(2, 0, 0)
     assert amounts[1]["gpu"] == zones.Amount(1, 1, 0)

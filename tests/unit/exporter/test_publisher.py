@@ -57,8 +57,8 @@ HELD = ContainerAllocation("c", frozenset({2}))
 VOLCANO = f"{numatopology.PATH}/n"
 
 
-def seen(*cpus: int, others: tuple[PodAllocation, ...] = ()) -> Observation:
-    pods = (PodAllocation("ns", "p", (ContainerAllocation("c", frozenset(cpus)),)), *others)
+def seen(*cpus: int, more: tuple[PodAllocation, ...] = ()) -> Observation:
+    pods = (PodAllocation("ns", "p", (ContainerAllocation("c", frozenset(cpus)),)), *more)
     return Observation(MACHINE, KUBELET, Allocations(Allocatable(frozenset({1, 2, 3})), pods))
 
 
@@ -79,7 +79,7 @@ async def succeed(call: Awaitable[Outcome]) -> Outcome:
 
 def free(api: FakeApi) -> str:
     resources = api.objects[NRT]["zones"][0]["resources"]
-    return str(next(one["available"] for one in resources if one["name"] == "cpu"))
+    return str(next(resource["available"] for resource in resources if resource["name"] == "cpu"))
 
 
 def failing(on: str, status: int) -> Callable[[str, str], None]:
@@ -105,7 +105,7 @@ async def test_a_change_that_volcanos_object_missed_is_written_once_it_can_be() 
 
 
 @pytest.mark.parametrize("status", [0, 504])
-async def test_a_write_whose_answer_was_lost_is_not_taken_for_one_that_was_refused(status: int) -> None:
+async def test_a_write_with_a_lost_answer_is_not_taken_for_a_refused_write(status: int) -> None:
     api = FakeApi()
     publisher = make(api)
     await succeed(publisher.publish(seen(1)))
@@ -128,7 +128,7 @@ async def test_an_object_with_amounts_that_are_none_is_written_anew() -> None:
 
 
 @pytest.mark.parametrize(("path", "status"), [(VOLCANO, 500), (NRT, 403)])
-async def test_a_drift_check_that_cannot_be_made_holds_up_no_write(path: str, status: int) -> None:
+async def test_a_failed_drift_check_delays_no_write(path: str, status: int) -> None:
     api = FakeApi()
     publisher = make(api, numatopology=True)
     await succeed(publisher.publish(seen(1)))
@@ -152,13 +152,13 @@ async def test_a_clock_that_is_set_back_puts_nothing_off() -> None:
 
 
 async def test_what_is_left_out_is_left_out_of_volcanos_object_too() -> None:
-    other = PodAllocation("dpdk", "q", (ContainerAllocation("c", frozenset({2})),))
+    second_pod = PodAllocation("dpdk", "q", (ContainerAllocation("c", frozenset({2})),))
     for exclusions, allocatable in (
         (Exclusions(pods=(PodPattern(namespace="dpdk"),)), "2-3"),
         (Exclusions(resources=("cpu",)), None),
     ):
         api = FakeApi()
-        await succeed(make(api, numatopology=True, exclude=exclusions).publish(seen(1, others=(other,))))
+        await succeed(make(api, numatopology=True, exclude=exclusions).publish(seen(1, more=(second_pod,))))
         spec = api.objects[VOLCANO]["spec"]
         assert spec["numares"].get("cpu", {}).get("allocatable") == allocatable
         assert not any(pod["namespace"] == "dpdk" for pod in spec.get("podAllocations", ()))
@@ -187,13 +187,13 @@ def too_large(limit: int) -> Callable[[str, bytes], None]:
 
 async def test_a_server_that_takes_less_than_etcd_gets_less_at_the_next_try() -> None:
     api = FakeApi()
-    facts = seen(1, others=tuple(PodAllocation("ns", f"q{number}", (HELD,)) for number in range(40)))
+    facts = seen(1, more=tuple(PodAllocation("ns", f"q{number}", (HELD,)) for number in range(40)))
     await succeed(make(api).publish(facts))
     whole = len(msgspec.json.encode(api.objects.pop(NRT)))
     api.refuse_body = too_large(whole - 200)
     refused = await tries(make(api), facts)
     assert 1 <= len(refused) <= 3
-    named = {one["name"] for one in api.objects[NRT]["attributes"]}
+    named = {attribute["name"] for attribute in api.objects[NRT]["attributes"]}
     assert "topowise.io/holdings" not in named
     assert "nodeTopologyPodsFingerprint" in named
 
@@ -210,17 +210,17 @@ async def test_pods_are_counted_though_the_object_stays_as_it_is() -> None:
     api = FakeApi()
     publisher = make(api, publish=Publishing(fingerprint_method="with-exclusive-resources"))
     await succeed(publisher.publish(seen(1)))
-    outcome = await succeed(publisher.publish(seen(1, others=(PodAllocation("ns", "web"),))))
+    outcome = await succeed(publisher.publish(seen(1, more=(PodAllocation("ns", "web"),))))
     assert [write.result for write in outcome.writes] == ["unchanged"]
     assert outcome.content is not None
     assert outcome.content.pods == 2
 
 
-async def test_free_cpus_are_not_told_where_cpus_are_left_out() -> None:
+async def test_free_cpus_are_not_published_where_cpus_are_left_out() -> None:
     api = FakeApi()
     await succeed(make(api, exclude=Exclusions(resources=("cpu",))).publish(seen(1)))
     (zone,) = api.objects[NRT]["zones"]
-    assert "topowise.io/cpus-available" not in {one["name"] for one in zone["attributes"]}
+    assert "topowise.io/cpus-available" not in {attribute["name"] for attribute in zone["attributes"]}
 
 
 async def test_a_node_with_an_id_beyond_63_is_left_out_and_named() -> None:
@@ -235,12 +235,12 @@ async def test_a_node_with_an_id_beyond_63_is_left_out_and_named() -> None:
 
 
 class Cluster(FakeApi):
-    """One Node that may go and come back, and the objects with uids, as garbage collection sees them."""
+    """A Node that may be deleted and recreated, and the objects with uids, as garbage collection sees them."""
 
     def __init__(self) -> None:
         super().__init__()
         self.node_uid: str | None = "first"
-        self.made = 0
+        self.creations = 0
 
     async def request(self, method: str, path: str, *, body: bytes = b"", **more: object) -> bytes:
         if "/nodes/" in path:
@@ -250,14 +250,14 @@ class Cluster(FakeApi):
             return msgspec.json.encode({"metadata": {"name": "n", "uid": self.node_uid}})
         is_new = path not in self.objects
         answer = msgspec.json.decode(await super().request(method, path, body=body, **more))
-        self.made += is_new
-        answer["metadata"]["uid"] = f"object-{self.made}"
+        self.creations += is_new
+        answer["metadata"]["uid"] = f"object-{self.creations}"
         return msgspec.json.encode(answer)
 
     def collect(self) -> None:
         """As the garbage collector: what a Node owns that is not there any more goes."""
-        for path, held in list(self.objects.items()):
-            owners = held["metadata"].get("ownerReferences", ())
+        for path, document in list(self.objects.items()):
+            owners = document["metadata"].get("ownerReferences", ())
             if owners and all(owner["uid"] != self.node_uid for owner in owners):
                 del self.objects[path]
 
@@ -277,7 +277,7 @@ async def test_an_object_that_had_to_be_made_anew_gets_the_uid_of_the_node_as_it
 
 
 @pytest.mark.parametrize("status", [403, 404])
-async def test_an_object_that_had_an_owner_never_goes_without_one(status: int) -> None:
+async def test_an_object_that_had_an_owner_always_keeps_an_owner(status: int) -> None:
     api = Cluster()
     publisher = make(api)
     await succeed(publisher.publish(seen(1)))
@@ -310,7 +310,7 @@ async def test_a_node_that_comes_back_is_asked_for_until_it_is_there() -> None:
     assert api.objects[NRT]["metadata"]["ownerReferences"][0]["uid"] == "second"
 
 
-async def test_what_others_add_beside_ours_is_no_drift() -> None:
+async def test_fields_of_other_writers_are_no_drift() -> None:
     api = FakeApi()
     publisher = make(api)
     await succeed(publisher.publish(seen(1)))
@@ -324,19 +324,19 @@ async def test_what_others_add_beside_ours_is_no_drift() -> None:
 
 
 @pytest.mark.parametrize("field", ["annotations", "ownerReferences"])
-async def test_what_somebody_takes_away_of_ours_is_put_back(field: str) -> None:
+async def test_removed_fields_of_the_exporter_are_restored(field: str) -> None:
     api = FakeApi()
     publisher = make(api)
     facts = seen(1)
     await succeed(publisher.publish(facts))
-    held = api.objects[NRT]["metadata"].pop(field)
+    removed = api.objects[NRT]["metadata"].pop(field)
     await succeed(publisher.check_drift())
     await succeed(publisher.publish(facts))
-    assert api.objects[NRT]["metadata"][field] == held
+    assert api.objects[NRT]["metadata"][field] == removed
 
 
 def marks(api: FakeApi) -> dict[str, str]:
-    named = {one["name"]: one["value"] for one in api.objects[NRT]["attributes"]}
+    named = {attribute["name"]: attribute["value"] for attribute in api.objects[NRT]["attributes"]}
     return {name: named[name] for name in (attributes.UNCONFIRMED, attributes.ADMITTING) if name in named}
 
 
@@ -350,7 +350,7 @@ async def test_the_last_true_object_stays_and_says_so() -> None:
     before = msgspec.json.encode(api.objects[NRT])
     await succeed(publisher.keep(PODS))
     assert marks(api) == {attributes.UNCONFIRMED: "pods"}
-    unmarked = [one for one in api.objects[NRT]["attributes"] if one["name"] != attributes.UNCONFIRMED]
+    unmarked = [entry for entry in api.objects[NRT]["attributes"] if entry["name"] != attributes.UNCONFIRMED]
     assert msgspec.json.encode({**api.objects[NRT], "attributes": unmarked}) == before
     await succeed(publisher.publish(seen(1, 2)))
     assert marks(api) == {}
@@ -358,7 +358,7 @@ async def test_the_last_true_object_stays_and_says_so() -> None:
 
 
 async def test_while_only_a_device_plug_in_is_missing_the_rest_is_written_as_it_is() -> None:
-    """A kubelet that starts anew gives memory to finished init containers again, and only it can tell."""
+    """A restarted kubelet allocates memory to finished init containers again, and only its files show which."""
     api = FakeApi()
     publisher = make(api)
     await succeed(publisher.publish(seen(1)))
@@ -383,7 +383,7 @@ async def test_the_same_facts_after_doubts_are_written_without_the_mark() -> Non
     assert marks(api) == {}
 
 
-async def test_at_our_own_start_the_object_of_an_earlier_exporter_is_the_last_true_one() -> None:
+async def test_after_a_start_the_object_of_the_earlier_exporter_is_the_last_confirmed_object() -> None:
     api = FakeApi()
     await succeed(make(api).publish(seen(1)))
     api.objects[NRT]["metadata"]["annotations"]["somebody.example/note"] = "rack 4"
@@ -392,12 +392,12 @@ async def test_at_our_own_start_the_object_of_an_earlier_exporter_is_the_last_tr
     assert (await succeed(publisher.keep(PODS))).standing.is_published
     assert marks(api) == {attributes.UNCONFIRMED: "pods"}
     assert free(api) == "2"
-    # What others wrote beside it is not ours to apply.
+    # The exporter does not apply fields of other writers.
     assert api.objects[NRT]["metadata"]["annotations"].keys() == {attributes.PODS_FINGERPRINT_ANNOTATION}
 
 
 @pytest.mark.parametrize("there", [None, b"{", b'{"metadata":{"name":"n"},"zones":[{"name":"node-0","type":"Node"}]}'])
-async def test_a_node_without_an_object_of_ours_stays_without_one_while_the_kubelet_starts(there: bytes | None) -> None:
+async def test_a_node_without_an_object_gets_no_object_while_the_kubelet_starts(there: bytes | None) -> None:
     api = FakeApi()
     if there is not None:
         api.raw[NRT] = there
@@ -441,7 +441,7 @@ async def test_an_object_that_went_with_its_node_comes_back_with_it_and_not_befo
     assert api.objects[NRT]["metadata"]["ownerReferences"][0]["uid"] == "second"
 
 
-async def test_only_a_newer_version_of_the_object_is_somebody_elses() -> None:
+async def test_only_a_newer_version_of_the_object_is_a_foreign_write() -> None:
     api = FakeApi()
     publisher = make(api)
     assert not publisher.differs_from("5")

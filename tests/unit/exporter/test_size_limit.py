@@ -26,15 +26,15 @@ def topology(**bytes_of: int) -> nrt.NodeResourceTopology:
         ),
         resources=(nrt.Resource("cpu", "4", "4", "4"),),
     )
-    held = bytes_of.get("holdings", 1)
+    size = bytes_of.get("holdings", 1)
     return nrt.new(
-        "n", [zone], (nrt.Attribute(name, "x" * held if name == attributes.HOLDINGS else "x") for name in ALL)
+        "n", [zone], (nrt.Attribute(name, "x" * size if name == attributes.HOLDINGS else "x") for name in ALL)
     )
 
 
-def names(made: nrt.NodeResourceTopology) -> set[str]:
-    zone = (made.zones or ())[0]
-    return {one.name for one in (*(made.attributes or ()), *(zone.attributes or ()))}
+def names(topology: nrt.NodeResourceTopology) -> set[str]:
+    zone = (topology.zones or ())[0]
+    return {attribute.name for attribute in (*(topology.attributes or ()), *(zone.attributes or ()))}
 
 
 def test_what_fits_stays_as_it_is() -> None:
@@ -44,14 +44,14 @@ def test_what_fits_stays_as_it_is() -> None:
     assert not fitted.left_out
 
 
-def test_vectors_go_before_holdings() -> None:
+def test_vectors_are_dropped_before_holdings() -> None:
     fitted = size_limit.fit(topology(vector=size_limit.LIMIT))
     assert fitted.left_out == (numaplacement.METADATA_ATTRIBUTE, numaplacement.VECTOR_ATTRIBUTE)
     assert attributes.HOLDINGS in names(fitted.topology)
     assert fitted.bytes == len(msgspec.json.encode(fitted.topology)) <= size_limit.LIMIT
 
 
-def test_amounts_and_policies_stay_when_holdings_go() -> None:
+def test_amounts_and_policies_stay_when_holdings_are_dropped() -> None:
     fitted = size_limit.fit(topology(holdings=size_limit.LIMIT))
     assert names(fitted.topology) == {attributes.CORES, attributes.TOPOLOGY_MANAGER_POLICY, attributes.ZONE_CPUS}
     assert (fitted.topology.zones or ())[0].resources == (topology().zones or ())[0].resources

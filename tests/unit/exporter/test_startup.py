@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from exporter_setup import Clock
 from topowise.attributes import confirmation
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise_exporter.kubelet import startup
@@ -40,7 +41,7 @@ def test_managers_that_are_configured_and_have_nothing_are_not_ready() -> None:
 
 
 def test_a_state_file_that_says_off_is_the_kubelets_word() -> None:
-    # Somebody has changed the configuration's file; the kubelet has not read it yet.
+    # The configuration file has changed; the kubelet has not read it yet.
     assert why(Answer(STATIC, Allocatable(), has_cpu_manager=False, has_memory_manager=False)) == set()
 
 
@@ -51,13 +52,13 @@ def test_a_configuration_that_is_not_the_kubelets_is_believed_in_the_end() -> No
 def test_pods_of_the_state_files_that_live_are_waited_for() -> None:
     said = Answer(STATIC, READY, living=frozenset({"u", "v"}), listed=frozenset({"v"}))
     assert why(said) == {confirmation.PODS}
-    # One that only holds what an init container left is never listed.
+    # The kubelet never lists a pod that only has leftovers of an init container.
     assert why(said, Before(unlisted=frozenset({"u"}))) == set()
     assert why(said, age=startup.PODS_AT_MOST_S) == set()
 
 
 def test_after_a_reboot_entries_without_directories_are_of_the_dead() -> None:
-    # `living` are only those with one.
+    # `living` only contains pods with a directory.
     assert why(Answer(STATIC, READY, living=frozenset())) == set()
 
 
@@ -75,7 +76,7 @@ def test_without_state_files_an_empty_list_after_a_start_is_doubted_for_a_moment
     assert why(msgspec.structs.replace(empty, has_files=True), before, steady=0.1) == set()
 
 
-def test_a_kubelet_with_another_policy_gives_its_pods_anew_what_they_hold() -> None:
+def test_a_kubelet_with_another_policy_allocates_its_pods_anew() -> None:
     # none -> static: the state files are gone, and the directories prove nothing.
     before = Before({("ns", "p"): PodAllocation("ns", "p")})
     said = Answer(STATIC, READY, (POD,), listed=frozenset({"u"}), living=frozenset({"u"}))
@@ -89,14 +90,6 @@ def test_devices_that_were_there_are_waited_for() -> None:
     assert why(said, Before(devices=(GPU,))) == {confirmation.device("gpu"), nic}
     assert why(said, Before(devices=(GPU,)), age=startup.DEVICES_AT_MOST_S) == set()
     assert why(Answer(STATIC, WITH_GPU, registered=frozenset({"nic"})), Before(devices=(GPU,))) == {nic}
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

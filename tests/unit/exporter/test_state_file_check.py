@@ -49,13 +49,13 @@ def two(**changed: Any) -> Machine:
     return Machine((node(0), node(1, **changed)), (), (), online, online, online, (), ())
 
 
-def memory_node(number: int, kept: int) -> dict[str, Any]:
+def memory_node(number: int, reserved: int) -> dict[str, Any]:
     pages, total = GIB, 8 * GIB
-    left = total - kept - pages
+    left = total - reserved - pages
     return {
         "numberOfAssignments": 0,
         "memoryMap": {
-            "memory": {"total": total, "systemReserved": kept, "allocatable": left, "reserved": 0, "free": left},
+            "memory": {"total": total, "systemReserved": reserved, "allocatable": left, "reserved": 0, "free": left},
             "hugepages-2Mi": {"total": pages, "systemReserved": 0, "allocatable": pages, "reserved": 0, "free": pages},
         },
         "cells": [number],
@@ -80,7 +80,7 @@ def compare(check: StartCheck, config: KubeletConfiguration, machine: Machine) -
     return check.compare(config, machine, ALLOCATABLE, now + 5.0)
 
 
-def test_files_that_match_are_accepted_and_missing_ones_too(tmp_path: Path) -> None:
+def test_matching_and_missing_files_are_accepted(tmp_path: Path) -> None:
     check = write(tmp_path)
     assert compare(check, CONFIG, two()) == {}
     amount = msgspec.structs.replace(CONFIG, reservedSystemCPUs="", systemReserved={"cpu": "1"})
@@ -97,8 +97,8 @@ def test_what_has_changed_since_is_named_by_file(tmp_path: Path) -> None:
         "memory_manager_state": "[memorymanager] the expected machine state is different from the real one "
         f"(node 1, memory: total {8 * GIB}, now {8 * GIB + 4096})",
     }
-    other = msgspec.structs.replace(CONFIG, cpuManagerPolicy="none", memoryManagerPolicy="None")
-    problems = compare(check, other, two())
+    changed = msgspec.structs.replace(CONFIG, cpuManagerPolicy="none", memoryManagerPolicy="None")
+    problems = compare(check, changed, two())
     assert sorted(problems) == ["cpu_manager_state", "memory_manager_state"]
     assert 'configured policy "none" differs from state checkpoint policy "static"' in problems["cpu_manager_state"]
 
@@ -163,17 +163,17 @@ def test_words_that_quote_the_pods_of_the_moment_do_not_change_with_them(tmp_pat
     check = write(tmp_path, cpus="1-3")
     first = compare(check, CONFIG, two())["cpu_manager_state"]
     assert 'defaultCpuSet: "1-3"' in first
-    held = {"policyName": "static", "defaultCpuSet": "2-3", "entries": {"u": {"c": "0-1"}}}
-    (tmp_path / "cpu_manager_state").write_text(json.dumps(held))
+    state = {"policyName": "static", "defaultCpuSet": "2-3", "entries": {"u": {"c": "0-1"}}}
+    (tmp_path / "cpu_manager_state").write_text(json.dumps(state))
     assert compare(check, CONFIG, two())["cpu_manager_state"] == first
     write(tmp_path)
     assert compare(check, CONFIG, two()) == {}
 
 
-def test_a_kubelet_that_has_written_half_of_an_admission_is_not_yet_one_that_will_not_start(tmp_path: Path) -> None:
+def test_a_half_written_admission_is_not_a_kubelet_that_will_not_start(tmp_path: Path) -> None:
     check = write(tmp_path)
     check.compare(CONFIG, two(), ALLOCATABLE, 0.0)
-    # The CPUs have left the shared pool, and are nobody's for some milliseconds, or as long as a slow disk takes.
+    # The CPUs have left the shared pool, and have no owner for some milliseconds, or as long as a slow disk takes.
     for now, cpus in ((1.0, "0,2-3"), (4.0, "0,2-3"), (5.5, "0,3"), (10.4, "0,3")):
         write(tmp_path, cpus=cpus)
         assert check.compare(CONFIG, two(), ALLOCATABLE, now) == {}

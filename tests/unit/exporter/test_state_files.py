@@ -102,5 +102,5 @@ def test_the_checksum_of_1_37_is_of_the_text_that_counts(name: str) -> None:
     damaged = whole | {"data": whole["data"].replace("main", "mane")}
     with pytest.raises(SourceError, match=f"file: has dataChecksum {whole['dataChecksum']}, expected "):
         parse(msgspec.json.encode(damaged), "file")
-    # What stands beside it is for older kubelets, and nobody's business here.
+    # The fields beside it are for older kubelets, and are ignored.
     assert parse(msgspec.json.encode(whole | {"policyName": "none", "checksum": 7}), "file") is not None

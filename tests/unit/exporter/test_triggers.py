@@ -17,7 +17,7 @@ from topowise_exporter import triggers
 from topowise_exporter.triggers import FileWatch, RateLimit, Trigger, Uevents
 
 
-async def test_a_burst_of_hints_is_one() -> None:
+async def test_a_burst_of_hints_is_a_single_sync() -> None:
     trigger = Trigger()
 
     async def burst() -> None:
@@ -99,7 +99,7 @@ async def test_uevents_can_be_cancelled_with_and_without_libudev() -> None:
 
 
 class Monitor:
-    """As pyudev's: events that have come, by a descriptor that is readable once one has."""
+    """Like pyudev's monitor: pending events, and a descriptor that is readable while an event is pending."""
 
     def __init__(self, *events: tuple[str, str]) -> None:
         self._events = [SimpleNamespace(action=action, sys_name=name) for action, name in events]
@@ -135,18 +135,16 @@ class Overflown(Monitor):
         return super().poll(timeout)
 
 
-async def test_more_uevents_than_the_socket_holds_ask_for_the_machine_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_an_overflow_of_the_uevent_socket_scans_the_machine_once(caplog: pytest.LogCaptureFixture) -> None:
     trigger = Trigger()
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as nobody, socket.socket(type=socket.SOCK_DGRAM) as connected:
-        nobody.bind(("127.0.0.1", 0))
-        connected.connect(nobody.getsockname())
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as gone, socket.socket(type=socket.SOCK_DGRAM) as connected:
+        gone.bind(("127.0.0.1", 0))
+        connected.connect(gone.getsockname())
         connected.setblocking(False)
-        nobody.close()
+        gone.close()
         monitor = Overflown(connected)
         asyncio.get_running_loop().add_reader(connected, Uevents(trigger)._on_readable, monitor)
-        # Nobody is there: that is an error of the socket, until somebody reads it.
+        # Without a listener the socket has a pending error until it is read.
         connected.send(b"x")
         assert await trigger.wait(2, quiet=0.05) == {"uevent: overflow"}
         assert monitor.poll(0) is None

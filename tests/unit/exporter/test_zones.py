@@ -32,7 +32,7 @@ def pod(
     memory: tuple[MemoryBlock, ...] = (),
     devices: tuple[Device, ...] = (),
 ) -> PodAllocation:
-    """A pod of one container."""
+    """A pod of a single container."""
     return PodAllocation(namespace, name, (ContainerAllocation("c", cpus, memory, devices),))
 
 
@@ -51,7 +51,7 @@ def node(numa_id: int, cpus: range, memory: int = 8 * GIB, hugepages: Mapping[in
 
 
 def machine(*nodes: NumaNode) -> Machine:
-    cpus = tuple(sorted(cpu for one in nodes for cpu in one.cpus))
+    cpus = tuple(sorted(cpu for node in nodes for cpu in node.cpus))
     return Machine(nodes=nodes, cpus=(), pci=(), online=cpus, present=cpus, possible=cpus, offline=(), isolated=())
 
 
@@ -96,7 +96,7 @@ def test_what_two_entries_name_is_taken_once() -> None:
     assert accounts.amounts[8]["gpu"] == Amount(1, 1, 0)
 
 
-def test_a_block_over_two_nodes_fills_the_lower_one_first_and_counts_once() -> None:
+def test_a_block_over_two_nodes_fills_the_lower_node_first_and_counts_once() -> None:
     pods = (
         pod("a", "p", memory=(MemoryBlock("memory", (0, 8), 9 * GIB),)),
         pod("a", "q", memory=(MemoryBlock("memory", (0,), GIB),)),
@@ -123,7 +123,7 @@ def test_nodes_that_sysfs_does_not_show_are_left_out_and_named() -> None:
     accounts = account(TWO, Allocations(odd, ()), STATIC)
     assert set(accounts.amounts) == {0, 8}
     assert "nic" not in accounts.amounts[0]
-    assert [next(word for word in ("99", "node 3", "node 5") if word in one) for one in accounts.problems] == [
+    assert [next(word for word in ("99", "node 3", "node 5") if word in problem) for problem in accounts.problems] == [
         "99",
         "node 3",
         "node 5",
@@ -180,7 +180,7 @@ def test_published_zones_carry_costs_by_real_id_and_sorted_resources() -> None:
     assert [(cost.name, cost.value) for cost in second.costs or ()] == [("node-0", 20), ("node-8", 10)]
     names = [resource.name for resource in first.resources or ()]
     assert names == sorted(names)
-    assert [(one.name, one.value) for one in first.attributes or ()] == [("a", "1"), ("b", "2")]
+    assert [(attribute.name, attribute.value) for attribute in first.attributes or ()] == [("a", "1"), ("b", "2")]
 
 
 def test_the_memory_managers_own_accounting_is_believed() -> None:
@@ -232,12 +232,12 @@ def situations(draw: st.DrawFn) -> tuple[Machine, Allocatable, tuple[PodAllocati
     pods = []
     for number in range(draw(st.integers(0, 4))):
         cpus = [free_cpus.pop() for _ in range(draw(st.integers(0, min(2, len(free_cpus)))))]
-        held = [free_devices.pop() for _ in range(draw(st.integers(0, min(1, len(free_devices)))))]
+        pod_devices = [free_devices.pop() for _ in range(draw(st.integers(0, min(1, len(free_devices)))))]
         where = draw(st.sampled_from(ids))
         size = draw(st.integers(0, room[where]))
         room[where] -= size
         blocks = (MemoryBlock("memory", (where,), size),) if size else ()
-        pods.append(pod("ns", f"p{number}", frozenset(cpus), blocks, tuple(held)))
+        pods.append(pod("ns", f"p{number}", frozenset(cpus), blocks, tuple(pod_devices)))
     return read, allocatable, tuple(pods), account(read, Allocations(allocatable, tuple(pods)), STATIC)
 
 
@@ -248,11 +248,11 @@ def test_available_and_used_sum_up_to_allocatable(
 ) -> None:
     read, allocatable, pods, accounts = situation
     assert not accounts.problems
-    for one in read.nodes:
-        used_cpus = sum(len(one_pod.cpus & set(one.cpus)) for one_pod in pods)
-        used_memory = sum(block.size for one_pod in pods for block in one_pod.memory if block.nodes == (one.id,))
-        used_devices = sum(one.id in device.nodes for one_pod in pods for device in one_pod.devices)
-        amounts = accounts.amounts[one.id]
+    for node in read.nodes:
+        used_cpus = sum(len(holder.cpus & set(node.cpus)) for holder in pods)
+        used_memory = sum(block.size for holder in pods for block in holder.memory if block.nodes == (node.id,))
+        used_devices = sum(node.id in device.nodes for holder in pods for device in holder.devices)
+        amounts = accounts.amounts[node.id]
         if allocatable.cpus:
             assert amounts["cpu"].available + 1000 * used_cpus == amounts["cpu"].allocatable
         assert amounts["memory"].available + used_memory == amounts["memory"].allocatable

@@ -35,9 +35,9 @@ def loaded() -> Any:
     path = REPOSITORY / "hack/changes"
     spec = importlib.util.spec_from_loader("changes", SourceFileLoader("changes", str(path)))
     assert spec is not None and spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 changes = loaded()
@@ -65,12 +65,12 @@ def test_nothing_to_say_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_release_takes_what_was_unreleased(folder: Path) -> None:
-    made = changes.released(LOG, "0.1.0", "2026-12-01")
-    assert made.startswith(
+    changelog = changes.released(LOG, "0.1.0", "2026-12-01")
+    assert changelog.startswith(
         "# Changelog\n\n## [Unreleased]\n\n## [0.1.0] - 2026-12-01\n\n### Added\n- Something of old,"
     )
     # And the next fragments begin anew above it.
-    again = changes.merged(made, changes.fragments(folder))
+    again = changes.merged(changelog, changes.fragments(folder))
     assert again.index("The other.") < again.index("## [0.1.0]") < again.index("Something of old")
 
 
@@ -124,5 +124,5 @@ def test_a_tag_with_fragments_left_is_refused_and_a_release_has_its_notes(tmp_pa
     assert "\n- A [thing](docs/a.md#b) that is told" in (tmp_path / "CHANGELOG.md").read_text()
     # A release of a forge is no file of the tree: there a path leads nowhere.
     page = f"https://github.com/topowise/topowise/blob/v{version}/docs/a.md#b"
-    told = f"\n- A [thing]({page}) that is told [of](https://example.com/c).\n"
-    assert told in (tmp_path / "dist/notes.md").read_text()
+    entry = f"\n- A [thing]({page}) that is told [of](https://example.com/c).\n"
+    assert entry in (tmp_path / "dist/notes.md").read_text()

@@ -1,7 +1,7 @@
-"""The workflows of .github do nothing that cannot be run here, and run nobody's code but that which was looked at.
+"""The workflows of .github run only commands that also run here, and only reviewed code.
 
-No forge is asked. What can be wrong without one: a make target that is gone, a variable that none reads, an action that
-its owner may change under us, an expression inside a command, more rights than a job needs.
+No forge is asked. Checked without a forge: a make target that is gone, a variable without readers, an
+action that its owner may change, an expression inside a command, more rights than a job needs.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ every_workflow = pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: pat
 
 
 def workflow(path: Path) -> dict[str, Any]:
-    made = yaml.safe_load(path.read_text())
-    assert isinstance(made, dict)
+    document = yaml.safe_load(path.read_text())
+    assert isinstance(document, dict)
     # YAML 1.1 reads `on` as a boolean.
-    return {("on" if key is True else key): value for key, value in made.items()}
+    return {("on" if key is True else key): value for key, value in document.items()}
 
 
 def steps(path: Path) -> Iterator[dict[str, Any]]:
@@ -88,15 +88,15 @@ def test_an_action_has_the_same_commit_everywhere() -> None:
 
 @every_workflow
 def test_rights_are_given_to_jobs_that_need_them(path: Path) -> None:
-    made = workflow(path)
-    assert made["permissions"] == {"contents": "read"}
-    assert "pull_request_target" not in made["on"]
-    for job in made["jobs"].values():
+    document = workflow(path)
+    assert document["permissions"] == {"contents": "read"}
+    assert "pull_request_target" not in document["on"]
+    for job in document["jobs"].values():
         assert job["timeout-minutes"] <= 60
         if "write" in job.get("permissions", {}).values():
-            # What writes waits for whoever guards the environment.
+            # A job that writes waits for the environment's reviewers.
             assert job["environment"]
-            assert "pull_request" not in made["on"]
+            assert "pull_request" not in document["on"]
 
 
 @every_workflow
@@ -108,11 +108,11 @@ def test_a_checkout_keeps_no_credentials(path: Path) -> None:
 
 @every_workflow
 def test_what_is_read_of_other_steps_and_jobs_is_there(path: Path) -> None:
-    text, made = path.read_text(), workflow(path)
+    text, document = path.read_text(), workflow(path)
     known = {step["id"] for step in steps(path) if "id" in step}
     assert set(re.findall(r"\bsteps\.(\w+)\.", text)) <= known
-    needed = {name for job in made["jobs"].values() for name in job.get("needs", [])}
-    assert needed <= made["jobs"].keys()
+    needed = {name for job in document["jobs"].values() for name in job.get("needs", [])}
+    assert needed <= document["jobs"].keys()
 
 
 def test_every_supported_python_is_tested() -> None:

@@ -1,4 +1,4 @@
-"""Texts made to be expensive: short ones that name much, deep ones, and those that cost the square of their length."""
+"""Expensive texts: short texts that name much, deep texts, and texts whose cost grows with the square of length."""
 
 from __future__ import annotations
 
@@ -120,7 +120,10 @@ def zone(at: int, *resources: tuple[str, str], **named: str) -> dict[str, object
         "attributes": [
             {"name": f"topowise.io/{name.replace('_', '-')}", "value": text} for name, text in named.items()
         ],
-        "resources": [{"name": name, "capacity": one, "allocatable": one, "available": one} for name, one in resources],
+        "resources": [
+            {"name": name, **dict.fromkeys(("capacity", "allocatable", "available"), amount)}
+            for name, amount in resources
+        ],
     }
 
 
@@ -173,7 +176,7 @@ REPORTS = {
 
 @pytest.mark.parametrize("name", REPORTS)
 def test_a_hostile_report_costs_its_reader_little(name: str) -> None:
-    (report,) = (one for one in parsers() if one.name == "report")
+    (report,) = (parser for parser in parsers() if parser.name == "report")
     assert hold(report, REPORTS[name], seconds=2.0)
 
 
@@ -192,7 +195,7 @@ def test_a_hostile_report_costs_its_reader_little(name: str) -> None:
     ],
 )
 def test_a_short_text_takes_little_memory(name: str, text: bytes, most: int) -> None:
-    (parser,) = (one for one in parsers() if one.name == name)
+    (parser,) = (candidate for candidate in parsers() if candidate.name == name)
     tracemalloc.start()
     try:
         hold(parser, text, seconds=20.0)
@@ -210,7 +213,7 @@ def test_ranges_are_bounded_one_by_one_and_together() -> None:
             cpuset.parse(text)
 
 
-def test_what_is_left_out_of_a_report_with_too_much_is_told() -> None:
+def test_parts_left_out_of_a_large_report_are_named() -> None:
     assert synthetic_machine.modelled_devices(
         [{"a/b": (4096, 1), "cpu": (8, 8)}, {"a/b": (4096, 1), "a/c": (5000, 1)}]
     ) == {"a/b"}

@@ -55,25 +55,25 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def files(tree: Path) -> list[Path]:
-    """Of each kind one: those of other CPUs and nodes are read by the same code."""
-    found = sorted(path for path in tree.rglob("*") if path.is_file() and not path.is_symlink())
-    return [path for path in found if not any(part in ("cpu2", "cpu3", "cpu5", "cpu6", "cpu7") for part in path.parts)]
+    """A file of each kind: the same code reads the files of other CPUs and nodes."""
+    paths = sorted(path for path in tree.rglob("*") if path.is_file() and not path.is_symlink())
+    return [path for path in paths if not any(part in ("cpu2", "cpu3", "cpu5", "cpu6", "cpu7") for part in path.parts)]
 
 
 def read(tree: Path) -> Machine | None:
     begun = time.process_time()
     try:
-        found = scan(str(tree / "sys"), str(tree / "proc"))
+        scanned = scan(str(tree / "sys"), str(tree / "proc"))
     except SourceError as exc:
         assert "\n" not in str(exc)
-        found = None
+        scanned = None
     assert time.process_time() - begun < 2.0
-    if found is not None:
-        assert all("\n" not in problem and len(problem) < 2000 for problem in found.problems)
-        msgspec.json.encode(found)
-        owned = [cpu for node in found.nodes for cpu in node.cpus]
+    if scanned is not None:
+        assert all("\n" not in problem and len(problem) < 2000 for problem in scanned.problems)
+        msgspec.json.encode(scanned)
+        owned = [cpu for node in scanned.nodes for cpu in node.cpus]
         assert len(owned) == len(set(owned))
-    return found
+    return scanned
 
 
 def with_content(path: Path, content: bytes, tree: Path) -> Machine | None:
@@ -105,14 +105,14 @@ def test_any_file_may_say_anything(tree: Path, data: st.DataObject) -> None:
     )
 )
 def test_any_link_may_lead_anywhere(tree: Path, links: dict[str, str]) -> None:
-    made = []
+    created = []
     for name, target in links.items():
         path = tree / "sys" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         # What cannot be made in a directory cannot be met there.
         with contextlib.suppress(OSError, ValueError):
             path.symlink_to(target)
-            made.append(path)
+            created.append(path)
     try:
         machine = read(tree)
         assert machine is not None
@@ -121,7 +121,7 @@ def test_any_link_may_lead_anywhere(tree: Path, links: dict[str, str]) -> None:
                 pci.check_path(function.path, function.address)
         assert all(pci.is_address(address) for _, address in machine.pci_names)
     finally:
-        for path in made:
+        for path in created:
             path.unlink()
 
 

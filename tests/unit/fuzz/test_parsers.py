@@ -1,4 +1,4 @@
-"""Whatever comes in, every parser gives a value or one clear line, at once."""
+"""For any input, every parser returns a value or an error of a single line, at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _id(parser: Parser) -> str:
 
 @pytest.mark.parametrize("parser", parsers(), ids=_id)
 def test_samples_are_read(parser: Parser) -> None:
-    # All but one, whose certificates would have to be real.
+    # All parsers but the parser of certificates, which needs real certificates.
     assert all(hold(parser, sample) for sample in parser.samples) != (parser.name == "kubeconfig")
 
 
@@ -32,7 +32,7 @@ def test_anything_is_read_or_refused(parser: Parser) -> None:
 
 @tried
 @given(st.data())
-def test_what_one_parser_reads_is_read_or_refused_by_every_other(data: st.DataObject) -> None:
+def test_text_that_a_parser_reads_is_read_or_refused_by_every_parser(data: st.DataObject) -> None:
     written = data.draw(st.sampled_from(parsers()))
     text = data.draw(st.sampled_from(written.samples))
     for parser in parsers():

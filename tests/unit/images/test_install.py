@@ -15,7 +15,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 
 def test_three_lines_install_from_a_checkout_without_a_registry() -> None:
     text = (REPOSITORY / "README.md").read_text()
-    (block,) = [one for one in re.findall(r"```console\n(.*?)```", text, re.DOTALL) if "make load" in one]
+    (block,) = [part for part in re.findall(r"```console\n(.*?)```", text, re.DOTALL) if "make load" in part]
     images, load, install = (shlex.split(line.removeprefix("$ "), comments=True) for line in block.splitlines())
     assert (images, load) == (["make", "images"], ["make", "load"])
     assert install[:4] == ["helm", "install", "topowise", "charts/topowise"]

@@ -24,7 +24,7 @@ def tools(folder: Path, *names: str) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The only one of $PATH besides a shell's."""
+    """The only program of $PATH besides a shell's."""
     shell = tmp_path / "shell"
     shell.mkdir()
     for name in ("sh", "dirname"):
@@ -47,7 +47,7 @@ def test_the_cluster_that_is_here_gets_it(folder: Path, there: tuple[str, ...], 
     assert " ".join(load.command(ARCHIVE, into, "")).startswith(f"{expected} {ARCHIVE}")
 
 
-def test_kind_is_told_which_cluster(folder: Path) -> None:
+def test_kind_gets_the_cluster_name(folder: Path) -> None:
     tools(folder, "kind")
     archive = folder / "image.tar"
     archive.touch()
@@ -57,12 +57,12 @@ def test_kind_is_told_which_cluster(folder: Path) -> None:
 
 def test_without_any_it_is_said_what_to_do(folder: Path) -> None:
     with pytest.raises(
-        ImageError, match=r"none of kind, k3s, ctr is here; copy /dist/topowise-amd64\.tar to each node"
+        ImageError, match=r"none of kind, k3s, ctr is installed; copy /dist/topowise-amd64\.tar to each node"
     ):
         load.command(ARCHIVE, "", "")
 
 
-def test_without_an_archive_it_is_said_how_to_make_one(tmp_path: Path) -> None:
+def test_without_an_archive_the_error_says_how_to_make_it(tmp_path: Path) -> None:
     with pytest.raises(ImageError, match="make images first"):
         load.load(tmp_path / "none.tar", "kind", "")
 

@@ -19,14 +19,14 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> engines.Engine:
     if not shutil.which("buildah"):
         pytest.skip("no buildah here: no image is pushed")
     monkeypatch.setattr(engines, "_STORE", tmp_path)
-    found = engines.named("buildah")
+    buildah = engines.named("buildah")
     for architecture in application.MACHINES:
-        container = found.run("from", f"--arch={architecture}", "scratch")
-        found.run("commit", "--rm", container, f"{NAME}-{architecture}")
-    return found
+        container = buildah.run("from", f"--arch={architecture}", "scratch")
+        buildah.run("commit", "--rm", container, f"{NAME}-{architecture}")
+    return buildah
 
 
-def test_a_second_push_has_the_images_of_now_and_no_others(engine: engines.Engine) -> None:
+def test_a_second_push_has_only_the_current_images(engine: engines.Engine) -> None:
     for built in (list(application.MACHINES), ["amd64"]):
         listing = images._listing(engine, NAME, built)
         assert engine.run("manifest", "inspect", listing).count('"digest"') == len(built)

@@ -17,20 +17,20 @@ OLD, NEW = "sha256:" + "0" * 64, "sha256:" + "1" * 64
 
 
 class Registry(ThreadingHTTPServer):
-    """As a public one: a token for nobody in particular, then the digest in a header."""
+    """Like a public registry: an anonymous token, then the digest in a header."""
 
     digest = NEW
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.asked: list[str] = []
+        self.requests: list[str] = []
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: Registry
 
     def do_HEAD(self) -> None:
-        self.server.asked.append(f"{self.command} {self.path}")
+        self.server.requests.append(f"{self.command} {self.path}")
         if self.headers.get("Authorization") != "Bearer given":
             self.send_response(401)
             realm = f"http://127.0.0.1:{self.server.server_port}/token"
@@ -44,7 +44,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def do_GET(self) -> None:
-        self.server.asked.append(f"{self.command} {self.path}")
+        self.server.requests.append(f"{self.command} {self.path}")
         body = json.dumps({"token": "given"}).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
@@ -57,10 +57,10 @@ class _Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def registry() -> Iterator[Registry]:
-    with Registry() as made:
-        threading.Thread(target=made.serve_forever, daemon=True).start()
-        yield made
-        made.shutdown()
+    with Registry() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
 
 
 @pytest.fixture
@@ -75,11 +75,11 @@ def test_the_base_is_named_by_digest() -> None:
     assert engines.BASE.startswith("docker.io/library/python:3.11-slim-bookworm@sha256:")
 
 
-def test_the_digest_of_today_takes_the_place_of_the_old_one(registry: Registry, dockerfile: Path) -> None:
+def test_the_current_digest_replaces_the_old_digest(registry: Registry, dockerfile: Path) -> None:
     before = dockerfile.read_text()
     assert renew.renew(dockerfile, scheme="http").endswith(f"@{NEW}")
     assert dockerfile.read_text() == before.replace(OLD, NEW)
-    assert registry.asked == [
+    assert registry.requests == [
         "HEAD /v2/library/python/manifests/3.11-slim",
         "GET /token?service=here&scope=repository:library/python:pull",
         "HEAD /v2/library/python/manifests/3.11-slim",

@@ -24,13 +24,13 @@ print(json.dumps([sys.modules["kubernetes"].__file__, *sys.modules]))
 
 
 def installed_client() -> Path:
-    found = find_spec("kubernetes")
-    assert found is not None and found.origin is not None
-    return Path(found.origin).parent
+    module_spec = find_spec("kubernetes")
+    assert module_spec is not None and module_spec.origin is not None
+    return Path(module_spec.origin).parent
 
 
 def trimmed(site: Path) -> Path:
-    """The files that stay of the official client, beside one that does not, as the image has them."""
+    """The files of the official client that stay in the image, beside a file that does not."""
     for name in (*unused.CLIENT, "client/rest.py", "aio/utils/__init__.py", "aio/client/__init__.py"):
         target = site / "kubernetes" / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -76,8 +76,8 @@ def test_tests_stubs_and_sources_are_gone(tmp_path: Path) -> None:
 def test_what_is_left_out_is_locked_and_no_dependency_of_ours() -> None:
     lock = (application.REPOSITORY / "hack/requirements.txt").read_text()
     assert set(re.findall(r"^([a-z0-9-]+)==", lock, re.MULTILINE)) >= unused.DISTRIBUTIONS
-    ours = (application.REPOSITORY / "docs/dependencies.md").read_text().partition("## Brought")[0]
-    assert not [name for name in unused.DISTRIBUTIONS if f"| {name} |" in ours]
+    section = (application.REPOSITORY / "docs/dependencies.md").read_text().partition("## Brought")[0]
+    assert not [name for name in unused.DISTRIBUTIONS if f"| {name} |" in section]
 
 
 def test_the_image_is_installed_from_the_rest_of_the_lock_with_its_hashes(tmp_path: Path) -> None:

@@ -44,9 +44,9 @@ def test_what_is_built_into_the_kernel_is_not_loaded() -> None:
 
 @pytest.mark.skipif(shutil.which("cpio") is None, reason="no cpio here, which reads the archive")
 def test_the_archive_is_what_cpio_reads(tmp_path: Path) -> None:
-    made = boot.archive({"lib": (0o40755, b""), "lib/a.ko": (0o100644, b"module"), "init": (0o100755, b"#!/bin/sh\n")})
-    assert len(made) % 4 == 0
-    subprocess.run(["cpio", "-i", "--quiet"], input=made, cwd=tmp_path, check=True)
+    cpio = boot.archive({"lib": (0o40755, b""), "lib/a.ko": (0o100644, b"module"), "init": (0o100755, b"#!/bin/sh\n")})
+    assert len(cpio) % 4 == 0
+    subprocess.run(["cpio", "-i", "--quiet"], input=cpio, cwd=tmp_path, check=True)
     assert (tmp_path / "lib/a.ko").read_bytes() == b"module"
     assert (tmp_path / "init").stat().st_mode & 0o777 == 0o755
 

@@ -35,16 +35,16 @@ def test_no_bytecode_of_today_is_left_of_what_an_earlier_image_has_its_own_of() 
     assert lines[-1].startswith("USER 65532")
 
 
-def test_jobs_of_p5_fill_its_machine_and_no_numa_node_has_room_for_all_of_it() -> None:
+def test_jobs_of_p5_fill_its_machine_and_fit_no_single_numa_node() -> None:
     machine = read(jobs.MACHINE)
-    per_node = {one.resource: one.near["0"] for one in machine.devices}
+    per_node = {device.resource: device.near["0"] for device in machine.devices}
     sizes = jobs.job("a", 4)["spec"]["containers"][0]["resources"]["limits"]
     assert {name: int(sizes[name]) for name in per_node} == per_node
     all_of_it = jobs.job("b", 8)["spec"]["containers"][0]["resources"]["limits"]
     assert int(all_of_it["example.com/gpu"]) == 2 * per_node["example.com/gpu"]
 
 
-def test_a_pod_that_was_deleted_before_it_ran_is_not_one_that_a_kubelet_has_refused() -> None:
+def test_a_pod_deleted_before_it_ran_is_not_a_refused_pod() -> None:
     assert is_refused({"status": {"phase": "Failed", "reason": "TopologyAffinityError"}})
     assert not is_refused({"status": {"phase": "Failed"}})
     assert not is_refused({"status": {"phase": "Pending", "reason": "x"}})
@@ -66,7 +66,7 @@ def test_a_pod_that_its_kubelet_had_admitted_before_was_not_refused_after_fits()
 
 
 def test_a_kubelet_ignores_extended_resources_that_its_node_does_not_have() -> None:
-    """So it cannot be asked about a refusal for one."""
+    """So the kubelet cannot refuse such a pod."""
     asks = jobs.job("a", 1)
     assert is_offered(asks, read("p5"))
     assert not is_offered(asks, read("memory"))

@@ -15,9 +15,9 @@ from lab.qemu import Disks, Ports
 PORTS = Ports(ssh=21001, kubelet=21002, agent=21003)
 
 
-def command(made: machine.Machine, accel: str = "tcg") -> list[str]:
+def command(spec: machine.Machine, accel: str = "tcg") -> list[str]:
     disks = Disks(Path("/run/own.qcow2"), Path("/run/shared"))
-    return qemu.command(made, Base(Path("/base")), disks, PORTS, Path("/run"), accel)
+    return qemu.command(spec, Base(Path("/base")), disks, PORTS, Path("/run"), accel)
 
 
 def values(words: list[str], option: str) -> list[str]:
@@ -32,11 +32,11 @@ def written(folder: Path, text: str) -> str:
 
 @pytest.mark.parametrize("name", [path.stem for path in sorted(machine.MACHINES.glob("*.yaml"))])
 def test_every_machine_of_the_project_can_be_built(name: str) -> None:
-    made = machine.read(name)
-    words = command(made)
+    spec = machine.read(name)
+    words = command(spec)
     assert words[0] == "qemu-system-x86_64"
     assert values(words, "-name") == [name]
-    assert len([one for one in values(words, "-numa") if one.startswith("node,")]) == len(made.nodes)
+    assert len([value for value in values(words, "-numa") if value.startswith("node,")]) == len(spec.nodes)
 
 
 def test_sockets_and_numa_nodes_are_as_the_file_says() -> None:
@@ -54,7 +54,7 @@ def test_sockets_and_numa_nodes_are_as_the_file_says() -> None:
 
 
 def test_dies_are_named_where_a_socket_has_several() -> None:
-    cpus = [one for one in values(command(machine.read("quad")), "-numa") if one.startswith("cpu,")]
+    cpus = [value for value in values(command(machine.read("quad")), "-numa") if value.startswith("cpu,")]
     assert cpus[1] == "cpu,node-id=1,socket-id=0,die-id=1"
 
 
@@ -62,7 +62,7 @@ def test_a_node_of_memory_alone_has_memory_and_distances_and_no_cpus() -> None:
     numa = values(command(machine.read("memory")), "-numa")
     assert "node,nodeid=2,memdev=memory2" in numa
     assert "dist,src=0,dst=2,val=17" in numa
-    assert not [one for one in numa if one.startswith("cpu,node-id=2")]
+    assert not [value for value in numa if value.startswith("cpu,node-id=2")]
 
 
 def test_functions_hang_on_a_root_complex_of_their_node() -> None:
@@ -74,8 +74,8 @@ def test_functions_hang_on_a_root_complex_of_their_node() -> None:
 
 
 def test_chassis_are_unique_on_the_machine() -> None:
-    ports = [one for one in values(command(machine.read("dual")), "-device") if one.startswith("pcie-root-port")]
-    numbers = [word for one in ports for word in one.split(",") if word.startswith("chassis=")]
+    ports = [value for value in values(command(machine.read("dual")), "-device") if value.startswith("pcie-root-port")]
+    numbers = [word for port in ports for word in port.split(",") if word.startswith("chassis=")]
     assert len(numbers) == len(set(numbers)) == 5
 
 
@@ -127,6 +127,6 @@ def test_what_cannot_be_built_is_refused_in_one_line(tmp_path: Path, text: str, 
     assert "\n" not in str(caught.value)
 
 
-def test_a_machine_that_nobody_has_described_is_answered_with_those_there_are() -> None:
+def test_an_unknown_machine_is_answered_with_the_known_machines() -> None:
     with pytest.raises(LabError, match="expected a machine file or dual, memory, octo, p5, quad"):
         machine.read("toaster")

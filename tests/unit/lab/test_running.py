@@ -1,4 +1,4 @@
-"""Processes of a lab: known as soon as they are started, ended by whoever finds the link."""
+"""Processes of a lab: recorded as soon as they start, and ended by any process that finds the link."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sandbox import kept
 WAITS = [sys.executable, "-c", "import time; time.sleep(60)"]
 
 
-def test_whoever_is_started_is_known_at_once_and_ends_with_all(tmp_path: Path) -> None:
+def test_a_started_process_is_recorded_at_once_and_ends_with_all(tmp_path: Path) -> None:
     """A process that had no arguments yet when it was looked for was never ended."""
     link, directory = tmp_path / "link", tmp_path / "run"
     directory.mkdir()

@@ -1,4 +1,4 @@
-"""Series of pods, what kubelets are told, and the page that is made of a run."""
+"""Series of pods, the configuration of kubelets, and the page that a run produces."""
 
 from __future__ import annotations
 
@@ -54,20 +54,20 @@ def test_a_copy_that_is_bound_by_hand_is_another_pod() -> None:
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_every_setting_is_a_configuration_that_we_read(setting: str) -> None:
-    made = kubelet.configuration(machine.read("dual"), SETTINGS[setting])
-    read = kubeletconfig.convert(made, source="lab")
+    config = kubelet.configuration(machine.read("dual"), SETTINGS[setting])
+    read = kubeletconfig.convert(config, source="lab")
     assert (read.topologyManagerPolicy, read.topologyManagerScope) == tuple(setting.split(", ")[:2])
 
 
 def test_reserved_memory_is_what_the_kubelet_wants_it_to_be() -> None:
-    made = kubelet.configuration(machine.read("memory"))
-    reserved = sum(quantity.value(one["limits"]["memory"]) for one in made["reservedMemory"])
-    evicted = quantity.value(made["evictionHard"]["memory.available"])
-    assert reserved == quantity.value(made["systemReserved"]["memory"]) + evicted
-    assert [one["numaNode"] for one in made["reservedMemory"]] == [0, 1, 2]
+    config = kubelet.configuration(machine.read("memory"))
+    reserved = sum(quantity.value(reservation["limits"]["memory"]) for reservation in config["reservedMemory"])
+    evicted = quantity.value(config["evictionHard"]["memory.available"])
+    assert reserved == quantity.value(config["systemReserved"]["memory"]) + evicted
+    assert [reservation["numaNode"] for reservation in config["reservedMemory"]] == [0, 1, 2]
 
 
-def test_plug_ins_are_told_what_the_machine_file_says() -> None:
+def test_plug_ins_get_the_devices_of_the_machine_file() -> None:
     nic, gpu = machine.read("dual").devices
     assert instruments.plugin(nic) == ["plugin.py", "example.com/nic", "--pci-class", "0200"]
     assert instruments.plugin(gpu)[2:] == ["--near", "0=3", "--near", "1=2", "--near", "0,1=1"]
@@ -88,7 +88,7 @@ def test_the_programs_of_a_guest_are_python_of_its_image() -> None:
         ({"phase": "Failed"}, True),
     ],
 )
-def test_a_pod_is_decided_once_somebody_has_said_yes_or_no(status: dict[str, object], expected: bool) -> None:
+def test_a_pod_is_decided_once_it_is_bound_or_refused(status: dict[str, object], expected: bool) -> None:
     assert is_decided({"status": status}) is expected
 
 
@@ -103,7 +103,7 @@ def test_a_refusal_after_fits_fails_a_series_and_a_miss_of_ids_does_not() -> Non
     assert part.problems == ("placed otherwise: a: CPUs", "refused after fits: b")
 
 
-def found(*parts: Part) -> Results:
+def results_of(*parts: Part) -> Results:
     return Results("2030-01-02", "abc", "2 CPUs, TCG", {"kubelet": "v1.36.2"}, {"dual": "12 CPUs"}, parts, ("reboot",))
 
 
@@ -111,11 +111,11 @@ def _came_true(hits: int, misses: int) -> dict[str, results.Figure]:
     return {results.HITS: hits, results.MISSES: misses, results.HIT_RATE: results.hit_rate(hits, misses)}
 
 
-def test_the_page_tells_figures_problems_and_what_was_not_run() -> None:
+def test_the_page_lists_figures_problems_and_parts_not_run() -> None:
     first, second = "2030-01-01, abb, sha256:1", "2030-01-02, abc, sha256:2"
     failed = Part("Series: restricted", False, {"pods": 3, **_came_true(2, 1)}, ("refused | after fits",), at=first)
     page = pages.page(
-        found(
+        results_of(
             Part("A part", True, {"pods": 20}, on="dual", kubelet="v1.36.2", at=first),
             msgspec.structs.replace(failed, on="dual", kubelet="v1.36.2"),
             Part("Series: restricted", True, {"pods": 4, **_came_true(5, 0)}, on="quad", kubelet="v1.35.6", at=second),
@@ -138,7 +138,7 @@ def test_the_page_tells_figures_problems_and_what_was_not_run() -> None:
 
 def test_parts_that_were_not_run_again_stay_in_the_result() -> None:
     elsewhere, older = Part("A", True, key="a", on="quad"), Part("A", True, key="a", on="dual", kubelet="v1.33.1")
-    earlier = found(
+    earlier = results_of(
         Part("A", False, key="a", on="dual"), elsewhere, older, Part("B", True, {"pods": 1}, key="b", on="dual")
     )
     again = Part("A", True, key="a", on="dual")

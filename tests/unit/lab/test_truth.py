@@ -1,4 +1,4 @@
-"""What an agent told, read; and how an object and a prediction are held against it."""
+"""Reads an agent's output, and compares an object and a prediction with it."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ SYS = {
 POD = ("default", "a")
 
 
-def told() -> dict[str, Any]:
-    """A pod of two containers: whole CPUs and a device, and one that had ended (init)."""
+def agent_output() -> dict[str, Any]:
+    """A pod of two containers: whole CPUs and a device, and a finished init container."""
     cpus = {
         "policyName": "static",
         "defaultCpuSet": "0,3-7",
@@ -39,7 +39,7 @@ def told() -> dict[str, Any]:
     blocks = [{"numaAffinity": [0], "type": "memory", "size": 64 * MIB}]
     memory = {"policyName": "Static", "machineState": {}, "entries": {"uid-a": {"main": blocks}}, "checksum": 1}
     device = {"resource_name": "example.com/nic", "device_ids": ["nic-0"], "topology": {"nodes": [{}]}}
-    other = {"resource_name": "example.com/nic", "device_ids": ["nic-1"], "topology": {"nodes": [{}]}}
+    second_nic = {"resource_name": "example.com/nic", "device_ids": ["nic-1"], "topology": {"nodes": [{}]}}
     far = {"resource_name": "example.com/nic", "device_ids": ["nic-2"], "topology": {"nodes": [{"ID": "1"}]}}
     both = [
         {"resource_name": "example.com/gpu", "device_ids": ["gpu-0"], "topology": {"nodes": nodes}}
@@ -63,7 +63,7 @@ def told() -> dict[str, Any]:
                 {"name": "idle", "namespace": "default", "containers": [{"name": "x"}]},
             ]
         },
-        "allocatable": {"cpu_ids": ["1", "2"], "devices": [device, other, far, *both]},
+        "allocatable": {"cpu_ids": ["1", "2"], "devices": [device, second_nic, far, *both]},
     }
 
 
@@ -73,7 +73,7 @@ def predicted(**changed: Any) -> dict[str, Expected]:
 
 
 def agreement(expected: dict[str, Expected], *, has_hints: bool = True) -> Agreement:
-    return truth.agreement(expected, "uid-a", POD, truth.read(told()), truth.nodes(SYS), has_hints=has_hints)
+    return truth.agreement(expected, "uid-a", POD, truth.read(agent_output()), truth.nodes(SYS), has_hints=has_hints)
 
 
 def test_nodes_are_read_from_sys() -> None:
@@ -84,18 +84,18 @@ def test_nodes_are_read_from_sys() -> None:
     assert nodes[0].hugepages == {2048: 8}
 
 
-def test_a_device_of_two_nodes_is_one_and_node_0_needs_no_id() -> None:
-    found = truth.read(told())
-    assert found.near == {
+def test_a_device_of_two_nodes_is_a_single_device_and_node_0_needs_no_id() -> None:
+    state = truth.read(agent_output())
+    assert state.near == {
         "example.com/nic": {"nic-0": {0}, "nic-1": {0}, "nic-2": {1}},
         "example.com/gpu": {"gpu-0": {0, 1}},
     }
-    assert found.changed == 95.0
-    assert found.listed[POD]["main"].cpus == {1, 2}
+    assert state.changed == 95.0
+    assert state.listed[POD]["main"].cpus == {1, 2}
 
 
 def test_what_the_agent_passes_on_as_it_is_on_the_wire_is_the_same() -> None:
-    whole = told()
+    whole = agent_output()
     messages = {"list": pb.ListPodResourcesResponse(), "allocatable": pb.AllocatableResourcesResponse()}
     wire = {
         name: base64.b64encode(ParseDict(whole[name], message).SerializeToString()).decode()
@@ -104,27 +104,27 @@ def test_what_the_agent_passes_on_as_it_is_on_the_wire_is_the_same() -> None:
     assert truth.read(guest.read({**whole, **wire})) == truth.read(whole)
 
 
-def test_containers_with_nothing_are_nobody_s() -> None:
-    assert set(truth.exclusive(truth.read(told()))) == {POD}
+def test_containers_without_allocations_are_left_out() -> None:
+    assert set(truth.exclusive(truth.read(agent_output()))) == {POD}
 
 
 def test_a_prediction_that_came_true_is_exact() -> None:
     assert agreement(predicted()) == Agreement(True, False)
 
 
-def test_another_one_of_equal_devices_is_told_apart() -> None:
+def test_a_prediction_of_an_equal_device_is_equal_but_not_exact() -> None:
     assert agreement(predicted(devices={"example.com/nic": ("nic-1",)})) == Agreement(False, True)
 
 
-def test_a_device_near_two_nodes_is_as_good_to_the_kubelet_as_one_near_the_chosen_one() -> None:
-    near_both = told()
-    given = near_both["list"]["pod_resources"][0]["containers"][0]["devices"][0]
-    given |= {"resource_name": "example.com/gpu", "device_ids": ["gpu-0"]}
-    one = {"resource_name": "example.com/gpu", "device_ids": ["gpu-1"], "topology": {"nodes": [{}]}}
-    near_both["allocatable"]["devices"].append(one)
+def test_a_device_near_two_nodes_is_as_good_to_the_kubelet_as_a_device_near_the_chosen_node() -> None:
+    near_both = agent_output()
+    device = near_both["list"]["pod_resources"][0]["containers"][0]["devices"][0]
+    device |= {"resource_name": "example.com/gpu", "device_ids": ["gpu-0"]}
+    second_gpu = {"resource_name": "example.com/gpu", "device_ids": ["gpu-1"], "topology": {"nodes": [{}]}}
+    near_both["allocatable"]["devices"].append(second_gpu)
     expected = predicted(devices={"example.com/gpu": ("gpu-1",)})
-    found = truth.agreement(expected, "uid-a", POD, truth.read(near_both), truth.nodes(SYS))
-    assert found == Agreement(False, True)
+    verdict = truth.agreement(expected, "uid-a", POD, truth.read(near_both), truth.nodes(SYS))
+    assert verdict == Agreement(False, True)
 
 
 def test_without_hints_a_device_near_another_node_is_as_good() -> None:
@@ -145,12 +145,12 @@ def test_without_hints_a_device_near_another_node_is_as_good() -> None:
     ],
 )
 def test_what_came_otherwise_is_said(changed: dict[str, Any], why: str) -> None:
-    found = agreement(predicted(**changed))
-    assert (found.exact, found.equal) == (False, False)
-    assert why in found.why[0]
+    verdict = agreement(predicted(**changed))
+    assert (verdict.exact, verdict.equal) == (False, False)
+    assert why in verdict.why[0]
 
 
-def test_who_holds_something_and_was_not_predicted_is_said() -> None:
+def test_an_allocation_without_a_prediction_is_reported() -> None:
     assert "main: nothing predicted" in agreement({})[2][0]
 
 
@@ -173,7 +173,7 @@ def _zone(number: int, cpus: str, distances: list[int], kib: int, more: dict[str
     return {
         "name": f"node-{number}",
         "type": "Node",
-        "costs": [{"name": f"node-{other}", "value": value} for other, value in enumerate(distances)],
+        "costs": [{"name": f"node-{node_id}", "value": value} for node_id, value in enumerate(distances)],
         "attributes": [{"name": "topowise.io/cpus", "value": cpus}],
         "resources": [
             {"name": name, "capacity": amount, "allocatable": amount, "available": amount}
@@ -183,7 +183,7 @@ def _zone(number: int, cpus: str, distances: list[int], kib: int, more: dict[str
 
 
 def differences(raw: dict[str, Any]) -> list[str]:
-    return truth.differences(raw, truth.nodes(SYS), truth.read(told()))
+    return truth.differences(raw, truth.nodes(SYS), truth.read(agent_output()))
 
 
 def test_an_object_that_is_true_differs_in_nothing() -> None:
@@ -199,14 +199,14 @@ def test_an_object_that_is_true_differs_in_nothing() -> None:
     ],
 )
 def test_what_an_object_says_otherwise_is_found(attribute: str, value: str, expected: str) -> None:
-    assert any(expected in one for one in differences(report(**{attribute: value})))
+    assert any(expected in difference for difference in differences(report(**{attribute: value})))
 
 
-def test_zones_are_held_against_sys() -> None:
+def test_zones_are_compared_with_sys() -> None:
     raw = report()
     raw["zones"][1]["costs"][0]["value"] = 20
     raw["zones"][1]["attributes"][0]["value"] = "4-6"
     raw["zones"][0]["resources"][0]["capacity"] = "1Gi"
-    found = " ".join(differences(raw))
-    for what in ("node-1: distances", "node-1: CPUs", "node-0: memory"):
-        assert what in found
+    problems = " ".join(differences(raw))
+    for problem in ("node-1: distances", "node-1: CPUs", "node-0: memory"):
+        assert problem in problems

@@ -24,7 +24,7 @@ async def test_a_number_of_requests_is_answered_with_an_error(server: ApiServer,
     assert (rule.hits, server.levers.rules()) == (2, [])
 
 
-async def test_a_rule_can_be_for_one_client_alone(server: ApiServer, client: Client) -> None:
+async def test_a_rule_can_be_for_a_single_client(server: ApiServer, client: Client) -> None:
     server.levers.answer(500, user_agent="topowise-exporter/*")
     assert (await client.call("GET", NODES)).status == 200
     async with client.session.get(server.url + NODES, headers={"User-Agent": "topowise-exporter/0.1"}) as reply:
@@ -112,11 +112,11 @@ async def test_other_requests_stall_before_their_answer(server: ApiServer, clien
 
 
 async def test_watches_are_closed_at_once(server: ApiServer, client: Client) -> None:
-    async with client.watch(NRT) as watch, client.watch(NODES) as other:
+    async with client.watch(NRT) as watch, client.watch(NODES) as node_watch:
         assert server.levers.close_watches(path="*/noderesourcetopologies") == 1
         assert await watch.next() is None
         server.create("nodes", {"metadata": {"name": "a"}})
-        assert (await other.about("a"))[0] == "ADDED"
+        assert (await node_watch.about("a"))[0] == "ADDED"
 
 
 async def test_an_expired_window_makes_a_resumed_watch_end_in_410(server: ApiServer, client: Client) -> None:

@@ -34,15 +34,15 @@ JSON_VALUES = st.recursive(
         ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
     ],
 )
-def test_merge_patches_are_those_of_rfc_7386(target: Any, patch: Any, result: Any) -> None:
+def test_merge_patches_follow_rfc_7386(target: Any, patch: Any, result: Any) -> None:
     assert patches.merge(target, patch) == result
 
 
 @given(JSON_VALUES, JSON_VALUES)
 def test_a_merge_patch_changes_no_argument_and_applies_twice_as_once(target: Any, patch: Any) -> None:
-    held = copy.deepcopy((target, patch))
+    copies = copy.deepcopy((target, patch))
     once = patches.merge(target, patch)
-    assert (target, patch) == held
+    assert (target, patch) == copies
     assert patches.merge(once, patch) == once
 
 
@@ -59,11 +59,11 @@ def test_a_merge_patch_changes_no_argument_and_applies_twice_as_once(target: Any
         ([{"op": "replace", "path": "", "value": {}}], {}),
     ],
 )
-def test_json_patches_are_those_of_rfc_6902(operations: list[Json], result: Any) -> None:
+def test_json_patches_follow_rfc_6902(operations: list[Json], result: Any) -> None:
     document = {"list": [1, 2], "map": {"a/b": 1}}
-    held = copy.deepcopy(document)
+    original = copy.deepcopy(document)
     assert patches.json_patch(document, operations) == result
-    assert document == held
+    assert document == original
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_json_patches_that_do_not_fit_are_refused(operation: Json, code: int) ->
     assert refused.value.code == code
 
 
-def test_true_is_not_one_in_a_json_patch_test() -> None:
+def test_true_does_not_equal_1_in_a_json_patch_test() -> None:
     with pytest.raises(StatusError):
         patches.json_patch({"a": 1}, [{"op": "test", "path": "/a", "value": True}])
 
@@ -95,7 +95,7 @@ def strategic(target: Json, patch: Json) -> Any:
     return patches.strategic(target, patch, listkeys.STRATEGIC)
 
 
-def test_a_strategic_patch_joins_keyed_lists_and_replaces_others() -> None:
+def test_a_strategic_patch_joins_keyed_lists_and_replaces_plain_lists() -> None:
     target = {"containers": [{"name": "a", "image": "1"}, {"name": "b"}], "args": ["x"]}
     patch = {"containers": [{"name": "a", "image": "2"}, {"name": "c"}], "args": ["y"]}
     expected = {"containers": [{"name": "a", "image": "2"}, {"name": "b"}, {"name": "c"}], "args": ["y"]}
@@ -185,8 +185,8 @@ def test_an_apply_that_changes_nothing_keeps_even_its_time() -> None:
 
 def test_an_applied_element_goes_when_it_is_no_longer_declared() -> None:
     two = {"spec": {"containers": [{"name": "a", "image": "1"}, {"name": "b", "image": "2"}]}}
-    one = {"spec": {"containers": [{"name": "a", "image": "1"}]}}
-    assert applied(applied(EMPTY, two, "m"), one, "m")["spec"] == one["spec"]
+    manifest = {"spec": {"containers": [{"name": "a", "image": "1"}]}}
+    assert applied(applied(EMPTY, two, "m"), manifest, "m")["spec"] == manifest["spec"]
 
 
 def test_conflicts_name_every_field_and_manager() -> None:

@@ -19,11 +19,11 @@ from sandbox.apiserver.errors import StatusError
 
 async def test_stopping_ends_watches_and_leaves_no_task(server: ApiServer, client: Client) -> None:
     before = asyncio.all_tasks()
-    async with ApiServer() as other, connect(other.url) as visitor, visitor.watch(NODES) as watch:
-        other.levers.stall_watches()
-        await other.stop()
+    async with ApiServer() as second_server, connect(second_server.url) as visitor, visitor.watch(NODES) as watch:
+        second_server.levers.stall_watches()
+        await second_server.stop()
         assert await watch.next() is None
-    assert len(other.streams) == 0
+    assert len(second_server.streams) == 0
     await asyncio.sleep(0)
     assert asyncio.all_tasks() <= before | {asyncio.current_task()}
 
@@ -93,13 +93,13 @@ async def test_a_secret_in_protobuf_is_taken_as_helm_sends_it(server: ApiServer)
     url, headers = f"{server.url}/api/v1/namespaces/ns/secrets", {"Content-Type": "application/vnd.kubernetes.protobuf"}
     async with aiohttp.ClientSession(headers=headers) as session:
         async with session.post(url, data=body) as response:
-            held = await response.json()
+            stored = await response.json()
         async with session.post(url, data=body[:-3]) as damaged:
             assert damaged.status == 400
         async with session.post(url, data=body.replace(b"Secret", b"Widget")) as unknown:
             assert unknown.status == 415
-    assert (held["metadata"]["labels"], held["data"]) == ({"owner": "helm"}, {"release": "SDRz"})
-    assert (held["type"], held["metadata"]["namespace"]) == ("helm.sh/v1", "ns")
+    assert (stored["metadata"]["labels"], stored["data"]) == ({"owner": "helm"}, {"release": "SDRz"})
+    assert (stored["type"], stored["metadata"]["namespace"]) == ("helm.sh/v1", "ns")
 
 
 async def test_owned_objects_go_with_their_last_owner(server: ApiServer, client: Client) -> None:
@@ -186,9 +186,9 @@ async def test_an_eviction_asks_the_disruption_budget(
 async def test_pod_level_resources_decide_the_quality_of_service(client: Client) -> None:
     body = pod("p")
     body["spec"]["resources"] = {"limits": {"cpu": "1", "memory": "1Gi"}}
-    made = await client.ok("POST", PODS, body)
-    assert made["status"]["qosClass"] == "Guaranteed"
-    assert made["spec"]["resources"]["requests"] == {"cpu": "1", "memory": "1Gi"}
+    created = await client.ok("POST", PODS, body)
+    assert created["status"]["qosClass"] == "Guaranteed"
+    assert created["spec"]["resources"]["requests"] == {"cpu": "1", "memory": "1Gi"}
 
 
 async def test_a_body_no_rule_foresaw_is_an_internal_error(client: Client) -> None:
@@ -201,7 +201,7 @@ async def test_a_body_over_the_limit_is_refused(client: Client) -> None:
     assert (reply.status, reply.body["reason"]) == (413, "RequestEntityTooLarge")
 
 
-async def test_a_list_can_be_of_one_exact_version(server: ApiServer, client: Client) -> None:
+async def test_a_list_can_be_of_an_exact_version(server: ApiServer, client: Client) -> None:
     server.create("nodes", {"metadata": {"name": "a"}})
     version = (await client.ok("GET", NODES, limit=500))["metadata"]["resourceVersion"]
     server.create("nodes", {"metadata": {"name": "b"}})
@@ -212,8 +212,8 @@ async def test_a_list_can_be_of_one_exact_version(server: ApiServer, client: Cli
 
 
 async def test_objects_are_created_without_http_by_the_same_rules(server: ApiServer) -> None:
-    made = server.create("noderesourcetopologies.topology.node.k8s.io", {"metadata": {"name": "a"}, "zones": []})
-    assert made["metadata"]["generation"] == 1
+    created = server.create("noderesourcetopologies.topology.node.k8s.io", {"metadata": {"name": "a"}, "zones": []})
+    assert created["metadata"]["generation"] == 1
     with pytest.raises(StatusError) as refused:
         server.create("noderesourcetopologies.topology.node.k8s.io", {"metadata": {"name": "b"}})
     assert refused.value.code == 422

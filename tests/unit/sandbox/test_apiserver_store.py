@@ -1,4 +1,4 @@
-"""The store: one revision counter, a bounded window, watches as positions in it."""
+"""The store: a revision counter, a bounded window, watches as positions in it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_version_before_the_window_is_expired() -> None:
     assert refused.value.message == f"too old resource version: {numbers[0]} ({numbers[1]})"
 
 
-def test_a_busy_kind_does_not_expire_a_quiet_one() -> None:
+def test_a_busy_kind_does_not_expire_a_quiet_kind() -> None:
     store = Store(window=2)
     start = store.number
     for _ in range(5):
@@ -114,8 +114,8 @@ def test_snapshots_keep_a_moment_and_only_the_newest_few() -> None:
     store.put(NODES, node("a"))
     number, before = store.snapshot("nodes")
     store.put(NODES, node("b"))
-    kept = store.snapshot_at("nodes", number)
-    assert kept is before
+    snapshot = store.snapshot_at("nodes", number)
+    assert snapshot is before
     assert [revision.metadata["name"] for revision in before] == ["a"]
     for i in range(40):
         store.put(NODES, node(f"n{i}"))
@@ -123,7 +123,7 @@ def test_snapshots_keep_a_moment_and_only_the_newest_few() -> None:
     assert store.snapshot_at("nodes", number) is None
 
 
-def test_orphans_are_those_without_any_owner_left() -> None:
+def test_orphans_are_objects_without_any_owner_left() -> None:
     store = Store()
     for name in ("a", "b"):
         store.put(NODES, node(name))

@@ -1,4 +1,4 @@
-"""What `kubectl get` is told to print."""
+"""The table that `kubectl get` prints."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOPOLOGY: Json = {
 
 
 @pytest.mark.parametrize(
-    ("path", "found"),
+    ("path", "expected"),
     [
         (".zones[*].name", ["node-0", "node-1"]),
         (".zones[1].name", ["node-1"]),
@@ -37,8 +37,8 @@ TOPOLOGY: Json = {
         (".attributes[*].missing", []),
     ],
 )
-def test_paths_find_what_they_name(path: str, found: list[Any]) -> None:
-    assert jsonpath.find(path, TOPOLOGY) == found
+def test_paths_find_what_they_name(path: str, expected: list[Any]) -> None:
+    assert jsonpath.find(path, TOPOLOGY) == expected
 
 
 @pytest.mark.parametrize("path", [".zones[9]", ".metadata[0]", ".zones[", ".a/b"])

@@ -13,16 +13,16 @@ _RESTART = 10.0
 _SLOWEST = 0.55
 
 
-def scene(decided: float, *told: tuple[float, float]) -> Scene:
+def scene(decided: float, *reports: tuple[float, float]) -> Scene:
     pod = pods.decode(b'{"metadata":{"name":"web","namespace":"default"},"spec":{"containers":[]}}')
     history = [(_RESTART, "kubelet restarts"), (decided, "default/web decided")]
     return Scene(
-        Refusal("metal", pod, Admission("uid", "Guaranteed", admitted=False), 12.0), history, 0.0, told, _SLOWEST
+        Refusal("metal", pod, Admission("uid", "Guaranteed", admitted=False), 12.0), history, 0.0, reports, _SLOWEST
     )
 
 
 @pytest.mark.parametrize(
-    ("decided", "told", "overtaken"),
+    ("decided", "reports", "overtaken"),
     [
         pytest.param(9.9, [(9.0, 9.1)], True, id="it-went-down-afterwards"),
         pytest.param(10.3, [(9.0, 9.1)], True, id="nobody-could-have-said-so"),
@@ -31,5 +31,5 @@ def scene(decided: float, *told: tuple[float, float]) -> Scene:
         pytest.param(10.7, [(9.0, 9.1)], False, id="its-exporter-should-have-said-so"),
     ],
 )
-def test_a_refusal_after_a_restart(decided: float, told: list[tuple[float, float]], overtaken: bool) -> None:
-    assert scene(decided, *told).is_overtaken() is overtaken
+def test_a_refusal_after_a_restart(decided: float, reports: list[tuple[float, float]], overtaken: bool) -> None:
+    assert scene(decided, *reports).is_overtaken() is overtaken

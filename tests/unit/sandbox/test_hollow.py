@@ -32,25 +32,25 @@ def test_a_machine_is_the_same_written_and_read_or_made_directly(tmp_path: Path,
 
 @pytest.fixture
 async def server() -> AsyncIterator[ApiServer]:
-    async with ApiServer() as made:
-        made.install_crds(CRD)
-        yield made
+    async with ApiServer() as api_server:
+        api_server.install_crds(CRD)
+        yield api_server
 
 
 @pytest.fixture
 async def api(server: ApiServer) -> AsyncIterator[Api]:
-    async with Api(plain(server), "test", timeout=5) as made:
-        yield made
+    async with Api(plain(server), "test", timeout=5) as client:
+        yield client
 
 
 @pytest.fixture
 async def fleet(api: Api) -> AsyncIterator[Fleet]:
-    """One node of two NUMA nodes with 8 CPUs, policy single-numa-node, 6 and 8 to give."""
-    made = Fleet(api, pace=Pace(stop=(0.1, 0.1)), reporting=Reporting(wait=(0.01, 0.01)))
+    """A node of two NUMA nodes with 8 CPUs, policy single-numa-node, 6 and 8 CPUs allocatable."""
+    hollow_fleet = Fleet(api, pace=Pace(stop=(0.1, 0.1)), reporting=Reporting(wait=(0.01, 0.01)))
     kind = KINDS["small-single-pod"]
-    made.add("n", kind.machine, kind.config)
-    async with made:
-        yield made
+    hollow_fleet.add("n", kind.machine, kind.config)
+    async with hollow_fleet:
+        yield hollow_fleet
 
 
 @pytest.mark.parametrize("turns", range(5))
@@ -81,18 +81,18 @@ def make(server: ApiServer, name: str, cpu: str = "2", *, lifetime: float | None
 
 
 def phase(server: ApiServer, name: str) -> str | None:
-    found = (one["status"] for one in server.store.objects("pods") if one["metadata"]["name"] == name)
-    return next((status.get("phase") for status in found), None)
+    statuses = (pod["status"] for pod in server.store.objects("pods") if pod["metadata"]["name"] == name)
+    return next((status.get("phase") for status in statuses), None)
 
 
 def free(server: ApiServer) -> list[int]:
     """CPUs of each zone."""
     (topology,) = server.store.objects(NRT)
-    found = [{one["name"]: int(one["available"]) for one in zone["resources"]} for zone in topology["zones"]]
-    return [amounts["cpu"] for amounts in found]
+    zones = [{row["name"]: int(row["available"]) for row in zone["resources"]} for zone in topology["zones"]]
+    return [amounts["cpu"] for amounts in zones]
 
 
-async def test_a_pod_runs_and_is_reported_and_its_room_is_free_after_its_life(server: ApiServer, fleet: Fleet) -> None:
+async def test_a_pod_runs_and_is_reported_and_its_cpus_are_free_after_its_end(server: ApiServer, fleet: Fleet) -> None:
     assert free(server) == [6, 8]
     make(server, "p", "7", lifetime=0.3)
     await assert_eventually(lambda: phase(server, "p") == "Running" and free(server) == [6, 1])
@@ -144,11 +144,11 @@ async def slow(api: Api) -> AsyncIterator[Fleet]:
     """The same node; its kubelet takes 50 ms for each checkpoint and keeps house often."""
     pause = (0.05, 0.05)
     pace = Pace(pause=Pause(pause, pause), housekeeping=0.1)
-    made = Fleet(api, pace=pace, reporting=Reporting(wait=(0.01, 0.01)))
+    hollow_fleet = Fleet(api, pace=pace, reporting=Reporting(wait=(0.01, 0.01)))
     kind = KINDS["small-single-pod"]
-    made.add("n", kind.machine, kind.config)
-    async with made:
-        yield made
+    hollow_fleet.add("n", kind.machine, kind.config)
+    async with hollow_fleet:
+        yield hollow_fleet
 
 
 async def test_a_pod_has_a_directory_from_the_end_of_its_admission_until_its_object_is_gone(
@@ -159,7 +159,7 @@ async def test_a_pod_has_a_directory_from_the_end_of_its_admission_until_its_obj
     await assert_eventually(lambda: slow.nodes["n"].kubelet.holdings().pods)
     assert not list(directories.iterdir())
     await assert_eventually(lambda: phase(server, "p") == "Running")
-    (uid,) = (one["metadata"]["uid"] for one in server.store.objects("pods"))
+    (uid,) = (pod["metadata"]["uid"] for pod in server.store.objects("pods"))
     assert [entry.name for entry in directories.iterdir()] == [uid]
     await api.request("DELETE", "/api/v1/namespaces/default/pods/p")
     await assert_eventually(lambda: not list(directories.iterdir()))
@@ -178,8 +178,8 @@ async def test_a_pod_is_written_down_as_allocated_when_it_is_whole_and_until_its
     await assert_eventually(lambda: node.holdings().pods)
     assert not allocated()
     await assert_eventually(allocated)
-    assert [len(one.containers) for one in node.holdings().pods] == [2]
-    assert allocated() == {one["metadata"]["uid"] for one in server.store.objects("pods")}
+    assert [len(pod.containers) for pod in node.holdings().pods] == [2]
+    assert allocated() == {pod["metadata"]["uid"] for pod in server.store.objects("pods")}
     await api.request("DELETE", "/api/v1/namespaces/default/pods/p")
     await assert_eventually(lambda: not allocated())
 
@@ -195,17 +195,17 @@ async def test_nothing_else_happens_while_a_pod_is_admitted(server: ApiServer, a
     order: list[tuple[str, ...]] = []
 
     def is_done() -> bool:
-        names = tuple(sorted(one.name for one in node.holdings().pods))
+        names = tuple(sorted(pod.name for pod in node.holdings().pods))
         order.extend([names] if [names] != order[-1:] else ())
         return phase(server, "next") == "Running" and phase(server, "old") is None
 
     await assert_eventually(is_done)
-    # The one that was deleted first outlives the admission that was under way.
+    # The pod that was deleted first outlives the admission in progress.
     assert order[0] == ("new", "old")
     assert order[-1] == ("new", "next")
 
 
-async def test_a_restarted_node_holds_what_it_held(server: ApiServer, slow: Fleet) -> None:
+async def test_a_restarted_node_keeps_its_allocations(server: ApiServer, slow: Fleet) -> None:
     make(server, "p", "6")
     await assert_eventually(lambda: phase(server, "p") == "Running")
     node = slow.nodes["n"]
@@ -223,7 +223,7 @@ async def test_a_restarted_node_holds_what_it_held(server: ApiServer, slow: Flee
 async def test_a_pod_that_is_deleted_while_its_kubelet_restarts_ends_afterwards(
     server: ApiServer, api: Api, slow: Fleet
 ) -> None:
-    """Who buries it is the next process; else it would be admitted again, and be held by nobody for ever."""
+    """The next kubelet process removes it; otherwise it would be admitted again, without an owner, for ever."""
     make(server, "p", "6")
     await assert_eventually(lambda: phase(server, "p") == "Running")
     node = slow.nodes["n"]

@@ -40,12 +40,12 @@ WRITTEN: list[tuple[Callable[[Any], int], str]] = [
 
 
 @pytest.mark.parametrize(("of", "text"), WRITTEN)
-def test_a_checksum_is_the_one_that_a_kubelet_writes(of: Callable[[Any], int], text: str) -> None:
+def test_a_checksum_equals_the_kubelets(of: Callable[[Any], int], text: str) -> None:
     state = json.loads(text)
     assert of(state) == state["checksum"]
 
 
-def test_the_checksum_of_what_is_allocated_is_the_one_that_a_kubelet_writes(tmp_path: Path) -> None:
+def test_the_checksum_of_allocated_pods_equals_the_kubelets(tmp_path: Path) -> None:
     """Of Kubernetes' own test (pkg/kubelet/allocation/state)."""
     amounts = {"cpu": "1Ki", "memory": "1Ki"}
     document = {
@@ -56,7 +56,7 @@ def test_the_checksum_of_what_is_allocated_is_the_one_that_a_kubelet_writes(tmp_
     assert json.loads((tmp_path / "allocated_pods_state").read_bytes())["checksum"] == 1178570812
 
 
-def test_the_checksum_of_devices_is_the_one_that_a_kubelet_writes() -> None:
+def test_the_checksum_of_devices_equals_the_kubelets() -> None:
     data = {
         "PodDeviceEntries": None,
         "RegisteredDevices": {"nvidia.com/gpu": ["GPU-0650a168-e770-3ea8-8ac3-8a1d419763e0"]},
@@ -104,18 +104,18 @@ def node() -> EmulatedNode:
     return EmulatedNode(scanned(MACHINE), CONFIG)
 
 
-def held(holdings: NodeHoldings) -> dict[str, dict[str, tuple[int, int, int]]]:
+def allocated(holdings: NodeHoldings) -> dict[str, dict[str, tuple[int, int, int]]]:
     """By pod and container the number of CPUs, the MiB, and the number of devices."""
     return {
-        one.uid: {
+        pod_entry.uid: {
             inner.name: (
                 len(inner.cpus),
                 sum(block.size for block in inner.memory) // MIB,
                 sum(map(len, inner.devices.values())),
             )
-            for inner in one.containers
+            for inner in pod_entry.containers
         }
-        for one in holdings.pods
+        for pod_entry in holdings.pods
     }
 
 
@@ -123,15 +123,15 @@ def test_an_admission_is_seen_container_by_container_devices_first(node: Emulate
     two = pod("p", container("a", 2, gpus=1), container("b", 1))
     decision, steps = node.begin_admission(two)
     assert decision.admitted
-    assert held(node.holdings()) == {"p": {"a": (0, 0, 0), "b": (0, 0, 0)}}
+    assert allocated(node.holdings()) == {"p": {"a": (0, 0, 0), "b": (0, 0, 0)}}
     shown, files = [], []
     for step in steps:
         node.reveal(step)
-        shown.append(held(node.holdings())["p"])
+        shown.append(allocated(node.holdings())["p"])
         files.append(node.checkpoints())
-    assert [(one["a"], one["b"]) for one in shown] == [
+    assert [(allocations["a"], allocations["b"]) for allocations in shown] == [
         ((0, 0, 1), (0, 0, 0)),
-        # The CPUs are not free any more before somebody has them, and so is memory.
+        # CPUs and memory leave the free set before a container gets them.
         ((0, 0, 1), (0, 0, 0)),
         ((2, 0, 1), (0, 0, 0)),
         ((2, 0, 1), (0, 0, 0)),
@@ -141,9 +141,9 @@ def test_an_admission_is_seen_container_by_container_devices_first(node: Emulate
         ((2, 64, 1), (1, 0, 0)),
         ((2, 64, 1), (1, 64, 0)),
     ]
-    assert [len(one.shared_cpus) for one in files] == [8, 6, 6, 6, 6, 5, 5, 5, 5]
+    assert [len(checkpoint_state.shared_cpus) for checkpoint_state in files] == [8, 6, 6, 6, 6, 5, 5, 5, 5]
     node.end_admission(two, decision)
-    assert held(node.holdings()) == {"p": {"a": (2, 64, 1), "b": (1, 64, 0)}}
+    assert allocated(node.holdings()) == {"p": {"a": (2, 64, 1), "b": (1, 64, 0)}}
 
 
 def test_what_a_refused_pod_got_lingers_until_each_manager_looks_again(node: EmulatedNode) -> None:
@@ -153,35 +153,35 @@ def test_what_a_refused_pod_got_lingers_until_each_manager_looks_again(node: Emu
     for step in steps:
         node.reveal(step)
     node.end_admission(too_much, decision)
-    assert held(node.holdings()) == {}
-    assert held(node.checkpoints()) == {"p": {"a": (2, 64, 0)}}
+    assert allocated(node.holdings()) == {}
+    assert allocated(node.checkpoints()) == {"p": {"a": (2, 64, 0)}}
     assert node.reconcile()
-    assert held(node.checkpoints()) == {"p": {"a": (0, 64, 0)}}
+    assert allocated(node.checkpoints()) == {"p": {"a": (0, 64, 0)}}
     assert not node.reconcile()
     assert node.admit(pod("q", container("c", 4))).admitted
-    assert held(node.checkpoints()) == {"q": {"c": (4, 64, 0)}}
+    assert allocated(node.checkpoints()) == {"q": {"c": (4, 64, 0)}}
 
 
-def test_a_pod_that_has_ended_is_not_listed_and_still_held(node: EmulatedNode) -> None:
+def test_an_ended_pod_is_not_listed_and_keeps_its_allocation(node: EmulatedNode) -> None:
     node.admit(pod("p", container("a", 2, gpus=1)))
     node.remove("p")
-    assert held(node.holdings()) == {}
-    assert held(node.checkpoints()) == {"p": {"a": (2, 64, 1)}}
+    assert allocated(node.holdings()) == {}
+    assert allocated(node.checkpoints()) == {"p": {"a": (2, 64, 1)}}
 
 
 def checkpoint(node: EmulatedNode, files: StateFiles) -> None:
     files.write(node.checkpoints(), cpu_policy="static", memory_policy="Static", admitted=True)
 
 
-def admit_again(node: EmulatedNode, one: pods.Pod) -> Admission:
-    decision, steps = node.begin_admission(one)
+def admit_again(node: EmulatedNode, item: pods.Pod) -> Admission:
+    decision, steps = node.begin_admission(item)
     for step in steps:
         node.reveal(step)
-    node.end_admission(one, decision)
+    node.end_admission(item, decision)
     return decision
 
 
-def test_a_restarted_kubelet_is_blind_its_files_are_full_and_plugins_register_one_by_one(tmp_path: Path) -> None:
+def test_a_restarted_kubelet_lists_nothing_until_its_plugins_register(tmp_path: Path) -> None:
     node = EmulatedNode(scanned(MACHINE), CONFIG)
     there = pod("p", container("a", 2, gpus=1), init=(container("setup", 3),))
     node.admit(there)
@@ -195,22 +195,22 @@ def test_a_restarted_kubelet_is_blind_its_files_are_full_and_plugins_register_on
     again = EmulatedNode(scanned(MACHINE), CONFIG)
     again.restart(StateFiles(tmp_path))
     assert again.holdings() == NodeHoldings(frozenset(), (), frozenset(), {})
-    assert held(again.checkpoints()) == held(answer)
+    assert allocated(again.checkpoints()) == allocated(answer)
     assert again.allocatable()[GPU] == "0"
     again.open_eyes()
     assert again.holdings().pods == ()
     assert again.holdings().allocatable_cpus == before.allocatable_cpus
     assert len(again.holdings().unhealthy) == 2
     assert admit_again(again, there).admitted
-    (mine,), (its,) = before.pods, again.holdings().pods
-    assert its.containers[1:] == mine.containers[1:]
+    (old,), (new,) = before.pods, again.holdings().pods
+    assert new.containers[1:] == old.containers[1:]
     assert again.admit(pod("q", container("c", 1, gpus=1))).admitted is False
     again.plug(GPU)
     assert not again.holdings().unhealthy
     assert again.admit(pod("q", container("c", 1, gpus=1))).admitted
 
 
-def test_who_ended_while_the_kubelet_was_down_is_held_until_the_next_admission(tmp_path: Path) -> None:
+def test_a_pod_that_ended_while_the_kubelet_was_down_stays_until_the_next_admission(tmp_path: Path) -> None:
     node = EmulatedNode(scanned(MACHINE), CONFIG)
     node.admit(pod("gone", container("a", 3)))
     files = StateFiles(tmp_path)
@@ -218,9 +218,9 @@ def test_who_ended_while_the_kubelet_was_down_is_held_until_the_next_admission(t
     node.restart(files)
     node.open_eyes()
     node.forget_restored()
-    assert held(node.checkpoints()) == {"gone": {"a": (3, 64, 0)}}
+    assert allocated(node.checkpoints()) == {"gone": {"a": (3, 64, 0)}}
     assert node.admit(pod("q", container("c", 4))).admitted
-    assert held(node.checkpoints()) == {"q": {"c": (4, 64, 0)}}
+    assert allocated(node.checkpoints()) == {"q": {"c": (4, 64, 0)}}
 
 
 def test_memory_over_several_nodes_is_spread_after_a_restart_as_it_was_before(tmp_path: Path) -> None:

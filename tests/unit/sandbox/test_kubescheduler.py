@@ -1,4 +1,4 @@
-"""The sandbox's kube-scheduler against the embedded API server, an extender that says what it is told, hollow nodes."""
+"""The sandbox's kube-scheduler against the embedded API server, an extender with scripted answers, hollow nodes."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class StandIn:
         return web.json_response(await getattr(self, verb)(body), status=self.status)
 
     async def filter(self, body: Json) -> Json:
-        kept = [name for name in body["NodeNames"] if name not in self.refused]
-        return {"NodeNames": kept, "FailedNodes": dict.fromkeys(self.refused & set(body["NodeNames"]), REFUSAL)}
+        node_names = [name for name in body["NodeNames"] if name not in self.refused]
+        return {"NodeNames": node_names, "FailedNodes": dict.fromkeys(self.refused & set(body["NodeNames"]), REFUSAL)}
 
     async def prioritize(self, body: Json) -> list[Json]:
         return [{"Host": name, "Score": 10 if name == "n2" else 0} for name in body["NodeNames"]]
@@ -82,11 +82,11 @@ class Cluster:
         )
 
     def pod(self, name: str) -> Json:
-        return next((one for one in self.server.store.objects("pods") if one["metadata"]["name"] == name), {})
+        return next((pod for pod in self.server.store.objects("pods") if pod["metadata"]["name"] == name), {})
 
     def condition(self, name: str) -> Json:
         conditions = self.pod(name).get("status", {}).get("conditions", [])
-        return next((one for one in conditions if one["type"] == "PodScheduled"), {})
+        return next((entry for entry in conditions if entry["type"] == "PodScheduled"), {})
 
     def is_running(self, name: str) -> bool:
         return bool(self.pod(name).get("status", {}).get("phase") == "Running")
@@ -96,9 +96,9 @@ class Cluster:
 async def server() -> AsyncIterator[ApiServer]:
     from daemons import CRD
 
-    async with ApiServer() as made:
-        made.install_crds(CRD)
-        yield made
+    async with ApiServer() as api_server:
+        api_server.install_crds(CRD)
+        yield api_server
 
 
 @asynccontextmanager
@@ -127,11 +127,11 @@ async def cluster(server: ApiServer) -> AsyncIterator[Cluster]:
         await stack.enter_async_context(fleet)
         stand_in = StandIn(server)
         prefix = await stack.enter_async_context(serving(stand_in))
-        made: list[Attempt] = []
-        tells = {"tried": made.append, "profiles": ("other",), "events": EventWriter(api, "s")}
+        attempts: list[Attempt] = []
+        tells = {"tried": attempts.append, "profiles": ("other",), "events": EventWriter(api, "s")}
         scheduler = KubeScheduler(api, "s", Extender(session, prefix), **tells)
         cluster = Cluster(server, stand_in, scheduler, fleet)
-        cluster.attempts = made
+        cluster.attempts = attempts
         task = asyncio.create_task(scheduler.run())
         yield cluster
         task.cancel()
@@ -144,23 +144,27 @@ async def poke(cluster: Cluster, pod: str, when: str) -> None:
         await api.request("PATCH", f"/api/v1/namespaces/default/pods/{pod}", body=body, content_type=MERGE_PATCH)
 
 
-def told(cluster: Cluster, pod: str) -> list[tuple[str, str, int]]:
+def events_of(cluster: Cluster, pod: str) -> list[tuple[str, str, int]]:
     events = cluster.server.store.objects("events")
-    return [(one["reason"], one["message"], one["count"]) for one in events if one["involvedObject"]["name"] == pod]
+    return [
+        (event["reason"], event["message"], event["count"])
+        for event in events
+        if event["involvedObject"]["name"] == pod
+    ]
 
 
-async def test_people_are_told_once_of_a_pod_that_waits_and_once_that_it_is_bound(cluster: Cluster) -> None:
+async def test_a_waiting_pod_gets_an_event_and_a_bound_pod_another(cluster: Cluster) -> None:
     cluster.extender.refused = {"n1", "n2"}
     cluster.make("p", schedulerName="other")
-    await assert_eventually(lambda: bool(told(cluster, "p")))
+    await assert_eventually(lambda: bool(events_of(cluster, "p")))
     await poke(cluster, "p", "1")
-    await assert_eventually(lambda: told(cluster, "p")[0][2] > 1)
-    ((reason, message, _),) = told(cluster, "p")
+    await assert_eventually(lambda: events_of(cluster, "p")[0][2] > 1)
+    ((reason, message, _),) = events_of(cluster, "p")
     assert (reason, message) == ("FailedScheduling", cluster.condition("p")["message"])
     cluster.extender.refused = set()
     await poke(cluster, "p", "2")
-    await assert_eventually(lambda: len(told(cluster, "p")) == 2)
-    assert ("Scheduled", "Successfully assigned default/p to n2", 1) in told(cluster, "p")
+    await assert_eventually(lambda: len(events_of(cluster, "p")) == 2)
+    assert ("Scheduled", "Successfully assigned default/p to n2", 1) in events_of(cluster, "p")
 
 
 async def test_a_pod_is_filtered_scored_bound_and_runs(cluster: Cluster) -> None:
@@ -168,10 +172,10 @@ async def test_a_pod_is_filtered_scored_bound_and_runs(cluster: Cluster) -> None
     await assert_eventually(lambda: cluster.is_running("p"))
     assert cluster.pod("p")["spec"]["nodeName"] == "n2"
     assert cluster.extender.verbs() == ["filter", "prioritize", "bind"]
-    _, asked = cluster.extender.calls[0]
-    assert asked["Nodes"] is None
-    assert sorted(asked["NodeNames"]) == ["n1", "n2"]
-    assert asked["Pod"]["spec"]["containers"][0]["resources"]["requests"]["cpu"] == "1"
+    _, request = cluster.extender.calls[0]
+    assert request["Nodes"] is None
+    assert sorted(request["NodeNames"]) == ["n1", "n2"]
+    assert request["Pod"]["spec"]["containers"][0]["resources"]["requests"]["cpu"] == "1"
 
 
 async def test_one_node_left_is_not_scored_and_none_left_is_not_asked_about(cluster: Cluster) -> None:
@@ -240,14 +244,14 @@ async def test_victims_are_evicted_and_the_pod_goes_where_it_is_nominated(cluste
     assert cluster.pod("vip")["spec"]["nodeName"] != cluster.pod(survivors[0])["spec"]["nodeName"]
 
 
-async def test_a_deleted_pod_makes_room_for_one_that_waits(cluster: Cluster) -> None:
+async def test_a_deleted_pod_frees_resources_for_a_waiting_pod(cluster: Cluster) -> None:
     for name in ("a", "b", "c"):
         cluster.make(name, cpu="6")
     await assert_eventually(lambda: sum(cluster.is_running(name) for name in "abc") == 2)
     (waiting,) = [name for name in "abc" if not cluster.is_running(name)]
     async with Api(plain(cluster.server), "user") as api:
-        other = next(name for name in "abc" if name != waiting)
-        await api.request("DELETE", f"/api/v1/namespaces/default/pods/{other}")
+        freed = next(name for name in "abc" if name != waiting)
+        await api.request("DELETE", f"/api/v1/namespaces/default/pods/{freed}")
     await assert_eventually(lambda: cluster.is_running(waiting))
     assert not cluster.fleet.refusals
 
@@ -255,7 +259,7 @@ async def test_a_deleted_pod_makes_room_for_one_that_waits(cluster: Cluster) -> 
 async def test_the_extender_sees_the_pod_as_the_informer_has_it(cluster: Cluster) -> None:
     cluster.make("p")
     await assert_eventually(lambda: cluster.is_running("p"))
-    _, asked = cluster.extender.calls[0]
-    held = json.loads(json.dumps(cluster.pod("p")))
-    assert asked["Pod"]["metadata"]["uid"] == held["metadata"]["uid"]
-    assert asked["Pod"]["status"]["qosClass"] == "Guaranteed"
+    _, request = cluster.extender.calls[0]
+    document = json.loads(json.dumps(cluster.pod("p")))
+    assert request["Pod"]["metadata"]["uid"] == document["metadata"]["uid"]
+    assert request["Pod"]["status"]["qosClass"] == "Guaranteed"

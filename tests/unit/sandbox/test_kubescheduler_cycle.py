@@ -33,8 +33,8 @@ def pod(name: str, cpu: str = "1", on: str = "", priority: int = 0, **spec: str)
 
 def cache_of(*nodes: Node, pods: tuple[PodInfo, ...] = ()) -> Cache:
     cache = Cache()
-    for one in nodes:
-        cache.put_node(one)
+    for node in nodes:
+        cache.put_node(node)
     for info in pods:
         cache.put_pod(info)
     return cache
@@ -82,7 +82,7 @@ async def test_the_least_important_are_evicted_and_as_few_as_will_do() -> None:
     cache = cache_of(node("n"), pods=lower)
     refused = {"n": Refused(("Insufficient cpu",), fit.PLUGIN)}
     outcome = await Preemption(cache, nobody, None, Random(1)).choose(pod("vip", "4", priority=9), refused)
-    assert (outcome.node, [one.uid for one in outcome.victims]) == ("n", ["a"])
+    assert (outcome.node, [victim.uid for victim in outcome.victims]) == ("n", ["a"])
 
 
 async def test_a_node_that_only_the_extender_refused_has_no_victims() -> None:

@@ -33,7 +33,7 @@ async def test_what_moves_between_two_looks_starts_anew() -> None:
     assert len(looks) == 7
 
 
-async def test_what_never_rests_is_told_with_its_state() -> None:
+async def test_a_component_that_never_rests_is_reported_with_its_state() -> None:
     async def look() -> None:
         return None
 

@@ -53,13 +53,13 @@ async def test_a_refusal_in_another_encoding_is_a_refusal(address: str) -> None:
     assert caught.value.retry_after is None
 
 
-async def test_nobody_sends_us_elsewhere(address: str) -> None:
+async def test_redirects_are_refused(address: str) -> None:
     async with Api(Credentials(address, None, anonymous), "test") as api:
         with pytest.raises(ApiError, match="302"):
             await api.request("GET", "/elsewhere")
 
 
-async def test_an_answer_that_is_no_http_is_told_in_the_same_words_each_time(address: str) -> None:
+async def test_an_answer_that_is_no_http_gives_the_same_error_each_time(address: str) -> None:
     shown = set()
     async with Api(Credentials(address, None, anonymous), "test") as api:
         for seconds in ("241", "287"):
@@ -96,9 +96,9 @@ def test_a_list_that_is_no_text_is_no_list() -> None:
         reflector._page(b'{"metadata":{"resourceVersion":"\xff"}}', "/x")
 
 
-@pytest.mark.parametrize("asked", ["86400", "9" * 400])
-async def test_a_proxy_that_asks_for_a_day_is_asked_again_after_minutes(address: str, asked: str) -> None:
+@pytest.mark.parametrize("retry_after", ["86400", "9" * 400])
+async def test_a_proxy_that_asks_for_a_day_is_asked_again_after_minutes(address: str, retry_after: str) -> None:
     async with Api(Credentials(address, None, anonymous), "test") as api:
         with pytest.raises(ApiError) as caught:
-            await api.request("GET", "/garbage", query={"after": asked})
+            await api.request("GET", "/garbage", query={"after": retry_after})
     assert caught.value.retry_after == 300

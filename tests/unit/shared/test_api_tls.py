@@ -1,4 +1,4 @@
-"""The API server and its certificate: whom we give our token to."""
+"""The API server's certificate decides whether the client sends its token."""
 
 from __future__ import annotations
 
@@ -20,12 +20,6 @@ from topowise.kube import credentials
 from topowise.kube.api import Api
 
 TOKEN = "not-for-others"
-
-
-@pytest.fixture(scope="module")
-def authorities(tmp_path_factory: pytest.TempPathFactory) -> tuple[Authority, Authority]:
-    directory = tmp_path_factory.mktemp("authorities")
-    return Authority(directory / "one", "one"), Authority(directory / "two", "two")
 
 
 class Server:
@@ -71,34 +65,30 @@ async def ask(tmp_path: Path, port: int, trusted: Authority, **more: str) -> byt
         return await api.request("GET", "/version")
 
 
-async def test_a_server_of_the_right_authority_is_asked(
-    tmp_path: Path, authorities: tuple[Authority, Authority]
-) -> None:
-    one, _ = authorities
+async def test_a_server_of_the_right_authority_is_asked(tmp_path: Path, authority: Authority) -> None:
     server = Server()
-    async with server.listening(one.issue("server"), ssl.TLSVersion.TLSv1_3) as port:
-        assert await ask(tmp_path, port, one) == b"{}"
+    async with server.listening(authority.issue("server"), ssl.TLSVersion.TLSv1_3) as port:
+        assert await ask(tmp_path, port, authority) == b"{}"
     assert TOKEN.encode() in server.received
 
 
 @pytest.mark.parametrize("wrong", ["authority", "name", "expired", "not yet valid", "a client's", "TLS 1.1"])
 async def test_another_server_gets_no_token(
-    tmp_path: Path, authorities: tuple[Authority, Authority], wrong: str
+    tmp_path: Path, authority: Authority, other_authority: Authority, wrong: str
 ) -> None:
-    one, two = authorities
     pair = {
-        "authority": lambda: two.issue("server"),
-        "name": lambda: one.issue("other", names="DNS:kubernetes.default,IP:127.0.0.2"),
-        "expired": lambda: one.issue("late", days=-1),
-        "not yet valid": lambda: one.issue_later("early"),
-        "a client's": lambda: one.issue("client", usage="clientAuth"),
-        "TLS 1.1": lambda: one.issue("server"),
+        "authority": lambda: other_authority.issue("server"),
+        "name": lambda: authority.issue("other", names="DNS:kubernetes.default,IP:127.0.0.2"),
+        "expired": lambda: authority.issue("late", days=-1),
+        "not yet valid": lambda: authority.issue_later("early"),
+        "a client's": lambda: authority.issue("client", usage="clientAuth"),
+        "TLS 1.1": lambda: authority.issue("server"),
     }[wrong]()
     newest = ssl.TLSVersion.TLSv1_1 if wrong == "TLS 1.1" else ssl.TLSVersion.TLSv1_3
     server = Server()
     async with server.listening(pair, newest) as port:
         with pytest.raises(ApiError) as caught:
-            await ask(tmp_path, port, one)
+            await ask(tmp_path, port, authority)
     assert caught.value.status == 0
     assert caught.value.reason == "Unreachable"
     assert TOKEN not in str(caught.value)
@@ -125,20 +115,20 @@ async def test_a_cluster_may_have_a_ca_of_basic_constraints_alone(
 
 @pytest.mark.parametrize("inline", [False, True], ids=["file", "data"])
 async def test_an_intermediate_ca_may_be_all_that_is_trusted(
-    tmp_path: Path, authorities: tuple[Authority, Authority], inline: bool
+    tmp_path: Path, authority: Authority, inline: bool
 ) -> None:
-    between = authorities[0].subordinate("between")
+    between = authority.subordinate("between")
     async with Server().listening(between.issue("server"), ssl.TLSVersion.TLSv1_3) as port:
         assert await ask(tmp_path, port, between, **_inline(between) if inline else {}) == b"{}"
 
 
 async def test_a_server_that_is_away_is_said_in_the_same_words_by_every_process(
-    tmp_path: Path, authorities: tuple[Authority, Authority]
+    tmp_path: Path, authority: Authority
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
     with pytest.raises(ApiError) as caught:
-        await ask(tmp_path, port, authorities[0])
+        await ask(tmp_path, port, authority)
     refused = f"[Errno 111] Connect call failed ('127.0.0.1', {port})"
     assert str(caught.value) == f"GET /version: https://127.0.0.1:{port}: {refused}"
 
@@ -148,12 +138,9 @@ def _inline(trusted: Authority) -> dict[str, str]:
     return {"certificate-authority": "", "certificate-authority-data": data}
 
 
-async def test_the_certificate_may_have_the_name_that_the_kubeconfig_says(
-    tmp_path: Path, authorities: tuple[Authority, Authority]
-) -> None:
-    one, _ = authorities
-    pair = one.issue("named", names="DNS:kubernetes.default")
+async def test_the_certificate_may_have_the_name_that_the_kubeconfig_says(tmp_path: Path, authority: Authority) -> None:
+    pair = authority.issue("named", names="DNS:kubernetes.default")
     async with Server().listening(pair, ssl.TLSVersion.TLSv1_3) as port:
-        assert await ask(tmp_path, port, one, **{"tls-server-name": "kubernetes.default"}) == b"{}"
+        assert await ask(tmp_path, port, authority, **{"tls-server-name": "kubernetes.default"}) == b"{}"
         with pytest.raises(ApiError, match="other"):
-            await ask(tmp_path, port, one, **{"tls-server-name": "other.default"})
+            await ask(tmp_path, port, authority, **{"tls-server-name": "other.default"})

@@ -37,18 +37,18 @@ def test_threads_that_cross_travel_alone() -> None:
 @st.composite
 def some_cores(draw: st.DrawFn) -> list[Core]:
     ids = draw(st.lists(st.integers(0, 4000), unique=True, max_size=40))
-    made = []
+    core_list = []
     while ids:
         width = min(len(ids), draw(st.integers(1, 3)))
         threads, ids = ids[:width], ids[width:]
         uncore = draw(st.none() | st.integers(0, 3))
-        made.append(Core(draw(st.integers(-1, 2)), uncore, tuple(sorted(threads))))
-    return made
+        core_list.append(Core(draw(st.integers(-1, 2)), uncore, tuple(sorted(threads))))
+    return core_list
 
 
 @given(some_cores())
-def test_any_cores_are_read_back(made: list[Core]) -> None:
-    assert list(cores.read(cores.write(made))) == sorted(made, key=lambda core: core.threads)
+def test_any_cores_are_read_back(core_list: list[Core]) -> None:
+    assert list(cores.read(cores.write(core_list))) == sorted(core_list, key=lambda core: core.threads)
 
 
 @pytest.mark.parametrize("text", ["0", "0:0", "a:0:1", "0:0:1-2/3", "0:0:x", "0:0:0:0", "0:b:1"])
@@ -58,19 +58,19 @@ def test_damaged_cores_are_named(text: str) -> None:
 
 
 def test_devices_are_grouped_by_resource_and_nodes() -> None:
-    made = (Device("gpu", "b", (0,)), Device("gpu", "a", (0,)), Device("gpu", "c", (0, 1)), Device("nic", "d", ()))
-    text = devices.write(made)
+    written = (Device("gpu", "b", (0,)), Device("gpu", "a", (0,)), Device("gpu", "c", (0, 1)), Device("nic", "d", ()))
+    text = devices.write(written)
     assert text == '{"gpu":{"0":["a","b"],"0-1":["c"]},"nic":{"":["d"]}}'
-    assert devices.read(text) == tuple(sorted(made))
+    assert devices.read(text) == tuple(sorted(written))
 
 
 def test_holdings_are_read_back() -> None:
-    made = (
+    written = (
         Pod("a", "p", (Container("c", "1-3", (Block("memory", "0", 5),), {"gpu": ("x",)}), Container("d"))),
         Pod("", "some-uid", (Container("init", "7"),)),
     )
-    text = holdings.write(made)
-    assert holdings.read(text) == (made[1], made[0])
+    text = holdings.write(written)
+    assert holdings.read(text) == (written[1], written[0])
     assert holdings.read(text)[1].containers[0].cpu_ids() == {1, 2, 3}
 
 

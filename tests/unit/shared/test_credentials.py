@@ -106,10 +106,10 @@ async def test_an_exec_plug_in_needs_the_whole_url(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("helper", [False, True], ids=["static", "exec plug-in"])
 async def test_requests_go_through_the_proxy_of_the_kubeconfig(tmp_path: Path, helper: bool) -> None:
-    asked: list[str] = []
+    urls: list[str] = []
 
     async def proxy(request: web.BaseRequest) -> web.Response:
-        asked.append(str(request.url))
+        urls.append(str(request.url))
         return web.Response(text="{}")
 
     user: dict[str, Any] = {"exec": exec_plug_in(tmp_path / "plugin")} if helper else {"token": "t"}
@@ -118,7 +118,7 @@ async def test_requests_go_through_the_proxy_of_the_kubeconfig(tmp_path: Path, h
         read = await credentials.load(kubeconfig(tmp_path / "config", cluster, **user))
         async with Api(read, "test", timeout=5) as api:
             assert await api.request("GET", "/version") == b"{}"
-    assert asked == ["http://api.invalid:6443/version"]
+    assert urls == ["http://api.invalid:6443/version"]
 
 
 @pytest.mark.parametrize("helper", [False, True], ids=["static", "exec plug-in"])
@@ -130,7 +130,7 @@ async def test_a_proxy_that_is_not_spoken_is_named(tmp_path: Path, helper: bool)
 
 
 @pytest.mark.parametrize("helper", [False, True], ids=["static", "exec plug-in"])
-async def test_a_kubeconfig_that_wants_to_be_somebody_else_is_refused(tmp_path: Path, helper: bool) -> None:
+async def test_a_kubeconfig_with_impersonation_is_refused(tmp_path: Path, helper: bool) -> None:
     user: dict[str, Any] = {"exec": exec_plug_in(tmp_path / "plugin")} if helper else {"token": "of-an-admin"}
     user["as"] = "viewer"
     with pytest.raises(ConfigError, match="impersonat"):

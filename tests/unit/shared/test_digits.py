@@ -1,4 +1,4 @@
-"""Which texts are whole numbers, and what becomes of the others where they are read."""
+"""Which texts are whole numbers, and how readers treat every other text."""
 
 import pytest
 from hypothesis import given
@@ -48,6 +48,6 @@ def test_zones_and_sets_have_ids_of_ascii_digits(text: str) -> None:
             cpuset.parse(text)
 
 
-def test_a_version_of_thousands_of_digits_is_an_odd_one() -> None:
+def test_a_version_of_thousands_of_digits_is_unknown() -> None:
     known = kubeletconfig.with_defaults(kubeletconfig.KubeletConfiguration(), "v1." + "9" * 5000)
     assert known == kubeletconfig.with_defaults(kubeletconfig.KubeletConfiguration(), None)

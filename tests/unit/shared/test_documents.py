@@ -1,4 +1,4 @@
-"""Honest documents are read, whatever they have in common with hostile ones (those are in tests/unit/fuzz)."""
+"""Valid documents are read, even if they resemble hostile documents (which are in tests/unit/fuzz)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from topowise import documents, kubeletconfig
 
-# CPUs are numbered in turn on many two-socket servers, so a list of one node's has no ranges.
+# Many two-socket servers number CPUs alternately, so a node's CPU list has no ranges.
 EVERY_SECOND = ",".join(map(str, range(0, 1024, 2)))
 
 
@@ -44,6 +44,6 @@ def test_separators_with_nothing_behind_them_make_no_documents(text: str) -> Non
     assert documents.load(text) == {"a": 1}
 
 
-def test_two_documents_are_not_one() -> None:
+def test_two_documents_are_refused() -> None:
     with pytest.raises(documents.DocumentError, match="2 documents"):
         documents.load("a: 1\n---\nb: 1\n")

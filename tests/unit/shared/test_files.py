@@ -50,8 +50,8 @@ def folder(path: Path) -> None:
 
 
 def listener(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as made:
-        made.bind(str(path))
+    with socket.socket(socket.AF_UNIX) as unix_socket:
+        unix_socket.bind(str(path))
 
 
 def huge(path: Path) -> None:
@@ -188,13 +188,13 @@ def test_certificates_that_are_regular_files_are_used(tmp_path: Path) -> None:
     assert context.get_ca_certs()[0]["subject"] == ((("commonName", "ca"),),)
 
 
-def test_a_file_of_the_kernel_that_tells_no_size_is_read_to_its_end() -> None:
+def test_a_kernel_file_without_a_size_is_read_to_its_end() -> None:
     assert b"MemTotal" in files.read_regular("/proc/meminfo", 1 << 20)
     with pytest.raises(OSError, match="more than 10 bytes"):
         files.read_regular("/proc/meminfo", 10)
 
 
-def test_a_link_to_a_file_is_one(tmp_path: Path) -> None:
+def test_a_link_to_a_file_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"content")
     (tmp_path / "link").symlink_to("file")
     assert files.read_regular(tmp_path / "link", 7) == b"content"

@@ -16,7 +16,7 @@ from topowise.kube.credentials import Credentials
 from topowise.runtime.heap import Heap, trim
 
 LONGEST_MS = 10
-# Python's own thresholds let a full one wait for 70,000 new ones.
+# Python's own thresholds let a full collection wait for 70,000 new objects.
 MOST_OBJECTS = 30_000
 
 
@@ -27,7 +27,7 @@ def _thawed() -> Iterator[None]:
 
 
 class Longest:
-    """The longest full collection so far, and the most objects that one went through."""
+    """The longest full collection so far, and the most objects that a collection visited."""
 
     def __init__(self) -> None:
         self.ms = 0.0
@@ -50,14 +50,14 @@ async def test_collections_stay_short_while_more_and_more_is_kept() -> None:
     await asyncio.sleep(0)
     gc.callbacks.append(longest)
     # A collection takes some 70 ms at the end of it if all of them are gone through.
-    kept = [[number] for number in range(800_000)]
+    objects = [[number] for number in range(800_000)]
     gc.callbacks.remove(longest)
     heap.cancel()
     await asyncio.gather(heap, return_exceptions=True)
-    assert (len(many), len(kept)) == (1_200_000, 800_000)
+    assert (len(many), len(objects)) == (1_200_000, 800_000)
     assert 0 < longest.ms < LONGEST_MS
     assert gc.get_freeze_count() > 500_000
-    assert not [one for one in gc.callbacks if getattr(one, "__self__", None).__class__ is Heap]
+    assert not [callback for callback in gc.callbacks if getattr(callback, "__self__", None).__class__ is Heap]
 
 
 async def test_objects_that_take_long_are_gone_through_a_few_at_a_time() -> None:
@@ -65,11 +65,11 @@ async def test_objects_that_take_long_are_gone_through_a_few_at_a_time() -> None
     longest, heap = Longest(), asyncio.create_task(Heap().run())
     await asyncio.sleep(0)
     gc.callbacks.append(longest)
-    kept = [[number] * 200 for number in range(100_000)]
+    objects = [[number] * 200 for number in range(100_000)]
     gc.callbacks.remove(longest)
     heap.cancel()
     await asyncio.gather(heap, return_exceptions=True)
-    assert len(kept) == 100_000
+    assert len(objects) == 100_000
     assert 0 < longest.objects < MOST_OBJECTS
     assert gc.get_threshold() == (700, 10, 10)
 
@@ -108,13 +108,13 @@ def test_connections_that_were_open_at_a_collection_leave_nothing_when_they_clos
             gc.enable()
 
 
-def test_free_room_in_the_middle_of_the_heap_is_given_back() -> None:
-    kept = [bytearray(b"x" * 60_000) for _ in range(1000)]
-    del kept[::2]
+def test_free_memory_in_the_middle_of_the_heap_is_released() -> None:
+    objects = [bytearray(b"x" * 60_000) for _ in range(1000)]
+    del objects[::2]
     before = _resident_mib()
     trim()
     assert before - _resident_mib() > 15
-    assert len(kept) == 500
+    assert len(objects) == 500
 
 
 def _resident_mib() -> float:

@@ -207,8 +207,8 @@ def test_the_reservation_is_system_and_kube_and_eviction_and_named_cpus_replace_
 
 def test_a_share_is_of_the_capacity_and_the_default_thresholds_count() -> None:
     settled = kubeletconfig.with_defaults(KubeletConfiguration())
-    kept = settled.reserved({"memory": 64 << 30, "ephemeral-storage": 1000})
-    assert kept == {"memory": 100 << 20, "ephemeral-storage": 100}
+    reserved = settled.reserved({"memory": 64 << 30, "ephemeral-storage": 1000})
+    assert reserved == {"memory": 100 << 20, "ephemeral-storage": 100}
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_the_attribute_is_compact_sorted_and_without_what_is_absent() -> None:
     assert kubeletconfig.encode(KubeletConfiguration()) == "{}"
 
 
-def test_an_empty_map_is_not_an_absent_one() -> None:
+def test_an_empty_map_is_not_an_absent_map() -> None:
     none_at_all = KubeletConfiguration(evictionHard={})
     assert kubeletconfig.encode(none_at_all) == '{"evictionHard":{}}'
     assert kubeletconfig.with_defaults(kubeletconfig.decode('{"evictionHard":{}}')).evictionHard == {}

@@ -24,7 +24,7 @@ PATH = f"{COLLECTION}/scheduler"
 
 
 class FakeApi(Api):
-    """One Lease with optimistic concurrency; every request is a few turns of the event loop."""
+    """A Lease with optimistic concurrency; every request takes a few turns of the event loop."""
 
     def __init__(self) -> None:
         self.lease: dict[str, Any] | None = None
@@ -45,12 +45,12 @@ class FakeApi(Api):
         await asyncio.sleep(0)
         return answer
 
-    def _write(self, method: str, path: str, asked: dict[str, Any]) -> None:
+    def _write(self, method: str, path: str, lease: dict[str, Any]) -> None:
         assert path == (COLLECTION if method == "POST" else PATH)
-        held = None if self.lease is None else self.lease["metadata"]["resourceVersion"]
-        if asked["metadata"].get("resourceVersion") != held:
+        version = None if self.lease is None else self.lease["metadata"]["resourceVersion"]
+        if lease["metadata"].get("resourceVersion") != version:
             raise ApiError(409, "Conflict", "the object has been modified", request=path)
-        self.put(asked["spec"], **asked["metadata"])
+        self.put(lease["spec"], **lease["metadata"])
         self.writes.append(method)
 
     def put(self, spec: dict[str, Any], **metadata: Any) -> None:
@@ -195,18 +195,18 @@ async def test_a_lease_deleted_under_its_leader_is_not_free_before_its_time() ->
 
 async def test_a_lost_race_is_not_released() -> None:
     api = FakeApi()
-    other = {"holderIdentity": "b", "leaseDurationSeconds": 1, "renewTime": "x"}
+    foreign_spec = {"holderIdentity": "b", "leaseDurationSeconds": 1, "renewTime": "x"}
     elector = candidate(api)
 
     def before(method: str) -> None:
         if method == "POST":
-            api.put(other)
+            api.put(foreign_spec)
 
     api.before = before
     async with running(elector):
         await until(lambda: api.lease is not None)
     assert elector.holder == "b"
-    assert api.spec == other
+    assert api.spec == foreign_spec
 
 
 async def test_a_leader_that_finds_another_in_the_record_stops_at_once() -> None:
@@ -288,7 +288,7 @@ async def test_a_lease_that_is_taken_while_the_loop_stands_still_is_lost_and_won
             assert not elector.is_leader
             await until(lambda: len(ended) > before)  # noqa: B023 - used at once
             assert not task.done()
-            # The other one has gone, too.
+            # The second candidate has gone, too.
             api.put({"holderIdentity": "", "leaseDurationSeconds": 1, "leaseTransitions": stalls, "renewTime": "y"})
     assert messages(caplog).count("Lost the lease") >= 5
     assert all("why" in record.kv for record in caplog.records if record.getMessage() == "Lost the lease")  # type: ignore[attr-defined]
@@ -306,7 +306,7 @@ async def test_an_exception_of_work_ends_the_run_after_the_release() -> None:
     assert len(asyncio.all_tasks()) == 1
 
 
-async def test_work_that_returns_leaves_the_lease_held() -> None:
+async def test_work_that_returns_does_not_release_the_lease() -> None:
     api = FakeApi()
     runs = 0
 
@@ -367,7 +367,7 @@ async def test_work_cancelled_twice_while_it_winds_up_is_still_awaited() -> None
 
 
 async def test_cancellation_at_any_await_leaves_no_task_and_no_holder_behind() -> None:
-    held = 0
+    started = 0
     for turns in range(60):
         api = FakeApi()
         at_work = 0
@@ -384,14 +384,14 @@ async def test_cancellation_at_any_await_leaves_no_task_and_no_holder_behind() -
         task = asyncio.create_task(candidate(api, timing=Timing(0.3, 0.2, 0.03)).run(work))
         for turn in range(turns):
             await asyncio.sleep(0.03 if turn % 25 == 24 else 0)
-        held += at_work
+        started += at_work
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert at_work == 0
         assert len(asyncio.all_tasks()) == 1, f"after {turns} turns"
         assert api.lease is None or api.spec["holderIdentity"] == "", f"after {turns} turns"
-    assert held > 30
+    assert started > 30
 
 
 async def test_cancellation_of_a_cancellation_leaves_no_task_behind() -> None:
@@ -439,7 +439,7 @@ async def test_one_line_a_change(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
-async def test_a_lease_that_cannot_be_released_does_not_hold_up_the_exit(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_lease_that_cannot_be_released_does_not_delay_the_exit(caplog: pytest.LogCaptureFixture) -> None:
     api = FakeApi()
     elector = candidate(api)
     async with running(elector):

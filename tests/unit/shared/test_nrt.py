@@ -27,10 +27,10 @@ def test_a_zone_name_that_is_not_canonical_has_no_id(name: str) -> None:
 
 
 def test_spelling_and_order_do_not_make_a_difference() -> None:
-    one = topology(zone("node-0", "1000"), zone("node-1", "500m"))
-    two = topology(zone("node-1", "0.5"), zone("node-0", "1k"))
-    assert nrt.same_content(one, two)
-    assert not nrt.same_content(one, topology(zone("node-0", "1000"), zone("node-1", "501m")))
+    first = topology(zone("node-0", "1000"), zone("node-1", "500m"))
+    second = topology(zone("node-1", "0.5"), zone("node-0", "1k"))
+    assert nrt.same_content(first, second)
+    assert not nrt.same_content(first, topology(zone("node-0", "1000"), zone("node-1", "501m")))
 
 
 def test_lists_that_go_writes_as_null_are_empty() -> None:
@@ -39,17 +39,17 @@ def test_lists_that_go_writes_as_null_are_empty() -> None:
 
 
 def test_new_sorts_zones_and_attributes() -> None:
-    made = nrt.new(
+    built = nrt.new(
         "n",
         [nrt.Zone("node-10", "Node"), nrt.Zone("node-2", "Node")],
         [nrt.Attribute("b", "1"), nrt.Attribute("a", "2")],
     )
-    assert [one.name for one in made.zones or ()] == ["node-2", "node-10"]
-    assert [one.name for one in made.attributes or ()] == ["a", "b"]
+    assert [item.name for item in built.zones or ()] == ["node-2", "node-10"]
+    assert [attribute.name for attribute in built.attributes or ()] == ["a", "b"]
 
 
 @pytest.mark.parametrize(
-    ("given", "legacy", "expected"),
+    ("values", "legacy", "expected"),
     [
         ({}, None, ("none", "container")),
         ({}, ["SingleNUMANodePodLevel"], ("single-numa-node", "pod")),
@@ -71,13 +71,13 @@ def test_new_sorts_zones_and_attributes() -> None:
     ],
 )
 def test_policy_comes_from_attributes_then_from_the_deprecated_list(
-    given: dict[str, str], legacy: list[str] | None, expected: tuple[str, str]
+    values: dict[str, str], legacy: list[str] | None, expected: tuple[str, str]
 ) -> None:
-    assert attributes.policy_and_scope(given, legacy) == expected
+    assert attributes.policy_and_scope(values, legacy) == expected
 
 
 @pytest.mark.parametrize(
-    ("given", "legacy", "named"),
+    ("values", "legacy", "named"),
     [
         ({"topologyManagerPolicy": "single"}, None, "'single': expected .*single-numa-node"),
         ({"topologyManagerPolicy": ""}, ["Restricted"], "'': expected"),
@@ -86,9 +86,9 @@ def test_policy_comes_from_attributes_then_from_the_deprecated_list(
         ({}, ["Strict", "Loose"], "'Strict, Loose'"),
     ],
 )
-def test_a_policy_no_kubelet_has_is_an_error(given: dict[str, str], legacy: list[str] | None, named: str) -> None:
+def test_a_policy_no_kubelet_has_is_an_error(values: dict[str, str], legacy: list[str] | None, named: str) -> None:
     with pytest.raises(ParseError, match=named):
-        attributes.policy_and_scope(given, legacy)
+        attributes.policy_and_scope(values, legacy)
 
 
 def test_option_names_follow_scheduler_plugins() -> None:

@@ -113,7 +113,7 @@ def test_placements_survive_the_round_trip(placed: dict[Container, int]) -> None
     assert numaplacement.resolve(decoded, sorted(placed, reverse=True)) == placed
 
 
-def test_a_reader_that_knows_other_containers_is_told_so() -> None:
+def test_a_reader_with_other_containers_gets_an_error() -> None:
     decoded = numaplacement.decode(*numaplacement.encode(ONE_EACH, nodes=(0, 1)))
     with pytest.raises(ParseError, match=r"'3 containers': expected 2, which this reader knows"):
         numaplacement.resolve(decoded, list(ONE_EACH)[:2])
@@ -181,7 +181,7 @@ def test_damage_is_never_more_than_a_parse_error(text: str, vectors: dict[int, s
 
 
 @pytest.mark.parametrize(
-    ("held", "node"),
+    ("holdings", "node"),
     [
         pytest.param(Holdings(cpus=(2, 3), devices=((0,),), memory=((0,),)), 1, id="of the CPUs"),
         pytest.param(Holdings(devices=((), (0, 1), (1,)), memory=((0,),)), 1, id="of the first device with one node"),
@@ -191,12 +191,12 @@ def test_damage_is_never_more_than_a_parse_error(text: str, vectors: dict[int, s
         pytest.param(Holdings(), None, id="of an empty hand"),
     ],
 )
-def test_a_container_is_on_the_node_of_its_cpus_else_devices_else_memory(held: Holdings, node: int | None) -> None:
-    assert numaplacement.affinity(held, TWO_NODES) == node
+def test_a_container_is_on_the_node_of_its_cpus_else_devices_else_memory(holdings: Holdings, node: int | None) -> None:
+    assert numaplacement.affinity(holdings, TWO_NODES) == node
 
 
 @pytest.mark.parametrize(
-    ("held", "problem"),
+    ("holdings", "problem"),
     [
         (Holdings(cpus=(1, 2)), r"CPUs are on NUMA nodes \[0, 1\]"),
         (Holdings(devices=((0,), (1,))), r"devices are on NUMA nodes \[0, 1\]"),
@@ -204,14 +204,14 @@ def test_a_container_is_on_the_node_of_its_cpus_else_devices_else_memory(held: H
         (Holdings(cpus=(9,)), "CPU 9 is on no known NUMA node"),
     ],
 )
-def test_a_container_on_more_than_one_node_cannot_be_encoded(held: Holdings, problem: str) -> None:
+def test_a_container_on_several_nodes_cannot_be_encoded(holdings: Holdings, problem: str) -> None:
     with pytest.raises(PlacementError, match=problem):
-        numaplacement.affinity(held, TWO_NODES)
+        numaplacement.affinity(holdings, TWO_NODES)
 
 
-def test_containers_that_hold_nothing_on_a_node_are_not_counted() -> None:
-    held = {("n", "p", "a"): Holdings(cpus=(2,)), ("n", "p", "shared"): Holdings()}
-    assert numaplacement.placements(held, TWO_NODES) == {("n", "p", "a"): 1}
+def test_containers_without_allocations_on_a_node_are_not_counted() -> None:
+    holdings = {("n", "p", "a"): Holdings(cpus=(2,)), ("n", "p", "shared"): Holdings()}
+    assert numaplacement.placements(holdings, TWO_NODES) == {("n", "p", "a"): 1}
 
 
 def test_the_container_that_cannot_be_encoded_is_named() -> None:

@@ -30,7 +30,7 @@ WRITTEN = {
 POD = PodAllocation(name="p", namespace="ns", containerAllocations=(ContainerAllocation("c", {"cpu": "4-7"}),))
 
 
-def made(
+def topology_of(
     *pods: PodAllocation, free: str = "0-3,8", reserved: str = "500m", owner: nrt.OwnerReference | None = None
 ) -> Numatopology:
     return numatopology.new(
@@ -45,14 +45,14 @@ def made(
 
 
 def test_an_object_is_written_as_volcanos_exporter_writes_it() -> None:
-    written = msgspec.json.encode(numatopology.stamped(made(POD), 1785800000))
+    written = msgspec.json.encode(numatopology.stamped(topology_of(POD), 1785800000))
     assert json.loads(written) == WRITTEN
     assert list(json.loads(written)["spec"]["cpuDetail"]) == ["0", "1", "8"]
 
 
 def test_an_object_of_volcanos_exporter_is_read() -> None:
     read = numatopology.decode(json.dumps(WRITTEN).encode())
-    assert read == numatopology.stamped(made(POD), 1785800000)
+    assert read == numatopology.stamped(topology_of(POD), 1785800000)
 
 
 def test_lists_and_maps_that_are_null_or_absent_say_nothing() -> None:
@@ -62,12 +62,12 @@ def test_lists_and_maps_that_are_null_or_absent_say_nothing() -> None:
         b'"podAllocations":null}}'
     )
     assert numatopology.same_content(empty, null)
-    assert not numatopology.same_content(empty, made())
+    assert not numatopology.same_content(empty, topology_of())
 
 
 def test_pods_and_containers_are_sorted() -> None:
     containers = (ContainerAllocation("b", {"cpu": "1"}), ContainerAllocation("a", {"cpu": "0"}))
-    pods = made(
+    pods = topology_of(
         PodAllocation(name="a", namespace="z"),
         PodAllocation(name="b", namespace="a", containerAllocations=containers),
         PodAllocation(name="a", namespace="a"),
@@ -78,40 +78,40 @@ def test_pods_and_containers_are_sorted() -> None:
 
 
 def test_the_timestamp_makes_no_difference() -> None:
-    assert numatopology.same_content(numatopology.stamped(made(), 1), numatopology.stamped(made(), 2))
+    assert numatopology.same_content(numatopology.stamped(topology_of(), 1), numatopology.stamped(topology_of(), 2))
 
 
 def test_order_and_spelling_make_no_difference() -> None:
-    other = PodAllocation(name="q", namespace="ns")
+    second_pod = PodAllocation(name="q", namespace="ns")
     again = PodAllocation(
         name="p", namespace="ns", containerAllocations=(ContainerAllocation("c", {"cpu": "4,5,6,7"}),)
     )
-    reordered = msgspec.structs.replace(made().spec, podAllocations=(other, again))
-    one = made(POD, other)
-    two = msgspec.structs.replace(made(free="8,0,1-3", reserved="0.5"), spec=reordered)
-    assert numatopology.same_content(one, two)
+    reordered = msgspec.structs.replace(topology_of().spec, podAllocations=(second_pod, again))
+    first = topology_of(POD, second_pod)
+    second = msgspec.structs.replace(topology_of(free="8,0,1-3", reserved="0.5"), spec=reordered)
+    assert numatopology.same_content(first, second)
 
 
 @pytest.mark.parametrize(
-    "other",
+    "changed",
     [
-        pytest.param(made(POD, free="0-3"), id="free CPUs"),
-        pytest.param(made(POD, free="0-3,x"), id="damaged free CPUs"),
-        pytest.param(made(POD, reserved="1"), id="reserved"),
-        pytest.param(made(POD, reserved="some"), id="damaged quantity"),
-        pytest.param(made(), id="pods"),
-        pytest.param(made(msgspec.structs.replace(POD, uid="u")), id="uid"),
+        pytest.param(topology_of(POD, free="0-3"), id="free CPUs"),
+        pytest.param(topology_of(POD, free="0-3,x"), id="damaged free CPUs"),
+        pytest.param(topology_of(POD, reserved="1"), id="reserved"),
+        pytest.param(topology_of(POD, reserved="some"), id="damaged quantity"),
+        pytest.param(topology_of(), id="pods"),
+        pytest.param(topology_of(msgspec.structs.replace(POD, uid="u")), id="uid"),
     ],
 )
-def test_what_differs_is_seen_even_where_it_is_damaged(other: Numatopology) -> None:
-    assert not numatopology.same_content(made(POD), other)
-    assert numatopology.same_content(other, other)
+def test_what_differs_is_seen_even_where_it_is_damaged(changed: Numatopology) -> None:
+    assert not numatopology.same_content(topology_of(POD), changed)
+    assert numatopology.same_content(changed, changed)
 
 
 def test_values_of_other_resources_are_quantities() -> None:
-    one = PodAllocation(name="p", containerAllocations=(ContainerAllocation("c", {"memory": "1024Mi"}),))
-    two = PodAllocation(name="p", containerAllocations=(ContainerAllocation("c", {"memory": "1Gi"}),))
-    assert numatopology.same_content(made(one), made(two))
+    first = PodAllocation(name="p", containerAllocations=(ContainerAllocation("c", {"memory": "1024Mi"}),))
+    second = PodAllocation(name="p", containerAllocations=(ContainerAllocation("c", {"memory": "1Gi"}),))
+    assert numatopology.same_content(topology_of(first), topology_of(second))
 
 
 def test_the_collection_is_volcanos() -> None:

@@ -33,8 +33,8 @@ ARGUMENTS = {
 
 
 def commands(parser: argparse.ArgumentParser) -> list[str]:
-    (found,) = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-    return list(found.choices)
+    (subcommands,) = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return list(subcommands.choices)
 
 
 @pytest.mark.parametrize("program", [exporter, scheduler], ids=["exporter", "scheduler"])
@@ -51,15 +51,15 @@ def test_no_command_of_a_daemon_writes_what_a_reader_cannot_see(
     names = {"hostile": str(tmp_path / HOSTILE), "config": str(config), "scenarios": str(scenarios)}
     for command in commands(program._parser()):
         for words in ARGUMENTS[command]:
-            given = [command, *(word.format(**names) for word in words)]
+            arguments = [command, *(word.format(**names) for word in words)]
             try:
-                program.main(given)
+                program.main(arguments)
             except SystemExit as exc:
                 assert exc.code == 2
             out, err = capfd.readouterr()
-            assert out + err, given
-            assert out == escaped(out, keep="\n"), given
-            assert err == escaped(err, keep="\n"), given
+            assert out + err, arguments
+            assert out == escaped(out, keep="\n"), arguments
+            assert err == escaped(err, keep="\n"), arguments
             assert not any(line.startswith("E1121") for line in (out + err).splitlines())
             if command == "replay" and words == ["{scenarios}"]:
                 assert json.loads(out.splitlines()[0])["id"] == HOSTILE

@@ -11,7 +11,7 @@ from topowise.pci import Distance, Place, distance
 
 PORTS = ("0000:02:00.0", "0000:02:01.0", "0000:02:02.0")
 # A root port with a switch, on whose third port hangs a switch again; a second root port of the same root complex; root
-# complexes on the same NUMA node, on the other one, and on none that the firmware names.
+# complexes on the same NUMA node, on the second node, and on a node that the firmware does not name.
 MACHINE = machines.Machine(
     nodes=(machines.Node(0, machines.GIB, cores=1), machines.Node(1, machines.GIB, socket=1, cores=1)),
     distances=((10, 21), (21, 10)),
@@ -29,11 +29,11 @@ MACHINE = machines.Machine(
         *machines.gpu("0000:db:00.0", None, "0000:da:00.0"),
     ),
 )
-PLACES = {one.address: Place(machines.above(MACHINE, one), one.node) for one in MACHINE.pci}
+PLACES = {function.address: Place(machines.above(MACHINE, function), function.node) for function in MACHINE.pci}
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "expected"),
+    ("first", "second", "expected"),
     [
         ("0000:03:00.0", "0000:03:00.0", "PIX"),
         ("0000:03:00.0", "0000:03:00.1", "PIX"),
@@ -48,15 +48,15 @@ PLACES = {one.address: Place(machines.above(MACHINE, one), one.node) for one in 
         ("0000:db:00.0", "0000:da:00.0", "PHB"),
     ],
 )
-def test_distances_are_those_of_nvidia_smi(one: str, other: str, expected: Distance | None) -> None:
-    assert distance(PLACES[one], PLACES[other]) == distance(PLACES[other], PLACES[one]) == expected
+def test_distances_match_nvidia_smi(first: str, second: str, expected: Distance | None) -> None:
+    assert distance(PLACES[first], PLACES[second]) == distance(PLACES[second], PLACES[first]) == expected
 
 
 def test_what_is_below_an_inner_host_bridge_goes_through_the_root_complex() -> None:
     inner = ("pci0000:64", "0000:64:00.5", "pci10000:00")
-    one, other = (Place((*inner, f"10000:00:0{port}.0"), 1) for port in (2, 4))
-    assert distance(one, other) == "PHB"
-    assert distance(one, Place((*one.path, "10000:01:00.0"), 1)) == "PIX"
+    first, second = (Place((*inner, f"10000:00:0{port}.0"), 1) for port in (2, 4))
+    assert distance(first, second) == "PHB"
+    assert distance(first, Place((*first.path, "10000:01:00.0"), 1)) == "PIX"
 
 
 def test_a_function_without_a_path_is_at_no_known_distance() -> None:

@@ -19,7 +19,7 @@ DEVICES = {
 }
 
 
-def test_devices_of_one_place_travel_together() -> None:
+def test_devices_of_the_same_place_are_written_together() -> None:
     assert pci_devices.write(DEVICES) == (
         '[["pci0000:17/0000:17:00.0",0,["0000:18:00.1","0000:18:00.2"],{"GPU-5e":"0000:18:00.0"}],'
         '["pci10000:00",null,["10000:00:04.0"],{}]]',
@@ -33,13 +33,13 @@ def test_the_order_of_devices_does_not_matter_and_nothing_is_lost() -> None:
     assert pci_devices.read(text) == DEVICES
 
 
-def test_what_has_no_room_is_counted() -> None:
+def test_devices_beyond_the_size_limit_are_counted() -> None:
     whole = pci_devices.write(DEVICES).text
     assert pci_devices.write(DEVICES, len(whole)) == (whole, 0)
     cut = pci_devices.write(DEVICES, len(whole) - 1)
     assert cut.omitted == 1
     assert len(cut.text) < len(whole)
-    assert pci_devices.read(cut.text) == {name: one for name, one in DEVICES.items() if one.place == NEAR}
+    assert pci_devices.read(cut.text) == {name: device for name, device in DEVICES.items() if device.place == NEAR}
     assert pci_devices.write(DEVICES, 10) == ("[]", 4)
 
 

@@ -1,4 +1,4 @@
-"""Pods decode to the few fields that matter, and their requests are those the API server and the kubelet compute."""
+"""Pods decode to the few fields that matter, and their requests equal the API server's and the kubelet's."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_something_that_is_no_pod_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("resource", "given", "amount"),
+    ("resource", "value", "amount"),
     [
         ("cpu", "1500m", 1500),
         ("cpu", 2, 2000),
@@ -79,8 +79,8 @@ def test_something_that_is_no_pod_is_refused() -> None:
         ("x.io/gpu", "3", 3),
     ],
 )
-def test_quantities_may_be_text_numbers_or_null(resource: str, given: Any, amount: int) -> None:
-    needs = pods.needs(_pod({"containers": [_container("c", requests={resource: given})]}))
+def test_quantities_may_be_text_numbers_or_null(resource: str, value: Any, amount: int) -> None:
+    needs = pods.needs(_pod({"containers": [_container("c", requests={resource: value})]}))
     assert needs.containers[0].requests == {resource: amount}
 
 
@@ -110,7 +110,7 @@ def test_kinds_follow_the_lists_and_the_restart_policy() -> None:
             "initContainers": [_container("side", restartPolicy="Always"), _container("once", restartPolicy="Never")],
         }
     )
-    assert [(one.name, one.kind) for one in pods.needs(pod).containers] == [
+    assert [(container.name, container.kind) for container in pods.needs(pod).containers] == [
         ("side", "sidecar"),
         ("once", "init"),
         ("app", "app"),
@@ -128,10 +128,10 @@ def test_kinds_follow_the_lists_and_the_restart_policy() -> None:
     ],
 )
 def test_the_effective_request_is_the_largest_step(init: list[Any], apps: list[Any], expected: int) -> None:
-    def listed(given: list[Any]) -> list[dict[str, Any]]:
+    def listed(steps: list[Any]) -> list[dict[str, Any]]:
         return [
             _container(name, requests={"cpu": cpu}, restartPolicy=policy[0] if policy else None)
-            for name, cpu, *policy in given
+            for name, cpu, *policy in steps
         ]
 
     needs = pods.needs(_pod({"initContainers": listed(init), "containers": listed(apps)}))

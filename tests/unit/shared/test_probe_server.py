@@ -105,7 +105,7 @@ async def test_a_connection_gets_one_answer_however_much_it_asks() -> None:
         (b"GET /broken HTTP/1.1\r\n\r\n", b"500 Internal Server Error", b"the log says more\n"),
     ],
 )
-async def test_what_is_asked_wrongly_is_told_so(request_head: bytes, status: bytes, end: bytes) -> None:
+async def test_a_wrong_request_gets_an_error(request_head: bytes, status: bytes, end: bytes) -> None:
     async with serving() as (_, port, _):
         answer = await ask(port, request_head)
         assert answer.startswith(b"HTTP/1.1 " + status + b"\r\n")
@@ -138,7 +138,7 @@ async def test_a_large_answer_waits_for_its_reader() -> None:
         task.cancel()
 
 
-async def test_connections_of_one_peer_beyond_its_rate_are_closed_and_others_are_served(
+async def test_connections_of_a_peer_beyond_its_rate_are_closed_and_other_peers_are_served(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with serving(GENEROUS._replace(per_second=1e-9, at_once=3.0)) as (server, port, counts):
@@ -148,8 +148,8 @@ async def test_connections_of_one_peer_beyond_its_rate_are_closed_and_others_are
             assert (await ask(port, get("/livez"), peer)).endswith(b"livez")
         assert server.closed == {"too many a second": 7}
     assert counts == {"metrics": 3, "livez": 2}
-    told = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert [record.getMessage() for record in told] == ["Closed connections to the port of metrics and probes"]
+    warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert [record.getMessage() for record in warnings] == ["Closed connections to the port of metrics and probes"]
 
 
 async def test_a_peer_that_hoards_connections_loses_its_own() -> None:
@@ -190,7 +190,7 @@ async def test_a_client_that_sends_no_end_of_its_head_is_shown_out() -> None:
         assert (await ask(port, get("/livez"))).endswith(b"livez")
 
 
-def test_a_flood_of_one_peer_waits_in_a_queue_of_its_own() -> None:
+def test_a_flood_of_a_peer_waits_in_its_own_queue() -> None:
     """The flood is there first. What is counted is turns, each of which does next to nothing."""
     counts: dict[str, int] = {}
     server = ProbeServer(pages(counts), GENEROUS._replace(turn_s=0.0, connections=1000, of_one_peer=1000))
@@ -242,7 +242,9 @@ def test_a_second_process_cannot_listen_on_the_same_port() -> None:
             listening.listen_by_peer("127.0.0.1", port)
 
 
-async def test_where_the_kernel_has_no_queues_by_peer_one_serves_all(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_where_the_kernel_has_no_queues_by_peer_a_single_queue_serves_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(listening, "_SO_ATTACH_REUSEPORT_CBPF", 9999)
     async with serving() as (server, port, _):
         for peer in (STORM, KUBELET, PROMETHEUS):
@@ -286,7 +288,7 @@ def test_an_allowance_is_a_burst_and_then_a_share_of_the_time() -> None:
     assert allowance.delay() == pytest.approx(5.0)
 
 
-async def test_of_paced_works_the_first_is_done_first_and_none_waits_for_one_that_waits() -> None:
+async def test_paced_work_runs_in_order_and_never_waits_for_waiting_work() -> None:
     cpu, order = [0.0], []
     allowance, answered = Allowance(0.5, 0.001), asyncio.Event()
 
@@ -339,20 +341,20 @@ async def allowance_is_free(allowance: Allowance) -> None:
     assert not allowance._is_taken
 
 
-async def test_paced_work_that_nobody_waits_for_any_more_is_ended() -> None:
-    wanted, ended = [True], []
+async def test_paced_work_without_a_waiter_is_ended() -> None:
+    awaited, ended = [True], []
 
     async def work() -> None:
         try:
             while True:
                 await asyncio.sleep(0)
-                wanted[0] = False
+                awaited[0] = False
         finally:
             # As a connection to the API server that is closed.
             await asyncio.sleep(0)
             ended.append(True)
 
-    assert await Paced(work(), Allowance(1.0, 1.0), lambda: wanted[0]) is None
+    assert await Paced(work(), Allowance(1.0, 1.0), lambda: awaited[0]) is None
     assert ended == [True]
 
 

@@ -138,7 +138,7 @@ class ChoosyConfiguration(Configuration, frozen=True, tag="ChoosyConfiguration")
         ("apiVersion: v1", "'v1' is not known", "topowise.io/v1alpha1", "", ".apiVersion"),
     ],
 )
-def test_a_wrong_choice_is_answered_with_the_right_ones(
+def test_a_wrong_choice_is_answered_with_the_valid_choices(
     text: str, problem: str, expected: str, meant: str, path: str
 ) -> None:
     whole = yaml.safe_load("{apiVersion: topowise.io/v1alpha1, kind: ChoosyConfiguration}") | yaml.safe_load(text)
@@ -273,7 +273,7 @@ def test_of_each_message_a_few_warnings_a_minute_are_written() -> None:
         warn("Request refused", why=number)
         warn("News", logging.INFO)
     warn("Another")
-    assert [one for one in written if one[0] != "News"] == [
+    assert [entry for entry in written if entry[0] != "News"] == [
         ("Request refused", {"why": 0}),
         ("Request refused", {"why": 1}),
         ("Request refused", {"why": 2}),
@@ -327,16 +327,16 @@ def test_delays_double_up_to_a_limit_and_start_over_after_a_success() -> None:
 
 
 def test_delays_are_spread_over_the_whole_range() -> None:
-    asked: list[tuple[float, float]] = []
+    ranges: list[tuple[float, float]] = []
 
     def uniform(low: float, high: float) -> float:
-        asked.append((low, high))
+        ranges.append((low, high))
         return low
 
     backoff = Backoff(1.0, 8.0, uniform=uniform)
     backoff.next_delay()
     backoff.next_delay()
-    assert asked == [(0.5, 1.0), (0.5, 2.0)]
+    assert ranges == [(0.5, 1.0), (0.5, 2.0)]
 
 
 def test_a_loop_that_is_silent_for_too_long_is_not_alive() -> None:
@@ -391,7 +391,7 @@ async def test_a_task_that_fails_ends_the_process_with_its_name(caplog: pytest.L
 
     assert await tasks.run_until_stopped({"steady": works(), "broken": fails()}) == 1
     assert cancelled == ["works"]
-    (record,) = [one for one in caplog.records if one.getMessage() == "Task ended, stopping the process"]
+    (record,) = [record for record in caplog.records if record.getMessage() == "Task ended, stopping the process"]
     assert record.kv == {"task": "broken", "why": "broken: OSError: no such thing"}  # type: ignore[attr-defined]
 
 
@@ -400,8 +400,8 @@ async def test_a_task_that_fails_ends_the_process_with_its_name(caplog: pytest.L
 def test_every_address_is_of_both_families(address: str, reached_by: tuple[str, ...], unused_tcp_port: int) -> None:
     """A kubelet probes a pod by its first address, which in some clusters is of IPv6."""
     with listening.listen(address, unused_tcp_port):
-        for one in reached_by:
-            socket.create_connection((one, unused_tcp_port), timeout=5).close()
+        for host in reached_by:
+            socket.create_connection((host, unused_tcp_port), timeout=5).close()
         with pytest.raises(SourceError, match=rf"^\[{address}\]:{unused_tcp_port}: cannot be listened on"):
             listening.listen(address, unused_tcp_port)
 

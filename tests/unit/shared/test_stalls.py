@@ -22,7 +22,7 @@ def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, dict[str, Any]]]:
     return [(record.getMessage(), record.kv) for record in caplog.records]  # type: ignore[attr-defined]
 
 
-def test_a_loop_that_stands_still_is_told_of_once_with_its_stack(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stalled_loop_is_logged_once_with_its_stack(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
     watch = StallWatch(5.0, lambda: now[0])
     for second in range(60):
@@ -33,7 +33,7 @@ def test_a_loop_that_stands_still_is_told_of_once_with_its_stack(caplog: pytest.
     messages = said(caplog)
     assert [message for message, _ in messages] == [STANDS, GOES_ON, STANDS]
     assert messages[0][1]["seconds"] == 5.0
-    assert "test_a_loop_that_stands_still_is_told_of_once_with_its_stack" in messages[0][1]["stack"]
+    assert "test_a_stalled_loop_is_logged_once_with_its_stack" in messages[0][1]["stack"]
     assert messages[1][1] == {"stood_still_s": 18.0}
 
 

@@ -39,12 +39,6 @@ class Files:
         shutil.copy(client_authority.certificate, self.settings.client_ca_file)
 
 
-@pytest.fixture(scope="module")
-def authorities(tmp_path_factory: pytest.TempPathFactory) -> tuple[Authority, Authority]:
-    directory = tmp_path_factory.mktemp("authorities")
-    return Authority(directory / "one", "one"), Authority(directory / "two", "two")
-
-
 @asynccontextmanager
 async def listening(certificate: Certificate) -> AsyncIterator[int]:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -83,47 +77,42 @@ async def refused(port: int, trusted: Authority, client: tuple[Path, Path] | Non
 
 
 async def test_only_clients_of_the_right_authority_come_in(
-    tmp_path: Path, authorities: tuple[Authority, Authority]
+    tmp_path: Path, authority: Authority, other_authority: Authority
 ) -> None:
-    one, two = authorities
     files = Files(tmp_path)
-    files.put(one.issue("server"), one)
+    files.put(authority.issue("server"), authority)
     async with listening(Certificate(files.settings)) as port:
-        assert await ask(port, one, one.issue("client")) == b"ok\n"
-        assert await refused(port, one, None)
-        assert await refused(port, one, two.issue("unknown"))
-        assert await refused(port, one, one.issue("late", days=-1))
-        assert await refused(port, one, one.issue_later("early"))
-        assert await ask(port, one, one.issue("for-clients", usage="clientAuth")) == b"ok\n"
-        assert await refused(port, one, one.issue("for-servers", usage="serverAuth"))
-        assert await refused(port, one, one.issue("client"), newest=False)
+        assert await ask(port, authority, authority.issue("client")) == b"ok\n"
+        assert await refused(port, authority, None)
+        assert await refused(port, authority, other_authority.issue("unknown"))
+        assert await refused(port, authority, authority.issue("late", days=-1))
+        assert await refused(port, authority, authority.issue_later("early"))
+        assert await ask(port, authority, authority.issue("for-clients", usage="clientAuth")) == b"ok\n"
+        assert await refused(port, authority, authority.issue("for-servers", usage="serverAuth"))
+        assert await refused(port, authority, authority.issue("client"), newest=False)
 
 
-async def test_renewed_certificate_and_client_authority_hold_at_once(
-    tmp_path: Path, authorities: tuple[Authority, Authority]
+async def test_renewed_certificate_and_client_authority_apply_at_once(
+    tmp_path: Path, authority: Authority, other_authority: Authority
 ) -> None:
-    one, two = authorities
     files = Files(tmp_path)
-    files.put(one.issue("server"), one)
+    files.put(authority.issue("server"), authority)
     certificate = Certificate(files.settings)
     async with listening(certificate) as port:
         assert not certificate.renew()
-        files.put(two.issue("server"), two)
+        files.put(other_authority.issue("server"), other_authority)
         assert certificate.renew()
-        assert await ask(port, two, two.issue("client")) == b"ok\n"
-        assert await refused(port, two, one.issue("client"))
-        assert await refused(port, one, two.issue("client"))
+        assert await ask(port, other_authority, other_authority.issue("client")) == b"ok\n"
+        assert await refused(port, other_authority, authority.issue("client"))
+        assert await refused(port, authority, other_authority.issue("client"))
 
 
-async def test_the_client_authority_may_be_an_intermediate_one(
-    tmp_path: Path, authorities: tuple[Authority, Authority]
-) -> None:
-    one, _ = authorities
-    between, files = one.subordinate("clients"), Files(tmp_path)
-    files.put(one.issue("server"), between)
+async def test_the_client_authority_may_be_intermediate(tmp_path: Path, authority: Authority) -> None:
+    between, files = authority.subordinate("clients"), Files(tmp_path)
+    files.put(authority.issue("server"), between)
     async with listening(Certificate(files.settings)) as port:
-        assert await ask(port, one, between.issue("client")) == b"ok\n"
-        assert await refused(port, one, one.issue("client"))
+        assert await ask(port, authority, between.issue("client")) == b"ok\n"
+        assert await refused(port, authority, authority.issue("client"))
 
 
 def resumed(port: int, context: ssl.SSLContext, session: ssl.SSLSession | None) -> tuple[bytes, ssl.SSLSession | None]:
@@ -138,19 +127,18 @@ def resumed(port: int, context: ssl.SSLContext, session: ssl.SSLSession | None) 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 async def test_a_client_of_a_replaced_authority_does_not_come_in_by_an_earlier_session(
-    tmp_path: Path, authorities: tuple[Authority, Authority], version: ssl.TLSVersion
+    tmp_path: Path, authority: Authority, other_authority: Authority, version: ssl.TLSVersion
 ) -> None:
-    one, two = authorities
     files = Files(tmp_path)
-    files.put(one.issue("server"), one)
+    files.put(authority.issue("server"), authority)
     certificate = Certificate(files.settings)
-    client = ssl.create_default_context(cafile=str(one.certificate))
+    client = ssl.create_default_context(cafile=str(authority.certificate))
     client.maximum_version = version
-    client.load_cert_chain(*one.issue("client"))
+    client.load_cert_chain(*authority.issue("client"))
     async with listening(certificate) as port:
         answer, session = await asyncio.to_thread(resumed, port, client, None)
         assert answer == b"ok\n"
-        files.put(one.issue("server"), two)
+        files.put(authority.issue("server"), other_authority)
         assert certificate.renew()
         with pytest.raises(REFUSED):
             answer, _ = await asyncio.to_thread(resumed, port, client, session)
@@ -158,20 +146,19 @@ async def test_a_client_of_a_replaced_authority_does_not_come_in_by_an_earlier_s
 
 
 async def test_files_that_become_usable_without_being_written_again_are_taken_up(
-    tmp_path: Path, authorities: tuple[Authority, Authority]
+    tmp_path: Path, authority: Authority, other_authority: Authority
 ) -> None:
-    one, two = authorities
     files = Files(tmp_path)
-    files.put(one.issue("server"), one)
+    files.put(authority.issue("server"), authority)
     certificate = Certificate(files.settings)
-    files.put(two.issue("server"), two)
+    files.put(other_authority.issue("server"), other_authority)
     key = Path(files.settings.key_file)
     written, times = key.read_bytes(), key.stat()
-    # As one that is ours to read only after a chown: tests may be root, who reads it all the same.
+    # Like a file that is readable only after a chown: tests may run as root, which reads it anyway.
     key.write_bytes(b"")
     os.utime(key, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert not certificate.renew()
-    # Kernels before 6.13 tell times by their tick.
+    # Kernels before 6.13 round file times to their tick.
     await asyncio.sleep(0.02)
     key.write_bytes(written)
     os.utime(key, ns=(times.st_atime_ns, times.st_mtime_ns))
@@ -179,7 +166,7 @@ async def test_files_that_become_usable_without_being_written_again_are_taken_up
 
 
 async def test_open_connections_go_on_while_the_certificate_is_renewed(
-    tmp_path: Path, authorities: tuple[Authority, Authority]
+    tmp_path: Path, authority: Authority, other_authority: Authority
 ) -> None:
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while line := await reader.readline():
@@ -187,57 +174,52 @@ async def test_open_connections_go_on_while_the_certificate_is_renewed(
             await writer.drain()
         writer.close()
 
-    one, two = authorities
     files = Files(tmp_path)
-    files.put(one.issue("server"), one)
+    files.put(authority.issue("server"), authority)
     certificate = Certificate(files.settings)
     server = await asyncio.start_server(echo, "127.0.0.1", 0, ssl=certificate.context)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        context = ssl.create_default_context(cafile=str(one.certificate))
-        context.load_cert_chain(*one.issue("client"))
+        context = ssl.create_default_context(cafile=str(authority.certificate))
+        context.load_cert_chain(*authority.issue("client"))
         reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
         writer.write(b"before\n")
         assert await reader.readline() == b"before\n"
-        files.put(two.issue("server"), two)
+        files.put(other_authority.issue("server"), other_authority)
         assert certificate.renew()
         writer.write(b"after\n")
         assert await reader.readline() == b"after\n"
         writer.close()
-        assert await ask(port, two, two.issue("client")) == b"hello\n"
+        assert await ask(port, other_authority, other_authority.issue("client")) == b"hello\n"
 
 
 @pytest.mark.parametrize("broken", ["cert_file", "key_file", "client_ca_file"])
-async def test_a_broken_new_file_is_told_once_and_the_old_ones_stay(
-    tmp_path: Path, authorities: tuple[Authority, Authority], broken: str, caplog: pytest.LogCaptureFixture
+async def test_a_broken_new_file_is_logged_once_and_the_old_files_stay(
+    tmp_path: Path, authority: Authority, broken: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one, _ = authorities
     files = Files(tmp_path)
-    files.put(one.issue("server"), one)
+    files.put(authority.issue("server"), authority)
     certificate = Certificate(files.settings)
     Path(getattr(files.settings, broken)).write_text("-----BEGIN CERTIFICATE-----\nbroken\n")
     task = asyncio.create_task(certificate.keep_current(interval=0.01))
     async with listening(certificate) as port:
         await asyncio.sleep(0.1)
-        assert await ask(port, one, one.issue("client")) == b"ok\n"
-        assert await refused(port, one, None)
+        assert await ask(port, authority, authority.issue("client")) == b"ok\n"
+        assert await refused(port, authority, None)
     task.cancel()
-    assert [one.getMessage() for one in caplog.records] == [
+    assert [record.getMessage() for record in caplog.records] == [
         "Renewed certificate cannot be used, keeping the old certificate"
     ]
 
 
-async def test_a_half_renewed_pair_leaves_the_old_one_in_use(
-    tmp_path: Path, authorities: tuple[Authority, Authority]
-) -> None:
-    one, _ = authorities
+async def test_a_half_renewed_pair_leaves_the_old_pair_in_use(tmp_path: Path, authority: Authority) -> None:
     files = Files(tmp_path)
-    files.put(one.issue("server"), one)
+    files.put(authority.issue("server"), authority)
     certificate = Certificate(files.settings)
     Path(files.settings.key_file).write_text("not a key")
     assert not certificate.renew()
     async with listening(certificate) as port:
-        assert await ask(port, one, one.issue("client")) == b"ok\n"
+        assert await ask(port, authority, authority.issue("client")) == b"ok\n"
 
 
 def test_a_certificate_that_cannot_be_used_is_named(tmp_path: Path) -> None:
@@ -246,20 +228,19 @@ def test_a_certificate_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 
 
 async def test_metrics_are_served_to_clients_with_a_certificate_only(
-    tmp_path: Path, authorities: tuple[Authority, Authority], unused_tcp_port: int
+    tmp_path: Path, authority: Authority, unused_tcp_port: int
 ) -> None:
-    one, _ = authorities
     files = Files(tmp_path)
-    files.put(one.issue("server"), one)
+    files.put(authority.issue("server"), authority)
     serving = Serving(address="127.0.0.1", port=unused_tcp_port, tls=files.settings)
     task = asyncio.create_task(health.serve(serving, health.Health(), CollectorRegistry()))
     await asyncio.sleep(0.1)
-    context = ssl.create_default_context(cafile=str(one.certificate))
+    context = ssl.create_default_context(cafile=str(authority.certificate))
     url = f"https://127.0.0.1:{unused_tcp_port}/metrics"
     async with aiohttp.ClientSession() as session:
         with pytest.raises(aiohttp.ClientError):
             await session.get(url, ssl=context)
-        context.load_cert_chain(*one.issue("scraper"))
+        context.load_cert_chain(*authority.issue("scraper"))
         async with session.get(url, ssl=context) as answer:
             assert answer.status == 200
     task.cancel()
@@ -267,11 +248,8 @@ async def test_metrics_are_served_to_clients_with_a_certificate_only(
         await task
 
 
-async def test_clients_that_end_no_handshake_keep_no_scraper_out(
-    tmp_path: Path, authorities: tuple[Authority, Authority]
-) -> None:
+async def test_clients_that_end_no_handshake_keep_no_scraper_out(tmp_path: Path, authority: Authority) -> None:
     """A large answer, so that TLS has to wait for its reader as well."""
-    authority, _ = authorities
     files = Files(tmp_path)
     files.put(authority.issue("server"), authority)
     body = b"x" * (16 << 20)
@@ -294,20 +272,20 @@ async def test_clients_that_end_no_handshake_keep_no_scraper_out(
         await asyncio.sleep(0.05)
         assert (await reader.read()).endswith(body)
     assert server.served == 1
-    for _, one in (*silent, (reader, writer), (reader, garbage)):
-        one.close()
+    for _, stream_writer in (*silent, (reader, writer), (reader, garbage)):
+        stream_writer.close()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_a_renewal_that_ends_by_a_defect_ends_the_port_too(
     tmp_path: Path,
-    authorities: tuple[Authority, Authority],
+    authority: Authority,
     monkeypatch: pytest.MonkeyPatch,
     unused_tcp_port: int,
 ) -> None:
     files = Files(tmp_path)
-    files.put(authorities[0].issue("server"), authorities[0])
+    files.put(authority.issue("server"), authority)
 
     async def broken(certificate: Certificate) -> None:
         raise RuntimeError("a defect")

@@ -43,34 +43,34 @@ def test_a_cpu_that_two_have_or_that_is_free_as_well_was_given_twice() -> None:
     assert not causes.gives_twice(node)
 
 
-def test_a_pod_is_tried_beside_those_that_have_come_since_and_are_not_counted_twice() -> None:
+def test_a_pod_is_tried_beside_later_pods_which_are_not_counted_twice() -> None:
     before = kubelet()
-    first, second, wanted = (made(name) for name in ("first", "second", "wanted"))
+    first, second, third = (decoded(name) for name in ("first", "second", "wanted"))
     assert before.admit(first).admitted
-    assert causes.takes_beside(before, [first], wanted)
-    assert not causes.takes_beside(before, [first, second], wanted)
+    assert causes.takes_beside(before, [first], third)
+    assert not causes.takes_beside(before, [first, second], third)
     assert list(before.active) == ["uid-first"]
 
 
 def test_a_choice_of_a_plugin_counts_only_where_another_would_have_let_the_pod_in() -> None:
-    # The first container gets the device near both NUMA nodes, if its plugin prefers it; the second needs two of one.
+    # The first container gets the device near both nodes, if its plugin prefers it; the second needs two of a node.
     gpus = DevicePlugin(GPUS, (Device("a", (0,)), Device("b", (1,)), Device("c", (0, 1))), preferred=("c",))
     config = {"topologyManagerPolicy": "restricted", "cpuManagerPolicy": "none", "memoryManagerPolicy": "None"}
     node = Kubelet(msgspec.structs.replace(machine(), devices=(gpus,)), msgspec.convert(config, KubeletConfiguration))
-    wanted = pod("wanted")
-    wanted["spec"]["containers"] = [_asking("one", 1), _asking("two", 2)]
-    both = pods.decode(msgspec.json.encode(wanted))
+    document = pod("wanted")
+    document["spec"]["containers"] = [_asking("one", 1), _asking("two", 2)]
+    both = pods.decode(msgspec.json.encode(document))
     assert not node.fork().admit(both).admitted
     assert causes.of_devices(node, node, [], both).startswith("a device plugin has chosen")
-    wanted = pod("alone")
-    wanted["spec"]["containers"] = [_asking("one", 1)]
-    alone = pods.decode(msgspec.json.encode(wanted))
+    document = pod("alone")
+    document["spec"]["containers"] = [_asking("one", 1)]
+    alone = pods.decode(msgspec.json.encode(document))
     assert causes.of_devices(node, node, [alone], both) == ""
-    told = node.fork()
-    told.report_devices(GPUS, [Device("a", (0,))])
-    wanted["spec"]["containers"] = [_asking("one", 2)]
-    two = pods.decode(msgspec.json.encode(wanted))
-    assert causes.of_devices(node, told, [], two).startswith("devices that are not healthy")
+    sick = node.fork()
+    sick.report_devices(GPUS, [Device("a", (0,))])
+    document["spec"]["containers"] = [_asking("one", 2)]
+    two = pods.decode(msgspec.json.encode(document))
+    assert causes.of_devices(node, sick, [], two).startswith("devices that are not healthy")
     assert causes.of_devices(node, node, [], two) == ""
 
 
@@ -78,19 +78,19 @@ def _asking(name: str, gpus: int) -> dict[str, object]:
     return {"name": name, "resources": {"requests": {GPUS: str(gpus)}, "limits": {GPUS: str(gpus)}}}
 
 
-def test_init_containers_that_hold_memory_again_leave_it_once_started() -> None:
+def test_restarted_init_containers_release_memory_once_started() -> None:
     node = kubelet()
     document = pod("before", "1", "1Gi")
     amounts = {"cpu": "1", "memory": "6Gi"}
     document["spec"]["initContainers"] = [{"name": "i", "resources": {"requests": amounts, "limits": amounts}}]
     assert node.admit(pods.decode(msgspec.json.encode(document))).admitted
-    wanted = [pods.decode(msgspec.json.encode(pod(name, "1", "10Gi"))) for name in ("one", "two")]
-    assert node.admit(wanted[0]).admitted
-    assert causes.takes_once_started(node, ["uid-before"], wanted[1])
-    assert not causes.takes_once_started(node, [], wanted[1])
+    new_pods = [pods.decode(msgspec.json.encode(pod(name, "1", "10Gi"))) for name in ("one", "two")]
+    assert node.admit(new_pods[0]).admitted
+    assert causes.takes_once_started(node, ["uid-before"], new_pods[1])
+    assert not causes.takes_once_started(node, [], new_pods[1])
 
 
-def made(name: str) -> pods.Pod:
+def decoded(name: str) -> pods.Pod:
     return pods.decode(msgspec.json.encode(pod(name, "3")))
 
 
@@ -101,16 +101,16 @@ def test_a_pod_that_was_not_admitted_again_has_ended_unseen_too() -> None:
 
 
 def test_it_is_drawn_if_other_devices_would_have_made_the_difference() -> None:
-    """Three GPUs near node 0, two near node 1 and one near both, which the first container is given or not."""
+    """Three GPUs near node 0, two near node 1 and a GPU near both, which the first container gets or not."""
     near = ((0,), (0,), (0,), (1,), (1,), (0, 1))
     plugin = DevicePlugin(GPUS, tuple(Device(f"gpu{at}", zones) for at, zones in enumerate(near)))
     config = KubeletConfiguration(topologyManagerPolicy="restricted", cpuManagerPolicy="none")
     node = Kubelet(msgspec.structs.replace(machine(), devices=(plugin,)), config)
-    wanted = pod("wanted")
-    wanted["spec"]["containers"] = [_asking("one", 2), _asking("two", 3)]
+    document = pod("wanted")
+    document["spec"]["containers"] = [_asking("one", 2), _asking("two", 3)]
     both, alone = (
-        pods.decode(msgspec.json.encode(one))
-        for one in (wanted, {**wanted, "spec": {"containers": [_asking("one", 2)]}})
+        pods.decode(msgspec.json.encode(manifest))
+        for manifest in (document, {**document, "spec": {"containers": [_asking("one", 2)]}})
     )
     assert not causes.is_drawn(node, [], both)
     node.devices.chooser = lambda choice: mask_of(list(members(choice.among))[-choice.number :])

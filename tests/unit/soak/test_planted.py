@@ -16,7 +16,7 @@ from soak.edge import Alter, Answer
 from soak.world import Plant
 from topowise_scheduler import refusals
 
-# Of short plays; each has nodes on which pods follow one another.
+# Seeds of short runs; each has nodes on which pods run in sequence.
 SEEDS = (4, 110003)
 PODS = 24
 AFTER_S = 10.0
@@ -31,18 +31,18 @@ TEXTS = [
 
 
 def after_each(event: str, text: str) -> Plant:
-    """A node takes nobody for ten seconds after an event of its history, and says so by a text."""
+    """A node refuses all pods for ten seconds after an event of its history, with the given text."""
 
     def plant(world: World) -> Alter:
         def is_closed(name: str) -> bool:
             since = asyncio.get_running_loop().time() - AFTER_S
             history = world.fleet.nodes[name].lifecycle.history
-            return any(at > since and what.endswith(event) for at, what in history)
+            return any(at > since and text_of_event.endswith(event) for at, text_of_event in history)
 
         def alter(answer: Answer) -> Answer:
             closed = {name: text for name in answer.kept if is_closed(name)}
-            kept = tuple(name for name in answer.kept if name not in closed)
-            return msgspec.structs.replace(answer, kept=kept, refused={**answer.refused, **closed})
+            remaining = tuple(name for name in answer.kept if name not in closed)
+            return msgspec.structs.replace(answer, kept=remaining, refused={**answer.refused, **closed})
 
         return alter
 
@@ -50,7 +50,7 @@ def after_each(event: str, text: str) -> Plant:
 
 
 def at_random(world: World) -> Alter:
-    """One answer of eight is no everywhere, in words that are drawn."""
+    """Every eighth answer refuses all nodes, with random texts."""
     random = Random(world.seed)
 
     def alter(answer: Answer) -> Answer:
@@ -63,7 +63,7 @@ def at_random(world: World) -> Alter:
 
 
 def is_found(plant: Plant) -> bool:
-    """Whether one of the clusters has an answer without a cause."""
+    """Whether a cluster has an answer without a cause."""
     return any(play(seed, pods=PODS, plant=plant).kept_waiting[""] for seed in SEEDS)
 
 
@@ -77,13 +77,13 @@ def test_the_same_clusters_without_a_defect_pass() -> None:
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_node_that_takes_nobody_for_a_while_is_found(text: str) -> None:
+def test_a_node_that_refuses_all_pods_for_a_while_is_found(text: str) -> None:
     """After each pod that was decided for it."""
     assert is_found(after_each(" decided", text))
 
 
 @pytest.mark.parametrize("text", [refusals.NOT_NOW, refusals.OUT_OF])
-def test_a_node_that_keeps_the_room_of_pods_that_have_ended_is_found(text: str) -> None:
+def test_a_node_that_keeps_resources_of_ended_pods_is_found(text: str) -> None:
     """A pod that has just ended is a cause only if it would be in the way."""
     assert is_found(after_each(" ended", text))
 

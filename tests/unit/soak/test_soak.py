@@ -53,7 +53,7 @@ def _has_not_changed(self: NodeState, uid: str) -> bool:
     return True
 
 
-def test_nor_has_one_that_lets_pods_onto_every_node(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nor_has_a_service_that_lets_pods_onto_every_node(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CapacityGate, "verdicts", _refuses_no_pod)
     monkeypatch.setattr(NodeState, "is_as_judged", _has_not_changed)
     assert play(4, pods=24).refused[""] > 0

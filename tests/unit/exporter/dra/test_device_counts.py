@@ -31,7 +31,7 @@ def numa_node(numa_id: int) -> NumaNode:
     return NumaNode(numa_id, (numa_id,), (numa_id,), 1 << 30, {}, {}, {}, {}, (0,))
 
 
-# Ids with a gap; a root whose functions disagree, and one the firmware says nothing of.
+# Ids with a gap; a root whose functions disagree, and a root without firmware data.
 MACHINE = Machine(
     nodes=(numa_node(0), numa_node(4)),
     cpus=(),
@@ -62,7 +62,7 @@ def pod(name: str, *claims: Claim) -> PodAllocation:
 
 def amounts(devices: Mapping[Claim, Device], *pods: PodAllocation) -> dict[int, Amount]:
     counted = with_devices(EMPTY, devices, MACHINE, pods).amounts
-    return {node_id: mine[RESOURCE] for node_id, mine in counted.items() if RESOURCE in mine}
+    return {node_id: by_resource[RESOURCE] for node_id, by_resource in counted.items() if RESOURCE in by_resource}
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def amounts(devices: Mapping[Claim, Device], *pods: PodAllocation) -> dict[int, 
         (Device(numa_node=-1, pci_bus_id="0000:16:00.0"), 0),
         (Device(numa_node=1), None),
         (Device(pci_bus_id="0000:a1:00.0", pcie_roots=("pci0000:15",)), 4),
-        # The kernel has no node for this function, and one for its neighbour on the same root.
+        # The kernel knows no node for this function, but knows the node of its neighbour on the same root.
         (Device(pci_bus_id="0000:a4:00.0", pcie_roots=("pci0000:a0",)), 4),
         (Device(pcie_roots=("pci0000:15",)), 0),
         (Device(pcie_roots=("pci0000:c0",)), None),
@@ -84,7 +84,7 @@ def amounts(devices: Mapping[Claim, Device], *pods: PodAllocation) -> dict[int, 
         (Device(), None),
     ],
 )
-def test_a_device_lies_where_driver_function_or_root_say(device: Device, node_id: int | None) -> None:
+def test_a_device_is_on_the_node_that_driver_function_or_root_name(device: Device, node_id: int | None) -> None:
     assert DeviceLocations(MACHINE).node_of(device) == node_id
 
 
@@ -101,10 +101,10 @@ def test_a_node_that_has_no_zone_has_no_devices_either() -> None:
     assert with_devices(Accounts({0: {}}, {}, frozenset(), ()), devices, part, ()).amounts == {0: {}}
 
 
-def test_what_a_claim_holds_is_not_available_and_a_shared_device_counts_once() -> None:
+def test_claimed_devices_are_not_available_and_a_shared_device_counts_once() -> None:
     devices = {gpu("gpu-0"): Device(0), gpu("gpu-1"): Device(4)}
-    held = pod("a", gpu("gpu-0")), pod("b", gpu("gpu-0"))
-    assert amounts(devices, *held) == {0: Amount(1, 1, 0), 4: Amount(1, 1, 1)}
+    pods = pod("a", gpu("gpu-0")), pod("b", gpu("gpu-0"))
+    assert amounts(devices, *pods) == {0: Amount(1, 1, 0), 4: Amount(1, 1, 1)}
 
 
 def test_a_tainted_device_is_there_and_cannot_be_given() -> None:
@@ -118,7 +118,7 @@ def test_devices_that_are_not_given_as_a_whole_are_in_no_count() -> None:
     assert amounts(devices, pod("a", gpu("gpu-0-mig-1g"))) == {0: Amount(1, 1, 1)}
 
 
-def test_what_pods_hold_is_counted_by_node_even_if_no_slice_names_it() -> None:
+def test_allocated_devices_are_counted_by_node_even_if_no_slice_names_them() -> None:
     devices = {gpu("gpu-0"): Device(0), gpu("gpu-1-mig-1g"): Device(4, is_whole=False), gpu("gpu-2"): Device()}
     pods = (
         pod("a", gpu("gpu-0"), gpu("gone")),
@@ -151,12 +151,12 @@ NAMES = st.sampled_from([gpu(f"gpu-{minor}") for minor in range(6)])
     st.lists(NAMES),
 )
 def test_amounts_are_in_order_and_every_device_is_on_one_zone_at_most(
-    devices: dict[Claim, Device], held: list[Claim]
+    devices: dict[Claim, Device], claims: list[Claim]
 ) -> None:
-    counted = amounts(devices, pod("a", *held))
-    assert all(one.capacity >= one.allocatable >= one.available >= 0 for one in counted.values())
-    assert sum(one.capacity for one in counted.values()) <= sum(device.is_whole for device in devices.values())
-    assert sum(held_by_node(devices, MACHINE, [pod("a", *held)]).values()) == len(set(held))
+    counted = amounts(devices, pod("a", *claims))
+    assert all(amount.capacity >= amount.allocatable >= amount.available >= 0 for amount in counted.values())
+    assert sum(amount.capacity for amount in counted.values()) <= sum(device.is_whole for device in devices.values())
+    assert sum(held_by_node(devices, MACHINE, [pod("a", *claims)]).values()) == len(set(claims))
 
 
 def resources(
@@ -164,15 +164,15 @@ def resources(
 ) -> dict[str, dict[str, str | int]]:
     seen = Observation(MACHINE, KubeletConfiguration(), Allocations(pods=pods), devices)
     zones = build("n1", seen, Publishing(), excluded).topology.zones or ()
-    return {zone.name: {one.name: one.available for one in zone.resources or ()} for zone in zones}
+    return {zone.name: {resource.name: resource.available for resource in zone.resources or ()} for zone in zones}
 
 
-def test_they_are_published_beside_the_others_and_can_be_excluded_by_name_or_holder() -> None:
+def test_dra_devices_are_published_beside_plug_in_devices_and_can_be_excluded_by_name_or_pod() -> None:
     devices = {gpu("gpu-0"): Device(0), gpu("gpu-1"): Device(0)}
     monitoring = pod("dcgm", gpu("gpu-0"), gpu("gpu-1"))
-    found = resources(devices, Exclusions(), monitoring)
-    assert {"cpu", "memory"} <= found["node-0"].keys()
-    assert found["node-0"][RESOURCE] == "0"
-    assert RESOURCE not in found["node-4"]
+    amounts_of = resources(devices, Exclusions(), monitoring)
+    assert {"cpu", "memory"} <= amounts_of["node-0"].keys()
+    assert amounts_of["node-0"][RESOURCE] == "0"
+    assert RESOURCE not in amounts_of["node-4"]
     assert RESOURCE not in resources(devices, Exclusions(resources=("dra.topowise.io/*",)), monitoring)["node-0"]
     assert resources(devices, Exclusions(pods=(PodPattern(name="dcgm"),)), monitoring)["node-0"][RESOURCE] == "2"

@@ -45,7 +45,7 @@ def with_device(device: dict[str, Any], driver: str = "d.example.com") -> Device
 
 
 def in_pool(name: str, *devices: str, generation: int = 1, of_pool: int = 1, pool: str = "p") -> Slice:
-    return Slice(name, "d", pool, generation, of_pool, {one: Device() for one in devices})
+    return Slice(name, "d", pool, generation, of_pool, {device: Device() for device in devices})
 
 
 def test_a_slice_of_a_gpu_driver_says_where_its_devices_are() -> None:
@@ -63,11 +63,11 @@ def test_a_slice_of_a_gpu_driver_says_where_its_devices_are() -> None:
     }
 
 
-def test_v1beta1_says_the_same_one_level_deeper() -> None:
+def test_v1beta1_has_the_same_fields_a_level_deeper() -> None:
     older = {**NVIDIA, "apiVersion": "resource.k8s.io/v1beta1", "spec": dict(NVIDIA["spec"])}
     older["spec"]["devices"] = [
-        {"name": one["name"], "basic": {key: part for key, part in one.items() if key != "name"}}
-        for one in NVIDIA["spec"]["devices"]
+        {"name": device["name"], "basic": {key: part for key, part in device.items() if key != "name"}}
+        for device in NVIDIA["spec"]["devices"]
     ]
     assert decode(json.dumps(older).encode()) == decode(json.dumps(NVIDIA).encode())
 
@@ -102,7 +102,7 @@ def test_what_a_driver_says_beyond_that_does_no_harm() -> None:
     assert with_device(roots).pcie_roots == ("pci0000:00", "pci0000:40")
 
 
-def test_devices_that_are_given_in_parts_or_overlap_are_told_apart() -> None:
+def test_partitionable_and_shareable_devices_are_not_whole() -> None:
     partition = {"consumesCounters": [{"counterSet": "gpu-0", "counters": {"memory": {"value": "10Gi"}}}]}
     assert not with_device(partition).is_whole
     assert not with_device({"basic": partition}).is_whole
@@ -156,7 +156,7 @@ def test_a_pool_without_slices_is_gone() -> None:
             pool=st.sampled_from("pq"),
         ),
         max_size=6,
-        unique_by=lambda one: one.name,
+        unique_by=lambda item: item.name,
     )
 )
 def test_the_order_in_which_slices_arrive_does_not_matter(slices: list[Slice]) -> None:

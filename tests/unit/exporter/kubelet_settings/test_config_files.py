@@ -204,14 +204,14 @@ async def test_a_file_is_parsed_again_only_when_it_changed(tmp_path: Path) -> No
     assert (await source.read(None)).maxPods == 22
 
 
-async def test_a_file_that_was_replaced_by_one_like_it_is_read_again(tmp_path: Path) -> None:
+async def test_a_file_replaced_by_a_similar_file_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     source = FileSource(write(path, "maxPods: 1"))
     await source.read(None)
     before = path.stat()
-    other = Path(write(tmp_path / "other", "maxPods: 2"))
-    os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
-    other.rename(path)
+    other_file = Path(write(tmp_path / "other", "maxPods: 2"))
+    os.utime(other_file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    other_file.rename(path)
     assert (await source.read(None)).maxPods == 2
 
 
@@ -281,17 +281,17 @@ async def test_a_file_that_says_the_same_in_another_way_is_no_news(tmp_path: Pat
     assert (await source.read(None)).maxPods == 1
 
 
-async def test_nobody_knows_what_a_kubelet_went_by_before_the_first_reading(tmp_path: Path) -> None:
+async def test_before_the_first_reading_the_kubelets_settings_are_unknown(tmp_path: Path) -> None:
     socket = tmp_path / "kubelet.sock"
     start_kubelet(socket)
     time.sleep(0.02)
     source = FileSource(write(tmp_path / "config.yaml", "maxPods: 3"), socket=str(socket))
     assert (await source.read(None)).maxPods == 3
-    # The Node has told the version meanwhile; that is no other file.
+    # The Node now has a version; the file is unchanged.
     assert (await source.read("v1.36.2")).maxPods == 3
 
 
-async def test_without_a_kubelet_a_changed_file_waits_for_one(tmp_path: Path) -> None:
+async def test_without_a_kubelet_a_changed_file_waits_for_a_kubelet(tmp_path: Path) -> None:
     path, socket = tmp_path / "config.yaml", tmp_path / "kubelet.sock"
     write(path, "maxPods: 1")
     start_kubelet(socket)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from exporter_setup import Clock
 from topowise.errors import ConfigError, SourceError
 from topowise.runtime.config import Duration
 from topowise_exporter.kubelet.settings.configz import ConfigzSource, decode
@@ -21,7 +22,7 @@ ANSWER = {"kubeletconfig": {"topologyManagerPolicy": "restricted", "maxPods": 25
 
 
 class Kubelet:
-    """Answers with what it is told; counts, and keeps the headers of the last request."""
+    """Answers with the given status and text; counts requests and keeps the last headers."""
 
     def __init__(self, status: int = 200, text: str = json.dumps(ANSWER)) -> None:
         self.status = status
@@ -31,14 +32,6 @@ class Kubelet:
     async def configz(self, request: web.Request) -> web.StreamResponse:
         self.requests.append(request.headers["Authorization"])
         return web.Response(status=self.status, text=self.text)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
@@ -83,7 +76,7 @@ async def test_a_certificate_that_cannot_be_verified_is_refused_before_the_token
     assert kubelet.requests == []
 
 
-async def test_a_certificate_for_a_name_is_checked_against_the_name_that_is_told(
+async def test_a_certificate_for_a_name_is_checked_against_the_configured_name(
     serve: Serve, pki: Path, token: Path
 ) -> None:
     port = await serve(Kubelet().configz, "named")
@@ -95,12 +88,12 @@ async def test_a_certificate_for_a_name_is_checked_against_the_name_that_is_told
 async def test_a_renewed_ca_is_used_without_a_restart(serve: Serve, pki: Path, token: Path, tmp_path: Path) -> None:
     clock, bundle = Clock(), tmp_path / "bundle.crt"
     bundle.write_bytes((pki / "other-ca.crt").read_bytes())
-    asked = source(await serve(Kubelet().configz), bundle, token, clock)
+    configz = source(await serve(Kubelet().configz), bundle, token, clock)
     with pytest.raises(SourceError, match="certificate refused"):
-        await asked.read(None)
+        await configz.read(None)
     bundle.write_bytes((pki / "ca.crt").read_bytes())
     clock.now += 10
-    assert (await asked.read(None)).maxPods == 250
+    assert (await configz.read(None)).maxPods == 250
 
 
 async def test_a_ca_file_that_is_none_is_named(tmp_path: Path, token: Path) -> None:
@@ -145,10 +138,10 @@ async def test_an_answer_that_cannot_be_used_is_named(
 
 async def test_a_redirect_is_not_followed_with_the_token(serve: Serve, pki: Path, token: Path) -> None:
     elsewhere = Kubelet()
-    other = await serve(elsewhere.configz)
+    other_port = await serve(elsewhere.configz)
 
     async def redirect(request: web.Request) -> web.StreamResponse:
-        raise web.HTTPFound(f"https://127.0.0.1:{other}/configz")
+        raise web.HTTPFound(f"https://127.0.0.1:{other_port}/configz")
 
     with pytest.raises(SourceError, match="status 302"):
         await source(await serve(redirect), pki / "ca.crt", token).read(None)
@@ -160,12 +153,12 @@ async def test_silence_ends_with_the_timeout(serve: Serve, pki: Path, token: Pat
         await asyncio.sleep(30)
         return web.Response()
 
-    asked = source(await serve(silent), pki / "ca.crt", token, timeout=Duration(0.1))
+    configz = source(await serve(silent), pki / "ca.crt", token, timeout=Duration(0.1))
     with pytest.raises(SourceError, match="no answer within 100ms"):
-        await asked.read(None)
+        await configz.read(None)
 
 
-async def test_nobody_there_is_said(pki: Path, token: Path, unused_port: int) -> None:
+async def test_an_unreachable_kubelet_is_reported(pki: Path, token: Path, unused_port: int) -> None:
     with pytest.raises(SourceError, match="Cannot connect"):
         await source(unused_port, pki / "ca.crt", token).read(None)
 
@@ -187,42 +180,42 @@ async def test_a_refused_token_is_read_again_at_once(serve: Serve, pki: Path, to
         return web.json_response(ANSWER, status=200 if seen[-1] == "Bearer renewed" else 401)
 
     clock = Clock()
-    asked = source(await serve(rotating), pki / "ca.crt", token, clock)
+    configz = source(await serve(rotating), pki / "ca.crt", token, clock)
     with pytest.raises(SourceError, match="status 401"):
-        await asked.read(None)
+        await configz.read(None)
     token.write_text("renewed")
     clock.now += 10
-    assert (await asked.read(None)).maxPods == 250
+    assert (await configz.read(None)).maxPods == 250
     assert seen == ["Bearer secret", "Bearer secret", "Bearer secret", "Bearer renewed"]
 
 
 async def test_a_rotated_token_is_used_within_a_minute(serve: Serve, pki: Path, token: Path) -> None:
     kubelet, clock = Kubelet(), Clock()
-    asked = source(await serve(kubelet.configz), pki / "ca.crt", token, clock)
-    await asked.read(None)
+    configz = source(await serve(kubelet.configz), pki / "ca.crt", token, clock)
+    await configz.read(None)
     token.write_text("renewed")
     clock.now += 60
-    await asked.read(None)
+    await configz.read(None)
     assert kubelet.requests == ["Bearer secret", "Bearer renewed"]
 
 
-async def test_an_answer_holds_for_the_interval_and_a_failure_for_ten_seconds(
+async def test_an_answer_is_valid_for_the_interval_and_a_failure_for_ten_seconds(
     serve: Serve, pki: Path, token: Path
 ) -> None:
     kubelet, clock = Kubelet(), Clock()
-    asked = source(await serve(kubelet.configz), pki / "ca.crt", token, clock)
-    first = await asked.read(None)
+    configz = source(await serve(kubelet.configz), pki / "ca.crt", token, clock)
+    first = await configz.read(None)
     clock.now += 59
-    assert await asked.read(None) is first
+    assert await configz.read(None) is first
     clock.now += 1
     kubelet.status = 500
     for _ in range(3):
         with pytest.raises(SourceError, match="status 500"):
-            await asked.read(None)
+            await configz.read(None)
     assert len(kubelet.requests) == 2
     kubelet.status = 200
     clock.now += 10
-    assert await asked.read(None) == first
+    assert await configz.read(None) == first
 
 
 async def test_a_reading_can_be_cancelled(serve: Serve, pki: Path, token: Path) -> None:
@@ -241,11 +234,11 @@ async def test_a_reading_can_be_cancelled(serve: Serve, pki: Path, token: Path) 
 
 
 def test_addresses_of_version_six_are_written_with_brackets(pki: Path, token: Path) -> None:
-    asked = ConfigzSource(Configz(), "fd00::1")
-    assert asked._url == "https://[fd00::1]:10250/configz"
+    configz = ConfigzSource(Configz(), "fd00::1")
+    assert configz._url == "https://[fd00::1]:10250/configz"
 
 
-def test_the_address_is_the_nodes_unless_it_is_told() -> None:
+def test_the_address_is_the_nodes_unless_it_is_configured() -> None:
     environment = {"NODE_ADDRESS": "10.0.0.7"}
     assert Configz().resolved_address(environment) == "10.0.0.7"
     assert Configz(address="node-1").resolved_address(environment) == "node-1"
@@ -275,17 +268,17 @@ async def test_the_version_is_the_kubelets_own_word(
     async def metrics(request: web.Request) -> web.StreamResponse:
         return web.Response(status=status, text=text)
 
-    asked = source(await serve(Kubelet().configz, metrics=metrics), pki / "ca.crt", token)
-    assert (await asked.read(None)).maxPods == 250
-    assert asked.version == version
+    configz = source(await serve(Kubelet().configz, metrics=metrics), pki / "ca.crt", token)
+    assert (await configz.read(None)).maxPods == 250
+    assert configz.version == version
 
 
 async def test_a_kubelet_that_restarted_is_asked_at_once(serve: Serve, pki: Path, token: Path) -> None:
     kubelet = Kubelet()
-    asked = source(await serve(kubelet.configz), pki / "ca.crt", token)
-    await asked.read(None)
-    await asked.read(None)
+    configz = source(await serve(kubelet.configz), pki / "ca.crt", token)
+    await configz.read(None)
+    await configz.read(None)
     assert len(kubelet.requests) == 1
-    asked.expire()
-    await asked.read(None)
+    configz.expire()
+    await configz.read(None)
     assert len(kubelet.requests) == 2

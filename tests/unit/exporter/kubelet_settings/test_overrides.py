@@ -1,4 +1,4 @@
-"""What is told holds whatever a source says."""
+"""A configured override wins over every source."""
 
 from __future__ import annotations
 
@@ -31,18 +31,16 @@ READ = KubeletConfiguration(
         ({}, "maxPods", 110),
     ],
 )
-def test_a_told_field_replaces_what_was_read_as_a_flag_does(
-    shown: dict[str, Any], field: str, expected: object
-) -> None:
+def test_an_override_replaces_a_read_field_as_a_flag_does(shown: dict[str, Any], field: str, expected: object) -> None:
     assert getattr(Overrides(shown).over(READ), field) == expected
 
 
-def test_nothing_told_changes_nothing() -> None:
+def test_an_empty_override_changes_nothing() -> None:
     assert not Overrides({})
     assert Overrides({}).over(READ) == READ
 
 
-def test_only_a_told_policy_can_stand_in_for_a_source() -> None:
+def test_only_an_override_of_the_policy_can_replace_a_source() -> None:
     assert Overrides({"topologyManagerPolicy": "none"}).stand_alone
     assert not Overrides({"maxPods": 5}).stand_alone
 

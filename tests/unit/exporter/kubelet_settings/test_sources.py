@@ -1,4 +1,4 @@
-"""Which source is used, what is told over it, and what holds while none can be read."""
+"""Which source is used, which overrides win over it, and which settings apply while no source is readable."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from exporter_setup import Clock
 from topowise.errors import ConfigError, SourceError
 from topowise.runtime import config
 from topowise.runtime.config import Configuration
@@ -18,14 +19,6 @@ from topowise_exporter.kubelet.settings.sources import PATIENCE_S
 from .conftest import Serve
 
 HEAD = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class RunningKubelet:
@@ -98,7 +91,7 @@ async def test_the_file_stands_in_for_a_configz_that_never_answered(
     assert state(source) == ("configz", [])
 
 
-async def test_a_short_silence_of_configz_keeps_its_answer_and_a_long_one_does_not(
+async def test_a_short_silence_of_configz_keeps_its_answer_and_a_long_silence_does_not(
     serve: Serve, pki: Path, tmp_path: Path, file: Path, clock: Clock
 ) -> None:
     kubelet = RunningKubelet()
@@ -115,7 +108,7 @@ async def test_a_short_silence_of_configz_keeps_its_answer_and_a_long_one_does_n
     assert state(source)[0] == "file"
 
 
-async def test_the_last_answer_holds_for_good_if_nothing_else_can_be_read(file: Path, clock: Clock) -> None:
+async def test_the_last_answer_stays_valid_if_no_other_source_is_readable(file: Path, clock: Clock) -> None:
     source = Source(Kubelet(config_file=str(file)), clock=clock)
     first = await source.read()
     file.write_text("")
@@ -141,25 +134,25 @@ async def test_nothing_is_guessed_while_a_source_was_never_readable(serve: Serve
     assert (name, len(problems)) == ("", 2)
 
 
-async def test_who_can_read_nothing_is_told_what_can_be_done(tmp_path: Path) -> None:
+async def test_without_a_readable_source_the_error_names_the_next_step(tmp_path: Path) -> None:
     missing = str(tmp_path / "no.yaml")
-    with pytest.raises(SourceError) as told:
+    with pytest.raises(SourceError) as error:
         await Source(Kubelet(config_file=missing)).read()
-    assert str(told.value) == (
+    assert str(error.value) == (
         f"kubelet configuration: file: {missing}: cannot be read: No such file or directory; nothing is published: "
         "name the kubelet's --config in kubelet.configFile, ask the kubelet itself by kubelet.configz.enabled, "
         "or give its policies in kubelet.overrides"
     )
 
 
-async def test_what_is_told_holds_over_every_source(file: Path) -> None:
+async def test_an_override_wins_over_every_source(file: Path) -> None:
     source = Source(Kubelet(config_file=str(file), overrides={"topologyManagerScope": "pod", "maxPods": 9}))
     read = await source.read()
     assert (read.topologyManagerPolicy, read.topologyManagerScope, read.maxPods) == ("best-effort", "pod", 9)
     assert state(source)[0] == "file"
 
 
-async def test_a_told_policy_stands_in_for_a_source_that_cannot_be_read(tmp_path: Path) -> None:
+async def test_an_override_of_the_policy_replaces_an_unreadable_source(tmp_path: Path) -> None:
     settings = Kubelet(config_file=str(tmp_path / "no"), overrides={"topologyManagerPolicy": "restricted"})
     source = Source(settings)
     read = await source.read()
@@ -170,7 +163,7 @@ async def test_a_told_policy_stands_in_for_a_source_that_cannot_be_read(tmp_path
 
 
 @pytest.mark.parametrize(("overrides", "name"), [({}, "defaults"), ({"maxPods": 5}, "flags")])
-async def test_with_no_source_at_all_the_defaults_hold(overrides: dict[str, Any], name: str) -> None:
+async def test_without_any_source_the_defaults_apply(overrides: dict[str, Any], name: str) -> None:
     source = Source(Kubelet(config_file="", overrides=overrides))
     read = await source.read("v1.29.0")
     assert (read.topologyManagerPolicy, read.maxPods) == ("none", overrides.get("maxPods", 110))

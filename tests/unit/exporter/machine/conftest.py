@@ -1,4 +1,4 @@
-"""Machines to read: a small written one to damage, the captured ones, and the folders of tests/machines."""
+"""Machines to read: a small generated machine to damage, captured machines, and the folders of tests/machines."""
 
 from __future__ import annotations
 

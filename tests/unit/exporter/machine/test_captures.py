@@ -1,4 +1,4 @@
-"""Sixteen machines as stock kernels showed them, against what was told about them when they were captured."""
+"""Sixteen captured machines, against facts recorded independently at the capture."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def expected(captures: Path, name: str) -> Any:
 
 
 def _owned_cpus(expected: Any, node: str) -> list[int]:
-    """numa=fake lists all CPUs on every node, but links each to one."""
+    """numa=fake lists all CPUs on every node, but links each CPU to a single node."""
     described = expected["nodes"][node]
     return sorted(set(described["cpus"]) & set(described["cpus_present"]))
 
@@ -57,7 +57,7 @@ def test_no_captured_machine_is_left_out(captures: Path) -> None:
     assert sorted(json.loads((captures / "expected.json").read_text())) == sorted(NAMES)
 
 
-def test_nodes_are_those_of_the_kernel(machine: Machine, expected: Any) -> None:
+def test_nodes_match_the_kernels_nodes(machine: Machine, expected: Any) -> None:
     columns = expected["node"]["online"]
     assert as_json(machine)["nodes"] == [
         {
@@ -82,7 +82,7 @@ def test_nodes_are_those_of_the_kernel(machine: Machine, expected: Any) -> None:
     ]
 
 
-def test_plugged_cpus_and_free_and_surplus_pages_are_told_per_node(machine: Machine, expected: Any) -> None:
+def test_plugged_cpus_and_free_and_surplus_pages_are_read_per_node(machine: Machine, expected: Any) -> None:
     for node in machine.nodes:
         described = expected["nodes"][str(node.id)]
         pages = {int(size) * 1024: counts for size, counts in (described.get("hugepages") or {}).items()}
@@ -91,7 +91,7 @@ def test_plugged_cpus_and_free_and_surplus_pages_are_told_per_node(machine: Mach
         assert node.hugepages_surplus == {size: counts["surplus"] for size, counts in pages.items()}
 
 
-def test_cpu_sets_are_those_of_the_kernel(machine: Machine, expected: Any) -> None:
+def test_cpu_sets_match_the_kernels_sets(machine: Machine, expected: Any) -> None:
     cpus: Any = as_json(machine)["cpus"]
     for name in ("online", "present", "possible", "offline", "isolated"):
         assert cpus[name] == expected["cpu"][name], name
@@ -104,7 +104,7 @@ def test_every_cpu_has_its_place(machine: Machine, expected: Any) -> None:
     for cpu, place in cpus["topology"].items():
         described = expected["topology"][cpu]
         l3 = described.get("l3")
-        # The kernel may give members of one group different ids (snc-dies); ours is that of the lowest member.
+        # The kernel may give members of a group different ids (snc-dies); the scan uses the lowest member's id.
         first = expected["topology"][str(l3["cpus"][0])]["l3"] if l3 else None
         assert place == {
             "node": owners[int(cpu)],
@@ -119,7 +119,7 @@ def test_every_cpu_has_its_place(machine: Machine, expected: Any) -> None:
         }
 
 
-def test_every_pci_function_is_told(machine: Machine, expected: Any, captures: Path, name: str) -> None:
+def test_every_pci_function_is_read(machine: Machine, expected: Any, captures: Path, name: str) -> None:
     devices = captures / name / "sys/bus/pci/devices"
     assert as_json(machine)["pci"] == [
         {
@@ -142,7 +142,7 @@ def test_a_sound_kernel_gives_no_problems(machine: Machine) -> None:
     assert machine.problems == ()
 
 
-def test_the_hmat_is_told_per_node(captures: Path, read: Callable[[Path], Machine]) -> None:
+def test_the_hmat_is_read_per_node(captures: Path, read: Callable[[Path], Machine]) -> None:
     machine = read(captures / "hmat-tiers")
     assert [node.access for node in machine.nodes] == [
         Access((0,), 10, 102400),

@@ -100,7 +100,7 @@ def test_a_machine_may_have_no_l3(small: Path, cpus: Path, read: Read, gone: str
     assert machine.problems == ()
 
 
-def test_the_kinds_of_a_hybrid_machine_are_told(small: Path, read: Read) -> None:
+def test_the_core_types_of_a_hybrid_machine_are_read(small: Path, read: Read) -> None:
     for kind, members in (("core", "0-1,4-5"), ("atom", "2-3,6-7")):
         unit = small / f"sys/devices/cpu_{kind}"
         unit.mkdir()
@@ -129,6 +129,6 @@ def test_trailing_nuls_and_unset_lists_are_the_empty_set(small: Path, cpus: Path
     assert machine.problems == ()
 
 
-def test_isolated_cpus_are_told(small: Path, cpus: Path, read: Read) -> None:
+def test_isolated_cpus_are_read(small: Path, cpus: Path, read: Read) -> None:
     (cpus / "isolated").write_text("2-3,6-7\n")
     assert read(small).isolated == (2, 3, 6, 7)

@@ -25,7 +25,7 @@ def nodes(small: Path) -> Path:
 
 @pytest.fixture
 def lone(tmp_path: Path) -> Path:
-    """A machine with one node."""
+    """A machine with a single node."""
     node = machines.Node(0, 3 * machines.GIB, cores=1, hugepages={_2M: 6})
     machines.write_tree(machines.Machine(nodes=(node,), distances=((10,),)), tmp_path)
     return tmp_path
@@ -41,7 +41,7 @@ def test_sizes_ascend_as_numbers(small: Path, read: Read) -> None:
     assert [list(node.hugepages) for node in read(small).nodes] == [[_2M, _1G], [_2M, _1G]]
 
 
-def test_surplus_pages_are_in_the_total_and_told_apart(small: Path, nodes: Path, read: Read) -> None:
+def test_surplus_pages_are_in_the_total_and_listed_separately(small: Path, nodes: Path, read: Read) -> None:
     folder = nodes / "node0/hugepages/hugepages-2048kB"
     for name, count in (("nr", 44), ("free", 34), ("surplus", 4)):
         (folder / f"{name}_hugepages").write_text(f"{count}\n")
@@ -49,7 +49,7 @@ def test_surplus_pages_are_in_the_total_and_told_apart(small: Path, nodes: Path,
     assert (node.hugepages[_2M], node.hugepages_free[_2M], node.hugepages_surplus[_2M]) == (44, 34, 4)
 
 
-def test_a_node_without_hugepages_among_others_has_none(small: Path, nodes: Path, read: Read) -> None:
+def test_a_node_without_hugepages_has_none_beside_nodes_with_hugepages(small: Path, nodes: Path, read: Read) -> None:
     shutil.rmtree(nodes / "node1/hugepages")
     machine = read(small)
     assert machine.nodes[1].hugepages == {}
@@ -98,7 +98,7 @@ def test_pages_count_as_free_and_not_surplus_when_the_kernel_does_not_say(small:
 
 
 @pytest.mark.parametrize("content", ["", "Node 1 MemFree: 5 kB", "Node 1 MemTotal: all"])
-def test_memory_that_cannot_be_told_counts_as_nothing(small: Path, nodes: Path, read: Read, content: str) -> None:
+def test_unreadable_memory_counts_as_zero(small: Path, nodes: Path, read: Read, content: str) -> None:
     (nodes / "node1/meminfo").write_text(content + "\n")
     machine = read(small)
     assert machine.nodes[1].memory_bytes == 0
@@ -114,7 +114,7 @@ def _tell_access(node: Path, files: dict[str, str], *initiators: int) -> None:
         (folder / name).write_text(f"{text}\n")
 
 
-def test_how_fast_memory_is_reached_is_told_where_the_firmware_does(small: Path, nodes: Path, read: Read) -> None:
+def test_memory_speed_is_read_where_the_firmware_has_it(small: Path, nodes: Path, read: Read) -> None:
     _tell_access(nodes / "node1", {"read_latency": "150", "read_bandwidth": "20480", "write_latency": "1"}, 0, 1, 7)
     machine = read(small)
     assert [node.access for node in machine.nodes] == [None, Access((0, 1), 150, 20480)]
@@ -137,7 +137,7 @@ def test_figures_that_the_firmware_left_out_are_none(
     assert read(small).nodes[0].access == expected
 
 
-def test_a_figure_that_is_no_number_is_told(small: Path, nodes: Path, read: Read) -> None:
+def test_a_figure_that_is_no_number_is_a_problem(small: Path, nodes: Path, read: Read) -> None:
     _tell_access(nodes / "node0", {"read_latency": "fast", "read_bandwidth": "5"}, 0)
     machine = read(small)
     assert machine.nodes[0].access == Access((0,), None, 5)

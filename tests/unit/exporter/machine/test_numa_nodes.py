@@ -82,7 +82,7 @@ def test_a_damaged_row_of_distances_is_left_out(small: Path, nodes: Path, read: 
     )
 
 
-def test_a_cpu_of_several_nodes_belongs_to_the_linked_one(small: Path, nodes: Path, read: Read) -> None:
+def test_a_cpu_of_several_nodes_belongs_to_the_linked_node(small: Path, nodes: Path, read: Read) -> None:
     for node in (0, 1):
         (nodes / f"node{node}/cpulist").write_text("0-7\n")
     assert _cpus(read(small)) == {0: (0, 1, 4, 5), 1: (2, 3, 6, 7)}

@@ -1,7 +1,7 @@
-"""The machines of tests/machines: oddities that no capture has, one folder each; a new folder needs no code.
+"""The machines of tests/machines: oddities that no capture has, a folder per machine; a new folder needs no code.
 
 `tree.json` holds its /sys and /proc, `machine.json` is what `topowise-exporter machine` prints of it,
-`problems.txt` what is told besides, paths from the root of the tree.
+`problems.txt` the expected problems, with paths from the root of the tree.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def test_affinity_is_not_guessed_from_local_cpus(small: Path, devices: Path, rea
     assert _function(machine, "0000:98:00.0").numa_node == 1
 
 
-def test_virtual_functions_point_at_the_physical_one_which_counts_them(small: Path, read: Read) -> None:
+def test_virtual_functions_point_at_the_physical_function_which_counts_them(small: Path, read: Read) -> None:
     machine = read(small)
     assert _function(machine, "0000:98:00.0").virtfns == 2
     for address in ("0000:98:00.1", "0000:98:00.2"):
@@ -48,7 +48,7 @@ def test_virtual_functions_point_at_the_physical_one_which_counts_them(small: Pa
         assert (function.physfn, function.numa_node, function.virtfns) == ("0000:98:00.0", 1, 0)
 
 
-def test_all_that_is_above_a_function_is_told(small: Path, read: Read) -> None:
+def test_every_bridge_above_a_function_is_listed(small: Path, read: Read) -> None:
     machine = read(small)
     assert [(function.address, function.path) for function in machine.pci[:3]] == [
         ("0000:00:1f.0", ("pci0000:00",)),
@@ -68,7 +68,7 @@ def test_ports_of_switches_are_above_what_hangs_on_them(tmp_path: Path, read: Re
         ),
     )
     machines.write_tree(spec, tmp_path)
-    shown = {one["address"]: one["path"] for one in as_json(read(tmp_path))["pci"]}  # type: ignore[union-attr,index,call-overload]
+    shown = {function["address"]: function["path"] for function in as_json(read(tmp_path))["pci"]}  # type: ignore[union-attr,index,call-overload]
     switch = ["pci0000:00", "0000:00:01.0", "0000:01:00.0"]
     assert shown["0000:02:01.0"] == switch
     assert shown["0000:03:00.0"] == [*switch, "0000:02:00.0"]
@@ -81,7 +81,8 @@ def test_a_function_that_is_no_link_is_listed_without_a_path(small: Path, device
         (devices / address).mkdir()
         (devices / address / "numa_node").write_text("1\n")
     machine = read(small)
-    assert [(one.address, one.path) for one in machine.pci[1:3]] == [("0000:97:00.0", ()), ("0000:98:00.0", ())]
+    paths = [(function.address, function.path) for function in machine.pci[1:3]]
+    assert paths == [("0000:97:00.0", ()), ("0000:98:00.0", ())]
     assert machine.problems == (
         f"{devices}/0000:97:00.0: no link to its directory (and 1 more like it); the bridges above it are unknown",
     )
@@ -101,7 +102,7 @@ def test_a_loop_of_links_is_one_line(small: Path, devices: Path, read: Read) -> 
     ]
 
 
-def test_a_name_that_is_no_address_is_left_out_and_told_once(small: Path, devices: Path, read: Read) -> None:
+def test_a_name_that_is_no_address_is_left_out_and_reported_once(small: Path, devices: Path, read: Read) -> None:
     (devices / "usb1\n").symlink_to("nowhere")
     (devices / "zz:00.0").symlink_to("nowhere")
     machine = read(small)
@@ -126,9 +127,9 @@ def test_what_is_above_is_what_hwloc_says(tmp_path: Path, small: Path, read: Rea
     (small / "sys/bus/pci/devices").mkdir()
     for address, link in recorded["links"].items():
         (small / "sys/bus/pci/devices" / address).symlink_to(link)
-    found = {one.address: list(one.path) for one in read(small).pci}
-    assert found.keys() == recorded["links"].keys()
-    assert {address: found[address] for address in recorded["above"]} == recorded["above"]
+    paths = {function.address: list(function.path) for function in read(small).pci}
+    assert paths.keys() == recorded["links"].keys()
+    assert {address: paths[address] for address in recorded["above"]} == recorded["above"]
 
 
 def test_a_missing_numa_node_is_no_affinity(small: Path, devices: Path, read: Read) -> None:
@@ -138,7 +139,7 @@ def test_a_missing_numa_node_is_no_affinity(small: Path, devices: Path, read: Re
     assert machine.problems == (f"{devices}/0000:98:00.0/numa_node: missing; the function has no affinity",)
 
 
-def test_a_kernel_without_numa_is_told_once(small: Path, devices: Path, read: Read) -> None:
+def test_a_kernel_without_numa_is_reported_once(small: Path, devices: Path, read: Read) -> None:
     for file in devices.glob("*/numa_node"):
         file.unlink()
     assert read(small).problems == (f"{devices}/*/numa_node: missing everywhere; no function has an affinity",)
@@ -151,13 +152,13 @@ def test_an_unknown_node_is_no_affinity(small: Path, devices: Path, read: Read) 
     assert machine.problems == (f"{devices}/0000:98:00.0/numa_node: unknown node 7; the function has no affinity",)
 
 
-def test_domains_of_five_digits_come_after_those_of_four(tmp_path: Path, read: Read) -> None:
+def test_domains_of_five_digits_sort_after_domains_of_four(tmp_path: Path, read: Read) -> None:
     addresses = ("10000:00:04.0", "0000:00:1f.0", "0002:00:00.0")
     functions = tuple(machines.Pci(address, 0, "0x010802", "0x8086", "0x0a54") for address in addresses)
     node = machines.Node(0, machines.GIB, cores=1)
     machines.write_tree(machines.Machine(nodes=(node,), distances=((10,),), pci=functions), tmp_path)
-    found = [function.address for function in read(tmp_path).pci]
-    assert found == ["0000:00:1f.0", "0002:00:00.0", "10000:00:04.0"]
+    scanned = [function.address for function in read(tmp_path).pci]
+    assert scanned == ["0000:00:1f.0", "0002:00:00.0", "10000:00:04.0"]
 
 
 def test_a_machine_may_have_no_pci(small: Path, read: Read) -> None:

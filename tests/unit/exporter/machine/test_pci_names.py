@@ -36,28 +36,28 @@ def test_links_of_classes_lead_by_the_nearest_function(small: Path, read: Read) 
     )
 
 
-def test_a_name_of_two_functions_is_nobodys(small: Path, read: Read) -> None:
+def test_a_name_of_two_functions_is_left_out(small: Path, read: Read) -> None:
     _class(small, "net", "card0", f"pci0000:97/0000:97:00.0/{NIC}")
     _class(small, "drm", "card0", "pci0000:00/0000:00:1f.0")
     assert read(small).pci_names == ()
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         (f"Model: \t\t NVIDIA H100\nGPU UUID: \t {UUID}\nBus Type: \t PCIe\n", ((UUID, NIC),)),
         ("GPU UUID: \t GPU-????????-????-????-????-????????????\n", ()),
         ("", ()),
     ],
 )
-def test_nvidias_driver_tells_uuids(small: Path, read: Read, text: str, found: object) -> None:
+def test_nvidias_driver_lists_uuids(small: Path, read: Read, text: str, expected: object) -> None:
     folder = small / "proc/driver/nvidia/gpus" / NIC
     folder.mkdir(parents=True)
     (folder / "information").write_text(text)
-    assert read(small).pci_names == found
+    assert read(small).pci_names == expected
 
 
-def test_a_class_with_too_many_names_is_told_and_not_used(
+def test_a_class_with_too_many_names_is_a_problem_and_not_used(
     small: Path, read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pci_names, "MOST_NAMES", 1)

@@ -35,8 +35,8 @@ def test_without_node_directories_one_node_has_everything(small: Path, read: Rea
 
 
 def test_no_unreadable_file_ends_a_scan(small: Path, read: Read) -> None:
-    kept = small / "sys/devices/system/cpu/online"
-    files = [path for path in small.rglob("*") if path.is_file() and not path.is_symlink() and path != kept]
+    online = small / "sys/devices/system/cpu/online"
+    files = [path for path in small.rglob("*") if path.is_file() and not path.is_symlink() and path != online]
     for path in files:
         path.unlink()
         path.mkdir()
@@ -54,9 +54,9 @@ def test_no_unreadable_file_ends_a_scan(small: Path, read: Read) -> None:
 
 @pytest.mark.parametrize("garbage", [b"", b"\0", b"\xff\xfe", b"9" * 5000, b"a,b-c\n", b"-1\n", b"0-99999999\n"])
 def test_no_garbage_ends_a_scan(small: Path, read: Read, garbage: bytes) -> None:
-    kept = small / "sys/devices/system/cpu/online"
+    online = small / "sys/devices/system/cpu/online"
     for path in small.rglob("*"):
-        if path.is_file() and not path.is_symlink() and path != kept:
+        if path.is_file() and not path.is_symlink() and path != online:
             path.write_bytes(garbage)
     machine = read(small)
     assert machine.online == tuple(range(8))

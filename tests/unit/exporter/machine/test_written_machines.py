@@ -30,7 +30,7 @@ def _expected_node(spec: machines.Machine, rank: int) -> NumaNode:
         hugepages=dict(sorted(node.hugepages.items())),
         hugepages_free=dict(sorted(node.hugepages.items())),
         hugepages_surplus=dict.fromkeys(sorted(node.hugepages), 0),
-        distances={other.id: distance for other, distance in zip(spec.nodes, spec.distances[rank], strict=True)},
+        distances={node.id: distance for node, distance in zip(spec.nodes, spec.distances[rank], strict=True)},
         sockets=(node.socket,) if online else (),
     )
 
@@ -61,7 +61,7 @@ def _expected_function(spec: machines.Machine, function: machines.Pci) -> PciFun
         device=function.device,
         driver=function.driver,
         physfn=function.physfn,
-        virtfns=sum(other.physfn == function.address for other in spec.pci),
+        virtfns=sum(child.physfn == function.address for child in spec.pci),
         path=machines.above(spec, function),
     )
 
@@ -110,7 +110,7 @@ def _machines(draw: st.DrawFn) -> machines.Machine:
             node,
             draw(st.integers(0, 1 << 40)) * machines.KIB,
             socket=draw(st.integers(0, 2)),
-            # The first has a CPU, so that the machine has one.
+            # The first node has a CPU, so that the machine has a CPU.
             cores=draw(st.integers(int(node == ids[0]), 3)),
             hugepages=draw(pages),
         )
@@ -139,7 +139,7 @@ def test_a_written_machine_is_read_as_it_was_described(read: Read, spec: machine
         machine = read(Path(root))
     with_pages = {node.id for node in spec.nodes if node.hugepages}
     hugepages_listed = [problem for problem in machine.problems if "/hugepages: missing" in problem]
-    # Where some nodes have hugepages, those without are told; nothing else is.
+    # Where some nodes have hugepages, the scan names nodes without them, and nothing else.
     assert len(hugepages_listed) == (len(spec.nodes) - len(with_pages) if with_pages else 0)
     assert machine == msgspec.structs.replace(_expected(spec), problems=tuple(hugepages_listed))
 
@@ -150,7 +150,7 @@ def test_the_demo_machines_are_read_without_problems(tmp_path: Path, read: Read,
     assert read(tmp_path) == _expected(EMULATED[name])
 
 
-def test_blocks_number_first_threads_before_second_ones() -> None:
+def test_blocks_number_first_threads_before_second_threads() -> None:
     cpus = machines.layout(machines.two_socket)
     assert [cpu.threads for cpu in cpus[:2]] == [(0, 32), (1, 33)]
     assert {cpu.id for cpu in cpus if cpu.node == 1} == {*range(16, 32), *range(48, 64)}
@@ -167,7 +167,7 @@ def test_adjacent_numbering_keeps_the_threads_of_a_core_together() -> None:
     assert [cpu.threads for cpu in machines.layout(spec)] == [(0, 1), (0, 1), (2, 3), (2, 3)]
 
 
-def test_masks_are_words_of_32_bits_with_a_short_first_one(tmp_path: Path) -> None:
+def test_masks_are_words_of_32_bits_with_a_short_first_word(tmp_path: Path) -> None:
     sysfs, _ = machines.write_tree(machines.four_node_uneven, tmp_path)
     assert (sysfs / "devices/system/node/node0/cpumap").read_text() == "000000ff,000000ff\n"
     spec = machines.Machine(nodes=(machines.Node(0, 0, cores=35),), distances=((10,),), threads_per_core=1)
