@@ -38,10 +38,10 @@ class Site:
     def __init__(self, known: Callers | None = None) -> None:
         self.service = Service("TightFit")
         self.service.report(counts("n1", ("8", "8"), included=()))
-        self.asked: list[str] = []
+        self.page_paths: list[str] = []
 
         async def page(scope: Any, receive: Any, send: Any) -> None:
-            self.asked.append(scope["path"])
+            self.page_paths.append(scope["path"])
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await send({"type": "http.response.body", "body": b"page"})
 
@@ -104,14 +104,14 @@ def test_what_a_page_of_another_site_can_send_is_refused_on_every_path(
     assert body.endswith(b"\n")
     assert body.count(b"\n") == 1
     assert len(site.service.ledger.reservations) == 0
-    assert site.asked == []
+    assert site.page_paths == []
 
 
 @pytest.mark.parametrize("path", ["/explain", "/ui", "/ui/app.js", "/filter"])
 def test_reading_from_another_site_is_refused_too(site: Site, path: str) -> None:
     for headers in ({"host": "attacker.example"}, {"origin": "http://a.example"}, {"sec_fetch_site": "cross-site"}):
         assert site.call(path, "GET", b"", **headers)[0] == 403
-    assert site.asked == []
+    assert site.page_paths == []
 
 
 @pytest.mark.parametrize("method", ["OPTIONS", "GET", "PUT"])
@@ -127,7 +127,7 @@ def test_a_verb_takes_nothing_from_any_page_even_one_of_ours(site: Site) -> None
 
 
 def test_a_host_that_is_missing_or_said_twice_is_refused(site: Site) -> None:
-    asked = scope("/filter")
+    base_scope = scope("/filter")
     for hosts in ([], [(b"host", b"localhost"), (b"host", b"attacker.example")]):
         headers = [*hosts, (b"content-type", b"application/json")]
         sent: list[Any] = []
@@ -135,7 +135,7 @@ def test_a_host_that_is_missing_or_said_twice_is_refused(site: Site) -> None:
         async def send(message: Any, sent: list[Any] = sent) -> None:
             sent.append(message)
 
-        asyncio.run(site.app({**asked, "headers": headers}, None, send))  # type: ignore[arg-type]
+        asyncio.run(site.app({**base_scope, "headers": headers}, None, send))  # type: ignore[arg-type]
         assert sent[0]["status"] == 400
 
 

@@ -46,8 +46,8 @@ CONFIGURATION = KubeletConfiguration(topologyManagerPolicy="single-numa-node", c
 DEVICES = {"g0": 0, "g1": 0, "g2": 1, "g3": 1, "n0": 0, "n1": 0, "n2": 1, "n3": 1}
 # By node, for each device the root port that it hangs on.
 ONE_SWITCH = DEVICES
-TWO_SWITCHES = {one: int(one[1]) for one in DEVICES}
-APART = {one: zone + 2 * (one[0] == "n") for one, zone in DEVICES.items()}
+TWO_SWITCHES = {name: int(name[1]) for name in DEVICES}
+APART = {name: zone + 2 * (name[0] == "n") for name, zone in DEVICES.items()}
 
 
 def hardware() -> Machine:
@@ -95,7 +95,7 @@ def service(nodes: Mapping[str, Mapping[str, int]] = ALL, **options: Any) -> Ser
     return started
 
 
-def asked(service: Service, verb: str, document: dict[str, Any], *names: str) -> Any:
+def post(service: Service, verb: str, document: dict[str, Any], *names: str) -> Any:
     """What POST /<verb> answers; what follows the answer is done too."""
     app = http.Application(service.served(), http.Metrics(CollectorRegistry()), 1 << 20, Callers(()))
     sent: list[dict[str, Any]] = []
@@ -112,11 +112,11 @@ def asked(service: Service, verb: str, document: dict[str, Any], *names: str) ->
 
 
 def scores(service: Service, document: dict[str, Any], *names: str) -> dict[str, int]:
-    return {score["Host"]: score["Score"] for score in asked(service, "prioritize", document, *names)}
+    return {score["Host"]: score["Score"] for score in post(service, "prioritize", document, *names)}
 
 
 def test_require_lets_pass_where_it_is_sure() -> None:
-    answer = asked(service(), "filter", wanting("p", REQUIRE), *ALL)
+    answer = post(service(), "filter", wanting("p", REQUIRE), *ALL)
     assert answer["NodeNames"] == ["one-switch"]
     assert answer["FailedAndUnresolvableNodes"] == {
         "two-switches": refusals.NOT_SURELY_NEAR,
@@ -127,27 +127,27 @@ def test_require_lets_pass_where_it_is_sure() -> None:
 
 def test_require_can_be_content_with_what_is_possible() -> None:
     running = service(affinity=Settings(admits="possible"))
-    answer = asked(running, "filter", wanting("p", REQUIRE), *ALL)
+    answer = post(running, "filter", wanting("p", REQUIRE), *ALL)
     assert answer["NodeNames"] == ["one-switch", "two-switches"]
     assert scores(running, wanting("p", REQUIRE), "one-switch", "two-switches") == {"one-switch": 10, "two-switches": 0}
 
 
 def test_a_node_that_nobody_has_reported_is_not_sure() -> None:
-    assert asked(Service(), "filter", wanting("p", REQUIRE), "n1")["FailedAndUnresolvableNodes"] == {
+    assert post(Service(), "filter", wanting("p", REQUIRE), "n1")["FailedAndUnresolvableNodes"] == {
         "n1": refusals.PLACES_UNKNOWN
     }
 
 
 def test_prefer_refuses_nothing_and_scores_what_is_sure_above_what_is_possible() -> None:
     running = service()
-    assert asked(running, "filter", wanting("p", PREFER), *ALL)["NodeNames"] == list(ALL)
+    assert post(running, "filter", wanting("p", PREFER), *ALL)["NodeNames"] == list(ALL)
     by_node = scores(running, wanting("p", PREFER), *ALL)
     assert by_node["one-switch"] > by_node["two-switches"] > by_node["apart"] == by_node["silent"]
 
 
 def test_without_a_word_it_is_preferred() -> None:
     wish = {ANNOTATION: f"{GPU},{NIC}: pcie-switch"}
-    assert asked(service(), "filter", wanting("p", wish), *ALL)["NodeNames"] == list(ALL)
+    assert post(service(), "filter", wanting("p", wish), *ALL)["NodeNames"] == list(ALL)
 
 
 def test_an_aligned_node_comes_before_near_devices() -> None:
@@ -172,7 +172,7 @@ def test_pods_without_the_annotation_are_answered_as_ever() -> None:
     running = service()
     record = running.records.decode(msgspec.json.encode(wanting("p", {"other": "x"})))
     assert record.wishes == ()
-    assert asked(running, "filter", wanting("p", {"other": "x"}), *ALL)["NodeNames"] == list(ALL)
+    assert post(running, "filter", wanting("p", {"other": "x"}), *ALL)["NodeNames"] == list(ALL)
     assert not running.ledger.gates.affinity._judged._values
 
 
@@ -189,18 +189,18 @@ def test_what_was_found_of_a_node_is_kept_until_it_changes() -> None:
 
 def test_judgements_of_shapes_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(affinity_gate, "_MOST_BYTES", 20_000)
-    made = service({"n1": ONE_SWITCH})
+    running = service({"n1": ONE_SWITCH})
 
     def judged(number: int) -> Any:
         document = wanting("p", REQUIRE)
         document["spec"]["containers"][0]["resources"]["limits"]["memory"] = str(number)
-        return made.answers.affinity(made.question(document, "n1"), "n1")
+        return running.answers.affinity(running.question(document, "n1"), "n1")
 
     first = judged(1)
     assert judged(1) is first
     for number in range(2, 60):
         judged(number)
-        assert made.ledger.gates.affinity._judged._values.bytes <= 20_000
+        assert running.ledger.gates.affinity._judged._values.bytes <= 20_000
     assert judged(59) is judged(59)
     assert judged(1) is not first
 
@@ -242,11 +242,11 @@ BAD = {
 @pytest.mark.parametrize("text", BAD)
 def test_a_bad_annotation_is_one_clear_error(text: str) -> None:
     running = service({"n1": ONE_SWITCH})
-    error = asked(running, "filter", wanting("p", {ANNOTATION: text}), "n1")["Error"]
+    error = post(running, "filter", wanting("p", {ANNOTATION: text}), "n1")["Error"]
     assert error.startswith(f"annotation {ANNOTATION} '")
     assert BAD[text] in error
     assert error.endswith("the pod is not placed until it is corrected")
-    assert asked(running, "prioritize", wanting("p", {ANNOTATION: text}), "n1") == []
+    assert post(running, "prioritize", wanting("p", {ANNOTATION: text}), "n1") == []
     # A pod that is there already counts as it is.
     assert running.put(wanting("there", {ANNOTATION: text}, node="n1")).wishes == ()
 
@@ -264,8 +264,8 @@ def test_a_damaged_attribute_is_told_and_costs_only_the_places() -> None:
     [problem] = state.report.problems
     assert problem.startswith(f"attribute {PCI}: places '[['")
     assert problem.endswith("; the PCI paths of its devices are unknown")
-    assert asked(running, "filter", wanting("p", {}), "n1")["NodeNames"] == ["n1"]
-    assert asked(running, "filter", wanting("p", REQUIRE), "n1")["NodeNames"] == []
+    assert post(running, "filter", wanting("p", {}), "n1")["NodeNames"] == ["n1"]
+    assert post(running, "filter", wanting("p", REQUIRE), "n1")["NodeNames"] == []
 
 
 def test_a_pod_that_no_report_has_confirmed_may_hold_other_devices_than_predicted() -> None:
@@ -292,7 +292,7 @@ def test_a_bind_asks_again_if_the_node_has_changed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ports", "held", "outcome"),
+    ("ports", "devices", "outcome"),
     [
         (TWO_SWITCHES, ("g0", "n0"), "met"),
         (TWO_SWITCHES, ("g0", "n1"), "not_met"),
@@ -300,13 +300,13 @@ def test_a_bind_asks_again_if_the_node_has_changed() -> None:
     ],
 )
 def test_what_the_pod_got_is_compared_with_the_wish_and_counted(
-    ports: Mapping[str, int], held: tuple[str, str], outcome: str, caplog: pytest.LogCaptureFixture
+    ports: Mapping[str, int], devices: tuple[str, str], outcome: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     running = service({"n1": ports})
     running.put(wanting("p", PREFER, node="n1"))
     truth = Kubelet(hardware(), CONFIGURATION)
-    gpu, nic = held
+    gpu, nic = devices
     truth.hold("uid-p", {}, {"c": Placement("app", (0,), True, None, (), {GPU: (gpu,), NIC: (nic,)})})
     for version in ("2", "3"):
         running.report(node("n1", ports, truth, version))
@@ -405,17 +405,17 @@ def test_no_pod_is_moved_where_the_devices_would_not_be_near(ports: Mapping[str,
     for document in there:
         document["metadata"]["ownerReferences"] = [{"kind": "ReplicaSet", "controller": True}]
     listed = [msgspec.convert(document, Pod) for document in there]
-    movers, _ = defrag.sort([(one, running.records.record(one)) for one in listed], Budgets(), 0)
-    wanted = msgspec.convert(wanting("p", REQUIRE, gpus=2), Pod)
-    found = defrag.plan(running.answers, running.view, wanted, 1, movers, 2)
-    assert bool(found.steps) is is_near
+    movers, _ = defrag.sort([(record, running.records.record(record)) for record in listed], Budgets(), 0)
+    preemptor = msgspec.convert(wanting("p", REQUIRE, gpus=2), Pod)
+    plan = defrag.plan(running.answers, running.view, preemptor, 1, movers, 2)
+    assert bool(plan.steps) is is_near
 
 
 def test_pods_that_differ_by_their_wish_alone_have_homes_of_their_own() -> None:
-    made = service({"silent": {}})
-    cluster = Cluster(made.answers, made.view, msgspec.convert(wanting("p", {}), Pod), ["silent"])
+    running = service({"silent": {}})
+    cluster = Cluster(running.answers, running.view, msgspec.convert(wanting("p", {}), Pod), ["silent"])
     movers = [msgspec.convert(wanting("mover", wish), Pod) for wish in ({}, REQUIRE)]
-    assert [cluster.candidates(one, made.records.record(one)).possible for one in movers] == [["silent"], []]
+    assert [cluster.candidates(mover, running.records.record(mover)).possible for mover in movers] == [["silent"], []]
 
 
 def test_as_many_fit_as_surely_get_near_devices() -> None:
@@ -456,7 +456,7 @@ def test_doctor_names_pods_whose_wish_is_not_met(nic: str, is_met: bool, tmp_pat
     file = tmp_path / "cluster.json"
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
     options = arguments.parser("0").parse_args(["doctor", "-f", str(file), "-o", "json"])
-    found = json.loads(command.run(options, Console(None, 100, now=1_780_000_000.0)).text)
-    values = {one["thing"]: one["value"] for one in found if "device affinity" in one["value"]}
+    findings = json.loads(command.run(options, Console(None, 100, now=1_780_000_000.0)).text)
+    values = {finding["thing"]: finding["value"] for finding in findings if "device affinity" in finding["value"]}
     why = "prefer nvidia.com/gpu,rdma/hca: pcie-switch is not met: nvidia.com/gpu g0 and rdma/hca n1 are PHB apart"
     assert values == ({} if is_met else {"pod default/p": f"device affinity {why}"})

@@ -29,8 +29,8 @@ def node(spec: dict[str, Any] | None = None, *, ready: str = "True", **labels: s
 
 
 def against(on: kube_scheduler.Node, used: dict[str, int] | None = None, **spec: Any) -> Refusal | None:
-    asked = kube_scheduler.decode(json.dumps(pod("a", **spec)).encode())
-    return kube_scheduler.refusal(on, asked.spec, pods.needs(asked), used or {"pods": 0})
+    unscheduled = kube_scheduler.decode(json.dumps(pod("a", **spec)).encode())
+    return kube_scheduler.refusal(on, unscheduled.spec, pods.needs(unscheduled), used or {"pods": 0})
 
 
 def words(on: kube_scheduler.Node, **spec: Any) -> str:
@@ -197,8 +197,8 @@ def test_what_is_not_looked_at_is_named() -> None:
         "resourceClaims": [{"name": "gpu"}],
         "schedulingGates": [{"name": "quota"}],
     }
-    asked = kube_scheduler.decode(json.dumps({"metadata": {}, "spec": spec}).encode())
-    assert kube_scheduler.unexamined(asked.spec) == (
+    unscheduled = kube_scheduler.decode(json.dumps({"metadata": {}, "spec": spec}).encode())
+    assert kube_scheduler.unexamined(unscheduled.spec) == (
         "pod affinity", "topology spread", "volumes", "host ports", "resource claims", "scheduling gates"
     )  # fmt: skip
 
@@ -210,5 +210,5 @@ def test_preferences_and_local_volumes_keep_no_node_away() -> None:
         "topologySpreadConstraints": [{"maxSkew": 1, "whenUnsatisfiable": "ScheduleAnyway"}],
         "volumes": [{"name": "v", "emptyDir": {}}, {"name": "c", "configMap": {"name": "c"}}],
     }
-    asked = kube_scheduler.decode(json.dumps({"metadata": {}, "spec": spec}).encode())
-    assert kube_scheduler.unexamined(asked.spec) == ()
+    unscheduled = kube_scheduler.decode(json.dumps({"metadata": {}, "spec": spec}).encode())
+    assert kube_scheduler.unexamined(unscheduled.spec) == ()

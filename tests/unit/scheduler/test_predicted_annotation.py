@@ -36,22 +36,22 @@ async def bound(service: Service, document: dict[str, Any], **options: Any) -> A
 
 
 def service() -> Service:
-    made = Service()
-    made.report(exact(kubelet()))
-    return made
+    started = Service()
+    started.report(exact(kubelet()))
+    return started
 
 
 async def test_numa_nodes_and_cpus_of_each_container() -> None:
-    made = service()
-    made.put(pod("other", "3", node="n1"))
+    started = service()
+    started.put(pod("other", "3", node="n1"))
     # The three free CPUs of the first NUMA node are taken.
-    assert await bound(made, pod("p", "2")) == {"c": {"numa": [1], "cpus": "4-5"}}
+    assert await bound(started, pod("p", "2")) == {"c": {"numa": [1], "cpus": "4-5"}}
 
 
 async def test_ids_that_are_made_up_are_not_told() -> None:
-    made = Service()
-    made.report(counts("n1", ("0", "8"), included=()))
-    assert await bound(made, pod("p", "2")) == {"c": {"numa": [1]}}
+    started = Service()
+    started.report(counts("n1", ("0", "8"), included=()))
+    assert await bound(started, pod("p", "2")) == {"c": {"numa": [1]}}
 
 
 async def test_a_pod_of_the_shared_pool_has_no_annotation_nor_one_where_that_is_switched_off() -> None:

@@ -17,9 +17,8 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from sandbox.exported import exported
-from scheduling import GIB, Service, counts, pod, scope
-from topowise import nrt, pods
+from scheduling import GIB, Service, counts, decoded, pod, scope, topology_of
+from topowise import nrt
 from topowise_scheduler import kube_scheduler, strategies
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.configuration import Scoring
@@ -43,7 +42,7 @@ MEMORY = pytest.mark.parametrize("memory", ["None", "Static"])
 
 
 def scores(
-    service: Service, asked: dict[str, Any], *names: str, strategy: str = "TightFit", scale: int = 100
+    service: Service, document: dict[str, Any], *names: str, strategy: str = "TightFit", scale: int = 100
 ) -> list[int]:
     """What POST /prioritize answers, in the order of the names."""
     service.answers = Answers(
@@ -53,24 +52,24 @@ def scores(
     sent: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:
-        body = msgspec.json.encode({"Pod": asked, "Nodes": None, "NodeNames": names})
+        body = msgspec.json.encode({"Pod": document, "Nodes": None, "NodeNames": names})
         return {"type": "http.request", "body": body, "more_body": False}
 
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
     asyncio.run(app(scope("/v1/prioritize"), receive, send))
-    answered = {one["Host"]: one["Score"] for one in json.loads(sent[1]["body"])}
+    answered = {score["Host"]: score["Score"] for score in json.loads(sent[1]["body"])}
     return [answered[name] for name in names]
 
 
 def containers(name: str, *amounts: Mapping[str, str | int]) -> dict[str, Any]:
     """A Guaranteed pod of such containers."""
-    made = [
-        {"name": f"c{number}", "resources": {"requests": dict(one), "limits": dict(one)}}
-        for number, one in enumerate(amounts)
+    specs = [
+        {"name": f"c{number}", "resources": {"requests": dict(requests), "limits": dict(requests)}}
+        for number, requests in enumerate(amounts)
     ]
-    return pod(name, containers=made)
+    return pod(name, containers=specs)
 
 
 def machine(
@@ -86,7 +85,7 @@ def machine(
         ids = ([0] if zone == 0 else []) + list(range(first, first + count))
         first += count
         costs = (
-            tuple(distances[zone]) if distances else tuple(10 if zone == other else 20 for other in range(len(cpus)))
+            tuple(distances[zone]) if distances else tuple(10 if zone == column else 20 for column in range(len(cpus)))
         )
         cores = tuple(Core(socket=zone, threads=(cpu,)) for cpu in ids)
         numa.append(NumaNode(id=zone, memory=memory + GIB, cores=cores, distances=costs))
@@ -120,13 +119,12 @@ def node(
 ) -> nrt.NodeResourceTopology:
     """A node that runs these pods of one container each, in this order, but for those that have ended."""
     kubelet = Kubelet(built, config)
-    for number, one in enumerate(residents):
-        document = containers(f"{name}-{number}", one)
-        assert kubelet.admit(pods.decode(msgspec.json.encode(document))).admitted
+    for number, requests in enumerate(residents):
+        document = containers(f"{name}-{number}", requests)
+        assert kubelet.admit(decoded(document)).admitted
     for number in removed:
         assert kubelet.remove(f"uid-{name}-{number}")
-    made = exported(built, config, kubelet, lambda uid: ("default", uid.removeprefix("uid-")))
-    return msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, name=name))
+    return topology_of(built, config, kubelet, name=name)
 
 
 def reported(*topologies: nrt.NodeResourceTopology) -> Service:
@@ -165,20 +163,20 @@ def test_the_example_of_the_least_numa_nodes_proposal(memory: str) -> None:
     """Free CPUs 2 + 4 and 8 + 8, two containers of 3 CPUs each: 82 and 94."""
     config = configuration(2, memory=memory)
     service = reported(node("n1", machine([2, 4]), config), node("n2", machine([8, 8]), config))
-    asked = containers("p", *[{"cpu": "3", "memory": "1Gi"}] * 2)
-    assert scores(service, asked, "n1", "n2", strategy="LeastNUMANodes") == [82, 94]
+    document = containers("p", *[{"cpu": "3", "memory": "1Gi"}] * 2)
+    assert scores(service, document, "n1", "n2", strategy="LeastNUMANodes") == [82, 94]
 
 
 @MEMORY
 def test_the_example_of_the_proposal_on_a_node_where_memory_is_held_everywhere(memory: str) -> None:
     config = configuration(2, memory=memory)
-    held = [{"cpu": "1", "memory": "8Gi"}] * 3
+    running = [{"cpu": "1", "memory": "8Gi"}] * 3
     service = reported(
-        node("n1", machine([4, 5]), config, held),
-        node("n2", machine([10, 10]), config, held),
+        node("n1", machine([4, 5]), config, running),
+        node("n2", machine([10, 10]), config, running),
     )
-    asked = containers("p", *[{"cpu": "3", "memory": "1Gi"}] * 2)
-    assert scores(service, asked, "n1", "n2", strategy="LeastNUMANodes") == [82, 94]
+    document = containers("p", *[{"cpu": "3", "memory": "1Gi"}] * 2)
+    assert scores(service, document, "n1", "n2", strategy="LeastNUMANodes") == [82, 94]
 
 
 @MEMORY
@@ -186,8 +184,8 @@ def test_the_example_of_scheduler_plugins(memory: str) -> None:
     """Zones of 2 CPUs and 50Mi, containers of 1 and 3 CPUs: the second takes both. Zones of 4 CPUs do not."""
     config = configuration(2, memory=memory)
     service = reported(node("small", machine([2, 2]), config), node("large", machine([4, 4]), config))
-    asked = containers("p", {"cpu": "1", "memory": "20Mi"}, {"cpu": "3", "memory": "20Mi"})
-    assert scores(service, asked, "small", "large", strategy="LeastNUMANodes") == [82, 94]
+    document = containers("p", {"cpu": "1", "memory": "20Mi"}, {"cpu": "3", "memory": "20Mi"})
+    assert scores(service, document, "small", "large", strategy="LeastNUMANodes") == [82, 94]
 
 
 def test_the_example_of_scheduler_plugins_as_other_exporters_count() -> None:
@@ -195,8 +193,8 @@ def test_the_example_of_scheduler_plugins_as_other_exporters_count() -> None:
     service = Service()
     for name, each in (("small", "2"), ("large", "4")):
         service.report(counts(name, (each, each), allocatable=each, policy="best-effort", included=()))
-    asked = containers("p", {"cpu": "1", "memory": "20Mi"}, {"cpu": "3", "memory": "20Mi"})
-    assert scores(service, asked, "small", "large", strategy="LeastNUMANodes") == [82, 94]
+    document = containers("p", {"cpu": "1", "memory": "20Mi"}, {"cpu": "3", "memory": "20Mi"})
+    assert scores(service, document, "small", "large", strategy="LeastNUMANodes") == [82, 94]
 
 
 @pytest.mark.parametrize(
@@ -209,10 +207,10 @@ def test_the_figures_of_kep_119(strategy: str, percents: tuple[float, float, flo
     for number, (cpus, mebibytes) in enumerate([(4, 500), (2, 50), (6, 60)]):
         built = machine([cpus, cpus], memory=mebibytes << 20)
         service.report(node(f"n{number}", built, configuration(2, "single-numa-node")))
-    asked = containers("p", {"cpu": "2", "memory": "20Mi"})
+    document = containers("p", {"cpu": "2", "memory": "20Mi"})
     raw = np.array([round(100 * percent) for percent in percents])
     expected = scales.spread(raw, np.zeros(3, np.int64), 100).tolist()
-    assert scores(service, asked, "n0", "n1", "n2", strategy=strategy) == expected
+    assert scores(service, document, "n0", "n1", "n2", strategy=strategy) == expected
 
 
 def test_the_number_that_scores_0_is_the_nodes_own() -> None:
@@ -227,8 +225,8 @@ def test_the_number_that_scores_0_is_the_nodes_own() -> None:
     service.report(
         msgspec.structs.replace(counted, attributes=[nrt.Attribute(key, value) for key, value in named.items()])
     )
-    asked = pod("p", "4")
-    assert scores(service, asked, "eight", "sixteen", "counted", strategy="LeastNUMANodes") == [94, 97, 87]
+    document = pod("p", "4")
+    assert scores(service, document, "eight", "sixteen", "counted", strategy="LeastNUMANodes") == [94, 97, 87]
 
 
 @EVERY
@@ -238,8 +236,8 @@ def test_the_node_whose_gpu_has_its_cpus_beside_it_wins(strategy: str, cpus: tup
     """6 CPUs and the only GPU, which is near the first NUMA node."""
     config = configuration(2, memory="None")
     service = reported(node("whole", machine([8, 8], [1, 0]), config), node("spoiled", machine(cpus, [1, 0]), config))
-    asked = containers("p", {"cpu": "6", "memory": "1Gi", GPU: "1"})
-    whole, spoiled = scores(service, asked, "whole", "spoiled", strategy=strategy, scale=scale)
+    document = containers("p", {"cpu": "6", "memory": "1Gi", GPU: "1"})
+    whole, spoiled = scores(service, document, "whole", "spoiled", strategy=strategy, scale=scale)
     assert whole > spoiled
     assert (whole, spoiled) == (10, 0) or scale == 100
 
@@ -278,8 +276,8 @@ def gpus(*counts: int) -> dict[str, Any]:
     return containers("p", *[{"cpu": "1", "memory": "1Gi", GPU: str(count)} for count in counts])
 
 
-def why(service: Service, asked: dict[str, Any], name: str) -> str:
-    text: str = service.view.explanations(msgspec.convert(asked, kube_scheduler.Pod), [name])[0].text
+def why(service: Service, document: dict[str, Any], name: str) -> str:
+    text: str = service.view.explanations(msgspec.convert(document, kube_scheduler.Pod), [name])[0].text
     return text
 
 
@@ -307,7 +305,7 @@ def test_where_no_node_is_sure_the_one_that_may_refuse_is_taken(strategy: str) -
 
 
 @pytest.mark.parametrize(
-    ("asked", "policy", "scope"),
+    ("document", "policy", "scope"),
     [
         (gpus(3, 2), "single-numa-node", "container"),
         (gpus(3), "single-numa-node", "container"),
@@ -317,10 +315,10 @@ def test_where_no_node_is_sure_the_one_that_may_refuse_is_taken(strategy: str) -
         (containers("p", {"cpu": "1", GPU: "2"}, {"cpu": "3"}), "single-numa-node", "container"),
     ],
 )
-def test_what_no_choice_of_devices_can_spoil_is_not_put_last(asked: dict[str, Any], policy: str, scope: str) -> None:
+def test_what_no_choice_of_devices_can_spoil_is_not_put_last(document: dict[str, Any], policy: str, scope: str) -> None:
     service = reported(chancy(policy, scope))
-    assert service.fits(asked, "chancy") == ["chancy"]
-    assert BY_CHANCE not in why(service, asked, "chancy")
+    assert service.fits(document, "chancy") == ["chancy"]
+    assert BY_CHANCE not in why(service, document, "chancy")
 
 
 def test_devices_of_one_numa_node_each_are_taken_by_chance_where_a_container_needs_two_nodes() -> None:
@@ -347,15 +345,15 @@ def test_whether_chance_decides_is_asked_anew_when_the_node_has_changed() -> Non
 @EVERY
 def test_in_a_fleet_of_such_nodes_the_strategy_decides_as_ever(strategy: str) -> None:
     """Only the best few are looked at; were those put behind the rest, the worst would come first."""
-    one = chancy()
     names = [f"n{number:02}" for number in range(20)]
-    fleet = [msgspec.structs.replace(one, metadata=msgspec.structs.replace(one.metadata, name=name)) for name in names]
-    used = node("used", chancy_machine(), configuration(2, "single-numa-node"), [{"cpu": "2", "memory": "1Gi"}])
+    config = configuration(2, "single-numa-node")
+    fleet = [node(name, chancy_machine(), config) for name in names]
+    used = node("used", chancy_machine(), config, [{"cpu": "2", "memory": "1Gi"}])
     service = reported(*fleet, used)
-    found = scores(service, gpus(2, 3), *names, "used", strategy=strategy)
+    (first, *same, last) = scores(service, gpus(2, 3), *names, "used", strategy=strategy)
     alone = scores(reported(fleet[0], used), gpus(2), "n00", "used", strategy=strategy)
-    assert len({*found[:-1]}) == 1
-    assert (found[-1] > found[0], found[-1] < found[0]) == (alone[1] > alone[0], alone[1] < alone[0])
+    assert {*same} == {first}
+    assert (last > first, last < first) == (alone[1] > alone[0], alone[1] < alone[0])
 
 
 SQUARE = [[10, 12, 32, 32], [12, 10, 32, 32], [32, 32, 10, 12], [32, 32, 12, 10]]
@@ -374,24 +372,25 @@ def test_fewer_numa_nodes_come_first_then_near_ones(strategy: str, scale: int) -
         node("far", eight, config, [taken] * 4, removed=[0, 2]),
         node("three", four, config),
     )
-    one, near, far, three = scores(
+    single, near, far, three = scores(
         service, pod("p", "12"), "one", "near", "far", "three", strategy=strategy, scale=scale
     )
-    assert one > near > far > three
+    assert single > near > far > three
 
 
 def cached(uncore: Sequence[int], memory: Sequence[tuple[Sequence[int], int, int]] = ()) -> Machine:
     """One NUMA node whose CPUs are on these L3 caches, and nodes of memory alone: initiators, latency, bandwidth."""
-    cores = tuple(Core(socket=0, threads=(cpu,), uncore=one) for cpu, one in enumerate(uncore))
-    (first, *others) = memory or [((), 0, 0)]
-    rows = [tuple(10 if one == other else 20 for other in range(1 + len(others))) for one in range(1 + len(others))]
+    cores = tuple(Core(socket=0, threads=(cpu,), uncore=cache) for cpu, cache in enumerate(uncore))
+    (first, *memory_only) = memory or [((), 0, 0)]
+    ids = range(1 + len(memory_only))
+    rows = [tuple(10 if row == column else 20 for column in ids) for row in ids]
     numa = [NumaNode(0, 17 * GIB, cores, {}, rows[0], *_speed(first))]
-    numa += [NumaNode(at, 16 * GIB, (), {}, rows[at], *_speed(one)) for at, one in enumerate(others, start=1)]
+    numa += [NumaNode(at, 16 * GIB, (), {}, rows[at], *_speed(node)) for at, node in enumerate(memory_only, start=1)]
     return Machine(numa=tuple(numa))
 
 
-def _speed(one: tuple[Sequence[int], int, int]) -> tuple[tuple[int, ...], int, int]:
-    return tuple(one[0]), one[1], one[2]
+def _speed(memory: tuple[Sequence[int], int, int]) -> tuple[tuple[int, ...], int, int]:
+    return tuple(memory[0]), memory[1], memory[2]
 
 
 BY_CACHE = {"prefer-align-cpus-by-uncorecache": "true"}
@@ -440,8 +439,8 @@ def test_memory_that_was_measured_to_be_faster_is_nearer(strategy: str, measures
 
 def test_an_explanation_tells_where_cpus_really_go() -> None:
     service = busy("Static")
-    asked = kube_scheduler.unbound(msgspec.convert(pod("p", "4"), kube_scheduler.Pod))
-    split, aligned = service.view.explanations(asked, ["split", "aligned"])
+    unbound = kube_scheduler.unbound(msgspec.convert(pod("p", "4"), kube_scheduler.Pod))
+    split, aligned = service.view.explanations(unbound, ["split", "aligned"])
     assert split.text == "container c is not aligned: CPUs on NUMA nodes 0 and 1, memory on 0 (cpu 4, memory 1Gi)"
     assert aligned.text == "container c goes to NUMA node 1 (cpu 4, memory 1Gi)"
     assert split.score < aligned.score
@@ -450,6 +449,6 @@ def test_an_explanation_tells_where_cpus_really_go() -> None:
 def test_on_a_node_that_aligns_nothing_the_explanation_still_tells() -> None:
     config = configuration(2, "none")
     service = reported(node("n1", machine([3, 8]), config, [{"cpu": "1", "memory": "1Gi"}]))
-    asked = kube_scheduler.unbound(msgspec.convert(pod("p", "9"), kube_scheduler.Pod))
-    [told] = service.view.explanations(asked, ["n1"])
-    assert told.text.endswith("; container c has CPUs on NUMA nodes 0 and 1, memory on 0")
+    unbound = kube_scheduler.unbound(msgspec.convert(pod("p", "9"), kube_scheduler.Pod))
+    [explanation] = service.view.explanations(unbound, ["n1"])
+    assert explanation.text.endswith("; container c has CPUs on NUMA nodes 0 and 1, memory on 0")

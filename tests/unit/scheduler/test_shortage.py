@@ -16,9 +16,9 @@ from topowise_scheduler.kubelet import Device, DevicePlugin, Kubelet
 from topowise_scheduler.shortage import Holes, Shortage, Waits
 
 
-def done(one: Holes | Waits) -> int:
+def done(task: Holes | Waits) -> int:
     """Syncs; in how many steps."""
-    return sum(1 for _ in one.sync())
+    return sum(1 for _ in task.sync())
 
 
 def named(topology: nrt.NodeResourceTopology, name: str) -> nrt.NodeResourceTopology:

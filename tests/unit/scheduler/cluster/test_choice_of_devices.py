@@ -7,19 +7,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from sandbox.exported import exported
-from scheduling import Service, configuration, machine, pod
-from topowise import pods
+from scheduling import Service, configuration, decoded, machine, pod, topology_of
 from topowise_scheduler.kubelet import Device, DevicePlugin, Kubelet, Machine
 
 GPU = "x.io/gpu"
 
 
 def with_gpu(name: str, cpu: str, **fields: Any) -> dict[str, Any]:
-    made = pod(name, cpu, **fields)
-    for amounts in made["spec"]["containers"][0]["resources"].values():
+    document = pod(name, cpu, **fields)
+    for amounts in document["spec"]["containers"][0]["resources"].values():
         amounts[GPU] = "1"
-    return made
+    return document
 
 
 class Node:
@@ -36,16 +34,14 @@ class Node:
 
     def report(self) -> None:
         self._version += 1
-        made = exported(self.machine, configuration(), self.kubelet, lambda uid: ("default", uid.removeprefix("uid-")))
-        metadata = msgspec.structs.replace(made.metadata, name="n1", resourceVersion=str(self._version))
-        self.service.report(msgspec.structs.replace(made, metadata=metadata))
+        self.service.report(topology_of(self.machine, configuration(), self.kubelet, str(self._version)))
 
-    def take(self, made: dict[str, Any]) -> bool:
-        return self.kubelet.admit(pods.decode(msgspec.json.encode(made))).admitted
+    def take(self, document: dict[str, Any]) -> bool:
+        return self.kubelet.admit(decoded(document)).admitted
 
-    def later(self, made: dict[str, Any]) -> None:
+    def later(self, document: dict[str, Any]) -> None:
         """The pod runs, and nothing has come in between."""
-        self.service.put({**made, "status": {"phase": "Running"}})
+        self.service.put({**document, "status": {"phase": "Running"}})
         self.service.clock.now += 3
         self.service.ledger.tick()
 
@@ -58,7 +54,7 @@ def test_until_a_report_a_pod_may_have_any_of_them() -> None:
     node.later(first)
     # It takes the CPUs of node 1, and the GPU that is near it is the one that the first pod was given.
     assert not node.service.fits(second, "n1")
-    assert not node.kubelet.fork().admit(pods.decode(msgspec.json.encode(second))).admitted
+    assert not node.kubelet.fork().admit(decoded(second)).admitted
     node.report()
     assert not node.service.fits(second, "n1")
     node.kubelet.remove("uid-a")

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 
-import msgspec
 import pytest
 
 from courses import Course
-from scheduling import Service, exact, kubelet, pod
-from topowise import pods
+from scheduling import Service, decoded, exact, kubelet, pod
 from topowise_scheduler.cluster.node.possible_placements import Possible
 from topowise_scheduler.kubelet import Kubelet
 
@@ -28,7 +26,7 @@ def holding(*cpus: str) -> Kubelet:
     """Returns a kubelet with pods b0, b1 and so on of these CPUs. Zone 0 has 3 CPUs for pods, and zone 1 has 4."""
     node = kubelet()
     for number, cpu in enumerate(cpus):
-        assert node.admit(pods.decode(msgspec.json.encode(pod(f"b{number}", cpu)))).admitted
+        assert node.admit(decoded(pod(f"b{number}", cpu))).admitted
     return node
 
 

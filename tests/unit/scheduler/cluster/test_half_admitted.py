@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduling import Service, counts, exact, kubelet, pod
-from topowise import nrt, pods
+from scheduling import Service, counts, decoded, exact, kubelet, pod
+from topowise import nrt
 from topowise_scheduler.kubelet import Kubelet, Placement
 
 TWO = {"cpu": "2", "memory": "1Gi"}
@@ -21,10 +21,6 @@ def wide(name: str, containers: int = 2, *, node: str = "", **fields: Any) -> di
         {"name": f"c{number}", "resources": {"requests": TWO, "limits": TWO}} for number in range(containers)
     ]
     return document
-
-
-def decoded(document: dict[str, Any]) -> pods.Pod:
-    return pods.decode(msgspec.json.encode(document))
 
 
 def half(before: Kubelet, document: dict[str, Any], *, containers: tuple[str, ...], memory: bool = True) -> Kubelet:
@@ -43,9 +39,9 @@ def half(before: Kubelet, document: dict[str, Any], *, containers: tuple[str, ..
 
 @pytest.fixture
 def service() -> Service:
-    made = Service()
-    made.report(exact(kubelet(), "1"))
-    return made
+    started = Service()
+    started.report(exact(kubelet(), "1"))
+    return started
 
 
 class TestAnExactReport:
@@ -115,9 +111,9 @@ class TestANameThatIsUsedAgain:
 
     @pytest.fixture
     def truth(self) -> Kubelet:
-        made = kubelet()
-        assert made.admit(decoded(pod("a", "3"))).admitted
-        return made
+        node = kubelet()
+        assert node.admit(decoded(pod("a", "3"))).admitted
+        return node
 
     @pytest.fixture
     def again(self, truth: Kubelet) -> Service:

@@ -7,9 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from lives import GPU, decoded, machine
-from sandbox.exported import exported
-from scheduling import Service, configuration
+from lives import GPU, machine
+from scheduling import Service, configuration, decoded, topology_of
 from topowise_scheduler.kubelet import Kubelet
 
 
@@ -28,7 +27,7 @@ class Node:
     """Its device plugin gives its last devices first, which nobody can know."""
 
     def __init__(self) -> None:
-        plugins = tuple(msgspec.structs.replace(one, preferred="last") for one in machine().devices)
+        plugins = tuple(msgspec.structs.replace(plugin, preferred="last") for plugin in machine().devices)
         self.machine = msgspec.structs.replace(machine(), devices=plugins)
         self.config = configuration(topologyManagerPolicy="none")
         self.kubelet = Kubelet(self.machine, self.config)
@@ -38,9 +37,7 @@ class Node:
 
     def report(self) -> None:
         self._version += 1
-        made = exported(self.machine, self.config, self.kubelet, lambda uid: ("default", uid.removeprefix("uid-")))
-        metadata = msgspec.structs.replace(made.metadata, name="n1", resourceVersion=str(self._version))
-        self.service.report(msgspec.structs.replace(made, metadata=metadata))
+        self.service.report(topology_of(self.machine, self.config, self.kubelet, str(self._version)))
 
     def believed(self) -> set[str]:
         """The GPUs that the service takes for free."""

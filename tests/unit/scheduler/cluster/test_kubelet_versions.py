@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from sandbox.exported import exported
-from scheduling import Service, configuration, exact, kubelet, machine, pod
-from topowise import nrt, pods
+from scheduling import Service, configuration, decoded, exact, kubelet, machine, pod
+from topowise import nrt
 from topowise_scheduler import kube_scheduler, metrics
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.versions import version_of
@@ -44,8 +44,8 @@ def test_an_upgrade_in_place_judges_bookings_anew() -> None:
     service = Service()
     service.ledger.reports.put_kubelet("n1", "v1.28.15")
     config = configuration(featureGates={"SidecarContainers": True})
-    made = exported(machine(), config, Kubelet(machine(), config))
-    service.report(msgspec.structs.replace(made, metadata=nrt.Metadata("n1", resourceVersion="1")))
+    topology = exported(machine(), config, Kubelet(machine(), config))
+    service.report(msgspec.structs.replace(topology, metadata=nrt.Metadata("n1", resourceVersion="1")))
     service.put(sidecar_pod("a", node="n1"))
     node_state = service.ledger.node_states.of("n1")
     assert node_state is not None
@@ -74,7 +74,7 @@ def test_a_newer_kubelet_is_told_by_metric_and_explanation() -> None:
     service = Service()
     service.report(exact(kubelet()))
     service.ledger.reports.put_kubelet("n1", "v1.41.0")
-    families = {one.name: one for one in metrics.Counts(service.ledger, service.answers).collect()}
+    families = {family.name: family for family in metrics.Counts(service.ledger, service.answers).collect()}
     (sample,) = families["topowise_scheduler_kubelets"].samples
     assert (sample.labels, sample.value) == ({"kubelet": "1.38", "certainty": "assumed"}, 1)
     (shown,) = service.view.explanations(msgspec.convert(pod("a", "2"), kube_scheduler.Pod), ["n1"])
@@ -85,7 +85,7 @@ def test_a_newer_kubelet_is_told_by_metric_and_explanation() -> None:
 def holding(name: str) -> Kubelet:
     """The truth about a node with one pod."""
     truth = kubelet()
-    assert truth.admit(pods.decode(msgspec.json.encode(pod(name, "4")))).admitted
+    assert truth.admit(decoded(pod(name, "4"))).admitted
     return truth
 
 
@@ -157,11 +157,11 @@ def test_pages_that_the_node_lists_are_known_to_its_kubelet_whoever_reports_it(n
     ]}  # fmt: skip
     topology = {"metadata": {"name": "n1"}, "topologyPolicies": ["SingleNumaNode"], "zones": [zone]}
     amounts = {"cpu": "2", "memory": "1Gi", "hugepages-2Mi": "0"}
-    wanted = pod("a", containers=[{"name": "c", "resources": {"requests": amounts, "limits": amounts}}])
+    hugepages_pod = pod("a", containers=[{"name": "c", "resources": {"requests": amounts, "limits": amounts}}])
     if node_first:
         service.ledger.reports.put_kubelet("n1", node.kubelet_version, node.page_sizes)
     service.report(nrt.decode(msgspec.json.encode(topology)))
     if not node_first:
-        assert service.answers.verdicts(service.question(wanted, "n1")).text(0)
+        assert service.answers.verdicts(service.question(hugepages_pod, "n1")).text(0)
         service.ledger.reports.put_kubelet("n1", node.kubelet_version, node.page_sizes)
-    assert service.answers.verdicts(service.question(wanted, "n1")).text(0) == ""
+    assert service.answers.verdicts(service.question(hugepages_pod, "n1")).text(0) == ""

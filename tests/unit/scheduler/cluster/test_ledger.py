@@ -5,14 +5,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduling import Service, counts, exact, kubelet, pod, sent
-from topowise import pods
+from scheduling import Service, counts, decoded, exact, kubelet, pod, sent
 from topowise_scheduler import refusals
 from topowise_scheduler.kubelet import Kubelet
 
 
 def admit(node: Kubelet, document: dict[str, Any]) -> None:
-    assert node.admit(pods.decode(msgspec.json.encode(document))).admitted
+    assert node.admit(decoded(document)).admitted
 
 
 @pytest.fixture
@@ -418,11 +417,11 @@ class TestWhatBindingChanges:
 def test_a_pod_that_was_asked_about_and_is_deleted_before_its_bind_is_forgotten() -> None:
     service = Service()
     service.report(counts("n1", ("4", "4")))
-    asked = service.put(pod("p"))
-    service.ledger.remember(asked)
-    assert service.ledger.remembered(asked.uid) is asked
-    service.ledger.drop_pod(asked.uid)
-    assert service.ledger.remembered(asked.uid) is None
+    record = service.put(pod("p"))
+    service.ledger.remember(record)
+    assert service.ledger.remembered(record.uid) is record
+    service.ledger.drop_pod(record.uid)
+    assert service.ledger.remembered(record.uid) is None
 
 
 def ask_gang(service: Service, *names: str, cpu: str = "1") -> list[bool]:
@@ -431,10 +430,10 @@ def ask_gang(service: Service, *names: str, cpu: str = "1") -> list[bool]:
     for name in names:
         document = pod(name, cpu, schedulingGroup={"podGroupName": "gang"})
         service.put(document)
-        asked = service.answers.question(pods.decode(msgspec.json.encode(document)), ["n1"])
-        fits.append(service.answers.verdicts(asked).outcomes.tolist() == [1])
+        question = service.answers.question(decoded(document), ["n1"])
+        fits.append(service.answers.verdicts(question).outcomes.tolist() == [1])
         if fits[-1]:
-            service.answers.expect(asked, 0)
+            service.answers.expect(question, 0)
     return fits
 
 

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from sandbox.exported import exported
-from scheduling import Service, configuration, counts, kubelet, machine, pod
-from topowise import nrt, pods
+from scheduling import Service, configuration, counts, decoded, exact, kubelet, machine, pod, topology_of
+from topowise import nrt
 from topowise_scheduler import report
 from topowise_scheduler.cluster.rows.node_states import NodeStates
 from topowise_scheduler.cluster.watch import reflectors
@@ -23,22 +23,12 @@ def service() -> Service:
     return Service()
 
 
-def exact(node: Kubelet, version: str = "1", name: str = "n1") -> nrt.NodeResourceTopology:
-    made = exported(machine(), configuration(), node, lambda uid: ("default", uid.removeprefix("uid-")))
-    return msgspec.structs.replace(
-        made, metadata=msgspec.structs.replace(made.metadata, name=name, resourceVersion=version)
-    )
-
-
 def of_zones(zones: int, version: str) -> nrt.NodeResourceTopology:
     return of_hardware(machine(zones), Kubelet(machine(zones), configuration()), version)
 
 
 def of_hardware(hardware: Machine, node: Kubelet, version: str = "1") -> nrt.NodeResourceTopology:
-    made = exported(hardware, configuration(), node, lambda uid: ("default", uid.removeprefix("uid-")))
-    return msgspec.structs.replace(
-        made, metadata=msgspec.structs.replace(made.metadata, name="n1", resourceVersion=version)
-    )
+    return topology_of(hardware, configuration(), node, version)
 
 
 def reserve(service: Service, document: dict[str, Any]) -> None:
@@ -56,7 +46,7 @@ class TestWhatIsGone:
         service.put(document)
         service.ledger.reports.drop("n1")
         service.ledger.drop_pod("uid-a")
-        assert node.admit(pods.decode(msgspec.json.encode(document))).admitted
+        assert node.admit(decoded(document)).admitted
         service.report(exact(node, version="2"))
         assert service.free("n1") == free
         # Nothing is remembered for ever, and what nobody reports is forgotten.
@@ -140,7 +130,7 @@ class TestWhatIsOnlyExpected:
         node = Kubelet(hardware, configuration())
         documents = [pod(name, "1", node="n1") for name in ("a", "b")]
         for document in documents:
-            assert node.admit(pods.decode(msgspec.json.encode(document))).admitted
+            assert node.admit(decoded(document)).admitted
         service.report(of_hardware(hardware, node))
         for document in documents:
             service.put(document)
@@ -148,8 +138,8 @@ class TestWhatIsOnlyExpected:
         assert node_state is not None and node_state.kubelet is not None and node_state.kubelet.cpu is not None
         free = node_state.kubelet.cpu.available
         reserve(service, pod("c", "2"))
-        held = node_state.kubelet.cpu.allocations
-        assert held["uid-c"]["c"] & held["uid-b"]["c"]
+        allocations = node_state.kubelet.cpu.allocations
+        assert allocations["uid-c"]["c"] & allocations["uid-b"]["c"]
         service.ledger.reservations.release("uid-c")
         assert node_state.kubelet.cpu.available == free
 
@@ -296,7 +286,7 @@ class TestNamesUsedAgain:
 
     def test_a_list_of_the_predecessor_is_not_taken_for_the_new_pod(self, service: Service) -> None:
         truth = kubelet()
-        assert truth.admit(pods.decode(msgspec.json.encode(pod("web-0", "1")))).admitted
+        assert truth.admit(decoded(pod("web-0", "1"))).admitted
         service.report(exact(truth))
         service.put(pod("web-0", "1", node="n1"))
         service.ledger.drop_pod("uid-web-0")
@@ -321,7 +311,7 @@ class TestTime:
 
     def test_a_pod_deleted_by_force_holds_again_what_its_kubelet_still_lists(self, service: Service) -> None:
         truth = kubelet()
-        assert truth.admit(pods.decode(msgspec.json.encode(pod("a", "4")))).admitted
+        assert truth.admit(decoded(pod("a", "4"))).admitted
         service.report(exact(truth))
         service.put(pod("a", "4", node="n1"))
         service.ledger.drop_pod("uid-a")
@@ -350,19 +340,18 @@ class TestGates:
         # Two CPUs and two gigabytes are its containers', the rest is kept for it.
         document["spec"]["containers"].append({**document["spec"]["containers"][0], "name": "other"})
         node = Kubelet(machine(), config)
-        assert node.admit(pods.decode(msgspec.json.encode(document))).admitted
-        made = exported(machine(), config, node, lambda uid: ("default", uid.removeprefix("uid-")))
+        assert node.admit(decoded(document)).admitted
+        topology = topology_of(machine(), config, node)
         listed = [
-            msgspec.structs.replace(one, value=msgspec.json.encode([pod[:3] for pod in json.loads(one.value)]).decode())
-            if one.name == "topowise.io/holdings"
-            else one
-            for one in made.attributes
+            msgspec.structs.replace(entry, value=json.dumps([pod[:3] for pod in json.loads(entry.value)]))
+            if entry.name == "topowise.io/holdings"
+            else entry
+            for entry in topology.attributes
         ]
-        metadata = msgspec.structs.replace(made.metadata, name="n1", resourceVersion="2")
         service.report(exact(Kubelet(machine(), config)))
         service.put(document)
         service.put({**document, "spec": {**document["spec"], "nodeName": "n1"}})
-        service.report(msgspec.structs.replace(made, metadata=metadata, attributes=tuple(listed)))
+        service.report(msgspec.structs.replace(topology, attributes=tuple(listed)))
         node_state = service.ledger.node_states.of("n1")
         assert node_state is not None and node_state.kubelet is not None and node_state.kubelet.memory is not None
         assert node_state.kubelet.active.keys() == {"uid-a"}
@@ -376,10 +365,10 @@ class TestGates:
         amounts = {"cpu": "3", "memory": "12Gi"}
         document = pod("a", "1", "1Gi", resources={"requests": amounts, "limits": amounts})
         node = Kubelet(machine(), config)
-        assert node.admit(pods.decode(msgspec.json.encode(document))).admitted
+        assert node.admit(decoded(document)).admitted
         service.put({**document, "spec": {**document["spec"], "nodeName": "n1"}})
-        made = exported(machine(), config, node, lambda uid: ("default", uid.removeprefix("uid-")))
-        service.report(msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, name="n1")))
+        topology = topology_of(machine(), config, node)
+        service.report(topology)
         node_state = service.ledger.node_states.of("n1")
         assert node_state is not None
         assert node_state.is_reported("uid-a")
@@ -394,7 +383,7 @@ class TestGates:
         }
         whole["spec"]["containers"].append({**whole["spec"]["containers"][0], "name": "d"})
         truth = Kubelet(machine(), old)
-        decided = truth.admit(pods.decode(msgspec.json.encode(whole))).admitted
+        decided = truth.admit(decoded(whole)).admitted
         assert (service.fits(whole, "n1") == ["n1"]) is decided
 
 
@@ -406,11 +395,11 @@ class TestDamage:
         for _ in range(20):
             service.report(odd)
             service.report(counts("n1", "8"))
-        said = [one for one in caplog.records if "cannot be used" in one.message]
+        said = [entry for entry in caplog.records if "cannot be used" in entry.message]
         assert len(said) == 1
         service.clock.now += 301
         service.report(odd)
-        assert len([one for one in caplog.records if "cannot be used" in one.message]) == 2
+        assert len([entry for entry in caplog.records if "cannot be used" in entry.message]) == 2
 
     @pytest.mark.parametrize("cpu", ["20P", "9E", "9223372036854775807"])
     def test_an_amount_that_no_machine_has_is_that_pods_problem(self, service: Service, cpu: str) -> None:
@@ -433,18 +422,18 @@ class TestDamage:
 
 
 def test_the_collections_are_listed_pods_first() -> None:
-    made = Service()
-    sources = reflectors(object(), made.ledger, made.records, Budgets(), made.nodes)  # type: ignore[arg-type]
+    service = Service()
+    sources = reflectors(object(), service.ledger, service.records, Budgets(), service.nodes)  # type: ignore[arg-type]
     assert next(source.name for source in sources) == "pods"
 
 
 def test_a_node_is_made_without_its_lesser_nominated_pods_once_until_it_changes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked: list[str] = []
+    questions: list[str] = []
     states = NodeStates.states
     monkeypatch.setattr(
-        NodeStates, "states", lambda self, name, without: asked.append(name) or states(self, name, without)
+        NodeStates, "states", lambda self, name, without: questions.append(name) or states(self, name, without)
     )
     service = Service()
     names = [f"n{number}" for number in range(40)]
@@ -453,14 +442,14 @@ def test_a_node_is_made_without_its_lesser_nominated_pods_once_until_it_changes(
         service.put(pod(f"lesser-{number}", "8", nominatedNodeName=name, priority=1))
     urgent = pod("urgent", "8", priority=10)
     assert service.fits(urgent, *names) == names
-    assert sorted(asked) == sorted(names)
-    asked.clear()
+    assert sorted(questions) == sorted(names)
+    questions.clear()
     assert service.fits(urgent, *reversed(names)) == list(reversed(names))
-    assert asked == []
+    assert questions == []
     # What one node reports, and who is nominated on another, is looked at there.
     service.report(counts("n3", "7", included=(), version="2"))
     service.put(pod("equal", "1", nominatedNodeName="n5", priority=10))
     assert service.fits(urgent, *names) == [name for name in names if name not in ("n3", "n5")]
-    assert set(asked) == {"n3", "n5"}
+    assert set(questions) == {"n3", "n5"}
     # No room for it is kept from those who are less urgent.
     assert service.fits(pod("least", "8"), *names) == []

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
 
-from sandbox.exported import exported
-from scheduling import Service, configuration, exact, kubelet, machine, pod
-from topowise import pods
+from scheduling import Service, configuration, decoded, exact, kubelet, machine, pod, topology_of
 from topowise_scheduler.kubelet import Kubelet
 
 LONG_AFTER_S = 10.0
@@ -22,7 +19,7 @@ def service() -> Service:
 
 
 def admit(node: Kubelet, document: dict[str, Any]) -> None:
-    assert node.admit(pods.decode(msgspec.json.encode(document))).admitted
+    assert node.admit(decoded(document)).admitted
 
 
 def bound(name: str, cpu: str, memory: str = "1Gi") -> dict[str, Any]:
@@ -53,9 +50,7 @@ def test_memory_groups_stay_as_they_were_when_the_kubelet_admitted_the_pod(servi
     hardware = machine(4)
 
     def report(node: Kubelet, version: str) -> None:
-        made = exported(hardware, config, node, lambda uid: ("default", uid.removeprefix("uid-")))
-        metadata = msgspec.structs.replace(made.metadata, name="n1", resourceVersion=version)
-        service.report(msgspec.structs.replace(made, metadata=metadata))
+        service.report(topology_of(hardware, config, node, version))
 
     before = Kubelet(hardware, config)
     ended, late = bound("ended", "1", "14Gi"), bound("late", "1", "20Gi")

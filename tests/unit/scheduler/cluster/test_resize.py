@@ -2,11 +2,9 @@
 
 from typing import Any
 
-import msgspec
 import pytest
 
-from sandbox.exported import exported
-from scheduling import Service, configuration, counts, kubelet, machine, pod
+from scheduling import Service, configuration, counts, decoded, kubelet, machine, pod, topology_of
 from topowise import nrt, pods
 from topowise_scheduler.cluster.node.bookings import ENDED_KEPT_S
 from topowise_scheduler.kubelet import Kubelet
@@ -26,11 +24,8 @@ def exact(version: str, *running: dict[str, Any]) -> nrt.NodeResourceTopology:
     """What our exporter publishes once the kubelet holds these pods, admitted in this order."""
     node: Kubelet = kubelet()
     for document in running:
-        assert node.admit(pods.allocated(pods.decode(msgspec.json.encode(document)))).admitted
-    made = exported(machine(), configuration(), node, lambda uid: ("default", uid.removeprefix("uid-")))
-    return msgspec.structs.replace(
-        made, metadata=msgspec.structs.replace(made.metadata, name="n1", resourceVersion=version)
-    )
+        assert node.admit(pods.allocated(decoded(document))).admitted
+    return topology_of(machine(), configuration(), node, version)
 
 
 @pytest.fixture
@@ -130,23 +125,23 @@ class TestAllocated:
             {"name": "s", "restartPolicy": "Always", "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "1"}}}
         ]
         document["status"]["initContainerStatuses"] = [{"name": "s", "allocatedResources": {"cpu": "2"}}]
-        needs = pods.needs(pods.allocated(pods.decode(msgspec.json.encode(document))))
+        needs = pods.needs(pods.allocated(decoded(document)))
         assert needs.containers[0].requests == {"cpu": 2000}
         assert needs.containers[0].limits == {"cpu": 2000}
 
     @pytest.mark.parametrize("spelled", ["1", "1000m", "1.0"])
     def test_another_spelling_of_the_same_amount_is_no_difference(self, spelled: str) -> None:
-        decoded = pods.decode(msgspec.json.encode(resized("a", "1", spelled)))
-        assert pods.allocated(decoded) is decoded
+        converted = decoded(resized("a", "1", spelled))
+        assert pods.allocated(converted) is converted
 
     def test_a_kubelet_that_tells_nothing_has_given_what_the_spec_says(self) -> None:
-        decoded = pods.decode(msgspec.json.encode(pod("a", "1", node="n1")))
-        assert pods.allocated(decoded) is decoded
+        converted = decoded(pod("a", "1", node="n1"))
+        assert pods.allocated(converted) is converted
 
     def test_resources_of_the_pod_itself(self) -> None:
         document = pod("a", "1", node="n1")
         document["spec"]["resources"] = {"requests": {"cpu": "4"}, "limits": {"cpu": "4"}}
         document["status"]["allocatedResources"] = {"cpu": "2"}
-        needs = pods.needs(pods.allocated(pods.decode(msgspec.json.encode(document))))
+        needs = pods.needs(pods.allocated(decoded(document)))
         assert needs.pod_level is not None
         assert needs.pod_level.requests["cpu"] == 2000

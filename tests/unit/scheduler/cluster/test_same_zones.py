@@ -22,12 +22,12 @@ def taken(node: Kubelet, cpus: int, memory: int = 0) -> Kubelet:
 
 
 def test_the_same_number_of_cpus_of_the_same_numa_node_is_found_though_others_are_free() -> None:
-    found = same_zones(taken(kubelet(), 0b0010_0000), {"c": HELD})
-    assert found is not None
-    cpus = found["c"].cpus
+    zones = same_zones(taken(kubelet(), 0b0010_0000), {"c": HELD})
+    assert zones is not None
+    cpus = zones["c"].cpus
     assert cpus is not None
     assert (cpus.bit_count(), cpus & 0b1101_0000) == (2, cpus)
-    assert found["c"].memory == HELD.memory
+    assert zones["c"].memory == HELD.memory
 
 
 @pytest.mark.parametrize(
@@ -38,9 +38,9 @@ def test_where_the_numa_node_has_no_room_there_is_no_place(cpus: int, memory: in
 
 
 def test_two_containers_do_not_get_the_same_cpus() -> None:
-    found = same_zones(kubelet(), {"a": HELD, "b": HELD})
-    assert found is not None
-    assert ((found["a"].cpus or 0) | (found["b"].cpus or 0)) == 0b1111_0000
+    zones = same_zones(kubelet(), {"a": HELD, "b": HELD})
+    assert zones is not None
+    assert ((zones["a"].cpus or 0) | (zones["b"].cpus or 0)) == 0b1111_0000
     assert same_zones(taken(kubelet(), 0b0001_0000), {"a": HELD, "b": HELD}) is None
 
 
@@ -60,11 +60,11 @@ def test_what_only_an_admission_can_tell_has_no_place(changed: dict[str, object]
 
 def test_as_many_devices_near_the_same_numa_node_are_found_or_none() -> None:
     node = Kubelet(machine(), configuration())
-    held = Placement("app", None, False, None, (), {GPU: ("gpu10",)})
-    assert same_zones(node, {"c": msgspec.structs.replace(held, devices={GPU: ("gone",)})}) is None
+    placement = Placement("app", None, False, None, (), {GPU: ("gpu10",)})
+    assert same_zones(node, {"c": msgspec.structs.replace(placement, devices={GPU: ("gone",)})}) is None
     for own, expected in (("a", "gpu10"), ("b", "gpu11")):
-        found = same_zones(node, {"c": held})
-        assert found is not None
-        assert found["c"].devices == {GPU: (expected,)}
-        node.hold(own, {}, found)
-    assert same_zones(node, {"c": held}) is None
+        zones = same_zones(node, {"c": placement})
+        assert zones is not None
+        assert zones["c"].devices == {GPU: (expected,)}
+        node.hold(own, {}, zones)
+    assert same_zones(node, {"c": placement}) is None

@@ -12,17 +12,17 @@ from topowise_scheduler.refusals import UNCONFIRMED
 
 
 def unconfirmed(version: str, *reasons: str) -> nrt.NodeResourceTopology:
-    made = exact(kubelet(), version)
+    topology = exact(kubelet(), version)
     marked = nrt.Attribute("topowise.io/unconfirmed", ",".join(reasons))
-    return msgspec.structs.replace(made, attributes=(*made.attributes, marked))
+    return msgspec.structs.replace(topology, attributes=(*topology.attributes, marked))
 
 
 @pytest.fixture
 def service() -> Service:
-    made = Service()
-    made.ledger.reports.put_node("n1")
-    made.report(exact(kubelet(), "1"))
-    return made
+    started = Service()
+    started.ledger.reports.put_node("n1")
+    started.report(exact(kubelet(), "1"))
+    return started
 
 
 class TestAKubeletThatRestarts:
@@ -98,8 +98,8 @@ class TestADeletedObject:
 
 
 def of_boot(boot_id: str, version: str) -> nrt.NodeResourceTopology:
-    made = exact(kubelet(), version)
-    return msgspec.structs.replace(made, attributes=(*made.attributes, nrt.Attribute("topowise.io/boot-id", boot_id)))
+    topology, boot = exact(kubelet(), version), nrt.Attribute("topowise.io/boot-id", boot_id)
+    return msgspec.structs.replace(topology, attributes=(*topology.attributes, boot))
 
 
 class TestANodeThatWasRebooted:

@@ -5,18 +5,12 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
-import msgspec
 import pytest
 
-from scheduling import Service, counts, pod
-from topowise import pods
+from scheduling import Service, counts, decoded, pod
 from topowise_scheduler.cluster.pods.unverified_pods import MAX_UNVERIFIED_PODS, UNVERIFIED_S
 from topowise_scheduler.engine import Outcome
 from topowise_scheduler.volcano.allocations import Allocations
-
-
-def decoded(document: dict[str, Any]) -> pods.Pod:
-    return pods.decode(msgspec.json.encode(document))
 
 
 class Attacked(Service):
@@ -30,11 +24,11 @@ class Attacked(Service):
 
     def ask(self, document: dict[str, Any], *names: str) -> list[str]:
         """filter and prioritize, as kube-scheduler does it; the nodes that are left."""
-        asked = self.answers.question(decoded(document), list(names) or self.names)
-        verdicts = self.answers.verdicts(asked)
-        left = [name for at, name in enumerate(asked.names) if verdicts.outcomes[at] == Outcome.FITS]
+        question = self.answers.question(decoded(document), list(names) or self.names)
+        verdicts = self.answers.verdicts(question)
+        left = [name for at, name in enumerate(question.names) if verdicts.outcomes[at] == Outcome.FITS]
         if left:
-            self.answers.expect(asked, asked.names.index(left[0]), verdicts.judged_at)
+            self.answers.expect(question, question.names.index(left[0]), verdicts.judged_at)
         return left
 
     def wait(self, seconds: float) -> None:
@@ -105,9 +99,9 @@ def test_a_burst_that_a_late_watch_brings_keeps_its_bookings() -> None:
 def test_trust_comes_back_with_pods_that_are_brought(service: Attacked) -> None:
     service.ask(pod("made-up", "1"))
     service.wait(UNVERIFIED_S)
-    for number, held in enumerate((0, 1, 1, 1)):
+    for number, booked in enumerate((0, 1, 1, 1)):
         service.ask(pod(f"real-{number}", "1"))
-        assert len(service.ledger.reservations) == held
+        assert len(service.ledger.reservations) == booked
         service.put(pod(f"real-{number}", "1"))
         service.ledger.reservations.release(f"uid-real-{number}")
 
