@@ -1,4 +1,4 @@
-"""What is remembered is bounded in bytes and goes with the pod that caused it; docs/bounds.md has a row for each."""
+"""Caches are bounded in bytes and drop an entry with its pod. docs/bounds.md has a row for each cache."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_the_text_of_a_shape_is_short_however_large_the_pod() -> None:
 
 
 @pytest.mark.parametrize("containers", [records_of_pods.MAX_CONTAINERS + 1, 20_000])
-def test_of_a_pod_that_is_too_large_nothing_is_kept(containers: int) -> None:
+def test_a_pod_that_is_too_large_leaves_no_entry(containers: int) -> None:
     service = Service()
     record = service.put({**many_containers(containers), "status": {"phase": "Running"}}, is_news=True)
     assert record.requests is None
@@ -84,7 +84,7 @@ def test_a_pod_of_too_many_amounts_is_not_judged() -> None:
     assert Service().put(document).problem == "at most 4096 amounts in its containers, it has 4200"
 
 
-def test_a_large_pod_on_a_node_is_told_by_its_report_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_large_pod_on_a_node_counts_by_its_report_alone(caplog: pytest.LogCaptureFixture) -> None:
     service = Service()
     service.report(counts("n1", "8", included=()))
     document = many_containers(5000)
@@ -98,8 +98,8 @@ def test_a_large_pod_on_a_node_is_told_by_its_report_alone(caplog: pytest.LogCap
 
 
 @pytest.mark.parametrize("count", [records_of_pods._MOST_LABELS, 200])
-def test_labels_of_pods_that_have_gone_are_bounded_in_all_that_they_take(count: int) -> None:
-    """A text of three characters takes fifty bytes, and a place in a dict."""
+def test_labels_of_deleted_pods_are_bounded_in_bytes(count: int) -> None:
+    """A text of three characters takes fifty bytes and a dict entry."""
     records = records_of_pods.Records()
 
     def come_and_go(first: int, last: int) -> None:
@@ -123,7 +123,7 @@ def test_labels_of_nodes_that_change_all_the_time_are_not_kept() -> None:
     for number in range(100):
         document = {"metadata": {"name": "n", "labels": {"x": f"{number:0>1000000}"}}, "spec": {}, "status": {}}
         nodes.apply("MODIFIED", nodes.decode(msgspec.json.encode(document)))
-        # Labels that other nodes use stay shared while labels of no use come and go.
+        # Labels of other nodes stay shared while unused labels are added and removed.
         assert nodes.decode(msgspec.json.encode(common)).labels is labels
     assert len(nodes._labels) <= 16
 
@@ -179,7 +179,7 @@ def test_refusals_waiting_and_reservations_go_with_the_pod() -> None:
     assert len(service.ledger.gates.quarantine) == 0
 
 
-def test_verdicts_are_bounded_in_bytes_with_what_they_are_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verdicts_are_bounded_in_bytes_with_their_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verdict_cache, "_MAX_BYTES", 1 << 20)
     cached = VerdictCache()
     for number in range(60):
@@ -191,7 +191,7 @@ def test_verdicts_are_bounded_in_bytes_with_what_they_are_of(monkeypatch: pytest
 
 
 def test_verdicts_above_the_bound_are_kept_alone_until_the_next_pod() -> None:
-    """A pod that is judged in steps finds the verdicts of its last step."""
+    """A pod that is judged in steps reuses the verdicts of the previous step."""
     cached, large, small = VerdictCache(), requests(200, 1), requests(1, 2)
     rows = 30_000
     first = cached.of(large, rows)
@@ -203,7 +203,7 @@ def test_verdicts_above_the_bound_are_kept_alone_until_the_next_pod() -> None:
 
 
 def full_node(count: int, number: int, devices: int = 0) -> Possible:
-    """A node on which so many pods may lie elsewhere; no two of another number are alike."""
+    """A node with `count` pods of uncertain placement. Nodes of different numbers differ."""
     node = kubelet()
     node.report_devices("x.io/nic", [Device(f"nic-{at}", (at % 2,)) for at in range(devices)])
     needs = PodRequests(pods.needs(pods.decode(msgspec.json.encode(pod("p", "1", memory=f"{number + 1}Mi")))))
@@ -254,7 +254,7 @@ def test_possible_placements_are_kept_within_a_bound_in_bytes(monkeypatch: pytes
             rows.put("n", expected)
         allocated = tracemalloc.get_traced_memory()[0]
         rows._by_number.clear()
-        # What is left is what the node itself has, and what all tests share.
+        # The rest belongs to the node itself and to caches that all tests share.
         assert allocated - tracemalloc.get_traced_memory()[0] < 1 << 19
     finally:
         tracemalloc.stop()
@@ -271,7 +271,7 @@ def test_sets_of_masks_over_many_nodes_are_few(nodes: int) -> None:
 
 
 def test_sets_of_masks_that_amounts_reach_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On 16 NUMA nodes a set takes 8 KiB, and there is one for each amount that a pod asks for."""
+    """On 16 NUMA nodes a set takes 8 KiB, and each requested amount has a set."""
     monkeypatch.setattr(masks._many_reach, "most_bytes", 50_000)
     tracemalloc.start()
     try:
@@ -283,7 +283,7 @@ def test_sets_of_masks_that_amounts_reach_are_bounded_in_bytes(monkeypatch: pyte
 
 
 def test_ranks_of_masks_by_distances_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A report may say other distances each time, and over 16 NUMA nodes the ranks take two megabytes."""
+    """Every report may have different distances. The ranks of 16 NUMA nodes take two megabytes."""
     monkeypatch.setattr(topology_manager._known_ranks, "most_bytes", 100_000)
     settings = TopologySettings("restricted", "container", prefer_closest=True)
     for number in range(30):
@@ -295,7 +295,7 @@ def test_ranks_of_masks_by_distances_are_bounded_in_bytes(monkeypatch: pytest.Mo
 
 
 def many_amounts(number: int) -> PodRequests:
-    """One container, and as many amounts as are judged, with long names that no other pod has."""
+    """A container with the maximum number of amounts, whose long names are unique to the pod."""
     amounts = {f"example-{number}.com/{'x' * 40}{at}": "1" for at in range(1000)}
     document = pod(f"p{number}", resources={"requests": amounts, "limits": amounts})
     document["spec"]["containers"][0]["resources"] = document["spec"].pop("resources")
@@ -303,7 +303,7 @@ def many_amounts(number: int) -> PodRequests:
 
 
 def test_what_a_shape_costs_goes_by_its_amounts_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """1,024 shapes of one container and a thousand amounts each were 600 MiB, counted as half a one."""
+    """1,024 shapes of a container with 1,000 amounts took 600 MiB and were counted as 0.5 MiB."""
     monkeypatch.setattr(verdict_cache, "_MAX_BYTES", 4 << 20)
     cached, alive = VerdictCache(), []
     tracemalloc.start()
@@ -315,7 +315,7 @@ def test_what_a_shape_costs_goes_by_its_amounts_too(monkeypatch: pytest.MonkeyPa
         allocated = tracemalloc.get_traced_memory()[0]
         alive.clear()
         gc.collect()
-        # What is left is what the cache keeps.
+        # The rest belongs to the cache.
         assert tracemalloc.get_traced_memory()[0] < 6 << 20 < allocated
     finally:
         tracemalloc.stop()
@@ -347,7 +347,7 @@ def test_verdicts_go_with_the_last_pod_of_their_shape() -> None:
     assert len(service.engine.cache) == 1
 
 
-def test_what_containers_hold_alike_is_one_object_and_what_is_made_up_is_not_kept() -> None:
+def test_equal_allocations_share_an_object_and_invented_names_are_not_cached() -> None:
     assert single("c", 5) is single("c", 5)
     assert with_container(single("a", 1), "b", 2) is with_container({"a": 1}, "b", 2)
     assert single_resource("c", "gpu", 1) is single_resource("c", "gpu", 1)
@@ -364,8 +364,8 @@ def test_nodes_with_the_same_devices_share_their_table() -> None:
     assert first.devices.tables["x.io/nic"] is second.devices.tables["x.io/nic"]
 
 
-def test_what_reports_are_made_of_goes_with_the_last_report_of_it() -> None:
-    """An object that is another one each time leaves nothing behind."""
+def test_parts_of_reports_are_dropped_with_their_last_report() -> None:
+    """An object that changes with each report leaves nothing behind."""
     service = Service()
     base = msgspec.json.encode(exact(kubelet()))
     caches = (hardware._facts, hardware._kubelets, hardware._origins, synthetic_machine._cache, pci_paths._cache)
@@ -397,7 +397,7 @@ def test_what_reports_are_made_of_goes_with_the_last_report_of_it() -> None:
     assert node_state.report.precision == "exact"
 
 
-def test_nodes_of_a_kind_share_what_their_reports_are_made_of() -> None:
+def test_nodes_of_equal_hardware_share_the_parts_of_their_reports() -> None:
     service = Service()
     for name in ("n1", "n2"):
         service.report(exact(kubelet(), name=name))
@@ -448,7 +448,7 @@ def test_spellings_of_what_pods_ask_for_are_bounded(monkeypatch: pytest.MonkeyPa
     assert 0 < len(records._by_text) <= 50
 
 
-def test_names_that_are_none_are_not_remembered() -> None:
+def test_invalid_node_names_are_not_remembered() -> None:
     service = Service()
     service.answers.question(pods.decode(msgspec.json.encode(pod("a"))), ["n" * 254, "known-to-nobody"])
     assert service.answers._unknown == {"known-to-nobody"}
@@ -492,7 +492,7 @@ def test_every_row_of_the_page_names_a_test_that_there_is() -> None:
 
 
 def test_states_between_operations_of_a_node_are_few() -> None:
-    """A producer that tells of no pods never confirms one, so that all pods of the node are operations."""
+    """A producer that lists no pods never confirms a pod, so all pods of the node are operations."""
     service = Service()
     service.report(counts("n1", ("64", "64"), allocatable="64", included=()))
     for number in range(40):
@@ -502,6 +502,6 @@ def test_states_between_operations_of_a_node_are_few() -> None:
     assert len(node_state.kubelet.active.keys() & {f"uid-p{number}" for number in range(40)}) == 40
     states = [state for state in node_state._fold._states if state is not None]
     assert len(states) == 8
-    # An end in the middle is found without them.
+    # A pod that ends in the middle is removed without these states.
     service.ledger.drop_pod("uid-p3")
     assert sum(service.free("n1")) == 128 - 39

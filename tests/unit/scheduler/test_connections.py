@@ -1,4 +1,4 @@
-"""The extender's port and clients that keep it waiting, against a kube-scheduler that goes on being served."""
+"""Slow clients of the extender's port do not delay a kube-scheduler."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Client:
         return int(head[9:12]), await self.reader.readexactly(length)
 
     async def ask(self) -> dict[str, Any]:
-        """One question of a kube-scheduler."""
+        """A request of a kube-scheduler."""
         await self.send(request(QUESTION))
         status, body = await self.answer()
         assert status == 200
@@ -168,7 +168,7 @@ async def test_a_head_without_end_is_cut_off() -> None:
                 await asyncio.sleep(0.01)
 
 
-async def test_a_long_head_is_cut_off_if_it_comes_in_one_go_with_its_body_too(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_long_head_is_cut_off_if_its_body_arrives_with_it_too(caplog: pytest.LogCaptureFixture) -> None:
     async with serving() as connect:
         for head in (b"X-Long: %s\r\n" % (b"a" * 5000), b"".join(b"x%d:\r\n" % number for number in range(700))):
             long = await connect()
@@ -185,7 +185,7 @@ async def test_a_flood_of_line_breaks_is_cut_off() -> None:
             for _ in range(100):
                 await flooding.send(b"\r\n" * 1000)
                 await asyncio.sleep(0.01)
-        # One after each body is what old clients send.
+        # Old clients send a line break after each body.
         for _ in range(5):
             assert (await polite.ask())["NodeNames"] == ["n1"]
             await polite.send(b"\r\n")
@@ -201,7 +201,7 @@ async def test_a_flood_of_trailers_is_cut_off() -> None:
                 await asyncio.sleep(0.01)
 
 
-async def test_an_answer_that_nobody_reads_is_not_kept() -> None:
+async def test_an_answer_that_the_client_does_not_read_is_dropped() -> None:
     async with serving(SHORT._replace(idle_s=60)) as connect:
         deaf = await connect()
         deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]
@@ -213,7 +213,7 @@ async def test_an_answer_that_nobody_reads_is_not_kept() -> None:
                 await asyncio.sleep(0.02)
 
 
-async def test_an_idle_connection_outlives_go_and_a_busy_one_the_limit() -> None:
+async def test_an_idle_connection_outlives_gos_and_a_busy_connection_the_limit() -> None:
     assert LIMITS.idle_s > 90
     async with serving(SHORT._replace(idle_s=1.5)) as connect:
         unused, used = await connect(), await connect()
@@ -224,7 +224,7 @@ async def test_an_idle_connection_outlives_go_and_a_busy_one_the_limit() -> None
         assert await used.is_closed(within=3)
 
 
-async def test_a_scheduler_is_served_whoever_opens_hundreds(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_scheduler_is_served_while_a_client_opens_hundreds(caplog: pytest.LogCaptureFixture) -> None:
     async with serving(SHORT._replace(idle_s=60)) as connect:
         scheduler = await connect()
         await scheduler.ask()
@@ -241,7 +241,7 @@ async def test_a_scheduler_is_served_whoever_opens_hundreds(caplog: pytest.LogCa
         assert [entry.kv.keys() for entry in shown] == [{"too_many"}]  # type: ignore[attr-defined]
 
 
-async def test_whoever_has_asked_most_lately_is_kept() -> None:
+async def test_the_most_recently_used_connections_are_kept() -> None:
     async with serving(SHORT._replace(idle_s=60, connections=4)) as connect:
         askers = []
         for _ in range(4):
@@ -258,7 +258,7 @@ async def test_whoever_has_asked_most_lately_is_kept() -> None:
 
 @pytest.mark.parametrize("count", [2, 2000])
 async def test_a_request_before_the_answer_to_the_last_one_costs_the_connection(count: int) -> None:
-    """uvicorn would keep all of them, and go on with them after the client has gone."""
+    """uvicorn would queue all requests and process them after the client closes the connection."""
     async with serving() as connect:
         kube_scheduler, greedy = await connect(), await connect()
         greedy.writer.write(request(QUESTION) * count)
@@ -268,7 +268,7 @@ async def test_a_request_before_the_answer_to_the_last_one_costs_the_connection(
 
 
 async def test_a_question_whose_client_has_gone_is_not_worked_on() -> None:
-    """The allowance is used up when both ask, so both wait for it."""
+    """No allowance is left when both clients send a request, so both wait."""
     allowance, started = Allowance(0.5, 0.0), []
 
     async def explain(body: bytes | None, query: Query) -> Reply:
@@ -298,7 +298,7 @@ async def test_questions_beyond_the_allowance_wait_and_refusals_are_charged_too(
         allowance.charge(1.0)
         await client.send(b"GET /nosuch HTTP/1.1\r\nHost: x\r\n\r\n")
         assert not await client.is_closed(within=0.3)
-    # By then it had been used up by more than the question cost.
+    # By then the allowance is exceeded by more than the cost of the question.
     assert allowance.delay() > 20 * 0.0002 / 1e-9
 
 
@@ -359,7 +359,7 @@ async def test_what_is_no_request_costs_a_connection_and_no_line(
     assert not [entry for entry in caplog.records if entry.levelno >= logging.ERROR]
 
 
-async def test_a_client_that_hangs_up_in_a_body_is_nothing_to_tell(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_client_that_hangs_up_in_a_body_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     async with serving() as connect:
         gone = await connect()
         await gone.send(b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
@@ -369,7 +369,7 @@ async def test_a_client_that_hangs_up_in_a_body_is_nothing_to_tell(caplog: pytes
     assert not [entry for entry in caplog.records if entry.levelno >= logging.WARNING and "topowise" in entry.name]
 
 
-async def test_large_bodies_share_what_there_is_and_small_ones_always_fit() -> None:
+async def test_large_bodies_share_the_budget_and_small_bodies_always_fit() -> None:
     async with serving(SHORT._replace(body_s=20, silence_s=20)) as connect:
         halves = [await connect() for _ in range(5)]
         for half in halves:
@@ -386,7 +386,7 @@ async def test_large_bodies_share_what_there_is_and_small_ones_always_fit() -> N
             said.append(json.loads((await half.answer())[1])["Error"])
         assert any("together with others" in message for message in said)
         assert any("not ExtenderArgs" in message for message in said)
-        # All of it is given back.
+        # All bytes are returned to the budget.
         last = await connect()
         await last.send(request(b" " * (900 << 10)))
         assert "not ExtenderArgs" in json.loads((await last.answer())[1])["Error"]

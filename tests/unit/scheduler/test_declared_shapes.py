@@ -20,7 +20,7 @@ def test_a_shape_is_a_pod_of_one_guaranteed_container() -> None:
     assert [toleration.key for toleration in declared_pod.spec.tolerations or ()] == ["example.com/gpu"]
 
 
-def test_one_is_meant_where_no_number_is_said() -> None:
+def test_the_default_number_is_1() -> None:
     assert declared_shapes.shape({"cpu": "500m"}).count == 1
 
 

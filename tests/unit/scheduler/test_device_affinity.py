@@ -1,4 +1,4 @@
-"""Pods that wish devices near each other (topowise.io/device-affinity), as kube-scheduler asks about them over HTTP."""
+"""Pods with device affinity (topowise.io/device-affinity), as kube-scheduler's HTTP requests show them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PREFER = {ANNOTATION: f"prefer {GPU},{NIC}: pcie-switch"}
 CONFIGURATION = KubeletConfiguration(topologyManagerPolicy="single-numa-node", cpuManagerPolicy="none")
 # The NUMA node of each device. "g" are GPUs, "n" NICs.
 DEVICES = {"g0": 0, "g1": 0, "g2": 1, "g3": 1, "n0": 0, "n1": 0, "n2": 1, "n3": 1}
-# By node, for each device the root port that it hangs on.
+# The root port of each device, by node.
 ONE_SWITCH = DEVICES
 TWO_SWITCHES = {name: int(name[1]) for name in DEVICES}
 APART = {name: zone + 2 * (name[0] == "n") for name, zone in DEVICES.items()}
@@ -67,7 +67,7 @@ def node(
     version: str = "1",
     config: KubeletConfiguration = CONFIGURATION,
 ) -> nrt.NodeResourceTopology:
-    """What our exporter writes of a node: without any `ports` nothing about PCI."""
+    """Returns what the exporter publishes of a node. Without `ports` it has no PCI attributes."""
     report = exported(hardware(), config, kubelet or Kubelet(hardware(), config), lambda uid: ("default", uid[4:]))
     located = {
         device: Located(f"0000:{number:02x}:00.0", Place(("pci0000:00", f"0000:00:{port:02x}.0"), DEVICES[device]))
@@ -96,7 +96,7 @@ def service(nodes: Mapping[str, Mapping[str, int]] = ALL, **options: Any) -> Ser
 
 
 def post(service: Service, verb: str, document: dict[str, Any], *names: str) -> Any:
-    """What POST /<verb> answers; what follows the answer is done too."""
+    """Returns the answer of POST /<verb>, after the verb's follow-up work."""
     app = http.Application(service.served(), http.Metrics(CollectorRegistry()), 1 << 20, Callers(()))
     sent: list[dict[str, Any]] = []
 
@@ -132,7 +132,7 @@ def test_require_can_be_content_with_what_is_possible() -> None:
     assert scores(running, wanting("p", REQUIRE), "one-switch", "two-switches") == {"one-switch": 10, "two-switches": 0}
 
 
-def test_a_node_that_nobody_has_reported_is_not_sure() -> None:
+def test_a_node_without_a_report_is_not_sure() -> None:
     assert post(Service(), "filter", wanting("p", REQUIRE), "n1")["FailedAndUnresolvableNodes"] == {
         "n1": refusals.PLACES_UNKNOWN
     }
@@ -146,12 +146,12 @@ def test_prefer_refuses_nothing_and_scores_what_is_sure_above_what_is_possible()
 
 
 def test_without_a_word_it_is_preferred() -> None:
-    wish = {ANNOTATION: f"{GPU},{NIC}: pcie-switch"}
-    assert post(service(), "filter", wanting("p", wish), *ALL)["NodeNames"] == list(ALL)
+    affinity = {ANNOTATION: f"{GPU},{NIC}: pcie-switch"}
+    assert post(service(), "filter", wanting("p", affinity), *ALL)["NodeNames"] == list(ALL)
 
 
 def test_an_aligned_node_comes_before_near_devices() -> None:
-    """One NUMA node has its GPUs given out, the other its NICs: near each other in PCI, and not aligned."""
+    """The GPUs of a NUMA node and the NICs of the other are allocated: free devices share a switch, not a NUMA node."""
     config = msgspec.structs.replace(CONFIGURATION, topologyManagerPolicy="best-effort")
     split = Kubelet(hardware(), config)
     split.hold("uid-a", {}, {"c": Placement("app", (0,), True, None, (), {GPU: ("g0", "g1"), NIC: ("n2", "n3")})})
@@ -176,7 +176,7 @@ def test_pods_without_the_annotation_are_answered_as_ever() -> None:
     assert not running.ledger.gates.affinity._judged._values
 
 
-def test_what_was_found_of_a_node_is_kept_until_it_changes() -> None:
+def test_judgements_of_a_node_are_cached_until_it_changes() -> None:
     running = service({"n1": ONE_SWITCH})
     question = running.question(wanting("p", REQUIRE), "n1")
     first = running.answers.affinity(question, "n1")
@@ -207,7 +207,7 @@ def test_judgements_of_shapes_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize(("rule", "outcome"), [("any", "possible"), ("lowest-ids", "sure")])
 def test_a_plugin_whose_rule_is_known_narrows_the_choice(rule: Rule, outcome: str) -> None:
-    """The lowest ids of both resources hang on one switch."""
+    """The devices with the lowest ids of both resources share a switch."""
     running = service({"n1": TWO_SWITCHES}, affinity=Settings({GPU: rule, NIC: rule}))
     assert [term.outcome for term in affinity(running, "n1")] == [outcome]
 
@@ -240,18 +240,18 @@ BAD = {
 
 
 @pytest.mark.parametrize("text", BAD)
-def test_a_bad_annotation_is_one_clear_error(text: str) -> None:
+def test_an_invalid_annotation_is_a_clear_error(text: str) -> None:
     running = service({"n1": ONE_SWITCH})
     error = post(running, "filter", wanting("p", {ANNOTATION: text}), "n1")["Error"]
     assert error.startswith(f"annotation {ANNOTATION} '")
     assert BAD[text] in error
     assert error.endswith("the pod is not placed until it is corrected")
     assert post(running, "prioritize", wanting("p", {ANNOTATION: text}), "n1") == []
-    # A pod that is there already counts as it is.
+    # A pod that runs already is evaluated by its actual devices.
     assert running.put(wanting("there", {ANNOTATION: text}, node="n1")).wishes == ()
 
 
-def test_a_damaged_attribute_is_told_and_costs_only_the_places() -> None:
+def test_a_damaged_attribute_is_reported_and_costs_only_the_pci_paths() -> None:
     running = Service()
     whole = node("n1", ONE_SWITCH)
     broken = tuple(
@@ -268,8 +268,8 @@ def test_a_damaged_attribute_is_told_and_costs_only_the_places() -> None:
     assert post(running, "filter", wanting("p", REQUIRE), "n1")["NodeNames"] == []
 
 
-def test_a_pod_that_no_report_has_confirmed_may_hold_other_devices_than_predicted() -> None:
-    """Predicted on g0 and n0 it may hold g1 and n1: what is left is not known."""
+def test_an_unconfirmed_pod_may_have_other_devices_than_predicted() -> None:
+    """The pod is predicted on g0 and n0 but may have g1 and n1, so the free devices are not known."""
     running = service({"one": ONE_SWITCH, "two": {**TWO_SWITCHES, "g2": 9, "g3": 9, "n2": 10, "n3": 10}})
     for name in ("one", "two"):
         running.put(wanting(f"first-{name}", {}, node=name))
@@ -299,7 +299,7 @@ def test_a_bind_asks_again_if_the_node_has_changed() -> None:
         ({}, ("g0", "n0"), "unknown"),
     ],
 )
-def test_what_the_pod_got_is_compared_with_the_wish_and_counted(
+def test_the_pods_devices_are_compared_with_its_affinity_and_counted(
     ports: Mapping[str, int], devices: tuple[str, str], outcome: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -340,8 +340,8 @@ def test_explain_says_what_it_is_and_why() -> None:
     assert terms["silent"].why == "no report has the PCI paths of the node's devices"
 
 
-def test_nobody_is_evicted_where_the_devices_would_not_be_near() -> None:
-    """Every GPU is given out; the one that an eviction frees is only on one of the two nodes at a switch with NICs."""
+def test_no_pod_is_evicted_where_the_devices_would_not_be_near() -> None:
+    """All GPUs are allocated. An eviction frees a GPU at a switch with NICs on only one of the two nodes."""
     for ports, expected in ((ONE_SWITCH, {"n1"}), (APART, set[str]())):
         running = Service()
         full = Kubelet(hardware(), CONFIGURATION)
@@ -360,7 +360,7 @@ def test_nobody_is_evicted_where_the_devices_would_not_be_near() -> None:
 
 
 def a_gpu_taken_on_each_numa_node(ports: Mapping[str, int]) -> tuple[Service, list[dict[str, Any]]]:
-    """Two GPUs are free in sum, on one NUMA node only without the less important pod that has the other."""
+    """Two GPUs are free in sum. They share a NUMA node only if the pod of lower priority is evicted."""
     running, full, there = Service(), Kubelet(hardware(), CONFIGURATION), []
     for number, gpu in enumerate(("g0", "g2")):
         full.hold(f"uid-v{number}", {}, {"c": Placement("app", (number,), True, None, (), {GPU: (gpu,)})})
@@ -376,7 +376,7 @@ NEAR_ONCE_EVICTED = pytest.mark.parametrize(("ports", "is_near"), [(ONE_SWITCH, 
 
 
 @NEAR_ONCE_EVICTED
-def test_the_preemptor_evicts_nobody_where_the_devices_would_not_be_near(
+def test_the_preemptor_evicts_no_pod_where_the_devices_would_not_be_near(
     ports: Mapping[str, int], *, is_near: bool
 ) -> None:
     running, _ = a_gpu_taken_on_each_numa_node(ports)
@@ -411,15 +411,15 @@ def test_no_pod_is_moved_where_the_devices_would_not_be_near(ports: Mapping[str,
     assert bool(plan.steps) is is_near
 
 
-def test_pods_that_differ_by_their_wish_alone_have_homes_of_their_own() -> None:
+def test_pods_that_differ_by_their_affinity_alone_have_separate_homes() -> None:
     running = service({"silent": {}})
     cluster = Cluster(running.answers, running.view, msgspec.convert(wanting("p", {}), Pod), ["silent"])
-    movers = [msgspec.convert(wanting("mover", wish), Pod) for wish in ({}, REQUIRE)]
+    movers = [msgspec.convert(wanting("mover", affinity), Pod) for affinity in ({}, REQUIRE)]
     assert [cluster.candidates(mover, running.records.record(mover)).possible for mover in movers] == [["silent"], []]
 
 
 def test_as_many_fit_as_surely_get_near_devices() -> None:
-    """One NUMA node has one switch, the other a switch for each GPU, of which nobody knows which it will be."""
+    """A NUMA node has one switch, the other has a switch for each GPU. The choice of GPU is not predictable."""
 
     def room(ports: Mapping[str, int], annotations: Mapping[str, str]) -> tuple[int, str]:
         [filling] = service({"n1": ports}).view.fillings(
@@ -444,7 +444,7 @@ def test_as_many_fit_as_surely_get_near_devices() -> None:
 
 
 @pytest.mark.parametrize(("nic", "is_met"), [("n0", True), ("n1", False)])
-def test_doctor_names_pods_whose_wish_is_not_met(nic: str, is_met: bool, tmp_path: Path) -> None:
+def test_doctor_names_pods_whose_affinity_is_not_met(nic: str, is_met: bool, tmp_path: Path) -> None:
     truth = Kubelet(hardware(), CONFIGURATION)
     truth.hold("uid-p", {}, {"c": Placement("app", (0,), True, None, (), {GPU: ("g0",), NIC: (nic,)})})
     topology = msgspec.to_builtins(node("n1", TWO_SWITCHES, truth))

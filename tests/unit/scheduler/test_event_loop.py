@@ -1,8 +1,8 @@
-"""Work is done in slices, whoever sends what.
+"""Work is done in slices, for every kind of request and event.
 
 The clusters are small here, so that the tests take seconds. What is counted is turns of the loop. The limit of ten
 milliseconds of CPU is measured on whole clusters by tests/e2e/test_event_loop.py: a busy machine makes CPU time longer,
-so the limit here is one that only work in one go exceeds.
+so only work without slices exceeds the limit here.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ MOST_MS = 40.0
 
 @pytest.fixture
 def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
-    # On a machine so fast that all is done within one slice there are steps all the same.
+    # On a machine that finishes all work within a slice the work still has steps.
     monkeypatch.setattr(turns, "SLICE_S", SLICE_S / 10)
     started = cluster(NODES)
-    # The first question of a process makes tables that all others use.
+    # The first question of a process fills tables that all questions share.
     started.answers.fits(started.records.decode(msgspec.json.encode(pod("first"))), names(NODES))
-    # As the daemon does: what is there stays, and is not gone through again and again.
+    # The daemon does the same: the garbage collector skips existing objects.
     gc.collect()
     gc.freeze()
     yield started
     gc.unfreeze()
 
 
-async def test_a_watchdog_sees_who_keeps_the_loop() -> None:
+async def test_a_watchdog_names_the_code_that_blocks_the_loop() -> None:
     async with watchdog() as dog:
         until = time.thread_time() + 3e-3 * MOST_MS
         while time.thread_time() < until:
@@ -71,7 +71,7 @@ async def test_two_hundred_kinds_of_waiting_pods_and_then_nothing_to_do(service:
     async with watchdog() as dog:
         task = await requeueing(service)
         await asyncio.sleep(0.3)
-    # What is left to try is tried, and then there is nothing to do.
+    # The remaining pods are tried, and then no work is left.
     for _ in range(50):
         if (share := await idle_share(0.2)) < 0.1:
             break
@@ -148,10 +148,8 @@ async def test_a_pod_of_many_containers_is_judged_in_slices(service: Service) ->
     assert dog.longest_ms < 2 * MOST_MS
 
 
-async def test_a_node_that_goes_while_an_answer_is_prepared_is_not_taken_for_the_one_in_its_place(
-    service: Service,
-) -> None:
-    """Nobody reports it any more, so that nothing is known against it; no node takes a pod of so many CPUs."""
+async def test_a_node_deleted_while_an_answer_is_prepared_is_not_confused_with_its_successor(service: Service) -> None:
+    """The node has no report, so nothing refuses the pod there. No other node has so many CPUs."""
     for number, ask_of in enumerate((preempted, by_grpc)):
         gone, document = names(NODES)[number], many_containers(60 - number)
         task = asyncio.create_task(ask_of(service, document))
@@ -184,7 +182,7 @@ async def test_a_large_pod_that_fits_is_judged_in_slices(service: Service) -> No
     assert dog.longest_ms < 2 * MOST_MS
 
 
-async def test_changes_of_nodes_do_not_hold_up_the_answer_for_a_large_pod(service: Service) -> None:
+async def test_changes_of_nodes_do_not_delay_the_answer_for_a_large_pod(service: Service) -> None:
     """The nodes that have changed are judged in steps again, but not for ever."""
     document = many_containers(MAX_CONTAINERS, "1m", "1Mi")
 
@@ -231,7 +229,7 @@ async def test_a_pod_of_more_containers_is_refused_at_once_and_for_good(service:
 
 
 async def test_nodes_for_a_preemption_are_looked_for_in_slices(service: Service) -> None:
-    """kube-scheduler has something against all of them: there is no room in sum."""
+    """kube-scheduler refuses all nodes: the sum of free CPUs is too small."""
     for name in names(NODES):
         service.put_node(name)
     for record in records(service, NODES, 12):

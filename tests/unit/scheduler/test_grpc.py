@@ -1,4 +1,4 @@
-"""What gRPC is asked in vain, and what keeps it from being served."""
+"""gRPC requests that are refused, and conditions that keep the server from serving."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_a_pod_that_cannot_be_read_is_an_invalid_argument(
 
 
 async def test_a_running_pod_is_asked_about_as_it_would_come_anew(service: Service, scoring: grpc_api.Scoring) -> None:
-    """Its kubelet has not granted it what its spec asks for by now: two CPUs more than the other node has."""
+    """The kubelet has not allocated the resized request: two CPUs more than the other node has."""
     service.report(counts("n2", "3"))
     document = pod("a", "4", node="n1")
     document["status"]["containerStatuses"] = [{"name": "c", "allocatedResources": {"cpu": "2", "memory": "1Gi"}}]

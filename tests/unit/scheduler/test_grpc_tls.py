@@ -1,4 +1,4 @@
-"""gRPC over TLS: who may come in, and renewed certificates under a running server."""
+"""gRPC over TLS: accepted clients, and certificates that are renewed while the server runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The HTTP face under anything at all: 200 with valid JSON, and every node of a readable question answered."""
+"""The HTTP server answers any body with 200 and valid JSON, and every node of a readable question."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_however_deep_a_body_is_it_is_refused_without_a_traceback(
     assert caplog.records[0].exc_info is None
 
 
-def test_a_defect_is_an_answer_and_what_follows_is_not_mistaken_for_one(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_defect_is_an_answer_and_later_requests_are_no_defects(caplog: pytest.LogCaptureFixture) -> None:
     def broken(body: bytes) -> Reply:
         raise ZeroDivisionError
 

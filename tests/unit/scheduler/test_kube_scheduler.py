@@ -1,4 +1,4 @@
-"""What kube-scheduler has against a node: the order of its plug-ins, its words, and what they are about."""
+"""Why kube-scheduler refuses a node: the order of its plug-ins and the texts of their refusals."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
     return {"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}
 
 
-def test_nothing_is_against_a_node_with_room() -> None:
+def test_a_node_with_enough_free_resources_is_not_refused() -> None:
     assert against(node()) is None
 
 
-def test_a_cordoned_node_is_for_who_tolerates_it() -> None:
+def test_a_cordoned_node_accepts_pods_that_tolerate_it() -> None:
     refusal = against(node({"unschedulable": True}))
     assert refusal == Refusal(
         "excluded", "node(s) were unschedulable", "node(s) were unschedulable: the node is cordoned"
@@ -143,7 +143,7 @@ def test_required_node_affinity(terms: list[dict[str, Any]], fits: bool) -> None
     assert refusal == ("" if fits else "node(s) didn't match Pod's node affinity/selector")
 
 
-def test_what_no_alternative_matches_is_told() -> None:
+def test_a_refusal_names_terms_that_no_alternative_matches() -> None:
     refusal = against(node(), affinity=required(expression("pool", "In", "b", "c"), expression("size", "Gt", "8")))
     assert refusal is not None
     assert refusal.text.endswith(": required: pool In [b, c] or size Gt [8]")

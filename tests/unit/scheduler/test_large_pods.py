@@ -93,7 +93,7 @@ def test_a_large_pod_that_runs_is_booked_as_its_kubelet_has_placed_it() -> None:
     service.ledger.check()
 
 
-def test_a_pod_beyond_the_bound_holds_nothing_wherever_it_is_asked_about() -> None:
+def test_a_pod_beyond_the_bound_reserves_nothing_on_any_verb() -> None:
     service = service_with("container")
     record = service.put(many_containers(MAX_CONTAINERS + 1))
     question = service.question(many_containers(MAX_CONTAINERS + 1), *NODES)
@@ -122,7 +122,7 @@ def test_a_large_pod_is_booked_at_its_bind_as_the_model_places_it() -> None:
 METADATA = {"name": "other", "namespace": "default", "uid": "uid-other"}
 
 
-async def test_a_pod_beyond_the_bound_fits_with_no_other_and_nobody_is_moved_for_it() -> None:
+async def test_a_pod_beyond_the_bound_fits_with_no_other_pod_and_moves_no_pod() -> None:
     service = service_with("container")
     large_pod = msgspec.convert(many_containers(MAX_CONTAINERS + 1), Pod)
     fit, _ = await service.fitting().fit(FitTogether(pods=(large_pod,)))

@@ -1,7 +1,7 @@
 """Machines with dozens of NUMA nodes through the whole product: exporter, object, model, engine, picture.
 
-GPUs with memory of their own bring it as NUMA nodes without CPUs (GH200, GB200: 8 for each GPU, of which one has the
-memory and the rest are for its partitions), and the GPU's own `numa_node` may be such a node.
+GPUs with memory present it as NUMA nodes without CPUs. GH200 and GB200 have 8 NUMA nodes for each GPU: a NUMA node
+has the memory and 7 are for partitions. The GPU's `numa_node` may be such a node.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def published(machine: Machine, settings: KubeletConfiguration, *residents: dict
     [("none", "", ""), ("best-effort", "", ""), ("restricted", "no room", ""), ("single-numa-node", "no room", "")],
 )
 def test_a_gpu_on_a_node_of_its_own_is_aligned_with_no_cpu(policy: str, gpu: str, cpus: str, memory: str) -> None:
-    """Its hints and those for CPUs have nothing in common, so only a policy that lets everything in takes it."""
+    """Hints for the GPU and hints for CPUs do not overlap, so only a policy that admits everything admits the pod."""
     service = Service()
     service.report(published(grace(), config(policy, memory)))
     refusals = [
@@ -84,14 +84,14 @@ def test_a_gpu_on_a_node_of_its_own_is_aligned_with_no_cpu(policy: str, gpu: str
 
 @pytest.mark.parametrize("policy", ["best-effort", "restricted", "single-numa-node"])
 def test_devices_near_nodes_that_have_nothing_else_are_read_exactly(policy: str) -> None:
-    """Where no memory is managed those are all that is there of such a node."""
+    """Without a memory manager a report has only the devices of such a NUMA node."""
     node_report = report.read(published(grace(), config(policy, "None"), pod("a", "8")))
     assert (node_report.precision, node_report.problems) == ("exact", ())
     assert {2, 10, 18, 26} <= set(node_report.empty.node_ids)
 
 
 def test_memory_of_a_pod_over_all_nodes_is_read_back_exactly() -> None:
-    """A hint that prefers nothing is all nodes, those too that have nothing and are not modelled."""
+    """A hint without preference is the mask of all NUMA nodes, including NUMA nodes without resources."""
     topology = published(grace(), config("best-effort"), with_gpu("a"))
     node_report = report.read(topology)
     assert (node_report.precision, node_report.problems) == ("exact", ())

@@ -20,17 +20,17 @@ from topowise_scheduler.extender.names import NameLists, Names
 from topowise_scheduler.extender.verbs import Verbs
 
 NODES = ("a", "b", "full", "small", "c")
-# Known ones, unknown ones, and what has to be escaped or could be taken for the end of a name.
+# Known names, unknown names, and characters that need an escape or look like the end of a name.
 NAMES = st.sampled_from((*NODES, *NODES, "nobody", "", ",", '"', '","', 'x",', "\\", "é", "日本", "\x7f", "a\n", "]}"))
 
 
 def body(document: dict[str, Any], names: list[str]) -> bytes:
-    """As kube-scheduler writes it."""
+    """Encodes the request in kube-scheduler's order of fields."""
     return msgspec.json.encode({"Pod": document, "Nodes": None, "NodeNames": names})
 
 
 def reordered(document: dict[str, Any], names: list[str]) -> bytes:
-    """The same with the names first, which is always decoded as a whole."""
+    """Encodes the request with the names first, which the fast path does not recognise."""
     return json.dumps({"NodeNames": names, "Pod": document}).encode()
 
 
@@ -42,7 +42,7 @@ def service() -> Service:
 
 
 def answers(verbs: Verbs, uid: str, names: list[str], encode: Any) -> tuple[Any, Any]:
-    """Filter's answer, and prioritize's about what is left."""
+    """Returns the answers of filter, and of prioritize for the names that pass filter."""
     document = pod("p", "4", uid=uid, resourceVersion="1")
     filtered = sent(verbs.filter(encode(document, names)))
     names_left = filtered["NodeNames"]
@@ -52,7 +52,7 @@ def answers(verbs: Verbs, uid: str, names: list[str], encode: Any) -> tuple[Any,
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.lists(NAMES, max_size=8), min_size=1, max_size=6), st.randoms(use_true_random=False))
 def test_recognised_or_decoded_the_answers_are_the_same(questions: list[list[str]], rng: Random) -> None:
-    """Lists come again, in another order, and in part; what is asked leads to nothing in between."""
+    """Lists of names repeat, in a different order and in part. The questions reserve nothing."""
     fast, slow = service(), service()
     verbs, plain = fast.verbs(), slow.verbs()
     for number in range(12):
@@ -64,7 +64,7 @@ def test_recognised_or_decoded_the_answers_are_the_same(questions: list[list[str
         fast.ledger.drop_pod(uid)
         slow.ledger.drop_pod(uid)
         if rng.random() < 0.3:
-            # A node comes or goes, or has other room.
+            # A node is added, removed or changes its free resources.
             name, available = rng.choice(NODES), rng.choice((("8", "8"), ("0", "2")))
             for running in (fast, slow):
                 running.report(counts(name, available, included=(), version=str(number)))
@@ -155,6 +155,6 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         names = [f"node-{number}-{at}" for at in range(500 * (1 + number % 20))]
         verbs.filter(body(pod("p", uid="u"), names)).afterwards(0.0)  # type: ignore[misc]
         assert sum(name_list.size for name_list in known._lists) <= most
-        # Answers that were forgotten take nothing off what the names themselves are.
+        # The size of the names does not change when their answers are dropped.
         assert all(name_list.size > 100 * len(name_list.names) for name_list in known._lists)
     assert known._lists

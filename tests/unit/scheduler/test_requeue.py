@@ -1,4 +1,4 @@
-"""Who is requeued, when, and how often."""
+"""Which pods are requeued, when, and how often."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ def service() -> Service:
 
 
 def requeuer(service: Service, per_second: float = 1000.0) -> Requeuer:
-    # due() asks nobody; the requests are tested with a server in tests/integration.
+    # due() sends no request; tests/integration tests the requests with a server.
     return Requeuer(
         object.__new__(Api),
         service.ledger,
@@ -38,7 +38,7 @@ def free(service: Service, cpus: str, version: str) -> None:
     service.report(counts("n1", cpus, included=(), version=version))
 
 
-def test_a_pod_is_requeued_when_its_room_appears_and_only_once_for_it(service: Service) -> None:
+def test_a_pod_is_requeued_once_when_enough_resources_become_free(service: Service) -> None:
     service.put(pod("a", "4", conditions=WAITS))
     pod_requeuer = requeuer(service)
     assert due(pod_requeuer) == []
@@ -83,7 +83,7 @@ def test_a_pod_that_begins_to_wait_after_the_node_has_improved_is_requeued(servi
     service.put(pod("late", "4", conditions=WAITS))
     assert due(pod_requeuer) == ["late"]
     assert due(pod_requeuer) == []
-    # What improved long ago the pod was refused in spite of.
+    # The pod was refused after the node had improved.
     service.clock.now += 11
     service.put(pod("later", "3", conditions=WAITS))
     assert due(pod_requeuer) == []
@@ -135,7 +135,7 @@ def test_a_pod_that_still_does_not_fit_sleeps_on(service: Service) -> None:
     assert due(pod_requeuer) == []
 
 
-def test_a_pod_refused_by_other_plugins_is_not_ours_to_requeue(service: Service) -> None:
+def test_a_pod_refused_by_other_plugins_is_not_requeued(service: Service) -> None:
     conditions = [{**WAITS[0], "message": "0/1 nodes are available: 1 Insufficient cpu."}]
     service.put(pod("a", "4", conditions=conditions))
     pod_requeuer = requeuer(service)
@@ -155,7 +155,7 @@ def test_the_most_important_come_first_and_as_many_as_there_are_nodes_for_them(s
     assert due(pod_requeuer) == []
 
 
-def test_while_a_node_has_room_the_next_of_the_shape_follows(service: Service) -> None:
+def test_while_a_node_has_free_resources_the_next_pod_of_the_shape_follows(service: Service) -> None:
     for name in ("a", "b", "c"):
         service.put(pod(name, "4", conditions=WAITS, creationTimestamp=f"2026-01-01T00:00:0{ord(name) - 96}Z"))
     pod_requeuer = requeuer(service)
@@ -168,7 +168,7 @@ def test_while_a_node_has_room_the_next_of_the_shape_follows(service: Service) -
     assert due(pod_requeuer) == []
 
 
-def test_the_rate_is_limited_and_nobody_is_forgotten(service: Service) -> None:
+def test_the_rate_is_limited_and_no_pod_is_forgotten(service: Service) -> None:
     for number in range(4):
         service.put(pod(f"p{number}", "1", memory=f"{number + 1}Mi", conditions=WAITS))
     pod_requeuer = requeuer(service, per_second=20.0)
@@ -181,7 +181,7 @@ def test_the_rate_is_limited_and_nobody_is_forgotten(service: Service) -> None:
     assert sorted(first + due(pod_requeuer)) == ["p0", "p1", "p2", "p3"]
 
 
-def test_a_quarantined_node_requeues_nobody(service: Service) -> None:
+def test_a_quarantined_node_requeues_no_pod(service: Service) -> None:
     service.put(pod("a", "4", conditions=WAITS))
     pod_requeuer = requeuer(service)
     service.ledger.drop_pod("uid-other")
@@ -190,7 +190,7 @@ def test_a_quarantined_node_requeues_nobody(service: Service) -> None:
     assert due(pod_requeuer) == []
 
 
-def test_an_exact_report_of_freed_room_requeues_too(service: Service) -> None:
+def test_an_exact_report_of_freed_resources_requeues_too(service: Service) -> None:
     service.put(pod("a", "4", conditions=WAITS))
     pod_requeuer = requeuer(service)
     service.report(exported(machine(), configuration(), kubelet()))

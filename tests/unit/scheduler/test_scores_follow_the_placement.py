@@ -1,6 +1,6 @@
-"""What a pod would get on each node decides the scores, as kube-scheduler asks for them (POST /prioritize).
+"""The predicted placement of a pod on each node decides its scores (POST /prioritize).
 
-Each test is a situation that somebody has seen or published: the LeastNUMANodes proposal (KEP-454 of
+Each test is a published or observed situation: the LeastNUMANodes proposal (KEP-454 of
 scheduler-plugins), scheduler-plugins' own example, busy best-effort nodes on which the merged hint is one NUMA node
 while the CPUs come from two.
 """
@@ -44,7 +44,7 @@ MEMORY = pytest.mark.parametrize("memory", ["None", "Static"])
 def scores(
     service: Service, document: dict[str, Any], *names: str, strategy: str = "TightFit", scale: int = 100
 ) -> list[int]:
-    """What POST /prioritize answers, in the order of the names."""
+    """Returns the scores of POST /prioritize, in the order of the names."""
     service.answers = Answers(
         service.ledger, service.records, strategies.make(strategy, {}, Scoring()), top_score=scale
     )
@@ -78,8 +78,7 @@ def machine(
     distances: Sequence[Sequence[int]] = (),
     memory: int = 16 * GIB,
 ) -> Machine:
-    """NUMA nodes with so many CPUs and GPUs and so much memory each; CPU 0 and a GiB each are the system's and come on
-    top."""
+    """Returns NUMA nodes with these CPUs, GPUs and memory for pods. CPU 0 and a GiB each are reserved and added."""
     numa, first = [], 1
     for zone, count in enumerate(cpus):
         ids = ([0] if zone == 0 else []) + list(range(first, first + count))
@@ -117,7 +116,7 @@ def node(
     residents: Sequence[Mapping[str, str | int]] = (),
     removed: Sequence[int] = (),
 ) -> nrt.NodeResourceTopology:
-    """A node that runs these pods of one container each, in this order, but for those that have ended."""
+    """Returns a node that has admitted the residents in this order, and then removed some of them."""
     kubelet = Kubelet(built, config)
     for number, requests in enumerate(residents):
         document = containers(f"{name}-{number}", requests)
@@ -135,9 +134,9 @@ def reported(*topologies: nrt.NodeResourceTopology) -> Service:
 
 
 def busy(memory: str, policy: str = "best-effort") -> Service:
-    """Two nodes of 8 + 8 CPUs, full but for four CPUs: two in each NUMA node, or all in one.
+    """Two nodes of 8 + 8 CPUs with four free CPUs: two in each NUMA node, or four in one NUMA node.
 
-    Memory is held on every NUMA node, so that a hint for memory has one.
+    Memory is allocated on every NUMA node, so a hint for memory has one NUMA node.
     """
     config = configuration(2, policy, memory)
     two, built = {"cpu": "2", "memory": "1Gi"}, machine([8, 8])
@@ -150,10 +149,8 @@ def busy(memory: str, policy: str = "best-effort") -> Service:
 @EVERY
 @MEMORY
 @pytest.mark.parametrize("scale", [10, 100])
-def test_a_busy_node_that_would_split_the_pod_is_below_one_that_would_not(
-    strategy: str, memory: str, scale: int
-) -> None:
-    """As reported: 4 CPUs and 1Gi; the split node got 100 and the aligned one 0, or both the same."""
+def test_a_busy_node_that_would_split_the_pod_is_below_an_aligned_node(strategy: str, memory: str, scale: int) -> None:
+    """As reported: 4 CPUs and 1Gi. The split node got 100 and the aligned node 0, or both got the same score."""
     split, aligned = scores(busy(memory), pod("p", "4"), "split", "aligned", strategy=strategy, scale=scale)
     assert aligned > split
 
@@ -168,7 +165,7 @@ def test_the_example_of_the_least_numa_nodes_proposal(memory: str) -> None:
 
 
 @MEMORY
-def test_the_example_of_the_proposal_on_a_node_where_memory_is_held_everywhere(memory: str) -> None:
+def test_the_example_of_the_proposal_on_a_node_with_memory_allocated_everywhere(memory: str) -> None:
     config = configuration(2, memory=memory)
     running = [{"cpu": "1", "memory": "8Gi"}] * 3
     service = reported(
@@ -244,8 +241,8 @@ def test_the_node_whose_gpu_has_its_cpus_beside_it_wins(strategy: str, cpus: tup
 
 @EVERY
 @pytest.mark.parametrize("scale", [10, 100])
-def test_a_node_that_does_not_fit_is_never_above_one_that_does(strategy: str, scale: int) -> None:
-    """kube-scheduler asks about those that fit only, but what it asks about may change meanwhile."""
+def test_a_node_that_does_not_fit_is_never_above_a_fitting_node(strategy: str, scale: int) -> None:
+    """kube-scheduler asks about fitting nodes only, but the nodes may change before prioritize."""
     service = reported(
         node("full", machine([8, 8]), configuration(2, "single-numa-node"), [{"cpu": "8", "memory": "1Gi"}] * 2),
         node("fits", machine([8, 8]), configuration(2, "single-numa-node")),
@@ -260,7 +257,7 @@ BY_CHANCE = "may refuse the pod by chance"
 
 
 def chancy(policy: str = "single-numa-node", scope: str = "container") -> nrt.NodeResourceTopology:
-    """Three GPUs near NUMA node 0, two near node 1 and one near both, as the lab's machine dual has."""
+    """Three GPUs near NUMA node 0, two near node 1 and a GPU near both, as on the lab's machine dual."""
     return node("chancy", chancy_machine(), configuration(2, policy, topologyManagerScope=scope))
 
 
@@ -296,7 +293,7 @@ def test_a_node_whose_kubelet_may_refuse_the_pod_by_its_choice_of_devices_comes_
 
 
 @EVERY
-def test_where_no_node_is_sure_the_one_that_may_refuse_is_taken(strategy: str) -> None:
+def test_where_no_node_is_sure_a_node_that_may_refuse_is_chosen(strategy: str) -> None:
     """For ever to wait would be worse: on this machine the pod fits every second time."""
     service = reported(chancy(), node("other", machine([1]), configuration(1, "none")))
     assert service.fits(gpus(2, 3), "chancy", "other") == ["chancy"]
@@ -322,8 +319,8 @@ def test_what_no_choice_of_devices_can_spoil_is_not_put_last(document: dict[str,
 
 
 def test_devices_of_one_numa_node_each_are_taken_by_chance_where_a_container_needs_two_nodes() -> None:
-    """`restricted`, three GPUs on each node, four for the first container: 2 and 2 leave the next one, which wants two
-    together, one and one."""
+    """`restricted`, three GPUs on each node. The first container takes 2 and 2 of its four, and the next container,
+    which needs two on a NUMA node, finds a GPU on each."""
     service = reported(node("n1", machine([8, 8], [3, 3]), configuration(2, "restricted", "None")))
     large, small = (containers("p", {"cpu": "1", GPU: first}, {"cpu": "1", GPU: "2"}) for first in ("4", "2"))
     assert service.fits(large, "n1") == ["n1"]
@@ -331,7 +328,7 @@ def test_devices_of_one_numa_node_each_are_taken_by_chance_where_a_container_nee
     assert BY_CHANCE not in why(service, small, "n1")
 
 
-def test_whether_chance_decides_is_asked_anew_when_the_node_has_changed() -> None:
+def test_whether_chance_decides_is_recomputed_when_the_node_has_changed() -> None:
     service = reported(chancy())
     record = service.put(gpus(2, 3))
     assert service.answers.may_be_refused(record, "chancy")
@@ -344,7 +341,7 @@ def test_whether_chance_decides_is_asked_anew_when_the_node_has_changed() -> Non
 
 @EVERY
 def test_in_a_fleet_of_such_nodes_the_strategy_decides_as_ever(strategy: str) -> None:
-    """Only the best few are looked at; were those put behind the rest, the worst would come first."""
+    """Only the best nodes are evaluated. If they scored below the rest, the worst nodes would win."""
     names = [f"n{number:02}" for number in range(20)]
     config = configuration(2, "single-numa-node")
     fleet = [node(name, chancy_machine(), config) for name in names]
@@ -361,8 +358,8 @@ SQUARE = [[10, 12, 32, 32], [12, 10, 32, 32], [32, 32, 10, 12], [32, 32, 12, 10]
 
 @EVERY
 @pytest.mark.parametrize("scale", [10, 100])
-def test_fewer_numa_nodes_come_first_then_near_ones(strategy: str, scale: int) -> None:
-    """A pod of 12 CPUs, aligned everywhere: in one NUMA node, in two near ones, in two far ones, in three."""
+def test_fewer_numa_nodes_come_first_then_near_numa_nodes(strategy: str, scale: int) -> None:
+    """A pod of 12 CPUs, aligned on every node: in one NUMA node, in two near, in two distant, in three NUMA nodes."""
     config = configuration(4, "restricted", "None", topologyManagerPolicyOptions={"prefer-closest-numa-nodes": "true"})
     eight, four = (machine([each] * 4, distances=SQUARE) for each in (8, 4))
     taken = {"cpu": "8", "memory": "1Gi"}
@@ -379,7 +376,7 @@ def test_fewer_numa_nodes_come_first_then_near_ones(strategy: str, scale: int) -
 
 
 def cached(uncore: Sequence[int], memory: Sequence[tuple[Sequence[int], int, int]] = ()) -> Machine:
-    """One NUMA node whose CPUs are on these L3 caches, and nodes of memory alone: initiators, latency, bandwidth."""
+    """A NUMA node whose CPUs have these L3 caches, and NUMA nodes of memory alone: initiators, latency, bandwidth."""
     cores = tuple(Core(socket=0, threads=(cpu,), uncore=cache) for cpu, cache in enumerate(uncore))
     (first, *memory_only) = memory or [((), 0, 0)]
     ids = range(1 + len(memory_only))
@@ -399,7 +396,7 @@ PLAIN = {"cpu": "1", "memory": "1Gi"}
 
 @EVERY
 @pytest.mark.parametrize("scale", [10, 100])
-def test_of_equal_nodes_the_one_with_room_in_one_cache_wins(strategy: str, scale: int) -> None:
+def test_of_equal_nodes_the_node_with_enough_cpus_in_one_cache_wins(strategy: str, scale: int) -> None:
     """Four CPUs are free on each: two and two, or four in one L3 cache. CPU 0 is the system's."""
     built = cached([0] * 5 + [1] * 4)
     config = configuration(1, "single-numa-node", "None", cpuManagerPolicyOptions=BY_CACHE)
@@ -426,7 +423,7 @@ def test_caches_do_not_count_where_the_cpu_manager_does_not_look_at_them(strateg
 @EVERY
 @pytest.mark.parametrize("measures", [((100, 0), (130, 0), (300, 0)), ((0, 400), (0, 300), (0, 50))])
 def test_memory_that_was_measured_to_be_faster_is_nearer(strategy: str, measures: Any) -> None:
-    """The firmware's distances are the same; latency or bandwidth tell a CXL expander from a node beside it."""
+    """The firmware's distances are the same; latency or bandwidth distinguish a CXL expander from a near NUMA node."""
     config = configuration(2)
     own, near, far = measures
     service = reported(
@@ -437,7 +434,7 @@ def test_memory_that_was_measured_to_be_faster_is_nearer(strategy: str, measures
     assert fast > slow
 
 
-def test_an_explanation_tells_where_cpus_really_go() -> None:
+def test_an_explanation_names_the_numa_nodes_of_the_actual_cpus() -> None:
     service = busy("Static")
     unbound = kube_scheduler.unbound(msgspec.convert(pod("p", "4"), kube_scheduler.Pod))
     split, aligned = service.view.explanations(unbound, ["split", "aligned"])
@@ -446,7 +443,7 @@ def test_an_explanation_tells_where_cpus_really_go() -> None:
     assert split.score < aligned.score
 
 
-def test_on_a_node_that_aligns_nothing_the_explanation_still_tells() -> None:
+def test_on_a_node_without_alignment_the_explanation_names_the_numa_nodes() -> None:
     config = configuration(2, "none")
     service = reported(node("n1", machine([3, 8]), config, [{"cpu": "1", "memory": "1Gi"}]))
     unbound = kube_scheduler.unbound(msgspec.convert(pod("p", "9"), kube_scheduler.Pod))

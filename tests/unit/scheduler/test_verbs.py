@@ -1,4 +1,4 @@
-"""The extender's verbs: exactly Go's JSON, every node in every answer, and never an accident."""
+"""The extender's verbs: exactly Go's JSON, every node in every answer, and no exception."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -38,7 +38,7 @@ def run(verb: Callable[[bytes], Coroutine[Any, Any, Reply]]) -> Callable[[bytes]
 
 
 def read(reply: Reply) -> Any:
-    """The answer alone: it was not sent, so nothing follows."""
+    """Returns the answer without the verb's follow-up work."""
     return msgspec.json.decode(reply.body)
 
 
@@ -65,7 +65,7 @@ def test_a_node_that_the_cluster_does_not_have_is_logged_once(
     assert [entry.__dict__["kv"]["node"] for entry in caplog.records] == ["unknown-node"]
 
 
-def test_what_no_empty_node_could_hold_is_unresolvable(answering: Verbs) -> None:
+def test_a_pod_that_fits_no_empty_node_is_unresolvable(answering: Verbs) -> None:
     answer = read(answering.filter(body(pod("p", "9"), ["empty", "full"])))
     assert answer["NodeNames"] == []
     assert answer["FailedNodes"] == {}
@@ -173,9 +173,7 @@ def test_a_filter_of_another_pod_does_not_remove_prefetched_scores(
     assert not answering._prefetched
 
 
-def test_a_single_node_that_is_left_is_reserved_as_nobody_will_ask_for_scores(
-    answering: Verbs, service: Service
-) -> None:
+def test_a_single_remaining_node_is_reserved_as_no_prioritize_follows(answering: Verbs, service: Service) -> None:
     sent(answering.filter(body(pod("a", "8"), ["empty", "half"])))
     assert service.free("empty") == [0]
 
@@ -240,7 +238,7 @@ class TestPreempt:
     def _occupied(self, service: Service) -> None:
         service.report(counts("n1", ("8", "8"), included=()))
         for name, cpu, priority in (("low", "6", 1), ("small", "3", 1), ("high", "5", 9)):
-            # One after the other and long ago, so that it is sure where they lie.
+            # Pods are bound in sequence and long ago, so their placement is certain.
             service.put(pod(name, cpu, node="n1", priority=priority, phase="Running"))
             service.clock.now += 10
             service.ledger.tick()
@@ -257,7 +255,7 @@ class TestPreempt:
         answer = self.ask(answering, pod("p", "5", priority=5), {"n1": {"Pods": None, "NumPDBViolations": 0}})
         assert answer == {"n1": {"Pods": [{"UID": "uid-low"}], "NumPDBViolations": 0}}
 
-    def test_a_victim_is_added_where_the_proposed_one_frees_the_wrong_zone(self, answering: Verbs) -> None:
+    def test_a_victim_is_added_where_the_proposed_victim_frees_the_wrong_zone(self, answering: Verbs) -> None:
         answer = self.ask(answering, pod("p", "8", priority=5), {"n1": {"Pods": [{"UID": "uid-small"}]}})
         assert {victim["UID"] for victim in answer.get("n1", {"Pods": []})["Pods"]} >= {"uid-small", "uid-low"}
 
@@ -265,11 +263,11 @@ class TestPreempt:
         assert self.ask(answering, pod("p", "9", priority=5), {"n1": {"Pods": [{"UID": "uid-low"}]}}) == {}
         assert self.ask(answering, pod("p", "8", priority=0), {"n1": {"Pods": []}}) == {}
 
-    def test_a_node_nobody_has_reported_is_kept_as_proposed(self, answering: Verbs) -> None:
+    def test_a_node_without_a_report_is_kept_as_proposed(self, answering: Verbs) -> None:
         answer = self.ask(answering, pod("p", priority=5), {"x": {"Pods": [{"UID": "u"}], "NumPDBViolations": 2}})
         assert answer == {"x": {"Pods": [{"UID": "u"}], "NumPDBViolations": 2}}
 
-    def test_nobody_is_evicted_from_a_node_that_the_pod_may_not_have(self, answering: Verbs, service: Service) -> None:
+    def test_no_pod_is_evicted_from_a_node_that_the_pod_may_not_have(self, answering: Verbs, service: Service) -> None:
         strict = pod("p", "5", priority=5, annotations={"volcano.sh/numa-topology-policy": "restricted"})
         assert self.ask(answering, strict, {"n1": {"Pods": [{"UID": "uid-low"}]}}) == {}
         service.put(pod("refused", "5", node="n1", phase="Failed", reason="TopologyAffinityError"))

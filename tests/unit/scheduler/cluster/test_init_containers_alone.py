@@ -1,4 +1,4 @@
-"""A pod of which only init containers are given anything: no List has it, and its uid alone tells what they left it."""
+"""A pod of which only init containers have exclusive resources: List omits the pod, and reports name its UID alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def with_init(name: str, *, node: str = "", **amounts: str) -> dict[str, Any]:
 
 
 class Node:
-    """Its device plugin gives its last devices first, which nobody can know."""
+    """Its device plugin allocates its last devices first, which the model cannot predict."""
 
     def __init__(self) -> None:
         plugins = tuple(msgspec.structs.replace(plugin, preferred="last") for plugin in machine().devices)
@@ -40,7 +40,7 @@ class Node:
         self.service.report(topology_of(self.machine, self.config, self.kubelet, str(self._version)))
 
     def believed(self) -> set[str]:
-        """The GPUs that the service takes for free."""
+        """Returns the GPUs that are free in the service's state."""
         state = self.service.ledger.node_states.of("n1")
         assert state is not None
         assert state.kubelet is not None
@@ -50,7 +50,7 @@ class Node:
 
 
 @pytest.mark.parametrize("runs", [False, True])
-def test_what_they_left_it_is_where_the_report_has_it(runs: bool) -> None:
+def test_the_rest_of_init_containers_is_placed_as_reported(runs: bool) -> None:
     node = Node()
     document = with_init("a", node="n1", **{GPU: "1"})
     node.service.put(document)

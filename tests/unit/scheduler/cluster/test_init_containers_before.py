@@ -1,4 +1,4 @@
-"""What init containers had is not always what the others get, so that where and how much a pod holds is known late."""
+"""App containers do not always reuse the CPUs of init containers, so a pod's placement and amount are known late."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class TestHowManyCpusItHas:
 
 
 def histories() -> Iterator[tuple[Kubelet, Kubelet, PodView]]:
-    """A node on which a pod was admitted while others were there that are gone now, the same as somebody predicts it
-    who has the others gone first, and the pod."""
+    """Yields a node that admitted a pod before other pods ended, the prediction in which the other pods end first, and
+    the pod."""
     for seed in range(600):
         rng = Random(seed)
         zones, cores, shared, threads = rng.choice((1, 2, 2, 4)), rng.choice((2, 4, 6)), rng.choice((1, 2, 3)), 2
@@ -101,7 +101,7 @@ def histories() -> Iterator[tuple[Kubelet, Kubelet, PodView]]:
             yield truth, predicted, view
 
 
-def test_nobody_is_let_onto_a_node_that_refuses_it_whatever_has_ended_meanwhile() -> None:
+def test_no_pod_is_sent_to_a_node_that_refuses_it_after_any_ended_pod() -> None:
     tried = otherwise = 0
     for truth, predicted, view in histories():
         tried += 1
@@ -118,7 +118,7 @@ def test_nobody_is_let_onto_a_node_that_refuses_it_whatever_has_ended_meanwhile(
 
 
 def reported(machine: Machine, **changed: Any) -> Service:
-    """A service that knows such a node, without pods. One CPU is the system's."""
+    """A service that knows such a node, without pods. CPU 0 is reserved."""
     config = configuration(memoryManagerPolicy="None", reservedMemory=None, **changed)
     topology = exported(machine, config, Kubelet(machine, config), lambda uid: ("default", uid))
     service = Service()
@@ -128,7 +128,7 @@ def reported(machine: Machine, **changed: Any) -> Service:
 
 class TestTheLedger:
     @pytest.mark.parametrize("zones", [1, 2])
-    def test_nobody_is_sent_where_its_cpus_may_be_held(self, zones: int) -> None:
+    def test_no_pod_is_sent_where_its_cpus_may_be_allocated(self, zones: int) -> None:
         service = reported(machine(zones), topologyManagerPolicy="none")
         service.put(pod("other", "1", node="n1", phase="Running"))
         service.put(document("a", [small(2)], [("", small(1))], node="n1"))
@@ -137,8 +137,8 @@ class TestTheLedger:
         assert not service.fits(pod("next", str(left - 2)), "n1")
         assert service.fits(pod("next", str(left - 3)), "n1")
 
-    def test_it_is_not_bound_before_those_without_which_it_would_be_refused(self) -> None:
-        """While another holds two CPUs of node 0, its init container goes to node 1, and so does what comes after."""
+    def test_a_pod_is_not_bound_before_the_pods_that_make_it_fit(self) -> None:
+        """While another pod has two CPUs of node 0, the init container and the containers after it go to node 1."""
         service = reported(machine())
         truth = kubelet(memoryManagerPolicy="None", reservedMemory=None)
         sibling = service.put(pod("other", "2"))

@@ -15,7 +15,7 @@ CLOSEST = {"prefer-closest-numa-nodes": "true"}
 
 
 def published(on: Machine, config: KubeletConfiguration) -> nrt.NodeResourceTopology:
-    """What our exporter writes of a node."""
+    """Returns what the exporter publishes of a node."""
     topology = exported(on, config, Kubelet(on, config))
     return msgspec.structs.replace(topology, metadata=nrt.Metadata("n1", resourceVersion="1"))
 
@@ -27,7 +27,7 @@ def with_gap() -> Machine:
 
 
 def without_pages() -> Machine:
-    """NUMA node 1 has no page sizes, as one without memory before Linux 6.1."""
+    """NUMA node 1 has no page sizes, as a node without memory before Linux 6.1."""
     first, second = machine().numa
     return Machine(numa=(msgspec.structs.replace(first, hugepages={2048: 512}), second))
 

@@ -1,6 +1,6 @@
 """A node that writes all the time: its newest report waits for the next tick, and no other node's does.
 
-What a report costs is told by the tests, so that nothing here depends on the speed of the machine.
+The tests set the cost of a report, so they do not depend on the speed of the machine.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def test_all_noisy_nodes_have_one_share_and_each_has_its_turn() -> None:
     assert set(taken) == set(names)
 
 
-def test_an_unreadable_report_that_waits_keeps_out_no_other(
+def test_an_unreadable_report_that_waits_blocks_no_other_report(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     costs = Costs(monkeypatch, 0.3)

@@ -1,4 +1,4 @@
-"""Memory that lies over several NUMA nodes shuts out whoever does not take exactly these."""
+"""Memory allocated on a group of NUMA nodes refuses pods that do not take exactly this group."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def view(node: Kubelet, name: str, rng: Random) -> PodView:
 
 
 def histories() -> Iterator[tuple[Random, Kubelet, Kubelet, PodView]]:
-    """A node on which a pod was admitted while another was there that is gone now, the same as somebody predicts it who
-    has the other gone first, and the pod."""
+    """Yields a node that admitted a pod before another pod ended, the prediction in which the other pod ends first, and
+    the pod."""
     for seed in range(1500):
         rng = Random(seed)
         policy = rng.choice(("none", "best-effort", "best-effort", "restricted"))
@@ -44,14 +44,14 @@ def histories() -> Iterator[tuple[Random, Kubelet, Kubelet, PodView]]:
 
 
 def refused_after_yes(truth: Kubelet, states: list[Kubelet], rng: Random) -> tuple[int, int]:
-    """How many newcomers all these states take, and how many of them the node refuses."""
+    """Returns how many newcomers fit in all states, and how many of them the node refuses."""
     newcomers = [view(truth, f"next{number}", rng) for number in range(12)]
     taken = [newcomer for newcomer in newcomers if all(state.fork().admit_view(newcomer).admitted for state in states)]
     return len(taken), sum(not truth.fork().admit_view(newcomer).admitted for newcomer in taken)
 
 
 @pytest.mark.parametrize("only_ends", [False, True])
-def test_nobody_is_let_onto_a_node_whose_groups_may_be_others(only_ends: bool) -> None:
+def test_no_pod_is_sent_to_a_node_with_uncertain_memory_groups(only_ends: bool) -> None:
     tried = otherwise = admitted = wrong = 0
     for rng, beside_another, alone, newcomer in histories():
         truth, predicted = (alone, beside_another) if only_ends else (beside_another, alone)
@@ -70,13 +70,13 @@ def test_nobody_is_let_onto_a_node_whose_groups_may_be_others(only_ends: bool) -
     assert wrong == 0
 
 
-def test_on_a_node_of_two_everybody_may_come_again_once_both_are_in_use() -> None:
+def test_a_node_of_two_numa_nodes_takes_pods_again_once_both_are_in_use() -> None:
     node = kubelet(topologyManagerPolicy="best-effort")
     wide = node.view("uid-a", needs("a", "1Gi"))
     newcomer = node.view("uid-n", needs("n", "1Gi"))
     assert node.admit_view(wide).admitted
     assert not any(state.admit_view(newcomer).admitted for state in possible_placements(node, [wide]))
-    # If no other came first it lies where it was predicted, or lower.
+    # If no other pod came first, the pod is placed as predicted, or lower.
     assert all(state.admit_view(newcomer).admitted for state in possible_placements(node, [wide], {wide.uid: 0}))
     for name in "bc":
         assert node.admit_view(node.view(f"uid-{name}", needs(name, "14Gi"))).admitted
@@ -118,7 +118,7 @@ def test_what_never_came_leaves_the_memory_where_it_was(service: Service) -> Non
     assert free(service) == [0, 11]
 
 
-def test_nor_does_it_move_when_one_that_is_bound_comes_before_it(service: Service) -> None:
+def test_memory_stays_when_a_bound_pod_comes_first(service: Service) -> None:
     reserve(service, "a", "5Gi")
     service.put(pod("b", "1", "2Gi", node="n1"))
     assert free(service) == [0, 4]

@@ -1,4 +1,4 @@
-"""The Node objects there are: what is kept of them, and how little."""
+"""The Node objects of the cluster, of which few fields are kept."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from topowise_scheduler.cluster.nodes import Nodes
 
 
 def document(name: str, **changed: Any) -> bytes:
-    """As large as those of clouds are."""
+    """Returns a Node object as large as in clouds."""
     labels = {f"example.com/label-{at}": f"value-{at}" for at in range(20)}
     return json.dumps(
         {

@@ -49,14 +49,14 @@ class TestWhatIsGone:
         assert node.admit(decoded(document)).admitted
         service.report(exact(node, version="2"))
         assert service.free("n1") == free
-        # Nothing is remembered for ever, and what nobody reports is forgotten.
+        # State without a report expires.
         service.clock.now += 200
         service.ledger.tick()
         assert service.free("n1") == [0, 4]
         service.ledger.reports.drop("n1")
         assert service.ledger.node_states.of("n1") is None
 
-    def test_nothing_is_kept_of_a_node_that_nobody_reports_once_its_pods_are_long_gone(self, service: Service) -> None:
+    def test_an_unreported_node_is_forgotten_once_its_pods_have_ended(self, service: Service) -> None:
         service.put(pod("a", "3", node="n1"))
         service.ledger.drop_pod("uid-a")
         assert service.ledger.node_states.of("n1") is not None
@@ -77,7 +77,7 @@ class TestWhatIsGone:
 
 
 class TestWhatIsOnlyExpected:
-    def test_pods_that_were_predicted_on_a_numa_node_that_is_gone_may_lie_on_all_others(self, service: Service) -> None:
+    def test_pods_predicted_on_a_removed_numa_node_may_be_on_all_remaining_numa_nodes(self, service: Service) -> None:
         service.report(of_zones(3, "1"))
         for name in ("a", "b", "c"):
             record = service.put(pod(name, "3"))
@@ -86,7 +86,7 @@ class TestWhatIsOnlyExpected:
             service.put(pod(name, "3", node="n1"))
         service.report(of_zones(2, "2"))
         assert service.free("n1") == [0, 1]
-        # Whichever of them is the one that the kubelet will refuse.
+        # The kubelet may refuse either pod.
         assert service.fits(pod("d", "1"), "n1") == []
         service.ledger.reports.drop("n1")
         service.report(of_zones(1, "3"))
@@ -100,9 +100,7 @@ class TestWhatIsOnlyExpected:
         service.put(pod("q", "6", node="n2"))
         assert service.free("n1") == [4, 4]
 
-    def test_a_pod_that_is_bound_out_of_the_order_of_reservations_lies_where_the_kubelet_puts_it(
-        self, service: Service
-    ) -> None:
+    def test_a_pod_bound_out_of_the_order_of_reservations_is_placed_as_by_the_kubelet(self, service: Service) -> None:
         service.report(counts("n1", ("8", "8"), included=()))
         for name, cpu in (("x", "4"), ("y", "6")):
             reserve(service, pod(name, cpu))
@@ -110,9 +108,7 @@ class TestWhatIsOnlyExpected:
         service.put(pod("y", "6", node="n1"))
         assert service.free("n1") == [2, 4]
 
-    def test_a_reservation_beside_one_that_came_to_nothing_lies_where_the_kubelet_puts_it(
-        self, service: Service
-    ) -> None:
+    def test_a_reservation_beside_an_expired_reservation_is_placed_as_by_the_kubelet(self, service: Service) -> None:
         service.report(counts("n1", ("8", "8"), included=()))
         service.report(counts("n2", ("8", "8"), included=()))
         for name in ("x", "y"):
@@ -124,7 +120,7 @@ class TestWhatIsOnlyExpected:
     def test_cpus_that_an_uneven_machine_gives_twice_are_not_free_when_the_second_does_not_come(
         self, service: Service
     ) -> None:
-        # A CPU a core in the mean: half of a core of two is taken for a whole one, and given with its other half.
+        # An average core has one CPU: half of a core of two CPUs counts as a core, and is allocated with its sibling.
         cores = tuple(Core(0, threads) for threads in ((0,), (1,), (2, 4), (3, 5)))
         hardware = Machine(numa=(NumaNode(0, 16 << 30, cores),))
         node = Kubelet(hardware, configuration())
@@ -150,7 +146,7 @@ class TestWhatIsOnlyExpected:
         assert service.fits(pod("b", "8", priority=9), "n1") == []
 
     @pytest.mark.parametrize("by_bind", [False, True])
-    def test_a_nominated_pod_that_is_on_its_way_does_not_make_room_for_a_higher_one(
+    def test_a_nominated_pod_in_binding_does_not_yield_to_a_higher_priority(
         self, service: Service, by_bind: bool
     ) -> None:
         """kube-scheduler has decided it by then, and counts it as assumed whatever its priority is."""
@@ -167,10 +163,8 @@ class TestWhatIsOnlyExpected:
         assert higher.needs is not None
         assert service.ledger.reservations.assume(higher, higher.needs, "n1") != ""
 
-    def test_a_pod_that_was_judged_is_looked_at_again_once_a_nominated_one_is_on_its_way(
-        self, service: Service
-    ) -> None:
-        """Until then the nominated one was taken to lie where it is predicted, now it may lie elsewhere."""
+    def test_a_judged_pod_is_judged_again_once_a_nominated_pod_is_in_binding(self, service: Service) -> None:
+        """Before, the nominated pod had its predicted placement; now its placement is uncertain."""
         service.report(counts("n1", ("8", "8"), included=()))
         nominated = service.put(pod("a", "5", nominatedNodeName="n1", priority=9))
         judged = service.put(pod("b", "5"))
@@ -183,9 +177,7 @@ class TestWhatIsOnlyExpected:
         service.ledger.reservations.put(nominated, nominated.needs, "n1")
         assert not node_state.is_as_judged(judged.uid)
 
-    def test_a_nominated_pod_that_is_bound_before_a_reserved_one_lies_where_the_kubelet_puts_it(
-        self, service: Service
-    ) -> None:
+    def test_a_nominated_pod_bound_before_a_reserved_pod_is_placed_as_by_the_kubelet(self, service: Service) -> None:
         service.report(counts("n1", ("8", "8"), included=()))
         nominated = service.put(pod("a", "6", nominatedNodeName="n1"))
         reserved = service.put(pod("b", "4"))
@@ -198,7 +190,7 @@ class TestWhatIsOnlyExpected:
         service.put(pod("a", "6", node="n1"))
         assert service.free("n1") == [2, 4]
 
-    def test_a_pod_that_was_resized_on_its_way_holds_what_it_asks_for_now(self, service: Service) -> None:
+    def test_a_pod_resized_during_its_bind_has_its_new_request(self, service: Service) -> None:
         service.report(counts("n1", "8", included=()))
         service.put(pod("a", "2", nominatedNodeName="n1"))
         larger = service.records.decode(msgspec.json.encode(pod("a", "5", nominatedNodeName="n1")))
@@ -255,7 +247,7 @@ class TestBinds:
         service.ledger.reservations.forget(record.uid, "n1")
         assert service.fits(pod("lesser", "6", priority=1), "n1") == []
 
-    def test_a_bound_pod_that_neither_a_list_nor_an_event_tells_of_is_gone(self, service: Service) -> None:
+    def test_a_bound_pod_without_list_entry_and_event_is_removed(self, service: Service) -> None:
         """It was deleted while the watch was down, before this watch had ever seen it."""
         sources = reflectors(object(), service.ledger, service.records, Budgets(), service.nodes)  # type: ignore[arg-type]
         assert list(sources[0]._consumer.replace([]) or ()) == []
@@ -309,7 +301,7 @@ class TestTime:
         service.ledger.tick()
         assert not node_state.remembers
 
-    def test_a_pod_deleted_by_force_holds_again_what_its_kubelet_still_lists(self, service: Service) -> None:
+    def test_a_pod_deleted_by_force_keeps_what_its_kubelet_still_lists(self, service: Service) -> None:
         truth = kubelet()
         assert truth.admit(decoded(pod("a", "4"))).admitted
         service.report(exact(truth))
@@ -331,9 +323,8 @@ class TestTime:
 
 
 class TestGates:
-    def test_a_pod_of_which_a_report_lists_the_containers_alone_has_its_room(self, service: Service) -> None:
-        """Pod-level resources of a kubelet that does not tell what pods have as a whole, by an exporter that does not
-        either."""
+    def test_a_pod_listed_by_containers_alone_has_its_pod_level_resources(self, service: Service) -> None:
+        """Pod-level resources where neither the kubelet nor the exporter reports what a pod has as a whole."""
         config = configuration(topologyManagerScope="pod", featureGates={"PodLevelResourceManagers": True})
         amounts = {"cpu": "3", "memory": "12Gi"}
         document = pod("a", "1", "1Gi", resources={"requests": amounts, "limits": amounts})
@@ -427,9 +418,7 @@ def test_the_collections_are_listed_pods_first() -> None:
     assert next(source.name for source in sources) == "pods"
 
 
-def test_a_node_is_made_without_its_lesser_nominated_pods_once_until_it_changes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_node_without_its_lower_priority_nominated_pods_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     questions: list[str] = []
     states = NodeStates.states
     monkeypatch.setattr(
@@ -446,10 +435,10 @@ def test_a_node_is_made_without_its_lesser_nominated_pods_once_until_it_changes(
     questions.clear()
     assert service.fits(urgent, *reversed(names)) == list(reversed(names))
     assert questions == []
-    # What one node reports, and who is nominated on another, is looked at there.
+    # Reports and nominations of a node concern that node alone.
     service.report(counts("n3", "7", included=(), version="2"))
     service.put(pod("equal", "1", nominatedNodeName="n5", priority=10))
     assert service.fits(urgent, *names) == [name for name in names if name not in ("n3", "n5")]
     assert set(questions) == {"n3", "n5"}
-    # No room for it is kept from those who are less urgent.
+    # No resources are reserved for the pod against pods of lower priority.
     assert service.fits(pod("least", "8"), *names) == []

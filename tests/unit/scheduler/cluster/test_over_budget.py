@@ -90,7 +90,7 @@ def test_a_node_that_was_never_reported_stays_unreported() -> None:
     assert world.nodes_over_budget() == 1
 
 
-def test_other_nodes_pay_nothing(world: World) -> None:
+def test_other_nodes_are_not_affected(world: World) -> None:
     def cells() -> int:
         return sum(
             array._data.size
@@ -105,7 +105,7 @@ def test_other_nodes_pay_nothing(world: World) -> None:
     assert world.service.ledger.node_states.changes == changed
 
 
-def test_people_are_told_once_and_again_when_it_is_over(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_problem_and_its_end_are_each_logged_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     for version in range(2, 8):
         world.tell(hostile(count=2000 if version == 2 else 300 + version, version=str(version)))
@@ -134,7 +134,7 @@ def test_nothing_of_it_stays_when_the_object_goes(world: World) -> None:
     world.tell(hostile("gone"))
     world.service.ledger.reports.drop_node("n1")
     assert world.service.ledger.node_states.reported() == ["n2"]
-    # A list that does not have the objects any more.
+    # A list without the objects.
     list(world.reports._consumer.replace([]) or ())
     assert not world.service.ledger.reports.over_budget
     assert not {"n1", "gone"} & world.service.ledger.reports._logged.keys()

@@ -1,4 +1,4 @@
-"""The joint rows of possible placements are those of each node, whatever came and went before."""
+"""The joint rows of possible placements are the current rows of each node, after any order of changes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from topowise_scheduler.cluster.rows.possible_rows import JoinedRows
 
 
-def test_joined_rows_are_those_that_were_put_last() -> None:
+def test_joined_rows_are_the_last_written_rows() -> None:
     rng, joined, expected = Random(1), JoinedRows(), dict[int, list[int]]()
     free = 1000
     for _ in range(3000):

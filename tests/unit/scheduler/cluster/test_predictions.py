@@ -1,4 +1,4 @@
-"""Which pods lie as predicted: a choice that the kubelet leaves to Go's map order is no mistake of a prediction."""
+"""Which placements count as predicted: a choice that the kubelet leaves to Go's map order is not a misprediction."""
 
 from __future__ import annotations
 

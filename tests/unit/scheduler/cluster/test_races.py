@@ -1,8 +1,8 @@
-"""Whatever comes before or after whatever: no pod is sent where its kubelet refuses it.
+"""In any order of events, no pod is sent to a node whose kubelet refuses the pod.
 
 kube-scheduler decides pod after pod and binds them in the background; some were nominated before. The kubelet takes
-them in the order of their Bindings. The API server tells of pods, and the exporter of the node, some time later. The
-seeds are of lives in which a kubelet once refused a pod.
+them in the order of their Bindings. Events of the API server and reports of the exporter arrive later. The seeds are
+of courses in which a kubelet once refused a pod.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Json = dict[str, Any]
 
 
 class Life:
-    """Half a minute of one node."""
+    """Half a minute of a node."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -53,7 +53,7 @@ class Life:
         self._in(self.random.uniform(first, last), happen)
 
     def _report(self) -> Callable[[], None]:
-        """The exporter writes the node as it is now; what comes of it."""
+        """Reads the node now. Returns a function that delivers this report."""
         topology = topology_of(machine(), configuration(), self.kubelet.fork(), str(next(self._numbers)))
         return lambda: self.service.report(topology)
 

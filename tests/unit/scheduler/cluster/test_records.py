@@ -38,7 +38,7 @@ def test_other_words_for_the_same_are_the_same(records: Records) -> None:
     first, second = records.decode(pod("a", cpu="2")), records.decode(pod("b", cpu="2000m"))
     assert first.requests is second.requests is not None
     assert first.shape == second.shape
-    # The class is the API server's word, and decides whether CPUs are exclusive.
+    # The API server sets the QoS class, which decides whether CPUs are exclusive.
     burstable = records.decode(pod("c", cpu="2", status={"phase": "Pending", "qosClass": "Burstable"}))
     assert burstable.needs is not None and burstable.needs.qos == "Burstable"
     assert burstable.shape != first.shape

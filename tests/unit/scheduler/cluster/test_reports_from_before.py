@@ -67,7 +67,7 @@ def test_memory_groups_stay_as_they_were_when_the_kubelet_admitted_the_pod(servi
         service.clock.now += 0.1
         report(before, version)
     assert memory_of(state(service)) == memory_of(truth)
-    # The memory of the pod lies on the second and the third NUMA node, as the first was taken.
+    # The pod has memory of the second and the third NUMA node, as the first was allocated.
     assert memory_of(truth)[1] == [0b0001, 0b0110, 0b0110, 0b1000]
 
 
@@ -113,7 +113,7 @@ def memory_of(node: Kubelet) -> tuple[dict[str, list[int]], list[int]]:
     return node.memory.tables.free, list(node.memory.tables.cells)
 
 
-def test_a_pod_that_had_ended_before_the_service_started_holds_nothing(service: Service) -> None:
+def test_a_pod_that_ended_before_the_service_started_has_no_resources(service: Service) -> None:
     """The report is older than the end, and no report comes after it."""
     before = kubelet()
     admit(before, bound("ended", "3"))

@@ -1,5 +1,4 @@
-"""Nodes with the same number take the same pods, and rows that are made late or once for several nodes are the right
-ones."""
+"""Nodes with the same number admit the same pods, and rows that are made late or shared by nodes are correct."""
 
 from __future__ import annotations
 
@@ -70,7 +69,7 @@ def test_whatever_comes_rows_of_a_node_are_what_it_may_be(seed: int) -> None:
         life.step()
         for record in life.random.sample(life.samples, 3):
             expected = [life.by_the_model(record, name) for name in NODES]
-            # One by one, then all together: what is made late is made for either.
+            # Each node alone, then all nodes: late rows are made in both cases.
             names = NODES if at % 2 else ()
             assert [bool(answers.fits(record, [name])[0]) for name in names] == expected[: len(names)]
             assert answers.fits(record, NODES).tolist() == expected

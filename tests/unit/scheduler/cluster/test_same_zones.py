@@ -1,4 +1,4 @@
-"""A pod keeps its NUMA nodes when its node is made anew; its ids are made up, and may be others."""
+"""A pod keeps its NUMA nodes when the state of its node is rebuilt; its invented ids may change."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ HELD = Placement("app", None, False, 0b0110_0000, (MemoryBlock("memory", (1,), G
 
 
 def taken(node: Kubelet, cpus: int, memory: int = 0) -> Kubelet:
-    """The node with CPUs and memory of NUMA node 1 in the hands of another pod."""
+    """Returns the node after another pod took CPUs and memory of NUMA node 1."""
     blocks = (MemoryBlock("memory", (1,), memory),) if memory else ()
     node.hold("other", {}, {"c": Placement("app", None, False, cpus, blocks, {})})
     return node
 
 
-def test_the_same_number_of_cpus_of_the_same_numa_node_is_found_though_others_are_free() -> None:
+def test_the_same_number_of_cpus_of_the_same_numa_node_is_found_with_other_ids() -> None:
     zones = same_zones(taken(kubelet(), 0b0010_0000), {"c": HELD})
     assert zones is not None
     cpus = zones["c"].cpus
@@ -33,7 +33,7 @@ def test_the_same_number_of_cpus_of_the_same_numa_node_is_found_though_others_ar
 @pytest.mark.parametrize(
     ("cpus", "memory"), [(0b0111_0000, 0), (0, 16 * GIB)], ids=["too few CPUs", "too little memory"]
 )
-def test_where_the_numa_node_has_no_room_there_is_no_place(cpus: int, memory: int) -> None:
+def test_a_full_numa_node_gives_no_placement(cpus: int, memory: int) -> None:
     assert same_zones(taken(kubelet(), cpus, memory), {"c": HELD}) is None
 
 
@@ -54,7 +54,7 @@ def test_two_containers_do_not_get_the_same_cpus() -> None:
     ],
     ids=["init container", "memory over two nodes", "memory that the node does not have", "devices that are gone"],
 )
-def test_what_only_an_admission_can_tell_has_no_place(changed: dict[str, object]) -> None:
+def test_resources_that_need_an_admission_have_no_placement(changed: dict[str, object]) -> None:
     assert same_zones(kubelet(), {"c": msgspec.structs.replace(HELD, **changed)}) is None
 
 

@@ -47,7 +47,7 @@ def test_a_pod_that_would_take_longer_than_the_limit_is_kept_away(limit_s: float
     assert refused(service(limit_s)) == expected
 
 
-def test_people_are_told_the_same() -> None:
+def test_explanations_give_the_same_refusal() -> None:
     running = service(1.0)
     unbound = kube_scheduler.decode(msgspec.json.encode(pod("p", "1")))
     explanations = {explanation.node: explanation for explanation in running.view.explanations(unbound, NAMES)}

@@ -1,5 +1,5 @@
-"""Whatever the API tells in whatever order: what the ledger has of pods and of nodes agrees, and is what a plain model
-of five lines a rule says.
+"""In any order of API events the ledger's pods and nodes agree with each other and with a plain model of five lines a
+rule.
 
 The model knows for each pod where it is reserved, assumed or bound and for which node it is nominated; the ledger's
 `check` compares nodes with pods. `TOPOWISE_SOAK` multiplies the examples. Planted faults show that this can fail.
@@ -135,7 +135,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(name=names, node=nodes, fails=st.booleans())
     def preempt(self, name: str, node: str, *, fails: bool) -> None:
-        """A pod for which others made way comes to where it is nominated, or does not."""
+        """A preemptor is bound to its nominated node, or its bind fails."""
         self.nominate(name, node)
         self.begin_to_bind(name, node)
         if fails:
@@ -143,7 +143,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(name=names, node=nodes, runs=st.booleans())
     def is_bound(self, name: str, node: str, *, runs: bool) -> None:
-        """An event says so, of ours or of somebody else's Binding; a pod never changes its node then."""
+        """An event of a Binding by this or another scheduler; the pod never changes its node afterwards."""
         uid = self.uid(name)
         if uid is None or (self.pods[uid].state == "bound" and self.pods[uid].node != node):
             return
@@ -186,7 +186,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(lacking=st.sets(names))
     def list_anew(self, lacking: set[str]) -> None:
-        """All pods are listed; those that the list lacks were deleted unseen, or we have only just bound them."""
+        """All pods are listed. A pod that the list lacks was deleted unseen, or was bound very recently."""
         listed = {uid for uid, expected in self.pods.items() if expected.name not in lacking}
         for uid in list(self.pods.keys() - listed):
             if self.pods[uid].state != "assumed":
@@ -240,7 +240,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def is_reported(self, node: str) -> bool:
         return node in self.service.ledger.node_states.reported()
 
-    # What must hold
+    # Invariants
 
     @invariant()
     def nodes_and_pods_agree(self) -> None:
@@ -308,7 +308,7 @@ def test_planted_faults_are_found(
     where: type, name: str, fault: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(where, name, fault)
-    # The first example will do, however long it is.
+    # The first failing example suffices, however long it is.
     unshrunk = settings(SETTINGS, print_blob=False, max_examples=4000, derandomize=True, phases=[Phase.generate])
     with pytest.raises((AssertionError, KeyError)):
         run_state_machine_as_test(LedgerMachine, settings=unshrunk)

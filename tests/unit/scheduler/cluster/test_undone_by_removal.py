@@ -28,8 +28,7 @@ def lie(node: Kubelet) -> tuple[object, ...]:
 
 
 def used_nodes(*, fits: bool = True) -> Iterator[tuple[Random, Service, dict[str, Any]]]:
-    """Nodes on which pods have come and gone, as they report themselves, and a pod that fits there beside others, or
-    does not."""
+    """Yields nodes on which pods have come and gone, their reports, and a pod that fits there or does not."""
     for seed in range(800):
         rng = Random(f"undone {seed}")
         built, config = machine(rng.choice((2, 3, 4))), configuration(topologyManagerPolicy="best-effort")
@@ -41,7 +40,7 @@ def used_nodes(*, fits: bool = True) -> Iterator[tuple[Random, Service, dict[str
                 node.remove(f"uid-l{rng.randint(0, number)}")
         expected = document(rng, "expected")
         if not fits:
-            # The first container may find room before another does not.
+            # The first container may fit before another container does not.
             first, second = (document(rng, "expected")["spec"]["containers"][0] for _ in range(2))
             expected["spec"]["containers"] = [{**first, "name": "c0"}, {**second, "name": "c1"}]
         if node.active and node.fork().admit(decoded(expected)).admitted is fits:
@@ -71,7 +70,7 @@ def regrouped(before: Kubelet, after: Kubelet) -> bool:
 
 
 def test_a_reservation_that_is_given_up_leaves_nothing() -> None:
-    """Memory on one NUMA node of a group takes that node out of it, and the end of the pod does not bring it back."""
+    """Memory on a single NUMA node of a group removes the node from the group, also after the pod's end."""
     out_of_groups = 0
     for _, service, document in used_nodes():
         before = present(service).fork()
@@ -85,8 +84,8 @@ def test_a_reservation_that_is_given_up_leaves_nothing() -> None:
 
 
 @pytest.mark.parametrize("goes", [True, False])
-def test_a_lesser_nominated_pod_does_not_count_for_a_greater_one(goes: bool) -> None:
-    """Nor does its room, nor what it would have done to the groups of memory."""
+def test_a_nominated_pod_does_not_count_for_a_higher_priority(goes: bool) -> None:
+    """Its resources and its effect on the memory groups are removed as well."""
     wide = out_of_groups = 0
     for _, service, document in used_nodes():
         before = present(service).fork()
@@ -107,7 +106,7 @@ def test_a_lesser_nominated_pod_does_not_count_for_a_greater_one(goes: bool) -> 
 
 
 def test_a_nominated_pod_that_would_be_refused_leaves_nothing() -> None:
-    """Another is nominated there while room is made for it. A kubelet that refused it would keep its groups."""
+    """Another pod is nominated there during a preemption. A kubelet that refuses the pod keeps its memory groups."""
     traces = 0
     for _, service, document in used_nodes(fits=False):
         before = present(service).fork()
@@ -124,8 +123,8 @@ def nominated(name: str, cpu: str, priority: int) -> dict[str, Any]:
     return pod(name, cpu, priority=priority, nominatedNodeName="n1")
 
 
-def test_those_that_were_placed_after_a_lesser_pod_are_placed_without_it() -> None:
-    """Zone 0 has three CPUs and zone 1 four. The lesser pod is in zone 0, so the greater one is in zone 1."""
+def test_pods_placed_after_a_lower_priority_pod_are_placed_without_it() -> None:
+    """Zone 0 has three CPUs and zone 1 four. The lower-priority pod is in zone 0, the higher-priority pod in zone 1."""
     service = Service()
     service.report(exact(kubelet()))
     service.put(nominated("lesser", "3", 0))
@@ -136,7 +135,7 @@ def test_those_that_were_placed_after_a_lesser_pod_are_placed_without_it() -> No
     assert service.free("n1") == [0, 4]
 
 
-def test_who_comes_after_whom_goes_by_the_last_placement() -> None:
+def test_the_order_of_pods_follows_the_last_placement() -> None:
     """A report has all of them placed anew, the surest first."""
     service = Service()
     service.report(exact(kubelet()))
@@ -164,7 +163,7 @@ def test_a_pod_whose_bind_failed_has_never_been_there_for_those_bound_after_it()
 
 
 def test_a_bound_pod_that_its_kubelet_will_refuse_leaves_the_traces_that_it_leaves_there() -> None:
-    """Somebody else has bound it; until the next report the groups are as the kubelet has them by then."""
+    """Another scheduler has bound the pod. Until the next report the groups are the kubelet's groups of that time."""
     traces = 0
     for _, service, document in used_nodes(fits=False):
         refused = present(service).fork()
@@ -177,7 +176,7 @@ def test_a_bound_pod_that_its_kubelet_will_refuse_leaves_the_traces_that_it_leav
 
 
 def test_bound_pods_stay_where_they_came_before_an_end() -> None:
-    """Memory over several NUMA nodes is given back to others than it was taken from, so who came first matters."""
+    """Memory is returned to other NUMA nodes than it was taken from, so the order of pods matters."""
     built, config = machine(2), configuration(topologyManagerPolicy="best-effort")
     truth = Kubelet(built, config)
     documents = [pod("ends", "1", "20Gi"), pod("before", "1", "3Gi"), pod("after", "1", "1Gi")]

@@ -1,4 +1,4 @@
-"""What is taken over from before gives what making it anew gives: reports, and the ratings of nodes."""
+"""Incremental updates of reports and of node ratings give the same result as a full computation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GPU = "x.io/gpu"
 
 
 def life(rng: Random, policy: str) -> Iterator[tuple[Kubelet, list[dict]]]:  # type: ignore[type-arg]
-    """A kubelet whose pods come and go, and the pods that are there, with some that hold nothing."""
+    """Yields a kubelet whose pods come and go, and its pods, including pods without exclusive resources."""
     node = kubelet(topologyManagerPolicy=policy)
     node.report_devices(GPU, [Device(f"gpu{at}", (at % 2,)) for at in range(4)])
     there: dict[str, dict] = {}  # type: ignore[type-arg]
@@ -72,7 +72,7 @@ def test_a_report_on_top_of_another_is_as_if_it_were_the_first(seed: int, policy
             going.ledger.drop_pod(uid)
         known = now
         for uid in [uid for uid, _ in going.ledger.pods.assumed() if uid in now and rng.random() < 0.5]:
-            # The bind was not answered well, though its kubelet may have the pod by now.
+            # The bind's answer was an error, though its kubelet may have the pod by now.
             going.ledger.reservations.forget(uid)
         for document in there:
             record = going.records.record(msgspec.convert(document, pods.Pod))
@@ -120,7 +120,7 @@ def test_a_node_is_rated_anew_when_it_changes() -> None:
         assert first == second
 
 
-def test_a_device_that_two_pods_are_said_to_hold_is_held_until_both_have_gone() -> None:
+def test_a_device_reported_for_two_pods_is_allocated_until_both_have_ended() -> None:
     service = Service()
     node = kubelet()
     node.report_devices(GPU, [Device("gpu0", (0,)), Device("gpu1", (0,))])
@@ -148,7 +148,7 @@ def test_a_device_that_two_pods_are_said_to_hold_is_held_until_both_have_gone() 
     assert state.kubelet.devices.allocated[GPU].bit_count() == 1
 
 
-def test_a_pod_that_an_old_kubelet_lists_after_it_was_deleted_holds_what_it_is_said_to_hold() -> None:
+def test_a_deleted_pod_that_an_old_kubelet_lists_has_what_is_reported() -> None:
     service, version = Service(), "v1.32.1"
     node = kubelet()
     amounts = {"cpu": "1", "memory": "1Gi"}
@@ -179,7 +179,7 @@ def test_a_pod_that_an_old_kubelet_lists_after_it_was_deleted_holds_what_it_is_s
                 service.ledger.drop_pod("uid-a")
 
 
-def test_a_pod_that_is_reported_though_its_bind_has_failed_holds_what_it_is_said_to_hold() -> None:
+def test_a_reported_pod_whose_bind_failed_has_what_is_reported() -> None:
     service, node = Service(), kubelet()
     node.report_devices(GPU, [Device("gpu0", (0,)), Device("gpu1", (1,))])
     service.report(shown(node, 1))
