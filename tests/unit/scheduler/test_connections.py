@@ -257,7 +257,7 @@ async def test_the_most_recently_used_connections_are_kept() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 2000])
-async def test_a_request_before_the_answer_to_the_last_one_costs_the_connection(count: int) -> None:
+async def test_a_request_before_the_previous_answer_costs_the_connection(count: int) -> None:
     """uvicorn would queue all requests and process them after the client closes the connection."""
     async with serving() as connect:
         kube_scheduler, greedy = await connect(), await connect()

@@ -149,7 +149,7 @@ def test_the_order_of_pods_follows_the_last_placement() -> None:
     assert service.free("n1") == [0, 4]
 
 
-def test_a_pod_whose_bind_failed_has_never_been_there_for_those_bound_after_it() -> None:
+def test_a_pod_whose_bind_failed_does_not_count_for_pods_bound_after_it() -> None:
     service = Service()
     service.report(exact(kubelet()))
     for name in ("failed", "bound"):
