@@ -106,7 +106,7 @@ def test_trust_comes_back_with_pods_that_are_brought(service: Attacked) -> None:
         service.ledger.reservations.release(f"uid-real-{number}")
 
 
-def test_unverified_pods_are_few_however_many_are_invented() -> None:
+def test_unverified_pods_are_bounded_however_many_are_made_up() -> None:
     service = Attacked(nodes=3)
     for number in range(3 * MAX_UNVERIFIED_PODS):
         service.ask(pod(f"made-up-{number}", "1m", "1Mi"))
