@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 import producers
-from scheduling import GIB, Service, configuration
-from topowise import nrt, pods
+from scheduling import GIB, Service, configuration, decoded
+from topowise import nrt
 from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, Machine, NumaNode
 
 GPU = "example.com/gpu"
@@ -56,10 +56,6 @@ def guaranteed(name: str, cpu: str = "2", memory: str = "1Gi", gpus: int = 0, *,
         },
         "status": {"phase": "Pending"},
     }
-
-
-def decoded(document: Json) -> pods.Pod:
-    return pods.decode(msgspec.json.encode(document))
 
 
 class Life:

@@ -127,18 +127,39 @@ def kubelet(**changed: Any) -> Kubelet:
     return Kubelet(machine(), configuration(**changed))
 
 
-def exact(
+NameOf = Callable[[str], tuple[str, str]]
+
+
+def _named_by_uid(uid: str) -> tuple[str, str]:
+    return "default", uid.removeprefix("uid-")
+
+
+def topology_of(
+    hardware: Machine,
+    config: KubeletConfiguration,
     node: Kubelet,
     version: str = "1",
     name: str = "n1",
-    name_of: Callable[[str], tuple[str, str]] = lambda uid: ("default", uid.removeprefix("uid-")),
-    **changed: Any,
+    name_of: NameOf = _named_by_uid,
+    **options: Any,
 ) -> nrt.NodeResourceTopology:
-    """What our exporter publishes of a node; its pods have uids "uid-<name>" if nothing else is said."""
-    nrt_object = exported(machine(), configuration(**changed), node, name_of)
+    """Returns what the exporter publishes of a node. `name_of` maps pod UIDs to names, by default "uid-NAME"."""
+    topology = exported(hardware, config, node, name_of, **options)
     return msgspec.structs.replace(
-        nrt_object, metadata=msgspec.structs.replace(nrt_object.metadata, name=name, resourceVersion=version)
+        topology, metadata=msgspec.structs.replace(topology.metadata, name=name, resourceVersion=version)
     )
+
+
+def exact(
+    node: Kubelet, version: str = "1", name: str = "n1", name_of: NameOf = _named_by_uid, **changed: Any
+) -> nrt.NodeResourceTopology:
+    """Returns what the exporter publishes of a node of `machine()` whose configuration has the `changed` fields."""
+    return topology_of(machine(), configuration(**changed), node, version, name, name_of)
+
+
+def decoded(document: dict[str, Any]) -> pods.Pod:
+    """Returns the pod of a JSON document, as the product decodes it."""
+    return pods.decode(msgspec.json.encode(document))
 
 
 def pod(name: str, cpu: str = "2", memory: str = "1Gi", *, node: str = "", **fields: Any) -> dict[str, Any]:

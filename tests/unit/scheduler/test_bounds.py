@@ -1,4 +1,4 @@
-"""What is remembered is bounded in bytes and goes with the pod that caused it; docs/bounds.md has a row for each."""
+"""Caches are bounded in bytes and drop an entry with its pod. docs/bounds.md has a row for each cache."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_the_text_of_a_shape_is_short_however_large_the_pod() -> None:
 
 
 @pytest.mark.parametrize("containers", [records_of_pods.MAX_CONTAINERS + 1, 20_000])
-def test_of_a_pod_that_is_too_large_nothing_is_kept(containers: int) -> None:
+def test_a_pod_that_is_too_large_leaves_no_entry(containers: int) -> None:
     service = Service()
     record = service.put({**many_containers(containers), "status": {"phase": "Running"}}, is_news=True)
     assert record.requests is None
@@ -84,7 +84,7 @@ def test_a_pod_of_too_many_amounts_is_not_judged() -> None:
     assert Service().put(document).problem == "at most 4096 amounts in its containers, it has 4200"
 
 
-def test_a_large_pod_on_a_node_is_told_by_its_report_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_large_pod_on_a_node_counts_by_its_report_alone(caplog: pytest.LogCaptureFixture) -> None:
     service = Service()
     service.report(counts("n1", "8", included=()))
     document = many_containers(5000)
@@ -98,8 +98,8 @@ def test_a_large_pod_on_a_node_is_told_by_its_report_alone(caplog: pytest.LogCap
 
 
 @pytest.mark.parametrize("count", [records_of_pods._MOST_LABELS, 200])
-def test_labels_of_pods_that_have_gone_are_bounded_in_all_that_they_take(count: int) -> None:
-    """A text of three characters takes fifty bytes, and a place in a dict."""
+def test_labels_of_deleted_pods_are_bounded_in_bytes(count: int) -> None:
+    """A text of three characters takes fifty bytes and a dict entry."""
     records = records_of_pods.Records()
 
     def come_and_go(first: int, last: int) -> None:
@@ -111,9 +111,9 @@ def test_labels_of_pods_that_have_gone_are_bounded_in_all_that_they_take(count: 
     tracemalloc.start()
     come_and_go(10, 900)
     gc.collect()
-    held, _ = tracemalloc.get_traced_memory()
+    traced, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert held < 5 << 20
+    assert traced < 5 << 20
 
 
 def test_labels_of_nodes_that_change_all_the_time_are_not_kept() -> None:
@@ -123,7 +123,7 @@ def test_labels_of_nodes_that_change_all_the_time_are_not_kept() -> None:
     for number in range(100):
         document = {"metadata": {"name": "n", "labels": {"x": f"{number:0>1000000}"}}, "spec": {}, "status": {}}
         nodes.apply("MODIFIED", nodes.decode(msgspec.json.encode(document)))
-        # Labels that other nodes use stay shared while labels of no use come and go.
+        # Labels of other nodes stay shared while unused labels are added and removed.
         assert nodes.decode(msgspec.json.encode(common)).labels is labels
     assert len(nodes._labels) <= 16
 
@@ -134,14 +134,14 @@ def test_pods_that_were_asked_about_are_bounded_in_bytes_and_go_with_their_event
     for number in range(800):
         document["metadata"]["uid"] = f"made-up-{number}"
         service.ledger.remember(service.records.decode(msgspec.json.encode(document)))
-    asked = service.ledger.reservations.queried
-    assert 0 < len(asked) < 600
-    assert 31 << 20 < asked.bytes <= 32 << 20
+    remembered_pods = service.ledger.reservations.queried
+    assert 0 < len(remembered_pods) < 600
+    assert 31 << 20 < remembered_pods.bytes <= 32 << 20
     assert service.ledger.remembered("made-up-799") is not None
     assert service.ledger.remembered("made-up-0") is None
-    for uid in list(asked):
+    for uid in list(remembered_pods):
         service.ledger.drop_pod(uid)
-    assert asked.bytes == 0
+    assert remembered_pods.bytes == 0
 
 
 def test_a_quarantine_is_bounded_in_pairs_and_the_oldest_node_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,19 +179,19 @@ def test_refusals_waiting_and_reservations_go_with_the_pod() -> None:
     assert len(service.ledger.gates.quarantine) == 0
 
 
-def test_verdicts_are_bounded_in_bytes_with_what_they_are_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verdicts_are_bounded_in_bytes_with_their_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verdict_cache, "_MAX_BYTES", 1 << 20)
     cached = VerdictCache()
     for number in range(60):
-        found = cached.of(requests(100, number + 1), 100)
-        found.kinds[number] = np.zeros(100, np.int64), np.zeros(100, np.int8)
+        shape_verdicts = cached.of(requests(100, number + 1), 100)
+        shape_verdicts.kinds[number] = np.zeros(100, np.int64), np.zeros(100, np.int8)
     assert 1 < len(cached) < 10
     counted = sum(verdicts.counted + ENTRY_BYTES for _, verdicts in cached._shapes.items())
     assert counted == cached._shapes.bytes <= 1 << 20
 
 
 def test_verdicts_above_the_bound_are_kept_alone_until_the_next_pod() -> None:
-    """A pod that is judged in steps finds the verdicts of its last step."""
+    """A pod that is judged in steps reuses the verdicts of the previous step."""
     cached, large, small = VerdictCache(), requests(200, 1), requests(1, 2)
     rows = 30_000
     first = cached.of(large, rows)
@@ -203,7 +203,7 @@ def test_verdicts_above_the_bound_are_kept_alone_until_the_next_pod() -> None:
 
 
 def full_node(count: int, number: int, devices: int = 0) -> Possible:
-    """A node on which so many pods may lie elsewhere; no two of another number are alike."""
+    """A node with `count` pods of uncertain placement. Nodes of different numbers differ."""
     node = kubelet()
     node.report_devices("x.io/nic", [Device(f"nic-{at}", (at % 2,)) for at in range(devices)])
     needs = PodRequests(pods.needs(pods.decode(msgspec.json.encode(pod("p", "1", memory=f"{number + 1}Mi")))))
@@ -220,11 +220,11 @@ def test_states_are_recognised_within_a_bound_in_bytes(monkeypatch: pytest.Monke
     assert states.number(empty, alike) == states.number(empty, alike)
     tracemalloc.start()
     try:
-        found = {states.number(empty, alike._replace(highest={alike.uncertain[0].uid: at})) for at in range(3000)}
+        numbers = {states.number(empty, alike._replace(highest={alike.uncertain[0].uid: at})) for at in range(3000)}
         assert tracemalloc.get_traced_memory()[0] < 1 << 20
     finally:
         tracemalloc.stop()
-    assert len(found) == 3000
+    assert len(numbers) == 3000
     assert 0 < len(states._numbers) < 1000
 
 
@@ -252,10 +252,10 @@ def test_possible_placements_are_kept_within_a_bound_in_bytes(monkeypatch: pytes
             expected = full_node(4, number)
             rows._engine.put("n", expected.node)
             rows.put("n", expected)
-        kept = tracemalloc.get_traced_memory()[0]
+        allocated = tracemalloc.get_traced_memory()[0]
         rows._by_number.clear()
-        # What is left is what the node itself has, and what all tests share.
-        assert kept - tracemalloc.get_traced_memory()[0] < 1 << 19
+        # The rest belongs to the node itself and to caches that all tests share.
+        assert allocated - tracemalloc.get_traced_memory()[0] < 1 << 19
     finally:
         tracemalloc.stop()
     assert rows._bytes <= 1 << 18
@@ -271,19 +271,19 @@ def test_sets_of_masks_over_many_nodes_are_few(nodes: int) -> None:
 
 
 def test_sets_of_masks_that_amounts_reach_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On 16 NUMA nodes a set takes 8 KiB, and there is one for each amount that a pod asks for."""
+    """On 16 NUMA nodes a set takes 8 KiB, and each requested amount has a set."""
     monkeypatch.setattr(masks._many_reach, "most_bytes", 50_000)
     tracemalloc.start()
     try:
-        for wanted in range(1, 25):
-            assert masks.reaching((wanted,) * 16, wanted) == (1 << (1 << 16)) - 2
+        for amount in range(1, 25):
+            assert masks.reaching((amount,) * 16, amount) == (1 << (1 << 16)) - 2
         assert tracemalloc.get_traced_memory()[0] < 120_000
     finally:
         tracemalloc.stop()
 
 
 def test_ranks_of_masks_by_distances_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A report may say other distances each time, and over 16 NUMA nodes the ranks take two megabytes."""
+    """Every report may have different distances. The ranks of 16 NUMA nodes take two megabytes."""
     monkeypatch.setattr(topology_manager._known_ranks, "most_bytes", 100_000)
     settings = TopologySettings("restricted", "container", prefer_closest=True)
     for number in range(30):
@@ -295,7 +295,7 @@ def test_ranks_of_masks_by_distances_are_bounded_in_bytes(monkeypatch: pytest.Mo
 
 
 def many_amounts(number: int) -> PodRequests:
-    """One container, and as many amounts as are judged, with long names that no other pod has."""
+    """A container with the maximum number of amounts, whose long names are unique to the pod."""
     amounts = {f"example-{number}.com/{'x' * 40}{at}": "1" for at in range(1000)}
     document = pod(f"p{number}", resources={"requests": amounts, "limits": amounts})
     document["spec"]["containers"][0]["resources"] = document["spec"].pop("resources")
@@ -303,20 +303,20 @@ def many_amounts(number: int) -> PodRequests:
 
 
 def test_what_a_shape_costs_goes_by_its_amounts_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """1,024 shapes of one container and a thousand amounts each were 600 MiB, counted as half a one."""
+    """1,024 shapes of a container with 1,000 amounts took 600 MiB and were counted as 0.5 MiB."""
     monkeypatch.setattr(verdict_cache, "_MAX_BYTES", 4 << 20)
     cached, alive = VerdictCache(), []
     tracemalloc.start()
     try:
         for number in range(24):
-            one = many_amounts(number)
-            cached.of(one, 10)
-            alive.append(one)
-        kept = tracemalloc.get_traced_memory()[0]
+            pod_requests = many_amounts(number)
+            cached.of(pod_requests, 10)
+            alive.append(pod_requests)
+        allocated = tracemalloc.get_traced_memory()[0]
         alive.clear()
         gc.collect()
-        # What is left is what the cache keeps.
-        assert tracemalloc.get_traced_memory()[0] < 6 << 20 < kept
+        # The rest belongs to the cache.
+        assert tracemalloc.get_traced_memory()[0] < 6 << 20 < allocated
     finally:
         tracemalloc.stop()
     assert 1 < len(cached) < 20
@@ -347,33 +347,33 @@ def test_verdicts_go_with_the_last_pod_of_their_shape() -> None:
     assert len(service.engine.cache) == 1
 
 
-def test_what_containers_hold_alike_is_one_object_and_what_is_made_up_is_not_kept() -> None:
+def test_equal_allocations_share_an_object_and_invented_names_are_not_cached() -> None:
     assert single("c", 5) is single("c", 5)
     assert with_container(single("a", 1), "b", 2) is with_container({"a": 1}, "b", 2)
     assert single_resource("c", "gpu", 1) is single_resource("c", "gpu", 1)
-    for name, held in (("c" * 64, 1), ("c", 1 << 2000)):
-        assert single(name, held) == {name: held}
-        assert single(name, held) is not single(name, held)
+    for name, amount in (("c" * 64, 1), ("c", 1 << 2000)):
+        assert single(name, amount) == {name: amount}
+        assert single(name, amount) is not single(name, amount)
 
 
 def test_nodes_with_the_same_devices_share_their_table() -> None:
-    one, other = kubelet(), kubelet()
+    first, second = kubelet(), kubelet()
     devices = [("a", (0,)), ("b", (1,))]
-    for node in (one, other):
+    for node in (first, second):
         node.report_devices("x.io/nic", [Device(name, near) for name, near in devices])
-    assert one.devices.tables["x.io/nic"] is other.devices.tables["x.io/nic"]
+    assert first.devices.tables["x.io/nic"] is second.devices.tables["x.io/nic"]
 
 
-def test_what_reports_are_made_of_goes_with_the_last_report_of_it() -> None:
-    """An object that is another one each time leaves nothing behind."""
+def test_parts_of_reports_are_dropped_with_their_last_report() -> None:
+    """An object that changes with each report leaves nothing behind."""
     service = Service()
     base = msgspec.json.encode(exact(kubelet()))
-    kept = (hardware._facts, hardware._kubelets, hardware._origins, synthetic_machine._cache, pci_paths._cache)
+    caches = (hardware._facts, hardware._kubelets, hardware._origins, synthetic_machine._cache, pci_paths._cache)
 
-    def tell(turn: int, name: str = "n1") -> None:
+    def publish(turn: int, name: str = "n1") -> None:
         document = msgspec.json.decode(base)
         document["metadata"] = {"name": name, "resourceVersion": str(turn)}
-        named = {one["name"]: one["value"] for one in document["attributes"]}
+        named = {attribute["name"]: attribute["value"] for attribute in document["attributes"]}
         named[attributes.DEVICES] = msgspec.json.encode({f"x.io/{turn}": {"0": [f"d{turn}"]}}).decode()
         for zone in document["zones"]:
             for amount in zone["resources"]:
@@ -383,32 +383,32 @@ def test_what_reports_are_made_of_goes_with_the_last_report_of_it() -> None:
         service.report(nrt.decode(msgspec.json.encode(document)))
         service.report(counts(f"{name}-counts", "8", allocatable=str(8 + turn)))
 
-    tell(0)
-    tell(1)
+    publish(0)
+    publish(1)
     gc.collect()
-    before = [len(one) for one in kept]
+    before = [len(cache) for cache in caches]
     for turn in range(2, 40):
-        tell(turn)
+        publish(turn)
     gc.collect()
-    assert [len(one) for one in kept] == before
+    assert [len(cache) for cache in caches] == before
     node_state = service.ledger.node_states.of("n1")
     assert node_state is not None
     assert node_state.report is not None
     assert node_state.report.precision == "exact"
 
 
-def test_nodes_of_a_kind_share_what_their_reports_are_made_of() -> None:
+def test_nodes_of_equal_hardware_share_the_parts_of_their_reports() -> None:
     service = Service()
     for name in ("n1", "n2"):
         service.report(exact(kubelet(), name=name))
         service.report(counts(f"{name}-counts", "8"))
     for names in (("n1", "n2"), ("n1-counts", "n2-counts")):
-        one, other = (service.ledger.node_states.of(name) for name in names)
-        assert one is not None
-        assert other is not None
-        assert one.report is not None
-        assert other.report is not None
-        assert one.report.empty is other.report.empty
+        first, second = (service.ledger.node_states.of(name) for name in names)
+        assert first is not None
+        assert second is not None
+        assert first.report is not None
+        assert second.report is not None
+        assert first.report.empty is second.report.empty
 
 
 def test_long_texts_of_reports_are_not_remembered() -> None:
@@ -442,13 +442,13 @@ def test_deletions_that_are_remembered_are_bounded() -> None:
 
 def test_spellings_of_what_pods_ask_for_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records_of_pods, "_MAX_TEXT_BYTES", 50 * ENTRY_BYTES)
-    made = records_of_pods.Records()
-    kept = [made.decode(msgspec.json.encode(pod(f"p{number}", "1." + "0" * number))) for number in range(1, 90)]
-    assert len({id(one.requests) for one in kept}) == 1
-    assert 0 < len(made._by_text) <= 50
+    records = records_of_pods.Records()
+    decoded = [records.decode(msgspec.json.encode(pod(f"p{number}", "1." + "0" * number))) for number in range(1, 90)]
+    assert len({id(record.requests) for record in decoded}) == 1
+    assert 0 < len(records._by_text) <= 50
 
 
-def test_names_that_are_none_are_not_remembered() -> None:
+def test_invalid_node_names_are_not_remembered() -> None:
     service = Service()
     service.answers.question(pods.decode(msgspec.json.encode(pod("a"))), ["n" * 254, "known-to-nobody"])
     assert service.answers._unknown == {"known-to-nobody"}
@@ -464,7 +464,7 @@ def test_four_hundred_pods_of_2500_containers_leave_nothing_behind() -> None:
     service = Service()
     service.report(counts("n1", "8", included=()))
 
-    def one(number: int) -> None:
+    def come_and_go(number: int) -> None:
         document = many_containers(2500)
         document["metadata"]["uid"] = f"large-{number}"
         document["spec"]["containers"][0]["resources"]["limits"]["memory"] = str(number + 1)
@@ -472,10 +472,10 @@ def test_four_hundred_pods_of_2500_containers_leave_nothing_behind() -> None:
         service.ledger.drop_pod(f"large-{number}")
 
     for number in range(20):
-        one(number)
+        come_and_go(number)
     before = _resident()
     for number in range(20, 400):
-        one(number)
+        come_and_go(number)
     assert _resident() < 1.1 * before
 
 
@@ -492,7 +492,7 @@ def test_every_row_of_the_page_names_a_test_that_there_is() -> None:
 
 
 def test_states_between_operations_of_a_node_are_few() -> None:
-    """A producer that tells of no pods never confirms one, so that all pods of the node are operations."""
+    """A producer that lists no pods never confirms a pod, so all pods of the node are operations."""
     service = Service()
     service.report(counts("n1", ("64", "64"), allocatable="64", included=()))
     for number in range(40):
@@ -500,8 +500,8 @@ def test_states_between_operations_of_a_node_are_few() -> None:
     node_state = service.ledger.node_states.of("n1")
     assert node_state is not None and node_state.kubelet is not None
     assert len(node_state.kubelet.active.keys() & {f"uid-p{number}" for number in range(40)}) == 40
-    kept = [state for state in node_state._fold._states if state is not None]
-    assert len(kept) == 8
-    # An end in the middle is found without them.
+    states = [state for state in node_state._fold._states if state is not None]
+    assert len(states) == 8
+    # A pod that ends in the middle is removed without these states.
     service.ledger.drop_pod("uid-p3")
     assert sum(service.free("n1")) == 128 - 39

@@ -1,4 +1,4 @@
-"""Who may ask over HTTP: what a browser sends is refused wherever it comes from, what schedulers send is not."""
+"""HTTP callers: requests of browsers are refused, requests of schedulers are served."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ PATHS = (
 
 
 class Site:
-    """A service behind a door that knows one name."""
+    """A service whose HTTP server accepts a single host name."""
 
     def __init__(self, known: Callers | None = None) -> None:
         self.service = Service("TightFit")
         self.service.report(counts("n1", ("8", "8"), included=()))
-        self.asked: list[str] = []
+        self.page_paths: list[str] = []
 
         async def page(scope: Any, receive: Any, send: Any) -> None:
-            self.asked.append(scope["path"])
+            self.page_paths.append(scope["path"])
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await send({"type": "http.response.body", "body": b"page"})
 
@@ -96,7 +96,7 @@ def site() -> Site:
     ],
     ids=str,
 )
-def test_what_a_page_of_another_site_can_send_is_refused_on_every_path(
+def test_requests_of_another_sites_page_are_refused_on_every_path(
     site: Site, path: str, headers: dict[str, str], status: int
 ) -> None:
     said, body = site.call(path, **headers)
@@ -104,14 +104,14 @@ def test_what_a_page_of_another_site_can_send_is_refused_on_every_path(
     assert body.endswith(b"\n")
     assert body.count(b"\n") == 1
     assert len(site.service.ledger.reservations) == 0
-    assert site.asked == []
+    assert site.page_paths == []
 
 
 @pytest.mark.parametrize("path", ["/explain", "/ui", "/ui/app.js", "/filter"])
 def test_reading_from_another_site_is_refused_too(site: Site, path: str) -> None:
     for headers in ({"host": "attacker.example"}, {"origin": "http://a.example"}, {"sec_fetch_site": "cross-site"}):
         assert site.call(path, "GET", b"", **headers)[0] == 403
-    assert site.asked == []
+    assert site.page_paths == []
 
 
 @pytest.mark.parametrize("method", ["OPTIONS", "GET", "PUT"])
@@ -120,14 +120,14 @@ def test_no_page_is_given_consent(site: Site, method: str) -> None:
     assert site.call("/filter", method)[0] == 405
 
 
-def test_a_verb_takes_nothing_from_any_page_even_one_of_ours(site: Site) -> None:
+def test_a_verb_refuses_every_page_even_the_services_own(site: Site) -> None:
     assert site.call("/filter", origin="http://127.0.0.1:8080", sec_fetch_site="same-origin")[0] == 403
     assert site.call("/ui/form", origin="http://127.0.0.1:8080", sec_fetch_site="same-origin")[0] == 200
     assert site.call("/ui", "GET", sec_fetch_site="none")[0] == 200
 
 
 def test_a_host_that_is_missing_or_said_twice_is_refused(site: Site) -> None:
-    asked = scope("/filter")
+    base_scope = scope("/filter")
     for hosts in ([], [(b"host", b"localhost"), (b"host", b"attacker.example")]):
         headers = [*hosts, (b"content-type", b"application/json")]
         sent: list[Any] = []
@@ -135,7 +135,7 @@ def test_a_host_that_is_missing_or_said_twice_is_refused(site: Site) -> None:
         async def send(message: Any, sent: list[Any] = sent) -> None:
             sent.append(message)
 
-        asyncio.run(site.app({**asked, "headers": headers}, None, send))  # type: ignore[arg-type]
+        asyncio.run(site.app({**base_scope, "headers": headers}, None, send))  # type: ignore[arg-type]
         assert sent[0]["status"] == 400
 
 
@@ -161,7 +161,7 @@ def test_schedulers_are_served_under_every_name_of_ours(site: Site, host: str) -
         assert (status, json.loads(body)["NodeNames"]) == (200, ["n1"])
 
 
-def test_services_of_the_own_namespace_are_known_and_of_no_other(tmp_path: Path) -> None:
+def test_only_services_of_the_own_namespace_are_accepted_hosts(tmp_path: Path) -> None:
     file = tmp_path / "namespace"
     file.write_text("topowise\n")
     site = Site(Callers(callers.names((), file)))
@@ -171,7 +171,7 @@ def test_services_of_the_own_namespace_are_known_and_of_no_other(tmp_path: Path)
         assert site.call("/filter", host=name)[0] == 403
 
 
-def test_under_tls_the_certificate_has_told_the_name(site: Site) -> None:
+def test_under_tls_the_certificate_proves_the_name(site: Site) -> None:
     behind_tls = Site(Callers(None))
     assert behind_tls.call("/filter", host="whatever.example")[0] == 200
     assert behind_tls.call("/filter", host="whatever.example", origin="https://whatever.example")[0] == 403
@@ -183,7 +183,7 @@ def test_manifests_are_taken_as_yaml_too(site: Site) -> None:
     assert site.call("/filter", content_type="application/yaml")[0] == 415
 
 
-def test_hosts_that_nobody_knows_are_not_remembered(site: Site) -> None:
+def test_unknown_hosts_are_not_remembered(site: Site) -> None:
     for number in range(1000):
         site.call("/filter", host=f"h{number}.example")
         site.call("/filter", host=f"127.0.0.1:{number}")

@@ -1,4 +1,4 @@
-"""A SchedulerConfiguration that makes no sense is refused with the place in the file."""
+"""An invalid SchedulerConfiguration is refused, and the error names the field."""
 
 from __future__ import annotations
 
@@ -35,6 +35,6 @@ def test_what_makes_no_sense_is_refused(text: str, named: str) -> None:
         config.parse(SchedulerConfiguration, HEAD + text.encode())
 
 
-def test_one_port_may_be_used_on_two_addresses_and_by_nobody() -> None:
+def test_a_port_may_be_used_on_two_addresses_or_disabled() -> None:
     for text in ("extender: {port: 8081, address: 10.0.0.1}", "readOnly: {port: 0}\nserving: {port: 0}"):
         config.parse(SchedulerConfiguration, HEAD + text.encode())

@@ -1,4 +1,4 @@
-"""The extender's port and clients that keep it waiting, against a kube-scheduler that goes on being served."""
+"""Slow clients of the extender's port do not delay a kube-scheduler."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Client:
         return int(head[9:12]), await self.reader.readexactly(length)
 
     async def ask(self) -> dict[str, Any]:
-        """One question of a kube-scheduler."""
+        """A request of a kube-scheduler."""
         await self.send(request(QUESTION))
         status, body = await self.answer()
         assert status == 200
@@ -86,8 +86,8 @@ def request(body: bytes, verb: str = "filter", head: bytes = b"") -> bytes:
 async def serving(
     limits: Limits = SHORT, tls: ServingTls | None = None, served: http.Application | None = None
 ) -> AsyncIterator[Callable[..., Awaitable[Client]]]:
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        port = held.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
     task = asyncio.create_task(http.serve(Extender(port=port, tls=tls), served or application(), limits))
     opened: list[Client] = []
 
@@ -168,14 +168,14 @@ async def test_a_head_without_end_is_cut_off() -> None:
                 await asyncio.sleep(0.01)
 
 
-async def test_a_long_head_is_cut_off_if_it_comes_in_one_go_with_its_body_too(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_long_head_is_cut_off_if_its_body_arrives_with_it_too(caplog: pytest.LogCaptureFixture) -> None:
     async with serving() as connect:
         for head in (b"X-Long: %s\r\n" % (b"a" * 5000), b"".join(b"x%d:\r\n" % number for number in range(700))):
             long = await connect()
             await long.send(request(QUESTION, head=head))
             assert b"NodeNames" not in await asyncio.wait_for(long.reader.read(1 << 16), 2)
         assert (await (await connect()).ask())["NodeNames"] == ["n1"]
-    assert not [one for one in caplog.records if one.levelno >= logging.ERROR]
+    assert not [entry for entry in caplog.records if entry.levelno >= logging.ERROR]
 
 
 async def test_a_flood_of_line_breaks_is_cut_off() -> None:
@@ -185,7 +185,7 @@ async def test_a_flood_of_line_breaks_is_cut_off() -> None:
             for _ in range(100):
                 await flooding.send(b"\r\n" * 1000)
                 await asyncio.sleep(0.01)
-        # One after each body is what old clients send.
+        # Old clients send a line break after each body.
         for _ in range(5):
             assert (await polite.ask())["NodeNames"] == ["n1"]
             await polite.send(b"\r\n")
@@ -201,7 +201,7 @@ async def test_a_flood_of_trailers_is_cut_off() -> None:
                 await asyncio.sleep(0.01)
 
 
-async def test_an_answer_that_nobody_reads_is_not_kept() -> None:
+async def test_an_answer_that_the_client_does_not_read_is_dropped() -> None:
     async with serving(SHORT._replace(idle_s=60)) as connect:
         deaf = await connect()
         deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]
@@ -213,7 +213,7 @@ async def test_an_answer_that_nobody_reads_is_not_kept() -> None:
                 await asyncio.sleep(0.02)
 
 
-async def test_an_idle_connection_outlives_go_and_a_busy_one_the_limit() -> None:
+async def test_an_idle_connection_outlives_gos_and_a_busy_connection_the_limit() -> None:
     assert LIMITS.idle_s > 90
     async with serving(SHORT._replace(idle_s=1.5)) as connect:
         unused, used = await connect(), await connect()
@@ -224,24 +224,24 @@ async def test_an_idle_connection_outlives_go_and_a_busy_one_the_limit() -> None
         assert await used.is_closed(within=3)
 
 
-async def test_a_scheduler_is_served_whoever_opens_hundreds(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_scheduler_is_served_while_a_client_opens_hundreds(caplog: pytest.LogCaptureFixture) -> None:
     async with serving(SHORT._replace(idle_s=60)) as connect:
         scheduler = await connect()
         await scheduler.ask()
-        others = [await connect() for _ in range(40)]
+        connections = [await connect() for _ in range(40)]
         assert (await scheduler.ask())["NodeNames"] == ["n1"]
         again = await connect()
         assert (await again.ask())["NodeNames"] == ["n1"]
         assert (await scheduler.ask())["NodeNames"] == ["n1"]
-        closed = await asyncio.gather(*(one.is_closed(within=0.2) for one in others))
+        closed = await asyncio.gather(*(connection.is_closed(within=0.2) for connection in connections))
         assert sum(closed) >= 40 - SHORT.connections
         with caplog.at_level(logging.WARNING):
             await asyncio.sleep(0.4)
-        shown = [one for one in caplog.records if one.getMessage().startswith("Closed connections")]
-        assert [one.kv.keys() for one in shown] == [{"too_many"}]  # type: ignore[attr-defined]
+        shown = [entry for entry in caplog.records if entry.getMessage().startswith("Closed connections")]
+        assert [entry.kv.keys() for entry in shown] == [{"too_many"}]  # type: ignore[attr-defined]
 
 
-async def test_whoever_has_asked_most_lately_is_kept() -> None:
+async def test_the_most_recently_used_connections_are_kept() -> None:
     async with serving(SHORT._replace(idle_s=60, connections=4)) as connect:
         askers = []
         for _ in range(4):
@@ -257,8 +257,8 @@ async def test_whoever_has_asked_most_lately_is_kept() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 2000])
-async def test_a_request_before_the_answer_to_the_last_one_costs_the_connection(count: int) -> None:
-    """uvicorn would keep all of them, and go on with them after the client has gone."""
+async def test_a_request_before_the_previous_answer_costs_the_connection(count: int) -> None:
+    """uvicorn would queue all requests and process them after the client closes the connection."""
     async with serving() as connect:
         kube_scheduler, greedy = await connect(), await connect()
         greedy.writer.write(request(QUESTION) * count)
@@ -268,11 +268,11 @@ async def test_a_request_before_the_answer_to_the_last_one_costs_the_connection(
 
 
 async def test_a_question_whose_client_has_gone_is_not_worked_on() -> None:
-    """The allowance is used up when both ask, so both wait for it."""
-    allowance, asked = Allowance(0.5, 0.0), []
+    """No allowance is left when both clients send a request, so both wait."""
+    allowance, started = Allowance(0.5, 0.0), []
 
     async def explain(body: bytes | None, query: Query) -> Reply:
-        asked.append(query["pod"][0])
+        started.append(query["pod"][0])
         return Reply(b"[]")
 
     verbs = {"explain": Verb(lambda why: Reply(why.encode()), query=explain)}
@@ -284,7 +284,7 @@ async def test_a_question_whose_client_has_gone_is_not_worked_on() -> None:
             await client.send(b"GET /explain?pod=%s HTTP/1.1\r\nHost: x\r\n\r\n" % name.encode())
         clients["gone"].writer.close()
         assert await clients["there"].answer() == (200, b"[]")
-    assert asked == ["there"]
+    assert started == ["there"]
 
 
 async def test_questions_beyond_the_allowance_wait_and_refusals_are_charged_too() -> None:
@@ -298,18 +298,18 @@ async def test_questions_beyond_the_allowance_wait_and_refusals_are_charged_too(
         allowance.charge(1.0)
         await client.send(b"GET /nosuch HTTP/1.1\r\nHost: x\r\n\r\n")
         assert not await client.is_closed(within=0.3)
-    # By then it had been used up by more than the question cost.
+    # By then the allowance is exceeded by more than the cost of the question.
     assert allowance.delay() > 20 * 0.0002 / 1e-9
 
 
 async def test_with_tls_only_clients_with_a_certificate_are_answered(tmp_path: Path) -> None:
-    ours, others = Authority(tmp_path / "ours", "ours"), Authority(tmp_path / "others", "others")
-    certificate, key = ours.issue("server")
-    tls = ServingTls(cert_file=str(certificate), key_file=str(key), client_ca_file=str(ours.certificate))
+    known, untrusted = Authority(tmp_path / "ours", "ours"), Authority(tmp_path / "others", "others")
+    certificate, key = known.issue("server")
+    tls = ServingTls(cert_file=str(certificate), key_file=str(key), client_ca_file=str(known.certificate))
     async with serving(tls=tls) as connect:
 
         async def ask(pair: tuple[Path, Path] | None, newest: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> bool:
-            context = ssl.create_default_context(cafile=str(ours.certificate))
+            context = ssl.create_default_context(cafile=str(known.certificate))
             context.set_ciphers("DEFAULT:@SECLEVEL=0")
             context.minimum_version, context.maximum_version = ssl.TLSVersion.TLSv1_1, newest
             if pair is not None:
@@ -319,13 +319,13 @@ async def test_with_tls_only_clients_with_a_certificate_are_answered(tmp_path: P
             except (OSError, asyncio.IncompleteReadError):
                 return False
 
-        client = ours.issue("client", usage="clientAuth")
+        client = known.issue("client", usage="clientAuth")
         assert await ask(client)
         assert await ask(client, ssl.TLSVersion.TLSv1_2)
         assert not await ask(client, ssl.TLSVersion.TLSv1_1)
-        for unknown in (None, others.issue("client"), ours.issue("late", days=-1), ours.issue_later("early")):
-            assert not await ask(unknown)
-        assert not await ask(ours.issue("for-servers", usage="serverAuth"))
+        for chain in (None, untrusted.issue("client"), known.issue("late", days=-1), known.issue_later("early")):
+            assert not await ask(chain)
+        assert not await ask(known.issue("for-servers", usage="serverAuth"))
 
 
 @pytest.mark.parametrize(
@@ -351,25 +351,25 @@ async def test_what_is_no_request_costs_a_connection_and_no_line(
         scheduler = await connect()
         await scheduler.ask()
         for _ in range(3):
-            other = await connect()
-            await other.send(garbage)
-            answer = await asyncio.wait_for(other.reader.read(1 << 16), 1)
+            connection = await connect()
+            await connection.send(garbage)
+            answer = await asyncio.wait_for(connection.reader.read(1 << 16), 1)
             assert not answer or answer.split()[1] in (b"400", b"404", b"405", b"200")
         assert (await scheduler.ask())["NodeNames"] == ["n1"]
-    assert not [one for one in caplog.records if one.levelno >= logging.ERROR]
+    assert not [entry for entry in caplog.records if entry.levelno >= logging.ERROR]
 
 
-async def test_a_client_that_hangs_up_in_a_body_is_nothing_to_tell(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_client_that_hangs_up_in_a_body_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     async with serving() as connect:
         gone = await connect()
         await gone.send(b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
         gone.writer.transport.abort()
         scheduler = await connect()
         await scheduler.ask()
-    assert not [one for one in caplog.records if one.levelno >= logging.WARNING and "topowise" in one.name]
+    assert not [entry for entry in caplog.records if entry.levelno >= logging.WARNING and "topowise" in entry.name]
 
 
-async def test_large_bodies_share_what_there_is_and_small_ones_always_fit() -> None:
+async def test_large_bodies_share_the_budget_and_small_bodies_always_fit() -> None:
     async with serving(SHORT._replace(body_s=20, silence_s=20)) as connect:
         halves = [await connect() for _ in range(5)]
         for half in halves:
@@ -384,9 +384,9 @@ async def test_large_bodies_share_what_there_is_and_small_ones_always_fit() -> N
         for half in halves:
             await half.send(b" " * (300 << 10))
             said.append(json.loads((await half.answer())[1])["Error"])
-        assert any("together with others" in one for one in said)
-        assert any("not ExtenderArgs" in one for one in said)
-        # All of it is given back.
+        assert any("together with others" in message for message in said)
+        assert any("not ExtenderArgs" in message for message in said)
+        # All bytes are returned to the budget.
         last = await connect()
         await last.send(request(b" " * (900 << 10)))
         assert "not ExtenderArgs" in json.loads((await last.answer())[1])["Error"]

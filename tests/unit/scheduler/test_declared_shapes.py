@@ -14,13 +14,13 @@ from topowise_scheduler.configuration import Defragmenter
 def test_a_shape_is_a_pod_of_one_guaranteed_container() -> None:
     shape = declared_shapes.shape({"cpu": 16, "memory": "64Gi", "example.com/gpu": 4, "count": 2})
     assert (str(shape), shape.count) == ("cpu 16, memory 64Gi, example.com/gpu 4", 2)
-    made = shape.pod(7)
-    assert pods.needs(made).requests == {"cpu": 16000, "memory": 64 << 30, "example.com/gpu": 4}
-    assert made.spec.priority == 7
-    assert [one.key for one in made.spec.tolerations or ()] == ["example.com/gpu"]
+    declared_pod = shape.pod(7)
+    assert pods.needs(declared_pod).requests == {"cpu": 16000, "memory": 64 << 30, "example.com/gpu": 4}
+    assert declared_pod.spec.priority == 7
+    assert [toleration.key for toleration in declared_pod.spec.tolerations or ()] == ["example.com/gpu"]
 
 
-def test_one_is_meant_where_no_number_is_said() -> None:
+def test_the_default_number_is_1() -> None:
     assert declared_shapes.shape({"cpu": "500m"}).count == 1
 
 

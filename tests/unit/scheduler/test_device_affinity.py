@@ -1,4 +1,4 @@
-"""Pods that wish devices near each other (topowise.io/device-affinity), as kube-scheduler asks about them over HTTP."""
+"""Pods with device affinity (topowise.io/device-affinity), as kube-scheduler's HTTP requests show them."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ PREFER = {ANNOTATION: f"prefer {GPU},{NIC}: pcie-switch"}
 CONFIGURATION = KubeletConfiguration(topologyManagerPolicy="single-numa-node", cpuManagerPolicy="none")
 # The NUMA node of each device. "g" are GPUs, "n" NICs.
 DEVICES = {"g0": 0, "g1": 0, "g2": 1, "g3": 1, "n0": 0, "n1": 0, "n2": 1, "n3": 1}
-# By node, for each device the root port that it hangs on.
+# The root port of each device, by node.
 ONE_SWITCH = DEVICES
-TWO_SWITCHES = {one: int(one[1]) for one in DEVICES}
-APART = {one: zone + 2 * (one[0] == "n") for one, zone in DEVICES.items()}
+TWO_SWITCHES = {name: int(name[1]) for name in DEVICES}
+APART = {name: zone + 2 * (name[0] == "n") for name, zone in DEVICES.items()}
 
 
 def hardware() -> Machine:
@@ -67,7 +67,7 @@ def node(
     version: str = "1",
     config: KubeletConfiguration = CONFIGURATION,
 ) -> nrt.NodeResourceTopology:
-    """What our exporter writes of a node: without any `ports` nothing about PCI."""
+    """Returns what the exporter publishes of a node. Without `ports` it has no PCI attributes."""
     report = exported(hardware(), config, kubelet or Kubelet(hardware(), config), lambda uid: ("default", uid[4:]))
     located = {
         device: Located(f"0000:{number:02x}:00.0", Place(("pci0000:00", f"0000:00:{port:02x}.0"), DEVICES[device]))
@@ -95,8 +95,8 @@ def service(nodes: Mapping[str, Mapping[str, int]] = ALL, **options: Any) -> Ser
     return started
 
 
-def asked(service: Service, verb: str, document: dict[str, Any], *names: str) -> Any:
-    """What POST /<verb> answers; what follows the answer is done too."""
+def post(service: Service, verb: str, document: dict[str, Any], *names: str) -> Any:
+    """Returns the answer of POST /<verb>, after the verb's follow-up work."""
     app = http.Application(service.served(), http.Metrics(CollectorRegistry()), 1 << 20, Callers(()))
     sent: list[dict[str, Any]] = []
 
@@ -112,11 +112,11 @@ def asked(service: Service, verb: str, document: dict[str, Any], *names: str) ->
 
 
 def scores(service: Service, document: dict[str, Any], *names: str) -> dict[str, int]:
-    return {score["Host"]: score["Score"] for score in asked(service, "prioritize", document, *names)}
+    return {score["Host"]: score["Score"] for score in post(service, "prioritize", document, *names)}
 
 
 def test_require_lets_pass_where_it_is_sure() -> None:
-    answer = asked(service(), "filter", wanting("p", REQUIRE), *ALL)
+    answer = post(service(), "filter", wanting("p", REQUIRE), *ALL)
     assert answer["NodeNames"] == ["one-switch"]
     assert answer["FailedAndUnresolvableNodes"] == {
         "two-switches": refusals.NOT_SURELY_NEAR,
@@ -127,31 +127,31 @@ def test_require_lets_pass_where_it_is_sure() -> None:
 
 def test_require_can_be_content_with_what_is_possible() -> None:
     running = service(affinity=Settings(admits="possible"))
-    answer = asked(running, "filter", wanting("p", REQUIRE), *ALL)
+    answer = post(running, "filter", wanting("p", REQUIRE), *ALL)
     assert answer["NodeNames"] == ["one-switch", "two-switches"]
     assert scores(running, wanting("p", REQUIRE), "one-switch", "two-switches") == {"one-switch": 10, "two-switches": 0}
 
 
-def test_a_node_that_nobody_has_reported_is_not_sure() -> None:
-    assert asked(Service(), "filter", wanting("p", REQUIRE), "n1")["FailedAndUnresolvableNodes"] == {
+def test_a_node_without_a_report_is_not_sure() -> None:
+    assert post(Service(), "filter", wanting("p", REQUIRE), "n1")["FailedAndUnresolvableNodes"] == {
         "n1": refusals.PLACES_UNKNOWN
     }
 
 
 def test_prefer_refuses_nothing_and_scores_what_is_sure_above_what_is_possible() -> None:
     running = service()
-    assert asked(running, "filter", wanting("p", PREFER), *ALL)["NodeNames"] == list(ALL)
+    assert post(running, "filter", wanting("p", PREFER), *ALL)["NodeNames"] == list(ALL)
     by_node = scores(running, wanting("p", PREFER), *ALL)
     assert by_node["one-switch"] > by_node["two-switches"] > by_node["apart"] == by_node["silent"]
 
 
 def test_without_a_word_it_is_preferred() -> None:
-    wish = {ANNOTATION: f"{GPU},{NIC}: pcie-switch"}
-    assert asked(service(), "filter", wanting("p", wish), *ALL)["NodeNames"] == list(ALL)
+    affinity = {ANNOTATION: f"{GPU},{NIC}: pcie-switch"}
+    assert post(service(), "filter", wanting("p", affinity), *ALL)["NodeNames"] == list(ALL)
 
 
 def test_an_aligned_node_comes_before_near_devices() -> None:
-    """One NUMA node has its GPUs given out, the other its NICs: near each other in PCI, and not aligned."""
+    """The GPUs of a NUMA node and the NICs of the other are allocated: free devices share a switch, not a NUMA node."""
     config = msgspec.structs.replace(CONFIGURATION, topologyManagerPolicy="best-effort")
     split = Kubelet(hardware(), config)
     split.hold("uid-a", {}, {"c": Placement("app", (0,), True, None, (), {GPU: ("g0", "g1"), NIC: ("n2", "n3")})})
@@ -172,11 +172,11 @@ def test_pods_without_the_annotation_are_answered_as_ever() -> None:
     running = service()
     record = running.records.decode(msgspec.json.encode(wanting("p", {"other": "x"})))
     assert record.wishes == ()
-    assert asked(running, "filter", wanting("p", {"other": "x"}), *ALL)["NodeNames"] == list(ALL)
+    assert post(running, "filter", wanting("p", {"other": "x"}), *ALL)["NodeNames"] == list(ALL)
     assert not running.ledger.gates.affinity._judged._values
 
 
-def test_what_was_found_of_a_node_is_kept_until_it_changes() -> None:
+def test_judgements_of_a_node_are_cached_until_it_changes() -> None:
     running = service({"n1": ONE_SWITCH})
     question = running.question(wanting("p", REQUIRE), "n1")
     first = running.answers.affinity(question, "n1")
@@ -189,25 +189,25 @@ def test_what_was_found_of_a_node_is_kept_until_it_changes() -> None:
 
 def test_judgements_of_shapes_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(affinity_gate, "_MOST_BYTES", 20_000)
-    made = service({"n1": ONE_SWITCH})
+    running = service({"n1": ONE_SWITCH})
 
     def judged(number: int) -> Any:
         document = wanting("p", REQUIRE)
         document["spec"]["containers"][0]["resources"]["limits"]["memory"] = str(number)
-        return made.answers.affinity(made.question(document, "n1"), "n1")
+        return running.answers.affinity(running.question(document, "n1"), "n1")
 
     first = judged(1)
     assert judged(1) is first
     for number in range(2, 60):
         judged(number)
-        assert made.ledger.gates.affinity._judged._values.bytes <= 20_000
+        assert running.ledger.gates.affinity._judged._values.bytes <= 20_000
     assert judged(59) is judged(59)
     assert judged(1) is not first
 
 
 @pytest.mark.parametrize(("rule", "outcome"), [("any", "possible"), ("lowest-ids", "sure")])
 def test_a_plugin_whose_rule_is_known_narrows_the_choice(rule: Rule, outcome: str) -> None:
-    """The lowest ids of both resources hang on one switch."""
+    """The devices with the lowest ids of both resources share a switch."""
     running = service({"n1": TWO_SWITCHES}, affinity=Settings({GPU: rule, NIC: rule}))
     assert [term.outcome for term in affinity(running, "n1")] == [outcome]
 
@@ -240,18 +240,18 @@ BAD = {
 
 
 @pytest.mark.parametrize("text", BAD)
-def test_a_bad_annotation_is_one_clear_error(text: str) -> None:
+def test_an_invalid_annotation_is_a_clear_error(text: str) -> None:
     running = service({"n1": ONE_SWITCH})
-    error = asked(running, "filter", wanting("p", {ANNOTATION: text}), "n1")["Error"]
+    error = post(running, "filter", wanting("p", {ANNOTATION: text}), "n1")["Error"]
     assert error.startswith(f"annotation {ANNOTATION} '")
     assert BAD[text] in error
     assert error.endswith("the pod is not placed until it is corrected")
-    assert asked(running, "prioritize", wanting("p", {ANNOTATION: text}), "n1") == []
-    # A pod that is there already counts as it is.
+    assert post(running, "prioritize", wanting("p", {ANNOTATION: text}), "n1") == []
+    # A pod that runs already is evaluated by its actual devices.
     assert running.put(wanting("there", {ANNOTATION: text}, node="n1")).wishes == ()
 
 
-def test_a_damaged_attribute_is_told_and_costs_only_the_places() -> None:
+def test_a_damaged_attribute_is_reported_and_costs_only_the_pci_paths() -> None:
     running = Service()
     whole = node("n1", ONE_SWITCH)
     broken = tuple(
@@ -264,12 +264,12 @@ def test_a_damaged_attribute_is_told_and_costs_only_the_places() -> None:
     [problem] = state.report.problems
     assert problem.startswith(f"attribute {PCI}: places '[['")
     assert problem.endswith("; the PCI paths of its devices are unknown")
-    assert asked(running, "filter", wanting("p", {}), "n1")["NodeNames"] == ["n1"]
-    assert asked(running, "filter", wanting("p", REQUIRE), "n1")["NodeNames"] == []
+    assert post(running, "filter", wanting("p", {}), "n1")["NodeNames"] == ["n1"]
+    assert post(running, "filter", wanting("p", REQUIRE), "n1")["NodeNames"] == []
 
 
-def test_a_pod_that_no_report_has_confirmed_may_hold_other_devices_than_predicted() -> None:
-    """Predicted on g0 and n0 it may hold g1 and n1: what is left is not known."""
+def test_an_unconfirmed_pod_may_have_other_devices_than_predicted() -> None:
+    """The pod is predicted on g0 and n0 but may have g1 and n1, so the free devices are not known."""
     running = service({"one": ONE_SWITCH, "two": {**TWO_SWITCHES, "g2": 9, "g3": 9, "n2": 10, "n3": 10}})
     for name in ("one", "two"):
         running.put(wanting(f"first-{name}", {}, node=name))
@@ -292,21 +292,21 @@ def test_a_bind_asks_again_if_the_node_has_changed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ports", "held", "outcome"),
+    ("ports", "devices", "outcome"),
     [
         (TWO_SWITCHES, ("g0", "n0"), "met"),
         (TWO_SWITCHES, ("g0", "n1"), "not_met"),
         ({}, ("g0", "n0"), "unknown"),
     ],
 )
-def test_what_the_pod_got_is_compared_with_the_wish_and_counted(
-    ports: Mapping[str, int], held: tuple[str, str], outcome: str, caplog: pytest.LogCaptureFixture
+def test_the_pods_devices_are_compared_with_its_affinity_and_counted(
+    ports: Mapping[str, int], devices: tuple[str, str], outcome: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     running = service({"n1": ports})
     running.put(wanting("p", PREFER, node="n1"))
     truth = Kubelet(hardware(), CONFIGURATION)
-    gpu, nic = held
+    gpu, nic = devices
     truth.hold("uid-p", {}, {"c": Placement("app", (0,), True, None, (), {GPU: (gpu,), NIC: (nic,)})})
     for version in ("2", "3"):
         running.report(node("n1", ports, truth, version))
@@ -340,8 +340,8 @@ def test_explain_says_what_it_is_and_why() -> None:
     assert terms["silent"].why == "no report has the PCI paths of the node's devices"
 
 
-def test_nobody_is_evicted_where_the_devices_would_not_be_near() -> None:
-    """Every GPU is given out; the one that an eviction frees is only on one of the two nodes at a switch with NICs."""
+def test_no_pod_is_evicted_where_the_devices_would_not_be_near() -> None:
+    """All GPUs are allocated. An eviction frees a GPU at a switch with NICs on only one of the two nodes."""
     for ports, expected in ((ONE_SWITCH, {"n1"}), (APART, set[str]())):
         running = Service()
         full = Kubelet(hardware(), CONFIGURATION)
@@ -360,7 +360,7 @@ def test_nobody_is_evicted_where_the_devices_would_not_be_near() -> None:
 
 
 def a_gpu_taken_on_each_numa_node(ports: Mapping[str, int]) -> tuple[Service, list[dict[str, Any]]]:
-    """Two GPUs are free in sum, on one NUMA node only without the less important pod that has the other."""
+    """Two GPUs are free in sum. They share a NUMA node only if the pod of lower priority is evicted."""
     running, full, there = Service(), Kubelet(hardware(), CONFIGURATION), []
     for number, gpu in enumerate(("g0", "g2")):
         full.hold(f"uid-v{number}", {}, {"c": Placement("app", (number,), True, None, (), {GPU: (gpu,)})})
@@ -376,7 +376,7 @@ NEAR_ONCE_EVICTED = pytest.mark.parametrize(("ports", "is_near"), [(ONE_SWITCH, 
 
 
 @NEAR_ONCE_EVICTED
-def test_the_preemptor_evicts_nobody_where_the_devices_would_not_be_near(
+def test_the_preemptor_evicts_no_pod_where_the_devices_would_not_be_near(
     ports: Mapping[str, int], *, is_near: bool
 ) -> None:
     running, _ = a_gpu_taken_on_each_numa_node(ports)
@@ -405,21 +405,21 @@ def test_no_pod_is_moved_where_the_devices_would_not_be_near(ports: Mapping[str,
     for document in there:
         document["metadata"]["ownerReferences"] = [{"kind": "ReplicaSet", "controller": True}]
     listed = [msgspec.convert(document, Pod) for document in there]
-    movers, _ = defrag.sort([(one, running.records.record(one)) for one in listed], Budgets(), 0)
-    wanted = msgspec.convert(wanting("p", REQUIRE, gpus=2), Pod)
-    found = defrag.plan(running.answers, running.view, wanted, 1, movers, 2)
-    assert bool(found.steps) is is_near
+    movers, _ = defrag.sort([(record, running.records.record(record)) for record in listed], Budgets(), 0)
+    preemptor = msgspec.convert(wanting("p", REQUIRE, gpus=2), Pod)
+    plan = defrag.plan(running.answers, running.view, preemptor, 1, movers, 2)
+    assert bool(plan.steps) is is_near
 
 
-def test_pods_that_differ_by_their_wish_alone_have_homes_of_their_own() -> None:
-    made = service({"silent": {}})
-    cluster = Cluster(made.answers, made.view, msgspec.convert(wanting("p", {}), Pod), ["silent"])
-    movers = [msgspec.convert(wanting("mover", wish), Pod) for wish in ({}, REQUIRE)]
-    assert [cluster.candidates(one, made.records.record(one)).possible for one in movers] == [["silent"], []]
+def test_pods_that_differ_by_their_affinity_alone_have_separate_homes() -> None:
+    running = service({"silent": {}})
+    cluster = Cluster(running.answers, running.view, msgspec.convert(wanting("p", {}), Pod), ["silent"])
+    movers = [msgspec.convert(wanting("mover", affinity), Pod) for affinity in ({}, REQUIRE)]
+    assert [cluster.candidates(mover, running.records.record(mover)).possible for mover in movers] == [["silent"], []]
 
 
 def test_as_many_fit_as_surely_get_near_devices() -> None:
-    """One NUMA node has one switch, the other a switch for each GPU, of which nobody knows which it will be."""
+    """A NUMA node has one switch, the other has a switch for each GPU. The choice of GPU is not predictable."""
 
     def room(ports: Mapping[str, int], annotations: Mapping[str, str]) -> tuple[int, str]:
         [filling] = service({"n1": ports}).view.fillings(
@@ -444,7 +444,7 @@ def test_as_many_fit_as_surely_get_near_devices() -> None:
 
 
 @pytest.mark.parametrize(("nic", "is_met"), [("n0", True), ("n1", False)])
-def test_doctor_names_pods_whose_wish_is_not_met(nic: str, is_met: bool, tmp_path: Path) -> None:
+def test_doctor_names_pods_whose_affinity_is_not_met(nic: str, is_met: bool, tmp_path: Path) -> None:
     truth = Kubelet(hardware(), CONFIGURATION)
     truth.hold("uid-p", {}, {"c": Placement("app", (0,), True, None, (), {GPU: ("g0",), NIC: (nic,)})})
     topology = msgspec.to_builtins(node("n1", TWO_SWITCHES, truth))
@@ -456,7 +456,7 @@ def test_doctor_names_pods_whose_wish_is_not_met(nic: str, is_met: bool, tmp_pat
     file = tmp_path / "cluster.json"
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
     options = arguments.parser("0").parse_args(["doctor", "-f", str(file), "-o", "json"])
-    found = json.loads(command.run(options, Console(None, 100, now=1_780_000_000.0)).text)
-    values = {one["thing"]: one["value"] for one in found if "device affinity" in one["value"]}
+    findings = json.loads(command.run(options, Console(None, 100, now=1_780_000_000.0)).text)
+    values = {finding["thing"]: finding["value"] for finding in findings if "device affinity" in finding["value"]}
     why = "prefer nvidia.com/gpu,rdma/hca: pcie-switch is not met: nvidia.com/gpu g0 and rdma/hca n1 are PHB apart"
     assert values == ({} if is_met else {"pod default/p": f"device affinity {why}"})

@@ -1,8 +1,8 @@
-"""Work is done in slices, whoever sends what.
+"""Work is done in slices, for every kind of request and event.
 
 The clusters are small here, so that the tests take seconds. What is counted is turns of the loop. The limit of ten
 milliseconds of CPU is measured on whole clusters by tests/e2e/test_event_loop.py: a busy machine makes CPU time longer,
-so the limit here is one that only work in one go exceeds.
+so only work without slices exceeds the limit here.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ MOST_MS = 40.0
 
 @pytest.fixture
 def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
-    # On a machine so fast that all is done within one slice there are steps all the same.
+    # On a machine that finishes all work within a slice the work still has steps.
     monkeypatch.setattr(turns, "SLICE_S", SLICE_S / 10)
-    made = cluster(NODES)
-    # The first question of a process makes tables that all others use.
-    made.answers.fits(made.records.decode(msgspec.json.encode(pod("first"))), names(NODES))
-    # As the daemon does: what is there stays, and is not gone through again and again.
+    started = cluster(NODES)
+    # The first question of a process fills tables that all questions share.
+    started.answers.fits(started.records.decode(msgspec.json.encode(pod("first"))), names(NODES))
+    # The daemon does the same: the garbage collector skips existing objects.
     gc.collect()
     gc.freeze()
-    yield made
+    yield started
     gc.unfreeze()
 
 
-async def test_a_watchdog_sees_who_keeps_the_loop() -> None:
+async def test_a_watchdog_names_the_code_that_blocks_the_loop() -> None:
     async with watchdog() as dog:
         until = time.thread_time() + 3e-3 * MOST_MS
         while time.thread_time() < until:
@@ -57,9 +57,9 @@ async def test_a_watchdog_sees_who_keeps_the_loop() -> None:
 
 async def test_steps_are_done_in_slices_and_in_their_order() -> None:
     async with watchdog() as dog:
-        found = await collected(None if number % 2 else sum(range(number)) for number in range(0, 20_000, 15))
+        steps = await collected(None if number % 2 else sum(range(number)) for number in range(0, 20_000, 15))
         await sliced(())
-    assert found == [sum(range(number)) for number in range(0, 20_000, 30)]
+    assert steps == [sum(range(number)) for number in range(0, 20_000, 30)]
     assert dog.longest_ms < 1e3 * SLICE_S + MOST_MS
     assert dog.turns > 3
 
@@ -71,7 +71,7 @@ async def test_two_hundred_kinds_of_waiting_pods_and_then_nothing_to_do(service:
     async with watchdog() as dog:
         task = await requeueing(service)
         await asyncio.sleep(0.3)
-    # What is left to try is tried, and then there is nothing to do.
+    # The remaining pods are tried, and then no work is left.
     for _ in range(50):
         if (share := await idle_share(0.2)) < 0.1:
             break
@@ -93,23 +93,23 @@ async def test_a_dashboard_is_read_in_slices(service: Service) -> None:
 
 
 async def test_a_list_of_pods_and_reports_is_taken_in_step_by_step(service: Service) -> None:
-    told = consumers(service)
+    collections = consumers(service)
     async with watchdog() as dog:
-        await relist(told["pods"], records(service, NODES, 3))
-        await relist(told["noderesourcetopologies"], list(reports(NODES, "2")))
-        await relist(told["pods"], records(service, NODES, 2, first=1))
+        await relist(collections["pods"], records(service, NODES, 3))
+        await relist(collections["noderesourcetopologies"], list(reports(NODES, "2")))
+        await relist(collections["pods"], records(service, NODES, 2, first=1))
     # Making the lists is not the service's work.
     assert dog.turns > 20
     service.ledger.check()
-    assert {uid for uid, _ in service.ledger.pods} == {one.uid for one in records(service, NODES, 2, first=1)}
+    assert {uid for uid, _ in service.ledger.pods} == {record.uid for record in records(service, NODES, 2, first=1)}
 
 
 async def test_a_list_of_nodes_is_taken_in_step_by_step(service: Service) -> None:
-    told = consumers(service)["nodes"]
+    collection = consumers(service)["nodes"]
     listed = [service.nodes.decode(msgspec.json.encode({"metadata": {"name": name}})) for name in names(15_000)]
     async with watchdog() as dog:
-        await relist(told, listed)
-        await relist(told, listed[1:])
+        await relist(collection, listed)
+        await relist(collection, listed[1:])
     assert len(service.nodes) == len(service.ledger.reports.nodes) == 14_999
     assert dog.turns > 10
     assert dog.longest_ms < MOST_MS
@@ -148,10 +148,8 @@ async def test_a_pod_of_many_containers_is_judged_in_slices(service: Service) ->
     assert dog.longest_ms < 2 * MOST_MS
 
 
-async def test_a_node_that_goes_while_an_answer_is_prepared_is_not_taken_for_the_one_in_its_place(
-    service: Service,
-) -> None:
-    """Nobody reports it any more, so that nothing is known against it; no node takes a pod of so many CPUs."""
+async def test_a_node_deleted_while_an_answer_is_prepared_is_not_confused_with_its_successor(service: Service) -> None:
+    """The node has no report, so nothing refuses the pod there. No other node has so many CPUs."""
     for number, ask_of in enumerate((preempted, by_grpc)):
         gone, document = names(NODES)[number], many_containers(60 - number)
         task = asyncio.create_task(ask_of(service, document))
@@ -169,9 +167,9 @@ async def preempted(service: Service, document: dict[str, Any]) -> set[str]:
 
 async def by_grpc(service: Service, document: dict[str, Any]) -> set[str]:
     scoring = grpc_api.Scoring(service.answers, service.view, service.fitting(), lambda: None)
-    asked = scoring_pb2.FilterRequest(pod=msgspec.json.encode(document), nodes=names(NODES)[1:])
-    found = await scoring.Filter(asked, cast(grpc_api.Context, None))
-    return {name for name, verdict in zip(asked.nodes, found.verdicts, strict=True) if verdict == 1}
+    request = scoring_pb2.FilterRequest(pod=msgspec.json.encode(document), nodes=names(NODES)[1:])
+    response = await scoring.Filter(request, cast(grpc_api.Context, None))
+    return {name for name, verdict in zip(request.nodes, response.verdicts, strict=True) if verdict == 1}
 
 
 async def test_a_large_pod_that_fits_is_judged_in_slices(service: Service) -> None:
@@ -184,7 +182,7 @@ async def test_a_large_pod_that_fits_is_judged_in_slices(service: Service) -> No
     assert dog.longest_ms < 2 * MOST_MS
 
 
-async def test_changes_of_nodes_do_not_hold_up_the_answer_for_a_large_pod(service: Service) -> None:
+async def test_changes_of_nodes_do_not_delay_the_answer_for_a_large_pod(service: Service) -> None:
     """The nodes that have changed are judged in steps again, but not for ever."""
     document = many_containers(MAX_CONTAINERS, "1m", "1Mi")
 
@@ -221,26 +219,26 @@ async def test_a_pod_of_more_containers_is_refused_at_once_and_for_good(service:
     again = msgspec.json.decode(await ask(service, "filter", document, names(NODES)))
     assert again == answer
     scores = msgspec.json.decode(await ask(service, "prioritize", document, names(NODES)))
-    assert {one["Score"] for one in scores} == {0}
+    assert {score["Score"] for score in scores} == {0}
     assert not len(service.ledger.reservations)
     assert await preempted(service, document) == set()
     assert await by_grpc(service, document) == set()
     explained = msgspec.json.decode(await ask(service, "explain", document, []))
-    assert {one["verdict"] for one in explained} == {"never"}
+    assert {score["verdict"] for score in explained} == {"never"}
     assert f"at most {MAX_CONTAINERS} containers, it has {containers}" in explained[0]["text"]
 
 
 async def test_nodes_for_a_preemption_are_looked_for_in_slices(service: Service) -> None:
-    """kube-scheduler has something against all of them: there is no room in sum."""
+    """kube-scheduler refuses all nodes: the sum of free CPUs is too small."""
     for name in names(NODES):
         service.put_node(name)
     for record in records(service, NODES, 12):
         service.ledger.put_pod(record, is_news=False)
     alignment = AlignmentPreemption(service.ledger, service.answers, service.view, Budgets())
-    wanted = msgspec.convert(pod("w", "3", priority=5, conditions=WAITS), Pod)
-    service.view.against(wanted, names(1))
+    preemptor = msgspec.convert(pod("w", "3", priority=5, conditions=WAITS), Pod)
+    service.view.against(preemptor, names(1))
     async with watchdog() as dog:
-        assert await alignment.choose(wanted, 10, ()) is None
+        assert await alignment.choose(preemptor, 10, ()) is None
     assert dog.turns > 1
     assert dog.longest_ms < MOST_MS
 
@@ -250,10 +248,10 @@ async def test_pods_are_placed_together_in_slices(service: Service, containers: 
     """All nodes are cordoned; many containers no node could take."""
     for name in names(NODES):
         service.put_node(name, {"unschedulable": True})
-    wanted = FitTogether(pods=(msgspec.convert(many_containers(containers), Pod),))
+    request = FitTogether(pods=(msgspec.convert(many_containers(containers), Pod),))
     async with watchdog() as dog:
-        found, _ = await service.fitting().fit(wanted)
-    assert not found.fits
+        fit, _ = await service.fitting().fit(request)
+    assert not fit.fits
     assert dog.turns > 2
     assert dog.longest_ms < 2 * MOST_MS
 
@@ -261,6 +259,6 @@ async def test_pods_are_placed_together_in_slices(service: Service, containers: 
 async def test_an_explanation_of_all_nodes_is_made_in_slices(service: Service) -> None:
     async with watchdog() as dog:
         answer = msgspec.json.decode(await ask(service, "explain", pod("a", "2"), []))
-    assert {one["node"] for one in answer} == set(names(NODES))
+    assert {row["node"] for row in answer} == set(names(NODES))
     assert dog.turns > 5
     assert dog.longest_ms < MOST_MS

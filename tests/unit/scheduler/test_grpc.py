@@ -1,4 +1,4 @@
-"""What gRPC is asked in vain, and what keeps it from being served."""
+"""gRPC requests that are refused, and conditions that keep the server from serving."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ async def test_a_pod_that_cannot_be_read_is_an_invalid_argument(
 
 
 async def test_a_running_pod_is_asked_about_as_it_would_come_anew(service: Service, scoring: grpc_api.Scoring) -> None:
-    """Its kubelet has not granted it what its spec asks for by now: two CPUs more than the other node has."""
+    """The kubelet has not allocated the resized request: two CPUs more than the other node has."""
     service.report(counts("n2", "3"))
     document = pod("a", "4", node="n1")
     document["status"]["containerStatuses"] = [{"name": "c", "allocatedResources": {"cpu": "2", "memory": "1Gi"}}]
     raw, context = json.dumps(document).encode(), cast(grpc_api.Context, None)
-    found = await scoring.Filter(scoring_pb2.FilterRequest(pod=raw, nodes=["n2"]), context)
+    response = await scoring.Filter(scoring_pb2.FilterRequest(pod=raw, nodes=["n2"]), context)
     explained = await scoring.Explain(scoring_pb2.ExplainRequest(pod=raw, nodes=["n2"]), context)
-    assert list(found.verdicts) == list(explained.verdicts) == [scoring_pb2.VERDICT_UNSCHEDULABLE]
+    assert list(response.verdicts) == list(explained.verdicts) == [scoring_pb2.VERDICT_UNSCHEDULABLE]
 
 
 async def test_pods_that_are_to_fit_at_once(service: Service, scoring: grpc_api.Scoring, tmp_path: Path) -> None:
@@ -71,11 +71,11 @@ async def test_pods_that_are_to_fit_at_once(service: Service, scoring: grpc_api.
         await asyncio.wait_for(channel.channel_ready(), 5)
         ask = scoring_pb2_grpc.ScoringStub(channel).FitTogether
         request = scoring_pb2.FitTogetherRequest(pods=[template], count=2, reserve_seconds=30)
-        kept = await ask(request)
-        assert (kept.fits, list(kept.nodes)) == (True, ["n1", "n1"])
+        response = await ask(request)
+        assert (response.fits, list(response.nodes)) == (True, ["n1", "n1"])
         refused = await ask(scoring_pb2.FitTogetherRequest(pods=[template]))
         assert (refused.fits, refused.why) == (False, f"0/1 nodes: 1 {NOT_NOW}")
-        assert (await ask(scoring_pb2.FitTogetherRequest(release=kept.reservation))).fits
+        assert (await ask(scoring_pb2.FitTogetherRequest(release=response.reservation))).fits
         assert (await ask(scoring_pb2.FitTogetherRequest(pods=[template] * 2))).fits
         with pytest.raises(grpc.aio.AioRpcError, match="1024"):
             await ask(scoring_pb2.FitTogetherRequest(pods=[template], count=2000))
@@ -84,8 +84,8 @@ async def test_pods_that_are_to_fit_at_once(service: Service, scoring: grpc_api.
 
 
 async def test_a_port_that_is_taken_is_named(scoring: grpc_api.Scoring) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        port = held.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         with pytest.raises(SourceError, match=f"127.0.0.1:{port}: cannot be listened on"):
             await grpc_api.serve(Grpc(address="127.0.0.1", port=port), scoring)
 

@@ -1,4 +1,4 @@
-"""gRPC over TLS: who may come in, and renewed certificates under a running server."""
+"""gRPC over TLS: accepted clients, and certificates that are renewed while the server runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from topowise_scheduler.configuration import Grpc
 @pytest.fixture(scope="module")
 def authorities(tmp_path_factory: pytest.TempPathFactory) -> tuple[Authority, Authority]:
     directory = tmp_path_factory.mktemp("authorities")
-    return Authority(directory / "one", "one"), Authority(directory / "two", "two")
+    return Authority(directory / "first", "first"), Authority(directory / "second", "second")
 
 
 def put(tls: ServingTls, authority: Authority, name: str) -> None:
@@ -50,8 +50,8 @@ def _scoring() -> grpc_api.Scoring:
 
 
 def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        port: int = held.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
     return port
 
 
@@ -81,70 +81,72 @@ async def ask(port: int, trusted: Authority, client: tuple[Path, Path] | None) -
 
 @pytest.fixture
 def tls(tmp_path: Path, authorities: tuple[Authority, Authority]) -> ServingTls:
-    made = ServingTls(
+    serving_tls = ServingTls(
         cert_file=str(tmp_path / "tls.crt"), key_file=str(tmp_path / "tls.key"), client_ca_file=str(tmp_path / "ca.crt")
     )
-    put(made, authorities[0], "server")
-    return made
+    put(serving_tls, authorities[0], "server")
+    return serving_tls
 
 
 async def test_only_clients_of_the_ca_come_in(tls: ServingTls, authorities: tuple[Authority, Authority]) -> None:
-    ours, others = authorities
+    authority, untrusted = authorities
     async with serving(tls) as port:
-        assert await ask(port, ours, ours.issue("client")) == [scoring_pb2.VERDICT_FITS]
-        assert await ask(port, ours, ours.issue("for-clients", usage="clientAuth"))
-        unknown_clients = (
+        assert await ask(port, authority, authority.issue("client")) == [scoring_pb2.VERDICT_FITS]
+        assert await ask(port, authority, authority.issue("for-clients", usage="clientAuth"))
+        refused = (
             None,
-            others.issue("client"),
-            ours.issue("late", days=-1),
-            ours.issue_later("early"),
-            ours.issue("for-servers", usage="serverAuth"),
+            untrusted.issue("client"),
+            authority.issue("late", days=-1),
+            authority.issue_later("early"),
+            authority.issue("for-servers", usage="serverAuth"),
         )
-        answers = await asyncio.gather(*(ask(port, ours, one) for one in unknown_clients), return_exceptions=True)
-        assert [type(one) for one in answers] == [grpc.aio.AioRpcError] * len(unknown_clients)
+        answers = await asyncio.gather(*(ask(port, authority, client) for client in refused), return_exceptions=True)
+        assert [type(answer) for answer in answers] == [grpc.aio.AioRpcError] * len(refused)
 
 
 async def test_a_renewed_certificate_and_ca_are_taken_up(
     tls: ServingTls, authorities: tuple[Authority, Authority]
 ) -> None:
-    one, two = authorities
+    first, second = authorities
     async with serving(tls) as port:
-        assert await ask(port, one, one.issue("client"))
-        put(tls, two, "another-server")
-        assert await ask(port, two, two.issue("client"))
+        assert await ask(port, first, first.issue("client"))
+        put(tls, second, "another-server")
+        assert await ask(port, second, second.issue("client"))
         with pytest.raises(grpc.aio.AioRpcError):
-            await ask(port, one, one.issue("client"))
+            await ask(port, first, first.issue("client"))
 
 
 async def test_files_that_do_not_fit_leave_the_old_certificate(
     tls: ServingTls, authorities: tuple[Authority, Authority], caplog: pytest.LogCaptureFixture
 ) -> None:
-    one, _ = authorities
+    authority, _ = authorities
     async with serving(tls) as port:
-        assert await ask(port, one, one.issue("client"))
+        assert await ask(port, authority, authority.issue("client"))
         Path(tls.key_file).unlink()
         for _ in range(3):
-            assert await ask(port, one, one.issue("client"))
-    shown = [one for one in caplog.records if one.getMessage().startswith("Renewed certificate cannot be used")]
+            assert await ask(port, authority, authority.issue("client"))
+    shown = [line for line in caplog.records if line.getMessage().startswith("Renewed certificate cannot be used")]
     assert len(shown) == 1
 
 
 async def test_a_key_that_does_not_fit_yet_is_said_and_waited_for(
     tls: ServingTls, authorities: tuple[Authority, Authority], caplog: pytest.LogCaptureFixture
 ) -> None:
-    one, two = authorities
+    first, second = authorities
     async with serving(tls) as port:
-        assert await ask(port, one, one.issue("client"))
+        assert await ask(port, first, first.issue("client"))
         key = Path(tls.key_file).read_bytes()
-        put(tls, two, "half")
+        put(tls, second, "half")
         fitting = Path(tls.key_file).read_bytes()
         Path(tls.key_file).write_bytes(key)
         with pytest.raises(grpc.aio.AioRpcError):
-            await ask(port, two, two.issue("client"))
-        (shown,) = (one for one in caplog.records if one.getMessage().startswith("Renewed certificate cannot be used"))
+            await ask(port, second, second.issue("client"))
+        (shown,) = (
+            entry for entry in caplog.records if entry.getMessage().startswith("Renewed certificate cannot be used")
+        )
         assert "is not a usable certificate" in str(shown.kv["why"])  # type: ignore[attr-defined]
         Path(tls.key_file).write_bytes(fitting)
-        assert await ask(port, two, two.issue("client"))
+        assert await ask(port, second, second.issue("client"))
 
 
 async def test_a_key_of_another_certificate_is_named_at_the_start(
@@ -157,12 +159,12 @@ async def test_a_key_of_another_certificate_is_named_at_the_start(
 
 
 async def test_tls_1_1_is_refused(tls: ServingTls, authorities: tuple[Authority, Authority]) -> None:
-    one, _ = authorities
+    authority, _ = authorities
     async with serving(tls) as port:
-        assert await ask(port, one, one.issue("client"))
+        assert await ask(port, authority, authority.issue("client"))
         for newest, is_served in ((ssl.TLSVersion.TLSv1_1, False), (ssl.TLSVersion.TLSv1_2, True)):
-            context = ssl.create_default_context(cafile=str(one.certificate))
-            context.load_cert_chain(*one.issue("client"))
+            context = ssl.create_default_context(cafile=str(authority.certificate))
+            context.load_cert_chain(*authority.issue("client"))
             context.set_alpn_protocols(["h2"])
             context.set_ciphers("DEFAULT:@SECLEVEL=0")
             context.minimum_version = ssl.TLSVersion.TLSv1_1
@@ -200,9 +202,9 @@ async def test_a_file_in_the_place_of_the_socket_is_left_alone(tmp_path: Path) -
 async def test_before_the_first_sync_it_is_unavailable(
     tls: ServingTls, authorities: tuple[Authority, Authority]
 ) -> None:
-    one, _ = authorities
+    authority, _ = authorities
     async with serving(tls, "not yet listed: pods") as port:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await ask(port, one, one.issue("client"))
+            await ask(port, authority, authority.issue("client"))
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         assert "not yet listed: pods" in (caught.value.details() or "")

@@ -1,4 +1,4 @@
-"""The HTTP face under anything at all: 200 with valid JSON, and every node of a readable question answered."""
+"""The HTTP server answers any body with 200 and valid JSON, and every node of a readable question."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_questions_of_any_shape(app: http.Application, verb: str, question: Any)
         named = {*shown["NodeNames"], *shown["FailedNodes"], *shown["FailedAndUnresolvableNodes"]}
         assert named == set(question["NodeNames"])
     if verb == "prioritize":
-        assert all(isinstance(one["Score"], int) and 0 <= one["Score"] <= 10 for one in shown)
+        assert all(isinstance(score["Score"], int) and 0 <= score["Score"] <= 10 for score in shown)
 
 
 @pytest.mark.parametrize(("path", "method", "status"), [("/nothing", "POST", 404), ("/filter", "GET", 405)])
@@ -161,16 +161,16 @@ _DEEP = 50_000
 def test_however_deep_a_body_is_it_is_refused_without_a_traceback(
     verb: str, body: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    service, told = Service("TightFit"), Decisions(10, lambda: 0.0)
-    app = http.Application(service.served(observer=told), http.Metrics(CollectorRegistry()), 1 << 20, Callers(()))
+    service, decisions = Service("TightFit"), Decisions(10, lambda: 0.0)
+    app = http.Application(service.served(observer=decisions), http.Metrics(CollectorRegistry()), 1 << 20, Callers(()))
     status, answer = call(app, f"/{verb}", body)
     assert status == 200
     json.loads(answer)
-    assert [one.getMessage() for one in caplog.records] == ["Request refused"]
+    assert [entry.getMessage() for entry in caplog.records] == ["Request refused"]
     assert caplog.records[0].exc_info is None
 
 
-def test_a_defect_is_an_answer_and_what_follows_is_not_mistaken_for_one(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_defect_is_an_answer_and_later_requests_are_no_defects(caplog: pytest.LogCaptureFixture) -> None:
     def broken(body: bytes) -> Reply:
         raise ZeroDivisionError
 
@@ -184,14 +184,14 @@ def test_a_defect_is_an_answer_and_what_follows_is_not_mistaken_for_one(caplog: 
     app = http.Application(verbs, http.Metrics(CollectorRegistry()), 1 << 20, Callers(()))
     assert call(app, "/filter", b"") == (200, b"the service has a defect, its log says more")
     assert call(app, "/bind", b"") == (200, b"{}")
-    assert [one.getMessage() for one in caplog.records if one.exc_info] == [
+    assert [entry.getMessage() for entry in caplog.records if entry.exc_info] == [
         "Request cannot be answered, which is a defect",
         "What follows an answer has failed, which is a defect",
     ]
 
 
 def test_an_amount_that_no_machine_has_is_named(app: http.Application) -> None:
-    asked = pod("p", "1")
-    asked["spec"]["containers"][0]["resources"]["limits"]["memory"] = "1Ei"
-    _, answer = call(app, "/filter", json.dumps({"Pod": asked, "NodeNames": ["n1"]}, default=str).encode())
+    document = pod("p", "1")
+    document["spec"]["containers"][0]["resources"]["limits"]["memory"] = "1Ei"
+    _, answer = call(app, "/filter", json.dumps({"Pod": document, "NodeNames": ["n1"]}, default=str).encode())
     assert "memory '1Ei': expected at most 2^53 (8Pi of bytes)" in json.loads(answer)["Error"]

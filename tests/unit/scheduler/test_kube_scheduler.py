@@ -1,4 +1,4 @@
-"""What kube-scheduler has against a node: the order of its plug-ins, its words, and what they are about."""
+"""Why kube-scheduler refuses a node: the order of its plug-ins and the texts of their refusals."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def node(spec: dict[str, Any] | None = None, *, ready: str = "True", **labels: s
 
 
 def against(on: kube_scheduler.Node, used: dict[str, int] | None = None, **spec: Any) -> Refusal | None:
-    asked = kube_scheduler.decode(json.dumps(pod("a", **spec)).encode())
-    return kube_scheduler.refusal(on, asked.spec, pods.needs(asked), used or {"pods": 0})
+    unscheduled = kube_scheduler.decode(json.dumps(pod("a", **spec)).encode())
+    return kube_scheduler.refusal(on, unscheduled.spec, pods.needs(unscheduled), used or {"pods": 0})
 
 
 def words(on: kube_scheduler.Node, **spec: Any) -> str:
@@ -47,11 +47,11 @@ def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
     return {"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}
 
 
-def test_nothing_is_against_a_node_with_room() -> None:
+def test_a_node_with_enough_free_resources_is_not_refused() -> None:
     assert against(node()) is None
 
 
-def test_a_cordoned_node_is_for_who_tolerates_it() -> None:
+def test_a_cordoned_node_accepts_pods_that_tolerate_it() -> None:
     refusal = against(node({"unschedulable": True}))
     assert refusal == Refusal(
         "excluded", "node(s) were unschedulable", "node(s) were unschedulable: the node is cordoned"
@@ -143,7 +143,7 @@ def test_required_node_affinity(terms: list[dict[str, Any]], fits: bool) -> None
     assert refusal == ("" if fits else "node(s) didn't match Pod's node affinity/selector")
 
 
-def test_what_no_alternative_matches_is_told() -> None:
+def test_a_refusal_names_terms_that_no_alternative_matches() -> None:
     refusal = against(node(), affinity=required(expression("pool", "In", "b", "c"), expression("size", "Gt", "8")))
     assert refusal is not None
     assert refusal.text.endswith(": required: pool In [b, c] or size Gt [8]")
@@ -197,8 +197,8 @@ def test_what_is_not_looked_at_is_named() -> None:
         "resourceClaims": [{"name": "gpu"}],
         "schedulingGates": [{"name": "quota"}],
     }
-    asked = kube_scheduler.decode(json.dumps({"metadata": {}, "spec": spec}).encode())
-    assert kube_scheduler.unexamined(asked.spec) == (
+    unscheduled = kube_scheduler.decode(json.dumps({"metadata": {}, "spec": spec}).encode())
+    assert kube_scheduler.unexamined(unscheduled.spec) == (
         "pod affinity", "topology spread", "volumes", "host ports", "resource claims", "scheduling gates"
     )  # fmt: skip
 
@@ -210,5 +210,5 @@ def test_preferences_and_local_volumes_keep_no_node_away() -> None:
         "topologySpreadConstraints": [{"maxSkew": 1, "whenUnsatisfiable": "ScheduleAnyway"}],
         "volumes": [{"name": "v", "emptyDir": {}}, {"name": "c", "configMap": {"name": "c"}}],
     }
-    asked = kube_scheduler.decode(json.dumps({"metadata": {}, "spec": spec}).encode())
-    assert kube_scheduler.unexamined(asked.spec) == ()
+    unscheduled = kube_scheduler.decode(json.dumps({"metadata": {}, "spec": spec}).encode())
+    assert kube_scheduler.unexamined(unscheduled.spec) == ()

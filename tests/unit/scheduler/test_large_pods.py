@@ -26,8 +26,8 @@ def large(count: int, amounts: list[dict[str, str]], kinds: list[str]) -> dict[s
     document = many_containers(count)
     containers = document["spec"]["containers"]
     for number, container in enumerate(containers):
-        mine = amounts[number % len(amounts)]
-        container["resources"] = {"requests": mine, "limits": mine}
+        amount = amounts[number % len(amounts)]
+        container["resources"] = {"requests": amount, "limits": amount}
     by_kind: dict[str, list[Any]] = {"init": [], "sidecar": [], "app": []}
     for number, container in enumerate(containers):
         by_kind[kinds[number % len(kinds)]].append(container)
@@ -93,13 +93,13 @@ def test_a_large_pod_that_runs_is_booked_as_its_kubelet_has_placed_it() -> None:
     service.ledger.check()
 
 
-def test_a_pod_beyond_the_bound_holds_nothing_wherever_it_is_asked_about() -> None:
+def test_a_pod_beyond_the_bound_reserves_nothing_on_any_verb() -> None:
     service = service_with("container")
     record = service.put(many_containers(MAX_CONTAINERS + 1))
-    asked = service.question(many_containers(MAX_CONTAINERS + 1), *NODES)
-    verdicts = service.answers.verdicts(asked)
+    question = service.question(many_containers(MAX_CONTAINERS + 1), *NODES)
+    verdicts = service.answers.verdicts(question)
     assert [verdicts.text(at) for at in range(len(NODES))] == [refusals.TOO_LARGE] * len(NODES)
-    service.answers.expect(asked, 0)
+    service.answers.expect(question, 0)
     assert not len(service.ledger.reservations)
     assert not service.answers.fits(record, NODES).any()
     assert service.answers.verdicts(service.answers.about(record, NODES)).text(0) == refusals.TOO_LARGE
@@ -122,10 +122,10 @@ def test_a_large_pod_is_booked_at_its_bind_as_the_model_places_it() -> None:
 METADATA = {"name": "other", "namespace": "default", "uid": "uid-other"}
 
 
-async def test_a_pod_beyond_the_bound_fits_with_no_other_and_nobody_is_moved_for_it() -> None:
+async def test_a_pod_beyond_the_bound_fits_with_no_other_pod_and_moves_no_pod() -> None:
     service = service_with("container")
-    wanted = msgspec.convert(many_containers(MAX_CONTAINERS + 1), Pod)
-    found, _ = await service.fitting().fit(FitTogether(pods=(wanted,)))
-    assert (found.fits, refusals.TOO_LARGE in found.why) == (False, True)
+    large_pod = msgspec.convert(many_containers(MAX_CONTAINERS + 1), Pod)
+    fit, _ = await service.fitting().fit(FitTogether(pods=(large_pod,)))
+    assert (fit.fits, refusals.TOO_LARGE in fit.why) == (False, True)
     with pytest.raises(ParseError, match=f"at most {MAX_CONTAINERS} containers"):
-        defrag.plan(service.answers, service.view, wanted, 1, [], 1)
+        defrag.plan(service.answers, service.view, large_pod, 1, [], 1)

@@ -14,7 +14,7 @@ def test_a_report_without_a_node_does_not_make_up_for_a_node_without_a_report() 
     for name in ("reported", "gone"):
         service.report(exact(kubelet(), name=name))
     registry = metrics.registry(service.ledger, service.answers)
-    numbers = [registry.get_sample_value(f"topowise_scheduler_{one}") for one in ("nodes", "reported_nodes")]
+    numbers = [registry.get_sample_value(f"topowise_scheduler_{metric}") for metric in ("nodes", "reported_nodes")]
     assert numbers == [2, 1]
 
 

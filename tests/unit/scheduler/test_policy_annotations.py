@@ -1,4 +1,4 @@
-"""What pods may ask of the Topology Manager, in our words and in Volcano's."""
+"""Annotations that request a Topology Manager policy: topowise's and Volcano's."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a pod is expected to get is told with its Binding."""
+"""The predicted placement of a pod is an annotation of its Binding."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ async def bound(service: Service, document: dict[str, Any], **options: Any) -> A
 
 
 def service() -> Service:
-    made = Service()
-    made.report(exact(kubelet()))
-    return made
+    started = Service()
+    started.report(exact(kubelet()))
+    return started
 
 
 async def test_numa_nodes_and_cpus_of_each_container() -> None:
-    made = service()
-    made.put(pod("other", "3", node="n1"))
+    started = service()
+    started.put(pod("other", "3", node="n1"))
     # The three free CPUs of the first NUMA node are taken.
-    assert await bound(made, pod("p", "2")) == {"c": {"numa": [1], "cpus": "4-5"}}
+    assert await bound(started, pod("p", "2")) == {"c": {"numa": [1], "cpus": "4-5"}}
 
 
-async def test_ids_that_are_made_up_are_not_told() -> None:
-    made = Service()
-    made.report(counts("n1", ("0", "8"), included=()))
-    assert await bound(made, pod("p", "2")) == {"c": {"numa": [1]}}
+async def test_invented_ids_are_not_in_the_annotation() -> None:
+    started = Service()
+    started.report(counts("n1", ("0", "8"), included=()))
+    assert await bound(started, pod("p", "2")) == {"c": {"numa": [1]}}
 
 
-async def test_a_pod_of_the_shared_pool_has_no_annotation_nor_one_where_that_is_switched_off() -> None:
+async def test_no_annotation_for_the_shared_pool_or_where_it_is_switched_off() -> None:
     shared = pod("p", "2")
     del shared["spec"]["containers"][0]["resources"]["limits"]
     assert await bound(service(), shared) is None

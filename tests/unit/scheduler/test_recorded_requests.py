@@ -40,16 +40,16 @@ def test_filter(answering: Verbs, name: str) -> None:
         )
         assert shown["Nodes"] is None
     else:
-        names = [one["metadata"]["name"] for one in shown["Nodes"]["items"]]
-        assert {*names, *shown["FailedNodes"]} == {one["metadata"]["name"] for one in sent["Nodes"]["items"]}
+        names = [item["metadata"]["name"] for item in shown["Nodes"]["items"]]
+        assert {*names, *shown["FailedNodes"]} == {item["metadata"]["name"] for item in sent["Nodes"]["items"]}
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in RECORDED.glob("prioritize*.json")))
 def test_prioritize(answering: Verbs, name: str) -> None:
     body, sent = recorded(name)
     shown = json.loads(answering.prioritize(body).body)
-    offered = sent["NodeNames"] or [one["metadata"]["name"] for one in sent["Nodes"]["items"]]
-    assert [one["Host"] for one in shown] == offered
+    offered = sent["NodeNames"] or [item["metadata"]["name"] for item in sent["Nodes"]["items"]]
+    assert [item["Host"] for item in shown] == offered
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in RECORDED.glob("preempt*.json")))

@@ -1,6 +1,6 @@
-"""What a pod would get on each node decides the scores, as kube-scheduler asks for them (POST /prioritize).
+"""The predicted placement of a pod on each node decides its scores (POST /prioritize).
 
-Each test is a situation that somebody has seen or published: the LeastNUMANodes proposal (KEP-454 of
+Each test is a published or observed situation: the LeastNUMANodes proposal (KEP-454 of
 scheduler-plugins), scheduler-plugins' own example, busy best-effort nodes on which the merged hint is one NUMA node
 while the CPUs come from two.
 """
@@ -17,9 +17,8 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from sandbox.exported import exported
-from scheduling import GIB, Service, counts, pod, scope
-from topowise import nrt, pods
+from scheduling import GIB, Service, counts, decoded, pod, scope, topology_of
+from topowise import nrt
 from topowise_scheduler import kube_scheduler, strategies
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.configuration import Scoring
@@ -43,9 +42,9 @@ MEMORY = pytest.mark.parametrize("memory", ["None", "Static"])
 
 
 def scores(
-    service: Service, asked: dict[str, Any], *names: str, strategy: str = "TightFit", scale: int = 100
+    service: Service, document: dict[str, Any], *names: str, strategy: str = "TightFit", scale: int = 100
 ) -> list[int]:
-    """What POST /prioritize answers, in the order of the names."""
+    """Returns the scores of POST /prioritize, in the order of the names."""
     service.answers = Answers(
         service.ledger, service.records, strategies.make(strategy, {}, Scoring()), top_score=scale
     )
@@ -53,24 +52,24 @@ def scores(
     sent: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:
-        body = msgspec.json.encode({"Pod": asked, "Nodes": None, "NodeNames": names})
+        body = msgspec.json.encode({"Pod": document, "Nodes": None, "NodeNames": names})
         return {"type": "http.request", "body": body, "more_body": False}
 
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
     asyncio.run(app(scope("/v1/prioritize"), receive, send))
-    answered = {one["Host"]: one["Score"] for one in json.loads(sent[1]["body"])}
+    answered = {score["Host"]: score["Score"] for score in json.loads(sent[1]["body"])}
     return [answered[name] for name in names]
 
 
 def containers(name: str, *amounts: Mapping[str, str | int]) -> dict[str, Any]:
     """A Guaranteed pod of such containers."""
-    made = [
-        {"name": f"c{number}", "resources": {"requests": dict(one), "limits": dict(one)}}
-        for number, one in enumerate(amounts)
+    specs = [
+        {"name": f"c{number}", "resources": {"requests": dict(requests), "limits": dict(requests)}}
+        for number, requests in enumerate(amounts)
     ]
-    return pod(name, containers=made)
+    return pod(name, containers=specs)
 
 
 def machine(
@@ -79,14 +78,13 @@ def machine(
     distances: Sequence[Sequence[int]] = (),
     memory: int = 16 * GIB,
 ) -> Machine:
-    """NUMA nodes with so many CPUs and GPUs and so much memory each; CPU 0 and a GiB each are the system's and come on
-    top."""
+    """Returns NUMA nodes with these CPUs, GPUs and memory for pods. CPU 0 and a GiB each are reserved and added."""
     numa, first = [], 1
     for zone, count in enumerate(cpus):
         ids = ([0] if zone == 0 else []) + list(range(first, first + count))
         first += count
         costs = (
-            tuple(distances[zone]) if distances else tuple(10 if zone == other else 20 for other in range(len(cpus)))
+            tuple(distances[zone]) if distances else tuple(10 if zone == column else 20 for column in range(len(cpus)))
         )
         cores = tuple(Core(socket=zone, threads=(cpu,)) for cpu in ids)
         numa.append(NumaNode(id=zone, memory=memory + GIB, cores=cores, distances=costs))
@@ -118,15 +116,14 @@ def node(
     residents: Sequence[Mapping[str, str | int]] = (),
     removed: Sequence[int] = (),
 ) -> nrt.NodeResourceTopology:
-    """A node that runs these pods of one container each, in this order, but for those that have ended."""
+    """Returns a node that has admitted the residents in this order, and then removed some of them."""
     kubelet = Kubelet(built, config)
-    for number, one in enumerate(residents):
-        document = containers(f"{name}-{number}", one)
-        assert kubelet.admit(pods.decode(msgspec.json.encode(document))).admitted
+    for number, requests in enumerate(residents):
+        document = containers(f"{name}-{number}", requests)
+        assert kubelet.admit(decoded(document)).admitted
     for number in removed:
         assert kubelet.remove(f"uid-{name}-{number}")
-    made = exported(built, config, kubelet, lambda uid: ("default", uid.removeprefix("uid-")))
-    return msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, name=name))
+    return topology_of(built, config, kubelet, name=name)
 
 
 def reported(*topologies: nrt.NodeResourceTopology) -> Service:
@@ -137,9 +134,9 @@ def reported(*topologies: nrt.NodeResourceTopology) -> Service:
 
 
 def busy(memory: str, policy: str = "best-effort") -> Service:
-    """Two nodes of 8 + 8 CPUs, full but for four CPUs: two in each NUMA node, or all in one.
+    """Two nodes of 8 + 8 CPUs with four free CPUs: two in each NUMA node, or four in one NUMA node.
 
-    Memory is held on every NUMA node, so that a hint for memory has one.
+    Memory is allocated on every NUMA node, so a hint for memory has one NUMA node.
     """
     config = configuration(2, policy, memory)
     two, built = {"cpu": "2", "memory": "1Gi"}, machine([8, 8])
@@ -152,10 +149,8 @@ def busy(memory: str, policy: str = "best-effort") -> Service:
 @EVERY
 @MEMORY
 @pytest.mark.parametrize("scale", [10, 100])
-def test_a_busy_node_that_would_split_the_pod_is_below_one_that_would_not(
-    strategy: str, memory: str, scale: int
-) -> None:
-    """As reported: 4 CPUs and 1Gi; the split node got 100 and the aligned one 0, or both the same."""
+def test_a_busy_node_that_would_split_the_pod_is_below_an_aligned_node(strategy: str, memory: str, scale: int) -> None:
+    """As reported: 4 CPUs and 1Gi. The split node got 100 and the aligned node 0, or both got the same score."""
     split, aligned = scores(busy(memory), pod("p", "4"), "split", "aligned", strategy=strategy, scale=scale)
     assert aligned > split
 
@@ -165,20 +160,20 @@ def test_the_example_of_the_least_numa_nodes_proposal(memory: str) -> None:
     """Free CPUs 2 + 4 and 8 + 8, two containers of 3 CPUs each: 82 and 94."""
     config = configuration(2, memory=memory)
     service = reported(node("n1", machine([2, 4]), config), node("n2", machine([8, 8]), config))
-    asked = containers("p", *[{"cpu": "3", "memory": "1Gi"}] * 2)
-    assert scores(service, asked, "n1", "n2", strategy="LeastNUMANodes") == [82, 94]
+    document = containers("p", *[{"cpu": "3", "memory": "1Gi"}] * 2)
+    assert scores(service, document, "n1", "n2", strategy="LeastNUMANodes") == [82, 94]
 
 
 @MEMORY
-def test_the_example_of_the_proposal_on_a_node_where_memory_is_held_everywhere(memory: str) -> None:
+def test_the_example_of_the_proposal_on_a_node_with_memory_allocated_everywhere(memory: str) -> None:
     config = configuration(2, memory=memory)
-    held = [{"cpu": "1", "memory": "8Gi"}] * 3
+    running = [{"cpu": "1", "memory": "8Gi"}] * 3
     service = reported(
-        node("n1", machine([4, 5]), config, held),
-        node("n2", machine([10, 10]), config, held),
+        node("n1", machine([4, 5]), config, running),
+        node("n2", machine([10, 10]), config, running),
     )
-    asked = containers("p", *[{"cpu": "3", "memory": "1Gi"}] * 2)
-    assert scores(service, asked, "n1", "n2", strategy="LeastNUMANodes") == [82, 94]
+    document = containers("p", *[{"cpu": "3", "memory": "1Gi"}] * 2)
+    assert scores(service, document, "n1", "n2", strategy="LeastNUMANodes") == [82, 94]
 
 
 @MEMORY
@@ -186,8 +181,8 @@ def test_the_example_of_scheduler_plugins(memory: str) -> None:
     """Zones of 2 CPUs and 50Mi, containers of 1 and 3 CPUs: the second takes both. Zones of 4 CPUs do not."""
     config = configuration(2, memory=memory)
     service = reported(node("small", machine([2, 2]), config), node("large", machine([4, 4]), config))
-    asked = containers("p", {"cpu": "1", "memory": "20Mi"}, {"cpu": "3", "memory": "20Mi"})
-    assert scores(service, asked, "small", "large", strategy="LeastNUMANodes") == [82, 94]
+    document = containers("p", {"cpu": "1", "memory": "20Mi"}, {"cpu": "3", "memory": "20Mi"})
+    assert scores(service, document, "small", "large", strategy="LeastNUMANodes") == [82, 94]
 
 
 def test_the_example_of_scheduler_plugins_as_other_exporters_count() -> None:
@@ -195,8 +190,8 @@ def test_the_example_of_scheduler_plugins_as_other_exporters_count() -> None:
     service = Service()
     for name, each in (("small", "2"), ("large", "4")):
         service.report(counts(name, (each, each), allocatable=each, policy="best-effort", included=()))
-    asked = containers("p", {"cpu": "1", "memory": "20Mi"}, {"cpu": "3", "memory": "20Mi"})
-    assert scores(service, asked, "small", "large", strategy="LeastNUMANodes") == [82, 94]
+    document = containers("p", {"cpu": "1", "memory": "20Mi"}, {"cpu": "3", "memory": "20Mi"})
+    assert scores(service, document, "small", "large", strategy="LeastNUMANodes") == [82, 94]
 
 
 @pytest.mark.parametrize(
@@ -209,10 +204,10 @@ def test_the_figures_of_kep_119(strategy: str, percents: tuple[float, float, flo
     for number, (cpus, mebibytes) in enumerate([(4, 500), (2, 50), (6, 60)]):
         built = machine([cpus, cpus], memory=mebibytes << 20)
         service.report(node(f"n{number}", built, configuration(2, "single-numa-node")))
-    asked = containers("p", {"cpu": "2", "memory": "20Mi"})
+    document = containers("p", {"cpu": "2", "memory": "20Mi"})
     raw = np.array([round(100 * percent) for percent in percents])
     expected = scales.spread(raw, np.zeros(3, np.int64), 100).tolist()
-    assert scores(service, asked, "n0", "n1", "n2", strategy=strategy) == expected
+    assert scores(service, document, "n0", "n1", "n2", strategy=strategy) == expected
 
 
 def test_the_number_that_scores_0_is_the_nodes_own() -> None:
@@ -227,8 +222,8 @@ def test_the_number_that_scores_0_is_the_nodes_own() -> None:
     service.report(
         msgspec.structs.replace(counted, attributes=[nrt.Attribute(key, value) for key, value in named.items()])
     )
-    asked = pod("p", "4")
-    assert scores(service, asked, "eight", "sixteen", "counted", strategy="LeastNUMANodes") == [94, 97, 87]
+    document = pod("p", "4")
+    assert scores(service, document, "eight", "sixteen", "counted", strategy="LeastNUMANodes") == [94, 97, 87]
 
 
 @EVERY
@@ -238,16 +233,16 @@ def test_the_node_whose_gpu_has_its_cpus_beside_it_wins(strategy: str, cpus: tup
     """6 CPUs and the only GPU, which is near the first NUMA node."""
     config = configuration(2, memory="None")
     service = reported(node("whole", machine([8, 8], [1, 0]), config), node("spoiled", machine(cpus, [1, 0]), config))
-    asked = containers("p", {"cpu": "6", "memory": "1Gi", GPU: "1"})
-    whole, spoiled = scores(service, asked, "whole", "spoiled", strategy=strategy, scale=scale)
+    document = containers("p", {"cpu": "6", "memory": "1Gi", GPU: "1"})
+    whole, spoiled = scores(service, document, "whole", "spoiled", strategy=strategy, scale=scale)
     assert whole > spoiled
     assert (whole, spoiled) == (10, 0) or scale == 100
 
 
 @EVERY
 @pytest.mark.parametrize("scale", [10, 100])
-def test_a_node_that_does_not_fit_is_never_above_one_that_does(strategy: str, scale: int) -> None:
-    """kube-scheduler asks about those that fit only, but what it asks about may change meanwhile."""
+def test_a_node_that_does_not_fit_is_never_above_a_fitting_node(strategy: str, scale: int) -> None:
+    """kube-scheduler asks about fitting nodes only, but the nodes may change before prioritize."""
     service = reported(
         node("full", machine([8, 8]), configuration(2, "single-numa-node"), [{"cpu": "8", "memory": "1Gi"}] * 2),
         node("fits", machine([8, 8]), configuration(2, "single-numa-node")),
@@ -262,7 +257,7 @@ BY_CHANCE = "may refuse the pod by chance"
 
 
 def chancy(policy: str = "single-numa-node", scope: str = "container") -> nrt.NodeResourceTopology:
-    """Three GPUs near NUMA node 0, two near node 1 and one near both, as the lab's machine dual has."""
+    """Three GPUs near NUMA node 0, two near node 1 and a GPU near both, as on the lab's machine dual."""
     return node("chancy", chancy_machine(), configuration(2, policy, topologyManagerScope=scope))
 
 
@@ -278,8 +273,8 @@ def gpus(*counts: int) -> dict[str, Any]:
     return containers("p", *[{"cpu": "1", "memory": "1Gi", GPU: str(count)} for count in counts])
 
 
-def why(service: Service, asked: dict[str, Any], name: str) -> str:
-    text: str = service.view.explanations(msgspec.convert(asked, kube_scheduler.Pod), [name])[0].text
+def why(service: Service, document: dict[str, Any], name: str) -> str:
+    text: str = service.view.explanations(msgspec.convert(document, kube_scheduler.Pod), [name])[0].text
     return text
 
 
@@ -298,7 +293,7 @@ def test_a_node_whose_kubelet_may_refuse_the_pod_by_its_choice_of_devices_comes_
 
 
 @EVERY
-def test_where_no_node_is_sure_the_one_that_may_refuse_is_taken(strategy: str) -> None:
+def test_where_no_node_is_sure_a_node_that_may_refuse_is_chosen(strategy: str) -> None:
     """For ever to wait would be worse: on this machine the pod fits every second time."""
     service = reported(chancy(), node("other", machine([1]), configuration(1, "none")))
     assert service.fits(gpus(2, 3), "chancy", "other") == ["chancy"]
@@ -307,7 +302,7 @@ def test_where_no_node_is_sure_the_one_that_may_refuse_is_taken(strategy: str) -
 
 
 @pytest.mark.parametrize(
-    ("asked", "policy", "scope"),
+    ("document", "policy", "scope"),
     [
         (gpus(3, 2), "single-numa-node", "container"),
         (gpus(3), "single-numa-node", "container"),
@@ -317,15 +312,15 @@ def test_where_no_node_is_sure_the_one_that_may_refuse_is_taken(strategy: str) -
         (containers("p", {"cpu": "1", GPU: "2"}, {"cpu": "3"}), "single-numa-node", "container"),
     ],
 )
-def test_what_no_choice_of_devices_can_spoil_is_not_put_last(asked: dict[str, Any], policy: str, scope: str) -> None:
+def test_what_no_choice_of_devices_can_spoil_is_not_put_last(document: dict[str, Any], policy: str, scope: str) -> None:
     service = reported(chancy(policy, scope))
-    assert service.fits(asked, "chancy") == ["chancy"]
-    assert BY_CHANCE not in why(service, asked, "chancy")
+    assert service.fits(document, "chancy") == ["chancy"]
+    assert BY_CHANCE not in why(service, document, "chancy")
 
 
 def test_devices_of_one_numa_node_each_are_taken_by_chance_where_a_container_needs_two_nodes() -> None:
-    """`restricted`, three GPUs on each node, four for the first container: 2 and 2 leave the next one, which wants two
-    together, one and one."""
+    """`restricted`, three GPUs on each node. The first container takes 2 and 2 of its four, and the next container,
+    which needs two on a NUMA node, finds a GPU on each."""
     service = reported(node("n1", machine([8, 8], [3, 3]), configuration(2, "restricted", "None")))
     large, small = (containers("p", {"cpu": "1", GPU: first}, {"cpu": "1", GPU: "2"}) for first in ("4", "2"))
     assert service.fits(large, "n1") == ["n1"]
@@ -333,7 +328,7 @@ def test_devices_of_one_numa_node_each_are_taken_by_chance_where_a_container_nee
     assert BY_CHANCE not in why(service, small, "n1")
 
 
-def test_whether_chance_decides_is_asked_anew_when_the_node_has_changed() -> None:
+def test_whether_chance_decides_is_recomputed_when_the_node_has_changed() -> None:
     service = reported(chancy())
     record = service.put(gpus(2, 3))
     assert service.answers.may_be_refused(record, "chancy")
@@ -346,16 +341,16 @@ def test_whether_chance_decides_is_asked_anew_when_the_node_has_changed() -> Non
 
 @EVERY
 def test_in_a_fleet_of_such_nodes_the_strategy_decides_as_ever(strategy: str) -> None:
-    """Only the best few are looked at; were those put behind the rest, the worst would come first."""
-    one = chancy()
+    """Only the best nodes are evaluated. If they scored below the rest, the worst nodes would win."""
     names = [f"n{number:02}" for number in range(20)]
-    fleet = [msgspec.structs.replace(one, metadata=msgspec.structs.replace(one.metadata, name=name)) for name in names]
-    used = node("used", chancy_machine(), configuration(2, "single-numa-node"), [{"cpu": "2", "memory": "1Gi"}])
+    config = configuration(2, "single-numa-node")
+    fleet = [node(name, chancy_machine(), config) for name in names]
+    used = node("used", chancy_machine(), config, [{"cpu": "2", "memory": "1Gi"}])
     service = reported(*fleet, used)
-    found = scores(service, gpus(2, 3), *names, "used", strategy=strategy)
+    (first, *same, last) = scores(service, gpus(2, 3), *names, "used", strategy=strategy)
     alone = scores(reported(fleet[0], used), gpus(2), "n00", "used", strategy=strategy)
-    assert len({*found[:-1]}) == 1
-    assert (found[-1] > found[0], found[-1] < found[0]) == (alone[1] > alone[0], alone[1] < alone[0])
+    assert {*same} == {first}
+    assert (last > first, last < first) == (alone[1] > alone[0], alone[1] < alone[0])
 
 
 SQUARE = [[10, 12, 32, 32], [12, 10, 32, 32], [32, 32, 10, 12], [32, 32, 12, 10]]
@@ -363,8 +358,8 @@ SQUARE = [[10, 12, 32, 32], [12, 10, 32, 32], [32, 32, 10, 12], [32, 32, 12, 10]
 
 @EVERY
 @pytest.mark.parametrize("scale", [10, 100])
-def test_fewer_numa_nodes_come_first_then_near_ones(strategy: str, scale: int) -> None:
-    """A pod of 12 CPUs, aligned everywhere: in one NUMA node, in two near ones, in two far ones, in three."""
+def test_fewer_numa_nodes_come_first_then_near_numa_nodes(strategy: str, scale: int) -> None:
+    """A pod of 12 CPUs, aligned on every node: in one NUMA node, in two near, in two distant, in three NUMA nodes."""
     config = configuration(4, "restricted", "None", topologyManagerPolicyOptions={"prefer-closest-numa-nodes": "true"})
     eight, four = (machine([each] * 4, distances=SQUARE) for each in (8, 4))
     taken = {"cpu": "8", "memory": "1Gi"}
@@ -374,24 +369,25 @@ def test_fewer_numa_nodes_come_first_then_near_ones(strategy: str, scale: int) -
         node("far", eight, config, [taken] * 4, removed=[0, 2]),
         node("three", four, config),
     )
-    one, near, far, three = scores(
+    single, near, far, three = scores(
         service, pod("p", "12"), "one", "near", "far", "three", strategy=strategy, scale=scale
     )
-    assert one > near > far > three
+    assert single > near > far > three
 
 
 def cached(uncore: Sequence[int], memory: Sequence[tuple[Sequence[int], int, int]] = ()) -> Machine:
-    """One NUMA node whose CPUs are on these L3 caches, and nodes of memory alone: initiators, latency, bandwidth."""
-    cores = tuple(Core(socket=0, threads=(cpu,), uncore=one) for cpu, one in enumerate(uncore))
-    (first, *others) = memory or [((), 0, 0)]
-    rows = [tuple(10 if one == other else 20 for other in range(1 + len(others))) for one in range(1 + len(others))]
+    """A NUMA node whose CPUs have these L3 caches, and NUMA nodes of memory alone: initiators, latency, bandwidth."""
+    cores = tuple(Core(socket=0, threads=(cpu,), uncore=cache) for cpu, cache in enumerate(uncore))
+    (first, *memory_only) = memory or [((), 0, 0)]
+    ids = range(1 + len(memory_only))
+    rows = [tuple(10 if row == column else 20 for column in ids) for row in ids]
     numa = [NumaNode(0, 17 * GIB, cores, {}, rows[0], *_speed(first))]
-    numa += [NumaNode(at, 16 * GIB, (), {}, rows[at], *_speed(one)) for at, one in enumerate(others, start=1)]
+    numa += [NumaNode(at, 16 * GIB, (), {}, rows[at], *_speed(node)) for at, node in enumerate(memory_only, start=1)]
     return Machine(numa=tuple(numa))
 
 
-def _speed(one: tuple[Sequence[int], int, int]) -> tuple[tuple[int, ...], int, int]:
-    return tuple(one[0]), one[1], one[2]
+def _speed(memory: tuple[Sequence[int], int, int]) -> tuple[tuple[int, ...], int, int]:
+    return tuple(memory[0]), memory[1], memory[2]
 
 
 BY_CACHE = {"prefer-align-cpus-by-uncorecache": "true"}
@@ -400,7 +396,7 @@ PLAIN = {"cpu": "1", "memory": "1Gi"}
 
 @EVERY
 @pytest.mark.parametrize("scale", [10, 100])
-def test_of_equal_nodes_the_one_with_room_in_one_cache_wins(strategy: str, scale: int) -> None:
+def test_of_equal_nodes_the_node_with_enough_cpus_in_one_cache_wins(strategy: str, scale: int) -> None:
     """Four CPUs are free on each: two and two, or four in one L3 cache. CPU 0 is the system's."""
     built = cached([0] * 5 + [1] * 4)
     config = configuration(1, "single-numa-node", "None", cpuManagerPolicyOptions=BY_CACHE)
@@ -427,7 +423,7 @@ def test_caches_do_not_count_where_the_cpu_manager_does_not_look_at_them(strateg
 @EVERY
 @pytest.mark.parametrize("measures", [((100, 0), (130, 0), (300, 0)), ((0, 400), (0, 300), (0, 50))])
 def test_memory_that_was_measured_to_be_faster_is_nearer(strategy: str, measures: Any) -> None:
-    """The firmware's distances are the same; latency or bandwidth tell a CXL expander from a node beside it."""
+    """The firmware's distances are the same; latency or bandwidth distinguish a CXL expander from a near NUMA node."""
     config = configuration(2)
     own, near, far = measures
     service = reported(
@@ -438,18 +434,18 @@ def test_memory_that_was_measured_to_be_faster_is_nearer(strategy: str, measures
     assert fast > slow
 
 
-def test_an_explanation_tells_where_cpus_really_go() -> None:
+def test_an_explanation_names_the_numa_nodes_of_the_actual_cpus() -> None:
     service = busy("Static")
-    asked = kube_scheduler.unbound(msgspec.convert(pod("p", "4"), kube_scheduler.Pod))
-    split, aligned = service.view.explanations(asked, ["split", "aligned"])
+    unbound = kube_scheduler.unbound(msgspec.convert(pod("p", "4"), kube_scheduler.Pod))
+    split, aligned = service.view.explanations(unbound, ["split", "aligned"])
     assert split.text == "container c is not aligned: CPUs on NUMA nodes 0 and 1, memory on 0 (cpu 4, memory 1Gi)"
     assert aligned.text == "container c goes to NUMA node 1 (cpu 4, memory 1Gi)"
     assert split.score < aligned.score
 
 
-def test_on_a_node_that_aligns_nothing_the_explanation_still_tells() -> None:
+def test_on_a_node_without_alignment_the_explanation_names_the_numa_nodes() -> None:
     config = configuration(2, "none")
     service = reported(node("n1", machine([3, 8]), config, [{"cpu": "1", "memory": "1Gi"}]))
-    asked = kube_scheduler.unbound(msgspec.convert(pod("p", "9"), kube_scheduler.Pod))
-    [told] = service.view.explanations(asked, ["n1"])
-    assert told.text.endswith("; container c has CPUs on NUMA nodes 0 and 1, memory on 0")
+    unbound = kube_scheduler.unbound(msgspec.convert(pod("p", "9"), kube_scheduler.Pod))
+    [explanation] = service.view.explanations(unbound, ["n1"])
+    assert explanation.text.endswith("; container c has CPUs on NUMA nodes 0 and 1, memory on 0")

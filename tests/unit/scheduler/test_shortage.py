@@ -1,4 +1,4 @@
-"""Holes and waits are known before anybody asks, from what has changed alone."""
+"""Holes and waits are computed in advance, from changed nodes and pods alone."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from topowise_scheduler.kubelet import Device, DevicePlugin, Kubelet
 from topowise_scheduler.shortage import Holes, Shortage, Waits
 
 
-def done(one: Holes | Waits) -> int:
+def done(task: Holes | Waits) -> int:
     """Syncs; in how many steps."""
-    return sum(1 for _ in one.sync())
+    return sum(1 for _ in task.sync())
 
 
 def named(topology: nrt.NodeResourceTopology, name: str) -> nrt.NodeResourceTopology:
     return msgspec.structs.replace(topology, metadata=msgspec.structs.replace(topology.metadata, name=name))
 
 
-def test_holes_are_those_of_single_numa_nodes() -> None:
+def test_holes_are_counted_on_single_numa_nodes() -> None:
     """Three CPUs free on the first NUMA node, as CPU 0 is the system's, four on the second."""
     service = Service()
     service.report(exact(kubelet()))
@@ -36,7 +36,7 @@ def test_holes_are_those_of_single_numa_nodes() -> None:
     service.put(pod("p", "2", node="n1"))
     service.put(pod("q", "2", node="n1"))
     done(holes)
-    # Seven less four: in sum there is room for three, and in one piece for two or three of them.
+    # Seven minus four: three CPUs fit in sum, and two or three pods fit on single NUMA nodes.
     assert sum(service.free("n1")) == 3
     assert holes.largest()["cpu"] == max(service.free("n1"))
     assert holes.pieces()["cpu"][4] == 0
@@ -56,8 +56,8 @@ def test_devices_have_holes_too() -> None:
     assert (holes.largest()[GPU], holes.pieces()[GPU]) == (1, {1: 1, 2: 0})
 
 
-def test_devices_that_lie_nowhere_are_in_no_hole() -> None:
-    """Of those without NUMA nodes no pod needs several on one: each would be counted on every NUMA node."""
+def test_devices_without_numa_nodes_are_in_no_hole() -> None:
+    """A device without NUMA nodes would be counted on every NUMA node."""
     plugin = DevicePlugin("example.com/kvm", tuple(Device(f"kvm{number}") for number in range(8)))
     for zones, expected in ((2, None), (1, {1: 8, 2: 4, 4: 2, 8: 1})):
         hardware = msgspec.structs.replace(machine(zones), devices=(plugin,))
@@ -104,7 +104,7 @@ def test_resources_that_reports_make_up_are_bounded() -> None:
 
 @pytest.mark.parametrize(("cpu", "cause"), [("4", "room"), ("5", "never"), ("2", "none")])
 def test_pods_wait_for_a_cause(cpu: str, cause: str) -> None:
-    """Three CPUs are left on the first NUMA node, one on the second."""
+    """Three CPUs are free on the first NUMA node, a CPU on the second."""
     service = Service()
     service.report(exact(kubelet()))
     service.put(pod("there", "3", node="n1"))
@@ -137,13 +137,13 @@ def test_nothing_is_judged_again_where_nothing_has_changed() -> None:
         service.put(pod(name, "4", conditions=WAITS))
     waits = Waits(service.ledger, service.answers, lambda _: None, service.clock)
     assert [done(waits), done(waits)] == [1, 0]
-    # One of their kind that has come since is judged.
+    # A new pod of the same shape is judged.
     service.put(pod("c", "4", conditions=WAITS))
     assert [done(waits), done(waits)] == [1, 0]
     assert waits.counts()["room"] == 3
 
 
-def test_who_is_bound_has_waited_and_who_is_deleted_has_not() -> None:
+def test_a_bound_pod_has_waited_and_a_deleted_pod_has_not() -> None:
     service = Service()
     service.report(exact(kubelet()))
     waited: list[float] = []

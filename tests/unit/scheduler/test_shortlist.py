@@ -1,4 +1,4 @@
-"""`filter.bestNodes`: kube-scheduler hears of the best nodes alone, where nobody else has a say."""
+"""`filter.bestNodes`: filter names only the best nodes, where no other plug-in changes the order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from topowise_scheduler.extender.shortlist import Shortlist
 from topowise_scheduler.extender.verbs import Verbs
 
 _NAMES = ["n1", "n2", "n3", "n4", "n5"]
-# By LeastAllocated the emptier node is the better one.
+# LeastAllocated prefers the emptier node.
 _TAKEN = {"n1": 3, "n2": 1, "n3": 4, "n4": 0, "n5": 2}
 _PREFERRED: dict[str, Any] = {
     "affinity": {
@@ -32,23 +32,23 @@ _SPREAD: dict[str, Any] = {
 
 @pytest.fixture
 def service() -> Service:
-    made = Service()
+    started = Service()
     for name, cpus in _TAKEN.items():
-        made.report(counts(name, str(8 - cpus), included=()))
-    return made
+        started.report(counts(name, str(8 - cpus), included=()))
+    return started
 
 
 def verbs(service: Service, most: int) -> Verbs:
     return service.verbs(shortlist=Shortlist(service.answers, service.nodes, most))
 
 
-def asked(document: dict[str, Any], names: list[str] = _NAMES) -> bytes:
-    """As Go's encoder writes it: without blanks, in this order."""
+def body(document: dict[str, Any], names: list[str] = _NAMES) -> bytes:
+    """Encodes the request as Go does: without blanks, in this order."""
     return msgspec.json.encode({"Pod": document, "Nodes": None, "NodeNames": names})
 
 
-def kept(served: Verbs, document: dict[str, Any]) -> list[str]:
-    answer = sent(served.filter(asked(document)))
+def passing(served: Verbs, document: dict[str, Any]) -> list[str]:
+    answer = sent(served.filter(body(document)))
     assert answer["Error"] == ""
     names: list[str] = answer["NodeNames"]
     return names
@@ -56,51 +56,51 @@ def kept(served: Verbs, document: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize(("most", "expected"), [(1, ["n4"]), (2, ["n4", "n2"]), (3, ["n4", "n2", "n5"])])
 def test_the_best_nodes_are_named_best_first(service: Service, most: int, expected: list[str]) -> None:
-    assert kept(verbs(service, most), pod("new")) == expected
+    assert passing(verbs(service, most), pod("new")) == expected
 
 
-def test_the_one_that_is_named_is_where_the_pod_is_expected(service: Service) -> None:
+def test_the_named_node_is_where_the_pod_is_expected(service: Service) -> None:
     before = service.free("n4")
-    kept(verbs(service, 1), pod("new", "2"))
+    passing(verbs(service, 1), pod("new", "2"))
     assert sum(service.free("n4")) == sum(before) - 2
 
 
 def test_the_scores_of_a_short_list_are_of_these_nodes(service: Service) -> None:
     served = verbs(service, 2)
-    names = kept(served, pod("new"))
-    scores = sent(served.prioritize(asked(pod("new"), names)))
-    assert [one["Host"] for one in scores] == names
+    names = passing(served, pod("new"))
+    scores = sent(served.prioritize(body(pod("new"), names)))
+    assert [score["Host"] for score in scores] == names
     assert scores[0]["Score"] > scores[1]["Score"]
 
 
 def test_a_pod_that_is_asked_about_again_gets_all_nodes(service: Service) -> None:
     served = verbs(service, 1)
-    assert kept(served, pod("new")) == ["n4"]
-    assert kept(served, pod("new")) == _NAMES
-    assert kept(served, pod("another")) != _NAMES
+    assert passing(served, pod("new")) == ["n4"]
+    assert passing(served, pod("new")) == _NAMES
+    assert passing(served, pod("another")) != _NAMES
 
 
 @pytest.mark.parametrize("spec", [_PREFERRED, _SPREAD], ids=["affinity", "spread"])
 def test_a_pod_with_preferences_gets_all_nodes(service: Service, spec: dict[str, Any]) -> None:
     document = pod("new")
     document["spec"] |= spec
-    assert kept(verbs(service, 1), document) == _NAMES
+    assert passing(verbs(service, 1), document) == _NAMES
 
 
-def test_best_nodes_that_kube_scheduler_would_rather_avoid_are_not_all_it_hears_of(service: Service) -> None:
+def test_best_nodes_that_kube_scheduler_avoids_are_not_the_only_named_nodes(service: Service) -> None:
     service.put_node("n4", {"taints": [{"key": "old", "effect": "PreferNoSchedule"}]})
-    assert kept(verbs(service, 1), pod("new")) == _NAMES
+    assert passing(verbs(service, 1), pod("new")) == _NAMES
 
 
-def test_a_pod_whose_numa_nodes_are_all_the_same_to_it_gets_all_nodes(service: Service) -> None:
+def test_a_pod_indifferent_to_numa_nodes_gets_all_nodes(service: Service) -> None:
     document = pod("new")
     document["spec"]["containers"][0]["resources"] = {}
-    assert kept(verbs(service, 1), document) == _NAMES
+    assert passing(verbs(service, 1), document) == _NAMES
 
 
-def test_nodes_that_are_too_few_are_named_with_what_others_lack(service: Service) -> None:
+def test_too_few_nodes_are_named_with_the_refusals_of_the_rest(service: Service) -> None:
     service.report(counts("n2", "0", included=()))
-    answer = sent(verbs(service, 5).filter(asked(pod("new", "2"))))
+    answer = sent(verbs(service, 5).filter(body(pod("new", "2"))))
     assert answer["NodeNames"] == ["n1", "n3", "n4", "n5"]
     assert list(answer["FailedNodes"]) == ["n2"]
 
@@ -109,15 +109,15 @@ def test_whole_nodes_are_answered_as_ever(service: Service) -> None:
     nodes = [{"metadata": {"name": name}} for name in _NAMES]
     body = msgspec.json.encode({"Pod": pod("new"), "Nodes": {"items": nodes}, "NodeNames": None})
     answer = sent(verbs(service, 1).filter(body))
-    assert [one["metadata"]["name"] for one in answer["Nodes"]["items"]] == _NAMES
+    assert [item["metadata"]["name"] for item in answer["Nodes"]["items"]] == _NAMES
 
 
 def test_off_is_the_default(service: Service) -> None:
-    assert kept(verbs(service, 0), pod("new")) == _NAMES
+    assert passing(verbs(service, 0), pod("new")) == _NAMES
 
 
-def test_a_member_of_a_gang_gets_one_node_whenever_it_is_asked_about(service: Service) -> None:
+def test_a_member_of_a_gang_gets_the_same_node_on_every_request(service: Service) -> None:
     document = pod("new")
     document["spec"] |= _PREFERRED | {"schedulingGroup": {"podGroupName": "wide"}}
     served = verbs(service, 0)
-    assert [kept(served, document) for _ in range(2)] == [["n4"], ["n4"]]
+    assert [passing(served, document) for _ in range(2)] == [["n4"], ["n4"]]

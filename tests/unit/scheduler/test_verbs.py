@@ -1,4 +1,4 @@
-"""The extender's verbs: exactly Go's JSON, every node in every answer, and never an accident."""
+"""The extender's verbs: exactly Go's JSON, every node in every answer, and no exception."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -18,10 +18,10 @@ from topowise_scheduler.preemption import Budgets, Choice
 
 @pytest.fixture
 def service() -> Service:
-    made = Service()
+    started = Service()
     for name, available in (("empty", "8"), ("half", "4"), ("full", "0")):
-        made.report(counts(name, available, included=()))
-    return made
+        started.report(counts(name, available, included=()))
+    return started
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def run(verb: Callable[[bytes], Coroutine[Any, Any, Reply]]) -> Callable[[bytes]
 
 
 def read(reply: Reply) -> Any:
-    """The answer alone: it was not sent, so nothing follows."""
+    """Returns the answer without the verb's follow-up work."""
     return msgspec.json.decode(reply.body)
 
 
@@ -62,10 +62,10 @@ def test_a_node_that_the_cluster_does_not_have_is_logged_once(
     service.ledger.reports.put_node("new")
     for verb in (answering.filter, answering.filter, answering.prioritize):
         sent(verb(body(pod("p"), ["empty", "new", "unknown-node"])))
-    assert [one.__dict__["kv"]["node"] for one in caplog.records] == ["unknown-node"]
+    assert [entry.__dict__["kv"]["node"] for entry in caplog.records] == ["unknown-node"]
 
 
-def test_what_no_empty_node_could_hold_is_unresolvable(answering: Verbs) -> None:
+def test_a_pod_that_fits_no_empty_node_is_unresolvable(answering: Verbs) -> None:
     answer = read(answering.filter(body(pod("p", "9"), ["empty", "full"])))
     assert answer["NodeNames"] == []
     assert answer["FailedNodes"] == {}
@@ -92,8 +92,8 @@ def test_no_names_is_not_everything(answering: Verbs) -> None:
 
 def test_prioritize_answers_a_bare_array_of_integers(answering: Verbs) -> None:
     answer = read(answering.prioritize(body(pod("p", "2"), ["empty", "half", "unknown-node"])))
-    assert [one["Host"] for one in answer] == ["empty", "half", "unknown-node"]
-    assert all(type(one["Score"]) is int and 0 <= one["Score"] <= 10 for one in answer)
+    assert [score["Host"] for score in answer] == ["empty", "half", "unknown-node"]
+    assert all(type(score["Score"]) is int and 0 <= score["Score"] <= 10 for score in answer)
     assert answer[0]["Score"] > answer[1]["Score"] > answer[2]["Score"]
 
 
@@ -129,7 +129,7 @@ class TestScoresThatAreReadyBeforeTheyAreAskedFor:
     def test_they_are_what_prioritize_would_compute(self, service: Service, names: list[str], version: str) -> None:
         ahead = read(self.ask(service.verbs(), names, resourceVersion=version))
         assert ahead == read(self.ask(service.verbs(scores_ahead=False), names, resourceVersion=version))
-        assert [one["Host"] for one in ahead] == names
+        assert [score["Host"] for score in ahead] == names
 
     def test_the_best_node_is_reserved_all_the_same(self, answering: Verbs, service: Service) -> None:
         sent(self.ask(answering, ["empty", "half", "unknown-node"], resourceVersion="7"))
@@ -173,15 +173,13 @@ def test_a_filter_of_another_pod_does_not_remove_prefetched_scores(
     assert not answering._prefetched
 
 
-def test_a_single_node_that_is_left_is_reserved_as_nobody_will_ask_for_scores(
-    answering: Verbs, service: Service
-) -> None:
+def test_a_single_remaining_node_is_reserved_as_no_prioritize_follows(answering: Verbs, service: Service) -> None:
     sent(answering.filter(body(pod("a", "8"), ["empty", "half"])))
     assert service.free("empty") == [0]
 
 
 @pytest.mark.parametrize(
-    ("annotations", "kept", "refused"),
+    ("annotations", "passing", "refused"),
     [
         ({"topowise.io/numa-policy": "restricted"}, ["empty"], {"none": refusals.WEAKER_POLICY}),
         ({"volcano.sh/numa-topology-policy": "restricted"}, [], {"empty": _OTHER, "none": _OTHER}),
@@ -189,11 +187,11 @@ def test_a_single_node_that_is_left_is_reserved_as_nobody_will_ask_for_scores(
     ],
 )  # fmt: skip
 def test_a_node_whose_policy_is_not_what_the_pod_asks_for_is_refused(
-    answering: Verbs, service: Service, annotations: dict[str, str], kept: list[str], refused: dict[str, str]
+    answering: Verbs, service: Service, annotations: dict[str, str], passing: list[str], refused: dict[str, str]
 ) -> None:
     service.report(counts("none", "8", policy="none", included=()))
     answer = read(answering.filter(body(pod("p", annotations=annotations), ["empty", "none"])))
-    assert answer["NodeNames"] == kept
+    assert answer["NodeNames"] == passing
     assert answer["FailedAndUnresolvableNodes"] == refused
 
 
@@ -240,7 +238,7 @@ class TestPreempt:
     def _occupied(self, service: Service) -> None:
         service.report(counts("n1", ("8", "8"), included=()))
         for name, cpu, priority in (("low", "6", 1), ("small", "3", 1), ("high", "5", 9)):
-            # One after the other and long ago, so that it is sure where they lie.
+            # Pods are bound in sequence and long ago, so their placement is certain.
             service.put(pod(name, cpu, node="n1", priority=priority, phase="Running"))
             service.clock.now += 10
             service.ledger.tick()
@@ -257,19 +255,19 @@ class TestPreempt:
         answer = self.ask(answering, pod("p", "5", priority=5), {"n1": {"Pods": None, "NumPDBViolations": 0}})
         assert answer == {"n1": {"Pods": [{"UID": "uid-low"}], "NumPDBViolations": 0}}
 
-    def test_a_victim_is_added_where_the_proposed_one_frees_the_wrong_zone(self, answering: Verbs) -> None:
+    def test_a_victim_is_added_where_the_proposed_victim_frees_the_wrong_zone(self, answering: Verbs) -> None:
         answer = self.ask(answering, pod("p", "8", priority=5), {"n1": {"Pods": [{"UID": "uid-small"}]}})
-        assert {one["UID"] for one in answer.get("n1", {"Pods": []})["Pods"]} >= {"uid-small", "uid-low"}
+        assert {victim["UID"] for victim in answer.get("n1", {"Pods": []})["Pods"]} >= {"uid-small", "uid-low"}
 
     def test_a_node_where_no_eviction_helps_is_dropped(self, answering: Verbs) -> None:
         assert self.ask(answering, pod("p", "9", priority=5), {"n1": {"Pods": [{"UID": "uid-low"}]}}) == {}
         assert self.ask(answering, pod("p", "8", priority=0), {"n1": {"Pods": []}}) == {}
 
-    def test_a_node_nobody_has_reported_is_kept_as_proposed(self, answering: Verbs) -> None:
+    def test_a_node_without_a_report_is_kept_as_proposed(self, answering: Verbs) -> None:
         answer = self.ask(answering, pod("p", priority=5), {"x": {"Pods": [{"UID": "u"}], "NumPDBViolations": 2}})
         assert answer == {"x": {"Pods": [{"UID": "u"}], "NumPDBViolations": 2}}
 
-    def test_nobody_is_evicted_from_a_node_that_the_pod_may_not_have(self, answering: Verbs, service: Service) -> None:
+    def test_no_pod_is_evicted_from_a_node_that_the_pod_may_not_have(self, answering: Verbs, service: Service) -> None:
         strict = pod("p", "5", priority=5, annotations={"volcano.sh/numa-topology-policy": "restricted"})
         assert self.ask(answering, strict, {"n1": {"Pods": [{"UID": "uid-low"}]}}) == {}
         service.put(pod("refused", "5", node="n1", phase="Failed", reason="TopologyAffinityError"))
@@ -289,8 +287,8 @@ def test_a_node_that_there_was_no_time_to_look_at_is_looked_at_the_next_times() 
         service.report(counts(name, "0", included=[name], placed={name: 0}))
         service.put(pod(name, "8", node=name, priority=0 if name == names[-1] else 9), is_news=False)
     evictions = Evictions(service.ledger, service.answers, Budgets(), seconds=0.0)
-    asked = service.question(pod("p", "4", priority=5), *names)
+    question = service.question(pod("p", "4", priority=5), *names)
     proposed = dict.fromkeys(names, Choice((), 0))
-    found = [set(asyncio.run(evictions.choose(asked, proposed))) for _ in range(200)]
-    assert {"n4"} in found
-    assert set() in found
+    choices = [set(asyncio.run(evictions.choose(question, proposed))) for _ in range(200)]
+    assert {"n4"} in choices
+    assert set() in choices

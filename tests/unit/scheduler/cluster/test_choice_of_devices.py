@@ -1,4 +1,4 @@
-"""Which devices a pod gets is its kubelet's or its plug-in's choice; it matters where they are near other nodes too."""
+"""The kubelet or the device plug-in chooses a pod's devices; the choice matters for devices near several NUMA nodes."""
 
 from __future__ import annotations
 
@@ -7,24 +7,22 @@ from typing import Any
 import msgspec
 import pytest
 
-from sandbox.exported import exported
-from scheduling import Service, configuration, machine, pod
-from topowise import pods
+from scheduling import Service, configuration, decoded, machine, pod, topology_of
 from topowise_scheduler.kubelet import Device, DevicePlugin, Kubelet, Machine
 
 GPU = "x.io/gpu"
 
 
 def with_gpu(name: str, cpu: str, **fields: Any) -> dict[str, Any]:
-    made = pod(name, cpu, **fields)
-    for amounts in made["spec"]["containers"][0]["resources"].values():
+    document = pod(name, cpu, **fields)
+    for amounts in document["spec"]["containers"][0]["resources"].values():
         amounts[GPU] = "1"
-    return made
+    return document
 
 
 class Node:
-    """Of two GPUs near NUMA node 0 the second one is near node 1 too, and the only one there. The plug-in gives its
-    last device first, which nobody can know."""
+    """Two GPUs are near NUMA node 0; the second is the only GPU near node 1. The plug-in allocates its last device
+    first, which the model cannot predict."""
 
     def __init__(self, near: tuple[int, ...] = (0, 1)) -> None:
         devices = (Device("gpu0", (0,)), Device("gpu1", near))
@@ -36,16 +34,14 @@ class Node:
 
     def report(self) -> None:
         self._version += 1
-        made = exported(self.machine, configuration(), self.kubelet, lambda uid: ("default", uid.removeprefix("uid-")))
-        metadata = msgspec.structs.replace(made.metadata, name="n1", resourceVersion=str(self._version))
-        self.service.report(msgspec.structs.replace(made, metadata=metadata))
+        self.service.report(topology_of(self.machine, configuration(), self.kubelet, str(self._version)))
 
-    def take(self, made: dict[str, Any]) -> bool:
-        return self.kubelet.admit(pods.decode(msgspec.json.encode(made))).admitted
+    def take(self, document: dict[str, Any]) -> bool:
+        return self.kubelet.admit(decoded(document)).admitted
 
-    def later(self, made: dict[str, Any]) -> None:
-        """The pod runs, and nothing has come in between."""
-        self.service.put({**made, "status": {"phase": "Running"}})
+    def later(self, document: dict[str, Any]) -> None:
+        """The pod runs, and no other event has happened since its bind."""
+        self.service.put({**document, "status": {"phase": "Running"}})
         self.service.clock.now += 3
         self.service.ledger.tick()
 
@@ -56,9 +52,9 @@ def test_until_a_report_a_pod_may_have_any_of_them() -> None:
     node.service.put(first)
     assert node.take(first)
     node.later(first)
-    # It takes the CPUs of node 1, and the GPU that is near it is the one that the first pod was given.
+    # The pod takes the CPUs of node 1, and the first pod has the GPU near node 1.
     assert not node.service.fits(second, "n1")
-    assert not node.kubelet.fork().admit(pods.decode(msgspec.json.encode(second))).admitted
+    assert not node.kubelet.fork().admit(decoded(second)).admitted
     node.report()
     assert not node.service.fits(second, "n1")
     node.kubelet.remove("uid-a")
@@ -68,7 +64,7 @@ def test_until_a_report_a_pod_may_have_any_of_them() -> None:
 
 
 @pytest.mark.parametrize("near", [(0,), (1,)])
-def test_one_is_as_good_as_another_where_each_is_near_one_node(near: tuple[int, ...]) -> None:
+def test_devices_near_a_single_numa_node_are_interchangeable(near: tuple[int, ...]) -> None:
     node = Node(near)
     first = with_gpu("a", "2", node="n1")
     node.service.put(first)

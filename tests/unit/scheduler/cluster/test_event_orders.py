@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 
-import msgspec
 import pytest
 
 from courses import Course
-from scheduling import Service, exact, kubelet, pod
-from topowise import pods
+from scheduling import Service, decoded, exact, kubelet, pod
 from topowise_scheduler.cluster.node.possible_placements import Possible
 from topowise_scheduler.kubelet import Kubelet
 
@@ -28,7 +26,7 @@ def holding(*cpus: str) -> Kubelet:
     """Returns a kubelet with pods b0, b1 and so on of these CPUs. Zone 0 has 3 CPUs for pods, and zone 1 has 4."""
     node = kubelet()
     for number, cpu in enumerate(cpus):
-        assert node.admit(pods.decode(msgspec.json.encode(pod(f"b{number}", cpu)))).admitted
+        assert node.admit(decoded(pod(f"b{number}", cpu))).admitted
     return node
 
 
@@ -39,7 +37,7 @@ def free_cpus(state: Kubelet) -> tuple[int, ...]:
 
 
 class Node:
-    """One node as the service hears of it."""
+    """A node as the service observes it."""
 
     def __init__(self, *cpus: str) -> None:
         self.service = Service()
@@ -85,13 +83,13 @@ class TestOrders:
         assert node.possible().is_sure
         assert node.free() == {(0, 2)}
         assert node.fits("2")
-        # Which pod lies where is not known.
+        # The placement of each pod is not known.
         state = node.service.ledger.node_states.of("n1")
         assert state is not None
         assert len(state.uncertain(node.service.clock.now)) == 5
 
     def test_a_pod_that_is_taken_off_the_node_may_be_any_of_alike_pods(self) -> None:
-        """As preemption asks: the state without one pod depends on which of the pods lies where."""
+        """As in preemption: the state without a pod depends on the placement of each pod."""
         node = Node()
         for name in "ab":
             node.admits(name, "2")
@@ -114,11 +112,11 @@ class TestOrders:
         node.admits("b", "3")
         node.ends("b0")
         node.wait(3)
-        # Had b come before the end, there would be no room for one of the two pods.
+        # If b came before the end, one of the two pods would not fit.
         assert node.free() == {(0, 0)}
         assert node.possible().is_sure
 
-    def test_an_end_that_was_heard_long_before_a_pod_came_before_the_pod(self) -> None:
+    def test_an_end_observed_long_before_a_pod_precedes_the_pod(self) -> None:
         node = Node("2")
         node.ends("b0")
         node.wait(1)
@@ -136,7 +134,7 @@ class TestOrders:
         node.wait(3)
         assert node.free() == {(1, 4), (3, 2)}
 
-    def test_a_pod_that_its_kubelet_may_be_admitting_may_lie_anywhere_in_each_state(self) -> None:
+    def test_a_pod_in_admission_may_have_any_placement_in_each_state(self) -> None:
         node = Node()
         node.admits("a", "3")
         node.admits("b", "1")
@@ -146,7 +144,7 @@ class TestOrders:
 
 
 class TestRandomCourses:
-    def test_no_newcomer_is_let_onto_a_node_that_refuses_it(self) -> None:
+    def test_no_newcomer_is_sent_to_a_node_that_refuses_it(self) -> None:
         """Also in the states that agree with what the service heard, and that the true course did not take."""
         answers = {True: 0, False: 0, None: 0}
         for seed in range(SEEDS):
@@ -170,7 +168,7 @@ class TestRandomCourses:
         assert wrong > 0
 
 
-def test_too_many_orders_are_the_ways_in_which_pods_may_lie() -> None:
+def test_too_many_orders_become_the_possible_placements_of_pods() -> None:
     node = Node()
     for name in "abcdefghij":
         node.admits(name, "500m" if name > "g" else "1")

@@ -20,7 +20,7 @@ def kubelet(*near: tuple[int, ...] | None) -> Kubelet:
     ("node", "expected"),
     [
         (kubelet((0,)), True),
-        # It is given one of them; which one, nobody knows by the pod.
+        # The kubelet allocates a device; the pod does not say which device.
         (kubelet((0,), None), True),
         (kubelet(None, None), False),
     ],

@@ -1,4 +1,4 @@
-"""One list of gates: filter and bind refuse the same node for the same reason, whatever closes the node."""
+"""A single list of gates: filter and bind refuse the same node for the same reason, whatever closes the node."""
 
 from __future__ import annotations
 

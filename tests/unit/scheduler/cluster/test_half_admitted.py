@@ -1,4 +1,4 @@
-"""A kubelet allocates container by container, and an exporter may look in between: a pod is confirmed when whole."""
+"""A kubelet allocates container by container, and an exporter may report in between: a complete pod is confirmed."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduling import Service, counts, exact, kubelet, pod
-from topowise import nrt, pods
+from scheduling import Service, counts, decoded, exact, kubelet, pod
+from topowise import nrt
 from topowise_scheduler.kubelet import Kubelet, Placement
 
 TWO = {"cpu": "2", "memory": "1Gi"}
@@ -21,10 +21,6 @@ def wide(name: str, containers: int = 2, *, node: str = "", **fields: Any) -> di
         {"name": f"c{number}", "resources": {"requests": TWO, "limits": TWO}} for number in range(containers)
     ]
     return document
-
-
-def decoded(document: dict[str, Any]) -> pods.Pod:
-    return pods.decode(msgspec.json.encode(document))
 
 
 def half(before: Kubelet, document: dict[str, Any], *, containers: tuple[str, ...], memory: bool = True) -> Kubelet:
@@ -43,9 +39,9 @@ def half(before: Kubelet, document: dict[str, Any], *, containers: tuple[str, ..
 
 @pytest.fixture
 def service() -> Service:
-    made = Service()
-    made.report(exact(kubelet(), "1"))
-    return made
+    started = Service()
+    started.report(exact(kubelet(), "1"))
+    return started
 
 
 class TestAnExactReport:
@@ -66,8 +62,8 @@ class TestAnExactReport:
         service.put(pod("b", "1", "10Gi", node="n1"))
         assert service.fits(pod("c", "1", "10Gi"), "n1") == []
 
-    def test_the_rest_is_predicted_from_where_the_parts_really_lie(self, service: Service) -> None:
-        """Another pod came first on the real node, so the first container lies elsewhere than predicted."""
+    def test_the_rest_is_predicted_from_the_actual_placement_of_the_parts(self, service: Service) -> None:
+        """Another pod came first on the real node, so the first container is placed elsewhere than predicted."""
         truth = kubelet()
         assert truth.admit(decoded(pod("unseen", "2"))).admitted
         service.put(wide("a", node="n1"))
@@ -90,7 +86,7 @@ class TestAnExactReport:
         service.report(exact(truth, "6"))
         assert (service.ledger.events["prediction_hit"], service.ledger.events["prediction_miss"]) == (1, 0)
 
-    def test_a_pod_long_admitted_is_believed_to_hold_what_is_listed(self, service: Service) -> None:
+    def test_a_pod_admitted_long_ago_has_what_is_listed(self, service: Service) -> None:
         service.put(wide("a", node="n1"))
         service.put(wide("a", node="n1", startTime="2026-01-01T00:00:00Z", phase="Running"))
         service.clock.now += 130
@@ -115,13 +111,13 @@ class TestANameThatIsUsedAgain:
 
     @pytest.fixture
     def truth(self) -> Kubelet:
-        made = kubelet()
-        assert made.admit(decoded(pod("a", "3"))).admitted
-        return made
+        node = kubelet()
+        assert node.admit(decoded(pod("a", "3"))).admitted
+        return node
 
     @pytest.fixture
     def again(self, truth: Kubelet) -> Service:
-        """The first pod has been reported and has ended; the second one is bound and taken on by its kubelet."""
+        """The first pod has been reported and has ended. The second pod is bound and admitted by its kubelet."""
         service = Service()
         service.put(pod("a", "3", node="n1", startTime="2026-01-01T00:00:00Z"), is_news=False)
         service.report(exact(truth, "1"))
@@ -158,8 +154,8 @@ def kubelet_with(*documents: dict[str, Any]) -> Kubelet:
 
 
 class TestWhatAnEndedPodLeaves:
-    """The managers' files have a pod until the next one is admitted, and List has not: a report names it by its uid, as
-    one that is being admitted. A service that has started since was never told of it but by its status."""
+    """The managers' files list a pod until the next admission, and List does not: a report names the pod by its UID, as
+    a pod that is being admitted. A service that starts later knows the pod only by its status."""
 
     @pytest.fixture
     def left(self) -> nrt.NodeResourceTopology:
@@ -180,7 +176,7 @@ class TestWhatAnEndedPodLeaves:
         service.report(left)
         assert sum(service.free("n1")) == 7
 
-    def test_a_pod_that_is_being_admitted_holds_what_it_has(self, left: nrt.NodeResourceTopology) -> None:
+    def test_a_pod_in_admission_keeps_what_it_has(self, left: nrt.NodeResourceTopology) -> None:
         service = Service()
         service.put(pod("b", "1", node="n1", phase="Succeeded"), is_news=False)
         service.report(left)

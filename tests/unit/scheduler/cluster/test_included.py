@@ -1,4 +1,4 @@
-"""Whom numbers without a fingerprint can include."""
+"""Which pods a report of amounts without a fingerprint can include."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ AMOUNTS = st.lists(st.fixed_dictionaries({"cpu": st.integers(0, 4), "memory": st
 def test_it_is_the_fewest_of_all_beginnings_that_add_up(
     there: list[Amounts], ended: list[Amounts], in_use: Amounts
 ) -> None:
-    holding = [position for position, asked in enumerate(there) if any(asked.values())]
+    holding = [position for position, amounts in enumerate(there) if any(amounts.values())]
     adding_up = [
         set(holding[:many])
         for many in range(len(holding) + 1)
         for late in range(len(ended) + 1)
         if all(
-            sum(there[position][name] for position in holding[:many]) + sum(one[name] for one in ended[:late])
+            sum(there[position][name] for position in holding[:many]) + sum(past[name] for past in ended[:late])
             == in_use[name]
             for name in in_use
         )
@@ -67,7 +67,7 @@ def test_it_is_the_fewest_of_all_beginnings_that_add_up(
 @given(
     there=AMOUNTS, ended=AMOUNTS, in_use=st.fixed_dictionaries({"cpu": st.integers(0, 12), "memory": st.integers(0, 9)})
 )
-def test_they_never_hold_more_than_is_in_use(there: list[Amounts], ended: list[Amounts], in_use: Amounts) -> None:
-    found = included(in_use, there, ended)
+def test_included_pods_have_at_most_what_is_in_use(there: list[Amounts], ended: list[Amounts], in_use: Amounts) -> None:
+    inclusion = included(in_use, there, ended)
     for name, amount in in_use.items():
-        assert sum(there[position][name] for position in found) <= amount
+        assert sum(there[position][name] for position in inclusion) <= amount

@@ -1,4 +1,4 @@
-"""A pod of which only init containers are given anything: no List has it, and its uid alone tells what they left it."""
+"""A pod of which only init containers have exclusive resources: List omits the pod, and reports name its UID alone."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from lives import GPU, decoded, machine
-from sandbox.exported import exported
-from scheduling import Service, configuration
+from lives import GPU, machine
+from scheduling import Service, configuration, decoded, topology_of
 from topowise_scheduler.kubelet import Kubelet
 
 
@@ -25,10 +24,10 @@ def with_init(name: str, *, node: str = "", **amounts: str) -> dict[str, Any]:
 
 
 class Node:
-    """Its device plugin gives its last devices first, which nobody can know."""
+    """Its device plugin allocates its last devices first, which the model cannot predict."""
 
     def __init__(self) -> None:
-        plugins = tuple(msgspec.structs.replace(one, preferred="last") for one in machine().devices)
+        plugins = tuple(msgspec.structs.replace(plugin, preferred="last") for plugin in machine().devices)
         self.machine = msgspec.structs.replace(machine(), devices=plugins)
         self.config = configuration(topologyManagerPolicy="none")
         self.kubelet = Kubelet(self.machine, self.config)
@@ -38,12 +37,10 @@ class Node:
 
     def report(self) -> None:
         self._version += 1
-        made = exported(self.machine, self.config, self.kubelet, lambda uid: ("default", uid.removeprefix("uid-")))
-        metadata = msgspec.structs.replace(made.metadata, name="n1", resourceVersion=str(self._version))
-        self.service.report(msgspec.structs.replace(made, metadata=metadata))
+        self.service.report(topology_of(self.machine, self.config, self.kubelet, str(self._version)))
 
     def believed(self) -> set[str]:
-        """The GPUs that the service takes for free."""
+        """Returns the GPUs that are free in the service's state."""
         state = self.service.ledger.node_states.of("n1")
         assert state is not None
         assert state.kubelet is not None
@@ -53,7 +50,7 @@ class Node:
 
 
 @pytest.mark.parametrize("runs", [False, True])
-def test_what_they_left_it_is_where_the_report_has_it(runs: bool) -> None:
+def test_the_rest_of_init_containers_is_placed_as_reported(runs: bool) -> None:
     node = Node()
     document = with_init("a", node="n1", **{GPU: "1"})
     node.service.put(document)

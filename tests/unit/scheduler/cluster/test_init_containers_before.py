@@ -1,4 +1,4 @@
-"""What init containers had is not always what the others get, so that where and how much a pod holds is known late."""
+"""App containers do not always reuse the CPUs of init containers, so a pod's placement and amount are known late."""
 
 from __future__ import annotations
 
@@ -10,48 +10,48 @@ import msgspec
 import pytest
 
 from sandbox.exported import exported
-from scheduling import GIB, Service, configuration, kubelet, machine, pod
+from scheduling import GIB, Service, configuration, decoded, kubelet, machine, pod
 from topowise import pods
 from topowise_scheduler.cluster.node.possible_placements import holds_anything, is_of_any_size, possible_placements
 from topowise_scheduler.kubelet import Core, Kubelet, Machine, NumaNode
 from topowise_scheduler.kubelet.pod import PodView
 
 Json = dict[str, Any]
-Asked = tuple[int, str]
+Amounts = tuple[int, str]
 
 
-def document(name: str, apps: list[Asked], before: list[tuple[str, Asked]], **fields: Any) -> Json:
+def document(name: str, apps: list[Amounts], before: list[tuple[str, Amounts]], **fields: Any) -> Json:
     """A Guaranteed pod; `before` are its init containers, "Always" for sidecars."""
 
-    def container(name: str, asked: Asked, restart: str = "") -> Json:
-        amounts = {"cpu": str(asked[0]), "memory": asked[1]}
-        made: Json = {"name": name, "resources": {"requests": amounts, "limits": amounts}}
-        return {**made, "restartPolicy": restart} if restart else made
+    def container(name: str, counts: Amounts, restart: str = "") -> Json:
+        amounts = {"cpu": str(counts[0]), "memory": counts[1]}
+        spec: Json = {"name": name, "resources": {"requests": amounts, "limits": amounts}}
+        return {**spec, "restartPolicy": restart} if restart else spec
 
-    made = pod(name, **fields)
-    made["spec"]["containers"] = [container(f"c{number}", one) for number, one in enumerate(apps)]
-    made["spec"]["initContainers"] = [container(f"i{number}", one, kind) for number, (kind, one) in enumerate(before)]
-    return made
-
-
-def seen(node: Kubelet, made: Json) -> PodView:
-    return node.view(made["metadata"]["uid"], pods.needs(pods.decode(msgspec.json.encode(made))))
+    spec = pod(name, **fields)
+    spec["spec"]["containers"] = [container(f"c{at}", counts) for at, counts in enumerate(apps)]
+    spec["spec"]["initContainers"] = [container(f"i{at}", counts, kind) for at, (kind, counts) in enumerate(before)]
+    return spec
 
 
-def small(count: int) -> Asked:
+def seen(node: Kubelet, spec: Json) -> PodView:
+    return node.view(spec["metadata"]["uid"], pods.needs(decoded(spec)))
+
+
+def small(count: int) -> Amounts:
     return count, "64Mi"
 
 
 class TestHowManyCpusItHas:
     def test_at_most_the_sum_where_zones_do_not_decide(self) -> None:
         node = kubelet(topologyManagerPolicy="none", memoryManagerPolicy="None", reservedMemory=None)
-        one = seen(node, document("a", [small(2)], [("", small(1))]))
-        assert node.admit_view(one).admitted
+        pod_view = seen(node, document("a", [small(2)], [("", small(1))]))
+        assert node.admit_view(pod_view).admitted
         assert node.cpu is not None
         assert node.cpu.available.bit_count() == 5
-        (other,) = possible_placements(node, [one])
-        assert other.cpu is not None
-        assert other.cpu.available.bit_count() == 4
+        (placement,) = possible_placements(node, [pod_view])
+        assert placement.cpu is not None
+        assert placement.cpu.available.bit_count() == 4
 
     def test_what_asks_for_the_same_as_an_init_container_before_it_is_given_the_same(self) -> None:
         node = kubelet(topologyManagerPolicy="none", memoryManagerPolicy="None", reservedMemory=None)
@@ -63,8 +63,8 @@ class TestHowManyCpusItHas:
 
 
 def histories() -> Iterator[tuple[Kubelet, Kubelet, PodView]]:
-    """A node on which a pod was admitted while others were there that are gone now, the same as somebody predicts it
-    who has the others gone first, and the pod."""
+    """Yields a node that admitted a pod before other pods ended, the prediction in which the other pods end first, and
+    the pod."""
     for seed in range(600):
         rng = Random(seed)
         zones, cores, shared, threads = rng.choice((1, 2, 2, 4)), rng.choice((2, 4, 6)), rng.choice((1, 2, 3)), 2
@@ -87,21 +87,21 @@ def histories() -> Iterator[tuple[Kubelet, Kubelet, PodView]]:
         )
         node = Kubelet(Machine(numa=tuple(numa)), config)
 
-        def asked(rng: Random = rng) -> Asked:
+        def amounts(rng: Random = rng) -> Amounts:
             return rng.randint(1, 4), rng.choice(("64Mi", "64Mi", "3Gi", "9Gi", "20Gi"))
 
         for number in range(rng.choice((0, 1, 2))):
-            node.admit_view(seen(node, document(f"l{number}", [asked()], [])))
+            node.admit_view(seen(node, document(f"l{number}", [amounts()], [])))
         truth, predicted = node.fork(), node.fork()
-        before = [(rng.choice(("", "", "Always")), asked()) for _ in range(rng.choice((1, 1, 2)))]
-        view = seen(node, document("a", [asked() for _ in range(rng.choice((1, 1, 2)))], before))
-        gone = seen(node, document("gone", [asked()], []))
+        before = [(rng.choice(("", "", "Always")), amounts()) for _ in range(rng.choice((1, 1, 2)))]
+        view = seen(node, document("a", [amounts() for _ in range(rng.choice((1, 1, 2)))], before))
+        gone = seen(node, document("gone", [amounts()], []))
         if truth.admit_view(gone).admitted and truth.admit_view(view).admitted and predicted.admit_view(view).admitted:
             truth.remove(gone.uid)
             yield truth, predicted, view
 
 
-def test_nobody_is_let_onto_a_node_that_refuses_it_whatever_has_ended_meanwhile() -> None:
+def test_no_pod_is_sent_to_a_node_that_refuses_it_after_any_ended_pod() -> None:
     tried = otherwise = 0
     for truth, predicted, view in histories():
         tried += 1
@@ -118,17 +118,17 @@ def test_nobody_is_let_onto_a_node_that_refuses_it_whatever_has_ended_meanwhile(
 
 
 def reported(machine: Machine, **changed: Any) -> Service:
-    """A service that knows such a node, without pods. One CPU is the system's."""
+    """A service that knows such a node, without pods. CPU 0 is reserved."""
     config = configuration(memoryManagerPolicy="None", reservedMemory=None, **changed)
-    made = exported(machine, config, Kubelet(machine, config), lambda uid: ("default", uid))
+    topology = exported(machine, config, Kubelet(machine, config), lambda uid: ("default", uid))
     service = Service()
-    service.report(msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, name="n1")))
+    service.report(msgspec.structs.replace(topology, metadata=msgspec.structs.replace(topology.metadata, name="n1")))
     return service
 
 
 class TestTheLedger:
     @pytest.mark.parametrize("zones", [1, 2])
-    def test_nobody_is_sent_where_its_cpus_may_be_held(self, zones: int) -> None:
+    def test_no_pod_is_sent_where_its_cpus_may_be_allocated(self, zones: int) -> None:
         service = reported(machine(zones), topologyManagerPolicy="none")
         service.put(pod("other", "1", node="n1", phase="Running"))
         service.put(document("a", [small(2)], [("", small(1))], node="n1"))
@@ -137,16 +137,16 @@ class TestTheLedger:
         assert not service.fits(pod("next", str(left - 2)), "n1")
         assert service.fits(pod("next", str(left - 3)), "n1")
 
-    def test_it_is_not_bound_before_those_without_which_it_would_be_refused(self) -> None:
-        """While another holds two CPUs of node 0, its init container goes to node 1, and so does what comes after."""
+    def test_a_pod_is_not_bound_before_the_pods_that_make_it_fit(self) -> None:
+        """While another pod has two CPUs of node 0, the init container and the containers after it go to node 1."""
         service = reported(machine())
         truth = kubelet(memoryManagerPolicy="None", reservedMemory=None)
-        other = service.put(pod("other", "2"))
-        assert other.needs is not None
-        service.ledger.reservations.put(other, other.needs, "n1")
-        made = document("a", [small(4)], [("", small(2))])
-        assert service.fits(made, "n1")
-        record = service.put(made)
+        sibling = service.put(pod("other", "2"))
+        assert sibling.needs is not None
+        service.ledger.reservations.put(sibling, sibling.needs, "n1")
+        spec = document("a", [small(4)], [("", small(2))])
+        assert service.fits(spec, "n1")
+        record = service.put(spec)
         assert record.needs is not None
         assert not truth.admit_view(record.view(truth)).admitted
         assert "before pods that are only expected there" in service.ledger.reservations.assume(

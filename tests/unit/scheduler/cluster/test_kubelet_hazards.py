@@ -15,9 +15,9 @@ CLOSEST = {"prefer-closest-numa-nodes": "true"}
 
 
 def published(on: Machine, config: KubeletConfiguration) -> nrt.NodeResourceTopology:
-    """What our exporter writes of a node."""
-    made = exported(on, config, Kubelet(on, config))
-    return msgspec.structs.replace(made, metadata=nrt.Metadata("n1", resourceVersion="1"))
+    """Returns what the exporter publishes of a node."""
+    topology = exported(on, config, Kubelet(on, config))
+    return msgspec.structs.replace(topology, metadata=nrt.Metadata("n1", resourceVersion="1"))
 
 
 def with_gap() -> Machine:
@@ -27,13 +27,13 @@ def with_gap() -> Machine:
 
 
 def without_pages() -> Machine:
-    """NUMA node 1 has no page sizes, as one without memory before Linux 6.1."""
+    """NUMA node 1 has no page sizes, as a node without memory before Linux 6.1."""
     first, second = machine().numa
     return Machine(numa=(msgspec.structs.replace(first, hugepages={2048: 512}), second))
 
 
 def hazards(service: Service) -> dict[str, float]:
-    families = {one.name: one for one in metrics.Counts(service.ledger, service.answers).collect()}
+    families = {family.name: family for family in metrics.Counts(service.ledger, service.answers).collect()}
     samples = families["topowise_scheduler_kubelet_hazards"].samples
     return {sample.labels["hazard"]: sample.value for sample in samples if sample.value}
 
@@ -69,7 +69,7 @@ def test_a_page_size_that_a_numa_node_lacks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "found"),
+    ("rows", "expected"),
     [
         ({0: {"node-0": 10, "node-2": 20}, 2: {"node-0": 20, "node-2": 10}}, {"distances": 1}),
         # The machine has NUMA node 1, of which the producer makes no zone.
@@ -77,7 +77,7 @@ def test_a_page_size_that_a_numa_node_lacks() -> None:
     ],
     ids=["a gap", "a zone that is left out"],
 )
-def test_a_report_of_counts_with_the_option(rows: dict[int, dict[str, int]], found: dict[str, int]) -> None:
+def test_a_report_of_counts_with_the_option(rows: dict[int, dict[str, int]], expected: dict[str, int]) -> None:
     """As RTE writes it: options as attributes, costs by the names of zones, and no configuration."""
     zones = [
         {
@@ -100,6 +100,6 @@ def test_a_report_of_counts_with_the_option(rows: dict[int, dict[str, int]], fou
     service = Service()
     document = {"metadata": {"name": "n1"}, "attributes": listed, "zones": zones}
     service.report(nrt.decode(msgspec.json.encode(document)))
-    assert hazards(service) == found
-    said = refusals.WOULD_PANIC if found else ""
+    assert hazards(service) == expected
+    said = refusals.WOULD_PANIC if expected else ""
     assert service.answers.verdicts(service.question(pod("a"), "n1")).text(0) == said

@@ -1,4 +1,4 @@
-"""A node's kubelet gets known, and is upgraded in place, before and after its report and its pods."""
+"""The kubelet version of a node becomes known or changes in place, before and after its report and its pods."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import msgspec
 import pytest
 
 from sandbox.exported import exported
-from scheduling import Service, configuration, exact, kubelet, machine, pod
-from topowise import nrt, pods
+from scheduling import Service, configuration, decoded, exact, kubelet, machine, pod
+from topowise import nrt
 from topowise_scheduler import kube_scheduler, metrics
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.versions import version_of
 
 
 def sidecar_pod(name: str, node: str = "") -> dict[str, object]:
-    """A sidecar with 2 CPUs before a container with 2: one of 1.28 gives the container those of the sidecar."""
+    """A sidecar with 2 CPUs before a container with 2: a kubelet 1.28 gives the sidecar's CPUs to the container."""
     amounts = {"requests": {"cpu": "2", "memory": "1Gi"}, "limits": {"cpu": "2", "memory": "1Gi"}}
     document = pod(name, "2", node=node)
     document["spec"]["initContainers"] = [{"name": "s", "restartPolicy": "Always", "resources": amounts}]
@@ -44,8 +44,8 @@ def test_an_upgrade_in_place_judges_bookings_anew() -> None:
     service = Service()
     service.ledger.reports.put_kubelet("n1", "v1.28.15")
     config = configuration(featureGates={"SidecarContainers": True})
-    made = exported(machine(), config, Kubelet(machine(), config))
-    service.report(msgspec.structs.replace(made, metadata=nrt.Metadata("n1", resourceVersion="1")))
+    topology = exported(machine(), config, Kubelet(machine(), config))
+    service.report(msgspec.structs.replace(topology, metadata=nrt.Metadata("n1", resourceVersion="1")))
     service.put(sidecar_pod("a", node="n1"))
     node_state = service.ledger.node_states.of("n1")
     assert node_state is not None
@@ -70,11 +70,11 @@ def test_a_node_that_came_back_is_not_what_it_was() -> None:
     assert behaviour(service) == version_of("v1.36.2").behaviour
 
 
-def test_a_newer_kubelet_is_told_by_metric_and_explanation() -> None:
+def test_metric_and_explanation_name_a_newer_kubelet() -> None:
     service = Service()
     service.report(exact(kubelet()))
     service.ledger.reports.put_kubelet("n1", "v1.41.0")
-    families = {one.name: one for one in metrics.Counts(service.ledger, service.answers).collect()}
+    families = {family.name: family for family in metrics.Counts(service.ledger, service.answers).collect()}
     (sample,) = families["topowise_scheduler_kubelets"].samples
     assert (sample.labels, sample.value) == ({"kubelet": "1.38", "certainty": "assumed"}, 1)
     (shown,) = service.view.explanations(msgspec.convert(pod("a", "2"), kube_scheduler.Pod), ["n1"])
@@ -85,7 +85,7 @@ def test_a_newer_kubelet_is_told_by_metric_and_explanation() -> None:
 def holding(name: str) -> Kubelet:
     """The truth about a node with one pod."""
     truth = kubelet()
-    assert truth.admit(pods.decode(msgspec.json.encode(pod(name, "4")))).admitted
+    assert truth.admit(decoded(pod(name, "4"))).admitted
     return truth
 
 
@@ -95,7 +95,7 @@ def ended(name: str) -> dict[str, object]:
 
 @pytest.mark.parametrize(
     ("version", "free"),
-    # From 1.34 on a kubelet lists active pods alone: what it lists long afterwards it has not got back.
+    # From 1.34 a kubelet lists active pods only: a pod listed long after its end still has its resources.
     [("v1.33.5", [3, 4]), ("v1.28.15", [3, 4]), ("v1.34.0", [3, 0]), ("v1.36.2", [3, 0])],
 )
 def test_a_kubelet_that_lists_pods_that_have_ended(version: str, free: list[int]) -> None:
@@ -114,7 +114,7 @@ def test_a_kubelet_that_lists_pods_that_have_ended(version: str, free: list[int]
     assert service.free("n1") == free
 
 
-def test_pods_that_had_ended_before_us_hold_nothing_until_they_are_deleted() -> None:
+def test_pods_ended_before_the_start_have_no_resources_until_deleted() -> None:
     for report_first in (True, False):
         service = Service()
         service.ledger.reports.put_kubelet("n1", "v1.33.5")
@@ -126,7 +126,7 @@ def test_pods_that_had_ended_before_us_hold_nothing_until_they_are_deleted() -> 
             service.report(exact(truth))
         assert service.free("n1") == [3, 4]
         service.ledger.drop_pod("uid-a")
-        # Deleted by force it would be listed on, as long as something of it runs.
+        # A pod deleted by force stays listed while a container of the pod runs.
         service.report(exact(truth, "2"))
         assert service.free("n1") == [3, 0]
 
@@ -142,8 +142,8 @@ def test_nothing_is_kept_of_pods_that_have_ended_and_are_deleted() -> None:
 
 
 @pytest.mark.parametrize("node_first", [True, False])
-def test_pages_that_the_node_lists_are_known_to_its_kubelet_whoever_reports_it(node_first: bool) -> None:
-    """A Guaranteed pod that asks for 0 of them: a kubelet that does not know the size panics."""
+def test_page_sizes_of_the_node_object_are_known_with_any_exporter(node_first: bool) -> None:
+    """A Guaranteed pod that requests 0 pages: a kubelet that does not know the page size panics."""
     service = Service()
     document = {
         "metadata": {"name": "n1"},
@@ -157,11 +157,11 @@ def test_pages_that_the_node_lists_are_known_to_its_kubelet_whoever_reports_it(n
     ]}  # fmt: skip
     topology = {"metadata": {"name": "n1"}, "topologyPolicies": ["SingleNumaNode"], "zones": [zone]}
     amounts = {"cpu": "2", "memory": "1Gi", "hugepages-2Mi": "0"}
-    wanted = pod("a", containers=[{"name": "c", "resources": {"requests": amounts, "limits": amounts}}])
+    hugepages_pod = pod("a", containers=[{"name": "c", "resources": {"requests": amounts, "limits": amounts}}])
     if node_first:
         service.ledger.reports.put_kubelet("n1", node.kubelet_version, node.page_sizes)
     service.report(nrt.decode(msgspec.json.encode(topology)))
     if not node_first:
-        assert service.answers.verdicts(service.question(wanted, "n1")).text(0)
+        assert service.answers.verdicts(service.question(hugepages_pod, "n1")).text(0)
         service.ledger.reports.put_kubelet("n1", node.kubelet_version, node.page_sizes)
-    assert service.answers.verdicts(service.question(wanted, "n1")).text(0) == ""
+    assert service.answers.verdicts(service.question(hugepages_pod, "n1")).text(0) == ""

@@ -1,6 +1,6 @@
 """A node that writes all the time: its newest report waits for the next tick, and no other node's does.
 
-What a report costs is told by the tests, so that nothing here depends on the speed of the machine.
+The tests set the cost of a report, so they do not depend on the speed of the machine.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Costs:
         read_bytes = report.read_bytes
 
         def costly(raw: bytes, known: Any) -> report.Report:
-            found = read_bytes(raw, known)
+            decoded = read_bytes(raw, known)
             self.used += self.cost
-            self.read.append(f"{found.name} {found.version}")
-            return found
+            self.read.append(f"{decoded.name} {decoded.version}")
+            return decoded
 
         monkeypatch.setattr(report, "read_bytes", costly)
         service = self.service
@@ -45,67 +45,67 @@ class Costs:
 
 
 def test_the_newest_report_of_a_noisy_node_is_taken_at_the_tick(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Costs(monkeypatch, 0.05)
+    costs = Costs(monkeypatch, 0.05)
     for version in range(1, 21):
-        made.tell("noisy", version % 8, version)
-    assert made.read[-1] == "noisy 5", "the burst that a node may have, then none"
-    assert made.service.free("noisy") == [5]
-    made.tell("quiet", 7, 30)
-    assert made.service.free("quiet") == [7]
-    made.service.ledger.tick()
-    assert made.read[-2:] == ["quiet 30", "noisy 20"]
-    assert made.service.free("noisy") == [20 % 8]
-    made.service.ledger.tick()
-    assert made.read[-1] == "noisy 20"
+        costs.tell("noisy", version % 8, version)
+    assert costs.read[-1] == "noisy 5", "the burst that a node may have, then none"
+    assert costs.service.free("noisy") == [5]
+    costs.tell("quiet", 7, 30)
+    assert costs.service.free("quiet") == [7]
+    costs.service.ledger.tick()
+    assert costs.read[-2:] == ["quiet 30", "noisy 20"]
+    assert costs.service.free("noisy") == [20 % 8]
+    costs.service.ledger.tick()
+    assert costs.read[-1] == "noisy 20"
 
 
 def test_a_node_within_its_share_never_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Costs(monkeypatch, 0.009)
+    costs = Costs(monkeypatch, 0.009)
     for version in range(1, 400):
-        made.tell("n1", version % 8, version)
-        assert made.service.free("n1") == [version % 8]
-        made.service.clock.now += 0.1
-    assert len(made.service.ledger.late_reports) == 0
+        costs.tell("n1", version % 8, version)
+        assert costs.service.free("n1") == [version % 8]
+        costs.service.clock.now += 0.1
+    assert len(costs.service.ledger.late_reports) == 0
 
 
 def test_a_node_that_is_quiet_again_is_no_longer_noisy_and_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Costs(monkeypatch, 0.3)
-    made.tell("n1", 1, 1)
-    made.tell("n1", 2, 2)
-    assert made.service.free("n1") == [1]
-    made.service.clock.now += 0.3 / SHARE + 1
-    made.tell("n1", 3, 3)
-    assert made.service.free("n1") == [3]
+    costs = Costs(monkeypatch, 0.3)
+    costs.tell("n1", 1, 1)
+    costs.tell("n1", 2, 2)
+    assert costs.service.free("n1") == [1]
+    costs.service.clock.now += 0.3 / SHARE + 1
+    costs.tell("n1", 3, 3)
+    assert costs.service.free("n1") == [3]
     # The report that waited is older.
-    made.service.ledger.tick()
-    assert made.service.free("n1") == [3]
-    made.service.clock.now += 0.3 / SHARE + 1
-    made.service.ledger.tick()
-    late = made.service.ledger.late_reports
+    costs.service.ledger.tick()
+    assert costs.service.free("n1") == [3]
+    costs.service.clock.now += 0.3 / SHARE + 1
+    costs.service.ledger.tick()
+    late = costs.service.ledger.late_reports
     assert (len(late), len(late._owed), len(late._waiting)) == (0, 0, 0)
 
 
 def test_a_report_that_waits_does_not_outlive_its_object(monkeypatch: pytest.MonkeyPatch) -> None:
     for is_listed in (False, True):
-        made = Costs(monkeypatch, 0.3)
-        made.tell("n1", 1, 1)
-        made.tell("n1", 2, 2)
+        costs = Costs(monkeypatch, 0.3)
+        costs.tell("n1", 1, 1)
+        costs.tell("n1", 2, 2)
         if is_listed:
-            list(made.reports._consumer.replace([]) or ())
+            list(costs.reports._consumer.replace([]) or ())
         else:
-            made.tell("n1", 2, 3, "DELETED")
-        made.service.ledger.tick()
-        assert made.service.ledger.node_states.reported() == []
+            costs.tell("n1", 2, 3, "DELETED")
+        costs.service.ledger.tick()
+        assert costs.service.ledger.node_states.reported() == []
 
 
 def test_a_list_that_a_noisy_node_is_in_ends_with_its_newest_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Costs(monkeypatch, 0.3)
-    made.tell("n1", 1, 1)
+    costs = Costs(monkeypatch, 0.3)
+    costs.tell("n1", 1, 1)
     document = msgspec.json.encode(counts("n1", "5", version="9"))
-    list(made.reports._consumer.replace([made.reports._decode(document)]) or ())
-    assert made.service.free("n1") == [1]
-    made.service.ledger.tick()
-    assert made.service.free("n1") == [5]
+    list(costs.reports._consumer.replace([costs.reports._decode(document)]) or ())
+    assert costs.service.free("n1") == [1]
+    costs.service.ledger.tick()
+    assert costs.service.free("n1") == [5]
 
 
 def test_all_noisy_nodes_have_one_share_and_each_has_its_turn() -> None:
@@ -139,15 +139,15 @@ def test_all_noisy_nodes_have_one_share_and_each_has_its_turn() -> None:
     assert set(taken) == set(names)
 
 
-def test_an_unreadable_report_that_waits_keeps_out_no_other(
+def test_an_unreadable_report_that_waits_blocks_no_other_report(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    made = Costs(monkeypatch, 0.3)
+    costs = Costs(monkeypatch, 0.3)
     for name in ("n1", "n2"):
-        made.tell(name, 1, 1)
+        costs.tell(name, 1, 1)
     broken = b'{"metadata":{"name":"n1","resourceVersion":"2"},"zones":[{"name":"node-0","type":"Node","resources":7}]}'
-    made.reports._consumer.apply("MODIFIED", made.reports._decode(broken))
-    made.tell("n2", 2, 2)
-    made.service.ledger.tick()
-    assert (made.service.free("n1"), made.service.free("n2")) == ([1], [2])
+    costs.reports._consumer.apply("MODIFIED", costs.reports._decode(broken))
+    costs.tell("n2", 2, 2)
+    costs.service.ledger.tick()
+    assert (costs.service.free("n1"), costs.service.free("n2")) == ([1], [2])
     assert "cannot be applied" in caplog.text

@@ -5,14 +5,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduling import Service, counts, exact, kubelet, pod, sent
-from topowise import pods
+from scheduling import Service, counts, decoded, exact, kubelet, pod, sent
 from topowise_scheduler import refusals
 from topowise_scheduler.kubelet import Kubelet
 
 
 def admit(node: Kubelet, document: dict[str, Any]) -> None:
-    assert node.admit(pods.decode(msgspec.json.encode(document))).admitted
+    assert node.admit(decoded(document)).admitted
 
 
 @pytest.fixture
@@ -33,7 +32,7 @@ class TestReportsOfCounts:
         service.put(pod("a", "3", node="n1"))
         assert service.free("n1") == [5]
 
-    def test_a_report_without_the_newest_pod_is_recognised_for_the_others(self, service: Service) -> None:
+    def test_a_report_without_the_newest_pod_is_recognised_for_the_earlier_pods(self, service: Service) -> None:
         service.report(counts("n1", "8", included=()))
         service.put(pod("a", "3", node="n1"))
         service.put(pod("b", "2", node="n1"))
@@ -78,7 +77,7 @@ class TestReportsOfCounts:
         service.report(counts("n1", "8", included=()))
         assert service.free("n1") == [8]
 
-    def test_method_all_counts_pods_that_hold_nothing(self, service: Service) -> None:
+    def test_method_all_counts_pods_without_exclusive_resources(self, service: Service) -> None:
         service.report(counts("n1", "8", included=(), method="all"))
         service.put(pod("shared", "500m", node="n1"))
         service.put(pod("a", "3", node="n1"))
@@ -99,14 +98,14 @@ class TestReportsOfCounts:
         service.put(pod("a", "4", node="n1"), is_news=False)
         assert service.free("n1") == [4]
 
-    def test_numbers_without_usage_include_nobody(self, service: Service) -> None:
+    def test_amounts_without_usage_include_no_pod(self, service: Service) -> None:
         """koordlet reports totals only, and anew with every change of the node."""
         for version in range(3):
             service.report(counts("n1", ("8", "8"), version=str(version)))
             service.put(pod("a", "8", node="n1"))
             assert service.free("n1") == [0, 8]
 
-    def test_numbers_without_a_fingerprint_include_no_more_pods_than_they_have_room_for(self, service: Service) -> None:
+    def test_amounts_without_a_fingerprint_include_only_pods_that_fit(self, service: Service) -> None:
         service.report(counts("n1", "8", version="1"))
         service.put(pod("a", "3", node="n1"))
         service.put(pod("b", "2", node="n1"))
@@ -125,7 +124,7 @@ class TestReportsOfCounts:
 class TestReportsOfCountsThatTellPlaces:
     """numaplacement, which RTE writes from 0.25 on."""
 
-    def test_a_pod_that_ends_is_free_at_once_where_it_lay(self, service: Service) -> None:
+    def test_resources_of_an_ended_pod_are_free_at_once(self, service: Service) -> None:
         for name, cpu in (("a", "3"), ("b", "4")):
             service.put(pod(name, cpu, node="n1"))
         service.report(counts("n1", ("5", "4"), included=["a", "b"], placed={"a": 0, "b": 1}))
@@ -162,7 +161,7 @@ class TestReportsOfOurExporter:
         assert service.free("n1") == [0, 4]
         assert (service.ledger.events["prediction_hit"], service.ledger.events["prediction_miss"]) == (1, 0)
 
-    def test_a_pod_that_lies_elsewhere_is_moved_and_counted(self, service: Service) -> None:
+    def test_a_pod_placed_elsewhere_is_moved_and_counted(self, service: Service) -> None:
         truth = kubelet()
         service.report(exact(truth))
         service.put(pod("a", "3", node="n1"))
@@ -196,7 +195,7 @@ class TestReportsOfOurExporter:
         service.report(exact(truth, "3"))
         assert service.free("n1") == [0, 4]
 
-    def test_a_pod_made_again_under_the_name_of_one_that_ended_is_another(self, service: Service) -> None:
+    def test_a_pod_recreated_under_the_name_of_an_ended_pod_is_a_different_pod(self, service: Service) -> None:
         truth = kubelet()
         admit(truth, pod("a", "3"))
         service.report(exact(truth))
@@ -220,7 +219,7 @@ class TestReportsOfOurExporter:
         service.report(exact(node, "2"))
         assert service.free("n1") == [3, 4]
 
-    def test_what_the_kubelet_holds_for_a_pod_we_have_not_seen_is_taken(self, service: Service) -> None:
+    def test_allocations_of_unknown_pods_are_in_use(self, service: Service) -> None:
         truth = kubelet()
         admit(truth, pod("a", "3"))
         service.report(exact(truth))
@@ -230,7 +229,7 @@ class TestReportsOfOurExporter:
         service.ledger.drop_pod("uid-a")
         assert service.free("n1") == [3, 4]
 
-    def test_a_pod_that_found_no_room_gets_what_another_leaves(self, service: Service) -> None:
+    def test_a_pod_that_did_not_fit_gets_the_resources_of_an_ended_pod(self, service: Service) -> None:
         service.report(exact(kubelet()))
         service.put(pod("a", "4", node="n1"))
         service.put(pod("b", "4", node="n1"))
@@ -245,7 +244,7 @@ class TestPodsThatAreExpected:
         service.report(exact(kubelet()))
         service.report(exact(kubelet(), name="n2"))
 
-    def test_a_reservation_holds_room_on_one_node_until_it_expires(self, service: Service) -> None:
+    def test_a_reservation_keeps_resources_on_a_single_node_until_it_expires(self, service: Service) -> None:
         record = service.put(pod("a", "4"))
         assert record.needs is not None
         service.ledger.reservations.put(record, record.needs, "n1")
@@ -270,7 +269,7 @@ class TestPodsThatAreExpected:
         assert (service.free("n1"), service.free("n2")) == ([3, 4], [3, 0])
         assert len(service.ledger.reservations) == 0
 
-    def test_assume_says_no_when_the_room_has_gone_and_books_when_it_is_there(self, service: Service) -> None:
+    def test_assume_refuses_without_free_resources_and_books_with_them(self, service: Service) -> None:
         service.put(pod("other", "4", node="n1"))
         record = service.put(pod("a", "4"))
         assert record.needs is not None
@@ -280,7 +279,7 @@ class TestPodsThatAreExpected:
         service.ledger.reservations.forget(record.uid)
         assert service.free("n2") == [3, 4]
 
-    def test_a_bind_that_failed_because_another_was_faster_leaves_the_others(self, service: Service) -> None:
+    def test_a_bind_that_lost_a_race_keeps_the_other_bookings(self, service: Service) -> None:
         record = service.put(pod("a", "4"))
         assert record.needs is not None
         assert service.ledger.reservations.assume(record, record.needs, "n1") == ""
@@ -288,7 +287,7 @@ class TestPodsThatAreExpected:
         service.ledger.reservations.forget(record.uid)
         assert (service.free("n1"), service.free("n2")) == ([3, 4], [3, 0])
 
-    def test_a_nominated_pod_keeps_its_room_from_lesser_pods_only(self, service: Service) -> None:
+    def test_a_nominated_pod_blocks_lower_priority_pods_only(self, service: Service) -> None:
         service.put(pod("a", "4", nominatedNodeName="n1", priority=10))
         assert service.fits(pod("b", "4", priority=5), "n1") == []
         assert service.fits(pod("b", "4", priority=10), "n1") == []
@@ -320,7 +319,7 @@ class TestRefusals:
         assert service.fits(pod("b", "4"), "n1") == ["n1"]
 
     def test_a_pod_that_was_on_its_way_to_the_node_is_not_bound_to_it_either(self, service: Service) -> None:
-        """It was let there before the refusal, and its kubelet would most likely refuse it too: that costs the pod."""
+        """The pod was reserved before the refusal. Its kubelet would most likely refuse it, and the pod would fail."""
         service.report(exact(kubelet()))
         late = service.put(pod("late", "3"))
         assert late.needs is not None
@@ -332,7 +331,7 @@ class TestRefusals:
         service.report(exact(kubelet(), "2"))
         assert service.ledger.reservations.assume(late, late.needs, "n1") == ""
 
-    def test_a_refusal_from_before_our_time_keeps_nobody_away(self, service: Service) -> None:
+    def test_a_refusal_before_the_services_start_quarantines_no_node(self, service: Service) -> None:
         service.report(exact(kubelet()))
         service.put(pod("a", "4", node="n1", phase="Failed", reason="TopologyAffinityError"), is_news=False)
         assert service.fits(pod("b", "4"), "n1") == ["n1"]
@@ -357,7 +356,7 @@ class TestRefusals:
 
 
 class TestWhatBindingChanges:
-    """A bind of what was reserved changes nothing on the node, so the engine is not told; anything else it is."""
+    """A bind as reserved does not change the node and writes no engine row; any other event writes the row."""
 
     @pytest.fixture
     def engine_puts(self, service: Service, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -408,7 +407,7 @@ class TestWhatBindingChanges:
         assert engine_puts == []
         assert service.free("n1") == [0, 4]
 
-    def test_a_nominated_pod_may_lie_elsewhere_once_it_is_bound(self, service: Service, engine_puts: list[str]) -> None:
+    def test_a_nominated_pod_is_uncertain_once_it_is_bound(self, service: Service, engine_puts: list[str]) -> None:
         service.put(pod("a", "3", nominatedNodeName="n1"))
         assert service.ledger.node_states.possible.pods == 0
         service.put(pod("a", "3", node="n1"))
@@ -418,11 +417,11 @@ class TestWhatBindingChanges:
 def test_a_pod_that_was_asked_about_and_is_deleted_before_its_bind_is_forgotten() -> None:
     service = Service()
     service.report(counts("n1", ("4", "4")))
-    asked = service.put(pod("p"))
-    service.ledger.remember(asked)
-    assert service.ledger.remembered(asked.uid) is asked
-    service.ledger.drop_pod(asked.uid)
-    assert service.ledger.remembered(asked.uid) is None
+    record = service.put(pod("p"))
+    service.ledger.remember(record)
+    assert service.ledger.remembered(record.uid) is record
+    service.ledger.drop_pod(record.uid)
+    assert service.ledger.remembered(record.uid) is None
 
 
 def ask_gang(service: Service, *names: str, cpu: str = "1") -> list[bool]:
@@ -431,20 +430,20 @@ def ask_gang(service: Service, *names: str, cpu: str = "1") -> list[bool]:
     for name in names:
         document = pod(name, cpu, schedulingGroup={"podGroupName": "gang"})
         service.put(document)
-        asked = service.answers.question(pods.decode(msgspec.json.encode(document)), ["n1"])
-        fits.append(service.answers.verdicts(asked).outcomes.tolist() == [1])
+        question = service.answers.question(decoded(document), ["n1"])
+        fits.append(service.answers.verdicts(question).outcomes.tolist() == [1])
         if fits[-1]:
-            service.answers.expect(asked, 0)
+            service.answers.expect(question, 0)
     return fits
 
 
-def test_room_of_a_gang_is_kept_while_it_is_decided_and_not_for_long_after() -> None:
-    """kube-scheduler asks about each member and then binds all or nobody; nothing tells which."""
+def test_reservations_of_a_gang_last_while_it_is_decided_and_not_long_after() -> None:
+    """kube-scheduler asks about each member and then binds all members or none, without an event that says so."""
     service = Service()
     service.report(exact(kubelet()))
     for name in ("a", "b", "c"):
         ask_gang(service, name)
-        # Longer than the first would be kept for if nobody of its gang was asked about.
+        # Longer than the first reservation lasts without a question about its gang.
         service.clock.now += 0.4
         service.ledger.reservations.expire()
     assert len(service.ledger.reservations) == 3
@@ -464,8 +463,8 @@ def test_a_gang_that_is_tried_again_at_once_is_not_in_its_own_way() -> None:
     service.ledger.check()
 
 
-def test_a_gang_that_failed_stands_in_nobodys_way() -> None:
-    """kube-scheduler tries it again and again, and asks about others in between."""
+def test_a_failed_gang_blocks_no_pod() -> None:
+    """kube-scheduler retries the pod, and asks about other pods in between."""
     service = Service()
     service.report(exact(kubelet()))
     served = service.verbs()
@@ -477,7 +476,7 @@ def test_a_gang_that_failed_stands_in_nobodys_way() -> None:
     assert len(service.ledger.reservations) == 1
 
 
-def test_what_a_gang_has_left_is_free_for_others_within_a_second() -> None:
+def test_resources_of_a_failed_gang_are_free_within_a_second() -> None:
     service = Service()
     service.report(exact(kubelet()))
     ask_gang(service, "a", "b", "c", cpu="3")

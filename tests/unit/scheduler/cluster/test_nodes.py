@@ -1,4 +1,4 @@
-"""The Node objects there are: what is kept of them, and how little."""
+"""The Node objects of the cluster, of which few fields are kept."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from topowise_scheduler.cluster.nodes import Nodes
 
 
 def document(name: str, **changed: Any) -> bytes:
-    """As large as those of clouds are."""
+    """Returns a Node object as large as in clouds."""
     labels = {f"example.com/label-{at}": f"value-{at}" for at in range(20)}
     return json.dumps(
         {
@@ -27,13 +27,13 @@ def document(name: str, **changed: Any) -> bytes:
 
 def test_nodes_of_one_pool_share_what_is_the_same() -> None:
     nodes = Nodes()
-    one, other = nodes.decode(document("n1")), nodes.decode(document("n2"))
-    assert one.allocatable is other.allocatable
-    assert one.labels is other.labels
-    assert one.taints is other.taints
-    assert (one.label("kubernetes.io/hostname"), other.label("kubernetes.io/hostname")) == ("n1", "n2")
-    assert one.label("example.com/label-3") == "value-3"
-    assert one.label("example.com/label-99") is None
+    first, second = nodes.decode(document("n1")), nodes.decode(document("n2"))
+    assert first.allocatable is second.allocatable
+    assert first.labels is second.labels
+    assert first.taints is second.taints
+    assert (first.label("kubernetes.io/hostname"), second.label("kubernetes.io/hostname")) == ("n1", "n2")
+    assert first.label("example.com/label-3") == "value-3"
+    assert first.label("example.com/label-99") is None
 
 
 def test_a_node_takes_a_few_hundred_bytes() -> None:
@@ -66,9 +66,9 @@ def test_nodes_come_change_and_go() -> None:
     nodes = Nodes()
     nodes.apply("ADDED", nodes.decode(document("n1")))
     nodes.apply("MODIFIED", nodes.decode(document("n1", spec={"unschedulable": True})))
-    found = nodes.get("n1")
-    assert found is not None
-    assert found.is_cordoned
-    nodes.apply("DELETED", found)
-    nodes.apply("DELETED", found)
+    node = nodes.get("n1")
+    assert node is not None
+    assert node.is_cordoned
+    nodes.apply("DELETED", node)
+    nodes.apply("DELETED", node)
     assert (len(nodes), list(nodes), nodes.get("n1")) == (0, [], None)

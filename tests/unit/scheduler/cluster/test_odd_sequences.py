@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from sandbox.exported import exported
-from scheduling import Service, configuration, counts, kubelet, machine, pod
-from topowise import nrt, pods
+from scheduling import Service, configuration, counts, decoded, exact, kubelet, machine, pod, topology_of
+from topowise import nrt
 from topowise_scheduler import report
 from topowise_scheduler.cluster.rows.node_states import NodeStates
 from topowise_scheduler.cluster.watch import reflectors
@@ -23,22 +23,12 @@ def service() -> Service:
     return Service()
 
 
-def exact(node: Kubelet, version: str = "1", name: str = "n1") -> nrt.NodeResourceTopology:
-    made = exported(machine(), configuration(), node, lambda uid: ("default", uid.removeprefix("uid-")))
-    return msgspec.structs.replace(
-        made, metadata=msgspec.structs.replace(made.metadata, name=name, resourceVersion=version)
-    )
-
-
 def of_zones(zones: int, version: str) -> nrt.NodeResourceTopology:
     return of_hardware(machine(zones), Kubelet(machine(zones), configuration()), version)
 
 
 def of_hardware(hardware: Machine, node: Kubelet, version: str = "1") -> nrt.NodeResourceTopology:
-    made = exported(hardware, configuration(), node, lambda uid: ("default", uid.removeprefix("uid-")))
-    return msgspec.structs.replace(
-        made, metadata=msgspec.structs.replace(made.metadata, name="n1", resourceVersion=version)
-    )
+    return topology_of(hardware, configuration(), node, version)
 
 
 def reserve(service: Service, document: dict[str, Any]) -> None:
@@ -56,17 +46,17 @@ class TestWhatIsGone:
         service.put(document)
         service.ledger.reports.drop("n1")
         service.ledger.drop_pod("uid-a")
-        assert node.admit(pods.decode(msgspec.json.encode(document))).admitted
+        assert node.admit(decoded(document)).admitted
         service.report(exact(node, version="2"))
         assert service.free("n1") == free
-        # Nothing is remembered for ever, and what nobody reports is forgotten.
+        # State without a report expires.
         service.clock.now += 200
         service.ledger.tick()
         assert service.free("n1") == [0, 4]
         service.ledger.reports.drop("n1")
         assert service.ledger.node_states.of("n1") is None
 
-    def test_nothing_is_kept_of_a_node_that_nobody_reports_once_its_pods_are_long_gone(self, service: Service) -> None:
+    def test_an_unreported_node_is_forgotten_once_its_pods_have_ended(self, service: Service) -> None:
         service.put(pod("a", "3", node="n1"))
         service.ledger.drop_pod("uid-a")
         assert service.ledger.node_states.of("n1") is not None
@@ -87,7 +77,7 @@ class TestWhatIsGone:
 
 
 class TestWhatIsOnlyExpected:
-    def test_pods_that_were_predicted_on_a_numa_node_that_is_gone_may_lie_on_all_others(self, service: Service) -> None:
+    def test_pods_predicted_on_a_removed_numa_node_may_be_on_all_remaining_numa_nodes(self, service: Service) -> None:
         service.report(of_zones(3, "1"))
         for name in ("a", "b", "c"):
             record = service.put(pod(name, "3"))
@@ -96,7 +86,7 @@ class TestWhatIsOnlyExpected:
             service.put(pod(name, "3", node="n1"))
         service.report(of_zones(2, "2"))
         assert service.free("n1") == [0, 1]
-        # Whichever of them is the one that the kubelet will refuse.
+        # The kubelet may refuse either pod.
         assert service.fits(pod("d", "1"), "n1") == []
         service.ledger.reports.drop("n1")
         service.report(of_zones(1, "3"))
@@ -110,9 +100,7 @@ class TestWhatIsOnlyExpected:
         service.put(pod("q", "6", node="n2"))
         assert service.free("n1") == [4, 4]
 
-    def test_a_pod_that_is_bound_out_of_the_order_of_reservations_lies_where_the_kubelet_puts_it(
-        self, service: Service
-    ) -> None:
+    def test_a_pod_bound_out_of_the_order_of_reservations_is_placed_as_by_the_kubelet(self, service: Service) -> None:
         service.report(counts("n1", ("8", "8"), included=()))
         for name, cpu in (("x", "4"), ("y", "6")):
             reserve(service, pod(name, cpu))
@@ -120,9 +108,7 @@ class TestWhatIsOnlyExpected:
         service.put(pod("y", "6", node="n1"))
         assert service.free("n1") == [2, 4]
 
-    def test_a_reservation_beside_one_that_came_to_nothing_lies_where_the_kubelet_puts_it(
-        self, service: Service
-    ) -> None:
+    def test_a_reservation_beside_an_expired_reservation_is_placed_as_by_the_kubelet(self, service: Service) -> None:
         service.report(counts("n1", ("8", "8"), included=()))
         service.report(counts("n2", ("8", "8"), included=()))
         for name in ("x", "y"):
@@ -134,13 +120,13 @@ class TestWhatIsOnlyExpected:
     def test_cpus_that_an_uneven_machine_gives_twice_are_not_free_when_the_second_does_not_come(
         self, service: Service
     ) -> None:
-        # A CPU a core in the mean: half of a core of two is taken for a whole one, and given with its other half.
+        # An average core has one CPU: half of a core of two CPUs counts as a core, and is allocated with its sibling.
         cores = tuple(Core(0, threads) for threads in ((0,), (1,), (2, 4), (3, 5)))
         hardware = Machine(numa=(NumaNode(0, 16 << 30, cores),))
         node = Kubelet(hardware, configuration())
         documents = [pod(name, "1", node="n1") for name in ("a", "b")]
         for document in documents:
-            assert node.admit(pods.decode(msgspec.json.encode(document))).admitted
+            assert node.admit(decoded(document)).admitted
         service.report(of_hardware(hardware, node))
         for document in documents:
             service.put(document)
@@ -148,8 +134,8 @@ class TestWhatIsOnlyExpected:
         assert node_state is not None and node_state.kubelet is not None and node_state.kubelet.cpu is not None
         free = node_state.kubelet.cpu.available
         reserve(service, pod("c", "2"))
-        held = node_state.kubelet.cpu.allocations
-        assert held["uid-c"]["c"] & held["uid-b"]["c"]
+        allocations = node_state.kubelet.cpu.allocations
+        assert allocations["uid-c"]["c"] & allocations["uid-b"]["c"]
         service.ledger.reservations.release("uid-c")
         assert node_state.kubelet.cpu.available == free
 
@@ -160,7 +146,7 @@ class TestWhatIsOnlyExpected:
         assert service.fits(pod("b", "8", priority=9), "n1") == []
 
     @pytest.mark.parametrize("by_bind", [False, True])
-    def test_a_nominated_pod_that_is_on_its_way_does_not_make_room_for_a_higher_one(
+    def test_a_nominated_pod_in_binding_does_not_yield_to_a_higher_priority(
         self, service: Service, by_bind: bool
     ) -> None:
         """kube-scheduler has decided it by then, and counts it as assumed whatever its priority is."""
@@ -177,10 +163,8 @@ class TestWhatIsOnlyExpected:
         assert higher.needs is not None
         assert service.ledger.reservations.assume(higher, higher.needs, "n1") != ""
 
-    def test_a_pod_that_was_judged_is_looked_at_again_once_a_nominated_one_is_on_its_way(
-        self, service: Service
-    ) -> None:
-        """Until then the nominated one was taken to lie where it is predicted, now it may lie elsewhere."""
+    def test_a_judged_pod_is_judged_again_once_a_nominated_pod_is_in_binding(self, service: Service) -> None:
+        """Before, the nominated pod had its predicted placement; now its placement is uncertain."""
         service.report(counts("n1", ("8", "8"), included=()))
         nominated = service.put(pod("a", "5", nominatedNodeName="n1", priority=9))
         judged = service.put(pod("b", "5"))
@@ -193,9 +177,7 @@ class TestWhatIsOnlyExpected:
         service.ledger.reservations.put(nominated, nominated.needs, "n1")
         assert not node_state.is_as_judged(judged.uid)
 
-    def test_a_nominated_pod_that_is_bound_before_a_reserved_one_lies_where_the_kubelet_puts_it(
-        self, service: Service
-    ) -> None:
+    def test_a_nominated_pod_bound_before_a_reserved_pod_is_placed_as_by_the_kubelet(self, service: Service) -> None:
         service.report(counts("n1", ("8", "8"), included=()))
         nominated = service.put(pod("a", "6", nominatedNodeName="n1"))
         reserved = service.put(pod("b", "4"))
@@ -208,7 +190,7 @@ class TestWhatIsOnlyExpected:
         service.put(pod("a", "6", node="n1"))
         assert service.free("n1") == [2, 4]
 
-    def test_a_pod_that_was_resized_on_its_way_holds_what_it_asks_for_now(self, service: Service) -> None:
+    def test_a_pod_resized_during_its_bind_has_its_new_request(self, service: Service) -> None:
         service.report(counts("n1", "8", included=()))
         service.put(pod("a", "2", nominatedNodeName="n1"))
         larger = service.records.decode(msgspec.json.encode(pod("a", "5", nominatedNodeName="n1")))
@@ -265,7 +247,7 @@ class TestBinds:
         service.ledger.reservations.forget(record.uid, "n1")
         assert service.fits(pod("lesser", "6", priority=1), "n1") == []
 
-    def test_a_bound_pod_that_neither_a_list_nor_an_event_tells_of_is_gone(self, service: Service) -> None:
+    def test_a_bound_pod_without_list_entry_and_event_is_removed(self, service: Service) -> None:
         """It was deleted while the watch was down, before this watch had ever seen it."""
         sources = reflectors(object(), service.ledger, service.records, Budgets(), service.nodes)  # type: ignore[arg-type]
         assert list(sources[0]._consumer.replace([]) or ()) == []
@@ -296,7 +278,7 @@ class TestNamesUsedAgain:
 
     def test_a_list_of_the_predecessor_is_not_taken_for_the_new_pod(self, service: Service) -> None:
         truth = kubelet()
-        assert truth.admit(pods.decode(msgspec.json.encode(pod("web-0", "1")))).admitted
+        assert truth.admit(decoded(pod("web-0", "1"))).admitted
         service.report(exact(truth))
         service.put(pod("web-0", "1", node="n1"))
         service.ledger.drop_pod("uid-web-0")
@@ -319,9 +301,9 @@ class TestTime:
         service.ledger.tick()
         assert not node_state.remembers
 
-    def test_a_pod_deleted_by_force_holds_again_what_its_kubelet_still_lists(self, service: Service) -> None:
+    def test_a_pod_deleted_by_force_keeps_what_its_kubelet_still_lists(self, service: Service) -> None:
         truth = kubelet()
-        assert truth.admit(pods.decode(msgspec.json.encode(pod("a", "4")))).admitted
+        assert truth.admit(decoded(pod("a", "4"))).admitted
         service.report(exact(truth))
         service.put(pod("a", "4", node="n1"))
         service.ledger.drop_pod("uid-a")
@@ -341,28 +323,26 @@ class TestTime:
 
 
 class TestGates:
-    def test_a_pod_of_which_a_report_lists_the_containers_alone_has_its_room(self, service: Service) -> None:
-        """Pod-level resources of a kubelet that does not tell what pods have as a whole, by an exporter that does not
-        either."""
+    def test_a_pod_listed_by_containers_alone_has_its_pod_level_resources(self, service: Service) -> None:
+        """Pod-level resources where neither the kubelet nor the exporter reports what a pod has as a whole."""
         config = configuration(topologyManagerScope="pod", featureGates={"PodLevelResourceManagers": True})
         amounts = {"cpu": "3", "memory": "12Gi"}
         document = pod("a", "1", "1Gi", resources={"requests": amounts, "limits": amounts})
         # Two CPUs and two gigabytes are its containers', the rest is kept for it.
         document["spec"]["containers"].append({**document["spec"]["containers"][0], "name": "other"})
         node = Kubelet(machine(), config)
-        assert node.admit(pods.decode(msgspec.json.encode(document))).admitted
-        made = exported(machine(), config, node, lambda uid: ("default", uid.removeprefix("uid-")))
+        assert node.admit(decoded(document)).admitted
+        topology = topology_of(machine(), config, node)
         listed = [
-            msgspec.structs.replace(one, value=msgspec.json.encode([pod[:3] for pod in json.loads(one.value)]).decode())
-            if one.name == "topowise.io/holdings"
-            else one
-            for one in made.attributes
+            msgspec.structs.replace(entry, value=json.dumps([pod[:3] for pod in json.loads(entry.value)]))
+            if entry.name == "topowise.io/holdings"
+            else entry
+            for entry in topology.attributes
         ]
-        metadata = msgspec.structs.replace(made.metadata, name="n1", resourceVersion="2")
         service.report(exact(Kubelet(machine(), config)))
         service.put(document)
         service.put({**document, "spec": {**document["spec"], "nodeName": "n1"}})
-        service.report(msgspec.structs.replace(made, metadata=metadata, attributes=tuple(listed)))
+        service.report(msgspec.structs.replace(topology, attributes=tuple(listed)))
         node_state = service.ledger.node_states.of("n1")
         assert node_state is not None and node_state.kubelet is not None and node_state.kubelet.memory is not None
         assert node_state.kubelet.active.keys() == {"uid-a"}
@@ -376,10 +356,10 @@ class TestGates:
         amounts = {"cpu": "3", "memory": "12Gi"}
         document = pod("a", "1", "1Gi", resources={"requests": amounts, "limits": amounts})
         node = Kubelet(machine(), config)
-        assert node.admit(pods.decode(msgspec.json.encode(document))).admitted
+        assert node.admit(decoded(document)).admitted
         service.put({**document, "spec": {**document["spec"], "nodeName": "n1"}})
-        made = exported(machine(), config, node, lambda uid: ("default", uid.removeprefix("uid-")))
-        service.report(msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, name="n1")))
+        topology = topology_of(machine(), config, node)
+        service.report(topology)
         node_state = service.ledger.node_states.of("n1")
         assert node_state is not None
         assert node_state.is_reported("uid-a")
@@ -394,7 +374,7 @@ class TestGates:
         }
         whole["spec"]["containers"].append({**whole["spec"]["containers"][0], "name": "d"})
         truth = Kubelet(machine(), old)
-        decided = truth.admit(pods.decode(msgspec.json.encode(whole))).admitted
+        decided = truth.admit(decoded(whole)).admitted
         assert (service.fits(whole, "n1") == ["n1"]) is decided
 
 
@@ -406,11 +386,11 @@ class TestDamage:
         for _ in range(20):
             service.report(odd)
             service.report(counts("n1", "8"))
-        said = [one for one in caplog.records if "cannot be used" in one.message]
+        said = [entry for entry in caplog.records if "cannot be used" in entry.message]
         assert len(said) == 1
         service.clock.now += 301
         service.report(odd)
-        assert len([one for one in caplog.records if "cannot be used" in one.message]) == 2
+        assert len([entry for entry in caplog.records if "cannot be used" in entry.message]) == 2
 
     @pytest.mark.parametrize("cpu", ["20P", "9E", "9223372036854775807"])
     def test_an_amount_that_no_machine_has_is_that_pods_problem(self, service: Service, cpu: str) -> None:
@@ -433,18 +413,16 @@ class TestDamage:
 
 
 def test_the_collections_are_listed_pods_first() -> None:
-    made = Service()
-    sources = reflectors(object(), made.ledger, made.records, Budgets(), made.nodes)  # type: ignore[arg-type]
+    service = Service()
+    sources = reflectors(object(), service.ledger, service.records, Budgets(), service.nodes)  # type: ignore[arg-type]
     assert next(source.name for source in sources) == "pods"
 
 
-def test_a_node_is_made_without_its_lesser_nominated_pods_once_until_it_changes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[str] = []
+def test_a_node_without_its_lower_priority_nominated_pods_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    questions: list[str] = []
     states = NodeStates.states
     monkeypatch.setattr(
-        NodeStates, "states", lambda self, name, without: asked.append(name) or states(self, name, without)
+        NodeStates, "states", lambda self, name, without: questions.append(name) or states(self, name, without)
     )
     service = Service()
     names = [f"n{number}" for number in range(40)]
@@ -453,14 +431,14 @@ def test_a_node_is_made_without_its_lesser_nominated_pods_once_until_it_changes(
         service.put(pod(f"lesser-{number}", "8", nominatedNodeName=name, priority=1))
     urgent = pod("urgent", "8", priority=10)
     assert service.fits(urgent, *names) == names
-    assert sorted(asked) == sorted(names)
-    asked.clear()
+    assert sorted(questions) == sorted(names)
+    questions.clear()
     assert service.fits(urgent, *reversed(names)) == list(reversed(names))
-    assert asked == []
-    # What one node reports, and who is nominated on another, is looked at there.
+    assert questions == []
+    # Reports and nominations of a node concern that node alone.
     service.report(counts("n3", "7", included=(), version="2"))
     service.put(pod("equal", "1", nominatedNodeName="n5", priority=10))
     assert service.fits(urgent, *names) == [name for name in names if name not in ("n3", "n5")]
-    assert set(asked) == {"n3", "n5"}
-    # No room for it is kept from those who are less urgent.
+    assert set(questions) == {"n3", "n5"}
+    # No resources are reserved for the pod against pods of lower priority.
     assert service.fits(pod("least", "8"), *names) == []

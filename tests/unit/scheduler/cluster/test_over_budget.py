@@ -47,7 +47,7 @@ class World:
 
 def hostile(name: str = "n1", count: int = 2000, version: str = "2") -> dict[str, Any]:
     amounts = dict.fromkeys(("capacity", "allocatable", "available"), "1")
-    resources = [{"name": one, **amounts} for one in ("cpu", *(f"example.com/{at}" for at in range(count)))]
+    resources = [{"name": resource, **amounts} for resource in ("cpu", *(f"example.com/{at}" for at in range(count)))]
     return {
         "metadata": {"name": name, "resourceVersion": version},
         "attributes": [{"name": "topologyManagerPolicy", "value": "single-numa-node"}],
@@ -57,11 +57,11 @@ def hostile(name: str = "n1", count: int = 2000, version: str = "2") -> dict[str
 
 @pytest.fixture
 def world() -> World:
-    made = World()
+    started = World()
     for name in ("n1", "n2"):
-        made.node(name)
-        made.tell(exact(kubelet(), name=name))
-    return made
+        started.node(name)
+        started.tell(exact(kubelet(), name=name))
+    return started
 
 
 def test_the_last_report_goes_on_as_after_a_deletion(world: World) -> None:
@@ -71,26 +71,26 @@ def test_the_last_report_goes_on_as_after_a_deletion(world: World) -> None:
         deleted.tell(exact(kubelet(), name=name))
     deleted.tell(exact(kubelet(), name="n1"), "DELETED")
     world.tell(hostile())
-    for one in (deleted, world):
-        one.service.put(pod("a", "4", node="n1"))
+    for running in (deleted, world):
+        running.service.put(pod("a", "4", node="n1"))
     for cpu in ("1", "3", "4", "5"):
-        asked = pod("b", cpu)
-        assert world.service.fits(asked, "n1", "n2") == deleted.service.fits(asked, "n1", "n2")
+        document = pod("b", cpu)
+        assert world.service.fits(document, "n1", "n2") == deleted.service.fits(document, "n1", "n2")
     assert world.service.ledger.gates.unconfirmed.why("n1") == ("over-budget",)
     world.service.ledger.check()
 
 
 def test_a_node_that_was_never_reported_stays_unreported() -> None:
-    made = World()
-    made.node("n1")
-    made.tell(hostile())
-    assert made.service.ledger.node_states.reported() == []
-    assert made.service.engine.row("n1") == -1
-    assert made.explained("n1").endswith(f"of its newest report nothing is used: {WHY}")
-    assert made.nodes_over_budget() == 1
+    world = World()
+    world.node("n1")
+    world.tell(hostile())
+    assert world.service.ledger.node_states.reported() == []
+    assert world.service.engine.row("n1") == -1
+    assert world.explained("n1").endswith(f"of its newest report nothing is used: {WHY}")
+    assert world.nodes_over_budget() == 1
 
 
-def test_other_nodes_pay_nothing(world: World) -> None:
+def test_other_nodes_are_not_affected(world: World) -> None:
     def cells() -> int:
         return sum(
             array._data.size
@@ -105,7 +105,7 @@ def test_other_nodes_pay_nothing(world: World) -> None:
     assert world.service.ledger.node_states.changes == changed
 
 
-def test_people_are_told_once_and_again_when_it_is_over(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_problem_and_its_end_are_each_logged_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     for version in range(2, 8):
         world.tell(hostile(count=2000 if version == 2 else 300 + version, version=str(version)))
@@ -134,7 +134,7 @@ def test_nothing_of_it_stays_when_the_object_goes(world: World) -> None:
     world.tell(hostile("gone"))
     world.service.ledger.reports.drop_node("n1")
     assert world.service.ledger.node_states.reported() == ["n2"]
-    # A list that does not have the objects any more.
+    # A list without the objects.
     list(world.reports._consumer.replace([]) or ())
     assert not world.service.ledger.reports.over_budget
     assert not {"n1", "gone"} & world.service.ledger.reports._logged.keys()
@@ -142,8 +142,8 @@ def test_nothing_of_it_stays_when_the_object_goes(world: World) -> None:
 
 
 def test_a_report_of_counts_is_known_by_its_numbers_once_it_is_small_again() -> None:
-    made = World()
-    made.node("n1")
-    made.tell(hostile())
-    made.tell(counts("n1", "2", version="3"))
-    assert made.service.free("n1") == [2]
+    world = World()
+    world.node("n1")
+    world.tell(hostile())
+    world.tell(counts("n1", "2", version="3"))
+    assert world.service.free("n1") == [2]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from lives import GPU, decoded, machine
+from lives import GPU, machine
 from sandbox.exported import exported
-from scheduling import Service, configuration, pod
+from scheduling import Service, configuration, decoded, pod, topology_of
 from topowise_scheduler.kubelet import Kubelet
 
 
@@ -28,7 +28,6 @@ def test_of_a_pod_that_is_reported_too() -> None:
     assert kubelet.admit(decoded(holder)).admitted
     assert not kubelet.fork().admit(decoded(burstable("b"))).admitted
     assert service.fits(burstable("b"), "n1") == []
-    made = exported(machine(), config, kubelet, lambda uid: ("default", uid.removeprefix("uid-")))
-    service.report(made)
+    service.report(topology_of(machine(), config, kubelet))
     assert service.ledger.node_states.of("n1").is_reported("uid-a")  # type: ignore[union-attr]
     assert service.fits(burstable("b"), "n1") == []

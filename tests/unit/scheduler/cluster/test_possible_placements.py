@@ -1,4 +1,4 @@
-"""While it is not sure where pods lie, nobody is sent to where they may be."""
+"""While the placement of pods is uncertain, no pod is sent to resources that they may have."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from sandbox.exported import exported
-from scheduling import GIB, Service, configuration, counts, kubelet, machine, pod
+from scheduling import GIB, Service, configuration, counts, decoded, kubelet, machine, pod, topology_of
 from topowise import nrt, pods
 from topowise_scheduler.cluster.node.possible_placements import holds_anything, possible_placements
 from topowise_scheduler.kubelet import Device, DevicePlugin, Kubelet
@@ -16,27 +15,29 @@ from topowise_scheduler.kubelet.pod import PodView
 
 
 def view(node: Kubelet, name: str, cpu: str, memory: str = "1Gi") -> PodView:
-    needs = pods.needs(pods.decode(msgspec.json.encode(pod(name, cpu, memory))))
+    needs = pods.needs(decoded(pod(name, cpu, memory)))
     return node.view(f"uid-{name}", needs)
 
 
 def of_containers(node: Kubelet, name: str, *cpus: str, init: int = 0) -> PodView:
     """A pod with a container for each number of CPUs; the first `init` containers are init containers."""
     amounts = [{"cpu": cpu, "memory": "1Gi"} for cpu in cpus]
-    containers = [{"name": f"c{at}", "resources": {"requests": one, "limits": one}} for at, one in enumerate(amounts)]
+    containers = [
+        {"name": f"c{at}", "resources": {"requests": each, "limits": each}} for at, each in enumerate(amounts)
+    ]
     document = pod(name, containers=containers[init:], initContainers=containers[:init])
-    return node.view(f"uid-{name}", pods.needs(pods.decode(msgspec.json.encode(document))))
+    return node.view(f"uid-{name}", pods.needs(decoded(document)))
 
 
 def of_device(numa: tuple[int, ...] | None, cpu: str = "2", **changed: Any) -> tuple[Kubelet, PodView]:
-    """A node with one device, near these NUMA nodes, and a pod on it that has it."""
+    """Returns a node with a device near these NUMA nodes, and the pod that has the device."""
     hardware = msgspec.structs.replace(machine(), devices=(DevicePlugin("kvm", (Device("d0", numa),)),))
     node = Kubelet(hardware, configuration(**changed))
     amounts = {"cpu": cpu, "memory": "1Gi", "kvm": "1"}
     document = pod("a", containers=[{"name": "c", "resources": {"requests": amounts, "limits": amounts}}])
-    one = node.view("uid-a", pods.needs(pods.decode(msgspec.json.encode(document))))
-    assert node.admit_view(one).admitted
-    return node, one
+    pod_view = node.view("uid-a", pods.needs(decoded(document)))
+    assert node.admit_view(pod_view).admitted
+    return node, pod_view
 
 
 def free(node: Kubelet) -> tuple[list[int], list[int]]:
@@ -47,25 +48,25 @@ def free(node: Kubelet) -> tuple[list[int], list[int]]:
 
 
 class TestPossiblePlacements:
-    def test_there_is_one_for_each_numa_node_on_which_the_pod_may_lie(self) -> None:
+    def test_each_possible_numa_node_of_the_pod_is_a_placement(self) -> None:
         node = kubelet()
-        one = view(node, "a", "2", "4Gi")
-        assert node.admit_view(one).admitted
+        pod_view = view(node, "a", "2", "4Gi")
+        assert node.admit_view(pod_view).admitted
         assert free(node) == ([1, 4], [11, 16])
-        assert [free(possible) for possible in possible_placements(node, [one])] == [
+        assert [free(possible) for possible in possible_placements(node, [pod_view])] == [
             ([1, 4], [11, 16]),
             ([3, 2], [15, 12]),
         ]
         assert free(node) == ([1, 4], [11, 16])
 
-    def test_none_where_the_pod_could_never_lie(self) -> None:
+    def test_impossible_numa_nodes_are_no_placement(self) -> None:
         node = kubelet()
-        one = view(node, "a", "4")
-        assert node.admit_view(one).admitted
-        # Of the first NUMA node's CPUs one is the system's.
-        assert [free(possible)[0] for possible in possible_placements(node, [one])] == [[3, 0]]
+        pod_view = view(node, "a", "4")
+        assert node.admit_view(pod_view).admitted
+        # A CPU of the first NUMA node is reserved.
+        assert [free(possible)[0] for possible in possible_placements(node, [pod_view])] == [[3, 0]]
 
-    def test_a_pod_that_found_no_room_may_have_found_some(self) -> None:
+    def test_a_pod_that_was_predicted_not_to_fit_may_be_placed(self) -> None:
         node = kubelet()
         assert node.admit_view(view(node, "other", "4")).admitted
         assert [free(possible)[0] for possible in possible_placements(node, [view(node, "a", "2")])] == [[1, 0], [3, 0]]
@@ -74,7 +75,7 @@ class TestPossiblePlacements:
         ("policy", "cpus", "free_at_worst"),
         [("restricted", "5", [0, 0]), ("restricted", "8", [3, 4]), ("single-numa-node", "5", [3, 4])],
     )
-    def test_one_too_large_for_a_numa_node_lies_on_several_or_nowhere(
+    def test_a_pod_too_large_for_a_numa_node_is_on_several_or_none(
         self, policy: str, cpus: str, free_at_worst: list[int]
     ) -> None:
         """Three CPUs of the first NUMA node and four of the second are not the system's."""
@@ -83,13 +84,13 @@ class TestPossiblePlacements:
         node.admit_view(wide)
         assert [free(possible)[0] for possible in possible_placements(node, [wide])] == [free_at_worst]
 
-    def test_two_pods_may_lie_together_or_apart(self) -> None:
+    def test_two_pods_may_share_a_numa_node_or_not(self) -> None:
         node = kubelet()
         pair = [view(node, name, "1") for name in "ab"]
-        assert all(node.admit_view(one).admitted for one in pair)
+        assert all(node.admit_view(pod_view).admitted for pod_view in pair)
         assert [free(possible)[0] for possible in possible_placements(node, pair)] == [[1, 4], [2, 3], [2, 3], [3, 2]]
 
-    def test_containers_of_a_pod_may_lie_together_or_apart(self) -> None:
+    def test_containers_of_a_pod_may_share_a_numa_node_or_not(self) -> None:
         """In no placement a container takes CPUs of both NUMA nodes."""
         node = kubelet()
         two = of_containers(node, "a", "1", "1")
@@ -98,7 +99,7 @@ class TestPossiblePlacements:
         assert [free(placement)[0] for placement in placements] == [[1, 4], [2, 3], [2, 3], [3, 2]]
         assert [free(placement)[1] for placement in placements] == [[13, 16], [14, 15], [14, 15], [15, 14]]
 
-    def test_containers_that_follow_init_containers_are_taken_to_lie_anywhere(self) -> None:
+    def test_containers_after_init_containers_may_have_any_placement(self) -> None:
         """The app container may get CPUs of the init container, or other CPUs."""
         node = kubelet()
         pod_with_init = of_containers(node, "a", "1", "2", init=1)
@@ -106,45 +107,48 @@ class TestPossiblePlacements:
         (worst,) = possible_placements(node, [pod_with_init])
         assert free(worst)[0] == [0, 1]
 
-    def test_too_many_are_one_that_is_worse_than_all(self) -> None:
+    def test_too_many_placements_become_a_single_worst_case(self) -> None:
         node = kubelet()
         many = [view(node, f"p{number}", "1") for number in range(5)]
-        assert all(node.admit_view(one).admitted for one in many)
+        assert all(node.admit_view(pod_view).admitted for pod_view in many)
         (worst,) = possible_placements(node, many)
         assert free(worst)[0] == [0, 0]
 
-    def test_where_only_ends_can_come_in_between_like_pods_lie_no_higher_than_predicted(self) -> None:
+    def test_where_only_ends_can_come_in_between_equal_pods_are_no_higher_than_predicted(self) -> None:
         node = kubelet()
         pair = [view(node, name, "2") for name in "ab"]
-        assert all(node.admit_view(one).admitted for one in pair)
+        assert all(node.admit_view(moved).admitted for moved in pair)
         assert free(node)[0] == [1, 2]
-        found = [free(possible)[0] for possible in possible_placements(node, pair, {"uid-a": 0, "uid-b": 1})]
-        assert found == [[0, 4], [1, 2]]
+        free_cpus = [free(possible)[0] for possible in possible_placements(node, pair, {"uid-a": 0, "uid-b": 1})]
+        assert free_cpus == [[0, 4], [1, 2]]
         unlike = [pair[0], view(node, "b", "1")]
         assert len(possible_placements(node, unlike, {"uid-a": 0, "uid-b": 1})) == 4
 
     def test_where_zones_do_not_decide_only_memory_may_be_elsewhere(self) -> None:
         node = kubelet(topologyManagerPolicy="best-effort")
-        one = view(node, "a", "2", "4Gi")
-        assert node.admit_view(one).admitted
-        highest = {one.uid: 1}
-        assert [free(possible)[1] for possible in possible_placements(node, [one], highest)] == [[11, 16], [15, 12]]
+        moved = view(node, "a", "2", "4Gi")
+        assert node.admit_view(moved).admitted
+        highest = {moved.uid: 1}
+        assert [free(possible)[1] for possible in possible_placements(node, [moved], highest)] == [
+            [11, 16],
+            [15, 12],
+        ]
 
     @pytest.mark.parametrize("numa", [None, ()])
     def test_devices_near_no_numa_node_keep_a_pod_from_none(self, numa: tuple[int, ...] | None) -> None:
-        """As KubeVirt's kvm, of which every virtual machine has one."""
-        node, one = of_device(numa)
-        assert [free(possible)[0] for possible in possible_placements(node, [one])] == [[1, 4], [3, 2]]
-        # Where these are, nobody needs to know.
+        """As KubeVirt's kvm: every virtual machine has a device."""
+        node, pod_view = of_device(numa)
+        assert [free(possible)[0] for possible in possible_placements(node, [pod_view])] == [[1, 4], [3, 2]]
+        # The placement of these devices does not matter.
         assert not holds_anything(*of_device(numa, cpu="500m", memoryManagerPolicy="None", reservedMemory=None))
 
-    def test_a_device_that_has_failed_since_was_one_when_the_pod_came(self) -> None:
-        node, one = of_device((1,))
+    def test_a_device_that_failed_later_counts_for_an_earlier_pod(self) -> None:
+        node, pod_view = of_device((1,))
         assert free(node)[0] == [3, 2]
         node.report_devices("kvm", [Device("d0", (1,), healthy=False)])
-        assert [free(possible)[0] for possible in possible_placements(node, [one])] == [[3, 2]]
+        assert [free(possible)[0] for possible in possible_placements(node, [pod_view])] == [[3, 2]]
 
-    def test_a_pod_of_the_shared_pool_holds_nothing(self) -> None:
+    def test_a_pod_of_the_shared_pool_has_no_exclusive_resources(self) -> None:
         node = kubelet(memoryManagerPolicy="None", reservedMemory=None)
         assert not holds_anything(node, view(node, "a", "500m"))
         assert holds_anything(node, view(node, "a", "2"))
@@ -153,13 +157,12 @@ class TestPossiblePlacements:
 class TestWhenItIsNotSure:
     @pytest.fixture
     def service(self) -> Service:
-        made = Service()
-        made.report(self.report(kubelet()))
-        return made
+        started = Service()
+        started.report(self.report(kubelet()))
+        return started
 
     def report(self, truth: Kubelet, version: str = "1") -> nrt.NodeResourceTopology:
-        made = exported(machine(), configuration(), truth, lambda uid: ("default", uid.removeprefix("uid-")))
-        return msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, resourceVersion=version))
+        return topology_of(machine(), configuration(), truth, version)
 
     def fits(self, service: Service, cpu: str) -> bool:
         return bool(service.fits(pod("next", cpu), "n1"))
@@ -177,10 +180,10 @@ class TestWhenItIsNotSure:
 
     def test_until_the_report_if_a_pod_ended_meanwhile(self, service: Service) -> None:
         truth = kubelet()
-        assert truth.admit(pods.decode(msgspec.json.encode(pod("other", "2")))).admitted
+        assert truth.admit(decoded(pod("other", "2"))).admitted
         service.put(pod("other", "2", node="n1", phase="Running"))
         service.report(self.report(truth, "2"))
-        # Zone 0 has one CPU left, so it is predicted on zone 1; but the other one may have ended before it came.
+        # Zone 0 has a free CPU, so the pod is predicted on zone 1; but the other pod may have ended before.
         service.put(pod("a", "2", node="n1"))
         service.ledger.drop_pod("uid-other")
         service.put(pod("a", "2", node="n1", phase="Running"))
@@ -190,7 +193,7 @@ class TestWhenItIsNotSure:
         assert self.fits(service, "3")
         assert service.ledger.node_states.possible.pods == 1
         truth.remove("uid-other")
-        assert truth.admit(pods.decode(msgspec.json.encode(pod("a", "2")))).admitted
+        assert truth.admit(decoded(pod("a", "2"))).admitted
         service.report(self.report(truth, "3"))
         assert service.free("n1") == [1, 4]
         assert self.fits(service, "4")
@@ -201,7 +204,7 @@ class TestWhenItIsNotSure:
         service.clock.now += 3
         service.ledger.tick()
         assert service.free("n1") == [0, 3]
-        # Had the second come first, it would lie on node 0, and the other one on node 1.
+        # If the second pod came first, it would be on node 0 and the first pod on node 1.
         assert not self.fits(service, "3")
 
     def test_a_pod_we_sent_to_the_first_numa_node_is_not_feared_on_the_second(self, service: Service) -> None:

@@ -1,4 +1,4 @@
-"""The joint rows of possible placements are those of each node, whatever came and went before."""
+"""The joint rows of possible placements are the current rows of each node, after any order of changes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from topowise_scheduler.cluster.rows.possible_rows import JoinedRows
 
 
-def test_joined_rows_are_those_that_were_put_last() -> None:
+def test_joined_rows_are_the_last_written_rows() -> None:
     rng, joined, expected = Random(1), JoinedRows(), dict[int, list[int]]()
     free = 1000
     for _ in range(3000):
@@ -18,13 +18,13 @@ def test_joined_rows_are_those_that_were_put_last() -> None:
         free += len(rows)
         joined.put(owner, rows)
         expected[owner] = rows
-        found, owners = joined.all()
-        wanted = sorted((owner, row) for owner, mine in expected.items() for row in mine)
-        assert sorted(zip(owners.tolist(), found.tolist(), strict=True)) == wanted
-    asked = [3, 700, 5]
-    found, owners = joined.of(asked)
-    assert sorted(zip(owners.tolist(), found.tolist(), strict=True)) == sorted(
-        (owner, row) for owner in asked for row in expected.get(owner, [])
+        joined_rows, owners = joined.all()
+        expected_rows = sorted((owner, row) for owner, owned in expected.items() for row in owned)
+        assert sorted(zip(owners.tolist(), joined_rows.tolist(), strict=True)) == expected_rows
+    owners_of_interest = [3, 700, 5]
+    joined_rows, owners = joined.of(owners_of_interest)
+    assert sorted(zip(owners.tolist(), joined_rows.tolist(), strict=True)) == sorted(
+        (owner, row) for owner in owners_of_interest for row in expected.get(owner, [])
     )
     assert joined.of([700])[0].dtype == np.int32
 
@@ -32,6 +32,6 @@ def test_joined_rows_are_those_that_were_put_last() -> None:
 def test_what_was_given_out_of_some_nodes_stays_as_it_was() -> None:
     joined = JoinedRows()
     joined.put(1, [10, 11])
-    found, _ = joined.of([1])
+    rows, _ = joined.of([1])
     joined.put(1, [12])
-    assert found.tolist() == [10, 11]
+    assert rows.tolist() == [10, 11]

@@ -1,4 +1,4 @@
-"""Which pods lie as predicted: a choice that the kubelet leaves to Go's map order is no mistake of a prediction."""
+"""Which placements count as predicted: a choice that the kubelet leaves to Go's map order is not a misprediction."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from sandbox.exported import exported
-from scheduling import Service, configuration, machine, pod
-from topowise import nrt, pods
+from scheduling import Service, configuration, decoded, machine, pod, topology_of
+from topowise import nrt
 from topowise_scheduler.kubelet import Kubelet, Machine, Placement
 from topowise_scheduler.kubelet.machine import Device, DevicePlugin
 
@@ -22,16 +21,15 @@ def hardware() -> Machine:
     return msgspec.structs.replace(machine(), devices=(DevicePlugin(GPU, DEVICES),))
 
 
-def wanted(**fields: Any) -> dict[str, Any]:
-    made = pod("p", "2", **fields)
-    for amounts in made["spec"]["containers"][0]["resources"].values():
+def gpu_pod(**fields: Any) -> dict[str, Any]:
+    document = pod("p", "2", **fields)
+    for amounts in document["spec"]["containers"][0]["resources"].values():
         amounts[GPU] = "1"
-    return made
+    return document
 
 
 def reported(node: Kubelet, version: str) -> nrt.NodeResourceTopology:
-    made = exported(hardware(), configuration(), node, lambda uid: ("default", uid.removeprefix("uid-")))
-    return msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, resourceVersion=version))
+    return topology_of(hardware(), configuration(), node, version)
 
 
 @pytest.mark.parametrize(
@@ -41,16 +39,16 @@ def reported(node: Kubelet, version: str) -> nrt.NodeResourceTopology:
 def test_any_device_near_the_hint_is_as_predicted(device: str, outcome: str) -> None:
     service = Service()
     service.report(reported(Kubelet(hardware(), configuration()), "1"))
-    service.put(wanted(node="n1"))
+    service.put(gpu_pod(node="n1"))
     truth = Kubelet(hardware(), configuration())
-    needs = pods.decode(msgspec.json.encode(wanted()))
-    held = truth.fork().admit(needs).placements["c"]
-    assert (held.numa, held.devices) == ((0,), {GPU: ("a",)})
-    truth.hold("uid-p", {}, {"c": _with(held, device)})
+    needs = decoded(gpu_pod())
+    placement = truth.fork().admit(needs).placements["c"]
+    assert (placement.numa, placement.devices) == ((0,), {GPU: ("a",)})
+    truth.hold("uid-p", {}, {"c": _with(placement, device)})
     service.report(reported(truth, "2"))
     events = service.ledger.events
     assert {name: events[f"prediction_{name}"] for name in ("hit", "miss")} == {"hit": 0, "miss": 0, outcome: 1}
 
 
-def _with(held: Placement, device: str) -> Placement:
-    return msgspec.structs.replace(held, devices={GPU: (device,)})
+def _with(placement: Placement, device: str) -> Placement:
+    return msgspec.structs.replace(placement, devices={GPU: (device,)})

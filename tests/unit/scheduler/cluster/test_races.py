@@ -1,8 +1,8 @@
-"""Whatever comes before or after whatever: no pod is sent where its kubelet refuses it.
+"""In any order of events, no pod is sent to a node whose kubelet refuses the pod.
 
 kube-scheduler decides pod after pod and binds them in the background; some were nominated before. The kubelet takes
-them in the order of their Bindings. The API server tells of pods, and the exporter of the node, some time later. The
-seeds are of lives in which a kubelet once refused a pod.
+them in the order of their Bindings. Events of the API server and reports of the exporter arrive later. The seeds are
+of courses in which a kubelet once refused a pod.
 """
 
 from __future__ import annotations
@@ -13,19 +13,16 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-import msgspec
 import pytest
 
-from sandbox.exported import exported
-from scheduling import Service, configuration, kubelet, machine, pod
-from topowise import pods
+from scheduling import Service, configuration, decoded, kubelet, machine, pod, topology_of
 from topowise_scheduler.cluster.pods.records import PodRecord
 
 Json = dict[str, Any]
 
 
 class Life:
-    """Half a minute of one node."""
+    """Half a minute of a node."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -56,12 +53,9 @@ class Life:
         self._in(self.random.uniform(first, last), happen)
 
     def _report(self) -> Callable[[], None]:
-        """The exporter writes the node as it is now; what comes of it."""
-        made = exported(
-            machine(), configuration(), self.kubelet.fork(), lambda uid: ("default", uid.removeprefix("uid-"))
-        )
-        meta = msgspec.structs.replace(made.metadata, name="n1", resourceVersion=str(next(self._numbers)))
-        return lambda: self.service.report(msgspec.structs.replace(made, metadata=meta))
+        """Reads the node now. Returns a function that delivers this report."""
+        topology = topology_of(machine(), configuration(), self.kubelet.fork(), str(next(self._numbers)))
+        return lambda: self.service.report(topology)
 
     def _tell(self, name: str, document: Json) -> None:
         if name not in self._gone:
@@ -75,46 +69,46 @@ class Life:
         cpu, memory = self.random.choice("1234"), self.random.choice(("1Gi", "4Gi", "8Gi"))
         fields: Json = {"priority": self.random.choice((0, 5))}
 
-        def made(**more: Any) -> Json:
+        def shown_as(**more: Any) -> Json:
             return pod(name, cpu, memory, **fields, **more)
 
         def create() -> None:
-            document = made(**({"nominatedNodeName": "n1"} if self.random.random() < 0.25 else {}))
+            document = shown_as(**({"nominatedNodeName": "n1"} if self.random.random() < 0.25 else {}))
             record = self.service.put(document)
-            self._soon(0.01, 1, lambda: self._decide(name, record, document, made, tries=3))
+            self._soon(0.01, 1, lambda: self._decide(name, record, document, shown_as, tries=3))
 
         return create
 
-    def _decide(self, name: str, record: PodRecord, document: Json, made: Callable[..., Json], tries: int) -> None:
+    def _decide(self, name: str, record: PodRecord, document: Json, shown_as: Callable[..., Json], tries: int) -> None:
         if not tries:
             self._forget(name)
             return
         answers = self.service.answers
-        asked = answers.question(pods.decode(msgspec.json.encode(document)), ["n1"])
-        verdicts = answers.verdicts(asked)
+        question = answers.question(decoded(document), ["n1"])
+        verdicts = answers.verdicts(question)
         if verdicts.outcomes[0] != 1:
-            self._soon(0.2, 2, lambda: self._decide(name, record, document, made, tries - 1))
+            self._soon(0.2, 2, lambda: self._decide(name, record, document, shown_as, tries - 1))
             return
-        answers.expect(asked, 0, verdicts.judged_at)
-        self._soon(0.001, 0.2, lambda: self._bind(name, record, document, made, tries))
+        answers.expect(question, 0, verdicts.judged_at)
+        self._soon(0.001, 0.2, lambda: self._bind(name, record, document, shown_as, tries))
 
-    def _bind(self, name: str, record: PodRecord, document: Json, made: Callable[..., Json], tries: int) -> None:
+    def _bind(self, name: str, record: PodRecord, document: Json, shown_as: Callable[..., Json], tries: int) -> None:
         assert record.needs is not None
         if self.service.ledger.reservations.assume(record, record.needs, "n1"):
-            self._soon(0.2, 1, lambda: self._decide(name, record, document, made, tries - 1))
+            self._soon(0.2, 1, lambda: self._decide(name, record, document, shown_as, tries - 1))
             return
         now = self.service.clock.now
         self._last_binding = max(self._last_binding + 1e-4, now + self.random.uniform(0.001, 0.1))
-        self._in(self._last_binding - now, lambda: self._arrive(name, document, made))
-        self._soon(0.01, 0.5, lambda: self._tell(name, made(node="n1")))
+        self._in(self._last_binding - now, lambda: self._arrive(name, document, shown_as))
+        self._soon(0.01, 0.5, lambda: self._tell(name, shown_as(node="n1")))
 
-    def _arrive(self, name: str, document: Json, made: Callable[..., Json]) -> None:
-        if not self.kubelet.admit(pods.decode(msgspec.json.encode(document))).admitted:
+    def _arrive(self, name: str, document: Json, shown_as: Callable[..., Json]) -> None:
+        if not self.kubelet.admit(decoded(document)).admitted:
             self.refused.append(name)
             self._forget(name)
             return
         self.admitted += 1
-        running = made(node="n1", phase="Running", startTime="2026-01-01T00:00:00Z")
+        running = shown_as(node="n1", phase="Running", startTime="2026-01-01T00:00:00Z")
         self._soon(0.02, 0.6, lambda: self._tell(name, running))
         self._soon(0.1, 0.6, self._report())
         self._soon(0.5, 8, lambda: self._end(name))

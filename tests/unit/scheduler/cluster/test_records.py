@@ -28,20 +28,20 @@ def records() -> Records:
 
 
 def test_pods_of_one_shape_share_requests_and_labels(records: Records) -> None:
-    one, other, larger = (records.decode(pod(name, cpu=cpu)) for name, cpu in (("a", "2"), ("b", "2"), ("c", "3")))
-    assert one.requests is other.requests is not None
-    assert one.labels is other.labels
-    assert one.shape == other.shape != larger.shape
+    first, second, larger = (records.decode(pod(name, cpu=cpu)) for name, cpu in (("a", "2"), ("b", "2"), ("c", "3")))
+    assert first.requests is second.requests is not None
+    assert first.labels is second.labels
+    assert first.shape == second.shape != larger.shape
 
 
 def test_other_words_for_the_same_are_the_same(records: Records) -> None:
-    one, other = records.decode(pod("a", cpu="2")), records.decode(pod("b", cpu="2000m"))
-    assert one.requests is other.requests is not None
-    assert one.shape == other.shape
-    # The class is the API server's word, and decides whether CPUs are exclusive.
+    first, second = records.decode(pod("a", cpu="2")), records.decode(pod("b", cpu="2000m"))
+    assert first.requests is second.requests is not None
+    assert first.shape == second.shape
+    # The API server sets the QoS class, which decides whether CPUs are exclusive.
     burstable = records.decode(pod("c", cpu="2", status={"phase": "Pending", "qosClass": "Burstable"}))
     assert burstable.needs is not None and burstable.needs.qos == "Burstable"
-    assert burstable.shape != one.shape
+    assert burstable.shape != first.shape
 
 
 GATES = {"on": {}, "managers": {"PodLevelResourceManagers": True}, "off": {"PodLevelResources": False}}
@@ -53,13 +53,13 @@ def test_a_pod_is_seen_as_its_kubelet_sees_it_and_looked_at_once_for_all_of_its_
     records: Records, gates: dict[str, bool], level: dict[str, Any] | None
 ) -> None:
     spec = {} if level is None else {"resources": level}
-    one, other = (records.decode(pod(name, **spec)) for name in "ab")
+    first, second = (records.decode(pod(name, **spec)) for name in "ab")
     node = kubelet(featureGates=gates)
     seen = pods.decode(pod("a", **spec))
     needs = pods.needs(seen, pod_level_resources=node.settings.pod_level_resources)
-    assert one.view(node) == node.view("uid-a", needs)
-    assert other.view(node).uid == "uid-b"
-    assert other.view(node).containers is one.view(node).containers
+    assert first.view(node) == node.view("uid-a", needs)
+    assert second.view(node).uid == "uid-b"
+    assert second.view(node).containers is first.view(node).containers
 
 
 @pytest.mark.parametrize(
@@ -76,12 +76,12 @@ def test_stage(records: Records, phase: str, node: str, stage: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "kept"),
+    ("reason", "is_recorded"),
     [("TopologyAffinityError", True), ("SMTAlignmentError", True), ("Evicted", False), ("OutOfcpu", False)],
 )
-def test_a_kubelets_refusal_is_kept(records: Records, reason: str, kept: bool) -> None:
+def test_a_kubelets_refusal_is_kept(records: Records, reason: str, is_recorded: bool) -> None:
     record = records.decode(pod(nodeName="n1", status={"phase": "Failed", "reason": reason}))
-    assert record.refusal == (reason if kept else "")
+    assert record.refusal == (reason if is_recorded else "")
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
 
-from sandbox.exported import exported
-from scheduling import Service, configuration, exact, kubelet, machine, pod
-from topowise import pods
+from scheduling import Service, configuration, decoded, exact, kubelet, machine, pod, topology_of
 from topowise_scheduler.kubelet import Kubelet
 
 LONG_AFTER_S = 10.0
@@ -22,7 +19,7 @@ def service() -> Service:
 
 
 def admit(node: Kubelet, document: dict[str, Any]) -> None:
-    assert node.admit(pods.decode(msgspec.json.encode(document))).admitted
+    assert node.admit(decoded(document)).admitted
 
 
 def bound(name: str, cpu: str, memory: str = "1Gi") -> dict[str, Any]:
@@ -53,9 +50,7 @@ def test_memory_groups_stay_as_they_were_when_the_kubelet_admitted_the_pod(servi
     hardware = machine(4)
 
     def report(node: Kubelet, version: str) -> None:
-        made = exported(hardware, config, node, lambda uid: ("default", uid.removeprefix("uid-")))
-        metadata = msgspec.structs.replace(made.metadata, name="n1", resourceVersion=version)
-        service.report(msgspec.structs.replace(made, metadata=metadata))
+        service.report(topology_of(hardware, config, node, version))
 
     before = Kubelet(hardware, config)
     ended, late = bound("ended", "1", "14Gi"), bound("late", "1", "20Gi")
@@ -72,7 +67,7 @@ def test_memory_groups_stay_as_they_were_when_the_kubelet_admitted_the_pod(servi
         service.clock.now += 0.1
         report(before, version)
     assert memory_of(state(service)) == memory_of(truth)
-    # The memory of the pod lies on the second and the third NUMA node, as the first was taken.
+    # The pod has memory of the second and the third NUMA node, as the first was allocated.
     assert memory_of(truth)[1] == [0b0001, 0b0110, 0b0110, 0b1000]
 
 
@@ -118,7 +113,7 @@ def memory_of(node: Kubelet) -> tuple[dict[str, list[int]], list[int]]:
     return node.memory.tables.free, list(node.memory.tables.cells)
 
 
-def test_a_pod_that_had_ended_before_the_service_started_holds_nothing(service: Service) -> None:
+def test_a_pod_that_ended_before_the_service_started_has_no_resources(service: Service) -> None:
     """The report is older than the end, and no report comes after it."""
     before = kubelet()
     admit(before, bound("ended", "3"))

@@ -1,20 +1,18 @@
-"""Pods that are resized in place (KEP-1287): the ledger follows what the kubelet has allocated, not the wish."""
+"""Pods that are resized in place (KEP-1287): the ledger follows the kubelet's allocation, not the request."""
 
 from typing import Any
 
-import msgspec
 import pytest
 
-from sandbox.exported import exported
-from scheduling import Service, configuration, counts, kubelet, machine, pod
+from scheduling import Service, configuration, counts, decoded, kubelet, machine, pod, topology_of
 from topowise import nrt, pods
 from topowise_scheduler.cluster.node.bookings import ENDED_KEPT_S
 from topowise_scheduler.kubelet import Kubelet
 
 
-def resized(name: str, wish: str, allocated: str, *, node: str = "n1", memory: str = "1Gi") -> dict[str, Any]:
-    """The pod as the API server shows it while its spec says `wish` and its kubelet has given `allocated`."""
-    document = pod(name, wish, memory, node=node, phase="Running", startTime="2026-01-01T00:00:00Z")
+def resized(name: str, requested: str, allocated: str, *, node: str = "n1", memory: str = "1Gi") -> dict[str, Any]:
+    """The pod as the API server shows it while its kubelet has `allocated` of the `requested` CPUs."""
+    document = pod(name, requested, memory, node=node, phase="Running", startTime="2026-01-01T00:00:00Z")
     document["status"]["qosClass"] = "Guaranteed"
     document["status"]["containerStatuses"] = [
         {"name": "c", "allocatedResources": {"cpu": allocated, "memory": memory}}
@@ -23,14 +21,11 @@ def resized(name: str, wish: str, allocated: str, *, node: str = "n1", memory: s
 
 
 def exact(version: str, *running: dict[str, Any]) -> nrt.NodeResourceTopology:
-    """What our exporter publishes once the kubelet holds these pods, admitted in this order."""
+    """Returns what the exporter publishes after the kubelet admitted these pods in this order."""
     node: Kubelet = kubelet()
     for document in running:
-        assert node.admit(pods.allocated(pods.decode(msgspec.json.encode(document)))).admitted
-    made = exported(machine(), configuration(), node, lambda uid: ("default", uid.removeprefix("uid-")))
-    return msgspec.structs.replace(
-        made, metadata=msgspec.structs.replace(made.metadata, name="n1", resourceVersion=version)
-    )
+        assert node.admit(pods.allocated(decoded(document))).admitted
+    return topology_of(machine(), configuration(), node, version)
 
 
 @pytest.fixture
@@ -61,7 +56,7 @@ class TestExactReports:
         service.report(exact("3", large, resized("b", "1", "1")))
         assert sum(service.free("n1")) == 3
 
-    def test_a_wish_that_is_not_granted_changes_nothing(self, service: Service) -> None:
+    def test_a_resize_that_is_not_granted_changes_nothing(self, service: Service) -> None:
         granted = resized("a", "1", "1")
         service.put(granted)
         service.report(exact("1", granted))
@@ -73,7 +68,7 @@ class TestExactReports:
         service.put(resized("a", "3", "1"), is_news=False)
         assert sum(service.free("n1")) == 6
 
-    def test_a_pod_that_has_shrunk_gives_room_back(self, service: Service) -> None:
+    def test_a_pod_that_has_shrunk_returns_resources(self, service: Service) -> None:
         large, small = resized("a", "3", "3"), resized("a", "1", "1")
         service.put(large)
         service.report(exact("1", large))
@@ -82,7 +77,7 @@ class TestExactReports:
         service.report(exact("2", small))
         assert sum(service.free("n1")) == 6
 
-    def test_until_the_report_shows_it_a_grown_pod_may_lie_on_either_zone(self, service: Service) -> None:
+    def test_until_the_report_shows_it_a_grown_pod_may_be_on_either_zone(self, service: Service) -> None:
         small, large = resized("a", "1", "1"), resized("a", "3", "3")
         service.put(small)
         service.report(exact("1", small))
@@ -130,23 +125,23 @@ class TestAllocated:
             {"name": "s", "restartPolicy": "Always", "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "1"}}}
         ]
         document["status"]["initContainerStatuses"] = [{"name": "s", "allocatedResources": {"cpu": "2"}}]
-        needs = pods.needs(pods.allocated(pods.decode(msgspec.json.encode(document))))
+        needs = pods.needs(pods.allocated(decoded(document)))
         assert needs.containers[0].requests == {"cpu": 2000}
         assert needs.containers[0].limits == {"cpu": 2000}
 
     @pytest.mark.parametrize("spelled", ["1", "1000m", "1.0"])
     def test_another_spelling_of_the_same_amount_is_no_difference(self, spelled: str) -> None:
-        decoded = pods.decode(msgspec.json.encode(resized("a", "1", spelled)))
-        assert pods.allocated(decoded) is decoded
+        converted = decoded(resized("a", "1", spelled))
+        assert pods.allocated(converted) is converted
 
-    def test_a_kubelet_that_tells_nothing_has_given_what_the_spec_says(self) -> None:
-        decoded = pods.decode(msgspec.json.encode(pod("a", "1", node="n1")))
-        assert pods.allocated(decoded) is decoded
+    def test_without_allocated_resources_in_the_status_the_spec_counts(self) -> None:
+        converted = decoded(pod("a", "1", node="n1"))
+        assert pods.allocated(converted) is converted
 
     def test_resources_of_the_pod_itself(self) -> None:
         document = pod("a", "1", node="n1")
         document["spec"]["resources"] = {"requests": {"cpu": "4"}, "limits": {"cpu": "4"}}
         document["status"]["allocatedResources"] = {"cpu": "2"}
-        needs = pods.needs(pods.allocated(pods.decode(msgspec.json.encode(document))))
+        needs = pods.needs(pods.allocated(decoded(document)))
         assert needs.pod_level is not None
         assert needs.pod_level.requests["cpu"] == 2000

@@ -1,5 +1,4 @@
-"""Nodes with the same number take the same pods, and rows that are made late or once for several nodes are the right
-ones."""
+"""Nodes with the same number admit the same pods, and rows that are made late or shared by nodes are correct."""
 
 from __future__ import annotations
 
@@ -27,9 +26,9 @@ class Life:
         for name in NODES:
             self.service.report(exact(kubelet(), name=name))
         self.records: list[PodRecord] = []
-        self.asked = [self.made("asked", cpu, memory) for cpu in CPUS for memory in MEMORY]
+        self.samples = [self.record("sample", cpu, memory) for cpu in CPUS for memory in MEMORY]
 
-    def made(self, name: str, cpu: str, memory: str, node: str = "") -> PodRecord:
+    def record(self, name: str, cpu: str, memory: str, node: str = "") -> PodRecord:
         return self.service.records.decode(msgspec.json.encode(pod(name, cpu, memory, node=node)))
 
     def step(self) -> None:
@@ -37,7 +36,7 @@ class Life:
         self.service.ledger.check()
 
     def nominate(self) -> None:
-        record = self.made(f"p{len(self.records)}", self.random.choice(CPUS), self.random.choice(MEMORY))
+        record = self.record(f"p{len(self.records)}", self.random.choice(CPUS), self.random.choice(MEMORY))
         self.records.append(record)
         self.service.ledger.nominate(record, self.random.choice(NODES))
 
@@ -59,7 +58,7 @@ class Life:
 
     def by_the_model(self, record: PodRecord, name: str) -> bool:
         states = self.service.ledger.node_states.states(name, ())
-        return all(one.admit_view(record.view(one)).admitted for one in states)
+        return all(state.admit_view(record.view(state)).admitted for state in states)
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -68,12 +67,12 @@ def test_whatever_comes_rows_of_a_node_are_what_it_may_be(seed: int) -> None:
     answers = life.service.answers
     for at in range(40):
         life.step()
-        for record in life.random.sample(life.asked, 3):
-            wanted = [life.by_the_model(record, name) for name in NODES]
-            # One by one, then all together: what is made late is made for either.
+        for record in life.random.sample(life.samples, 3):
+            expected = [life.by_the_model(record, name) for name in NODES]
+            # Each node alone, then all nodes: late rows are made in both cases.
             names = NODES if at % 2 else ()
-            assert [bool(answers.fits(record, [name])[0]) for name in names] == wanted[: len(names)]
-            assert answers.fits(record, NODES).tolist() == wanted
+            assert [bool(answers.fits(record, [name])[0]) for name in names] == expected[: len(names)]
+            assert answers.fits(record, NODES).tolist() == expected
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -83,13 +82,13 @@ def test_nodes_of_one_number_take_and_score_pods_alike(seed: int) -> None:
     for _ in range(40):
         life.step()
         numbers = {name: life.service.ledger.node_states.number(name) for name in NODES}
-        for one, other in combinations(NODES, 2):
-            if numbers[one] == numbers[other]:
+        for left, right in combinations(NODES, 2):
+            if numbers[left] == numbers[right]:
                 equal += 1
-                for record in life.asked:
-                    _, mine = life.service.answers.levels(record, [one])
-                    _, theirs = life.service.answers.levels(record, [other])
-                    assert mine.tolist() == theirs.tolist()
+                for record in life.samples:
+                    _, left_levels = life.service.answers.levels(record, [left])
+                    _, right_levels = life.service.answers.levels(record, [right])
+                    assert left_levels.tolist() == right_levels.tolist()
     assert equal > 3
 
 
@@ -99,8 +98,8 @@ def test_the_same_pods_in_the_same_order_make_the_same_state() -> None:
     assert ledger.node_states.number("n1") == ledger.node_states.number("n2") > 0
     for name in ("n1", "n2"):
         for number, cpu in enumerate("12"):
-            ledger.nominate(life.made(f"{name}-{number}", cpu, "1Gi"), name)
+            ledger.nominate(life.record(f"{name}-{number}", cpu, "1Gi"), name)
     assert ledger.node_states.number("n1") == ledger.node_states.number("n2")
-    ledger.nominate(life.made("more", "1", "1Gi"), "n1")
+    ledger.nominate(life.record("more", "1", "1Gi"), "n1")
     assert ledger.node_states.number("n1") != ledger.node_states.number("n2")
     assert ledger.node_states.number("unknown") == 0

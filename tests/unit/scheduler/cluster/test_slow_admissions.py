@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from sandbox.exported import exported
-from scheduling import Service, configuration, exact, kubelet, machine, pod
-from topowise import nrt, pods
+from scheduling import Service, configuration, decoded, exact, kubelet, machine, pod
+from topowise import nrt
 from topowise_scheduler import kube_scheduler, refusals
 from topowise_scheduler.kubelet import Kubelet, cost
 
@@ -21,23 +21,23 @@ def wide(name: str, version: str = "1", **changed: object) -> nrt.NodeResourceTo
         "topologyManagerPolicyOptions": {"max-allowable-numa-nodes": "16"},
     }
     config = configuration(**{**options, **changed})
-    made = exported(machine(12), config, Kubelet(machine(12), config), lambda uid: ("default", uid))
+    topology = exported(machine(12), config, Kubelet(machine(12), config), lambda uid: ("default", uid))
     return msgspec.structs.replace(
-        made, metadata=msgspec.structs.replace(made.metadata, name=name, resourceVersion=version)
+        topology, metadata=msgspec.structs.replace(topology.metadata, name=name, resourceVersion=version)
     )
 
 
 def service(limit_s: float) -> Service:
-    made = Service(max_admission_s=limit_s)
-    made.report(exact(kubelet(), name="narrow"))
-    made.report(wide("wide"))
-    made.report(wide("like-it"))
-    return made
+    started = Service(max_admission_s=limit_s)
+    started.report(exact(kubelet(), name="narrow"))
+    started.report(wide("wide"))
+    started.report(wide("like-it"))
+    return started
 
 
-def refused(made: Service, memory: str = "1Gi") -> dict[str, str]:
-    asked = made.answers.question(pods.decode(msgspec.json.encode(pod("p", "1", memory))), NAMES, is_simulation=True)
-    verdicts = made.answers.verdicts(asked)
+def refused(running: Service, memory: str = "1Gi") -> dict[str, str]:
+    question = running.answers.question(decoded(pod("p", "1", memory)), NAMES, is_simulation=True)
+    verdicts = running.answers.verdicts(question)
     return {name: text for at, name in enumerate(NAMES) if (text := verdicts.text(at))}
 
 
@@ -47,40 +47,40 @@ def test_a_pod_that_would_take_longer_than_the_limit_is_kept_away(limit_s: float
     assert refused(service(limit_s)) == expected
 
 
-def test_people_are_told_the_same() -> None:
-    made = service(1.0)
-    wanted = kube_scheduler.decode(msgspec.json.encode(pod("p", "1")))
-    found = {one.node: one for one in made.view.explanations(wanted, NAMES)}
-    assert {name: one.verdict for name, one in found.items()} == {
+def test_explanations_give_the_same_refusal() -> None:
+    running = service(1.0)
+    unbound = kube_scheduler.decode(msgspec.json.encode(pod("p", "1")))
+    explanations = {explanation.node: explanation for explanation in running.view.explanations(unbound, NAMES)}
+    assert {name: explanation.verdict for name, explanation in explanations.items()} == {
         "narrow": "fits",
         "wide": "never",
         "like-it": "never",
     }
-    assert found["wide"].text.startswith(f"{refusals.TOO_SLOW}; its kubelet takes about 5 seconds to decide")
+    assert explanations["wide"].text.startswith(f"{refusals.TOO_SLOW}; its kubelet takes about 5 seconds to decide")
 
 
 def test_a_node_that_is_configured_otherwise_or_gone_is_judged_anew() -> None:
-    made = service(1.0)
-    assert refused(made)
+    running = service(1.0)
+    assert refused(running)
     # Kept to one NUMA node its kubelet tries no combinations.
-    made.report(wide("wide", "2", topologyManagerPolicy="single-numa-node"))
-    assert refused(made).keys() == {"like-it"}
-    made.ledger.reports.drop("like-it")
-    assert refused(made) == {}
+    running.report(wide("wide", "2", topologyManagerPolicy="single-numa-node"))
+    assert refused(running).keys() == {"like-it"}
+    running.ledger.reports.drop("like-it")
+    assert refused(running) == {}
 
 
 def test_nothing_is_remembered_of_pods_where_no_node_is_in_question() -> None:
-    made = service(0.0)
-    assert refused(made) == {}
-    assert not made.ledger.gates.slow_admissions._rows
+    running = service(0.0)
+    assert refused(running) == {}
+    assert not running.ledger.gates.slow_admissions._rows
 
 
 def test_nodes_that_are_alike_are_estimated_once_for_all_pods_of_a_shape(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, calls = service(1.0), []
+    running, calls = service(1.0), []
     estimate = cost.estimate
     monkeypatch.setattr(cost, "estimate", lambda node, view: calls.append(view) or estimate(node, view))
     for _ in range(3):
-        refused(made)
+        refused(running)
     assert len(calls) == 1
-    refused(made, "2Gi")
+    refused(running, "2Gi")
     assert len(calls) == 2

@@ -1,5 +1,5 @@
-"""Whatever the API tells in whatever order: what the ledger has of pods and of nodes agrees, and is what a plain model
-of five lines a rule says.
+"""In any order of API events the ledger's pods and nodes agree with each other and with a plain model of five lines a
+rule.
 
 The model knows for each pod where it is reserved, assumed or bound and for which node it is nominated; the ledger's
 `check` compares nodes with pods. `TOPOWISE_SOAK` multiplies the examples. Planted faults show that this can fail.
@@ -24,8 +24,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from scheduling import Service, exact, kubelet, pod
-from topowise import pods
+from scheduling import Service, decoded, exact, kubelet, pod
 from topowise_scheduler.cluster.node.bookings import BookingState
 from topowise_scheduler.cluster.node.node_state import NodeState
 from topowise_scheduler.cluster.pods.pod_states import PodState, PodStates, State
@@ -70,7 +69,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.service = Service()
         self.truth: dict[str, Kubelet] = {name: kubelet() for name in NODES}
         self.pods: dict[str, Expected] = {}
-        self.made = 0
+        self.created = 0
         self.version = 0
 
     @initialize()
@@ -81,17 +80,17 @@ class LedgerMachine(RuleBasedStateMachine):
     # Pods as the API server has them
 
     def uid(self, name: str) -> str | None:
-        return next((uid for uid, one in self.pods.items() if one.name == name), None)
+        return next((uid for uid, expected in self.pods.items() if expected.name == name), None)
 
     def document(self, uid: str, **fields: Any) -> dict[str, Any]:
-        one = self.pods[uid]
-        return pod(one.name, one.cpus, uid=uid, **fields)
+        expected = self.pods[uid]
+        return pod(expected.name, expected.cpus, uid=uid, **fields)
 
     @rule(name=names, cpus=st.sampled_from("1234"))
     def create(self, name: str, cpus: str) -> None:
         if self.uid(name) is None:
-            self.made += 1
-            uid = f"uid-{self.made}"
+            self.created += 1
+            uid = f"uid-{self.created}"
             self.pods[uid] = Expected(name, cpus)
             self.service.put(self.document(uid))
 
@@ -101,29 +100,29 @@ class LedgerMachine(RuleBasedStateMachine):
         uid = self.uid(name)
         if uid is None:
             return
-        one, service = self.pods[uid], self.service
-        asked = service.answers.question(pods.decode(msgspec.json.encode(self.document(uid))), NODES)
-        if one.state == "reserved":
-            one.leave()
-        service.answers.expect(asked, NODES.index(node))
-        if not one.state and self.is_reported(node):
-            one.node, one.state, one.until = node, "reserved", service.clock.now + RESERVED_S
+        expected, service = self.pods[uid], self.service
+        question = service.answers.question(decoded(self.document(uid)), NODES)
+        if expected.state == "reserved":
+            expected.leave()
+        service.answers.expect(question, NODES.index(node))
+        if not expected.state and self.is_reported(node):
+            expected.node, expected.state, expected.until = node, "reserved", service.clock.now + RESERVED_S
 
     @rule(name=names, node=nodes)
     def begin_to_bind(self, name: str, node: str) -> None:
         uid = self.uid(name)
         if uid is None:
             return
-        one = self.pods[uid]
+        expected = self.pods[uid]
         record = self.service.records.decode(msgspec.json.encode(self.document(uid)))
         assert record.needs is not None
         refusal = self.service.ledger.reservations.assume(record, record.needs, node)
-        if one.state == "bound":
+        if expected.state == "bound":
             assert refusal
             return
-        one.leave()
+        expected.leave()
         if not refusal:
-            one.node, one.state = node, "assumed"
+            expected.node, expected.state = node, "assumed"
 
     @rule(name=names, node=nodes)
     def bind_fails(self, name: str, node: str) -> None:
@@ -136,7 +135,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(name=names, node=nodes, fails=st.booleans())
     def preempt(self, name: str, node: str, *, fails: bool) -> None:
-        """A pod for which others made way comes to where it is nominated, or does not."""
+        """A preemptor is bound to its nominated node, or its bind fails."""
         self.nominate(name, node)
         self.begin_to_bind(name, node)
         if fails:
@@ -144,14 +143,14 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(name=names, node=nodes, runs=st.booleans())
     def is_bound(self, name: str, node: str, *, runs: bool) -> None:
-        """An event says so, of ours or of somebody else's Binding; a pod never changes its node then."""
+        """An event of a Binding by this or another scheduler; the pod never changes its node afterwards."""
         uid = self.uid(name)
         if uid is None or (self.pods[uid].state == "bound" and self.pods[uid].node != node):
             return
-        one = self.pods[uid]
+        expected = self.pods[uid]
         status = {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"} if runs else {}
         self.service.put(self.document(uid, node=node, **status))
-        one.node, one.state, one.nominated, one.unlisted = node, "bound", "", None
+        expected.node, expected.state, expected.nominated, expected.unlisted = node, "bound", "", None
 
     @rule(name=names, node=st.sampled_from(("", *NODES)))
     def nominate(self, name: str, node: str) -> None:
@@ -187,8 +186,8 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(lacking=st.sets(names))
     def list_anew(self, lacking: set[str]) -> None:
-        """All pods are listed; those that the list lacks were deleted unseen, or we have only just bound them."""
-        listed = {uid for uid, one in self.pods.items() if one.name not in lacking}
+        """All pods are listed. A pod that the list lacks was deleted unseen, or was bound very recently."""
+        listed = {uid for uid, expected in self.pods.items() if expected.name not in lacking}
         for uid in list(self.pods.keys() - listed):
             if self.pods[uid].state != "assumed":
                 if self.pods[uid].node:
@@ -196,13 +195,13 @@ class LedgerMachine(RuleBasedStateMachine):
                 self.service.ledger.drop_pod(uid)
                 del self.pods[uid]
         for uid in listed:
-            one = self.pods[uid]
-            if one.state == "bound":
-                self.service.put(self.document(uid, node=one.node), is_news=False)
+            expected = self.pods[uid]
+            if expected.state == "bound":
+                self.service.put(self.document(uid, node=expected.node), is_news=False)
         self.service.ledger.note_listed(listed)
-        for uid, one in self.pods.items():
-            since = self.service.clock.now if one.unlisted is None else one.unlisted
-            one.unlisted = since if one.state == "assumed" and uid not in listed else None
+        for uid, expected in self.pods.items():
+            since = self.service.clock.now if expected.unlisted is None else expected.unlisted
+            expected.unlisted = since if expected.state == "assumed" and uid not in listed else None
 
     # Kubelets, exporters, time
 
@@ -210,17 +209,17 @@ class LedgerMachine(RuleBasedStateMachine):
     def kubelet_admits(self, name: str) -> None:
         uid = self.uid(name)
         if uid is not None and self.pods[uid].state == "bound":
-            self.truth[self.pods[uid].node].admit(pods.decode(msgspec.json.encode(self.document(uid))))
+            self.truth[self.pods[uid].node].admit(decoded(self.document(uid)))
 
     @rule(node=nodes)
     def report(self, node: str) -> None:
         self.version += 1
-        by_uid = {uid: one.name for uid, one in self.pods.items()}
+        by_uid = {uid: expected.name for uid, expected in self.pods.items()}
         truth = self.truth[node].fork()
         for uid in truth.active.keys() - by_uid.keys():
             truth.remove(uid)
-        made = exact(truth, str(self.version), node, lambda uid: ("default", by_uid[uid]))
-        self.service.report(made)
+        topology = exact(truth, str(self.version), node, lambda uid: ("default", by_uid[uid]))
+        self.service.report(topology)
 
     @rule(node=nodes)
     def lose_report(self, node: str) -> None:
@@ -231,17 +230,17 @@ class LedgerMachine(RuleBasedStateMachine):
         clock = self.service.clock
         clock.now += seconds
         self.service.ledger.tick()
-        for uid, one in list(self.pods.items()):
-            if one.state == "reserved" and one.until <= clock.now:
-                one.leave()
-            if one.unlisted is not None and one.unlisted <= clock.now - UNLISTED_S:
-                self.truth[one.node].remove(uid)
+        for uid, expected in list(self.pods.items()):
+            if expected.state == "reserved" and expected.until <= clock.now:
+                expected.leave()
+            if expected.unlisted is not None and expected.unlisted <= clock.now - UNLISTED_S:
+                self.truth[expected.node].remove(uid)
                 del self.pods[uid]
 
     def is_reported(self, node: str) -> bool:
         return node in self.service.ledger.node_states.reported()
 
-    # What must hold
+    # Invariants
 
     @invariant()
     def nodes_and_pods_agree(self) -> None:
@@ -249,16 +248,16 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @invariant()
     def pods_are_where_the_model_has_them(self) -> None:
-        found = {
-            uid: ("" if one.state is None else one.state.name.lower(), one.node, one.nominated)
-            for uid, one in self.service.ledger.pods
+        booked = {
+            uid: ("" if state.state is None else state.state.name.lower(), state.node, state.nominated)
+            for uid, state in self.service.ledger.pods
         }
         expected = {
-            uid: (one.state, one.node, one.nominated) for uid, one in self.pods.items() if one.state or one.nominated
+            uid: (pod.state, pod.node, pod.nominated) for uid, pod in self.pods.items() if pod.state or pod.nominated
         }
-        assert found == expected
+        assert booked == expected
 
-    @precondition(lambda self: not any(one.state or one.nominated for one in self.pods.values()))
+    @precondition(lambda self: not any(pod.state or pod.nominated for pod in self.pods.values()))
     @invariant()
     def nothing_is_left_of_pods_that_are_gone(self) -> None:
         assert len(self.service.ledger.reservations) == 0
@@ -273,7 +272,7 @@ def test_any_order_of_events() -> None:
 
 def _keeps_the_old_node(self: PodStates, uid: str, state: PodState) -> list[Any]:
     """A pod that leaves a node stays on it as well."""
-    return [one for one in _MOVE(self, uid, state) if one.after is not None]
+    return [change for change in _MOVE(self, uid, state) if change.after is not None]
 
 
 def _forgets_nominations(self: PodState) -> PodState:
@@ -309,7 +308,7 @@ def test_planted_faults_are_found(
     where: type, name: str, fault: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(where, name, fault)
-    # The first example will do, however long it is.
+    # The first failing example suffices, however long it is.
     unshrunk = settings(SETTINGS, print_blob=False, max_examples=4000, derandomize=True, phases=[Phase.generate])
     with pytest.raises((AssertionError, KeyError)):
         run_state_machine_as_test(LedgerMachine, settings=unshrunk)

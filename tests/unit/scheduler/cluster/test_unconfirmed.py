@@ -1,4 +1,4 @@
-"""A report that is not what the kubelet says now: the node goes on from what was known, and takes nobody blindly."""
+"""A report that differs from the kubelet's current state: the node keeps its known state and takes no pod unchecked."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from topowise_scheduler.refusals import UNCONFIRMED
 
 
 def unconfirmed(version: str, *reasons: str) -> nrt.NodeResourceTopology:
-    made = exact(kubelet(), version)
+    topology = exact(kubelet(), version)
     marked = nrt.Attribute("topowise.io/unconfirmed", ",".join(reasons))
-    return msgspec.structs.replace(made, attributes=(*made.attributes, marked))
+    return msgspec.structs.replace(topology, attributes=(*topology.attributes, marked))
 
 
 @pytest.fixture
 def service() -> Service:
-    made = Service()
-    made.ledger.reports.put_node("n1")
-    made.report(exact(kubelet(), "1"))
-    return made
+    started = Service()
+    started.ledger.reports.put_node("n1")
+    started.report(exact(kubelet(), "1"))
+    return started
 
 
 class TestAKubeletThatRestarts:
-    def test_its_node_takes_no_pod_that_would_hold_something(self, service: Service) -> None:
+    def test_its_node_takes_no_pod_with_exclusive_resources(self, service: Service) -> None:
         service.report(unconfirmed("2", "pods"))
         assert service.fits(pod("a", "2"), "n1") == []
         burstable = pod("b")
@@ -44,7 +44,7 @@ class TestAKubeletThatRestarts:
             record, record.needs, "n1"
         )
 
-    def test_a_device_plugin_that_is_missing_keeps_away_who_asks_for_its_devices(self, service: Service) -> None:
+    def test_a_missing_device_plugin_refuses_pods_that_request_its_devices(self, service: Service) -> None:
         service.report(unconfirmed("2", "device:example.com/nic"))
         assert service.fits(pod("a", "2"), "n1") == ["n1"]
         for amount in "10":
@@ -53,7 +53,7 @@ class TestAKubeletThatRestarts:
             asks["spec"]["containers"][0]["resources"]["limits"] = limits
             assert service.fits(asks, "n1") == []
 
-    def test_people_are_told_why(self, service: Service) -> None:
+    def test_explanations_name_the_reason(self, service: Service) -> None:
         service.report(unconfirmed("2", "pods"))
         (shown,) = service.view.explanations(msgspec.convert(pod("a", "2"), kube_scheduler.Pod), ["n1"])
         assert (shown.verdict, UNCONFIRMED in shown.text, "(pods)" in shown.text) == ("not now", True, True)
@@ -98,8 +98,8 @@ class TestADeletedObject:
 
 
 def of_boot(boot_id: str, version: str) -> nrt.NodeResourceTopology:
-    made = exact(kubelet(), version)
-    return msgspec.structs.replace(made, attributes=(*made.attributes, nrt.Attribute("topowise.io/boot-id", boot_id)))
+    topology, boot = exact(kubelet(), version), nrt.Attribute("topowise.io/boot-id", boot_id)
+    return msgspec.structs.replace(topology, attributes=(*topology.attributes, boot))
 
 
 class TestANodeThatWasRebooted:
@@ -111,7 +111,7 @@ class TestANodeThatWasRebooted:
         service.ledger.reports.put_node("n1", "second")
         assert service.fits(pod("a", "2"), "n1") == []
         assert service.ledger.gates.unconfirmed.why("n1") == ("rebooted",)
-        # A heartbeat, and an object that is written again by somebody who does not know of it.
+        # A heartbeat, and an object that a client without the attribute writes again.
         service.ledger.reports.put_node("n1", "second")
         service.report(of_boot("first", "2"))
         assert service.fits(pod("a", "2"), "n1") == []
@@ -126,7 +126,7 @@ class TestANodeThatWasRebooted:
         service.ledger.reports.put_node("n1", "second")
         assert service.fits(pod("a", "2"), "n1") == ["n1"]
 
-    def test_who_does_not_tell_of_a_boot_is_believed(self) -> None:
+    def test_a_report_without_a_boot_id_is_believed(self) -> None:
         service = Service()
         service.ledger.reports.put_node("n1", "first")
         service.report(exact(kubelet(), "1"))

@@ -6,12 +6,9 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-import msgspec
 import pytest
 
-from sandbox.exported import exported
-from scheduling import Service, configuration, exact, kubelet, machine, pod
-from topowise import pods
+from scheduling import Service, configuration, decoded, exact, kubelet, machine, pod, topology_of
 from topowise_scheduler.kubelet import Kubelet
 
 _SIZES = ("64Mi", "1Gi", "3Gi", "9Gi", "14Gi", "20Gi", "40Gi")
@@ -31,29 +28,27 @@ def lie(node: Kubelet) -> tuple[object, ...]:
 
 
 def used_nodes(*, fits: bool = True) -> Iterator[tuple[Random, Service, dict[str, Any]]]:
-    """Nodes on which pods have come and gone, as they report themselves, and a pod that fits there beside others, or
-    does not."""
+    """Yields nodes on which pods have come and gone, their reports, and a pod that fits there or does not."""
     for seed in range(800):
         rng = Random(f"undone {seed}")
         built, config = machine(rng.choice((2, 3, 4))), configuration(topologyManagerPolicy="best-effort")
         node, there = Kubelet(built, config), dict[str, dict[str, Any]]()
         for number in range(rng.randint(2, 6)):
             there[f"uid-l{number}"] = resident = document(rng, f"l{number}", node="n1")
-            node.admit(pods.decode(msgspec.json.encode(resident)))
+            node.admit(decoded(resident))
             if rng.random() < 0.3:
                 node.remove(f"uid-l{rng.randint(0, number)}")
-        asked = document(rng, "expected")
+        expected = document(rng, "expected")
         if not fits:
-            # The first container may find room before another does not.
+            # The first container may fit before another container does not.
             first, second = (document(rng, "expected")["spec"]["containers"][0] for _ in range(2))
-            asked["spec"]["containers"] = [{**first, "name": "c0"}, {**second, "name": "c1"}]
-        if node.active and node.fork().admit(pods.decode(msgspec.json.encode(asked))).admitted is fits:
+            expected["spec"]["containers"] = [{**first, "name": "c0"}, {**second, "name": "c1"}]
+        if node.active and node.fork().admit(decoded(expected)).admitted is fits:
             service = Service()
-            made = exported(built, config, node, lambda uid: ("default", uid.removeprefix("uid-")))
-            service.report(msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, name="n1")))
+            service.report(topology_of(built, config, node))
             for uid in node.active:
                 service.put(there[uid], is_news=False)
-            yield rng, service, asked
+            yield rng, service, expected
 
 
 def present(service: Service) -> Kubelet:
@@ -75,11 +70,11 @@ def regrouped(before: Kubelet, after: Kubelet) -> bool:
 
 
 def test_a_reservation_that_is_given_up_leaves_nothing() -> None:
-    """Memory on one NUMA node of a group takes that node out of it, and the end of the pod does not bring it back."""
+    """Memory on a single NUMA node of a group removes the node from the group, also after the pod's end."""
     out_of_groups = 0
-    for _, service, asked in used_nodes():
+    for _, service, document in used_nodes():
         before = present(service).fork()
-        record = service.put(asked)
+        record = service.put(document)
         assert record.needs is not None
         service.ledger.reservations.put(record, record.needs, "n1")
         out_of_groups += regrouped(before, present(service))
@@ -89,16 +84,16 @@ def test_a_reservation_that_is_given_up_leaves_nothing() -> None:
 
 
 @pytest.mark.parametrize("goes", [True, False])
-def test_a_lesser_nominated_pod_does_not_count_for_a_greater_one(goes: bool) -> None:
-    """Nor does its room, nor what it would have done to the groups of memory."""
+def test_a_nominated_pod_does_not_count_for_a_higher_priority(goes: bool) -> None:
+    """Its resources and its effect on the memory groups are removed as well."""
     wide = out_of_groups = 0
-    for _, service, asked in used_nodes():
+    for _, service, document in used_nodes():
         before = present(service).fork()
-        service.put({**asked, "status": {"phase": "Pending", "nominatedNodeName": "n1"}})
+        service.put({**document, "status": {"phase": "Pending", "nominatedNodeName": "n1"}})
         with_it = present(service)
         assert with_it.memory is not None
-        blocks = [one for held in with_it.memory.allocations.get(_EXPECTED, {}).values() for one in held]
-        wide += any(one.mask.bit_count() > 1 for one in blocks)
+        booked = [block for blocks in with_it.memory.allocations.get(_EXPECTED, {}).values() for block in blocks]
+        wide += any(block.mask.bit_count() > 1 for block in booked)
         out_of_groups += regrouped(before, with_it)
         if goes:
             service.ledger.drop_pod(_EXPECTED)
@@ -111,14 +106,14 @@ def test_a_lesser_nominated_pod_does_not_count_for_a_greater_one(goes: bool) -> 
 
 
 def test_a_nominated_pod_that_would_be_refused_leaves_nothing() -> None:
-    """Another is nominated there while room is made for it. A kubelet that refused it would keep its groups."""
+    """Another pod is nominated there during a preemption. A kubelet that refuses the pod keeps its memory groups."""
     traces = 0
-    for _, service, asked in used_nodes(fits=False):
+    for _, service, document in used_nodes(fits=False):
         before = present(service).fork()
         refused = before.fork()
-        assert not refused.admit(pods.decode(msgspec.json.encode(asked))).admitted
+        assert not refused.admit(decoded(document)).admitted
         traces += lie(refused) != lie(before)
-        service.put({**asked, "status": {"phase": "Pending", "nominatedNodeName": "n1"}})
+        service.put({**document, "status": {"phase": "Pending", "nominatedNodeName": "n1"}})
         assert lie(present(service)) == lie(before)
         assert lie(next(service.ledger.node_states.states("n1", ()))) == lie(before)
     assert traces > 5
@@ -128,8 +123,8 @@ def nominated(name: str, cpu: str, priority: int) -> dict[str, Any]:
     return pod(name, cpu, priority=priority, nominatedNodeName="n1")
 
 
-def test_those_that_were_placed_after_a_lesser_pod_are_placed_without_it() -> None:
-    """Zone 0 has three CPUs and zone 1 four. The lesser pod is in zone 0, so the greater one is in zone 1."""
+def test_pods_placed_after_a_lower_priority_pod_are_placed_without_it() -> None:
+    """Zone 0 has three CPUs and zone 1 four. The lower-priority pod is in zone 0, the higher-priority pod in zone 1."""
     service = Service()
     service.report(exact(kubelet()))
     service.put(nominated("lesser", "3", 0))
@@ -140,7 +135,7 @@ def test_those_that_were_placed_after_a_lesser_pod_are_placed_without_it() -> No
     assert service.free("n1") == [0, 4]
 
 
-def test_who_comes_after_whom_goes_by_the_last_placement() -> None:
+def test_the_order_of_pods_follows_the_last_placement() -> None:
     """A report has all of them placed anew, the surest first."""
     service = Service()
     service.report(exact(kubelet()))
@@ -154,7 +149,7 @@ def test_who_comes_after_whom_goes_by_the_last_placement() -> None:
     assert service.free("n1") == [0, 4]
 
 
-def test_a_pod_whose_bind_failed_has_never_been_there_for_those_bound_after_it() -> None:
+def test_a_pod_whose_bind_failed_does_not_count_for_pods_bound_after_it() -> None:
     service = Service()
     service.report(exact(kubelet()))
     for name in ("failed", "bound"):
@@ -168,33 +163,32 @@ def test_a_pod_whose_bind_failed_has_never_been_there_for_those_bound_after_it()
 
 
 def test_a_bound_pod_that_its_kubelet_will_refuse_leaves_the_traces_that_it_leaves_there() -> None:
-    """Somebody else has bound it; until the next report the groups are as the kubelet has them by then."""
+    """Another scheduler has bound the pod. Until the next report the groups are the kubelet's groups of that time."""
     traces = 0
-    for _, service, asked in used_nodes(fits=False):
+    for _, service, document in used_nodes(fits=False):
         refused = present(service).fork()
         before = lie(refused.fork())
-        refused.admit(pods.decode(msgspec.json.encode(asked)))
-        service.put({**asked, "spec": {**asked["spec"], "nodeName": "n1"}})
+        refused.admit(decoded(document))
+        service.put({**document, "spec": {**document["spec"], "nodeName": "n1"}})
         traces += lie(refused) != before
         assert lie(present(service)) == lie(refused)
     assert traces > 5
 
 
 def test_bound_pods_stay_where_they_came_before_an_end() -> None:
-    """Memory over several NUMA nodes is given back to others than it was taken from, so who came first matters."""
+    """Memory is returned to other NUMA nodes than it was taken from, so the order of pods matters."""
     built, config = machine(2), configuration(topologyManagerPolicy="best-effort")
     truth = Kubelet(built, config)
     documents = [pod("ends", "1", "20Gi"), pod("before", "1", "3Gi"), pod("after", "1", "1Gi")]
-    ends, before, after = (pods.decode(msgspec.json.encode(one)) for one in documents)
+    ends, before, after = (decoded(document) for document in documents)
     assert truth.admit(ends).admitted
     service = Service()
-    made = exported(built, config, truth, lambda uid: ("default", uid.removeprefix("uid-")))
-    service.report(msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, name="n1")))
+    service.report(topology_of(built, config, truth))
     service.put(pod("ends", "1", "20Gi", node="n1"), is_news=False)
-    for one, document in ((before, documents[1]), (after, documents[2])):
+    for spec, document in ((before, documents[1]), (after, documents[2])):
         service.put({**document, "spec": {**document["spec"], "nodeName": "n1"}})
-        assert truth.admit(one).admitted
-        if one is before:
+        assert truth.admit(spec).admitted
+        if spec is before:
             service.ledger.drop_pod("uid-ends")
             truth.remove("uid-ends")
     assert lie(present(service)) == lie(truth)

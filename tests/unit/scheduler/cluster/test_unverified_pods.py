@@ -1,26 +1,20 @@
-"""Pods that nobody has created hold no room for long, and those that a late watch brings keep theirs."""
+"""Reservations of pods that do not exist expire soon; pods that a late watch delivers keep their reservations."""
 
 from __future__ import annotations
 
 from itertools import count
 from typing import Any
 
-import msgspec
 import pytest
 
-from scheduling import Service, counts, pod
-from topowise import pods
+from scheduling import Service, counts, decoded, pod
 from topowise_scheduler.cluster.pods.unverified_pods import MAX_UNVERIFIED_PODS, UNVERIFIED_S
 from topowise_scheduler.engine import Outcome
 from topowise_scheduler.volcano.allocations import Allocations
 
 
-def decoded(document: dict[str, Any]) -> pods.Pod:
-    return pods.decode(msgspec.json.encode(document))
-
-
 class Attacked(Service):
-    """One node with two zones of eight CPUs, and who asks about it."""
+    """A node with two zones of eight CPUs, and the clients that ask about it."""
 
     def __init__(self, nodes: int = 1) -> None:
         super().__init__("TightFit")
@@ -30,15 +24,15 @@ class Attacked(Service):
 
     def ask(self, document: dict[str, Any], *names: str) -> list[str]:
         """filter and prioritize, as kube-scheduler does it; the nodes that are left."""
-        asked = self.answers.question(decoded(document), list(names) or self.names)
-        verdicts = self.answers.verdicts(asked)
-        left = [name for at, name in enumerate(asked.names) if verdicts.outcomes[at] == Outcome.FITS]
+        question = self.answers.question(decoded(document), list(names) or self.names)
+        verdicts = self.answers.verdicts(question)
+        left = [name for at, name in enumerate(question.names) if verdicts.outcomes[at] == Outcome.FITS]
         if left:
-            self.answers.expect(asked, asked.names.index(left[0]), verdicts.judged_at)
+            self.answers.expect(question, question.names.index(left[0]), verdicts.judged_at)
         return left
 
     def wait(self, seconds: float) -> None:
-        """Time goes by, and the ledger is told every second as in the daemon."""
+        """Time passes, and the ledger ticks every second as in the daemon."""
         for _ in range(int(seconds)):
             self.clock.now += 1
             self.ledger.tick()
@@ -50,7 +44,7 @@ def service() -> Attacked:
     return Attacked()
 
 
-def test_made_up_pods_block_a_real_one_for_seconds_and_then_never_again(service: Attacked) -> None:
+def test_invented_pods_block_a_real_pod_for_seconds_and_then_never_again(service: Attacked) -> None:
     for number in (1, 2):
         assert service.ask(pod(f"made-up-{number}", "8"))
     service.put(pod("real", "8"))
@@ -58,7 +52,7 @@ def test_made_up_pods_block_a_real_one_for_seconds_and_then_never_again(service:
     service.wait(UNVERIFIED_S)
     assert service.ask(pod("real", "8")) == ["n0"]
     service.ledger.reservations.release("uid-real")
-    # Whatever is made up from now on, and however often.
+    # Any invented pod from now on, and however often.
     for number in range(3, 200):
         service.ask(pod(f"made-up-{number}", "8"))
         assert len(service.ledger.reservations) == 0
@@ -74,7 +68,7 @@ def test_asking_again_does_not_prolong_it(service: Attacked) -> None:
     assert len(service.ledger.reservations) == 0
 
 
-def test_what_the_watch_has_passed_is_nobody_at_once(service: Attacked) -> None:
+def test_a_pod_that_the_watch_has_passed_is_unverified_at_once(service: Attacked) -> None:
     service.put(pod("seen", "1", resourceVersion="100"))
     service.ask(pod("made-up", "8", resourceVersion="99"))
     assert len(service.ledger.reservations) == 0
@@ -105,9 +99,9 @@ def test_a_burst_that_a_late_watch_brings_keeps_its_bookings() -> None:
 def test_trust_comes_back_with_pods_that_are_brought(service: Attacked) -> None:
     service.ask(pod("made-up", "1"))
     service.wait(UNVERIFIED_S)
-    for number, held in enumerate((0, 1, 1, 1)):
+    for number, booked in enumerate((0, 1, 1, 1)):
         service.ask(pod(f"real-{number}", "1"))
-        assert len(service.ledger.reservations) == held
+        assert len(service.ledger.reservations) == booked
         service.put(pod(f"real-{number}", "1"))
         service.ledger.reservations.release(f"uid-real-{number}")
 
@@ -130,13 +124,13 @@ def test_a_deleted_pod_is_unverified_too(service: Attacked) -> None:
     assert len(service.ledger.reservations) == 0
 
 
-def test_a_pod_on_a_node_does_not_stay_among_those_on_their_way(service: Attacked) -> None:
+def test_a_pod_on_a_node_does_not_stay_among_the_assumed_pods(service: Attacked) -> None:
     service.put(pod("a", "1"))
     service.put(pod("a", "1", node="n0"))
     assert service.ledger.reservations.unverified_pods._pending == set()
 
 
-def test_volcano_s_allocations_of_unverified_pods_are_bounded_the_same_way(service: Attacked) -> None:
+def test_volcanos_allocations_of_unverified_pods_are_bounded_the_same_way(service: Attacked) -> None:
     allocations = Allocations(service.ledger, service.clock, 30.0)
 
     def allocate(name: str) -> str:

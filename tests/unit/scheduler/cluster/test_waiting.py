@@ -1,4 +1,4 @@
-"""On a full cluster: no kubelet refuses whom we let there, and few wait for doubt alone."""
+"""On a full cluster no kubelet refuses a pod that was sent there, and few pods wait for uncertainty alone."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from waiting import Simulation
 
 
 @pytest.mark.parametrize("seed", [8, 10, 11])
-def test_no_kubelet_refuses_a_pod_we_sent_there_and_few_wait_beside_room(seed: int) -> None:
+def test_no_kubelet_refuses_a_sent_pod_and_few_pods_wait_beside_free_resources(seed: int) -> None:
     played = Simulation(seed)
     played.run()
     assert played.decisions > 1000
@@ -17,7 +17,7 @@ def test_no_kubelet_refuses_a_pod_we_sent_there_and_few_wait_beside_room(seed: i
     assert played.wrongly_waiting < played.decisions * 0.08
 
 
-def test_beside_another_scheduler_that_knows_nothing_of_numa_only_races_are_lost() -> None:
+def test_beside_a_scheduler_without_numa_awareness_only_races_are_lost() -> None:
     played = Simulation(30, foreign=0.03)
     played.run()
     assert played.foreign_refused > 10
@@ -26,8 +26,8 @@ def test_beside_another_scheduler_that_knows_nothing_of_numa_only_races_are_lost
 
 @pytest.mark.parametrize("seed", [0, 9, 12, 17])
 def test_reports_that_come_late_make_pods_wait_and_not_be_refused(seed: int) -> None:
-    """A pod that had gone may have lain elsewhere than predicted, and those after it with it. Pods that came alone, but
-    after one that may lie elsewhere, were predicted beside its predicted place."""
+    """A pod that has ended may have been placed elsewhere than predicted, and so may the pods after it. Pods that came
+    alone, but after a pod of uncertain placement, were predicted beside its predicted placement."""
     played = Simulation(seed, late=True)
     played.run()
     assert played.decisions > 1000

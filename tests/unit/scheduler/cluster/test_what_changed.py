@@ -1,4 +1,4 @@
-"""What is taken over from before gives what making it anew gives: reports, and the ratings of nodes."""
+"""Incremental updates of reports and of node ratings give the same result as a full computation."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from random import Random
 import msgspec
 import pytest
 
-from sandbox.exported import exported
-from scheduling import Service, configuration, counts, exact, kubelet, machine, pod
+from scheduling import Service, configuration, counts, decoded, exact, kubelet, machine, pod, topology_of
 from topowise import nrt, pods
 from topowise_scheduler import report
 from topowise_scheduler.cluster.node.fold import Fold
@@ -22,7 +21,7 @@ GPU = "x.io/gpu"
 
 
 def life(rng: Random, policy: str) -> Iterator[tuple[Kubelet, list[dict]]]:  # type: ignore[type-arg]
-    """A kubelet whose pods come and go, and the pods that are there, with some that hold nothing."""
+    """Yields a kubelet whose pods come and go, and its pods, including pods without exclusive resources."""
     node = kubelet(topologyManagerPolicy=policy)
     node.report_devices(GPU, [Device(f"gpu{at}", (at % 2,)) for at in range(4)])
     there: dict[str, dict] = {}  # type: ignore[type-arg]
@@ -39,26 +38,25 @@ def life(rng: Random, policy: str) -> Iterator[tuple[Kubelet, list[dict]]]:  # t
             resources = {"requests": {"cpu": "100m"}}
         document = pod(name, containers=[{"name": "c", "resources": resources}], node="n1", phase="Running",
                        startTime=f"2026-11-10T00:{number:02}:00Z")  # fmt: skip
-        if node.admit(pods.decode(msgspec.json.encode(document))).admitted:
+        if node.admit(decoded(document)).admitted:
             there[name] = document
         yield node, list(there.values())
 
 
 def shown(node: Kubelet, version: int, *, state_files: bool = True) -> nrt.NodeResourceTopology:
-    made = exported(
-        machine(), configuration(topologyManagerPolicy=node.settings.topology.policy), node,
-        lambda uid: ("default", uid.removeprefix("uid-")), state_files=state_files,
-    )  # fmt: skip
-    return msgspec.structs.replace(
-        made, metadata=msgspec.structs.replace(made.metadata, name="n1", resourceVersion=str(version))
-    )
+    config = configuration(topologyManagerPolicy=node.settings.topology.policy)
+    return topology_of(machine(), config, node, str(version), state_files=state_files)
 
 
 def facts(state: NodeState, node: Kubelet | None = None) -> object:
     node = node or state.kubelet
     assert node is not None
-    held = {uid: node.placements(uid) for uid in node.active}
-    return vector_of(node), held, {uid: (uid in node.active, state.is_reported(uid)) for uid in state.booking_states()}
+    placements, uids = {uid: node.placements(uid) for uid in node.active}, state.booking_states()
+    return (
+        vector_of(node),
+        placements,
+        {uid: (uid in node.active, state.is_reported(uid)) for uid in uids},
+    )
 
 
 @pytest.mark.parametrize("policy", ["single-numa-node", "best-effort", "none"])
@@ -69,12 +67,12 @@ def test_a_report_on_top_of_another_is_as_if_it_were_the_first(seed: int, policy
     known: set[str] = set()
     seen: set[str] = set()
     for version, (node, there) in enumerate(life(rng, policy), start=1):
-        now = {one["metadata"]["uid"] for one in there}
+        now = {document["metadata"]["uid"] for document in there}
         for uid in known - now:
             going.ledger.drop_pod(uid)
         known = now
         for uid in [uid for uid, _ in going.ledger.pods.assumed() if uid in now and rng.random() < 0.5]:
-            # The bind was not answered well, though its kubelet may have the pod by now.
+            # The bind's answer was an error, though its kubelet may have the pod by now.
             going.ledger.reservations.forget(uid)
         for document in there:
             record = going.records.record(msgspec.convert(document, pods.Pod))
@@ -96,10 +94,10 @@ def test_a_report_on_top_of_another_is_as_if_it_were_the_first(seed: int, policy
         going.ledger.tick()
         state = going.ledger.node_states.of("n1")
         assert state is not None and state.kubelet is not None
-        found = facts(state)
+        applied = facts(state)
         if rng.random() < 0.3:
             continue
-        assert found == facts(state, Fold().present(state.history))
+        assert applied == facts(state, Fold().present(state.history))
 
 
 def test_a_node_is_rated_anew_when_it_changes() -> None:
@@ -112,22 +110,24 @@ def test_a_node_is_rated_anew_when_it_changes() -> None:
         anew = Service("TightFit")
         for name, available in free.items():
             topology = counts(name, available, included=(), version=str(number))
-            if number == 0 or going.free(name) != [int(one) for one in available]:
+            if number == 0 or going.free(name) != [int(amount) for amount in available]:
                 going.report(topology)
             anew.report(topology)
         record = going.records.record(msgspec.convert(pod("p", rng.choice(("1", "3"))), pods.Pod))
-        first, second = (one.answers.scores(one.answers.about(record, names)).tolist() for one in (going, anew))
+        first, second = (
+            running.answers.scores(running.answers.about(record, names)).tolist() for running in (going, anew)
+        )
         assert first == second
 
 
-def test_a_device_that_two_pods_are_said_to_hold_is_held_until_both_have_gone() -> None:
+def test_a_device_reported_for_two_pods_is_allocated_until_both_have_ended() -> None:
     service = Service()
     node = kubelet()
     node.report_devices(GPU, [Device("gpu0", (0,)), Device("gpu1", (0,))])
     limits = {"cpu": "1", "memory": "1Gi", GPU: "1"}
     for name in ("a", "b"):
-        one = pod(name, containers=[{"name": "c", "resources": {"requests": limits, "limits": limits}}])
-        assert node.admit(pods.decode(msgspec.json.encode(one))).admitted
+        document = pod(name, containers=[{"name": "c", "resources": {"requests": limits, "limits": limits}}])
+        assert node.admit(decoded(document)).admitted
     topology = exact(node)
     both = msgspec.json.decode(msgspec.json.encode(topology).replace(b"gpu1", b"gpu0"), type=nrt.NodeResourceTopology)
     del topology
@@ -138,7 +138,7 @@ def test_a_device_that_two_pods_are_said_to_hold_is_held_until_both_have_gone() 
     second = msgspec.structs.replace(
         first,
         version="2",
-        held={name: held for name, held in first.held.items() if name[1] == "a"},
+        held={name: amounts for name, amounts in first.held.items() if name[1] == "a"},
         marks=b"",
         zone_marks=b"",
     )
@@ -148,7 +148,7 @@ def test_a_device_that_two_pods_are_said_to_hold_is_held_until_both_have_gone() 
     assert state.kubelet.devices.allocated[GPU].bit_count() == 1
 
 
-def test_a_pod_that_an_old_kubelet_lists_after_it_was_deleted_holds_what_it_is_said_to_hold() -> None:
+def test_a_deleted_pod_that_an_old_kubelet_lists_has_what_is_reported() -> None:
     service, version = Service(), "v1.32.1"
     node = kubelet()
     amounts = {"cpu": "1", "memory": "1Gi"}
@@ -156,16 +156,16 @@ def test_a_pod_that_an_old_kubelet_lists_after_it_was_deleted_holds_what_it_is_s
     documents = [
         pod(name, containers=[{"name": "c", "resources": resources}], node="n1", phase="Running") for name in "ab"
     ]
-    for one in documents:
-        assert node.admit(pods.decode(msgspec.json.encode(one))).admitted
-        service.put(one)
+    for document in documents:
+        assert node.admit(decoded(document)).admitted
+        service.put(document)
     for number in range(4):
         state = service.ledger.node_states.of("n1")
         before = None if state is None else state.report
         apart = nrt.decode_apart(msgspec.json.encode(shown(node, number)))
-        found = report.read_apart(apart, version, before=before)
-        assert found.lists_ended
-        service.ledger.reports.put(found)
+        node_report = report.read_apart(apart, version, before=before)
+        assert node_report.lists_ended
+        service.ledger.reports.put(node_report)
         state = service.ledger.node_states.of("n1")
         assert state is not None
         facts_then = facts(state)
@@ -179,13 +179,13 @@ def test_a_pod_that_an_old_kubelet_lists_after_it_was_deleted_holds_what_it_is_s
                 service.ledger.drop_pod("uid-a")
 
 
-def test_a_pod_that_is_reported_though_its_bind_has_failed_holds_what_it_is_said_to_hold() -> None:
+def test_a_reported_pod_whose_bind_failed_has_what_is_reported() -> None:
     service, node = Service(), kubelet()
     node.report_devices(GPU, [Device("gpu0", (0,)), Device("gpu1", (1,))])
     service.report(shown(node, 1))
     limits = {"cpu": "1", "memory": "1Gi", GPU: "1"}
     document = pod("a", containers=[{"name": "c", "resources": {"requests": limits, "limits": limits}}])
-    assert node.admit(pods.decode(msgspec.json.encode(document))).admitted
+    assert node.admit(decoded(document)).admitted
     record = service.records.decode(msgspec.json.encode(document))
     assert record.needs is not None
     assert service.ledger.reservations.assume(record, record.needs, "n1") == ""
@@ -194,8 +194,8 @@ def test_a_pod_that_is_reported_though_its_bind_has_failed_holds_what_it_is_said
         state = service.ledger.node_states.of("n1")
         assert state is not None and state.kubelet is not None and state.report is not None
         assert state.kubelet.devices.allocated[GPU].bit_count() == 1
-        found = facts(state)
-        assert found == facts(state, Fold().present(state.history))
+        applied = facts(state)
+        assert applied == facts(state, Fold().present(state.history))
         service.ledger.reservations.forget("uid-a")
 
 
