@@ -94,7 +94,7 @@ def _once(options: argparse.Namespace) -> int:
     )
     for problem in published.problems:
         output.note(f"warning: {problem}")
-    output.write(documents.spell(published.topology, options.output))
+    output.write(documents.to_text(published.topology, options.output))
     return 0
 
 
@@ -166,7 +166,7 @@ def _machine(options: argparse.Namespace) -> int:
     scanned = scan(options.sysfs_root or "/sys", options.procfs_root or "/proc")
     for problem in scanned.problems:
         output.note(f"warning: {problem}")
-    output.write(documents.spell(as_json(scanned), options.output))
+    output.write(documents.to_text(as_json(scanned), options.output))
     return 0
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, ProcessCollector
 
 from topowise import __version__
-from topowise.runtime.turns import Lag
+from topowise.runtime.event_loop import Lag
 from topowise_exporter.zones import Accounts
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)

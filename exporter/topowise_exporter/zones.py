@@ -117,9 +117,9 @@ def _zone(node: NumaNode, amounts: Mapping[str, Amount], named: Mapping[str, str
         resources=tuple(
             nrt.Resource(
                 name=resource,
-                capacity=quantity.spell(resource, amount.capacity),
-                allocatable=quantity.spell(resource, amount.allocatable),
-                available=quantity.spell(resource, amount.available),
+                capacity=quantity.to_text(resource, amount.capacity),
+                allocatable=quantity.to_text(resource, amount.allocatable),
+                available=quantity.to_text(resource, amount.available),
             )
             for resource, amount in sorted(amounts.items())
         ),
@@ -148,7 +148,7 @@ class _Accounting:
         """Fills in `cpu`; returns the ids that are free, by node."""
         allocatable = self._allocatable.cpus
         if stray := allocatable - self._online:
-            self.problems.append(f"allocatable CPUs {cpuset.spell(stray)} are not online; left out")
+            self.problems.append(f"allocatable CPUs {cpuset.to_text(stray)} are not online; left out")
         used = frozenset[int]().union(*(pod.cpus for pod in self._pods), *self._unlisted.values())
         free: dict[int, frozenset[int]] = {}
         share = 0
@@ -254,7 +254,7 @@ class _Accounting:
                 missing -= taken
         if missing:
             self.problems.append(
-                f"{missing} bytes of {block.type} in use on NUMA nodes {cpuset.spell(block.nodes)} "
+                f"{missing} bytes of {block.type} in use on NUMA nodes {cpuset.to_text(block.nodes)} "
                 "exceed what is allocatable there; counted as none available"
             )
 

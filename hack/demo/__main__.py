@@ -177,12 +177,12 @@ async def _placements(cluster: Cluster, outcomes: list[ScheduledPod]) -> str:
             if outcome.chosen == node.name:
                 pod = listed.get(outcome.pod)
                 memory = (
-                    [f"{quantity.human_bytes(block.size)}@{cpuset.spell(block.nodes)}" for block in pod.memory]
+                    [f"{quantity.human_bytes(block.size)}@{cpuset.to_text(block.nodes)}" for block in pod.memory]
                     if pod
                     else []
                 )
-                devices = [f"{device.id}@{cpuset.spell(device.nodes)}" for device in pod.devices] if pod else []
-                cpus = cpuset.spell(pod.cpus) if pod and pod.cpus else "shared"
+                devices = [f"{device.id}@{cpuset.to_text(device.nodes)}" for device in pod.devices] if pod else []
+                cpus = cpuset.to_text(pod.cpus) if pod and pod.cpus else "shared"
                 rows.append([outcome.pod, node.name, outcome.phase, cpus, " ".join(memory), " ".join(devices)])
     rows += [[outcome.pod, "-", "Pending", "", "", ""] for outcome in outcomes if outcome.chosen is None]
     return columns(["POD", "NODE", "PHASE", "CPUS", "MEMORY@NUMA", "DEVICES@NUMA"], rows)

@@ -21,7 +21,7 @@ CLUSTERS: Final = {
 
 
 def architecture() -> str:
-    """This machine's, as container engines spell it."""
+    """This machine's, as container engines to_text it."""
     machine = platform.machine()
     names = [name for name, their_name in MACHINES.items() if their_name == machine]
     if not names:

@@ -239,7 +239,7 @@ def agreement(
     for name, expected in predicted.items():
         cpus = files.get(name, Held()).cpus
         if cpuset.parse(expected.cpus) != cpus:
-            why.append(f"{name}: CPUs {expected.cpus or 'none'} predicted, {cpuset.spell(cpus) or 'none'} given")
+            why.append(f"{name}: CPUs {expected.cpus or 'none'} predicted, {cpuset.to_text(cpus) or 'none'} given")
         if name not in listed:
             continue
         actual = listed[name].devices

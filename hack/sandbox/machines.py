@@ -226,7 +226,7 @@ class _Writer:
 
     def cpus(self, list_path: str, mask_path: str, members: Iterable[int]) -> None:
         chosen = sorted(members)
-        self.file(list_path, cpuset.spell(chosen))
+        self.file(list_path, cpuset.to_text(chosen))
         self.file(mask_path, _mask(chosen, self.width))
 
     def link(self, path: str, target: str) -> None:
@@ -268,21 +268,21 @@ def write_tree(machine: Machine, root: Path | str) -> tuple[Path, Path]:
 
 
 def _write_sets(out: _Writer, machine: Machine, cpus: tuple[Cpu, ...], online: list[Cpu]) -> None:
-    everything = cpuset.spell(cpu.id for cpu in cpus)
-    nodes = cpuset.spell(node.id for node in machine.nodes)
-    with_memory = cpuset.spell(node.id for node in machine.nodes if node.memory_bytes)
+    everything = cpuset.to_text(cpu.id for cpu in cpus)
+    nodes = cpuset.to_text(node.id for node in machine.nodes)
+    with_memory = cpuset.to_text(node.id for node in machine.nodes if node.memory_bytes)
     for path, content in {
         "cpu/possible": everything,
         "cpu/present": everything,
-        "cpu/online": cpuset.spell(cpu.id for cpu in online),
-        "cpu/offline": cpuset.spell(machine.offline),
+        "cpu/online": cpuset.to_text(cpu.id for cpu in online),
+        "cpu/offline": cpuset.to_text(machine.offline),
         "cpu/isolated": "",
         "cpu/nohz_full": "  (null)",
         "cpu/kernel_max": "8191",
         "cpu/smt/active": str(int(machine.threads_per_core > 1)),
         "node/possible": nodes,
         "node/online": nodes,
-        "node/has_cpu": cpuset.spell(cpu.node for cpu in online),
+        "node/has_cpu": cpuset.to_text(cpu.node for cpu in online),
         "node/has_memory": with_memory,
         "node/has_normal_memory": with_memory,
     }.items():

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 
 from topowise import pods
 from topowise.errors import ParseError
-from topowise.runtime.turns import UnpreparedError
+from topowise.runtime.event_loop import UnpreparedError
 from topowise_scheduler import strategies
 from topowise_scheduler.cluster.gates.capacity import known_rows
 from topowise_scheduler.cluster.gates.gate import FITS, Question
 from topowise_scheduler.cluster.gates.gates import Verdicts
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.pods.records import PodRecord, Records, annotated
-from topowise_scheduler.device_affinity import Judged
+from topowise_scheduler.device_affinity import AffinityVerdict
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.shape import PodRequests
 from topowise_scheduler.strategies import Rated, Strategy, ranks
@@ -178,9 +178,9 @@ class Answers:
         """Yields copies of a node's states for this pod once the pods `gone` have left (`CapacityGate.states`)."""
         return self._gates.capacity.states(question.record, name, gone)
 
-    def affinity(self, question: Question, name: str) -> Judged | None:
+    def affinity(self, question: Question, name: str) -> AffinityVerdict | None:
         """Returns how the node's devices meet the affinity terms of the pod, None for a pod without terms."""
-        return self._gates.affinity.of(question.record, name) if question.record.wishes else None
+        return self._gates.affinity.of(question.record, name) if question.record.affinity_terms else None
 
     def affinity_refusal(
         self, record: PodRecord, name: str, states: Iterable[Kubelet], guessed: Collection[str] = ()
@@ -200,7 +200,7 @@ class Answers:
         known, rater = known_rows(question.rows), strategies.Rater(strategy)
         ratings = self.engine.rated(question.requests, question.rows[known], rater)
         rated = rater.finished(ratings if isinstance(known, slice) else ratings._replace(at=known[ratings.at]))
-        if question.record.wishes:
+        if question.record.affinity_terms:
             grades = [self._gates.affinity.of(question.record, question.names[at]).grade for at in rated.at.tolist()]
             rated = rated._replace(ranks=ranks.refined(rated.ranks, np.array(grades, np.int64)))
         if question.requests.shared_devices:

@@ -20,10 +20,10 @@ import msgspec
 from topowise import files
 from topowise.errors import ParseError, SourceError
 from topowise.runtime.config import ServingTls
+from topowise.runtime.event_loop import collected, sliced
 from topowise.runtime.listening import cannot, endpoint
 from topowise.runtime.log import kv
 from topowise.runtime.tls import checked_context, stamps
-from topowise.runtime.turns import collected, sliced
 from topowise.wire import scoring_pb2, scoring_pb2_grpc
 from topowise_scheduler import kube_scheduler
 from topowise_scheduler.answers import Answers, Question

@@ -245,7 +245,7 @@ def unexamined(spec: Spec) -> tuple[str, ...]:
 
 def refusal(node: Node, spec: Spec, needs: Needs, used: Mapping[str, int]) -> Refusal | None:
     """Why the node is refused, None if it is not. `used` are its pods' requests, with their number as "pods"."""
-    return kept_off(node, spec) or short(node, needs, used)
+    return exclusion_of(node, spec) or short(node, needs, used)
 
 
 def has_room(node: Node, needs: Needs, used: Mapping[str, int]) -> bool:
@@ -261,7 +261,7 @@ def room(node: Node, needs: Needs, used: Mapping[str, int]) -> tuple[int, str]:
     )
 
 
-def spell(resource: str, amount: int) -> str:
+def to_text(resource: str, amount: int) -> str:
     """An amount as text; CPUs are in thousandths."""
     if resource == "cpu":
         return quantity.from_milli(amount)
@@ -269,7 +269,7 @@ def spell(resource: str, amount: int) -> str:
     return quantity.human_bytes(amount) if is_bytes else str(amount)
 
 
-def kept_off(node: Node, spec: Spec) -> Refusal | None:
+def exclusion_of(node: Node, spec: Spec) -> Refusal | None:
     """Why the node is refused for reasons other than resources, None if it is not."""
     tolerations = spec.tolerations or ()
     if node.is_cordoned and not _is_tolerated(_CORDONED, tolerations):
@@ -369,8 +369,9 @@ def _lack(resource: str, amount: int, of: int, used: int) -> str:
     if resource == _PODS:
         return f"{used} of {of} are in use"
     if not of:
-        return f"asks for {spell(resource, amount)}, the node has none"
-    return f"asks for {spell(resource, amount)}, {spell(resource, max(0, of - used))} of {spell(resource, of)} are free"
+        return f"asks for {to_text(resource, amount)}, the node has none"
+    free = to_text(resource, max(0, of - used))
+    return f"asks for {to_text(resource, amount)}, {free} of {to_text(resource, of)} are free"
 
 
 def _insufficient(resource: str) -> str:

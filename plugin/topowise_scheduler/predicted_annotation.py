@@ -45,7 +45,7 @@ def for_binding(node: Kubelet, uid: str, *, has_ids: bool) -> dict[str, str]:
     expected = {
         name: Expected(
             numa=node.ids(where.mask),
-            cpus=cpuset.spell(members(placements[name].cpus or 0)) if has_ids else "",
+            cpus=cpuset.to_text(members(placements[name].cpus or 0)) if has_ids else "",
             devices={resource: ids for resource, ids in placements[name].devices.items() if ids} if has_ids else {},
         )
         for name, where in allocated_nodes(node, uid).items()

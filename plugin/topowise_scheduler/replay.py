@@ -232,7 +232,7 @@ def _containers(placements: Mapping[str, Placement]) -> dict[str, Any]:
         entry: dict[str, Any] = {
             "kind": placement.kind,
             "hint": {"numa": placement.numa, "preferred": placement.preferred},
-            "cpus": None if placement.cpus is None else cpuset.spell(members(placement.cpus)),
+            "cpus": None if placement.cpus is None else cpuset.to_text(members(placement.cpus)),
         }
         if placement.memory:
             entry["memory"] = sorted(placement.memory, key=lambda block: block.type)

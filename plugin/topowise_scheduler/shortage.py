@@ -17,7 +17,7 @@ from typing import Final, Literal
 import msgspec
 import numpy as np
 
-from topowise.runtime.turns import sliced
+from topowise.runtime.event_loop import sliced
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.pods.records import PodRecord

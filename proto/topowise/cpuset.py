@@ -72,7 +72,7 @@ def parse_mask(text: str) -> frozenset[int]:
     return frozenset(position for position, bit in enumerate(f"{bits:b}"[::-1]) if bit == "1")
 
 
-def spell(members: Iterable[int]) -> str:
+def to_text(members: Iterable[int]) -> str:
     """Returns the shortest list of the set, ids ascending: {0,1,2,8} -> "0-2,8"."""
     ranges: list[list[int]] = []
     for member in sorted(set(members)):

@@ -61,7 +61,7 @@ def load_all(text: bytes | str) -> list[Any]:
         raise DocumentError(" ".join(str(exc).split()) or type(exc).__name__) from exc
 
 
-def spell(document: Any, form: str) -> str:
+def to_text(document: Any, form: str) -> str:
     """Formats a document as YAML if `form` is "yaml", else as JSON. Invisible characters are escaped."""
     if form != "yaml":
         return escaped_json(msgspec.json.format(msgspec.json.encode(document), indent=2).decode()) + "\n"

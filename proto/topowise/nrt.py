@@ -106,7 +106,7 @@ class _Identified(msgspec.Struct, frozen=True):
     metadata: _Identity
 
 
-class ZoneApart(msgspec.Struct, frozen=True):
+class LazyZone(msgspec.Struct, frozen=True):
     """A zone whose lists of amounts are still as they came."""
 
     name: str
@@ -122,13 +122,13 @@ class ZoneApart(msgspec.Struct, frozen=True):
         return Zone(self.name, self.type, self.parent, costs, self.attributes, resources)
 
 
-class Apart(msgspec.Struct, frozen=True, kw_only=True):
+class LazyTopology(msgspec.Struct, frozen=True, kw_only=True):
     """An object whose zones are not decoded whole: an exporter that writes anew has changed one or two of them."""
 
     apiVersion: str = ""
     kind: str = ""
     metadata: Metadata
-    zones: tuple[ZoneApart, ...] | None = ()
+    zones: tuple[LazyZone, ...] | None = ()
     attributes: tuple[Attribute, ...] | None = ()
     topologyPolicies: tuple[str, ...] | None = ()
 
@@ -148,7 +148,7 @@ class Apart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _decode = msgspec.json.Decoder(NodeResourceTopology).decode
-decode_apart = msgspec.json.Decoder(Apart).decode
+decode_lazily = msgspec.json.Decoder(LazyTopology).decode
 _decode_identified = msgspec.json.Decoder(_Identified).decode
 _decode_costs = msgspec.json.Decoder(tuple[Cost, ...] | None).decode
 _decode_resources = msgspec.json.Decoder(tuple[Resource, ...] | None).decode

@@ -90,7 +90,7 @@ def from_milli(milli: int) -> str:
     return f"{milli}m" if milli % 1000 else str(milli // 1000)
 
 
-def spell(resource: str, amount: int) -> str:
+def to_text(resource: str, amount: int) -> str:
     """Returns the inverse of `for_resource`."""
     return from_milli(amount) if resource == "cpu" else str(amount)
 

@@ -105,28 +105,29 @@ def _invalid_cpu_state(state: CpuState, known: Cpus, reserved: Cpus, strict: boo
     if not shared:
         return Problem("default cpuset cannot be empty") if cpus_by_owner else None
     if strict and reserved & shared:
-        both = cpuset.spell(reserved & shared)
+        both = cpuset.to_text(reserved & shared)
         return Problem(
-            f'some of strictly reserved cpus: "{both}" are present in defaultCpuSet: "{cpuset.spell(shared)}"'
+            f'some of strictly reserved cpus: "{both}" are present in defaultCpuSet: "{cpuset.to_text(shared)}"'
         )
     if not strict and reserved - shared:
         return Problem(
-            f'not all reserved cpus: "{cpuset.spell(reserved)}" are present in defaultCpuSet: "{cpuset.spell(shared)}"',
-            f"{cpuset.spell(reserved - shared)} is held by a container",
+            f'not all reserved cpus: "{cpuset.to_text(reserved)}" '
+            f'are present in defaultCpuSet: "{cpuset.to_text(shared)}"',
+            f"{cpuset.to_text(reserved - shared)} is held by a container",
         )
     for owner, cpus in cpus_by_owner.items():
         if cpus & shared:
             return Problem(
-                f'{owner} cpuset: "{cpuset.spell(cpus)}" overlaps with default cpuset "{cpuset.spell(shared)}"'
+                f'{owner} cpuset: "{cpuset.to_text(cpus)}" overlaps with default cpuset "{cpuset.to_text(shared)}"'
             )
     total = shared.union(*cpus_by_owner.values(), *state.pods.values())
     if total == known:
         return None
     changes = [("came", known - total), ("went", total - known)]
     return Problem(
-        f'current set of available CPUs "{cpuset.spell(known)}" doesn\'t match with CPUs in state '
-        f'"{cpuset.spell(total)}"',
-        ", ".join(f"{cpuset.spell(changed)} {what}" for what, changed in changes if changed),
+        f'current set of available CPUs "{cpuset.to_text(known)}" doesn\'t match with CPUs in state '
+        f'"{cpuset.to_text(total)}"',
+        ", ".join(f"{cpuset.to_text(changed)} {what}" for what, changed in changes if changed),
     )
 
 
@@ -164,7 +165,7 @@ def _differences(stored: Mapping[int, MemoryNode], expected: Mapping[int, Memory
     """Yields differences as areMachineStatesEqual finds them: amounts in a group of nodes are compared for the
     group."""
     if stored.keys() != expected.keys():
-        yield f"NUMA nodes {cpuset.spell(stored)} in the file, {cpuset.spell(expected)} on the machine"
+        yield f"NUMA nodes {cpuset.to_text(stored)} in the file, {cpuset.to_text(expected)} on the machine"
         return
     for node, saved in stored.items():
         real = expected[node]
@@ -172,7 +173,8 @@ def _differences(stored: Mapping[int, MemoryNode], expected: Mapping[int, Memory
             yield f"node {node}: {saved.number_of_assignments} assignments, {real.number_of_assignments} in its entries"
         cells = saved.cells or ()
         if sorted(cells) != sorted(real.cells or ()):
-            yield f"node {node}: grouped with {cpuset.spell(cells)}, by its entries {cpuset.spell(real.cells or ())}"
+            by_entries = cpuset.to_text(real.cells or ())
+            yield f"node {node}: grouped with {cpuset.to_text(cells)}, by its entries {by_entries}"
         if saved.memory_map.keys() != real.memory_map.keys():
             yield f"node {node}: {', '.join(sorted(saved.memory_map))}, now {', '.join(sorted(real.memory_map))}"
             continue

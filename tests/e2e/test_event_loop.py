@@ -17,8 +17,8 @@ import pytest
 
 from crowds import ask, cluster, consumers, many_containers, names, records, relist, reports, requeueing, waiting
 from scheduling import Service, pod
+from topowise.runtime.event_loop import sliced
 from topowise.runtime.heap import Heap
-from topowise.runtime.turns import sliced
 from watchdog import MOST_MS, idle_share, watchdog
 
 NODES = 5000

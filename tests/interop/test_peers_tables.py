@@ -216,7 +216,7 @@ def test_the_cpus_taken_equal_the_cpus_of_the_peer(line: Line) -> None:
         taken = manager._take(int(count), Hint(mask, True), 0)
     except Refused:
         taken = 0
-    assert (cpuset.spell(members(taken)) or "-") == line.expected
+    assert (cpuset.to_text(members(taken)) or "-") == line.expected
 
 
 def test_every_reason_is_named_and_every_line_was_played() -> None:

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from scheduling import WAITS, NoApi, Service, exact, kubelet, pod, scope
 from topowise.kube.reflector import Consumer
-from topowise.runtime.turns import sliced
+from topowise.runtime.event_loop import sliced
 from topowise_scheduler import report
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.cluster.watch import reflectors

@@ -74,7 +74,7 @@ def _cpus(text: str) -> object:
     mask = cpuset.mask(text)
     assert mask.bit_count() == len(members)
     assert all(mask >> member & 1 for member in members)
-    assert cpuset.parse(cpuset.spell(members)) == members
+    assert cpuset.parse(cpuset.to_text(members)) == members
     return members
 
 
@@ -110,9 +110,9 @@ def _demand(text: str) -> object:
 
 
 def _wishes(text: str) -> object:
-    wishes = device_affinity.read(text)
-    assert device_affinity.read(";".join(map(str, wishes))) == wishes
-    return wishes
+    affinity_terms = device_affinity.read(text)
+    assert device_affinity.read(";".join(map(str, affinity_terms))) == affinity_terms
+    return affinity_terms
 
 
 def _configuration(kind: type[config.Configuration]) -> Callable[[bytes], object]:

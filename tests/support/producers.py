@@ -326,7 +326,7 @@ def _bound(node: Node) -> int:
 
 def _pools(kubelet: Kubelet, without: int) -> list[Json]:
     return [
-        {"socket": numa_id, "node": numa_id, "cpuset": cpuset.spell(members(cpus & ~without))}
+        {"socket": numa_id, "node": numa_id, "cpuset": cpuset.to_text(members(cpus & ~without))}
         for numa_id, cpus in zip(kubelet.node_ids, kubelet.topology.numa_cpus, strict=True)
         if cpus & ~without
     ]
@@ -338,7 +338,7 @@ def _allocs(node: Node) -> list[Json]:
         cpus = _bound(node._replace(holding=[uid]))
         if cpus:
             namespace, name = node.name_of(uid)
-            ids = cpuset.spell(members(cpus))
+            ids = cpuset.to_text(members(cpus))
             allocations.append(
                 {"namespace": namespace, "name": name, "uid": uid, "cpuset": ids, "managedByKubelet": True}
             )

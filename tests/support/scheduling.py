@@ -240,8 +240,8 @@ class Service:
     def report(self, topology: nrt.NodeResourceTopology) -> None:
         """The watch of NRTs brings an object."""
         state = self.ledger.node_states.of(topology.metadata.name)
-        apart = nrt.decode_apart(msgspec.json.encode(topology))
-        self.ledger.reports.put(report.read_apart(apart, before=None if state is None else state.report))
+        apart = nrt.decode_lazily(msgspec.json.encode(topology))
+        self.ledger.reports.put(report.read_lazily(apart, before=None if state is None else state.report))
 
     def put_node(self, name: str, spec: dict[str, Any] | None = None, **fields: Any) -> None:
         """Applies a Node event, for a Ready node by default."""

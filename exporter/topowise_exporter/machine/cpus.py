@@ -109,7 +109,7 @@ def _read_cores(sysfs: Tree, online: frozenset[int]) -> dict[int, _Core]:
         )
         cores.update(dict.fromkeys(core.threads, core))
     if coreless:
-        where = f"{ROOT}/cpu{{{cpuset.spell(coreless)}}}/topology"
+        where = f"{ROOT}/cpu{{{cpuset.to_text(coreless)}}}/topology"
         sysfs.tell(where, "no list of siblings contains the CPU itself", "each CPU counts as a core")
     return cores
 

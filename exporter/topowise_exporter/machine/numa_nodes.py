@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from topowise.cpuset import spell
+from topowise.cpuset import to_text
 from topowise_exporter.machine.sysfs import Tree
 
 ROOT = "devices/system/node"
@@ -36,8 +36,8 @@ def read_ids(sysfs: Tree) -> tuple[tuple[int, ...], tuple[int, ...]]:
     if online == directories:
         return tuple(directories), tuple(directories)
     both = sorted(set(online) & set(directories)) or directories
-    what = f"names nodes {spell(online)}, but there are directories of {spell(directories)}"
-    sysfs.tell(f"{ROOT}/online", what, f"nodes {spell(both)} are used")
+    what = f"names nodes {to_text(online)}, but there are directories of {to_text(directories)}"
+    sysfs.tell(f"{ROOT}/online", what, f"nodes {to_text(both)} are used")
     return tuple(both), tuple(online)
 
 
@@ -69,7 +69,7 @@ def read_owners(sysfs: Tree, ids: tuple[int, ...], online: frozenset[int], prese
         elif cpu in online:
             orphans.append(cpu)
     if orphans:
-        sysfs.tell(ROOT, f"no node names the online CPUs {spell(orphans)}", "they are left out of every node")
+        sysfs.tell(ROOT, f"no node names the online CPUs {to_text(orphans)}", "they are left out of every node")
     return owners
 
 

@@ -35,7 +35,7 @@ def observed(
     includes_cpus = not excluded.has_resource(numatopology.CPU)
     online, allocatable = frozenset(machine.online), allocations.allocatable.cpus
     used = frozenset[int]().union(*allocations.unlisted.values(), *(pod.cpus for pod in allocations.pods))
-    free = cpuset.spell(((allocatable or online) & online) - kubelet.reserved_cpus - used)
+    free = cpuset.to_text(((allocatable or online) & online) - kubelet.reserved_cpus - used)
     reserved = "0" if allocatable or kubelet.reserved_cpus else from_milli(kubelet.reserved({}).get("cpu", 0))
     return numatopology.new(
         node_name,
@@ -72,7 +72,7 @@ def _pods(pods: Iterable[PodAllocation], online: frozenset[int]) -> Iterable[num
         cpus_by_pod.setdefault((pod.namespace, pod.name), {}).update(cpus)
     for (namespace, name), containers in cpus_by_pod.items():
         allocations = [
-            numatopology.ContainerAllocation(container, {numatopology.CPU: cpuset.spell(cpus)})
+            numatopology.ContainerAllocation(container, {numatopology.CPU: cpuset.to_text(cpus)})
             for container, cpus in containers.items()
             if cpus
         ]

@@ -253,7 +253,7 @@ def _holdings(allocations: Allocations) -> list[holdings.Pod]:
 
 
 def _left_over(uid: str, allocations: Allocations) -> holdings.Container:
-    cpus = cpuset.spell(allocations.unlisted.get(uid, ()))
+    cpus = cpuset.to_text(allocations.unlisted.get(uid, ()))
     return holdings.Container("", cpus, (), _device_ids(allocations.unlisted_devices.get(uid, ())))
 
 
@@ -265,16 +265,16 @@ def _pod_holdings(pod: PodAllocation) -> holdings.Pod | None:
         return None
     containers = tuple(
         holdings.Container(
-            container.name, cpuset.spell(container.cpus), _blocks(container.memory), _device_ids(container.devices)
+            container.name, cpuset.to_text(container.cpus), _blocks(container.memory), _device_ids(container.devices)
         )
         for container in pod.containers
         if container.cpus or container.memory or container.devices
     )
-    return holdings.Pod(pod.namespace, pod.name, containers, cpuset.spell(pod.own_cpus), _blocks(pod.own_memory))
+    return holdings.Pod(pod.namespace, pod.name, containers, cpuset.to_text(pod.own_cpus), _blocks(pod.own_memory))
 
 
 def _blocks(blocks: Iterable[MemoryBlock]) -> tuple[holdings.Block, ...]:
-    return tuple(holdings.Block(block.type, cpuset.spell(block.nodes), block.size) for block in blocks)
+    return tuple(holdings.Block(block.type, cpuset.to_text(block.nodes), block.size) for block in blocks)
 
 
 def _device_ids(devices: Iterable[Device]) -> dict[str, tuple[str, ...]]:

@@ -173,7 +173,7 @@ def from_v1(fields: Json) -> FieldSet:
     return frozenset(paths)
 
 
-def spell(path: Path) -> str:
+def to_text(path: Path) -> str:
     """Returns a path as conflict messages print it: `.spec.containers[name="a"].image`."""
     text = ""
     for step in path:

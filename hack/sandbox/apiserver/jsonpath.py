@@ -99,7 +99,7 @@ def _slice(text: str) -> Step:
     return step
 
 
-def spell(value: Any) -> str:
+def to_text(value: Any) -> str:
     """Returns a result as text, as PrintResults writes it: lists and objects as JSON, scalars as Go prints them."""
     if isinstance(value, (dict, list)):
         return json.dumps(value, separators=(",", ":"), sort_keys=True, ensure_ascii=False)

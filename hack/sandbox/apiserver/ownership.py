@@ -114,7 +114,7 @@ def apply(live: Json, config: Json, writer: Writer, rules: Rules, *, force: bool
 
 def _conflict(contested: list[tuple[Json, list[Path]]]) -> StatusError:
     causes = [
-        {"reason": "FieldManagerConflict", "message": f"conflict with {_name(entry)}", "field": fields.spell(path)}
+        {"reason": "FieldManagerConflict", "message": f"conflict with {_name(entry)}", "field": fields.to_text(path)}
         for entry, paths in contested
         for path in paths
     ]
@@ -122,7 +122,7 @@ def _conflict(contested: list[tuple[Json, list[Path]]]) -> StatusError:
         text = f"Apply failed with 1 conflict: {causes[0]['message']}: {causes[0]['field']}"
     else:
         text = f"Apply failed with {len(causes)} conflicts: " + "\n".join(
-            f"conflicts with {_name(entry)}:\n" + "\n".join(f"- {fields.spell(path)}" for path in paths)
+            f"conflicts with {_name(entry)}:\n" + "\n".join(f"- {fields.to_text(path)}" for path in paths)
             for entry, paths in contested
         )
     return StatusError(409, "Conflict", text, {"causes": causes})

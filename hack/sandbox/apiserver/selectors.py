@@ -114,7 +114,7 @@ def _field_test(path: tuple[str, ...], value: str, *, expected: bool) -> Predica
 
 
 def _spelled(value: Any, path: tuple[str, ...]) -> str:
-    """Returns a field's value as field sets spell it: absent is empty, except for booleans, whose zero is `false`."""
+    """Returns a field's value as field sets to_text it: absent is empty, except for booleans, whose zero is `false`."""
     if value is None:
         return "false" if path[-1] in ("unschedulable", "hostNetwork") else ""
     if isinstance(value, bool):

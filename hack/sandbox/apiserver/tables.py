@@ -69,7 +69,7 @@ def cell(column: Column, obj: Json, now: datetime.datetime) -> Any:
         return None
     value = values[0]
     if column.type == "string":
-        return jsonpath.spell(value)
+        return jsonpath.to_text(value)
     return _typed(column.type, value, now)
 
 

@@ -237,11 +237,11 @@ class EmulatedNode:
         """As in the Node's status."""
         amounts = {**self._amounts(), **self._machine.hugepages(), "memory": self._machine.memory()}
         amounts["cpu"] = 1000 * self._capacity_cpus
-        return {name: quantity.spell(name, amount) for name, amount in sorted(amounts.items())}
+        return {name: quantity.to_text(name, amount) for name, amount in sorted(amounts.items())}
 
     def allocatable(self) -> dict[str, str]:
         """As in the Node's status."""
-        return {name: quantity.spell(name, amount) for name, amount in sorted(self._amounts().items())}
+        return {name: quantity.to_text(name, amount) for name, amount in sorted(self._amounts().items())}
 
     def _amounts(self) -> dict[str, int]:
         return {**self._kubelet.allocatable(), **dict.fromkeys(self.unregistered, 0)}

@@ -119,11 +119,11 @@ def _checksum_of_text(content: Json) -> int:
 
 def _cpu_state(holdings: NodeHoldings, policy: str) -> Json:
     entries = {
-        pod.uid: {container.name: cpuset.spell(container.cpus) for container in pod.containers if container.cpus}
+        pod.uid: {container.name: cpuset.to_text(container.cpus) for container in pod.containers if container.cpus}
         for pod in holdings.pods
     }
-    state = {"policyName": policy, "defaultCpuSet": cpuset.spell(holdings.shared_cpus)}
-    of_pods = {pod.uid: {"cpuSet": cpuset.spell(pod.cpus)} for pod in holdings.pods if pod.cpus}
+    state = {"policyName": policy, "defaultCpuSet": cpuset.to_text(holdings.shared_cpus)}
+    of_pods = {pod.uid: {"cpuSet": cpuset.to_text(pod.cpus)} for pod in holdings.pods if pod.cpus}
     return _with_entries(state, entries, of_pods)
 
 

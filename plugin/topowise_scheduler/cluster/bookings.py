@@ -18,7 +18,7 @@ from topowise_scheduler.cluster.node.node_state import NodeState
 from topowise_scheduler.cluster.pods.nominations import Nominations
 from topowise_scheduler.cluster.pods.pod_states import PodState, PodStates
 from topowise_scheduler.cluster.pods.records import PodRecord
-from topowise_scheduler.cluster.rows.lesser_nominated import LesserNominated
+from topowise_scheduler.cluster.rows.lower_priority_pods import LowerPriorityPods
 from topowise_scheduler.cluster.rows.node_states import NodeStates
 from topowise_scheduler.engine import Engine
 
@@ -34,7 +34,7 @@ class Bookings:
         """The pods that this project has nominated."""
         self.node_states = NodeStates(engine, clock, self._prepare)
         """What each node is."""
-        self._lower_priority = LesserNominated(
+        self._lower_priority = LowerPriorityPods(
             engine, self.node_states.states, self._expected_on, self.pods.nominated.values()
         )
         self.ignored = IgnoredPods(self.pods, self._lower_priority)

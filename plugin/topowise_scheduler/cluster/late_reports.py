@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from topowise.runtime.turns import Portions
+from topowise.runtime.event_loop import TimeSlices
 
 SHARE: Final = 0.1
 """Share of one CPU for the reports of a node, and for those of all noisy nodes together."""
@@ -32,7 +32,7 @@ class LateReports:
         self._owed: dict[str, tuple[float, float]] = {}
         self._noisy: set[str] = set()
         self._waiting: dict[str, Callable[[], None]] = {}
-        self._portions = Portions(SHARE, clock)
+        self._portions = TimeSlices(SHARE, clock)
 
     def __len__(self) -> int:
         """Returns the number of noisy nodes."""

@@ -9,10 +9,10 @@ from typing import Final
 from topowise import __version__
 from topowise.kube import credentials
 from topowise.kube.api import Api
-from topowise.runtime import config, health, tasks, turns
+from topowise.runtime import config, event_loop, health, tasks
+from topowise.runtime.event_loop import sliced
 from topowise.runtime.heap import Heap
 from topowise.runtime.log import kv
-from topowise.runtime.turns import sliced
 from topowise_scheduler import metrics
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.configuration import SchedulerConfiguration
@@ -58,7 +58,7 @@ async def _run(core: Core) -> int:
             **({"grpc": _grpc(core)} if settings.grpc.socket or settings.grpc.port else {}),
             **({"pages": http.serve(settings.read_only, pages)} if settings.read_only.port else {}),
             "clock": _tick(ledger),
-            "event loop lag": turns.Lag(registry, metrics.PREFIX).run(),
+            "event loop lag": event_loop.Lag(registry, metrics.PREFIX).run(),
             "shortage": metrics.watch_shortage(registry, ledger, core.answers).run(),
             "memory": Heap().run(),
             "leader": leader.run(),

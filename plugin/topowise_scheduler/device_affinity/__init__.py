@@ -12,7 +12,15 @@ take. So a term is `sure` only where every possible allocation meets it.
 """
 
 from topowise_scheduler.device_affinity.affinity_terms import ANNOTATION, AffinityTerm, read, terms_of
-from topowise_scheduler.device_affinity.outcomes import Admits, Devices, Judged, Outcome, Settings, judge, observed
+from topowise_scheduler.device_affinity.outcomes import (
+    Admits,
+    AffinityVerdict,
+    Devices,
+    Outcome,
+    Settings,
+    judge,
+    observed,
+)
 from topowise_scheduler.device_affinity.preferred_allocation import Rule
 from topowise_scheduler.device_affinity.refusal_risk import may_refuse
 
@@ -20,8 +28,8 @@ __all__ = [
     "ANNOTATION",
     "Admits",
     "AffinityTerm",
+    "AffinityVerdict",
     "Devices",
-    "Judged",
     "Outcome",
     "Rule",
     "Settings",

@@ -63,10 +63,10 @@ class Devices(NamedTuple):
     guessed: Collection[str] = ()
 
 
-class Judged(msgspec.Struct, frozen=True):
+class AffinityVerdict(msgspec.Struct, frozen=True):
     """The outcome of each term with a reason for people, and of all required terms together ("" without any)."""
 
-    wishes: tuple[AffinityTerm, ...]
+    affinity_terms: tuple[AffinityTerm, ...]
     outcomes: tuple[Outcome, ...]
     whys: tuple[str, ...]
     required: Outcome | Literal[""]
@@ -103,7 +103,7 @@ class _Tally:
         """Whether no further allocation changes an outcome."""
         return all(True in reasons and False in reasons for reasons in self._reasons)
 
-    def judged(self) -> Judged:
+    def judged(self) -> AffinityVerdict:
         """The outcomes."""
         outcomes = [self._outcome(reasons) for reasons in self._reasons]
         whys = [
@@ -111,7 +111,8 @@ class _Tally:
             for outcome, reasons in zip(outcomes, self._reasons, strict=True)
         ]
         count = len(self._terms)
-        return Judged(self._terms, tuple(outcomes[:count]), tuple(whys[:count]), outcomes[-1] if self._required else "")
+        required = outcomes[-1] if self._required else ""
+        return AffinityVerdict(self._terms, tuple(outcomes[:count]), tuple(whys[:count]), required)
 
     def _outcome(self, reasons: Mapping[bool | None, str]) -> Outcome:
         if len(reasons) == 1 and None not in reasons and not self.doubt:
@@ -126,7 +127,7 @@ def judge(
     view: Callable[[Kubelet], PodView],
     devices: Devices,
     settings: Settings,
-) -> Judged:
+) -> AffinityVerdict:
     """The outcomes for a pod with these needs and this view on a node in each of these states, which do not change.
 
     Without a state every outcome is `unknown`.

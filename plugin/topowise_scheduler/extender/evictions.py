@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from itertools import compress
 from typing import Final
 
-from topowise.runtime.turns import Portions, sliced
+from topowise.runtime.event_loop import TimeSlices, sliced
 from topowise_scheduler import preemption
 from topowise_scheduler.answers import Answers, Question
 from topowise_scheduler.cluster.ledger import Ledger
@@ -26,7 +26,7 @@ class Evictions:
         self._ledger = ledger
         self._answers = answers
         self._budgets = budgets
-        self._portions = Portions(seconds)
+        self._portions = TimeSlices(seconds)
 
     async def choose(
         self, question: Question, proposed: Mapping[str, preemption.Choice]

@@ -11,7 +11,7 @@ from topowise import documents
 from topowise.errors import ApiError
 from topowise.kube import paths
 from topowise.kube.api import Api
-from topowise.runtime.turns import collected
+from topowise.runtime.event_loop import collected
 from topowise.text import escaped_json_bytes
 from topowise_scheduler import kube_scheduler
 from topowise_scheduler.extender.replies import BadRequestError, NotReady, Query, Reply

@@ -21,11 +21,11 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from topowise.runtime import tls
 from topowise.runtime.cpu_allowance import Allowance, Paced
+from topowise.runtime.event_loop import UnpreparedError, sliced
 from topowise.runtime.listening import listen
 from topowise.runtime.log import kv
 from topowise.runtime.log_once import OncePerChange
 from topowise.runtime.tasks import unending
-from topowise.runtime.turns import UnpreparedError, sliced
 from topowise_scheduler.configuration import Extender, ReadOnly
 from topowise_scheduler.extender.callers import Callers
 from topowise_scheduler.extender.connections import IS_OPEN, LIMITS, Guard, Limits

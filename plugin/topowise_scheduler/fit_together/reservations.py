@@ -15,7 +15,7 @@ from typing import Annotated, Final
 import msgspec
 
 from topowise.errors import ParseError
-from topowise.runtime.turns import sliced
+from topowise.runtime.event_loop import sliced
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.fit_together import group_placement

@@ -183,7 +183,7 @@ def _check_reserved_cpus(start: _Start, machine: Machine) -> None:
     text = start.config.reservedSystemCPUs
     online = frozenset(cpu for node in machine.numa for core in node.cores for cpu in core.threads)
     if start.evidence != "runs" and not cpuset.parse(text) <= online:
-        raise KubeletStartError(f"reserved-cpus: {text} is not a subset of online-cpus: {cpuset.spell(online)}")
+        raise KubeletStartError(f"reserved-cpus: {text} is not a subset of online-cpus: {cpuset.to_text(online)}")
 
 
 def _drafts(config: KubeletConfiguration, topology_policy: str) -> tuple[str, ...]:

@@ -53,7 +53,7 @@ class CpuPolicy:
         if self.reserved.bit_count() != count:
             raise KubeletStartError(
                 "new static policy error: [cpumanager] unable to reserve the required amount of CPUs "
-                f"(size of {cpuset.spell(members(self.reserved))} did not equal {count})"
+                f"(size of {cpuset.to_text(members(self.reserved))} did not equal {count})"
             )
         # All siblings of reserved CPUs (reservedPhysicalCPUs): full-pcpus-only must not allocate the other half of such
         # a core.

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from topowise.runtime.turns import Portions, collected, sliced
+from topowise.runtime.event_loop import TimeSlices, collected, sliced
 from topowise_scheduler import kube_scheduler, preemption, refusals
 from topowise_scheduler.answers import Answers, Question, Verdicts
 from topowise_scheduler.cluster.ledger import Ledger
@@ -55,7 +55,7 @@ class AlignmentPreemption:
         self._answers = answers
         self._view = view
         self._budgets = budgets
-        self._portions = Portions(_BUDGET_S)
+        self._portions = TimeSlices(_BUDGET_S)
 
     async def choose(self, pod: Pod, max_victims: int, spared: Collection[str]) -> Victims | None:
         """Returns at most `max_victims` victims, none of the `spared` UIDs; None if the pod needs none or none help.

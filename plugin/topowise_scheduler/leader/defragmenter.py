@@ -22,8 +22,8 @@ import numpy as np
 from topowise.bounded import Bounded
 from topowise.kube import paths
 from topowise.kube.api import Api
+from topowise.runtime.event_loop import sliced
 from topowise.runtime.log import kv
-from topowise.runtime.turns import sliced
 from topowise_scheduler import declared_shapes, defrag
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger

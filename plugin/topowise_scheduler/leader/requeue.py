@@ -24,9 +24,9 @@ from topowise.errors import ApiError
 from topowise.kube import paths
 from topowise.kube.api import MERGE_PATCH, Api
 from topowise.runtime.backoff import Backoff
+from topowise.runtime.event_loop import SLICE_S
 from topowise.runtime.log import V2, kv
 from topowise.runtime.log_once import OncePerChange
-from topowise.runtime.turns import SLICE_S
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.device_affinity import AffinityTerm
@@ -242,7 +242,7 @@ class Requeuer:
         """Fills `groups` with the waiting pods, groups by priority and age; yields between steps."""
         by_key: _Groups = {}
         for record in list(self._ledger.waiting.values()):
-            by_key.setdefault((record.shape, record.priority, record.demand, record.wishes), []).append(record)
+            by_key.setdefault((record.shape, record.priority, record.demand, record.affinity_terms), []).append(record)
             yield
         for group in by_key.values():
             group.sort(key=_age)

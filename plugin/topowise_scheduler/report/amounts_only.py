@@ -18,8 +18,8 @@ from topowise_scheduler.kubelet.versions import KubeletVersion
 from topowise_scheduler.report import budget, synthetic_machine
 from topowise_scheduler.report.costs import distances
 from topowise_scheduler.report.hugepages import page_kib
-from topowise_scheduler.report.nrt_report import Occupant, PageSizes
-from topowise_scheduler.report.occupants import occupants_of
+from topowise_scheduler.report.nrt_report import PageSizes, PlaceholderPod
+from topowise_scheduler.report.placeholders import occupants_of
 from topowise_scheduler.report.policies import Policies, policies_of
 from topowise_scheduler.report.zone_amounts import ZoneAmount, amounts_of_zones
 
@@ -43,7 +43,7 @@ class Source(NamedTuple):
 class AmountsOnly(NamedTuple):
     empty: Kubelet
     source: Source
-    occupants: tuple[Occupant, ...]
+    placeholders: tuple[PlaceholderPod, ...]
 
 
 def read(

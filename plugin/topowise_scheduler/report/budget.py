@@ -64,7 +64,7 @@ def check_size(size: int) -> None:
     _check("object", size, "bytes", MAX_BYTES)
 
 
-def check_object(topology: nrt.NodeResourceTopology | nrt.Apart) -> None:
+def check_object(topology: nrt.NodeResourceTopology | nrt.LazyTopology) -> None:
     """Raises OverBudgetError for too many zones or attributes."""
     zones = topology.zones or ()
     _check("zones", len(zones), "", MAX_ZONES)

@@ -137,7 +137,7 @@ def _cached_block(kind: str, text: str, size: int, machine: Allocatable) -> Memo
     if size < 0 or not nodes or kind not in machine.types:
         raise ReportError(
             f"attribute {HOLDINGS}: {size} bytes of {kind!r:.80} on NUMA nodes {text!r:.80}, "
-            f"expected {', '.join(sorted(machine.types)) or 'no type'} on some of {cpuset.spell(machine.nodes)}"
+            f"expected {', '.join(sorted(machine.types)) or 'no type'} on some of {cpuset.to_text(machine.nodes)}"
         )
     return MemoryBlock(kind, nodes, size)
 

@@ -101,7 +101,7 @@ def _cells(zone: nrt.Zone, text: str, empty: Kubelet) -> Mask:
     if not mask:
         raise ReportError(
             f"attribute {attributes.MEMORY_CELLS} of zone {zone.name}: {text!r:.80}, "
-            f"expected some of the NUMA nodes {cpuset.spell(empty.all_node_ids)}"
+            f"expected some of the NUMA nodes {cpuset.to_text(empty.all_node_ids)}"
         )
     return mask
 

@@ -255,7 +255,8 @@ def _machine(facts: Facts, config: KubeletConfiguration, amounts: list[dict[str,
         for position, cpus in threads.items():
             cores_by_zone[position].append(Core(core.socket, tuple(cpus), core.uncore))
     if node_of_cpu:
-        raise ReportError(f"attribute {attributes.CORES}: CPUs {cpuset.spell(node_of_cpu)} of the zones are in no core")
+        cpus_text = cpuset.to_text(node_of_cpu)
+        raise ReportError(f"attribute {attributes.CORES}: CPUs {cpus_text} of the zones are in no core")
     ids = [zone.id for zone in facts.zones]
     return Machine(
         numa=tuple(

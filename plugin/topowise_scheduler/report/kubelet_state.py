@@ -73,8 +73,8 @@ def kubelet_of(
 
 def _with_occupants(report: Report, pods: Mapping[str, tuple[PodName, Needs]]) -> Kubelet:
     kubelet = report.empty.fork()
-    occupants, placed_pods = place_pods(report, pods)
-    for occupant in occupants:
+    placeholders, placed_pods = place_pods(report, pods)
+    for occupant in placeholders:
         kubelet.hold(occupant.uid, occupant.requests, occupant.placements)
     for uid, pod in placed_pods.items():
         kubelet.hold(uid, pod.requests, pod.placements)

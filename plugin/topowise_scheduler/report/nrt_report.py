@@ -44,7 +44,7 @@ class FreeResources(msgspec.Struct, frozen=True):
     cells: tuple[Mask, ...] | None = None
 
 
-class Occupant(msgspec.Struct, frozen=True):
+class PlaceholderPod(msgspec.Struct, frozen=True):
     """A placeholder pod that never ends. It requests and has the unavailable amounts of a zone."""
 
     uid: str
@@ -67,8 +67,8 @@ class Report(msgspec.Struct, frozen=True):
     configuration share it, so fork it before a change. `problems` has a line for each unused part of the object: the
     part, its value, the expected value, and the consequence.
 
-    An exact report has `held`, the allocations by pod, and `free`; a report of counts has `occupants` instead. CPU ids
-    and device ids of a report of counts are synthetic.
+    An exact report has `held`, the allocations by pod, and `free`; a report of counts has `placeholders` instead. CPU
+    ids and device ids of a report of counts are synthetic.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Report(msgspec.Struct, frozen=True):
     empty: Kubelet
     held: Mapping[PodName, Placements] = {}
     free: FreeResources | None = None
-    occupants: tuple[Occupant, ...] = ()
+    placeholders: tuple[PlaceholderPod, ...] = ()
     places: Mapping[str, Located] = {}
     """PCI paths by device id, for the devices with a known path; shared between reports like `empty`."""
     offsets: Mapping[int, tuple[int, ...]] | None = None

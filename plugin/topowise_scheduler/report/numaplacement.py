@@ -16,7 +16,7 @@ from topowise.pods import Needs
 from topowise_scheduler.kubelet import Kubelet, MemoryBlock, Placement
 from topowise_scheduler.kubelet.masks import mask_of, members
 from topowise_scheduler.kubelet.pod import ContainerView
-from topowise_scheduler.report.nrt_report import Occupant, Placements, PodName, Report
+from topowise_scheduler.report.nrt_report import PlaceholderPod, Placements, PodName, Report
 
 
 class PlacedPod(msgspec.Struct, frozen=True):
@@ -28,14 +28,14 @@ class PlacedPod(msgspec.Struct, frozen=True):
 
 def place_pods(
     report: Report, pods: Mapping[str, tuple[PodName, Needs]]
-) -> tuple[tuple[Occupant, ...], dict[str, PlacedPod]]:
+) -> tuple[tuple[PlaceholderPod, ...], dict[str, PlacedPod]]:
     """Returns the remaining placeholder pods, and by UID the pods that numaplacement places.
 
     `pods` must be all pods whose amounts are in the report. If numaplacement lists other containers, no pod is placed.
     A pod that requests more than its zones have in use stays part of the placeholder pods.
     """
     if report.offsets is None:
-        return report.occupants, {}
+        return report.placeholders, {}
     views = {
         uid: [view for view in report.empty.view(uid, needs).containers if _is_listed(report.empty, view)]
         for uid, (_, needs) in pods.items()
@@ -45,11 +45,11 @@ def place_pods(
         # Raises for a different number of containers: then the offsets refer to containers of other pods.
         nodes = numaplacement.resolve(report.offsets, containers)
     except ParseError:
-        return report.occupants, {}
-    occupants = {occupant.placements[""].numa: occupant for occupant in report.occupants}
+        return report.placeholders, {}
+    placeholders = {occupant.placements[""].numa: occupant for occupant in report.placeholders}
     placed_pods = {}
     for uid, views_of_pod in views.items():
-        remaining = dict(occupants)
+        remaining = dict(placeholders)
         placed: dict[str, Placement] = {}
         for view in views_of_pod:
             zone = (nodes[(*pods[uid][0], view.name)],)
@@ -60,9 +60,9 @@ def place_pods(
             remaining[zone], placed[view.name] = parts
         else:
             if placed:
-                occupants = remaining
+                placeholders = remaining
                 placed_pods[uid] = PlacedPod(pods[uid][1].requests, placed)
-    return tuple(occupants.values()), placed_pods
+    return tuple(placeholders.values()), placed_pods
 
 
 def _is_listed(node: Kubelet, view: ContainerView) -> bool:
@@ -77,8 +77,8 @@ def _devices(node: Kubelet, view: ContainerView) -> dict[str, int]:
 
 
 def _take(
-    occupant: Occupant, view: ContainerView, node: Kubelet, zone: tuple[int]
-) -> tuple[Occupant, Placement] | None:
+    occupant: PlaceholderPod, view: ContainerView, node: Kubelet, zone: tuple[int]
+) -> tuple[PlaceholderPod, Placement] | None:
     """Returns the remaining placeholder pod and the container's placement, None if the placeholder has too little."""
     available = occupant.placements[""]
     requests = dict(occupant.requests)

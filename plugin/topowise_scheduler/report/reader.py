@@ -98,7 +98,7 @@ def _read(
     return head.report(
         precision="counts",
         empty=amounts.empty,
-        occupants=amounts.occupants,
+        placeholders=amounts.placeholders,
         offsets=_offsets(named, zones, problems),
         problems=_bounded(problems),
         source=amounts.source,
@@ -106,8 +106,8 @@ def _read(
     )
 
 
-def read_apart(
-    topology: nrt.Apart, node_version: str = "", page_sizes: PageSizes = (), before: Report | None = None
+def read_lazily(
+    topology: nrt.LazyTopology, node_version: str = "", page_sizes: PageSizes = (), before: Report | None = None
 ) -> Report:
     """Implements `read` for an object whose zones are not decoded: zones with the same text as in `before` stay
     undecoded. Raises msgspec.DecodeError for an invalid zone."""
@@ -136,17 +136,17 @@ def read_bytes(raw: bytes | msgspec.Raw, lookup: Callable[[str], tuple[str, Page
         budget.check_size(memoryview(raw).nbytes)
     except budget.OverBudgetError as exc:
         return over_budget(*nrt.decode_identity(raw), exc)
-    topology = nrt.decode_apart(raw)
-    return read_apart(topology, *lookup(topology.metadata.name))
+    topology = nrt.decode_lazily(raw)
+    return read_lazily(topology, *lookup(topology.metadata.name))
 
 
-def _mark(zone: nrt.ZoneApart) -> int:
+def _mark(zone: nrt.LazyZone) -> int:
     """Returns a hash of a zone's text. The numaplacement vector is left out: it changes in every zone with each pod."""
     texts = [(item.name, item.value) for item in zone.attributes or () if item.name != numaplacement.VECTOR_ATTRIBUTE]
     return hash((zone.name, zone.type, bytes(zone.costs), bytes(zone.resources), *texts))
 
 
-def _changed(topology: nrt.Apart, marks: bytes, before: Report) -> list[tuple[int, nrt.Zone | None]]:
+def _changed(topology: nrt.LazyTopology, marks: bytes, before: Report) -> list[tuple[int, nrt.Zone | None]]:
     """Returns the zones by id, None for a zone unchanged since `before`. Raises ReportError for different ids."""
     assert isinstance(before.source, exact.Source)
     marks_now, marks_before = memoryview(marks).cast("q"), memoryview(before.zone_marks).cast("q")

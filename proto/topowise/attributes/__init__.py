@@ -120,7 +120,7 @@ def option_name(option: str) -> str:
 
 def write_ids(ids: Iterable[int]) -> str:
     """Returns a set of CPUs or sockets as a cpulist."""
-    return cpuset.spell(ids)
+    return cpuset.to_text(ids)
 
 
 def write_names(names: Iterable[str]) -> str:

@@ -63,7 +63,7 @@ def _format_group(group: Sequence[Core]) -> str:
     first = group[0]
     ranks = zip(*(core.threads for core in group), strict=True)
     uncore = "" if first.uncore is None else str(first.uncore)
-    return f"{first.socket}:{uncore}:{'/'.join(map(cpuset.spell, ranks))}"
+    return f"{first.socket}:{uncore}:{'/'.join(map(cpuset.to_text, ranks))}"
 
 
 def _id(text: str) -> int:

@@ -35,7 +35,7 @@ def write(devices: Iterable[Device], empty: Iterable[str] = ()) -> str:
     """Returns the text, whatever the order of the devices; `empty` are resources that may have no device."""
     grouped: dict[str, dict[str, list[str]]] = {resource: {} for resource in empty}
     for device in sorted(devices):
-        grouped.setdefault(device.resource, {}).setdefault(cpuset.spell(device.nodes), []).append(device.id)
+        grouped.setdefault(device.resource, {}).setdefault(cpuset.to_text(device.nodes), []).append(device.id)
     return msgspec.json.encode(grouped, order="sorted").decode()
 
 

@@ -29,9 +29,9 @@ from topowise.bounded import Bounded
 from topowise.errors import ApiError, TopowiseError
 from topowise.kube.api import Api
 from topowise.runtime.backoff import Backoff
+from topowise.runtime.event_loop import SLICE_S
 from topowise.runtime.log import V2, kv
 from topowise.runtime.log_once import OncePerChange
-from topowise.runtime.turns import SLICE_S
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from typing import NoReturn
 from topowise.text import Line, escaped, rendered
 
 Body = str | Sequence[Line]
-"""Lines for people, or a document in a format with its own escapes (documents.spell)."""
+"""Lines for people, or a document in a format with its own escapes (documents.to_text)."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -35,10 +35,10 @@ def note(line: Line) -> None:
 
 def write(body: Body) -> None:
     """Writes to stdout, unbuffered."""
-    _write(spelled(body))
+    _write(formatted(body))
 
 
-def spelled(body: Body) -> str:
+def formatted(body: Body) -> str:
     """Returns the text that `write` writes."""
     return escaped(body, keep="\n\t") if isinstance(body, str) else rendered(body)
 

@@ -53,7 +53,7 @@ async def _describe(bench: Bench, info: PodInfo, node: HollowNode) -> str:
     }
     condition = info.condition()
     believed = await bench.services[0].explain(bench.session, info.key, node.name) if bench.services else ""
-    requests = {name: quantity.spell(name, amount) for name, amount in info.requests.items()}
+    requests = {name: quantity.to_text(name, amount) for name, amount in info.requests.items()}
     tried = bench.attempts.get(info.uid, [])
     last = tried[-1].refused.get(node.name) if tried else None
     return "\n".join(

@@ -401,7 +401,7 @@ def admit(kubelet: Kubelet, document: dict[str, Any]) -> list[tuple[str, list[in
     if not admission.admitted:
         return admission.reason
     return [
-        (cpuset.spell(members(placed.cpus or 0)), sorted({numa for block in placed.memory for numa in block.numa}))
+        (cpuset.to_text(members(placed.cpus or 0)), sorted({numa for block in placed.memory for numa in block.numa}))
         for placed in admission.placements.values()
     ]
 

@@ -148,7 +148,7 @@ def test_field_sets_survive_their_spelling() -> None:
 
 def test_paths_are_spelled_as_conflicts_print_them() -> None:
     path = ("f:spec", "f:containers", 'k:{"name":"a"}', "f:image")
-    assert fields.spell(path) == '.spec.containers[name="a"].image'
+    assert fields.to_text(path) == '.spec.containers[name="a"].image'
 
 
 def test_schemas_say_which_lists_are_taken_apart() -> None:

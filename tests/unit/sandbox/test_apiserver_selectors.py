@@ -1,4 +1,4 @@
-"""Selectors that only other objects spell, and quantities by their rules."""
+"""Selectors that only other objects to_text, and quantities by their rules."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ import pytest
 
 from crowds import ask, cluster, consumers, look, many_containers, names, records, relist, reports, requeueing, waiting
 from scheduling import WAITS, Service, exact, kubelet, pod
-from topowise.runtime import turns
-from topowise.runtime.turns import SLICE_S, collected, sliced
+from topowise.runtime import event_loop as event_loop
+from topowise.runtime.event_loop import SLICE_S, collected, sliced
 from topowise.wire import scoring_pb2
 from topowise_scheduler import grpc_api, refusals
 from topowise_scheduler.cluster.pods.records import MAX_CONTAINERS
@@ -36,7 +36,7 @@ MOST_MS = 40.0
 @pytest.fixture
 def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
     # On a machine that finishes all work within a slice the work still has steps.
-    monkeypatch.setattr(turns, "SLICE_S", SLICE_S / 10)
+    monkeypatch.setattr(event_loop, "SLICE_S", SLICE_S / 10)
     started = cluster(NODES)
     # The first question of a process fills tables that all questions share.
     started.answers.fits(started.records.decode(msgspec.json.encode(pod("first"))), names(NODES))

@@ -48,8 +48,8 @@ def test_a_damaged_mask_is_an_error(text: str) -> None:
 
 @given(st.frozensets(st.integers(0, 2000)))
 def test_reading_what_was_written_gives_it_back(members: frozenset[int]) -> None:
-    assert cpuset.parse(cpuset.spell(members)) == members
+    assert cpuset.parse(cpuset.to_text(members)) == members
 
 
 def test_neighbours_are_joined() -> None:
-    assert cpuset.spell([8, 0, 1, 2, 10, 11]) == "0-2,8,10-11"
+    assert cpuset.to_text([8, 0, 1, 2, 10, 11]) == "0-2,8,10-11"

@@ -78,8 +78,8 @@ def test_a_document_that_has_not_escaped_itself_is_escaped(capfd: pytest.Capture
 @pytest.mark.parametrize(("form", "load"), [("json", json.loads), ("yaml", yaml.safe_load)])
 def test_documents_keep_their_values_and_visible_letters(form: str, load: Callable[[str], Any]) -> None:
     value = {HOSTILE: [HOSTILE, {"größe": "機器"}]}
-    text = documents.spell(value, form)
+    text = documents.to_text(value, form)
     assert load(text) == value
     assert text == escaped(text, keep="\n")
-    assert "größe: 機器" in documents.spell({"größe": "機器"}, "yaml")
-    assert '"größe": "機器"' in documents.spell({"größe": "機器"}, "json")
+    assert "größe: 機器" in documents.to_text({"größe": "機器"}, "yaml")
+    assert '"größe": "機器"' in documents.to_text({"größe": "機器"}, "json")

@@ -68,7 +68,7 @@ def test_it_agrees_with_the_official_parser(number: int, suffix: str) -> None:
 
 @given(st.integers(0, 10**12))
 def test_spelling_a_cpu_amount_and_reading_it_gives_it_back(milli: int) -> None:
-    assert quantity.for_resource("cpu", quantity.spell("cpu", milli)) == milli
+    assert quantity.for_resource("cpu", quantity.to_text("cpu", milli)) == milli
 
 
 @pytest.mark.parametrize(

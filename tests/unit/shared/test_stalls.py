@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from topowise.errors import SourceError
-from topowise.runtime import stalls, tasks, turns
+from topowise.runtime import event_loop, stalls, tasks
 from topowise.runtime.stalls import StallWatch
 
 STANDS, GOES_ON = "The event loop stands still", "The event loop goes on"
@@ -52,8 +52,8 @@ def test_a_process_that_was_stopped_is_not_a_call_that_blocks(caplog: pytest.Log
 async def test_the_lag_meter_watches_the_loop_from_a_thread(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns, "StallWatch", lambda: StallWatch(0.5))
-    lag = asyncio.create_task(turns.Lag(CollectorRegistry(), "t").run())
+    monkeypatch.setattr(event_loop, "StallWatch", lambda: StallWatch(0.5))
+    lag = asyncio.create_task(event_loop.Lag(CollectorRegistry(), "t").run())
     await asyncio.sleep(0.3)
 
     def block() -> None:

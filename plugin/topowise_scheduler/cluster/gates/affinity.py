@@ -16,7 +16,7 @@ from topowise_scheduler.cluster.gates.gate import FITS, Draft, Question
 from topowise_scheduler.cluster.gates.ignored_pods import IgnoredPods
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.cluster.rows.node_states import NodeStates
-from topowise_scheduler.device_affinity import AffinityTerm, Devices, Judged, Settings, judge, may_refuse
+from topowise_scheduler.device_affinity import AffinityTerm, AffinityVerdict, Devices, Settings, judge, may_refuse
 from topowise_scheduler.kubelet import Kubelet
 
 _MOST_BYTES: Final = 16 << 20
@@ -35,12 +35,12 @@ class AffinityGate:
         self._node_states = node_states
         self._ignored = ignored
         self._settings = settings
-        self._judged = _CacheUntilChange[Judged](node_states)
+        self._judged = _CacheUntilChange[AffinityVerdict](node_states)
         self._by_chance = _CacheUntilChange[bool](node_states)
 
     def verdicts(self, question: Question, draft: Draft) -> None:
         """See `Gate`."""
-        if not any(wish.strength == "require" for wish in question.record.wishes):
+        if not any(wish.strength == "require" for wish in question.record.affinity_terms):
             return
         for at in np.flatnonzero(draft.outcomes == FITS).tolist():
             text = self.refusal(question.record, question.names[at])
@@ -50,7 +50,7 @@ class AffinityGate:
     def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> str:
         """See `Gate`."""
         node_state = self._node_states.of(name)
-        if not record.wishes or (node_state is not None and node_state.is_as_judged(record.uid)):
+        if not record.affinity_terms or (node_state is not None and node_state.is_as_judged(record.uid)):
             return ""
         if not leaving:
             return self.of(record, name).refusal(self._settings.admits)
@@ -62,13 +62,13 @@ class AffinityGate:
 
         `guessed` are pods in the states whose devices are not known, beside the pods of the ledger.
         """
-        if not record.wishes:
+        if not record.affinity_terms:
             return ""
         return self._judge(record, name, states, guessed).refusal(self._settings.admits)
 
-    def of(self, record: PodRecord, name: str) -> Judged:
+    def of(self, record: PodRecord, name: str) -> AffinityVerdict:
         """Returns the affinity verdict of the node for a pod with affinity terms, whose amounts must be readable."""
-        key = self._key(record, name, record.wishes)
+        key = self._key(record, name, record.affinity_terms)
         judged = self._judged.get(key)
         if judged is None:
             judged = self._judge(record, name, self._states(record, key))
@@ -89,16 +89,18 @@ class AffinityGate:
             self._by_chance.put(key, may_be)
         return may_be
 
-    def _judge(self, record: PodRecord, name: str, states: Iterable[Kubelet], guessed: Collection[str] = ()) -> Judged:
+    def _judge(
+        self, record: PodRecord, name: str, states: Iterable[Kubelet], guessed: Collection[str] = ()
+    ) -> AffinityVerdict:
         assert record.needs is not None
         node_state = self._node_states.of(name)
         places, unlisted = Devices({}) if node_state is None else node_state.located_devices()
         devices = Devices(places, {*unlisted, *guessed})
-        return judge(record.wishes, record.needs, states, record.view, devices, self._settings)
+        return judge(record.affinity_terms, record.needs, states, record.view, devices, self._settings)
 
-    def _key(self, record: PodRecord, name: str, wishes: tuple[AffinityTerm, ...]) -> _Key:
+    def _key(self, record: PodRecord, name: str, affinity_terms: tuple[AffinityTerm, ...]) -> _Key:
         ignored = frozenset(self._ignored.on(record.uid, record.priority, name))
-        return name, record.shape, wishes, ignored
+        return name, record.shape, affinity_terms, ignored
 
     def _states(self, record: PodRecord, key: _Key) -> Iterator[Kubelet]:
         name, _, _, ignored = key

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 
 from topowise_scheduler.cluster.pods.pod_states import PodStates
-from topowise_scheduler.cluster.rows.apart_rows import ApartNodes
-from topowise_scheduler.cluster.rows.lesser_nominated import LesserNominated
+from topowise_scheduler.cluster.rows.lower_priority_pods import LowerPriorityPods
+from topowise_scheduler.cluster.rows.reduced_rows import ReducedNodes
 
 
 class IgnoredPods:
     """Ignored pods, by the pod of a question. UIDs are strings, priorities are those of PriorityClasses."""
 
-    def __init__(self, pods: PodStates, lower_priority: LesserNominated) -> None:
+    def __init__(self, pods: PodStates, lower_priority: LowerPriorityPods) -> None:
         self._pods = pods
         self._lower_priority = lower_priority
 
@@ -43,6 +43,6 @@ class IgnoredPods:
         """Returns the nominated pods of a lower priority, by node."""
         return self._lower_priority.others(priority)
 
-    def rows(self, priority: int) -> ApartNodes | None:
+    def rows(self, priority: int) -> ReducedNodes | None:
         """Returns the engine's rows of nodes without their nominated pods of a lower priority, None without any."""
         return self._lower_priority.apart(priority)

@@ -45,7 +45,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
     hits: int = 0
     misses: tuple[PodName, ...] = ()
-    wishes: tuple[tuple[bool | None, PodName, str], ...] = ()
+    affinity_terms: tuple[tuple[bool | None, PodName, str], ...] = ()
     entries: tuple[Entry, ...] = ()
     """The entries that the comparison has changed."""
 
@@ -160,7 +160,7 @@ def compare(
     hits = 0
     misses = []
     entries = []
-    wishes: list[tuple[bool | None, PodName, str]] = []
+    affinity_terms: list[tuple[bool | None, PodName, str]] = []
     for entry in assigned:
         held = report.held.get(entry.name)
         if held is None or entry.seen.compared or entry.uid not in predicted.active or not shows(report, entry):
@@ -177,16 +177,16 @@ def compare(
                 entries.append(entry.seen_as(missed=True))
             continue
         entries.append(entry.seen_as(missed=missed, compared=True))
-        if terms := entry.record.wishes:
+        if terms := entry.record.affinity_terms:
             results = observed(terms, entry.needs, held, report.places)
-            wishes += [
+            affinity_terms += [
                 (is_met, entry.name, f"{wish}: {why}") for wish, (is_met, why) in zip(terms, results, strict=True)
             ]
         if missed:
             misses.append(entry.name)
         else:
             hits += 1
-    return Comparison(hits, tuple(misses), tuple(wishes), tuple(entries))
+    return Comparison(hits, tuple(misses), tuple(affinity_terms), tuple(entries))
 
 
 def _lies_there(listed: Placement, predicted: Placement, node: Kubelet) -> bool:
@@ -299,7 +299,7 @@ def _is_newly_there(entry: Entry, reported_at: float) -> bool:
 def _in_use(report: Report) -> Counter[str]:
     """Returns what a report of amounts says is not available, in units of requests."""
     total: Counter[str] = Counter()
-    for occupant in report.occupants:
+    for occupant in report.placeholders:
         total.update(occupant.requests)
     return total
 

@@ -73,7 +73,7 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     labels: dict[str, str]
     version: str
     demand: policy_annotations.Demand = policy_annotations.NOTHING
-    wishes: tuple[AffinityTerm, ...] = ()
+    affinity_terms: tuple[AffinityTerm, ...] = ()
     runs: bool = False
     acknowledged: bool = False
     waits: bool = False
@@ -167,7 +167,7 @@ class Records:
             labels=self._shared_labels(meta.labels),
             version=meta.resourceVersion,
             demand=declared.demand,
-            wishes=declared.wishes,
+            affinity_terms=declared.affinity_terms,
             runs=status.phase == "Running",
             acknowledged=bool(status.startTime) or status.phase == "Running",
             waits=stage == "pending" and _was_refused(status),
@@ -211,7 +211,7 @@ class Annotated(NamedTuple):
     """What the annotations of a pod demand of its node."""
 
     demand: policy_annotations.Demand = policy_annotations.NOTHING
-    wishes: tuple[AffinityTerm, ...] = ()
+    affinity_terms: tuple[AffinityTerm, ...] = ()
 
 
 def annotated(annotations: Mapping[str, str] | None, needs: pods.Needs) -> Annotated:

@@ -37,7 +37,7 @@ class SchedulingConstraints(msgspec.Struct, frozen=True, gc=False):
 
     def excludes(self, node: kube_scheduler.Node, *, with_preferences: bool) -> bool:
         """Returns whether these constraints exclude the node, or also prefer to avoid it (`with_preferences`)."""
-        if kube_scheduler.kept_off(node, self.spec) is not None:
+        if kube_scheduler.exclusion_of(node, self.spec) is not None:
             return True
         return with_preferences and any(self._avoids(taint) for taint in node.taints)
 

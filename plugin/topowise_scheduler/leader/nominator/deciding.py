@@ -213,7 +213,7 @@ class Decisions:
 
     def _may_be_nominated(self, record: PodRecord) -> bool:
         constraints = record.constraints
-        if constraints is None or record.requests is None or constraints.unsupported or record.wishes:
+        if constraints is None or record.requests is None or constraints.unsupported or record.affinity_terms:
             return False
         if constraints.has_preferences and self._cluster.respects_preferences:
             return False

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from topowise.runtime.turns import collected, sliced
+from topowise.runtime.event_loop import collected, sliced
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.pods.records import KUBELET_REFUSALS, PodRecord

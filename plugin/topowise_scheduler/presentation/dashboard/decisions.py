@@ -134,7 +134,7 @@ class Decisions:
             decision = self._latest.get(uid) or self._from_pod(pod, scheduled.lastTransitionTime)
             if decision.is_from_pod or decision.outcome == "bound":
                 decision.outcome, decision.bound = "bound", pod.spec.nodeName
-                decision.numa = cpuset.spell(numa)[:_MAX_TEXT]
+                decision.numa = cpuset.to_text(numa)[:_MAX_TEXT]
         elif PREFIX in scheduled.message and uid not in self._latest:
             decision = self._from_pod(pod, scheduled.lastTransitionTime)
             decision.outcome, decision.problem = "no room", scheduled.message[:_MAX_TEXT]

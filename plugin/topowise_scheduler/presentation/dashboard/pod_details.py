@@ -13,7 +13,7 @@ import msgspec
 
 from topowise.bounded import Bounded, size_of_json
 from topowise.errors import TopowiseError
-from topowise.runtime.turns import collected, sliced
+from topowise.runtime.event_loop import collected, sliced
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.pods.records import PodRecord

@@ -13,8 +13,8 @@ from typing import Literal
 
 import msgspec
 
-from topowise_scheduler.device_affinity import Judged, Outcome
-from topowise_scheduler.kube_scheduler import Refusal, spell
+from topowise_scheduler.device_affinity import AffinityVerdict, Outcome
+from topowise_scheduler.kube_scheduler import Refusal, to_text
 from topowise_scheduler.kubelet import Admission, Kubelet, cost
 from topowise_scheduler.kubelet.allocated_nodes import AllocatedNodes, allocated_nodes
 from topowise_scheduler.kubelet.hints import Hint, Hints
@@ -99,13 +99,13 @@ class NodeExplanation(msgspec.Struct, frozen=True, rename="camel"):
     kubelet: str = ""
     device_affinity: tuple[AffinityExplanation, ...] = ()
 
-    def with_affinity(self, judged: Judged | None) -> NodeExplanation:
+    def with_affinity(self, judged: AffinityVerdict | None) -> NodeExplanation:
         """Adds the verdict on the pod's affinity terms; `judged` is None for a pod without terms."""
         if judged is None or self.verdict == "not reported":
             return self
         affinity = tuple(
             AffinityExplanation(str(wish), outcome, why)
-            for wish, outcome, why in zip(judged.wishes, judged.outcomes, judged.whys, strict=True)
+            for wish, outcome, why in zip(judged.affinity_terms, judged.outcomes, judged.whys, strict=True)
         )
         text = "; ".join((self.text, *map(str, affinity)))
         return msgspec.structs.replace(self, text=text, device_affinity=affinity)
@@ -295,7 +295,7 @@ def _refused(steps: Sequence[Step], admission: Admission) -> str:
     if admission.shortages:
         worst = max(admission.shortages, key=lambda short: (short.requested + short.used) / max(1, short.capacity))
         amounts = (worst.requested, worst.used, worst.capacity)
-        requested, used, capacity = (spell(worst.resource, amount) for amount in amounts)
+        requested, used, capacity = (to_text(worst.resource, amount) for amount in amounts)
         return f"{worst.reason}: asks for {requested}, {used} of {capacity} are in use"
     if admission.reason != "TopologyAffinityError" or not steps:
         return f"{admission.reason}: {admission.message}"

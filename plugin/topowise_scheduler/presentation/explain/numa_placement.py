@@ -69,7 +69,7 @@ def _of(kubelet: Kubelet, placed: Placement, *, is_exact: bool) -> Placed:
     return Placed(
         numa=tuple(sorted(numa)),
         aligned=placed.numa is None or placed.preferred or not numa,
-        cpus=cpuset.spell(members(placed.cpus or 0)) if is_exact else "",
+        cpus=cpuset.to_text(members(placed.cpus or 0)) if is_exact else "",
         memory=tuple((block.type, block.numa, block.size) for block in placed.memory if block.size),
         devices={name: ids for name, ids in placed.devices.items() if ids} if is_exact else {},
     )

@@ -48,7 +48,7 @@ class Answer(NamedTuple):
     @property
     def text(self) -> str:
         """The body as it is written."""
-        return output.spelled(self.body)
+        return output.formatted(self.body)
 
 
 def of_this_process() -> Console:

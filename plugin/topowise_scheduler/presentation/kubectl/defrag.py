@@ -43,7 +43,7 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     notes += [f"note: {len(movable)} of {plural(len(running), 'pod')} may be moved{_not(not_movable)}"]
     status = 1 if plan.why else 0
     if options.output != "table":
-        return Answer(documents.spell(_document(workload, count, plan, not_movable), options.output), status, notes)
+        return Answer(documents.to_text(_document(workload, count, plan, not_movable), options.output), status, notes)
     return Answer(_text(workload, count, plan, console), status, notes)
 
 
@@ -133,4 +133,4 @@ def _bar(free: int, whole: int, *, is_ascii: bool) -> str:
 
 def _amount(resource: str, amount: int) -> str:
     # Whole CPUs.
-    return str(amount) if resource == "cpu" else zones.spell(resource, amount)
+    return str(amount) if resource == "cpu" else zones.to_text(resource, amount)

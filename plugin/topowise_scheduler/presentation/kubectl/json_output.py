@@ -22,7 +22,7 @@ Json = dict[str, Any]
 
 def one_or_all(documents_: Sequence[Any], form: str) -> str:
     """A document as JSON or YAML; a single item stands without a list around it."""
-    return documents.spell(documents_[0] if len(documents_) == 1 else documents_, form)
+    return documents.to_text(documents_[0] if len(documents_) == 1 else documents_, form)
 
 
 def names(kind: str, names_: Iterable[str]) -> list[Line]:
@@ -87,8 +87,8 @@ def _zone(zone: Zone) -> Json:
     devices = {part.resource: str(sum(device.is_free for device in part.devices)) for part in zone.devices}
     return {
         "id": zone.id,
-        "cpus": cpuset.spell(cpus),
-        "freeCpus": cpuset.spell(thread.id for thread in free if thread.id is not None),
+        "cpus": cpuset.to_text(cpus),
+        "freeCpus": cpuset.to_text(thread.id for thread in free if thread.id is not None),
         "free": {"cpu": str(len(free)), **memory, **devices},
         "capacity": {
             "cpu": str(len(zone.threads)),
@@ -103,7 +103,7 @@ def _pod(owner: Owner) -> Json:
     return {
         "pod": owner.name,
         "cpuCount": owner.cpu_count,
-        "cpus": cpuset.spell(owner.cpus),
+        "cpus": cpuset.to_text(owner.cpus),
         "memory": [{"type": block.type, "numa": list(block.zones), "bytes": block.size} for block in owner.memory],
         "deviceCounts": owner.device_counts,
         "devices": {name: list(ids) for name, ids in owner.devices.items()},

@@ -34,10 +34,10 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     notes = tuple([f"warning: {report.name}: {problem}" for problem in report.problems])
     drawn = picture.with_claimed(picture_of(report, reported, pods_of_it, console.now), reported.topology)
     if options.output in ("json", "yaml"):
-        return Answer(documents.spell(json_output.machine(drawn, reported.changed), options.output), notes=notes)
+        return Answer(documents.to_text(json_output.machine(drawn, reported.changed), options.output), notes=notes)
     if options.output == "svg":
         return Answer(picture.svg(drawn), notes=notes)
-    key = documents.spell(json_output.machine(drawn, reported.changed), "json") if options.watch else ""
+    key = documents.to_text(json_output.machine(drawn, reported.changed), "json") if options.watch else ""
     if options.output == "wide":
         distances_table, problems = _pci_distances(report, reported.topology)
         notes += problems

@@ -46,7 +46,7 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
 
 
 def _document(reports: Sequence[objects.Reported], form: str) -> str:
-    return documents.spell([json_output.node(report, read(report.topology)) for report in reports], form)
+    return documents.to_text([json_output.node(report, read(report.topology)) for report in reports], form)
 
 
 def _shown(
@@ -161,4 +161,4 @@ def _of(resource: str, amount: zones.Amount) -> str:
     """Available of allocatable, "?" for an invalid amount."""
     if amount.available is None:
         return "?"
-    return f"{zones.spell(resource, amount.available)}/{zones.spell(resource, amount.allocatable)}"
+    return f"{zones.to_text(resource, amount.available)}/{zones.to_text(resource, amount.allocatable)}"

@@ -72,7 +72,7 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
             "refused": len(refused),
             "pods": [pod.as_json() for pod in placed],
         }
-        return Answer(documents.spell(document, options.output), status, notes)
+        return Answer(documents.to_text(document, options.output), status, notes)
     header, rows = _rows(placed, is_wide=options.output == "wide")
 
     def paint(column: int, cell: str) -> str | Styled:

@@ -70,12 +70,12 @@ def numbers(zones: Zones, resource: str, *, is_short: bool = False) -> str:
     total = sum(amount.allocatable for amount in amounts if amount is not None)
     if len(zones) <= _NUMBERS_OF and not is_short:
         text = "+".join("-" if amount is None else _in_unit_of(resource, total, amount.available) for amount in amounts)
-        return f"{text} of {spell(resource, total)}"
+        return f"{text} of {to_text(resource, total)}"
     known = [amount for amount in free if amount is not None]
     text, best = (_in_unit_of(resource, total, number) for number in (sum(known), max(known, default=0)))
     if is_short:
-        return f"{text} of {spell(resource, total)}"
-    return f"{text} (one zone {best}) of {spell(resource, total)}"
+        return f"{text} of {to_text(resource, total)}"
+    return f"{text} (one zone {best}) of {to_text(resource, total)}"
 
 
 def fragmentation(zones: Zones) -> int | None:
@@ -89,7 +89,7 @@ def lost(report: Report, zones: Zones) -> int | None:
     return None if report.empty.settings.topology.policy == "none" else fragmentation(zones)
 
 
-def spell(resource: str, amount: int) -> str:
+def to_text(resource: str, amount: int) -> str:
     """An amount with its unit."""
     return quantity.from_milli(amount) if resource == "cpu" else with_unit(resource, amount)
 
@@ -117,12 +117,12 @@ def _in_unit_of(resource: str, total: int, amount: int | None) -> str:
     """The number in the unit of the total, rounded down so that it never promises too much."""
     if amount is None:
         return "?"
-    text = spell(resource, total)
+    text = to_text(resource, total)
     unit = text.lstrip("0123456789.")
     if amount == total:
         return text.removesuffix(unit)
     size = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40, "Pi": 1 << 50}.get(unit)
     if resource == "cpu" or size is None:
-        return spell(resource, amount)
+        return to_text(resource, amount)
     tenths = 10 * amount // size
     return f"{tenths // 10}.{tenths % 10}" if tenths < 100 and tenths % 10 else str(tenths // 10)

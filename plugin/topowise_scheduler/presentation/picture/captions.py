@@ -59,7 +59,7 @@ def label(picture: Picture) -> str:
 
 def cpus_caption(zone: Zone) -> tuple[str, str, str]:
     """The CPUs of the zone with and without ids, and how many are free."""
-    ids = cpuset.spell(thread.id for thread in zone.threads if thread.id is not None)
+    ids = cpuset.to_text(thread.id for thread in zone.threads if thread.id is not None)
     return f"CPUs {ids}".strip(), "CPUs", _cpus_figure(zone.threads)
 
 
@@ -124,7 +124,7 @@ def holds(owner: Owner) -> list[str]:
     facts = []
     if owner.cpu_count:
         caches = f" in {plural(owner.caches, 'L3 cache')}" if owner.caches else ""
-        facts.append(f"{plural(owner.cpu_count, 'CPU')} {cpuset.spell(owner.cpus)}".strip() + caches)
+        facts.append(f"{plural(owner.cpu_count, 'CPU')} {cpuset.to_text(owner.cpus)}".strip() + caches)
     facts += [f"{human_bytes(block.size)} {block.type} on {nodes(block.zones)}" for block in owner.memory]
     for resource, count in owner.device_counts.items():
         ids = owner.devices.get(resource, ())
@@ -148,7 +148,7 @@ def pods_without_resources(picture: Picture) -> str:
 
 def nodes(ids: Sequence[int]) -> str:
     """A set of NUMA nodes: "0+1", for many NUMA nodes "0-33"."""
-    return cpuset.spell(ids) if len(ids) > _MOST_SUMMANDS else "+".join(map(str, ids))
+    return cpuset.to_text(ids) if len(ids) > _MOST_SUMMANDS else "+".join(map(str, ids))
 
 
 def _cpus_figure(threads: Sequence[Thread]) -> str:

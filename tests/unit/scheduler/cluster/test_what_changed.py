@@ -83,7 +83,7 @@ def test_a_report_on_top_of_another_is_as_if_it_were_the_first(seed: int, policy
                 going.ledger.reservations.assume(record, record.needs, "n1")
         seen = {uid for uid in now if rng.random() < 0.8}
         topology = shown(node, version, state_files=rng.random() < 0.8)
-        before = report.read_apart(nrt.decode_apart(msgspec.json.encode(topology)), before=before)
+        before = report.read_lazily(nrt.decode_lazily(msgspec.json.encode(topology)), before=before)
         assert before == msgspec.structs.replace(
             report.read(topology), marks=before.marks, zone_marks=before.zone_marks, source=before.source
         )
@@ -162,8 +162,8 @@ def test_a_deleted_pod_that_an_old_kubelet_lists_has_what_is_reported() -> None:
     for number in range(4):
         state = service.ledger.node_states.of("n1")
         before = None if state is None else state.report
-        apart = nrt.decode_apart(msgspec.json.encode(shown(node, number)))
-        node_report = report.read_apart(apart, version, before=before)
+        apart = nrt.decode_lazily(msgspec.json.encode(shown(node, number)))
+        node_report = report.read_lazily(apart, version, before=before)
         assert node_report.lists_ended
         service.ledger.reports.put(node_report)
         state = service.ledger.node_states.of("n1")

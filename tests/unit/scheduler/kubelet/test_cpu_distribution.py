@@ -42,7 +42,7 @@ def test_deviation_is_rounded_to_three_decimals_twice() -> None:
 def _spelled(machine: Machine, count: int, busy: str = "", group: int = 1) -> str:
     topology = CpuTopology(machine)
     available = topology.cpus & ~mask_of(cpuset.parse(busy))
-    return cpuset.spell(members(_distribution(topology, group).take(available, count, 0)))
+    return cpuset.to_text(members(_distribution(topology, group).take(available, count, 0)))
 
 
 def _distribution(topology: CpuTopology, group: int, **changed: bool) -> Distribution:
@@ -85,7 +85,7 @@ def test_nodes_that_cannot_give_an_even_share_are_left_out(machine_of: MachineOf
 def _distributed(machine: Machine, count: int, *, busy: str = "", width: int = 0, **changed: bool) -> str:
     topology = CpuTopology(machine)
     available = topology.cpus & ~mask_of(cpuset.parse(busy))
-    return cpuset.spell(members(_distribution(topology, 1, **changed).take(available, count, width)))
+    return cpuset.to_text(members(_distribution(topology, 1, **changed).take(available, count, width)))
 
 
 def test_nodes_of_the_same_socket_beat_even_shares_of_two_sockets(machine_of: MachineOf) -> None:

@@ -16,7 +16,7 @@ from .conftest import KubeletOf, MachineOf, PodOf
 
 def _cpus(admission: Admission, container: str = "c0") -> str | None:
     cpus = admission.placements[container].cpus
-    return None if cpus is None else cpuset.spell(members(cpus))
+    return None if cpus is None else cpuset.to_text(members(cpus))
 
 
 def _limits(cpus: str | int) -> dict[str, str | int]:
@@ -120,7 +120,7 @@ def test_an_init_container_leaves_its_cpus_to_the_next_container(
     assert (_cpus(admission, "i0"), _cpus(admission, "c0")) == ("1-2,9-10", "1,9")
     # CPUs that no later container takes stay allocated until the pod ends.
     assert kubelet.cpu is not None
-    assert cpuset.spell(members(kubelet.cpu.available)) == "3-8,11-15"
+    assert cpuset.to_text(members(kubelet.cpu.available)) == "3-8,11-15"
 
 
 def test_a_sidecar_keeps_its_cpus(machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf) -> None:

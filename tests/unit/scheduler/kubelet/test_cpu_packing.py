@@ -14,7 +14,7 @@ from .conftest import MachineOf
 def _taken(machine: Machine, count: int, *, busy: str = "", by_uncore: bool = False) -> str:
     topology = CpuTopology(machine)
     available = topology.cpus & ~mask_of(cpuset.parse(busy))
-    return cpuset.spell(members(take_packed(topology, available, count, Packing(by_uncore=by_uncore))))
+    return cpuset.to_text(members(take_packed(topology, available, count, Packing(by_uncore=by_uncore))))
 
 
 def test_numa_nodes_go_first_with_a_single_node_per_socket(machine_of: MachineOf) -> None:

@@ -19,7 +19,7 @@ from .conftest import GI, KubeletOf, MachineOf, PodOf
 
 
 def _spelled(cpus: int) -> str:
-    return cpuset.spell(members(cpus))
+    return cpuset.to_text(members(cpus))
 
 
 def _cpu_state(kubelet: Kubelet) -> bytes:

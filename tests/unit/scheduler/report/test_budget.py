@@ -91,7 +91,7 @@ def test_a_report_of_counts_above_a_bound_is_not_used(kind: str, zones: list[Jso
     assert node_report.problems == (node_report.over_budget,)
     assert (node_report.name, node_report.version) == ("n1", "1")
     assert not node_report.empty.devices.tables
-    assert not node_report.occupants
+    assert not node_report.placeholders
 
 
 @pytest.mark.parametrize("kind", COUNTS)

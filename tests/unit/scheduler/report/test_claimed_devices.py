@@ -51,7 +51,7 @@ def test_claimed_devices_do_not_change_the_node(pod_of: PodOf, precision: str, c
     assert more.problems == plain.problems
     assert more.empty is plain.empty
     assert more.held == plain.held
-    assert more.occupants == plain.occupants
+    assert more.placeholders == plain.placeholders
 
 
 def test_cpus_and_memory_place_a_pod_with_a_claim(pod_of: PodOf) -> None:

@@ -84,7 +84,7 @@ def without_marks(read: report.Report) -> report.Report:
     return msgspec.structs.replace(read, marks=b"", zone_marks=b"")
 
 
-READ = report.read_apart(nrt.decode_apart(msgspec.json.encode(WHOLE)))
+READ = report.read_lazily(nrt.decode_lazily(msgspec.json.encode(WHOLE)))
 
 
 def check(topology: nrt.NodeResourceTopology) -> report.Report:
@@ -97,9 +97,9 @@ def check(topology: nrt.NodeResourceTopology) -> report.Report:
 def use(topology: nrt.NodeResourceTopology) -> report.Report:
     """Reads the object, alone, after the full report and after itself with equal results; uses its kubelet model."""
     node_report = report.read(topology)
-    apart = nrt.decode_apart(msgspec.json.encode(topology))
-    for before in (None, READ, report.read_apart(apart)):
-        anew = report.read_apart(apart, before=before)
+    apart = nrt.decode_lazily(msgspec.json.encode(topology))
+    for before in (None, READ, report.read_lazily(apart)):
+        anew = report.read_lazily(apart, before=before)
         assert without_marks(anew) == without_marks(node_report)
     assert node_report.name == "n1"
     assert all(line and line == " ".join(line.split("\n")) for line in node_report.problems)
@@ -124,16 +124,16 @@ def test_an_unchanged_zone_is_not_decoded_again(monkeypatch: pytest.MonkeyPatch)
     resources = tuple([msgspec.structs.replace(resource, available="0") for resource in first.resources or ()])
     changed = msgspec.structs.replace(WHOLE, zones=(msgspec.structs.replace(first, resources=resources), second))
     expected = without_marks(report.read(changed))
-    apart = nrt.decode_apart(msgspec.json.encode(changed))
+    apart = nrt.decode_lazily(msgspec.json.encode(changed))
     decoded: list[str] = []
-    decode = nrt.ZoneApart.whole
+    decode = nrt.LazyZone.whole
 
-    def whole(zone: nrt.ZoneApart) -> nrt.Zone:
+    def whole(zone: nrt.LazyZone) -> nrt.Zone:
         decoded.append(zone.name)
         return decode(zone)
 
-    monkeypatch.setattr(nrt.ZoneApart, "whole", whole)
-    node_report = report.read_apart(apart, before=READ)
+    monkeypatch.setattr(nrt.LazyZone, "whole", whole)
+    node_report = report.read_lazily(apart, before=READ)
     assert without_marks(node_report) == expected
     assert decoded == ["node-0"]
     assert node_report.empty is READ.empty

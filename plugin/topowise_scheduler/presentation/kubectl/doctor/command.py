@@ -55,7 +55,7 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     status = 1 if any(finding.severity != "note" for finding in merged) else 0
     if options.output in ("json", "yaml"):
         findings = [{**msgspec.to_builtins(finding), "thing": finding.thing} for finding in merged]
-        return Answer(documents.spell(findings, options.output), status)
+        return Answer(documents.to_text(findings, options.output), status)
     return Answer(_text(merged, there, console, looked_at_scheduler=bool(options.scheduler_config)), status)
 
 

@@ -88,11 +88,13 @@ def _apart(records: Sequence[PodRecord], reports: Sequence[tuple[Reported, Repor
     for record in records:
         report = by_node.get(record.node)
         name = record.namespace, record.name
-        if not record.wishes or record.stage != "assigned" or record.needs is None or report is None:
+        if not record.affinity_terms or record.stage != "assigned" or record.needs is None or report is None:
             continue
         allocated = report.held.get(name)
-        distances = observed(record.wishes, record.needs, allocated, report.places) if allocated is not None else ()
-        for wish, (is_met, why) in zip(record.wishes, distances, strict=False):
+        distances = (
+            observed(record.affinity_terms, record.needs, allocated, report.places) if allocated is not None else ()
+        )
+        for wish, (is_met, why) in zip(record.affinity_terms, distances, strict=False):
             if is_met is False:
                 yield Finding(
                     "pods", "warning", "pod", ("/".join(name),), f"device affinity {wish} is not met: {why}",

@@ -56,7 +56,7 @@ async def collected(steps: Iterable[Item | None]) -> list[Item]:
     return items
 
 
-class Portions:
+class TimeSlices:
     """Iterates over as many items as fit into `seconds`, at least one. If items are left, the next call starts at
     another item, so that every item gets its turn."""
 

@@ -34,7 +34,7 @@ class _Without(NamedTuple):
     rows: tuple[int, ...]
 
 
-class ApartNodes(NamedTuple):
+class ReducedNodes(NamedTuple):
     """`owners` (nodes,) are the rows of the nodes. `rows` (states,) are the rows of their states without the ignored
     pods, and `at` (states,) are indices of `owners`."""
 
@@ -43,7 +43,7 @@ class ApartNodes(NamedTuple):
     at: NDArray[np.intp]
 
 
-_NO_NODES: Final = ApartNodes(np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.intp))
+_NO_NODES: Final = ReducedNodes(np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.intp))
 
 
 class Lesser:
@@ -68,7 +68,7 @@ class Lesser:
                 del self.ignored[node]
 
 
-class ApartRows:
+class ReducedRows:
     """The rows by node and ignored pods. A node must be in the engine as long as it has rows here."""
 
     def __init__(self, engine: Engine, states: States) -> None:
@@ -77,7 +77,7 @@ class ApartRows:
         self._by_node: dict[str, dict[frozenset[str], _Without]] = {}
         self._number = self._evictions = 0
 
-    def nodes(self, priority: Lesser) -> ApartNodes:
+    def nodes(self, priority: Lesser) -> ReducedNodes:
         """Returns all nodes that have ignored pods."""
         if priority.valid_for != (self._engine.membership, self._evictions):
             priority.valid_for = self._engine.membership, self._evictions
@@ -100,7 +100,7 @@ class ApartRows:
         owners = np.array([row for row, _ in parts.values()], np.int32)
         rows = np.array([row for _, rows in parts.values() for row in rows], np.int32)
         at = np.repeat(np.arange(len(parts)), [len(rows) for _, rows in parts.values()])
-        priority.nodes = ApartNodes(owners, rows, at)
+        priority.nodes = ReducedNodes(owners, rows, at)
         priority.versions = self._engine.versions(owners)
 
     def prepare(self, node: str, uids: frozenset[str]) -> None:

@@ -14,7 +14,7 @@ from typing import Final
 
 from topowise_scheduler.cluster.node.bookings import BookingState
 from topowise_scheduler.cluster.node.history import Entry
-from topowise_scheduler.cluster.rows.apart_rows import ApartNodes, ApartRows, Lesser, States
+from topowise_scheduler.cluster.rows.reduced_rows import Lesser, ReducedNodes, ReducedRows, States
 from topowise_scheduler.engine import Engine
 
 _MAX_PRIORITIES: Final = 64
@@ -25,7 +25,7 @@ _FEW: Final = 8
 _HIGHEST: Final = 1 << 32
 
 
-class LesserNominated:
+class LowerPriorityPods:
     """`states` gives the states of a node without some pods, `expected` the pods that are expected on a node, and
     `nominated` the nodes of all nominated pods."""
 
@@ -38,7 +38,7 @@ class LesserNominated:
     ) -> None:
         self._expected = expected
         self._nominated = nominated
-        self._rows = ApartRows(engine, states)
+        self._rows = ReducedRows(engine, states)
         self._by_priority: dict[int, Lesser] = {}
         self._changed: set[str] = set()
 
@@ -50,7 +50,7 @@ class LesserNominated:
         """Returns by node the pods that do not count for a pod of this priority."""
         return self._current(priority).ignored
 
-    def apart(self, priority: int) -> ApartNodes | None:
+    def apart(self, priority: int) -> ReducedNodes | None:
         """Returns the nodes without the pods that do not count, None if there are no such pods."""
         current = self._current(priority)
         return self._rows.nodes(current) if current.ignored else None

@@ -10,14 +10,14 @@ from topowise_scheduler.kubelet import Kubelet, MemoryBlock, Placement
 from topowise_scheduler.kubelet.cpu_topology import CpuSet
 from topowise_scheduler.kubelet.masks import mask_of, members
 from topowise_scheduler.report.hugepages import page_kib
-from topowise_scheduler.report.nrt_report import Occupant
+from topowise_scheduler.report.nrt_report import PlaceholderPod
 from topowise_scheduler.report.synthetic_machine import device_id
 from topowise_scheduler.report.zone_amounts import ZoneAmount
 
 
 def occupants_of(
     kubelet: Kubelet, zones: Sequence[tuple[int, nrt.Zone]], counts: Sequence[Mapping[str, ZoneAmount]]
-) -> Iterator[Occupant]:
+) -> Iterator[PlaceholderPod]:
     """Yields a placeholder pod for each zone with unavailable amounts."""
     for (numa_id, zone), amounts in zip(zones, counts, strict=True):
         # None for a zone that is not modelled: it has no resources of the managers (Machine.modelled).
@@ -37,7 +37,7 @@ def occupants_of(
                 },
             )
             requests = {name: count.allocatable - count.available for name, count in used.items()}
-            yield Occupant(f"unavailable/{zone.name}", requests, {"": placement})
+            yield PlaceholderPod(f"unavailable/{zone.name}", requests, {"": placement})
 
 
 def _cpus(kubelet: Kubelet, position: int | None, count: ZoneAmount) -> CpuSet | None:
