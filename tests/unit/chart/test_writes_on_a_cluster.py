@@ -325,8 +325,8 @@ class Acting:
 
     async def tell(self) -> None:
         record = self.record(put(self.cluster, "to-tell", changed={"conditions": [{**READY, "status": "False"}]}))
-        await WaitingPods(self.api, self.service.ledger, self.service.answers)._tell(_Message(record, "no room"))
-        await WaitingPods(self.api, self.service.ledger, self.service.answers)._tell(_Message(record, "less room"))
+        await WaitingPods(self.api, self.service.ledger, self.service.answers)._post(_Message(record, "no room"))
+        await WaitingPods(self.api, self.service.ledger, self.service.answers)._post(_Message(record, "less room"))
         review = {
             condition["type"]: condition.get("message") for condition in self.pod("to-tell")["status"]["conditions"]
         }
