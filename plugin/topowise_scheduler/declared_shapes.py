@@ -18,7 +18,7 @@ _WINDOW: Final = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d
 _MAX_COUNT: Final = 1000
 
 
-class Shape(msgspec.Struct, frozen=True):
+class DeclaredShape(msgspec.Struct, frozen=True):
     """Pods of a container with these amounts, and the number of pods that should fit."""
 
     amounts: Mapping[str, str]
@@ -41,7 +41,7 @@ class Shape(msgspec.Struct, frozen=True):
         return kube_scheduler.decode(msgspec.json.encode(document))
 
 
-def shape(declared: Mapping[str, str | int]) -> Shape:
+def shape(declared: Mapping[str, str | int]) -> DeclaredShape:
     """Returns the parsed shape. Raises ValueError."""
     amounts = {name: str(amount) for name, amount in declared.items() if name != COUNT}
     count = declared.get(COUNT, 1)
@@ -54,7 +54,7 @@ def shape(declared: Mapping[str, str | int]) -> Shape:
             pods.amount_of(name, amount)
         except ParseError as exc:
             raise ValueError(f"{name} of a shape is {amount!r:.80}, expected a quantity") from exc
-    return Shape(amounts, count)
+    return DeclaredShape(amounts, count)
 
 
 class Window(NamedTuple):

@@ -17,7 +17,7 @@ from sandbox.exported import exported
 from scheduling import Service, configuration, machine, pod
 from topowise import pods
 from topowise_scheduler import refusals
-from topowise_scheduler.cluster.node.bookings import EARLY_S, LATE_S
+from topowise_scheduler.cluster.node.event_windows import EARLY_S, LATE_S
 from topowise_scheduler.kubelet import Kubelet
 
 _DRAWS = 60

@@ -12,9 +12,9 @@ import msgspec
 
 from topowise import pods
 from topowise_scheduler.cluster.gates.ignored_pods import IgnoredPods
-from topowise_scheduler.cluster.node.bookings import BookingState
 from topowise_scheduler.cluster.node.history import Entry, Evidence
 from topowise_scheduler.cluster.node.node_state import NodeState
+from topowise_scheduler.cluster.pods.booking_state import BookingState
 from topowise_scheduler.cluster.pods.nominations import Nominations
 from topowise_scheduler.cluster.pods.pod_states import PodState, PodStates
 from topowise_scheduler.cluster.pods.records import PodRecord

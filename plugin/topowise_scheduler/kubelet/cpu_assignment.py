@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from topowise_scheduler.kubelet.behaviour import Behaviour
 from topowise_scheduler.kubelet.configuration import CpuSettings
-from topowise_scheduler.kubelet.cpu_distribution import Distribution
+from topowise_scheduler.kubelet.cpu_distribution import CpuDistribution
 from topowise_scheduler.kubelet.cpu_packing import Packing, take_packed
 from topowise_scheduler.kubelet.cpu_topology import CpuSet, CpuTopology
 
@@ -27,9 +27,9 @@ class Assignment:
             rounds_up=behaviour.uncore_rounds_cores_up,
             tells_amounts=behaviour.cpu_refusals_tell_amounts,
         )
-        self._distribution: Distribution | None = None
+        self._distribution: CpuDistribution | None = None
         if options.distribute_across_numa:
-            self._distribution = Distribution(
+            self._distribution = CpuDistribution(
                 topology,
                 self._packing,
                 group=topology.cpus_per_core if options.full_pcpus_only else 1,

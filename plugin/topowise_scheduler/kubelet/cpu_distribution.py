@@ -39,7 +39,7 @@ class _Best(NamedTuple):
     remainder: Slice | None = None
 
 
-class Distribution(NamedTuple):
+class CpuDistribution(NamedTuple):
     """takeByTopologyNUMADistributed on a machine: `group` CPUs at a time; the other settings are behaviours."""
 
     topology: CpuTopology

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from topowise import fingerprint, pods
-from topowise_scheduler.cluster.node.bookings import ENDED_KEPT_S, LATE_S
+from topowise_scheduler.cluster.node.event_windows import ENDED_KEPT_S, LATE_S
 from topowise_scheduler.cluster.node.history import Ended, Entry
 from topowise_scheduler.cluster.node.included import included
 from topowise_scheduler.cluster.node.possible_placements import own_amounts

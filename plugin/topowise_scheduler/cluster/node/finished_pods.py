@@ -5,7 +5,7 @@ Invariant: a pod is here from the event that shows its end until its deletion, s
 
 from __future__ import annotations
 
-from topowise_scheduler.cluster.node.bookings import ENDED_KEPT_S
+from topowise_scheduler.cluster.node.event_windows import ENDED_KEPT_S
 from topowise_scheduler.report import PodName, Report
 
 

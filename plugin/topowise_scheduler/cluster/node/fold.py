@@ -14,10 +14,10 @@ from itertools import repeat
 from operator import is_
 from typing import Final, NamedTuple
 
-from topowise_scheduler.cluster.node.bookings import BookingState
 from topowise_scheduler.cluster.node.history import Ended, Entry, History
 from topowise_scheduler.cluster.node.possible_placements import holds_own
 from topowise_scheduler.cluster.node.same_zones import same_zones
+from topowise_scheduler.cluster.pods.booking_state import BookingState
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.node_identity import is_same_node
 from topowise_scheduler.report import Placements, PodName, Report, kubelet_of

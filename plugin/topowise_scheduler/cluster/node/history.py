@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from topowise import pods
-from topowise_scheduler.cluster.node.bookings import BookingState
+from topowise_scheduler.cluster.pods.booking_state import BookingState
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.report import Placements, PodName, Report
 

@@ -14,9 +14,10 @@ from itertools import chain
 from math import inf
 from typing import NamedTuple
 
-from topowise_scheduler.cluster.node.bookings import EARLY_S, ENDED_KEPT_S, LATE_S, BookingState
+from topowise_scheduler.cluster.node.event_windows import EARLY_S, ENDED_KEPT_S, LATE_S
 from topowise_scheduler.cluster.node.history import Ended, Entry, History
 from topowise_scheduler.cluster.node.possible_placements import has_choice_of_devices, holds_own, position_of
+from topowise_scheduler.cluster.pods.booking_state import BookingState
 from topowise_scheduler.kubelet import Kubelet
 
 

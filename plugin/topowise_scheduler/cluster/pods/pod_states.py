@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from topowise_scheduler.cluster.node.bookings import BookingState
+from topowise_scheduler.cluster.pods.booking_state import BookingState
 
 
 class State(IntEnum):

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
-from topowise_scheduler.cluster.node.bookings import BookingState
 from topowise_scheduler.cluster.node.history import Entry
+from topowise_scheduler.cluster.pods.booking_state import BookingState
 from topowise_scheduler.cluster.rows.reduced_rows import Lesser, ReducedNodes, ReducedRows, States
 from topowise_scheduler.engine import Engine
 

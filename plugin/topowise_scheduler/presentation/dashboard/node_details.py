@@ -15,9 +15,9 @@ import msgspec
 
 from topowise.bounded import Bounded
 from topowise_scheduler.cluster.ledger import Ledger
-from topowise_scheduler.cluster.node.bookings import BookingState
 from topowise_scheduler.cluster.node.history import Entry
 from topowise_scheduler.cluster.node.node_state import NodeState
+from topowise_scheduler.cluster.pods.booking_state import BookingState
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.presentation import picture
 from topowise_scheduler.presentation.explain import numa_placement

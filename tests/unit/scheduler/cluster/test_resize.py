@@ -6,7 +6,7 @@ import pytest
 
 from scheduling import Service, configuration, counts, decoded, kubelet, machine, pod, topology_of
 from topowise import nrt, pods
-from topowise_scheduler.cluster.node.bookings import ENDED_KEPT_S
+from topowise_scheduler.cluster.node.event_windows import ENDED_KEPT_S
 from topowise_scheduler.kubelet import Kubelet
 
 

@@ -25,8 +25,8 @@ from hypothesis.stateful import (
 )
 
 from scheduling import Service, decoded, exact, kubelet, pod
-from topowise_scheduler.cluster.node.bookings import BookingState
 from topowise_scheduler.cluster.node.node_state import NodeState
+from topowise_scheduler.cluster.pods.booking_state import BookingState
 from topowise_scheduler.cluster.pods.pod_states import PodState, PodStates, State
 from topowise_scheduler.kubelet import Kubelet
 

@@ -84,7 +84,7 @@ def _comparable(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def _spelled(bits: int) -> str:
-    return cpuset.spell(members(bits))
+    return cpuset.to_text(members(bits))
 
 
 def _state(kubelet: Kubelet) -> dict[str, Any]:
