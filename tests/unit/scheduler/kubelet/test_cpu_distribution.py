@@ -8,7 +8,7 @@ import pytest
 
 from topowise import cpuset
 from topowise_scheduler.kubelet import Machine
-from topowise_scheduler.kubelet.cpu_distribution import Distribution, combinations, deviation
+from topowise_scheduler.kubelet.cpu_distribution import CpuDistribution, combinations, deviation
 from topowise_scheduler.kubelet.cpu_packing import PLAIN
 from topowise_scheduler.kubelet.cpu_topology import CpuTopology
 from topowise_scheduler.kubelet.hints import Refused
@@ -45,9 +45,9 @@ def _spelled(machine: Machine, count: int, busy: str = "", group: int = 1) -> st
     return cpuset.to_text(members(_distribution(topology, group).take(available, count, 0)))
 
 
-def _distribution(topology: CpuTopology, group: int, **changed: bool) -> Distribution:
+def _distribution(topology: CpuTopology, group: int, **changed: bool) -> CpuDistribution:
     settings = dict.fromkeys(("in_one_socket", "by_hint", "whole_groups", "copies"), False)
-    return Distribution(topology, PLAIN, group=group, **(settings | changed))
+    return CpuDistribution(topology, PLAIN, group=group, **(settings | changed))
 
 
 # cpu_assignment.go, takeByTopologyNUMADistributed. Nodes of four cores: 0-3,8-11 and 4-7,12-15; a core is c and c+8.
