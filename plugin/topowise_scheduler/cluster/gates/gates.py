@@ -101,7 +101,7 @@ class Gates:
 
     def all(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> str:
         """Returns why the node does not take the pod once the pods `leaving` have left, "" if it does."""
-        return _first(self._all, record, name, leaving)
+        return refusals.TOO_LARGE if record.is_too_large else _first(self._all, record, name, leaving)
 
     def at_bind(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> str:
         """Returns why the pod must not be bound to the node now, "" if it may: of all gates, or for the sake of pods

@@ -11,6 +11,8 @@ import pytest
 from sandbox.exported import exported
 from scheduling import Service, configuration, counts, exact, kubelet, machine, pod
 from topowise import nrt
+from topowise_scheduler import refusals
+from topowise_scheduler.cluster.pods.records import MAX_CONTAINERS
 from topowise_scheduler.kubelet import Kubelet
 
 
@@ -100,3 +102,14 @@ def test_a_standing_gate_is_not_opened_by_capacity() -> None:
     assert service.ledger.gates.standing(record, "n1") == ""
     refused_before(service)
     assert service.ledger.gates.standing(record, "n1")
+
+
+def test_a_pod_that_is_too_large_is_refused_by_filter_and_for_a_single_node() -> None:
+    service = Service()
+    service.report(exact(kubelet(), "1"))
+    document = pod("p", "2")
+    document["spec"]["containers"] *= MAX_CONTAINERS + 1
+    record = service.put(document)
+    assert service.fits(document, "n1") == []
+    assert service.ledger.gates.all(record, "n1") == refusals.TOO_LARGE
+    assert service.ledger.gates.at_bind(record, "n1") == refusals.TOO_LARGE
