@@ -9,9 +9,11 @@ since the last question.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
+from topowise.bounded import Bounded
 from topowise_scheduler.cluster.node.history import Entry
 from topowise_scheduler.cluster.pods.booking_state import BookingState
 from topowise_scheduler.cluster.rows.reduced_rows import Lesser, ReducedNodes, ReducedRows, States
@@ -39,7 +41,8 @@ class LowerPriorityPods:
         self._expected = expected
         self._nominated = nominated
         self._rows = ReducedRows(engine, states)
-        self._by_priority: dict[int, Lesser] = {}
+        # Few entries bound this map: an entry grows with the nominations, which are bounded themselves.
+        self._by_priority: Bounded[int, Lesser] = Bounded(sys.maxsize, lambda *_: 0, _MAX_PRIORITIES)
         self._changed: set[str] = set()
 
     def note(self, nodes: Collection[str]) -> None:
@@ -67,9 +70,8 @@ class LowerPriorityPods:
     def _current(self, priority: int) -> Lesser:
         current = self._by_priority.get(priority)
         if current is None:
-            if len(self._by_priority) >= _MAX_PRIORITIES:
-                self._by_priority.clear()
-            current = self._by_priority[priority] = Lesser()
+            current = Lesser()
+            self._by_priority.put(priority, current)
             for node in set(self._nominated):
                 current.put(node, self._on(node, priority))
         for node in self._changed:

@@ -12,13 +12,13 @@ node costs the rows of this node.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from topowise.bounded import Bounded
 from topowise_scheduler.cluster.node.possible_placements import Possible
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.kubelet import Kubelet
@@ -45,8 +45,7 @@ class PossibleRows:
         self._counts: dict[str, int] = {}
         self._later: dict[str, None] = {}
         self._joined = JoinedRows()
-        self._by_number: OrderedDict[int, list[Kubelet]] = OrderedDict()
-        self._bytes = 0
+        self._by_number: Bounded[int, list[Kubelet]] = Bounded(_MOST_BYTES, lambda _, states: _size(states))
 
     def __contains__(self, node: str) -> bool:
         return node in self._expected
@@ -93,14 +92,7 @@ class PossibleRows:
 
     def _make(self, node: str) -> None:
         number = self._number(node)
-        states = self._by_number.pop(number, None)
-        if states is None:
-            states = self._expected[node].states()
-            self._bytes += _size(states)
-        self._by_number[number] = states
-        while self._bytes > _MOST_BYTES and len(self._by_number) > 1:
-            self._bytes -= _size(self._by_number.popitem(last=False)[1])
-        self._write(node, states)
+        self._write(node, self._by_number.once(number, self._expected[node].states))
 
     def _write(self, node: str, possible: Sequence[Kubelet]) -> None:
         """Writes the possible states of a node into the engine."""
