@@ -118,6 +118,11 @@ async def test_a_browser_shows_it(service: Service, server: ApiServer, page: Pag
 
     await assert_eventually(is_back)
     await page.run(
+        "document.querySelector('#find input').value = 'train';document.querySelector('#find button').click()"
+    )
+    await page.has("#panel", "default/trainer", "bound")
+    await page.press("Escape")
+    await page.run(
         "document.querySelector('#filter [name=name]').value = 'metal-2';"
         "document.querySelector('#filter').dispatchEvent(new Event('input'))"
     )

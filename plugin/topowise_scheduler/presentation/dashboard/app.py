@@ -14,9 +14,10 @@ from typing import Any, Final
 from urllib.parse import parse_qs
 
 from topowise import __version__
+from topowise.runtime.event_loop import collected
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
-from topowise_scheduler.presentation.dashboard import node_details, page, panel
+from topowise_scheduler.presentation.dashboard import node_details, page, panel, pod_search
 from topowise_scheduler.presentation.dashboard.cluster_state import Reader, State
 from topowise_scheduler.presentation.dashboard.decisions import Decisions
 from topowise_scheduler.presentation.dashboard.markup import Query
@@ -60,6 +61,7 @@ class Dashboard:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.decisions = decisions
+        self._ledger = ledger
         self._monotonic = monotonic
         self._reader = Reader(ledger, answers, decisions, not_ready)
         self._nodes = node_details.NodeReader(ledger, monotonic)
@@ -99,6 +101,11 @@ class Dashboard:
         return page.page(state, nodes, query, await self._panel(query), __version__)
 
     async def _panel(self, query: Query) -> str:
+        if query.find:
+            names = await collected(pod_search.matching(self._ledger, query.find))
+            if len(names) != 1:
+                return panel.matches_part(names, query)
+            return panel.pod_part(await self._pods.read(names[0]), query)
         if query.pod:
             return panel.pod_part(await self._pods.read(query.pod), query)
         if not query.node:

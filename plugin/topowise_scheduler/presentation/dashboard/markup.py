@@ -17,18 +17,20 @@ BADGES: Final = {"u": "uncertain", "q": "quarantine", "p": "damaged report"}
 
 
 class Query(msgspec.Struct, frozen=True):
-    """The query of an address: the resource, the filters of the nodes, and the node or pod in the panel."""
+    """The query of an address: the resource, the filters of the nodes, and the node, pod or search in the panel."""
 
     resource: str = "cpu"
     name: str = ""
     state: str = ""
     node: str = ""
     pod: str = ""
+    find: str = ""
     decisions: str = ""
 
     def link(self, **changed: str) -> str:
         """The address of the page with these parameters changed."""
-        parameters = {**msgspec.structs.asdict(self), **changed}
+        replaces_panel = {"find": ""} if changed.keys() & {"node", "pod"} else {}
+        parameters = {**msgspec.structs.asdict(self), **replaces_panel, **changed}
         shown = {key: text for key, text in parameters.items() if text and (key, text) != ("resource", "cpu")}
         return f"ui?{urlencode(shown)}" if shown else "ui"
 

@@ -38,6 +38,11 @@ _FIGURES: Final = (
 _FILTERS: Final = {"": "all", ANY_MARK: "with a mark", **BADGES}
 _BINS: Final = ("none", "1–25 %", "26–50 %", "51–75 %", "over 75 %")
 _MAX_NAMES: Final = 20
+_NO_REPORT: Final = note(
+    "No node has been reported yet. The exporter runs as a DaemonSet and reports a node within seconds of its start. "
+    "<code>kubectl get pods --all-namespaces --selector app.kubernetes.io/component=exporter</code> lists its pods; "
+    "<code>kubectl topowise doctor</code> names what is missing."
+)
 
 
 def page(state: State, nodes: NodeRows, query: Query, panel: str, version: str) -> str:
@@ -57,6 +62,9 @@ def page(state: State, nodes: NodeRows, query: Query, panel: str, version: str) 
 <a class="skip" href="#nodes">Skip to the nodes</a>
 <header>
 <h1>topowise <small>{escaped(version)}</small></h1>
+<form id="find" action="ui" method="get" role="search">
+<label>Pod <input name="find" type="search" value="{escaped(query.find)}" placeholder="namespace/name" autocomplete="off"></label>
+<button type="submit">Find</button></form>
 <p id="live" role="status">as of {time_of(time.time())}; reload for newer</p>
 </header>
 <main>
@@ -130,7 +138,7 @@ def _resource(state: State, query: Query) -> str:
 
 def _nodes(nodes: NodeRows, state: State, query: Query) -> str:
     if not nodes.rows:
-        return note("No node matches." if state.reported else "No node has been reported yet.")
+        return note("No node matches.") if state.reported else _NO_REPORT
     resource = _resource(state, query)
     keys = "".join(f'<li><span class="key b{number}"></span>{words}</li>' for number, words in enumerate(_BINS))
     heads = ("Node", "Policy", f"NUMA nodes: free/all {escaped(resource)}", "#Pods", "State")

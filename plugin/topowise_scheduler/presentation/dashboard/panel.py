@@ -19,6 +19,7 @@ from topowise_scheduler.presentation.dashboard.markup import (
 )
 from topowise_scheduler.presentation.dashboard.node_details import CERTAINTIES, NodeDetails
 from topowise_scheduler.presentation.dashboard.pod_details import PodDetails
+from topowise_scheduler.presentation.dashboard.pod_search import MOST_MATCHES
 from topowise_scheduler.presentation.explain.explanation import NodeExplanation
 from topowise_scheduler.presentation.text import plural
 
@@ -53,6 +54,19 @@ def node_part(node: NodeDetails, marks: str, query: Query) -> str:
 def unreported_node_part(name: str, query: Query) -> str:
     """A node without a report."""
     return _title(name, query) + note(f"No exporter has reported a node {escaped(name)}.")
+
+
+def matches_part(names: Sequence[str], query: Query) -> str:
+    """The pods ("namespace/name") that a search found."""
+    title = _title(f"Pods named {query.find}", query)
+    if not names:
+        return title + note(
+            "The cluster has no such pod that waits for topowise or is assigned to a node. "
+            "Expected: a part of namespace/name."
+        )
+    links = "".join(f"<li>{pod_link(name, query)}</li>" for name in names[:MOST_MATCHES])
+    more = len(names) - MOST_MATCHES
+    return f"{title}<ul>{links}</ul>" + (note(f"and {more} more; search for a longer part") if more > 0 else "")
 
 
 def pod_part(pod: PodDetails, query: Query) -> str:

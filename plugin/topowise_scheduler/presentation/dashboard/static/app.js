@@ -6,6 +6,7 @@
   const panel = document.getElementById("panel");
   const live = document.getElementById("live");
   const form = document.getElementById("filter");
+  const find = document.getElementById("find");
   const parts = [...document.querySelectorAll("[data-part]")];
   const shown = new Map(parts.map((part) => [part, part.innerHTML])); // as the service sent it
   let opener = null; // the link that opened the panel, where the focus returns
@@ -80,13 +81,27 @@
     await refresh();
   }
 
+  function focusOnPanel() {
+    panel.scrollTop = 0;
+    panel.focus({ preventScroll: true });
+  }
+
+  async function search(event) {
+    event.preventDefault();
+    const query = new URLSearchParams(location.search);
+    for (const name of ["node", "pod"]) query.delete(name);
+    query.set("find", find.elements.find.value);
+    opener = null;
+    await go(`ui?${query}`);
+    if (!panel.hidden) focusOnPanel();
+  }
+
   async function follow(link) {
     const isOpening = "node" in link.dataset || "pod" in link.dataset;
     if (isOpening && !panel.contains(link)) opener = nameOf(link);
     await go(link.href);
     if (isOpening && !panel.hidden) {
-      panel.scrollTop = 0;
-      panel.focus({ preventScroll: true });
+      focusOnPanel();
     } else if (link.classList.contains("close") && opener) {
       focusOn(document.querySelector("main"), opener);
     }
@@ -123,6 +138,7 @@
   document.documentElement.classList.add("js");
   live.after(pauseButton());
   form.querySelector("button").hidden = true;
+  find.addEventListener("submit", search);
   form.addEventListener("submit", (event) => { event.preventDefault(); filter(); });
   form.addEventListener("input", filter);
   document.addEventListener("click", click);

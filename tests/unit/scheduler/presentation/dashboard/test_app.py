@@ -371,6 +371,29 @@ def test_waiting_pods_have_reasons_and_details() -> None:
     assert "would fit on 1 node" in site.part("waiting-list")
 
 
+def test_pods_are_found_by_a_part_of_their_name(site: Site) -> None:
+    site.put(pod("trainer-0", "2", node="n1"))
+    site.put(pod("trainer-1", "2", node="n2"))
+    site.put(pod("web", "4", conditions=WAITS))
+    several = site.part("panel", find="Trainer")
+    assert several.count("data-pod=") == 2
+    assert 'data-pod="default/trainer-0"' in several
+    # The only match, or the pod of exactly this name, opens at once.
+    assert "waits, priority" in site.part("panel", find="we")
+    assert "<bdi>default/trainer-1</bdi>" in site.part("panel", find="trainer-1")
+    missing = site.part("panel", find=HOSTILE)
+    assert "The cluster has no such pod" in missing
+    assert_harmless(missing)
+    # A link from the result to a pod ends the search.
+    assert "find=" not in several
+
+
+def test_an_empty_cluster_says_what_to_do_first() -> None:
+    listed = Site().part("nodes-list")
+    assert "app.kubernetes.io/component=exporter" in listed
+    assert "kubectl topowise doctor" in listed
+
+
 def test_a_refused_pod_links_to_its_node_pod_and_time(site: Site) -> None:
     refused = {"phase": "Failed", "reason": "TopologyAffinityError", "startTime": "2023-11-14T22:10:00Z"}
     site.put(pod("a", "2", node="n1"))
