@@ -63,7 +63,8 @@ def page(state: State, nodes: NodeRows, query: Query, panel: str, version: str) 
 <header>
 <h1>topowise <small>{escaped(version)}</small></h1>
 <form id="find" action="ui" method="get" role="search">
-<label>Pod <input name="find" type="search" value="{escaped(query.find)}" placeholder="namespace/name" autocomplete="off"></label>
+<label>Pod <input name="find" type="search" value="{escaped(query.find)}" placeholder="namespace/name"
+autocomplete="off"></label>
 <button type="submit">Find</button></form>
 <p id="live" role="status">as of {time_of(time.time())}; reload for newer</p>
 </header>
