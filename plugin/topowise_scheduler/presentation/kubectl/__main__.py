@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from topowise_scheduler.presentation.kubectl.console import Answer
 
 _TROUBLE = 2
-_DOCUMENTS = ("json", "yaml", "svg")
+_DOCUMENTS = ("json", "yaml", "svg", "jsonpath")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -49,17 +49,18 @@ def main(argv: list[str] | None = None) -> int:
 def _answer(words: list[str]) -> Answer:
     from topowise_scheduler.presentation.kubectl import console
 
+    parser = arguments.parser(__version__)
     if words[:1] == ["__complete"]:
         from topowise_scheduler.presentation.kubectl import completion
 
-        return completion.complete(words[1:], arguments.parser(__version__))
-    parser = arguments.parser(__version__)
-    options: argparse.Namespace = parser.parse_args(words)
+        return completion.complete(words[1:], parser)
+    options: argparse.Namespace = parser.parse_args(arguments.in_order(words, parser))
     if options.command == "help":
         # It prints, and ends the program.
         parser.parse_args([*([options.about] if options.about else []), "--help"])
     # What programs read is UTF-8 whatever the terminal's encoding is, and no name is worth a crash.
-    output.encode("utf-8" if getattr(options, "output", "") in _DOCUMENTS else "")
+    form = getattr(options, "output", "").partition("=")[0]
+    output.encode("utf-8" if form in _DOCUMENTS else "")
     command = importlib.import_module(f"topowise_scheduler.presentation.kubectl.{options.command}")
     run: Callable[[argparse.Namespace, console.Console], Answer] = command.run
     terminal = console.of_this_process()

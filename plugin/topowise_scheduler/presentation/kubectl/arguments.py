@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final, NoReturn
 
+from topowise.errors import SourceError
+from topowise.runtime import output
 from topowise.runtime.output import Parser
 from topowise_scheduler import strategy_names
 
@@ -15,20 +18,82 @@ _MAX_INTERVAL_S: Final = 3600.0
 
 SORTS: Final = ("name", "cpu", "memory", "devices", "fragmentation", "changed")
 
-_PODS: Final = "manifests of pods or of workloads"
+_PODS: Final = "manifests of pods, or of any kind with a pod template"
 _OBJECTS: Final = "saved objects instead of the cluster's"
+# The flags of `kubectl options` that select the API server and the user: kubectl gets them unchanged.
+_KUBECTL: Final[Sequence[tuple[tuple[str, ...], str, str]]] = (
+    (("--as",), "NAME", "username to impersonate"),
+    (("--as-group",), "NAME", "group to impersonate; may be repeated"),
+    (("--as-uid",), "UID", "UID to impersonate"),
+    (("--cache-dir",), "DIR", "default cache directory of kubectl"),
+    (("--certificate-authority",), "FILE", "certificate authority of the API server"),
+    (("--client-certificate",), "FILE", "client certificate for TLS"),
+    (("--client-key",), "FILE", "client key for TLS"),
+    (("--cluster",), "NAME", "the kubeconfig cluster to use"),
+    (("--context",), "NAME", "the kubeconfig context to use"),
+    (("--disable-compression",), "", "opt out of response compression"),
+    (("--insecure-skip-tls-verify",), "", "do not verify the certificate of the API server"),
+    (("--kubeconfig",), "FILE", "the kubeconfig to use"),
+    (("--match-server-version",), "", "require the server version to match the version of kubectl"),
+    (("--password",), "TEXT", "password for basic authentication"),
+    (("--request-timeout",), "DURATION", "time to wait for a single request, such as 30s; 0 for the default, 60s"),
+    (("-s", "--server"), "URL", "address and port of the API server"),
+    (("--tls-server-name",), "NAME", "server name to verify the certificate with"),
+    (("--token",), "TEXT", "bearer token for authentication"),
+    (("--user",), "NAME", "the kubeconfig user to use"),
+    (("--username",), "NAME", "username for basic authentication"),
+    (("-v", "--v"), "LEVEL", "log level of kubectl, whose log goes to stderr"),
+    (("--vmodule",), "LEVELS", "log levels of kubectl by file"),
+    (("--warnings-as-errors",), "", "treat warnings of the server as errors"),
+)
+_TEMPLATES: Final = ("jsonpath=", "custom-columns=")
 _EPILOG: Final = (
     "Exit status: 0 success, or yes; 1 no: a pod fits on no node (explain, fits, simulate, defrag), or doctor has "
-    "found an error or a warning; 2 the answer is not known, or the command line is wrong."
+    "found an error or a warning; 2 the answer is not known, or the command line is wrong. "
+    "`kubectl topowise help` lists the global flags, which all commands take before or after their name."
 )
+
+
+class Plugin(Parser):
+    """The parser; as for kubectl, an error of the command line is a single line without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        """Ends the process with status 2."""
+        output.note(f"error: {message}; see `{self.prog} --help`")
+        self.exit(2)
+
+
+class _Pass(argparse.Action):
+    """Appends the flag with its value to `kubectl`, the list of flags for kubectl."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        value = f"={values}" if self.nargs != 0 else ""
+        namespace.kubectl = [*namespace.kubectl, f"{self.option_strings[-1]}{value}"]
+
+
+class _Formats(tuple[str, ...]):
+    """The values of `-o`; those that end in "=" take any template."""
+
+    def __contains__(self, text: object) -> bool:
+        return any(text == form or (form[-1] == "=" and str(text).startswith(form)) for form in self)
+
+
+def in_order(words: Sequence[str], plugin: Parser) -> list[str]:
+    """The command line with the flags before the command moved behind it: `-n a explain b` is `explain -n a b`."""
+    at = 0
+    while at < len(words) and words[at].startswith("-"):
+        flag = plugin._option_string_actions.get(words[at])
+        at += 1 if flag is None or flag.nargs == 0 else 2
+    return [*words[at : at + 1], *words[:at], *words[at + 1 :]]
 
 
 def parser(version: str) -> Parser:
     """The parser; its result has the name of the command as `command`."""
-    plugin = Parser(
+    plugin = Plugin(
         prog="kubectl topowise", description="NUMA nodes of a cluster, and the pods that fit on them.", epilog=_EPILOG
     )
     plugin.add_argument("--version", action="version", version=version)
+    _global(plugin.add_argument_group("global flags, as of kubectl"), is_shown=True)
     commands = plugin.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _nodes(_command(commands, "nodes", "free resources of each NUMA node"))
     _node(_command(commands, "node", "one machine as a picture: CPUs, memory, devices, and the pods that hold them"))
@@ -44,12 +109,22 @@ def parser(version: str) -> Parser:
     return plugin
 
 
-def _command(commands: argparse._SubParsersAction[Parser], name: str, summary: str) -> Parser:
+def _command(commands: argparse._SubParsersAction[Plugin], name: str, summary: str) -> Parser:
     description = f"{summary[0].upper()}{summary[1:]}."
     command = commands.add_parser(name, help=summary, description=description, epilog=_EPILOG)
-    command.add_argument("--context", default="", metavar="NAME", help="the kubectl context to use")
-    command.add_argument("--kubeconfig", default="", metavar="FILE", help="the kubeconfig to use")
+    command.set_defaults(kubectl=[])
+    _global(command, is_shown=False)
     return command
+
+
+def _global(command: argparse._ActionsContainer, *, is_shown: bool) -> None:
+    """Adds the global flags; the help of a command leaves them out, as that of kubectl's commands does."""
+    for flags, metavar, text in _KUBECTL:
+        shown = text if is_shown else argparse.SUPPRESS
+        values: dict[str, Any] = {"metavar": metavar} if metavar else {"nargs": 0}
+        command.add_argument(*flags, action=_Pass, dest="kubectl", default=[], help=shown, **values)
+    text = "namespace of objects without one" if is_shown else argparse.SUPPRESS
+    command.add_argument("-n", "--namespace", default="", metavar="NAME", help=text)
 
 
 def _nodes(command: Parser) -> None:
@@ -94,7 +169,7 @@ def _fits(command: Parser) -> None:
 
 
 def _simulate(command: Parser) -> None:
-    _pod(command, "manifests: pods, and deployments, stateful sets, jobs with all their replicas")
+    _pod(command, "manifests: pods, and objects with pod templates with all their replicas")
     _cluster(command)
     command.add_argument(
         "--strategy",
@@ -136,13 +211,17 @@ def _doctor(command: Parser) -> None:
 
 
 def _pod(command: Parser, content: str) -> None:
-    command.add_argument("pod", metavar="POD", nargs="?", help="a pod, or deploy/NAME or the like, instead of -f")
+    text = "a pod, or KIND/NAME of any kind with a pod template, instead of -f"
+    command.add_argument("pod", metavar="POD", nargs="?", help=text)
     _file(command, content)
-    command.add_argument("-n", "--namespace", default="", metavar="NAME", help="the namespace of pods without one")
+    text = "all waiting pods of all namespaces; without it and without POD and -f, those of the namespace"
+    command.add_argument("-A", "--all-namespaces", action="store_true", help=text)
+    text = "let the API server set defaults in the manifests and validate them, as a dry run"
+    command.add_argument("--server-side", action="store_true", help=text)
 
 
 def _file(command: Parser, content: str) -> None:
-    text = f"{content}; a file, a directory, a URL, or - for stdin; may be repeated"
+    text = f"{content}; a file, a directory, or - for stdin; may be repeated"
     command.add_argument("-f", "--file", action="append", default=[], metavar="FILE", help=text)
 
 
@@ -181,4 +260,20 @@ def _cluster(command: Parser) -> None:
 
 
 def _output(command: Parser, *forms: str) -> None:
-    command.add_argument("-o", "--output", choices=forms, default=forms[0], help="output format (%(default)s)")
+    command.add_argument(
+        "-o", "--output", type=_format, choices=_Formats((*forms, *_TEMPLATES)), default=forms[0],
+        help="output format (%(default)s)",
+    )  # fmt: skip
+
+
+def _format(text: str) -> str:
+    """A format; its template is compiled here, so that a mistake in it is found before the cluster is read."""
+    form, _, template = text.partition("=")
+    if f"{form}=" in _TEMPLATES:
+        from topowise_scheduler.presentation.kubectl import jsonpath
+
+        try:
+            (jsonpath.template if form == "jsonpath" else jsonpath.columns)(template)
+        except SourceError as exc:
+            raise argparse.ArgumentTypeError(str(exc)) from exc
+    return text

@@ -27,7 +27,7 @@ from topowise_scheduler.kube_scheduler import Pod
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.preemption import Budgets
 from topowise_scheduler.presentation.explain.cluster_view import ClusterView
-from topowise_scheduler.presentation.kubectl import manifests, names, objects, reasons
+from topowise_scheduler.presentation.kubectl import manifests, objects, reasons
 from topowise_scheduler.presentation.kubectl.durations import seconds_since
 from topowise_scheduler.presentation.kubectl.manifests import Workload
 from topowise_scheduler.presentation.kubectl.source import Kubectl
@@ -103,7 +103,7 @@ def read(options: argparse.Namespace) -> tuple[objects.Objects, float]:
     if options.nodes_file:
         there = objects.from_files(options.nodes_file)
         return there, objects.saved_at(there)
-    kubectl = Kubectl(options.context, options.kubeconfig)
+    kubectl = Kubectl(options.kubectl)
     budgets = options.command == "defrag"
     return objects.from_cluster(kubectl, pods_path=objects.PODS_PATH, nodes=True, budgets=budgets), time.time()
 
@@ -111,32 +111,28 @@ def read(options: argparse.Namespace) -> tuple[objects.Objects, float]:
 def open_with_manifests(
     options: argparse.Namespace, strategy: str = "TightFit", *, top_score: int = FINEST
 ) -> tuple[Cluster, list[Workload], list[str]]:
-    """The cluster, the workloads of the manifests with their priorities, and lines for stderr. Raises SourceError."""
-    workloads, notes = workloads_of(options)
+    """The cluster, the workloads with their priorities, and lines for stderr. Raises SourceError.
+
+    The workloads are those of the manifests or of the named object; without either, the waiting pods.
+    """
+    workloads, notes = manifests.workloads_of(options) if options.pod or options.file else ([], [])
     there, now = read(options)
+    if not (options.pod or options.file):
+        manifests.check(options)
+        workloads, notes = manifests.waiting(options, there.pods or ())
     workloads, unknown = manifests.prioritised(workloads, _classes(options, there, workloads))
     known = Cluster(there, now, strategy, top_score=top_score)
+    if not (options.pod or options.file):
+        # Like `explain POD`: where the pods would go, without what is booked for them.
+        for workload in workloads:
+            known.ledger.drop_pod(workload.pod.metadata.uid)
     if not known.view.names:
         raise objects.no_nodes(options.nodes_file)
     return known, workloads, [*notes, *unknown, *known.notes]
-
-
-def workloads_of(options: argparse.Namespace) -> tuple[list[Workload], list[str]]:
-    """The workloads of the manifests, or of the named object of the cluster, with notes. Raises SourceError."""
-    name = options.pod
-    manifests.check_given(options)
-    if not name:
-        return manifests.read(options.file, options.namespace or "default")
-    if options.nodes_file:
-        namespace = options.namespace or "default"
-        return [manifests.of_object(names.saved(name, namespace, options.nodes_file), name, namespace)], []
-    kubectl = Kubectl(options.context, options.kubeconfig)
-    namespace = options.namespace or kubectl.namespace()
-    return [manifests.of_object(names.of_cluster(name, namespace, kubectl), name, namespace)], []
 
 
 def _classes(options: argparse.Namespace, there: objects.Objects, workloads: Sequence[Workload]) -> dict[str, int]:
     """The values of the priority classes; the cluster is read only if a workload names a class."""
     if options.nodes_file or not any(workload.priority_class for workload in workloads):
         return there.classes
-    return objects.priority_classes(Kubectl(options.context, options.kubeconfig))
+    return objects.priority_classes(Kubectl(options.kubectl))

@@ -13,14 +13,16 @@ from itertools import pairwise
 from typing import Final
 
 from topowise.errors import TopowiseError
+from topowise.runtime.output import Parser
 from topowise.text import escaped
+from topowise_scheduler.presentation.kubectl import arguments
 from topowise_scheduler.presentation.kubectl.console import Answer, Console
+from topowise_scheduler.presentation.kubectl.source import Kubectl
 
 _FILES: Final = 0
 _NO_FILES: Final = 4
-_MOST: Final = 500
 _NODE: Final = "node"
-_NAMED: Final = (_NODE, "namespace", "context")
+_GLOBAL: Final = ("kubectl", "namespace")
 
 _HOOK: Final = """\
 #!/bin/sh
@@ -35,26 +37,27 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     return Answer(_HOOK)
 
 
-def complete(words: Sequence[str], parser: argparse.ArgumentParser) -> Answer:
+def complete(words: Sequence[str], plugin: Parser) -> Answer:
     """The candidates for the last word; none for an invalid command line, as errors would disturb the typing."""
     *before, last = words or [""]
-    directive = _NO_FILES
-    candidates: Mapping[str, str] = {}
+    before = arguments.in_order(before, plugin)
+    # argparse has no public way to read a parser.
+    commands = next(action for action in plugin._actions if isinstance(action, argparse._SubParsersAction))
+    is_before_command = not before or before[0].startswith("-")
+    directive, candidates = _NO_FILES, dict[str, str]()
     try:
-        # argparse has no public way to read a parser.
-        commands = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-        if not before:
-            helps = {action.dest: action.help or "" for action in commands._choices_actions}
-            candidates = _options(parser) if last.startswith("-") else helps
-        elif before[0] in commands.choices:
-            directive, candidates = _argument(commands.choices[before[0]], before[1:], last)
+        if is_before_command or before[0] in commands.choices:
+            parser = plugin if is_before_command else commands.choices[before[0]]
+            directive, candidates = _argument(parser, before, last, _options(plugin))
     except TopowiseError:
         pass
     lines = [f"{name}\t{summary}" if summary else name for name, summary in candidates.items() if _is_typed(name, last)]
     return Answer("".join(f"{line}\n" for line in [*lines, f":{directive}"]))
 
 
-def _argument(parser: argparse.ArgumentParser, before: Sequence[str], last: str) -> tuple[int, Mapping[str, str]]:
+def _argument(
+    parser: argparse.ArgumentParser, before: Sequence[str], last: str, flags: Mapping[str, str]
+) -> tuple[int, dict[str, str]]:
     """Completes a word of a command: an option, the value of an option, or the argument."""
     option = parser._option_string_actions.get(before[-1]) if before else None
     if option is not None and option.nargs != 0:
@@ -62,10 +65,12 @@ def _argument(parser: argparse.ArgumentParser, before: Sequence[str], last: str)
             return _FILES, {}
         if option.choices is not None:
             return _NO_FILES, dict.fromkeys(map(str, option.choices), "")
-        return _NO_FILES, dict.fromkeys(_names(option.dest, parser, before) if option.dest in _NAMED else (), "")
+        return _NO_FILES, dict.fromkeys(_values_of(option, parser, before, last), "")
     if last.startswith("-"):
-        return _NO_FILES, _options(parser)
+        return _NO_FILES, {**flags, **_options(parser)}
     about = next((action for action in parser._actions if not action.option_strings), None)
+    if isinstance(about, argparse._SubParsersAction):
+        return _NO_FILES, {action.dest: action.help or "" for action in about._choices_actions}
     if about is None:
         return _NO_FILES, {}
     if about.choices is not None:
@@ -85,46 +90,39 @@ def _options(parser: argparse.ArgumentParser) -> dict[str, str]:
         name: (action.help or "").replace("%(default)s", str(action.default))
         for action in parser._actions
         for name in action.option_strings
-        if name.startswith("--")
+        if name.startswith("--") and action.help != argparse.SUPPRESS
     }
 
 
-def _names(kind: str, parser: argparse.ArgumentParser, before: Sequence[str]) -> Iterator[str]:
-    """Names of nodes, namespaces, contexts, pods or workloads, from the files or the cluster of the words so far.
+def _values_of(
+    option: argparse.Action, parser: argparse.ArgumentParser, before: Sequence[str], last: str
+) -> Sequence[str]:
+    """The values of `--node`, and those of a global flag that kubectl completes. Raises SourceError."""
+    if option.dest == _NODE:
+        return _names(_NODE, parser, before)
+    if option.dest in _GLOBAL:
+        return Kubectl().completions(*_flags(parser, before[:-1]), option.option_strings[-1], last)
+    return ()
 
-    Raises SourceError.
-    """
-    from topowise import nrt
-    from topowise.errors import SourceError
-    from topowise.kube import paths
-    from topowise_scheduler.presentation.kubectl import names, objects
-    from topowise_scheduler.presentation.kubectl.source import Kubectl, decoded
 
-    values = _values(parser, before)
+def _names(kind: str, parser: argparse.ArgumentParser, before: Sequence[str]) -> Sequence[str]:
+    """Names of nodes, pods or workloads, from the files or the cluster of the words so far. Raises SourceError."""
     # If the command has both options, -f are manifests.
-    files = values.get("nodes_file" if "--nodes-file" in parser._option_string_actions else "file", [])
-    kubectl = Kubectl(*(values.get(name, [""])[-1] for name in ("context", "kubeconfig")))
-    namespace = values.get("namespace", [""])[-1]
+    files_of = "--nodes-file" if "--nodes-file" in parser._option_string_actions else "--file"
+    pairs = [(parser._option_string_actions.get(word), value) for word, value in pairwise(before)]
+    files = [value for option, value in pairs if option is not None and files_of in option.option_strings]
     if kind == _NODE and files:
-        yield from (one.topology.metadata.name for one in objects.from_files(files).reports)
-        return
-    if kind == "context":
-        yield from kubectl.contexts()
-        return
-    path = {_NODE: nrt.PATH, "namespace": paths.NAMESPACES}.get(kind, "")
-    path = path or names.listing(kind, namespace or kubectl.namespace())
-    versions = [path, nrt.OLD_PATH] if path == nrt.PATH else [path]
-    answer = kubectl.served(*[f"{one}?limit={_MOST}" for one in versions])
-    if isinstance(answer, SourceError):
-        raise answer
-    yield from (item["metadata"]["name"] for item in decoded(answer, path).get("items") or ())
+        from topowise_scheduler.presentation.kubectl import objects
+
+        return [report.topology.metadata.name for report in objects.from_files(files).reports]
+    resource = "noderesourcetopologies" if kind == _NODE else kind
+    return Kubectl().completions(*_flags(parser, before), resource, "")
 
 
-def _values(parser: argparse.ArgumentParser, before: Sequence[str]) -> dict[str, list[str]]:
-    """The values of the options so far."""
-    values: dict[str, list[str]] = {}
-    for word, value in pairwise(before):
-        option = parser._option_string_actions.get(word)
-        if option is not None and option.nargs != 0:
-            values.setdefault(option.dest, []).append(value)
-    return values
+def _flags(parser: argparse.ArgumentParser, before: Sequence[str]) -> Iterator[str]:
+    """The global flags so far with their values."""
+    for word, value in pairwise([*before, ""]):
+        flag, equals, _ = word.partition("=")
+        option = parser._option_string_actions.get(flag)
+        if option is not None and option.dest in _GLOBAL:
+            yield word if equals or option.nargs == 0 else f"{option.option_strings[-1]}={value}"

@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
-from topowise import documents, pods
+from topowise import pods
 from topowise.errors import SourceError
 from topowise.runtime.progress import Progress
 from topowise.text import Line
 from topowise_scheduler import defrag
 from topowise_scheduler.defrag import Change, Plan, Step
 from topowise_scheduler.presentation.explain import numa_placement
-from topowise_scheduler.presentation.kubectl import cluster, zones
+from topowise_scheduler.presentation.kubectl import cluster, json_output, zones
 from topowise_scheduler.presentation.kubectl import console as colours
 from topowise_scheduler.presentation.kubectl.console import Answer, Console
 from topowise_scheduler.presentation.kubectl.manifests import Workload, not_looked_at
@@ -42,9 +42,9 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     plan = defrag.plan(known.answers, known.view, pod, count, movable, options.max_moves, progress=Progress())
     notes += [f"note: {len(movable)} of {plural(len(running), 'pod')} may be moved{_not(not_movable)}"]
     status = 1 if plan.why else 0
-    if options.output != "table":
-        return Answer(documents.to_text(_document(workload, count, plan, not_movable), options.output), status, notes)
-    return Answer(_text(workload, count, plan, console), status, notes)
+    document = _document(workload, count, plan, not_movable)
+    body = json_output.printed(options.output, document, rows=document["steps"])
+    return Answer(_text(workload, count, plan, console) if body is None else body, status, notes)
 
 
 def _not(not_movable: Counter[str]) -> str:

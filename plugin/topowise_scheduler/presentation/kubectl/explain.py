@@ -9,14 +9,13 @@ from typing import Final
 import msgspec
 
 from topowise.errors import SourceError
-from topowise.kube import paths
 from topowise.text import Line, Styled
 from topowise_scheduler.kube_scheduler import Metadata, Pod, Spec, unbound
 from topowise_scheduler.presentation.explain.explanation import NodeExplanation, Step, ZoneRoom
 from topowise_scheduler.presentation.kubectl import console as colours
 from topowise_scheduler.presentation.kubectl import hints, json_output, manifests, names, objects, reasons, selection
 from topowise_scheduler.presentation.kubectl.console import Answer, Console
-from topowise_scheduler.presentation.kubectl.source import Kubectl, decoded
+from topowise_scheduler.presentation.kubectl.source import Kubectl
 from topowise_scheduler.presentation.kubectl.table import columns, paragraphs
 from topowise_scheduler.presentation.text import plural, with_unit
 
@@ -55,13 +54,14 @@ class Explained(msgspec.Struct, frozen=True):
 
 def run(options: argparse.Namespace, console: Console) -> Answer:
     """The command."""
-    manifests.check_given(options)
     if options.pod:
         is_pod = names.is_pod(options.pod)
         if options.service and not is_pod:
             raise SourceError("explain --service", f"accepts only pods, expected no {options.pod!r:.260}")
         options.pod = names.bare(options.pod) if is_pod else options.pod
     options.node = [names.node(name) for name in options.node]
+    if options.service and not (options.pod or options.file):
+        raise SourceError("explain --service", "expected a pod or -f FILE with it")
     if options.service and options.hints:
         raise SourceError("explain --hints", "is computed locally, expected no --service with it")
     if options.service and options.selector:
@@ -73,13 +73,16 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
         if (unexamined := answer.not_looked_at)
     ]
     status = 0 if all(answer.fits for answer in answers) else 1
-    if options.output in ("json", "yaml"):
-        return Answer(json_output.one_or_all([answer.nodes for answer in answers], options.output), status, notes)
-    if options.output == "name":
-        fitting = [node.node for answer in answers for node in ordered(answer.nodes) if node.verdict == "fits"]
-        return Answer(json_output.names("node", dict.fromkeys(fitting)), status, notes)
-    texts = [_text(answer, console, options) for answer in answers]
-    return Answer(paragraphs(texts), status, notes)
+    rows = [(answer.name, node) for answer in answers for node in ordered(answer.nodes)]
+    body = json_output.printed(
+        options.output,
+        json_output.single_or_all([answer.nodes for answer in answers]),
+        rows=({"pod": name, **msgspec.to_builtins(node)} for name, node in rows),
+        names=(node.node for _, node in rows if node.verdict == "fits"),
+    )
+    if body is None:
+        body = paragraphs([_text(answer, console, options) for answer in answers])
+    return Answer(body, status, notes)
 
 
 def ordered(nodes: Sequence[NodeExplanation]) -> list[NodeExplanation]:
@@ -104,11 +107,11 @@ def _ask_service(options: argparse.Namespace) -> tuple[list[Explained], list[str
     from topowise_scheduler.presentation.kubectl import service
 
     if options.pod:
-        namespace = options.namespace or Kubectl(options.context, options.kubeconfig).namespace()
+        namespace = options.namespace or Kubectl(options.kubectl).namespace()
         pod = Pod(Metadata(options.pod, namespace), Spec())
         explanations = service.explain(options.service, f"{namespace}/{options.pod}", None, options.node)
         return [Explained(pod, explanations)], []
-    workloads, notes = manifests.read(options.file, options.namespace or "default")
+    workloads, notes = manifests.workloads_of(options)
     return [
         Explained(workload.pod, service.explain(options.service, "", msgspec.to_builtins(workload.pod), options.node))
         for workload in workloads
@@ -119,8 +122,9 @@ def _ask_ourselves(options: argparse.Namespace) -> tuple[list[Explained], list[s
     from topowise_scheduler.presentation.kubectl import cluster
 
     if options.pod and names.is_pod(options.pod):
-        pod, there, now = _pod_and_objects(options)
-        known = cluster.Cluster(there, now)
+        manifests.check(options)
+        pod = objects.pod_of(manifests.named(options)[0], options.pod)
+        known = cluster.Cluster(*cluster.read(options))
         # The question is where the pod would go, so its present booking must not count.
         known.ledger.drop_pod(pod.metadata.uid)
         pods, notes = [(unbound(pod), _already(pod))], known.notes
@@ -135,23 +139,6 @@ def _ask_ourselves(options: argparse.Namespace) -> tuple[list[Explained], list[s
     return [
         Explained(pod, known.view.explanations(pod, nodes, with_hints=options.hints), note) for pod, note in pods
     ], notes
-
-
-def _pod_and_objects(options: argparse.Namespace) -> tuple[Pod, objects.Objects, float]:
-    from topowise_scheduler.presentation.kubectl import cluster
-
-    if options.nodes_file:
-        there = objects.from_files(options.nodes_file)
-        namespace = options.namespace or "default"
-        for pod in there.pods or ():
-            if (pod.metadata.namespace or "default", pod.metadata.name) == (namespace, options.pod):
-                return pod, there, objects.saved_at(there)
-        raise SourceError(", ".join(options.nodes_file), f"has no Pod {namespace}/{options.pod}, expected it there")
-    kubectl = Kubectl(options.context, options.kubeconfig)
-    namespace = options.namespace or kubectl.namespace()
-    path = paths.pod(namespace, options.pod)
-    (answer,) = kubectl.get(path)
-    return objects.pod_of(decoded(answer, path), path), *cluster.read(options)
 
 
 def _already(pod: Pod) -> str:

@@ -33,12 +33,14 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
         status = status if total else 1
         documents.append(_document(workload, rooms, total))
         texts.append(_text(workload, rooms, total, console, options))
-    if options.output in ("json", "yaml"):
-        return Answer(json_output.one_or_all(documents, options.output), status, notes)
-    if options.output == "name":
-        roomy = [room.node for document in documents for room in document["nodes"] if room.count]
-        return Answer(json_output.names("node", dict.fromkeys(roomy)), status, notes)
-    return Answer(paragraphs(texts), status, notes)
+    rows = [(document["pod"], room) for document in documents for room in document["nodes"]]
+    body = json_output.printed(
+        options.output,
+        json_output.single_or_all(documents),
+        rows=({"pod": name, **msgspec.to_builtins(room)} for name, room in rows),
+        names=(room.node for _, room in rows if room.count),
+    )
+    return Answer(paragraphs(texts) if body is None else body, status, notes)
 
 
 def _rooms(view: ClusterView, workload: Workload, nodes: Sequence[str]) -> Iterator[Room]:

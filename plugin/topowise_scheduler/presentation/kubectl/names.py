@@ -1,4 +1,4 @@
-"""Names as kubectl takes them: `web-0`, `pod/web-0`, `deploy/web`, `node/a`."""
+"""Names as kubectl takes them: `web-0`, `pod/web-0`, `deploy/web`, `pytorchjobs.kubeflow.org/train`, `node/a`."""
 
 from __future__ import annotations
 
@@ -11,15 +11,12 @@ from topowise_scheduler.presentation.kubectl.source import Kubectl, decoded, doc
 from topowise_scheduler.presentation.text import first_of
 
 _MAX_NAMES: Final = 8
-# Kind, path of its group version, plural, and what else people write for it.
-_KINDS: Final = (
-    ("Pod", "/api/v1", "pods", ("pod", "po")),
-    ("Deployment", "/apis/apps/v1", "deployments", ("deployment", "deploy")),
-    ("StatefulSet", "/apis/apps/v1", "statefulsets", ("statefulset", "sts")),
-    ("ReplicaSet", "/apis/apps/v1", "replicasets", ("replicaset", "rs")),
-    ("Job", "/apis/batch/v1", "jobs", ("job",)),
-    ("CronJob", "/apis/batch/v1", "cronjobs", ("cronjob", "cj")),
-)
+_PODS: Final = ("pod", "pods", "po")
+# Saved objects have their kind alone; a cluster resolves these short names itself.
+_SHORT: Final = {
+    "deploy": "deployment", "sts": "statefulset", "ds": "daemonset", "rs": "replicaset", "cj": "cronjob",
+    "rc": "replicationcontroller",
+}  # fmt: skip
 _NODES: Final = ("node", "nodes", "no")
 
 Json = dict[str, Any]
@@ -34,8 +31,9 @@ def node(text: str) -> str:
 
 
 def is_pod(text: str) -> bool:
-    """Whether the text names a pod, not a workload. Raises SourceError for other kinds."""
-    return _kind(text)[0] == "Pod"
+    """Whether the text names a pod, not an object of another kind."""
+    kind, slash, _ = text.rpartition("/")
+    return not slash or kind.lower() in _PODS
 
 
 def bare(text: str) -> str:
@@ -45,27 +43,24 @@ def bare(text: str) -> str:
 
 def saved(text: str, namespace: str, files: Sequence[str]) -> Json:
     """The object of that name in the files. Raises SourceError if there is none."""
-    kind, *_ = _kind(text)
+    # As for kubectl, a kind may be written in the plural, and with its group: pytorchjobs.kubeflow.org.
+    kind = "pod" if is_pod(text) else text.rpartition("/")[0].lower().partition(".")[0]
     for document in documents(files):
         metadata = document.get("metadata") or {}
-        identity = (document.get("kind"), metadata.get("namespace") or "default", metadata.get("name"))
-        if identity == (kind, namespace, bare(text)):
+        own_kind = str(document.get("kind") or "").lower()
+        is_kind = _SHORT.get(kind, kind).removesuffix("s") == own_kind.removesuffix("s")
+        if is_kind and (metadata.get("namespace") or "default", metadata.get("name")) == (namespace, bare(text)):
             return dict(document)
-    raise SourceError(", ".join(files), f"has no {kind} {namespace}/{bare(text)}, expected it there")
+    raise SourceError(", ".join(files), f"has no {_SHORT.get(kind, kind)} {namespace}/{bare(text)}, expected it there")
 
 
 def of_cluster(text: str, namespace: str, kubectl: Kubectl) -> Json:
     """The object of that name in the cluster. Raises SourceError."""
-    kind, group, plural, _ = _kind(text)
-    path = paths.path(f"{group}/namespaces", namespace, plural, bare(text))
+    if not is_pod(text):
+        return dict(kubectl.object(text, namespace))
+    path = paths.pod(namespace, bare(text))
     (answer,) = kubectl.get(path)
-    return {"kind": kind, **decoded(answer, path)}
-
-
-def listing(kind: str, namespace: str) -> str:
-    """The list path of a kind in a namespace. Raises SourceError for a kind that makes no pods."""
-    _, group, plural, _ = _kind(f"{kind}/")
-    return paths.path(f"{group}/namespaces", namespace, plural)
+    return {"kind": "Pod", **decoded(answer, path)}
 
 
 def existing_nodes(texts: Iterable[str], known: Sequence[str], where: str) -> list[str]:
@@ -82,11 +77,3 @@ def instead(known: Sequence[str]) -> str:
     if not known:
         return "expected the name of a reported node, but there is no NodeResourceTopology at all"
     return f"expected the name of a reported node: {first_of(known, _MAX_NAMES)}"
-
-
-def _kind(text: str) -> tuple[str, str, str, Sequence[str]]:
-    kind, slash, _ = text.rpartition("/")
-    for entry in _KINDS:
-        if kind.lower() in (entry[2], *entry[3]) or (not slash and entry[0] == "Pod"):
-            return entry
-    raise SourceError(text, f"expected NAME or KIND/NAME with one of {', '.join(entry[3][0] for entry in _KINDS)}")

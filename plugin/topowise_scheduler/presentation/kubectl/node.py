@@ -33,11 +33,15 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     report = read(reported.topology, size=reported.size)
     notes = tuple([f"warning: {report.name}: {problem}" for problem in report.problems])
     drawn = picture.with_claimed(picture_of(report, reported, pods_of_it, console.now), reported.topology)
-    if options.output in ("json", "yaml"):
-        return Answer(documents.to_text(json_output.machine(drawn, reported.changed), options.output), notes=notes)
-    if options.output == "svg":
-        return Answer(picture.svg(drawn), notes=notes)
-    key = documents.to_text(json_output.machine(drawn, reported.changed), "json") if options.watch else ""
+    document = json_output.machine(drawn, reported.changed)
+    body = (
+        picture.svg(drawn)
+        if options.output == "svg"
+        else json_output.printed(options.output, document, rows=[document])
+    )
+    if body is not None:
+        return Answer(body, notes=notes)
+    key = documents.to_text(document, "json") if options.watch else ""
     if options.output == "wide":
         distances_table, problems = _pci_distances(report, reported.topology)
         notes += problems
@@ -109,7 +113,7 @@ def _find(options: argparse.Namespace) -> tuple[objects.Reported, tuple[Pod, ...
         if options.pods and saved.pods is None:
             raise SourceError(", ".join(options.file), "has no Pods, expected some with --pods")
         return report, (saved.pods or ()) if options.pods else ()
-    kubectl = Kubectl(options.context, options.kubeconfig)
+    kubectl = Kubectl(options.kubectl)
     path, pods_path = paths.path(nrt.PATH, name), f"/api/v1/pods?fieldSelector=spec.nodeName%3D{quote(name, safe='')}"
     try:
         answer_, *rest = kubectl.get(path, *([pods_path] if options.pods else []))

@@ -32,21 +32,18 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     there = (
         objects.from_files(options.file)
         if options.file
-        else objects.from_cluster(Kubectl(options.context, options.kubeconfig), nodes=bool(options.selector))
+        else objects.from_cluster(Kubectl(options.kubectl), nodes=bool(options.selector))
     )
     reports = selection.selected(options, there)
-    if options.output == "name":
-        return Answer(json_output.names("node", [report.topology.metadata.name for report in reports]))
-    if options.output in ("json", "yaml"):
-        return Answer(_document(reports, options.output))
+    if options.output not in ("table", "wide"):
+        document = [json_output.node(report, read(report.topology)) for report in reports]
+        names = [report.topology.metadata.name for report in reports]
+        return Answer(json_output.printed(options.output, document, rows=document, names=names) or "")
     if not reports:
         return Answer("", notes=("No nodes match." if there.reports else NOTHING_FOUND,))
     lines, notes = _shown(reports, options, console)
-    return Answer(lines, notes=tuple(notes), key=_document(reports, "json") if options.watch else "")
-
-
-def _document(reports: Sequence[objects.Reported], form: str) -> str:
-    return documents.to_text([json_output.node(report, read(report.topology)) for report in reports], form)
+    rows = [json_output.node(report, read(report.topology)) for report in reports] if options.watch else ()
+    return Answer(lines, notes=tuple(notes), key=documents.to_text(rows, "json") if options.watch else "")
 
 
 def _shown(

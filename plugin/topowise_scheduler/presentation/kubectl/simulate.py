@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
-from topowise import documents
 from topowise.runtime.progress import Progress
 from topowise.text import Line, Styled
 from topowise_scheduler.kube_scheduler import Pod
 from topowise_scheduler.presentation.explain import numa_placement as placing
-from topowise_scheduler.presentation.kubectl import cluster
+from topowise_scheduler.presentation.kubectl import cluster, json_output
 from topowise_scheduler.presentation.kubectl import console as colours
 from topowise_scheduler.presentation.kubectl.console import Answer, Console
 from topowise_scheduler.presentation.kubectl.explain import ordered
@@ -65,14 +64,15 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     placed = Simulation(known).place(workloads, Progress())
     refused = [pod for pod in placed if not pod.node]
     status = 1 if refused else 0
-    if options.output in ("json", "yaml"):
-        document = {
-            "strategy": options.strategy,
-            "placed": len(placed) - len(refused),
-            "refused": len(refused),
-            "pods": [pod.as_json() for pod in placed],
-        }
-        return Answer(documents.to_text(document, options.output), status, notes)
+    document: dict[str, Any] = {
+        "strategy": options.strategy,
+        "placed": len(placed) - len(refused),
+        "refused": len(refused),
+        "pods": [pod.as_json() for pod in placed],
+    }
+    body = json_output.printed(options.output, document, rows=document["pods"])
+    if body is not None:
+        return Answer(body, status, notes)
     header, rows = _rows(placed, is_wide=options.output == "wide")
 
     def paint(column: int, cell: str) -> str | Styled:
@@ -124,24 +124,35 @@ class Simulation:
         nowhere: dict[int, SimulatedPod] = {}
         placed: list[SimulatedPod] = []
         for workload in sorted(workloads, key=lambda workloads: -(workloads.pod.spec.priority or 0)):
+            if workload.is_on_every_node:
+                placed += self._on_every_node(workload)
+                continue
             for pod in map(workload.numbered, range(workload.count)):
                 progress(f"pod {len(placed) + 1} of {total}")
                 before = nowhere.get(workload.serial)
                 if before is not None:
                     placed.append(msgspec.structs.replace(before, pod=_name(pod), reasons={}))
                     continue
-                placed_pod = self._place(workload, pod)
+                placed_pod = self._place(workload, pod, self._refusals(workload, pod))
                 if not placed_pod.node:
                     nowhere[workload.serial] = placed_pod
                 placed.append(placed_pod)
         return placed
 
-    def _place(self, workload: Workload, pod: Pod) -> SimulatedPod:
+    def _on_every_node(self, workload: Workload) -> Iterator[SimulatedPod]:
+        """A pod on each node that kube-scheduler does not exclude: the DaemonSet's controller makes no other pods."""
+        for number, (name, refusal) in enumerate(self._view.against(workload.pod, self._view.names).items()):
+            if refusal is None or refusal.verdict != "excluded":
+                pod = workload.numbered(number)
+                words = refusal.words if refusal else self._view.kubelet_refusals(pod, [name])[name]
+                yield self._place(workload, pod, {name: words})
+
+    def _place(self, workload: Workload, pod: Pod, refusals: Mapping[str, str]) -> SimulatedPod:
+        """Places the pod on the best node without a refusal."""
         simulated = SimulatedPod(_name(pod), workload.origin, pod.spec.priority or 0)
-        refusals = self._refusals(workload, pod)
         fitting = [name for name, refusal in refusals.items() if not refusal]
         if not fitting:
-            reasons = {why.node: why.text for why in ordered(self._view.explanations(pod, self._view.names))}
+            reasons = {why.node: why.text for why in ordered(self._view.explanations(pod, list(refusals)))}
             return msgspec.structs.replace(simulated, refusals=refusals, reasons=reasons)
         node = self._view.best(pod, fitting)
         uid = self._cluster.assign(pod, node)

@@ -15,9 +15,13 @@ import msgspec
 
 from topowise import documents as yaml_or_json
 from topowise.errors import SourceError
+from topowise.runtime import output
 from topowise_scheduler.presentation.kubectl import inputs
+from topowise_scheduler.presentation.kubectl.durations import of_go
 
-_TIMEOUT_S: Final = 60
+_TIMEOUT_S: Final = 60.0
+# kubectl ends by itself after --request-timeout.
+_GRACE_S: Final = 5.0
 
 
 class MissingError(SourceError):
@@ -28,15 +32,19 @@ class ForbiddenError(SourceError):
     """The user may not read the object."""
 
 
-class Kubectl:
-    """The user's kubectl, with the given context and kubeconfig."""
+class ExistsError(SourceError):
+    """An object of that name exists."""
 
-    def __init__(self, context: str = "", kubeconfig: str = "") -> None:
+
+class Kubectl:
+    """The user's kubectl with global flags such as `--context=a`."""
+
+    def __init__(self, flags: Sequence[str] = ()) -> None:
         self._binary = os.environ.get("KUBECTL") or "kubectl"
-        self._flags = [
-            *(["--context", context] if context else []),
-            *(["--kubeconfig", kubeconfig] if kubeconfig else []),
-        ]
+        self._flags = flags
+        values = dict(flag.split("=", 1) for flag in flags if "=" in flag)
+        self._is_logging = "--v" in values or "--vmodule" in values
+        self._timeout_s = max(_TIMEOUT_S, (of_go(values.get("--request-timeout")) or 0) + _GRACE_S)
 
     def get(self, *paths: str) -> list[bytes]:
         """The answers to concurrent reads. Raises SourceError for the first that failed."""
@@ -72,17 +80,42 @@ class Kubectl:
         answer = self._finish(self._start(*arguments), f"{self._binary} config view")
         return "default" if isinstance(answer, SourceError) else answer.decode().strip() or "default"
 
-    def contexts(self) -> list[str]:
-        """The names of all contexts."""
-        started = self._start("config", "get-contexts", "-o", "name")
-        answer = self._finish(started, f"{self._binary} config get-contexts")
-        return [] if isinstance(answer, SourceError) else answer.decode().split()
+    def object(self, name: str, namespace: str) -> Any:
+        """The object KIND/NAME of any kind that the API server has. Raises SourceError."""
+        words = ("get", name, "-n", namespace, "-o", "json")
+        return self._json(self._start(*words), f"{self._binary} get {name}")
 
-    def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
+    def dry_run(self, document: Any, namespace: str) -> Any:
+        """The object as the API server would store it, with its defaults. Raises SourceError if it is rejected.
+
+        The same object if an object of that name exists: the API server validates an object before it looks for it.
+        """
+        words = ("create", "-f", "-", "-n", namespace, "--dry-run=server", "--validate=strict", "-o", "json")
+        process = self._start(*words, stdin=subprocess.PIPE)
+        try:
+            return self._json(process, f"{self._binary} create --dry-run=server", msgspec.json.encode(document))
+        except ExistsError:
+            return document
+
+    def completions(self, *words: str) -> list[str]:
+        """kubectl's own completions for the last word of `kubectl get`; none if kubectl fails."""
+        answer = self._finish(self._start("__complete", "get", *self._flags, *words, flags=()), "kubectl __complete")
+        lines = [] if isinstance(answer, SourceError) else answer.decode(errors="replace").splitlines()
+        return [line.partition("\t")[0] for line in lines if not line.startswith((":", "_activeHelp_"))]
+
+    def _json(self, process: subprocess.Popen[bytes], command: str, text: bytes | None = None) -> Any:
+        answer = self._finish(process, command, text)
+        if isinstance(answer, SourceError):
+            raise answer
+        return decoded(answer, command)
+
+    def _start(
+        self, *arguments: str, stdin: int = subprocess.DEVNULL, flags: Sequence[str] | None = None
+    ) -> subprocess.Popen[bytes]:
         try:
             return subprocess.Popen(
-                [self._binary, *arguments, *self._flags],
-                stdin=subprocess.DEVNULL,
+                [self._binary, *arguments, *(self._flags if flags is None else flags)],
+                stdin=stdin,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
             )
@@ -91,21 +124,27 @@ class Kubectl:
                 self._binary, f"cannot be run ({exc.strerror}); install kubectl, set $KUBECTL, or read a saved file"
             ) from exc
 
-    def _finish(self, process: subprocess.Popen[bytes], command: str) -> bytes | SourceError:
+    def _finish(self, process: subprocess.Popen[bytes], command: str, text: bytes | None = None) -> bytes | SourceError:
         try:
-            out, err = process.communicate(timeout=_TIMEOUT_S)
+            out, err = process.communicate(text, timeout=self._timeout_s)
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
-            return SourceError(command, f"did not answer within {_TIMEOUT_S}s")
+            return SourceError(command, f"did not answer within {self._timeout_s:g}s")
+        said = [line for line in err.decode(errors="replace").splitlines() if line.strip()]
+        for line in said if self._is_logging else ():
+            output.note(line)
         if not process.returncode:
             return out
-        said = [line for line in err.decode(errors="replace").splitlines() if line.strip()]
-        why = said[-1].strip() if said else "failed without a word"
+        # The causes of an invalid object are lines that start with an asterisk.
+        first = next((at - 1 for at, line in enumerate(said) if line.startswith("* ")), -1)
+        why = " ".join(line.strip() for line in said[first:]) if said else "failed without a message"
         if "(NotFound)" in why:
             return MissingError(command, why)
         if "(Forbidden)" in why:
             return ForbiddenError(command, why)
+        if "(AlreadyExists)" in why:
+            return ExistsError(command, why)
         return SourceError(command, why)
 
 

@@ -10,12 +10,12 @@ from typing import Final
 
 import msgspec
 
-from topowise import documents, nrt
+from topowise import nrt
 from topowise.errors import SourceError
 from topowise.text import Line, escaped
 from topowise_scheduler.cluster.pods.records import Records
 from topowise_scheduler.presentation.kubectl import console as colours
-from topowise_scheduler.presentation.kubectl import objects
+from topowise_scheduler.presentation.kubectl import json_output, objects
 from topowise_scheduler.presentation.kubectl.console import Answer, Console
 from topowise_scheduler.presentation.kubectl.doctor import (
     definition,
@@ -50,13 +50,14 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
         there = objects.from_files(options.file)
         findings_ += _saved(there)
     else:
-        there = _examine(Kubectl(options.context, options.kubeconfig), findings_, console, options.patience)
+        there = _examine(Kubectl(options.kubectl), findings_, console, options.patience)
     merged = together(findings_)
     status = 1 if any(finding.severity != "note" for finding in merged) else 0
-    if options.output in ("json", "yaml"):
-        findings = [{**msgspec.to_builtins(finding), "thing": finding.thing} for finding in merged]
-        return Answer(documents.to_text(findings, options.output), status)
-    return Answer(_text(merged, there, console, looked_at_scheduler=bool(options.scheduler_config)), status)
+    findings = [{**msgspec.to_builtins(finding), "thing": finding.thing} for finding in merged]
+    body = json_output.printed(options.output, findings, rows=findings)
+    if body is None:
+        body = _text(merged, there, console, looked_at_scheduler=bool(options.scheduler_config))
+    return Answer(body, status)
 
 
 def _saved(there: Objects) -> Iterator[Finding]:

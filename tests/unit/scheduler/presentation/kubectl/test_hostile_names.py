@@ -205,13 +205,17 @@ def command_lines(scene: Scene) -> Iterator[list[str]]:
         flags = [
             action.option_strings[-1]
             for action in parser._actions
-            if isinstance(action, argparse._StoreTrueAction) and action.dest != "watch"
+            if isinstance(action, argparse._StoreTrueAction) and action.dest not in ("watch", "server_side")
         ]
-        forms = options["output"].choices if "output" in options else [None]
+        forms = [_with_template(form) for form in options["output"].choices] if "output" in options else [None]
         for values in _values(name, options, scene):
             for form in forms or [None]:
                 for more in ([], flags) if flags else ([],):
                     yield [name, *values, *(["-o", form] if form else []), *more]
+
+
+def _with_template(form: str) -> str:
+    return form + {"jsonpath=": "{.items[*]}", "custom-columns=": "A:.node,B:.free,C:.text"}.get(form, "")
 
 
 def _values(name: str, options: dict[str, argparse.Action], scene: Scene) -> Iterator[list[str]]:

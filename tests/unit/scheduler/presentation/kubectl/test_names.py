@@ -64,16 +64,12 @@ def test_nodes_are_picked_by_name_and_by_label(ask: Ask, saved: Save) -> None:
         ("nodes pod/a -f {cluster}", "pod/a: expected NAME or node/NAME"),
         ("nodes -l a=b -f {reports}", "the saved objects have no Nodes, whose labels it selects"),
         ("explain late -n ml --nodes-file {cluster} --node nosuch", "--node: no such node 'nosuch', expected"),
-        (
-            "explain node/a --nodes-file {cluster}",
-            "expected NAME or KIND/NAME with one of pod, deployment, statefulset",
-        ),
-        ("explain deploy/web --nodes-file {cluster}", "has no Deployment default/web, expected it there"),
+        ("explain node/plain --nodes-file {cluster}", "node/plain: is a Node, which has no pod template"),
+        ("explain deploy/web --nodes-file {cluster}", "has no deployment default/web, expected it there"),
         ("explain deploy/web --service http://x", "accepts only pods, expected no 'deploy/web'"),
-        (
-            "fits --nodes-file {cluster}",
-            "fits: expected either a pod, a workload (deploy/NAME), or -f FILE",
-        ),
+        ("fits a -f x --nodes-file {cluster}", "fits: expected either a pod, KIND/NAME, or -f FILE, not both"),
+        ("fits a -A --nodes-file {cluster}", "-A: is for all waiting pods, expected no pod and no -f with it"),
+        ("fits a --server-side --nodes-file {cluster}", "--server-side: is for manifests, expected -f FILE with it"),
     ],
 )
 def test_a_missing_object_is_a_single_line(words: str, said: str, ask: Ask, saved: Save) -> None:

@@ -126,7 +126,7 @@ def test_documents_are_utf_8_and_tables_use_the_encoding(saved: Save, tmp_path: 
         ([""], "nodes node explain fits simulate defrag doctor completion help"),
         (["no"], "nodes node"),
         (["node", "-f", "CLUSTER", "metal-"], "metal-a metal-b metal-c"),
-        (["node", "-f", "CLUSTER", "-o", ""], "text svg wide json yaml"),
+        (["node", "-f", "CLUSTER", "-o", ""], "text svg wide json yaml jsonpath= custom-columns="),
         (["explain", "--nodes-file", "CLUSTER", "--node", "e"], "edge-1"),
         (["simulate", "--strategy", "Least"], "LeastAllocated LeastNUMANodes"),
         (["doctor", "--sch"], "--scheduler-config"),
@@ -138,6 +138,10 @@ def test_documents_are_utf_8_and_tables_use_the_encoding(saved: Save, tmp_path: 
         (["fits", "nobody/"], ""),
         (["nodes", "--interval", ""], ""),
         (["nobody", ""], ""),
+        (["-n", "ml", "no"], "nodes node"),
+        (["-n", "ml", "node", "-f", "CLUSTER", "metal-a"], "metal-a"),
+        (["node", "--as"], "--as --as-group --as-uid"),
+        (["--as"], "--as --as-group --as-uid"),
     ],
 )
 def test_completion(words: list[str], shown: str, saved: Save) -> None:
