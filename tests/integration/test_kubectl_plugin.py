@@ -193,6 +193,57 @@ async def test_fits_simulate_and_defrag(run: Run, cluster: None, tmp_path: Path)
     assert (await run("nodes", "-o", "name")).out == "node/n1\nnode/n2\n"
 
 
+async def test_global_flags_are_those_of_kubectl_and_come_before_the_command_too(
+    run: Run, cluster: None, server: ApiServer
+) -> None:
+    create_pod(server, "waits", "4")
+    expected = await run("explain", "waits")
+    assert expected.status == 0, expected.err
+    for words in (("-n", "default", "explain", "waits"), ("--namespace=default", "explain", "waits")):
+        assert await run(*words) == expected
+    assert (await run("-n", "elsewhere", "explain", "waits")).status == 2
+    answer = await run("--context", "nosuch", "nodes")
+    assert (answer.status, 'context "nosuch" does not exist' in answer.err) == (2, True), answer.err
+    for flag in ("-s", "--server"):
+        answer = await run("nodes", flag, "http://127.0.0.1:1")
+        assert (answer.status, answer.out, "refused" in answer.err) == (2, "", True)
+    answer = await run("--as", "alice", "--as-group", "a", "--as-group", "b", "nodes", "-o", "name", "-v=8")
+    assert answer.out == "node/n1\nnode/n2\n"
+    sent = [line.split("] ")[-1].strip() for line in answer.err.splitlines() if "Impersonate-" in line]
+    assert {"Impersonate-User: alice", "Impersonate-Group: a", "Impersonate-Group: b"} <= set(sent), answer.err
+
+
+async def test_the_waiting_pods_of_a_namespace_and_of_all(run: Run, cluster: None, server: ApiServer) -> None:
+    create_pod(server, "first", "4")
+    create_pod(server, "second", "500")
+    answer = await run("explain")
+    assert answer.status == 1, answer.err
+    assert [line.split(":")[0] for line in answer.out.splitlines() if line.startswith("Pod ")] == [
+        "Pod default/first",
+        "Pod default/second",
+    ]
+    assert (await run("explain", "-A")).out == answer.out
+    answer = await run("-n", "kube-system", "explain")
+    assert (answer.status, answer.out) == (0, "")
+    assert answer.err == "note: no pod waits for a node in namespace kube-system; -A is for all namespaces\n"
+
+
+async def test_kinds_are_those_of_the_api_server(run: Run, cluster: None, api: Api) -> None:
+    template = {"metadata": {}, "spec": pod_of("x", "2")["spec"]}
+    deployment = {"metadata": {"name": "web"}, "spec": {"replicas": 2, "template": template}}
+    body = json.dumps({"apiVersion": "apps/v1", "kind": "Deployment", **deployment}).encode()
+    await api.request("POST", "/apis/apps/v1/namespaces/default/deployments", body=body)
+    for name in ("deploy/web", "deployments.apps/web", "Deployment/web"):
+        answer = await run("fits", name, "-o", "jsonpath={.pod} {.fits}")
+        assert (answer.status, answer.out) == (0, "default/web 4"), answer.err
+    answer = await run("fits", "nosuchkind/web")
+    assert (answer.status, 'the server doesn\'t have a resource type "nosuchkind"' in answer.err) == (2, True), (
+        answer.err
+    )
+    answer = await run("fits", "node/n1")
+    assert (answer.status, answer.err) == (2, "error: node/n1: is a Node, which has no pod template\n")
+
+
 async def test_doctor(run: Run, cluster: None, server: ApiServer, api: Api) -> None:
     answer = await run("doctor", "--patience", "0")
     assert answer.status == 0, answer.out + answer.err

@@ -159,7 +159,7 @@ def _text(explained: Explained, console: Console, options: argparse.Namespace) -
     if is_summed_up:
         header, rows = ["VERDICT", "NODES", "WHY"], reasons.rows(nodes)
     else:
-        header, rows = ["NODE", "VERDICT", "SCORE", "WHY"], [_row(node) for node in nodes]
+        header, rows = ["NODE", "VERDICT", "SCORE", "WHY"], [_row(node, is_wide=is_wide) for node in nodes]
     verdicts = header.index("VERDICT")
 
     def paint(column: int, cell: str) -> str | Styled:
@@ -176,12 +176,10 @@ def _text(explained: Explained, console: Console, options: argparse.Namespace) -
     return lines
 
 
-def _row(node: NodeExplanation) -> list[str]:
-    return [node.node, node.verdict, str(node.score) if node.verdict == "fits" else "-", _why(node)]
-
-
-def _why(node: NodeExplanation) -> str:
-    return f"{node.text} (by counts alone)" if node.precision == "counts" else node.text
+def _row(node: NodeExplanation, *, is_wide: bool) -> list[str]:
+    text = reasons.cell(node.text, is_wide=is_wide)
+    why = f"{text} (by counts alone)" if node.precision == "counts" else text
+    return [node.node, node.verdict, str(node.score) if node.verdict == "fits" else "-", why]
 
 
 def _matrix(node: NodeExplanation, step: Step, console: Console) -> list[Line]:

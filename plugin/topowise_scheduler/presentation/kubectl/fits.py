@@ -69,7 +69,7 @@ def _text(
     if is_summed_up:
         rows = [*_most(rooms), *reasons.without_room(rooms)]
     else:
-        rows = [_row(room) for room in rooms]
+        rows = [_row(room, is_wide=options.output == "wide") for room in rooms]
 
     def paint(column: int, cell: str) -> str | Styled:
         return console.paint(cell, colours.BAD if cell == "0" else colours.GOOD) if column == 1 else cell
@@ -79,8 +79,9 @@ def _text(
     return [[console.paint(title, colours.BOLD)], "", *table, *more]
 
 
-def _row(room: Room) -> list[str]:
-    return [room.node, str(room.count), room.first, room.limit]
+def _row(room: Room, *, is_wide: bool = False) -> list[str]:
+    first, limit = (reasons.cell(text, is_wide=is_wide) for text in (room.first, room.limit))
+    return [room.node, str(room.count), first, limit]
 
 
 def _most(rooms: Sequence[Room]) -> list[list[str]]:

@@ -16,6 +16,19 @@ from topowise_scheduler.presentation.text import first_of
 MOST_ROWS: Final = 20
 """The most nodes with a row each."""
 
+_MOST_TEXT: Final = 400
+"""The most characters of a cell."""
+
+# The kubelet's messages, as its pods' status has them, in words for people.
+_PLAIN: Final = (
+    (re.compile(r"UnexpectedAdmissionError: (?:Allocate failed due to )?([^;]*?)(?:, which is unexpected)?(?=;|$)"),
+     r"the kubelet cannot allocate: \1"),
+    (re.compile(r"SMTAlignmentError: SMT Alignment Error: requested (\d+) cpus not multiple cpus per core = (\d+)"),
+     r"the kubelet allocates whole cores: asks for \1 CPUs, expected a multiple of \2"),
+    (re.compile(r"EmptyPodSharedPoolError: (?:pod rejected, )?"), "the kubelet has no shared CPUs for the pod: "),
+    (re.compile(r"KubeletWouldPanic: "), ""),
+)  # fmt: skip
+
 ALL: Final = "--all has a row for each node, -o wide too."
 
 # Shortages of NUMA nodes differ between nodes with the same reason.
@@ -23,12 +36,23 @@ _OF_ONE_NODE: Final = re.compile(r"; (?:node \d+ has only [^;]*|\d+ more lack as
 _AMOUNT: Final = re.compile(r"\d+(?:\.\d+)?(?:m|[KMGTP]i?)?\b")
 
 
+def cell(text: str, *, is_wide: bool = False) -> str:
+    """The text of a cell in plain words, cut after `_MOST_TEXT` characters; unchanged with -o wide."""
+    if is_wide:
+        return text
+    for pattern, words in _PLAIN:
+        text = pattern.sub(words, text)
+    if len(text) <= _MOST_TEXT:
+        return text
+    return f"{text[:_MOST_TEXT].rsplit(' ', 1)[0].rstrip(';,:')} ... (-o wide has all)"
+
+
 def rows(nodes: Sequence[NodeExplanation]) -> list[list[str]]:
     """VERDICT, NODES and WHY: a row for each reason, in the order in which its first node comes."""
     groups: dict[tuple[str, str], list[NodeExplanation]] = {}
     for node in nodes:
         groups.setdefault((node.verdict, _reason(node)), []).append(node)
-    return [[verdict, str(len(same)), _why(same)] for (verdict, _), same in groups.items()]
+    return [[verdict, str(len(same)), cell(_why(same))] for (verdict, _), same in groups.items()]
 
 
 def without_room(rooms: Sequence[Room]) -> list[list[str]]:
@@ -38,7 +62,8 @@ def without_room(rooms: Sequence[Room]) -> list[list[str]]:
         if not room.count:
             groups.setdefault(_bare(room.limit), []).append(room)
     return [
-        [_number(same), "0", "-", _of_first([room.node for room in same], same[0].limit)] for same in groups.values()
+        [_number(same), "0", "-", cell(_of_first([room.node for room in same], same[0].limit))]
+        for same in groups.values()
     ]
 
 

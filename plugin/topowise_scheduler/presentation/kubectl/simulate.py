@@ -16,7 +16,7 @@ from topowise.runtime.progress import Progress
 from topowise.text import Line, Styled
 from topowise_scheduler.kube_scheduler import Pod
 from topowise_scheduler.presentation.explain import numa_placement as placing
-from topowise_scheduler.presentation.kubectl import cluster, json_output
+from topowise_scheduler.presentation.kubectl import cluster, json_output, reasons
 from topowise_scheduler.presentation.kubectl import console as colours
 from topowise_scheduler.presentation.kubectl.console import Answer, Console
 from topowise_scheduler.presentation.kubectl.explain import ordered
@@ -98,7 +98,7 @@ def _rows(placed: Sequence[SimulatedPod], *, is_wide: bool) -> tuple[list[str], 
             pod.pod,
             *([pod.origin, str(pod.priority)] if is_wide else []),
             pod.node or _NOWHERE,
-            placing.in_words(pod.containers) if pod.node else pod.summary,
+            reasons.cell(placing.in_words(pod.containers) if pod.node else pod.summary, is_wide=is_wide),
         ]
         for pod in placed
     ]
@@ -152,8 +152,8 @@ class Simulation:
         simulated = SimulatedPod(_name(pod), workload.origin, pod.spec.priority or 0)
         fitting = [name for name, refusal in refusals.items() if not refusal]
         if not fitting:
-            reasons = {why.node: why.text for why in ordered(self._view.explanations(pod, list(refusals)))}
-            return msgspec.structs.replace(simulated, refusals=refusals, reasons=reasons)
+            texts = {why.node: why.text for why in ordered(self._view.explanations(pod, list(refusals)))}
+            return msgspec.structs.replace(simulated, refusals=refusals, reasons=texts)
         node = self._view.best(pod, fitting)
         uid = self._cluster.assign(pod, node)
         self._changed = [node]
@@ -177,7 +177,7 @@ def _refused(pod: SimulatedPod, console: Console) -> list[Line]:
     nodes: dict[str, list[str]] = {}
     for name, why in pod.reasons.items():
         nodes.setdefault(why, []).append(name)
-    rows = [[first_of(names), why] for why, names in nodes.items()]
+    rows = [[first_of(names), reasons.cell(why)] for why, names in nodes.items()]
     more = len(rows) - _MAX_REASONS
     text = columns(["NODE", "WHY NOT"], rows[:_MAX_REASONS], indent="  ", width=console.width)
     return [*text, f"  and {more} more (-o json has all)"] if more > 0 else text

@@ -133,7 +133,7 @@ class Kubectl:
             return SourceError(command, f"did not answer within {self._timeout_s:g}s")
         said = [line for line in err.decode(errors="replace").splitlines() if line.strip()]
         for line in said if self._is_logging else ():
-            output.note(line)
+            output.note(line.expandtabs(4))
         if not process.returncode:
             return out
         # The causes of an invalid object are lines that start with an asterisk.

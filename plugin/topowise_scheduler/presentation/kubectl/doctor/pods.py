@@ -28,7 +28,7 @@ def check(
             yield Finding(
                 "pods", "warning", "pod", (f"{record.namespace}/{record.name}",),
                 "waiting for NUMA resources: no node's kubelet could align it",
-                "the sums may be sufficient, but not on one NUMA node, or not near the devices",
+                "on every NUMA node too little is free for it, or the NUMA nodes are too small for it altogether",
                 "kubectl topowise explain POD -n NAMESPACE shows what each node lacks",
             )  # fmt: skip
     yield from _odd(records, reports)

@@ -310,3 +310,17 @@ def test_documents_have_the_content_of_the_tables(ask: Ask, saved: Save, tmp_pat
         assert sorted(named.split()) == sorted([*fitting.split(), "node/edge-1"])
     doctor = ("doctor", "-f", saved(), "-o")
     assert json.loads(ask(*doctor, "json").text) == yaml.safe_load(ask(*doctor, "yaml").text)
+
+
+def test_cells_of_a_pod_with_many_containers_are_cut(ask: Ask, saved: Save, tmp_path: Path) -> None:
+    small = make("1", "64Mi")["spec"]["containers"][0]
+    many = {
+        "kind": "Pod",
+        "metadata": {"name": "many"},
+        "spec": {"containers": [{**small, "name": f"container-{at:02}"} for at in range(20)]},
+    }
+    for command in ("explain", "fits"):
+        words = (command, "-f", manifest(tmp_path, many), "--nodes-file", saved())
+        assert max(map(len, ask(*words).text.splitlines())) < 900
+    explained = ("explain", "-f", manifest(tmp_path, many), "--nodes-file", saved(), "-o", "wide")
+    assert max(map(len, ask(*explained).text.splitlines())) > 1000

@@ -6,7 +6,7 @@ import pytest
 
 from topowise import nrt
 from topowise.text import Styled, rendered
-from topowise_scheduler.presentation.kubectl import zones
+from topowise_scheduler.presentation.kubectl import reasons, zones
 from topowise_scheduler.presentation.kubectl.durations import age, human
 from topowise_scheduler.presentation.kubectl.table import columns
 from topowise_scheduler.presentation.kubectl.zones import Amount
@@ -97,3 +97,32 @@ def test_colours_take_no_width() -> None:
 def test_a_cell_is_a_single_line_and_its_width_includes_escapes() -> None:
     lines = columns(["A", "B"], [["x\nFORGED", "y"], ["\u202ez", "w"]])
     assert lines == ["A             B", r"x\x0aFORGED   y", r"\u202ez       w"]
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        (
+            "UnexpectedAdmissionError: Allocate failed due to not enough cpus available to satisfy request: "
+            "requested=5, available=4, which is unexpected; not even the empty node would do",
+            "the kubelet cannot allocate: not enough cpus available to satisfy request: requested=5, available=4; "
+            "not even the empty node would do",
+        ),
+        (
+            "SMTAlignmentError: SMT Alignment Error: requested 3 cpus not multiple cpus per core = 2",
+            "the kubelet allocates whole cores: asks for 3 CPUs, expected a multiple of 2",
+        ),
+        ("Insufficient cpu: asks for 12, 4 of 4 are free", "Insufficient cpu: asks for 12, 4 of 4 are free"),
+    ],
+)
+def test_messages_of_the_kubelet_are_plain_in_tables(text: str, plain: str) -> None:
+    assert reasons.cell(text) == plain
+    assert reasons.cell(text, is_wide=True) == text
+
+
+def test_a_long_cell_is_cut_and_names_the_format_with_all_of_it() -> None:
+    text = "; ".join(f"container c{number} goes to NUMA node 0 (cpu 1)" for number in range(80))
+    assert len(text) > 3400
+    assert len(reasons.cell(text)) < 430
+    assert reasons.cell(text).endswith(" ... (-o wide has all)")
+    assert reasons.cell(text, is_wide=True) == text
