@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,8 @@ import pytest
 from invalid_pods import ACCEPTED, REJECTED
 from sandbox import controlplane
 from sandbox.apiserver.client import connect
+from topowise.errors import SourceError
+from topowise_scheduler.presentation.kubectl.source import Kubectl
 
 Json = dict[str, Any]
 
@@ -30,3 +34,24 @@ async def test_the_api_server_has_the_same_errors(real_control_plane: controlpla
         for name, document in ACCEPTED.items():
             reply = await client.call("POST", PODS, document, dryRun="All", fieldValidation="Strict")
             assert reply.status == 201, (name, reply.text)
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl on PATH")
+def test_a_dry_run_returns_what_the_api_server_would_store(
+    real_control_plane: controlplane.ControlPlane, tmp_path: Path
+) -> None:
+    kubectl = Kubectl([f"--kubeconfig={real_control_plane.kubeconfig(tmp_path / 'kubeconfig')}"])
+    rejected, expected = REJECTED["a negative limit"]
+    with pytest.raises(SourceError) as caught:
+        kubectl.dry_run(rejected, "default")
+    assert all(text in str(caught.value) for text in expected)
+    assert "\n" not in str(caught.value)
+    accepted = ACCEPTED["limits alone"]
+    stored = kubectl.dry_run(accepted, "default")
+    assert stored["spec"]["containers"][0]["resources"]["requests"]["cpu"] == "2"
+    with pytest.raises(SourceError, match="strict decoding error: unknown field"):
+        kubectl.dry_run({**accepted, "spec": {**accepted["spec"], "contaners": []}}, "default")
+    # Nothing was stored, and an object that exists is not an error.
+    document = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}}
+    assert kubectl.dry_run(document, "default") == document
+    assert not kubectl.object("pods", "default")["items"]
