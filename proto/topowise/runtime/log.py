@@ -2,8 +2,8 @@
 
 Operators read these lines beside those of the kubelet and kube-scheduler, so format and keys are equal: text as `I1121
 01:16:03.123456   42 reflector.py:88] "Watch ended" resource="nodes"`, JSON with component-base's keys (`ts`, `v`,
-`logger`, `caller`, `msg`). A message is a constant; variable parts are key-values: `log.info("Published topology",
-extra=kv(node=name, zones=8))`. Verbosity is klog's: 0 state changes, 2 passes, 4 objects.
+`logger`, `caller`, `msg`) and `level`. A message is a constant; variable parts are key-values: `log.info("Published
+topology", extra=kv(node=name, zones=8))`. Verbosity is klog's: 0 state changes, 2 passes, 4 objects.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from topowise.text import escaped, escaped_json
 Format = Literal["text", "json"]
 
 _SEVERITY = {logging.DEBUG: "I", logging.INFO: "I", logging.WARNING: "W", logging.ERROR: "E", logging.CRITICAL: "F"}
+_LEVEL: Final = {"I": "info", "W": "warning", "E": "error", "F": "fatal"}
 # Python's levels below INFO stand for klog's -v: V(2) = 18, V(4) = 16, so that isEnabledFor() is the whole test.
 V2 = logging.INFO - 2
 V4 = logging.INFO - 4
@@ -59,6 +60,7 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
             "ts": round(record.created * 1000, 3),
+            "level": _LEVEL[_severity(record.levelno)],
             "logger": record.name,
             "caller": f"{record.filename}:{record.lineno}",
             "msg": record.getMessage(),

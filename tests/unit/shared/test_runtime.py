@@ -221,6 +221,11 @@ def test_text_logs_are_klogs() -> None:
     assert second.endswith('] "Odd \\"value\\""')
 
 
+def test_json_logs_have_a_level() -> None:
+    """Without it a collector cannot select warnings: component-base's keys distinguish only info lines, by `v`."""
+    assert [json.loads(line)["level"] for line in lines("json", 2)] == ["info", "info", "warning"]
+
+
 HOSTILE = "a\x1b[2J\x9b\u202e\r\nE1121 00:00:00.0 forged\u2028\x7f\ud800b"
 
 
