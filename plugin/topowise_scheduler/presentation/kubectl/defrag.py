@@ -32,7 +32,8 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     """The command."""
     known, workloads, notes = cluster.open_with_manifests(options)
     if len(workloads) != 1:
-        raise SourceError(", ".join(options.file), f"asks for {len(workloads)} kinds of pods, expected one")
+        where = ", ".join(options.file) or options.pod or "waiting pods"
+        raise SourceError(where, f"asks for {len(workloads)} kinds of pods, expected one")
     workload = workloads[0]
     notes += not_looked_at(workloads)
     pod = workload.numbered(0)

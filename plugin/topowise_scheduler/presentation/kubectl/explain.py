@@ -76,7 +76,7 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     rows = [(answer.name, node) for answer in answers for node in ordered(answer.nodes)]
     body = json_output.printed(
         options.output,
-        json_output.single_or_all([answer.nodes for answer in answers]),
+        [answer.nodes for answer in answers] if len(answers) != 1 else answers[0].nodes,
         rows=({"pod": name, **msgspec.to_builtins(node)} for name, node in rows),
         names=(node.node for _, node in rows if node.verdict == "fits"),
     )

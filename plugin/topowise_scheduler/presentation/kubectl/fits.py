@@ -36,7 +36,7 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     rows = [(document["pod"], room) for document in documents for room in document["nodes"]]
     body = json_output.printed(
         options.output,
-        json_output.single_or_all(documents),
+        documents if len(documents) != 1 else documents[0],
         rows=({"pod": name, **msgspec.to_builtins(room)} for name, room in rows),
         names=(room.node for _, room in rows if room.count),
     )

@@ -6,7 +6,7 @@ Amounts are exact Kubernetes quantities, where tables round.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -41,11 +41,6 @@ def printed(output: str, document: Any, *, rows: Iterable[Any], names: Iterable[
         header, cells = jsonpath.columns(template)
         return columns(header, [cells(msgspec.to_builtins(row)) for row in rows])
     return None
-
-
-def single_or_all(documents_: Sequence[Any]) -> Any:
-    """A single document stands without a list around it."""
-    return documents_[0] if len(documents_) == 1 else documents_
 
 
 def node(reported: Reported, report: Report) -> Json:
