@@ -122,10 +122,6 @@ def open_with_manifests(
         workloads, notes = manifests.waiting(options, there.pods or ())
     workloads, unknown = manifests.prioritised(workloads, _classes(options, there, workloads))
     known = Cluster(there, now, strategy, top_score=top_score)
-    if not (options.pod or options.file):
-        # Like `explain POD`: where the pods would go, without what is booked for them.
-        for workload in workloads:
-            known.ledger.drop_pod(workload.pod.metadata.uid)
     if not known.view.names:
         raise objects.no_nodes(options.nodes_file)
     return known, workloads, [*notes, *unknown, *known.notes]

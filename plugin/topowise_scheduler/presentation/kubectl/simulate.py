@@ -61,6 +61,9 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     """The command."""
     known, workloads, notes = cluster.open_with_manifests(options, options.strategy)
     notes += not_looked_at(workloads)
+    for workload in workloads if not (options.pod or options.file) else ():
+        # Each waiting pod is placed below, so its nomination must not count as another pod.
+        known.ledger.drop_pod(workload.pod.metadata.uid)
     placed = Simulation(known).place(workloads, Progress())
     refused = [pod for pod in placed if not pod.node]
     status = 1 if refused else 0

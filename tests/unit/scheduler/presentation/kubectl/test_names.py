@@ -13,7 +13,7 @@ from topowise.errors import SourceError
 from topowise_scheduler.presentation.kubectl import arguments, selection
 from topowise_scheduler.presentation.kubectl.console import Answer
 
-from .conftest import Ask, Save
+from .conftest import Ask, Save, pod
 
 LABELS: Mapping[str, str] = {"pool": "metal", "zone": "a"}
 
@@ -108,3 +108,19 @@ def test_hundreds_of_nodes_are_summarised_by_default(ask: Ask, saved_many: str, 
     assert len([line for line in every.text.splitlines() if line.startswith("edge-")]) == 300
     assert len([note for note in summed.notes if "'much'" in note]) == 1
     assert len(ask(*words, "--node", "edge-001").text.splitlines()) == 4
+
+
+def test_a_nomination_counts_for_other_waiting_pods_but_not_for_the_pod_itself(ask: Ask, saved: Save) -> None:
+    """On metal-b a NUMA node of 16 cores is free. Two pods need it; the older pod is nominated there."""
+    items = [item for item in json.loads(Path(saved()).read_text())["items"] if item["metadata"]["name"] == "metal-b"]
+    nominated, second = (pod(name, cpu="30", memory="4Gi", started=started) for name, started in (("a", 90), ("b", 60)))
+    nominated["status"]["nominatedNodeName"] = "metal-b"
+    gated = pod("ml/gated", cpu="1", memory="1Gi")
+    gated["spec"]["schedulingGates"] = [{"name": "later"}]
+    files = ("--nodes-file", saved(*items, second, nominated, gated, pod("ml/c", cpu="1", memory="1Gi")))
+    fits = "jsonpath={range .items[*]}{range [*]}{.verdict},{end}{end}"
+    assert ask("explain", *files, "-o", fits).text == "fits,not now,"
+    placed = json.loads(ask("simulate", *files, "-o", "json").text)["pods"]
+    assert [(row["pod"], row["node"]) for row in placed] == [("default/a", "metal-b"), ("default/b", "")]
+    named = ask("explain", "-A", *files, "-o", "custom-columns=POD:.pod").text.split()
+    assert sorted(set(named)) == ["POD", "default/a", "default/b", "ml/c"]
