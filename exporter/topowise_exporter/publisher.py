@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from topowise import nrt, numatopology
+from topowise import nrt
 from topowise.errors import ApiError
 from topowise.kube import paths
 from topowise.kube.api import Api
@@ -20,8 +20,7 @@ from topowise_exporter import zones
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.dra.device_counts import held_by_node
 from topowise_exporter.own_node import Owner, OwnNodeReader, RetryPace
-from topowise_exporter.publish import numatopology as volcano
-from topowise_exporter.publish import size_limit, topology
+from topowise_exporter.publish import numatopology, size_limit, topology
 from topowise_exporter.publish.other_writers import product
 from topowise_exporter.publish.topology import Observation
 from topowise_exporter.publish.writer import TooLargeError, Writer, WriteResult, is_newer, topology_writer
@@ -121,7 +120,7 @@ class Publisher:
         self._numatopology: Writer[numatopology.Numatopology] | None = None
         if settings.numatopology:
             path = paths.path(numatopology.PATH, self._node_name)
-            self._numatopology = Writer(api, path, volcano.same, numatopology.decode, numatopology.KIND)
+            self._numatopology = Writer(api, path, numatopology.same, numatopology.decode, numatopology.KIND)
         self._numatopology_pace = RetryPace(monotonic)
         self._size_limit = size_limit.LIMIT
         self._other_writers: dict[str, frozenset[str]] = {}
@@ -205,7 +204,7 @@ class Publisher:
             # Volcano's object has no field for doubts: the last true object stays.
             return
         if self._numatopology is not None:
-            target = volcano.observed(self._node_name, seen, self._settings.exclude, owner.reference)
+            target = numatopology.observed(self._node_name, seen, self._settings.exclude, owner.reference)
             is_done &= await self._publish_for_volcano(self._numatopology, target, record)
         if is_done:
             self._published = seen

@@ -24,7 +24,6 @@ from topowise import (
     kubeletconfig,
     nrt,
     numaplacement,
-    numatopology,
     pci,
     pods,
 )
@@ -38,6 +37,7 @@ from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.dra import slices
 from topowise_exporter.kubelet import device_checkpoint, podresources, state_files
 from topowise_exporter.kubelet.settings import configz
+from topowise_exporter.publish import numatopology
 from topowise_scheduler import device_affinity, policy_annotations, report
 from topowise_scheduler.cluster.pods.records import Records
 from topowise_scheduler.configuration import SchedulerConfiguration
@@ -151,7 +151,7 @@ def _pod(data: bytes) -> object:
 
 def _numatopology(data: bytes) -> object:
     read = numatopology.decode(data)
-    assert numatopology.same_content(read, numatopology.stamped(read, 1))
+    assert numatopology.same(numatopology.stamped(read, 1), read)
     return read
 
 

@@ -28,9 +28,10 @@ from sandbox import controlplane
 from sandbox.apiserver import documents
 from sandbox.controlplane import ControlPlane
 from sandbox.processes import Process, free_ports
-from topowise import numatopology, pods
+from topowise import pods
 from topowise.errors import ApiError
 from topowise.kube.api import MERGE_PATCH
+from topowise_exporter.publish import numatopology
 
 Json = dict[str, Any]
 

@@ -9,71 +9,107 @@ It differs from the object of Volcano's resource-exporter in three points, becau
 - `podAllocations` names every pod of the kubelet; pods without exclusive CPUs have no containers in it. The plugin
   books each Guaranteed pod that it binds, also with fractional CPUs, until the pod is named here. While a pod is
   missing, the plugin subtracts the CPUs that it guessed for all of them (node_info.go, RefreshNumaSchedulerInfoByCrd).
+
+Go's `omitempty` drops zeros, so CPU 0 of core 0 on socket 0 and node 0 is `{}`. Schema: volcano.sh/apis
+pkg/apis/nodeinfo/v1alpha1; reader: volcano pkg/scheduler/plugins/numaaware.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any, Final
 
-from topowise import cpuset, nrt, numatopology
+import msgspec
+
+from topowise import cpuset, nrt
 from topowise.quantity import from_milli
 from topowise_exporter import exclusions
 from topowise_exporter.exclusions import Exclusions
 from topowise_exporter.kubelet.allocations import PodAllocation
-from topowise_exporter.machine.inventory import Cpu
 from topowise_exporter.publish.topology import Observation
+
+API_VERSION: Final = "nodeinfo.volcano.sh/v1alpha1"
+KIND: Final = "Numatopology"
+PATH: Final = f"/apis/{API_VERSION}/numatopologies"
+TIMESTAMP_ANNOTATION: Final = "timestamp"
+
+
+class Numatopology(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`spec` is plain JSON: the exporter only writes it, and compares it with its last write."""
+
+    apiVersion: str = ""
+    kind: str = ""
+    metadata: nrt.Metadata
+    spec: dict[str, Any] = {}
+
+
+decode = msgspec.json.Decoder(Numatopology).decode
 
 
 def observed(
     node_name: str, observation: Observation, excluded: Exclusions, owner: nrt.OwnerReference | None = None
-) -> numatopology.Numatopology:
-    """Returns the object to publish, without a timestamp: the writer sets it when it writes. With the CPU manager off
-    no CPU is allocatable: then all online CPUs except those of reservedSystemCPUs are free, and the reader subtracts
-    the sum of kubeReserved and systemReserved."""
+) -> Numatopology:
+    """Returns the object to publish, without a timestamp. With the CPU manager off no CPU is allocatable: then all
+    online CPUs except those of reservedSystemCPUs are free, and the reader subtracts the sum of kubeReserved and
+    systemReserved."""
     allocations = exclusions.apply(excluded, observation.allocations)
     kubelet, machine = observation.kubelet, observation.machine
-    includes_cpus = not excluded.has_resource(numatopology.CPU)
+    includes_cpus = not excluded.has_resource("cpu")
     online, allocatable = frozenset(machine.online), allocations.allocatable.cpus
     used = frozenset[int]().union(*allocations.unlisted.values(), *(pod.cpus for pod in allocations.pods))
     free = cpuset.to_text(((allocatable or online) & online) - kubelet.reserved_cpus - used)
     reserved = "0" if allocatable or kubelet.reserved_cpus else from_milli(kubelet.reserved({}).get("cpu", 0))
-    return numatopology.new(
-        node_name,
-        policies={
-            numatopology.CPU_MANAGER_POLICY: kubelet.cpuManagerPolicy,
-            numatopology.TOPOLOGY_MANAGER_POLICY: kubelet.topologyManagerPolicy,
+    spec = {
+        "policies": {
+            "CPUManagerPolicy": kubelet.cpuManagerPolicy,
+            "TopologyManagerPolicy": kubelet.topologyManagerPolicy,
         },
-        reserved={numatopology.CPU: reserved},
-        resources={numatopology.CPU: numatopology.ResourceInfo(free, len(online))} if includes_cpus else {},
-        cpus={cpu.id: _info(cpu) for cpu in machine.cpus},
-        pods=_pods(allocations.pods if includes_cpus else (), online),
-        owner=owner,
-    )
+        "resReserved": {"cpu": reserved},
+        "numares": {"cpu": _without_zeros(allocatable=free, capacity=len(online))} if includes_cpus else {},
+        # The kernel's -1 ("unknown") is below the schema's minimum.
+        "cpuDetail": {
+            str(cpu.id): _without_zeros(numa=max(0, cpu.node), socket=max(0, cpu.socket), core=cpu.core)
+            for cpu in machine.cpus
+        },
+        **_without_zeros(podAllocations=_pods(allocations.pods if includes_cpus else (), online)),
+    }
+    metadata = nrt.Metadata(name=node_name, ownerReferences=(owner,) if owner else None)
+    return Numatopology(apiVersion=API_VERSION, kind=KIND, metadata=metadata, spec=spec)
 
 
-def same(current: numatopology.Numatopology, desired: numatopology.Numatopology) -> bool:
+def stamped(topology: Numatopology, seconds: int) -> Numatopology:
+    """Returns the object with the time of its change, which resource-exporter sets at every update."""
+    metadata = msgspec.structs.replace(topology.metadata, annotations={TIMESTAMP_ANNOTATION: str(seconds)})
+    return msgspec.structs.replace(topology, metadata=metadata)
+
+
+def same(current: Numatopology, desired: Numatopology) -> bool:
     """Whether content and owning Node are equal; the timestamp and metadata of other writers do not count."""
-    return _node_uids(desired) <= _node_uids(current) and numatopology.same_content(current, desired)
+    return _node_uids(desired) <= _node_uids(current) and current.spec == desired.spec
 
 
-def _node_uids(topology: numatopology.Numatopology) -> frozenset[str]:
+def _node_uids(topology: Numatopology) -> frozenset[str]:
     return frozenset(owner.uid for owner in topology.metadata.ownerReferences or () if owner.kind == "Node")
 
 
-def _info(cpu: Cpu) -> numatopology.CpuInfo:
-    # The kernel's -1 ("unknown") is below the schema's minimum.
-    return numatopology.CpuInfo(numa=max(0, cpu.node), socket=max(0, cpu.socket), core=cpu.core)
+def _without_zeros(**fields: object) -> dict[str, object]:
+    return {name: value for name, value in fields.items() if value}
 
 
-def _pods(pods: Iterable[PodAllocation], online: frozenset[int]) -> Iterable[numatopology.PodAllocation]:
-    cpus_by_pod: dict[tuple[str, str], dict[str, frozenset[int]]] = {}
+def _pods(pods: Iterable[PodAllocation], online: frozenset[int]) -> list[dict[str, object]]:
+    cpus_by_pod: dict[tuple[str, str], dict[str, str]] = {}
     for pod in pods:
-        cpus = {container.name: container.cpus & online for container in pod.containers}
+        cpus = {container.name: cpuset.to_text(container.cpus & online) for container in pod.containers}
         cpus_by_pod.setdefault((pod.namespace, pod.name), {}).update(cpus)
-    for (namespace, name), containers in cpus_by_pod.items():
-        allocations = [
-            numatopology.ContainerAllocation(container, {numatopology.CPU: cpuset.to_text(cpus)})
-            for container, cpus in containers.items()
-            if cpus
-        ]
-        yield numatopology.PodAllocation(name=name, namespace=namespace, containerAllocations=tuple(allocations))
+    return [
+        _without_zeros(
+            name=name,
+            namespace=namespace,
+            containerAllocations=[
+                {"name": container, "allocations": {"cpu": cpus}}
+                for container, cpus in sorted(containers.items())
+                if cpus
+            ],
+        )
+        for (namespace, name), containers in sorted(cpus_by_pod.items())
+    ]

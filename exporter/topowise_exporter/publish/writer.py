@@ -15,7 +15,7 @@ from typing import Final, Generic, Literal, TypeVar
 
 import msgspec
 
-from topowise import nrt
+from topowise import documents, nrt
 from topowise.errors import ApiError
 from topowise.kube import paths
 from topowise.kube.api import APPLY_PATCH, Api
@@ -28,6 +28,10 @@ WriteResult = Literal["written", "unchanged", "held-back"]
 # Error texts of etcd (above 1.5 MiB) and of the API server's etcd client (2 MiB), both with status 500. Above its own
 # limit (3 MiB) the API server answers 413.
 _TOO_LARGE: Final = ("request is too large", "larger than max")
+
+
+# Numbers of an object that another client wrote may be no quantities (ParseError).
+_UNUSABLE: Final = (*documents.UNREADABLE, ValueError)
 
 
 class TooLargeError(ApiError):
@@ -122,7 +126,7 @@ class Writer(Generic[Object]):
         except ApiError as exc:
             if exc.status != 404:
                 raise
-        except (msgspec.DecodeError, ValueError):
+        except _UNUSABLE:
             pass
         return None
 
@@ -141,7 +145,7 @@ class Writer(Generic[Object]):
         problem = ""
         try:
             is_same = self._same(self._decode(answer), self._written)
-        except (msgspec.DecodeError, ValueError) as exc:
+        except _UNUSABLE as exc:
             is_same, problem = False, f"it does not decode any more: {exc}"
         parsed = _answer(answer)
         if parsed is None:
@@ -158,7 +162,7 @@ class Writer(Generic[Object]):
 def _answer(text: bytes) -> Answer | None:
     try:
         return msgspec.json.decode(text, type=Answer)
-    except (msgspec.DecodeError, ValueError):
+    except _UNUSABLE:
         return None
 
 
@@ -206,5 +210,5 @@ async def read_own_node(api: Api, node_name: str) -> OwnNode:
     body = await api.request("GET", paths.path(paths.NODES, node_name))
     try:
         return msgspec.json.decode(body, type=OwnNode)
-    except (msgspec.DecodeError, ValueError) as exc:
+    except _UNUSABLE as exc:
         raise ApiError(0, "BadAnswer", f"the answer is not a Node: {exc}", request=f"GET node {node_name}") from exc

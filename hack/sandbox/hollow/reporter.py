@@ -21,7 +21,7 @@ import msgspec
 from sandbox.kubelet.node import EmulatedNode
 from sandbox.kubelet.pace import Seconds
 from sandbox.kubelet.podresources import PodResourcesServicer
-from topowise import nrt, numatopology
+from topowise import nrt
 from topowise.attributes import confirmation
 from topowise.errors import ApiError, SourceError
 from topowise.kube import paths
@@ -41,8 +41,7 @@ from topowise_exporter.kubelet.settings.section import Kubelet
 from topowise_exporter.kubelet.state_files import StateFile
 from topowise_exporter.machine import Machine
 from topowise_exporter.observe import Observer, Reading
-from topowise_exporter.publish import numatopology as volcano
-from topowise_exporter.publish import topology
+from topowise_exporter.publish import numatopology, topology
 from topowise_exporter.publish.topology import Observation, Publishing
 from topowise_exporter.publish.writer import Writer, same_topology
 
@@ -98,7 +97,7 @@ class Reporter:
         ]
         if reporting.numatopology:
             path = f"{numatopology.PATH}/{name}"
-            self._writers.append(Writer(api, path, volcano.same, numatopology.decode, numatopology.KIND))
+            self._writers.append(Writer(api, path, numatopology.same, numatopology.decode, numatopology.KIND))
         self._stale = asyncio.Event()
         self._is_writing = False
         # The daemon too uses its writer serially.
@@ -191,7 +190,7 @@ class Reporter:
         self._true, self._lacks = objects_of_node.topology, reasons
         objects: list[object] = [objects_of_node.topology]
         if self._reporting.numatopology:
-            for_volcano = volcano.observed(self._name, seen, Exclusions())
+            for_volcano = numatopology.observed(self._name, seen, Exclusions())
             objects.append(numatopology.stamped(for_volcano, int(time.time())))
         if reasons:
             # As the daemon does.

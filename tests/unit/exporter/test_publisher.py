@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from topowise import attributes, nrt, numatopology
+from topowise import attributes, nrt
 from topowise.attributes import confirmation
 from topowise.errors import ApiError
 from topowise.kubeletconfig import KubeletConfiguration
@@ -18,6 +18,7 @@ from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.exclusions import Exclusions, PodPattern
 from topowise_exporter.kubelet.allocations import Allocatable, Allocations, ContainerAllocation, PodAllocation
 from topowise_exporter.machine.inventory import Cpu, Machine, NumaNode
+from topowise_exporter.publish import numatopology
 from topowise_exporter.publish.topology import Observation, Publishing
 from topowise_exporter.publisher import HIGH_NODES, Outcome, Publisher
 
