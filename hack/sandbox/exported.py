@@ -82,11 +82,8 @@ def _node(node: NumaNode, nodes: tuple[NumaNode, ...]) -> hardware.NumaNode:
     return hardware.NumaNode(
         id=node.id,
         cpus=cpus,
-        cpus_present=cpus,
         memory_bytes=node.memory,
         hugepages=pages,
-        hugepages_free=pages,
-        hugepages_surplus=dict.fromkeys(pages, 0),
         distances={neighbour.id: row[neighbour.id if by_id else position] for position, neighbour in enumerate(nodes)}
         if row
         else {},

@@ -30,14 +30,10 @@ class NumaNode(msgspec.Struct, frozen=True, gc=False):
     id: int
     cpus: tuple[int, ...]
     """Online CPUs; of a CPU that several nodes list, only its owner has it."""
-    cpus_present: tuple[int, ...]
-    """Present CPUs, online and offline."""
     memory_bytes: int
     """MemTotal, including hugepages, without the kernel image and memory that the firmware reserves."""
     hugepages: dict[int, int]
     """Page size in bytes -> pages (`nr_hugepages`, surplus pages included)."""
-    hugepages_free: dict[int, int]
-    hugepages_surplus: dict[int, int]
     distances: dict[int, int]
     """Node id -> distance in the unit of the ACPI SLIT (10 is local); empty if the kernel's row is damaged."""
     sockets: tuple[int, ...]
@@ -75,7 +71,7 @@ class PciFunction(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     """domain:bus:device.function; the domain has four or more hexadecimal digits."""
     numa_node: int | None
     """None: no affinity (-1), or the kernel does not report it."""
-    class_code: str
+    class_code: str = msgspec.field(name="class")
     vendor: str
     device: str
     driver: str | None

@@ -16,8 +16,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-import msgspec
-
 from topowise_exporter.machine.inventory import Access
 from topowise_exporter.machine.numa_nodes import ROOT
 from topowise_exporter.machine.sysfs import Tree
@@ -26,14 +24,6 @@ GLOBAL_HUGEPAGES = "kernel/mm/hugepages"
 
 _MEM_TOTAL = re.compile(r"^(?:Node +[0-9]+ +)?MemTotal: *([0-9]{1,18}) kB", re.MULTILINE)
 _SIZE = re.compile(r"hugepages-([0-9]{1,12})kB", re.ASCII)
-
-
-class Hugepages(msgspec.Struct, frozen=True, gc=False):
-    """Pages by their size in bytes; `total` includes `surplus`."""
-
-    total: dict[int, int]
-    free: dict[int, int]
-    surplus: dict[int, int]
 
 
 def read_mem_total(tree: Tree, path: str, instead: str) -> int | None:
@@ -48,44 +38,32 @@ def read_mem_total(tree: Tree, path: str, instead: str) -> int | None:
     return int(match[1]) * 1024
 
 
-def read_node_memory(sysfs: Tree, procfs: Tree, node: int, *, is_only: bool) -> int:
-    """Returns MemTotal of a node; for the only node the machine's value if the node has none, else 0."""
-    instead = "MemTotal of the machine is used" if is_only else "its memory counts as 0"
-    amount = read_mem_total(sysfs, f"{ROOT}/node{node}/meminfo", instead)
-    return read_machine_memory(procfs) if amount is None and is_only else amount or 0
-
-
-def read_machine_memory(procfs: Tree) -> int:
-    """Returns MemTotal of the whole machine, 0 if it cannot be read."""
+def read_node_memory(sysfs: Tree, procfs: Tree, node: int, ids: Collection[int]) -> int:
+    """Returns MemTotal of a node of `ids`, else 0; for the only node the machine's value if the node has none."""
+    if ids:
+        instead = "MemTotal of the machine is used" if len(ids) == 1 else "its memory counts as 0"
+        amount = read_mem_total(sysfs, f"{ROOT}/node{node}/meminfo", instead)
+        if amount is not None or len(ids) > 1:
+            return amount or 0
     return read_mem_total(procfs, "meminfo", "memory counts as 0") or 0
 
 
-def read_node_hugepages(sysfs: Tree, node: int, *, is_only: bool) -> Hugepages:
-    """Returns all page sizes of a node; a node without the directory has none, unless it is the only node."""
-    folder = f"{ROOT}/node{node}/hugepages"
-    if sysfs.names(folder) is None and sysfs.names(GLOBAL_HUGEPAGES):
+def read_hugepages(sysfs: Tree, node: int, ids: Collection[int]) -> dict[int, int]:
+    """Returns the pages of a node of `ids`, including surplus pages, by page size in bytes. A size without a readable
+    total is left out. A node without the directory has no pages, unless it is the only node."""
+    folder = f"{ROOT}/node{node}/hugepages" if ids else GLOBAL_HUGEPAGES
+    if ids and sysfs.names(folder) is None and sysfs.names(GLOBAL_HUGEPAGES):
+        is_only = len(ids) == 1
         instead = "the machine's hugepages are used" if is_only else "it counts as without hugepages"
         sysfs.tell(folder, f"missing, while {GLOBAL_HUGEPAGES} exists", instead)
         folder = GLOBAL_HUGEPAGES if is_only else folder
-    return read_hugepages(sysfs, folder)
-
-
-def read_hugepages(sysfs: Tree, folder: str) -> Hugepages:
-    """Returns all page sizes in a directory; a size without a readable total is left out."""
-    total: dict[int, int] = {}
-    free: dict[int, int] = {}
-    surplus: dict[int, int] = {}
+    pages: dict[int, int] = {}
     sizes = (match for name in sysfs.names(folder) or () if (match := _SIZE.fullmatch(name)))
     for size in sorted(sizes, key=lambda match: int(match[1])):
-        path, page = f"{folder}/{size[0]}", int(size[1]) * 1024
-        count = sysfs.integer(f"{path}/nr_hugepages", "pages of this size are left out")
-        if count is None or count < 0:
-            continue
-        total[page] = count
-        unused = sysfs.integer(f"{path}/free_hugepages", "all count as free")
-        free[page] = count if unused is None else unused
-        surplus[page] = sysfs.integer(f"{path}/surplus_hugepages", "none counts as surplus") or 0
-    return Hugepages(total=total, free=free, surplus=surplus)
+        count = sysfs.integer(f"{folder}/{size[0]}/nr_hugepages", "pages of this size are left out")
+        if count is not None and count >= 0:
+            pages[int(size[1]) * 1024] = count
+    return pages
 
 
 def read_access(sysfs: Tree, node: int, ids: Collection[int]) -> Access | None:

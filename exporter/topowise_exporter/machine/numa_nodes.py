@@ -54,19 +54,19 @@ def read_distances(sysfs: Tree, node: int, ids: tuple[int, ...], columns: tuple[
     return {column: int(entry) for column, entry in zip(columns, entries, strict=True) if column in ids}
 
 
-def read_owners(sysfs: Tree, ids: tuple[int, ...], online: frozenset[int], present: frozenset[int]) -> dict[int, int]:
-    """Returns CPU -> the node that owns it, without CPUs that no node lists."""
+def read_owners(sysfs: Tree, ids: tuple[int, ...], online: frozenset[int]) -> dict[int, int]:
+    """Returns online CPU -> the node that owns it, without CPUs that no node lists."""
     listing = _read_cpu_lists(sysfs, ids, online)
     owners: dict[int, int] = {}
     orphans: list[int] = []
-    for cpu in sorted(online | present):
+    for cpu in sorted(online):
         candidates = listing.get(cpu, [])
         owner = candidates[0] if len(candidates) == 1 else _linked_owner(sysfs, cpu, ids)
         if owner is None and candidates:
             owner = min(candidates)
         if owner is not None:
             owners[cpu] = owner
-        elif cpu in online:
+        else:
             orphans.append(cpu)
     if orphans:
         sysfs.tell(ROOT, f"no node names the online CPUs {to_text(orphans)}", "they are left out of every node")
@@ -86,7 +86,7 @@ def _read_cpu_lists(sysfs: Tree, ids: tuple[int, ...], online: frozenset[int]) -
 
 
 def _linked_owner(sysfs: Tree, cpu: int, ids: tuple[int, ...]) -> int | None:
-    """Returns the owner by the link cpuN/nodeM, else by nodeM/cpuN. Present offline CPUs keep both."""
+    """Returns the owner by the link cpuN/nodeM, else by nodeM/cpuN."""
     linked = [node for node in sysfs.numbered(f"devices/system/cpu/cpu{cpu}", "node") if node in ids]
     linked = linked or [node for node in ids if sysfs.has(f"{ROOT}/node{node}/cpu{cpu}")]
     return min(linked, default=None)

@@ -34,13 +34,16 @@ def read(sysfs: Tree, nodes: Collection[int]) -> tuple[PciFunction, ...]:
     physfns = {address: _last_part(sysfs.link(f"{ROOT}/{address}/physfn")) for address in addresses}
     virtfns = Counter(physfn for physfn in physfns.values() if physfn is not None)
     return tuple(
-        _read_function(
-            sysfs,
-            address,
+        PciFunction(
+            address=address,
             numa_node=affinities[address] if affinities[address] in nodes else None,
-            path=paths.get(address, ()),
+            class_code=sysfs.text(f"{ROOT}/{address}/class") or "",
+            vendor=sysfs.text(f"{ROOT}/{address}/vendor") or "",
+            device=sysfs.text(f"{ROOT}/{address}/device") or "",
+            driver=_last_part(sysfs.link(f"{ROOT}/{address}/driver")),
             physfn=physfns[address],
             virtfns=virtfns[address],
+            path=paths.get(address, ()),
         )
         for address in addresses
     )
@@ -78,29 +81,6 @@ def _tell_first(sysfs: Tree, names: list[str], what: str, instead: str) -> None:
     if names:
         more = f" (and {len(names) - 1} more like it)" if len(names) > 1 else ""
         sysfs.tell(f"{ROOT}/{ascii(names[0])[1:-1][:100]}", what + more, instead)
-
-
-def _read_function(
-    sysfs: Tree,
-    address: str,
-    *,
-    numa_node: int | None,
-    path: tuple[str, ...],
-    physfn: str | None,
-    virtfns: int,
-) -> PciFunction:
-    folder = f"{ROOT}/{address}"
-    return PciFunction(
-        address=address,
-        numa_node=numa_node,
-        class_code=sysfs.text(f"{folder}/class") or "",
-        vendor=sysfs.text(f"{folder}/vendor") or "",
-        device=sysfs.text(f"{folder}/device") or "",
-        driver=_last_part(sysfs.link(f"{folder}/driver")),
-        path=path,
-        physfn=physfn,
-        virtfns=virtfns,
-    )
 
 
 def _tell_affinities(sysfs: Tree, affinities: Mapping[str, int | None], nodes: Collection[int]) -> None:

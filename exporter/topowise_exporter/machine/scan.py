@@ -11,7 +11,7 @@ from typing import Final
 
 from topowise.errors import SourceError
 from topowise_exporter.machine import cpus, memory, numa_nodes, pci_functions, pci_names
-from topowise_exporter.machine.inventory import Access, Cpu, Machine, NumaNode
+from topowise_exporter.machine.inventory import Cpu, Machine, NumaNode
 from topowise_exporter.machine.sysfs import Tree
 
 _LONGEST_BOOT_ID: Final = 64
@@ -31,15 +31,12 @@ def scan(sysfs_root: str = "/sys", procfs_root: str = "/proc") -> Machine:
         raise SourceError(f"{sysfs.root}/{cpus.ROOT}", "names no CPU; expected the root of a mounted sysfs")
     ids, columns = numa_nodes.read_ids(sysfs)
     if ids:
-        owners = numa_nodes.read_owners(sysfs, ids, sets.online, sets.present)
+        owners = numa_nodes.read_owners(sysfs, ids, sets.online)
     else:
         sysfs.tell(numa_nodes.ROOT, "has no node", "one node 0 with all CPUs and all memory is assumed")
-        owners = dict.fromkeys(sorted(sets.online | sets.present), 0)
+        owners = dict.fromkeys(sets.online, 0)
     described = cpus.read(sysfs, sets.online, owners)
-    if ids:
-        node_list = tuple(_read_node(sysfs, procfs, node, ids, columns, owners, described) for node in ids)
-    else:
-        node_list = (_only_node(sysfs, procfs, owners, described),)
+    node_list = tuple(_read_node(sysfs, procfs, node, ids, columns, described) for node in ids or (0,))
     return Machine(
         nodes=node_list,
         cpus=described,
@@ -55,57 +52,15 @@ def scan(sysfs_root: str = "/sys", procfs_root: str = "/proc") -> Machine:
 
 
 def _read_node(
-    sysfs: Tree,
-    procfs: Tree,
-    node: int,
-    ids: tuple[int, ...],
-    columns: tuple[int, ...],
-    owners: dict[int, int],
-    described: tuple[Cpu, ...],
+    sysfs: Tree, procfs: Tree, node: int, ids: tuple[int, ...], columns: tuple[int, ...], described: tuple[Cpu, ...]
 ) -> NumaNode:
-    is_only = len(ids) == 1
-    return _node(
-        node,
-        owners,
-        described,
-        memory_bytes=memory.read_node_memory(sysfs, procfs, node, is_only=is_only),
-        pages=memory.read_node_hugepages(sysfs, node, is_only=is_only),
-        distances=numa_nodes.read_distances(sysfs, node, ids, columns),
-        access=memory.read_access(sysfs, node, ids),
-    )
-
-
-def _only_node(sysfs: Tree, procfs: Tree, owners: dict[int, int], described: tuple[Cpu, ...]) -> NumaNode:
-    return _node(
-        0,
-        owners,
-        described,
-        memory_bytes=memory.read_machine_memory(procfs),
-        pages=memory.read_hugepages(sysfs, memory.GLOBAL_HUGEPAGES),
-        distances={0: numa_nodes.LOCAL},
-    )
-
-
-def _node(
-    node: int,
-    owners: dict[int, int],
-    described: tuple[Cpu, ...],
-    *,
-    memory_bytes: int,
-    pages: memory.Hugepages,
-    distances: dict[int, int],
-    access: Access | None = None,
-) -> NumaNode:
-    cpus_of_node = [cpu for cpu in described if cpu.node == node]
+    own_cpus = [cpu for cpu in described if cpu.node == node]
     return NumaNode(
         id=node,
-        cpus=tuple(cpu.id for cpu in cpus_of_node),
-        cpus_present=tuple(cpu for cpu, owner in owners.items() if owner == node),
-        memory_bytes=memory_bytes,
-        hugepages=pages.total,
-        hugepages_free=pages.free,
-        hugepages_surplus=pages.surplus,
-        distances=distances,
-        sockets=tuple(sorted({cpu.socket for cpu in cpus_of_node})),
-        access=access,
+        cpus=tuple(cpu.id for cpu in own_cpus),
+        memory_bytes=memory.read_node_memory(sysfs, procfs, node, ids),
+        hugepages=memory.read_hugepages(sysfs, node, ids),
+        distances=numa_nodes.read_distances(sysfs, node, ids, columns) if ids else {0: numa_nodes.LOCAL},
+        sockets=tuple(sorted({cpu.socket for cpu in own_cpus})),
+        access=memory.read_access(sysfs, node, ids),
     )

@@ -34,15 +34,11 @@ def scanned(machine: machines.Machine) -> Machine:
 
 def _node(machine: machines.Machine, rank: int, cpus: list[machines.Cpu], running: frozenset[int]) -> NumaNode:
     node = machine.nodes[rank]
-    sizes = dict(sorted(node.hugepages.items()))
     return NumaNode(
         id=node.id,
         cpus=tuple(cpu.id for cpu in cpus if cpu.id in running),
-        cpus_present=tuple(cpu.id for cpu in cpus),
         memory_bytes=node.memory_bytes,
-        hugepages=sizes,
-        hugepages_free=sizes,
-        hugepages_surplus=dict.fromkeys(sizes, 0),
+        hugepages=dict(sorted(node.hugepages.items())),
         distances={neighbour.id: machine.distances[rank][at] for at, neighbour in enumerate(machine.nodes)},
         sockets=tuple(sorted({cpu.socket for cpu in cpus if cpu.id in running})),
     )

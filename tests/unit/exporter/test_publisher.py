@@ -23,7 +23,7 @@ from topowise_exporter.publish.topology import Observation, Publishing
 from topowise_exporter.publisher import HIGH_NODES, Outcome, Publisher
 
 CPUS = tuple(Cpu(i, 0, 0, 0, i, i, (i,), None, None, "") for i in range(4))
-NODE = NumaNode(0, (0, 1, 2, 3), (0, 1, 2, 3), 1 << 30, {}, {}, {}, {0: 10}, (0,))
+NODE = NumaNode(0, (0, 1, 2, 3), 1 << 30, {}, {0: 10}, (0,))
 MACHINE = Machine((NODE,), CPUS, (), (0, 1, 2, 3), (0, 1, 2, 3), (0, 1, 2, 3), (), ())
 KUBELET = KubeletConfiguration(cpuManagerPolicy="static", topologyManagerPolicy="single-numa-node")
 
@@ -225,7 +225,7 @@ async def test_free_cpus_are_not_published_where_cpus_are_left_out() -> None:
 
 
 async def test_a_node_with_an_id_beyond_63_is_left_out_and_named() -> None:
-    far = msgspec.structs.replace(NODE, id=64, cpus=(), cpus_present=(), distances={0: 40, 64: 10})
+    far = msgspec.structs.replace(NODE, id=64, cpus=(), distances={0: 40, 64: 10})
     high = msgspec.structs.replace(MACHINE, nodes=(NODE, far))
     api = FakeApi()
     publisher = make(api)

@@ -31,11 +31,8 @@ def node(number: int, **changed: Any) -> NumaNode:
         {
             "id": number,
             "cpus": [2 * number, 2 * number + 1],
-            "cpus_present": [2 * number, 2 * number + 1],
             "memory_bytes": 8 * GIB,
             "hugepages": {2 << 20: 512},
-            "hugepages_free": {},
-            "hugepages_surplus": {},
             "distances": {},
             "sockets": [0],
             **changed,

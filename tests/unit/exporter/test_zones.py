@@ -40,11 +40,8 @@ def node(numa_id: int, cpus: range, memory: int = 8 * GIB, hugepages: Mapping[in
     return NumaNode(
         id=numa_id,
         cpus=tuple(cpus),
-        cpus_present=tuple(cpus),
         memory_bytes=memory,
         hugepages=dict(hugepages or {}),
-        hugepages_free={},
-        hugepages_surplus={},
         distances={0: 10, 8: 20} if numa_id == 0 else {0: 20, 8: 10},
         sockets=(0,),
     )

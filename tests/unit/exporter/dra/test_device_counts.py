@@ -28,7 +28,7 @@ def function(address: str, numa_node: int | None, root: str) -> PciFunction:
 
 
 def numa_node(numa_id: int) -> NumaNode:
-    return NumaNode(numa_id, (numa_id,), (numa_id,), 1 << 30, {}, {}, {}, {}, (0,))
+    return NumaNode(numa_id, (numa_id,), 1 << 30, {}, {}, (0,))
 
 
 # Ids with a gap; a root whose functions disagree, and a root without firmware data.

@@ -82,15 +82,6 @@ def test_nodes_match_the_kernels_nodes(machine: Machine, expected: Any) -> None:
     ]
 
 
-def test_plugged_cpus_and_free_and_surplus_pages_are_read_per_node(machine: Machine, expected: Any) -> None:
-    for node in machine.nodes:
-        described = expected["nodes"][str(node.id)]
-        pages = {int(size) * 1024: counts for size, counts in (described.get("hugepages") or {}).items()}
-        assert list(node.cpus_present) == described["cpus_present"]
-        assert node.hugepages_free == {size: counts["free"] for size, counts in pages.items()}
-        assert node.hugepages_surplus == {size: counts["surplus"] for size, counts in pages.items()}
-
-
 def test_cpu_sets_match_the_kernels_sets(machine: Machine, expected: Any) -> None:
     cpus: Any = as_json(machine)["cpus"]
     for name in ("online", "present", "possible", "offline", "isolated"):

@@ -41,12 +41,11 @@ def test_sizes_ascend_as_numbers(small: Path, read: Read) -> None:
     assert [list(node.hugepages) for node in read(small).nodes] == [[_2M, _1G], [_2M, _1G]]
 
 
-def test_surplus_pages_are_in_the_total_and_listed_separately(small: Path, nodes: Path, read: Read) -> None:
+def test_surplus_pages_are_in_the_total(small: Path, nodes: Path, read: Read) -> None:
     folder = nodes / "node0/hugepages/hugepages-2048kB"
     for name, count in (("nr", 44), ("free", 34), ("surplus", 4)):
         (folder / f"{name}_hugepages").write_text(f"{count}\n")
-    node = read(small).nodes[0]
-    assert (node.hugepages[_2M], node.hugepages_free[_2M], node.hugepages_surplus[_2M]) == (44, 34, 4)
+    assert read(small).nodes[0].hugepages[_2M] == 44
 
 
 def test_a_node_without_hugepages_has_none_beside_nodes_with_hugepages(small: Path, nodes: Path, read: Read) -> None:
@@ -86,15 +85,6 @@ def test_an_unreadable_count_leaves_the_size_out(small: Path, nodes: Path, read:
     machine = read(small)
     assert machine.nodes[0].hugepages == {_1G: 0}
     assert machine.problems == (f"{path}: 'many' is not a number; pages of this size are left out",)
-
-
-def test_pages_count_as_free_and_not_surplus_when_the_kernel_does_not_say(small: Path, nodes: Path, read: Read) -> None:
-    folder = nodes / "node0/hugepages/hugepages-2048kB"
-    (folder / "free_hugepages").unlink()
-    (folder / "surplus_hugepages").unlink()
-    machine = read(small)
-    assert (machine.nodes[0].hugepages_free[_2M], machine.nodes[0].hugepages_surplus[_2M]) == (8, 0)
-    assert len(machine.problems) == 2
 
 
 @pytest.mark.parametrize("content", ["", "Node 1 MemFree: 5 kB", "Node 1 MemTotal: all"])

@@ -25,11 +25,8 @@ def _expected_node(spec: machines.Machine, rank: int) -> NumaNode:
     return NumaNode(
         id=node.id,
         cpus=tuple(online),
-        cpus_present=tuple(cpu.id for cpu in own),
         memory_bytes=node.memory_bytes,
         hugepages=dict(sorted(node.hugepages.items())),
-        hugepages_free=dict(sorted(node.hugepages.items())),
-        hugepages_surplus=dict.fromkeys(sorted(node.hugepages), 0),
         distances={node.id: distance for node, distance in zip(spec.nodes, spec.distances[rank], strict=True)},
         sockets=(node.socket,) if online else (),
     )
