@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from topowise.checkpoints import CpuState, MemoryState
 from topowise.errors import SourceError
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise_exporter.kubelet import device_checkpoint, state_files
 from topowise_exporter.kubelet.device_checkpoint import DeviceState
 from topowise_exporter.kubelet.pods_in_admission import States
-from topowise_exporter.kubelet.state_files import CpuState, MemoryState, State, StateFile
+from topowise_exporter.kubelet.state_files import State, StateFile
 
 _NONE: Final[frozenset[str]] = frozenset()
 

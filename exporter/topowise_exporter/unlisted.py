@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from topowise.checkpoints import CpuState
 from topowise_exporter.kubelet import entry_owners
 from topowise_exporter.kubelet.allocations import Device, PodAllocation
 from topowise_exporter.kubelet.device_checkpoint import DeviceState
 from topowise_exporter.kubelet.pods_in_admission import Sorted
-from topowise_exporter.kubelet.state_files import CpuState
 from topowise_exporter.node_files import FilesReading
 
 _NONE: Final[frozenset[str]] = frozenset()

@@ -83,9 +83,9 @@ def read(document: Json) -> Truth:
     files = document["files"]
     cpus = checkpoints.cpu_state(files["cpu_manager_state"]["text"].encode())
     memory = checkpoints.memory_state(files["memory_manager_state"]["text"].encode())
-    uids = cpus.held.keys() | memory.held.keys()
+    uids = cpus.holders.keys() | memory.holders.keys()
     return Truth(
-        by_uid={uid: _in_files(cpus.held.get(uid, {}), memory.held.get(uid, {})) for uid in uids},
+        by_uid={uid: _in_files(cpus.holders.get(uid, {}), memory.holders.get(uid, {})) for uid in uids},
         listed={
             (pod.get("namespace", ""), pod.get("name", "")): {
                 container["name"]: _listed(container) for container in pod.get("containers", ())
@@ -98,15 +98,11 @@ def read(document: Json) -> Truth:
     )
 
 
-def _in_files(cpus: Mapping[str, frozenset[int]], memory: Mapping[str, checkpoints.Blocks]) -> dict[str, Held]:
+def _in_files(cpus: Mapping[str, frozenset[int]], memory: Mapping[str, checkpoints.MemoryBlocks]) -> dict[str, Held]:
     return {
         name: Held(
             cpus.get(name, frozenset()),
-            frozenset(
-                (block.type, tuple(sorted(block.numaAffinity or ())), block.size)
-                for block in memory.get(name, ())
-                if block.size
-            ),
+            frozenset((block.type, block.nodes, block.size) for block in memory.get(name, ()) if block.size),
         )
         for name in cpus.keys() | memory.keys()
     }

@@ -33,13 +33,13 @@ Cpus = frozenset[int]
 
 
 class CpuState(NamedTuple):
-    """The policy, the shared CPUs, and the exclusive CPUs by pod UID and container. `pods` are pod-level CPUs
-    (KEP-5526), which include the containers' CPUs. Containers of V1 have only an id: they are under "" as their pod."""
+    """The shared CPUs, and the exclusive CPUs by pod UID and container. `pods` are pod-level CPUs (KEP-5526), which
+    include the containers' CPUs. Containers of V1 have only an id: they are under "" as their pod."""
 
-    policy: str
     shared: Cpus
-    held: Mapping[str, Mapping[str, Cpus]]
+    holders: Mapping[str, Mapping[str, Cpus]]
     pods: Mapping[str, Cpus] = {}
+    policy: str = "static"
 
 
 class MemoryTable(msgspec.Struct, frozen=True, rename="camel"):
@@ -61,24 +61,24 @@ class MemoryNode(msgspec.Struct, frozen=True, rename="camel"):
     cells: tuple[int, ...] | None = ()
 
 
-class Block(msgspec.Struct, frozen=True):
-    """`size` bytes on the nodes of `numaAffinity` together."""
+class MemoryBlock(msgspec.Struct, frozen=True, gc=False, order=True):
+    """`size` bytes of `type` ("memory", "hugepages-2Mi") on `nodes`. A block over several nodes has one total size."""
 
-    numaAffinity: tuple[int, ...] | None
     type: str
+    nodes: tuple[int, ...]
     size: int
 
 
-Blocks = tuple[Block, ...]
+MemoryBlocks = tuple[MemoryBlock, ...]
 
 
 class MemoryState(NamedTuple):
-    """The policy, the tables by NUMA node id, and blocks by pod UID and container; `pods` as in CpuState."""
+    """The tables by NUMA node id, and blocks by pod UID and container; `pods` as in CpuState."""
 
-    policy: str
     nodes: Mapping[int, MemoryNode]
-    held: Mapping[str, Mapping[str, Blocks]]
-    pods: Mapping[str, Blocks] = {}
+    holders: Mapping[str, Mapping[str, MemoryBlocks]]
+    pods: Mapping[str, MemoryBlocks] = {}
+    policy: str = "Static"
 
 
 class _PodCpus(msgspec.Struct, frozen=True, rename="camel"):
@@ -93,14 +93,20 @@ class _CpuForm(msgspec.Struct, frozen=True, rename="camel"):
     data: str = ""
 
 
+class _Block(msgspec.Struct, frozen=True):
+    numaAffinity: tuple[int, ...] | None
+    type: str
+    size: int
+
+
 class _PodMemory(msgspec.Struct, frozen=True, rename="camel"):
-    memory_blocks: Blocks | None = None
+    memory_blocks: tuple[_Block, ...] | None = None
 
 
 class _MemoryForm(msgspec.Struct, frozen=True, rename="camel"):
     policy_name: str = ""
     machine_state: dict[int, MemoryNode] | None = None
-    entries: dict[str, dict[str, Blocks]] | None = None
+    entries: dict[str, dict[str, tuple[_Block, ...]]] | None = None
     pod_entries: dict[str, _PodMemory] | None = None
     data: str = ""
 
@@ -112,10 +118,10 @@ def cpu_state(text: bytes) -> CpuState:
         form = _decode(form.data.encode(), _CpuForm)
     pod_cpus = {uid: {"": pod.cpu_set} for uid, pod in (form.pod_entries or {}).items()}
     return CpuState(
-        form.policy_name,
         cpuset.parse(form.default_cpu_set),
         _held_cpus(form.entries or {}),
         {uid: pod[""] for uid, pod in _held_cpus(pod_cpus).items()},
+        form.policy_name,
     )
 
 
@@ -125,11 +131,15 @@ def memory_state(text: bytes) -> MemoryState:
     if form.data:
         form = _decode(form.data.encode(), _MemoryForm)
     return MemoryState(
-        form.policy_name,
         form.machine_state or {},
-        form.entries or {},
-        {uid: pod.memory_blocks for uid, pod in (form.pod_entries or {}).items() if pod.memory_blocks},
+        {uid: {name: _blocks(blocks) for name, blocks in pod.items()} for uid, pod in (form.entries or {}).items()},
+        {uid: _blocks(pod.memory_blocks) for uid, pod in (form.pod_entries or {}).items() if pod.memory_blocks},
+        form.policy_name,
     )
+
+
+def _blocks(blocks: tuple[_Block, ...]) -> MemoryBlocks:
+    return tuple(MemoryBlock(block.type, tuple(sorted(block.numaAffinity or ())), block.size) for block in blocks)
 
 
 def _held_cpus(entries: Mapping[str, Mapping[str, str] | str]) -> dict[str, dict[str, Cpus]]:

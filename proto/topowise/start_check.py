@@ -16,7 +16,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from topowise import cpuset
-from topowise.checkpoints import Block, Cpus, CpuState, MemoryNode, MemoryState, MemoryTable, cpu_state, memory_state
+from topowise.checkpoints import (
+    Cpus,
+    CpuState,
+    MemoryBlock,
+    MemoryNode,
+    MemoryState,
+    MemoryTable,
+    cpu_state,
+    memory_state,
+)
 from topowise.errors import ParseError
 
 _NOT_RESTORED: Final = "could not restore state from checkpoint: "
@@ -70,21 +79,20 @@ def memory_problem(text: bytes, *, policy: str, nodes: Mapping[int, Mapping[str,
         empty = Problem("[memorymanager] machine state can not be empty when it has memory assignments")
         return empty if assignments else None
     for owner, block in assignments:
-        affinity = block.numaAffinity or ()
         uses = f"[memorymanager] {owner} the memory assignment uses"
-        missing_node = next((node for node in affinity if node not in nodes), None)
+        missing_node = next((node for node in block.nodes if node not in nodes), None)
         if missing_node is not None:
             return Problem(f"{uses} the NUMA that does not exist", f"node {missing_node}")
-        if any(block.type not in nodes[node] for node in affinity):
+        if any(block.type not in nodes[node] for node in block.nodes):
             return Problem(f"{uses} memory resource that does not exist", block.type)
     expected = _expected(nodes, [block for _, block in assignments])
     detail = next(_differences(state.nodes, expected), None)
     return None if detail is None else Problem(_DIFFERENT, detail)
 
 
-def _held_memory(state: MemoryState) -> Iterator[tuple[str, Block]]:
+def _held_memory(state: MemoryState) -> Iterator[tuple[str, MemoryBlock]]:
     """Yields owner and block. Pod-level blocks count instead of the containers' shares."""
-    for uid, containers in state.held.items():
+    for uid, containers in state.holders.items():
         if uid in state.pods:
             yield from ((f"(pod: {uid}, container: )", block) for block in state.pods[uid])
             continue
@@ -94,7 +102,7 @@ def _held_memory(state: MemoryState) -> Iterator[tuple[str, Block]]:
 
 def _held_cpus(state: CpuState) -> Iterator[tuple[str, Cpus]]:
     """Yields owner and CPUs, with the kubelet's name of the owner. In V1 the owner is only a container id."""
-    for uid, containers in state.held.items():
+    for uid, containers in state.holders.items():
         for name, cpus in containers.items():
             yield f"pod: {uid}, container: {name}" if uid else f"container id: {name}", cpus
 
@@ -135,16 +143,16 @@ def _other_policy(configured: str, stored: str) -> str:
     return f'configured policy "{configured}" differs from state checkpoint policy "{stored}"'
 
 
-def _expected(nodes: Mapping[int, Mapping[str, MemoryAmounts]], blocks: Iterable[Block]) -> dict[int, MemoryNode]:
+def _expected(nodes: Mapping[int, Mapping[str, MemoryAmounts]], blocks: Iterable[MemoryBlock]) -> dict[int, MemoryNode]:
     """Returns the machine state that results from these blocks: each block fills its lowest nodes first."""
     reserved = {node: dict.fromkeys(types, 0) for node, types in nodes.items()}
     assignments = dict.fromkeys(nodes, 0)
     cells: dict[int, tuple[int, ...]] = {node: (node,) for node in nodes}
     for block in blocks:
         left = block.size
-        for node in block.numaAffinity or ():
+        for node in block.nodes:
             assignments[node] += 1
-            cells[node] = tuple(block.numaAffinity or ())
+            cells[node] = block.nodes
             taken = max(0, min(left, nodes[node][block.type].allocatable - reserved[node][block.type]))
             reserved[node][block.type] += taken
             left -= taken

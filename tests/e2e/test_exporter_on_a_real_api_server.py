@@ -113,7 +113,7 @@ async def test_only_pods_of_the_own_node_are_annotated(real: Api) -> None:
         body = json.dumps({"metadata": {"name": name}, "spec": spec}).encode()
         await real.request("POST", "/api/v1/namespaces/default/pods", body=body, content_type=JSON)
     cpus = (0, 1, 2)
-    machine = Machine((NumaNode(0, cpus, cpus, 1 << 30, {}, {}, {}, {0: 10}, (0,)),), (), (), cpus, cpus, cpus, (), ())
+    machine = Machine((NumaNode(0, cpus, 1 << 30, {}, {0: 10}, (0,)),), (), (), cpus, cpus, cpus, (), ())
     pods = tuple(
         PodAllocation("default", name, (ContainerAllocation("c", frozenset({cpu})),))
         for cpu, name in enumerate(("elsewhere", "here", "waiting"))

@@ -10,13 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-
-class MemoryBlock(msgspec.Struct, frozen=True, gc=False, order=True):
-    """`size` bytes of `type` ("memory", "hugepages-2Mi") on `nodes`. A block over several nodes has one total size."""
-
-    type: str
-    nodes: tuple[int, ...]
-    size: int
+from topowise.checkpoints import MemoryBlock as MemoryBlock
 
 
 class Device(msgspec.Struct, frozen=True, gc=False, order=True, cache_hash=True):

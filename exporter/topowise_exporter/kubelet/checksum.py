@@ -28,22 +28,12 @@ MOST_DUMPED: Final = 256 << 10
 
 def check_cpu_state(text: bytes, source: str) -> None:
     """Raises SourceError for a cpu_manager_state whose checksum is wrong."""
-    _check(text, source, _CPU_FIELDS, _cpu_dumps)
+    _check(text, source, _CPU_FIELDS, cpu_dumps)
 
 
 def check_memory_state(text: bytes, source: str) -> None:
     """Raises SourceError for a memory_manager_state whose checksum is wrong."""
-    _check(text, source, _MEMORY_FIELDS, _memory_dumps)
-
-
-def of_cpu_state(state: Json) -> int:
-    """Returns the checksum of a cpu_manager_state, decoded from JSON; a `checksum` in it is ignored."""
-    return fnv1a(next(_cpu_dumps(state)))
-
-
-def of_memory_state(state: Json) -> int:
-    """Returns the checksum of a memory_manager_state, decoded from JSON."""
-    return fnv1a(next(_memory_dumps(state)))
+    _check(text, source, _MEMORY_FIELDS, memory_dumps)
 
 
 def fnv1a(text: str) -> int:
@@ -78,7 +68,7 @@ def _check(text: bytes, source: str, fields: set[str], dumps: Callable[[Json], I
         raise SourceError(source, f"has checksum {state['checksum']}, expected {expected[0]}")
 
 
-def _cpu_dumps(state: Json) -> Iterator[str]:
+def cpu_dumps(state: Json) -> Iterator[str]:
     """Yields the dumps of V2 under its older name and its own name, and of V3 without pod-level CPUs."""
     entries = state.get("entries") or {}
     nested = all(isinstance(containers, dict) for containers in entries.values())
@@ -92,7 +82,7 @@ def _cpu_dumps(state: Json) -> Iterator[str]:
     yield f"(*state.CPUManagerCheckpoint){{{fields}PodEntries:(state.PodCPUAssignments)map[] {_NO_CHECKSUM}}}"
 
 
-def _memory_dumps(state: Json) -> Iterator[str]:
+def memory_dumps(state: Json) -> Iterator[str]:
     nodes = {int(node): value for node, value in (state.get("machineState") or {}).items()}
     entries = _map(state.get("entries") or {}, lambda containers: _map(containers, _blocks))
     fields = (

@@ -45,13 +45,13 @@ class _Entry(msgspec.Struct, frozen=True):
     AllocResp: str | None = None
 
 
-class _Data(msgspec.Struct, frozen=True):
+class DeviceData(msgspec.Struct, frozen=True):
     PodDeviceEntries: tuple[_Entry, ...] | None
     RegisteredDevices: dict[str, _Ids | None] | None
 
 
 class _Checkpoint(msgspec.Struct, frozen=True):
-    Data: _Data
+    Data: DeviceData
     Checksum: int
 
 
@@ -73,12 +73,7 @@ def parse(text: bytes, source: str) -> DeviceState:
     return DeviceState(holders, frozenset(resource for resource, ids in registered.items() if ids))
 
 
-def checksum_of(data: object) -> int | None:
-    """Returns the checksum of a `Data` object, decoded from JSON."""
-    return checksum(msgspec.convert(data, _Data))
-
-
-def checksum(data: _Data) -> int | None:
+def checksum(data: DeviceData) -> int | None:
     """Returns the kubelet's checksum; None for a file whose dump would take too long. Raises ValueError."""
     if sum(len(entry.AllocResp or "") for entry in data.PodDeviceEntries or ()) > MOST_DUMPED // 4:
         return None
@@ -86,7 +81,7 @@ def checksum(data: _Data) -> int | None:
     return fnv1a(dump) if len(dump) <= MOST_DUMPED else None
 
 
-def _holders(data: _Data, source: str) -> dict[str, dict[str, tuple[Device, ...]]]:
+def _holders(data: DeviceData, source: str) -> dict[str, dict[str, tuple[Device, ...]]]:
     """Raises SourceError and ValueError."""
     nodes: dict[tuple[str, str, str, str], set[int]] = {}
     count = 0
@@ -112,7 +107,7 @@ def _placed(entry: _Entry) -> Iterator[tuple[int, str]]:
             yield int(node), device
 
 
-def _dump(data: _Data) -> str:
+def _dump(data: DeviceData) -> str:
     entries, registered = data.PodDeviceEntries, data.RegisteredDevices
     dumped_entries = "<nil>" if entries is None else f"[{' '.join(map(_dump_entry, entries))}]"
     return (

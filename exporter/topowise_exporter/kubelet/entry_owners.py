@@ -14,10 +14,9 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
-from topowise.checkpoints import MemoryNode
+from topowise.checkpoints import CpuState, MemoryNode, MemoryState
 from topowise_exporter.kubelet.allocations import Device, FreeMemory, MemoryBlock, PodAllocation
 from topowise_exporter.kubelet.device_checkpoint import DeviceState
-from topowise_exporter.kubelet.state_files import CpuState, MemoryState
 
 # One container's name and memory blocks, and the entries of all containers of a pod.
 _Entry = tuple[str, tuple[MemoryBlock, ...]]

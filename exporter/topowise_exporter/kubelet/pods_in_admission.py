@@ -18,10 +18,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
+from topowise.checkpoints import CpuState, MemoryState
 from topowise_exporter.kubelet.allocations import PodAllocation
 from topowise_exporter.kubelet.device_checkpoint import DeviceState
 from topowise_exporter.kubelet.entry_owners import listed_blocks
-from topowise_exporter.kubelet.state_files import CpuState, MemoryState
 
 QUIET_S: Final = 0.3
 """Without evidence, a pod that has not changed for this time is complete."""

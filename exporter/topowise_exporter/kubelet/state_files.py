@@ -4,23 +4,23 @@ manager.
 Only these files have two things. First, CPUs that a finished init container keeps until its pod ends (List leaves init
 containers out). Second, how a block over several NUMA nodes is spread, with the groups of nodes that it forms. The
 format is internal to the kubelet (kubernetes#118375). Anything unexpected therefore makes the file unreadable, and
-amounts come from List. topowise.checkpoints reads the formats of all versions; this module keeps what a sync needs.
+amounts come from List. topowise.checkpoints reads the formats of all versions; this module checks the checksum too.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
 import msgspec
 
 from topowise import checkpoints, documents, files
+from topowise.checkpoints import CpuState, MemoryState
 from topowise.errors import ParseError, SourceError
 from topowise_exporter.kubelet import checksum
-from topowise_exporter.kubelet.allocations import MemoryBlock
 
 CPU_STATE: Final = "cpu_manager_state"
 MEMORY_STATE: Final = "memory_manager_state"
@@ -30,49 +30,22 @@ ALLOCATED_STATE: Final = "allocated_pods_state"
 _TICK_NS: Final = 50_000_000
 
 Checkpoint = TypeVar("Checkpoint")
-Read = TypeVar("Read", checkpoints.CpuState, checkpoints.MemoryState)
+Read = TypeVar("Read", CpuState, MemoryState)
 State = TypeVar("State")
-
-# Pod UID -> container name -> allocation.
-Holders = Mapping[str, Mapping[str, frozenset[int]]]
-BlockHolders = Mapping[str, Mapping[str, tuple[MemoryBlock, ...]]]
-
-
-class CpuState(msgspec.Struct, frozen=True):
-    """`shared` is the default cpuset: all CPUs that are not exclusive. `pods` are pod-level CPUs by UID (KEP-5526)."""
-
-    shared: frozenset[int]
-    holders: Holders
-    pods: Mapping[str, frozenset[int]] = {}
-
-
-class MemoryState(msgspec.Struct, frozen=True):
-    """`nodes` by NUMA node id; `pods` as in CpuState."""
-
-    nodes: Mapping[int, checkpoints.MemoryNode]
-    holders: BlockHolders
-    pods: Mapping[str, tuple[MemoryBlock, ...]] = {}
 
 
 def parse_cpu_state(text: bytes, source: str) -> CpuState | None:
     """Returns the state, None if the CPU manager is off. Raises SourceError."""
     state = _read(checkpoints.cpu_state, text, source)
     checksum.check_cpu_state(text, source)
-    return CpuState(state.shared, state.held, state.pods) if state.policy == "static" else None
+    return state if state.policy == "static" else None
 
 
 def parse_memory_state(text: bytes, source: str) -> MemoryState | None:
     """Returns the state, None if the memory manager is off. Raises SourceError."""
     state = _read(checkpoints.memory_state, text, source)
     checksum.check_memory_state(text, source)
-    if state.policy != "Static":
-        return None
-    holders = {
-        uid: {name: tuple(map(_block, blocks)) for name, blocks in containers.items()}
-        for uid, containers in state.held.items()
-    }
-    pods = {uid: tuple(map(_block, blocks)) for uid, blocks in state.pods.items()}
-    return MemoryState(state.nodes, holders, pods)
+    return state if state.policy == "Static" else None
 
 
 def _read(parse: Callable[[bytes], Read], text: bytes, source: str) -> Read:
@@ -155,10 +128,6 @@ class StateFile(Generic[State]):
         is_old = abs(time.time_ns() - status.st_ctime_ns) > _TICK_NS
         self._signature = signature if is_old else None
         return text
-
-
-def _block(block: checkpoints.Block) -> MemoryBlock:
-    return MemoryBlock(block.type, tuple(sorted(block.numaAffinity or ())), block.size)
 
 
 def _decode(text: bytes, source: str, kind: type[Checkpoint]) -> Checkpoint:

@@ -56,19 +56,19 @@ class StateFiles:
     def write(self, holdings: NodeHoldings, *, cpu_policy: str, memory_policy: str, admitted: bool) -> bool:
         """`admitted`: whether the device manager has a reason to write too. Returns whether anything was written."""
         cpu, memory = _cpu_state(holdings, cpu_policy), _memory_state(holdings, memory_policy)
-        wrote = self._put(CPU_STATE, cpu, checksum.of_cpu_state)
-        wrote |= self._put(MEMORY_STATE, memory, checksum.of_memory_state)
+        wrote = self._put(CPU_STATE, cpu, checksum_of_cpus)
+        wrote |= self._put(MEMORY_STATE, memory, checksum_of_memory)
         if admitted:
             data = _device_state(holdings)
-            wrote |= self._put(DEVICE_STATE, {"Data": data}, _checksum_of_devices)
+            wrote |= self._put(DEVICE_STATE, {"Data": data}, checksum_of_devices)
         return wrote
 
     def read(self) -> tuple[Json | None, Json | None, Json | None]:
         """Returns the checkpoints of CPU, memory and device manager, None for an absent file. Raises SourceError for a
         damaged file, with which a kubelet does not start."""
-        cpu = self._get(CPU_STATE, checksum.of_cpu_state)
-        memory = self._get(MEMORY_STATE, checksum.of_memory_state)
-        devices = self._get(DEVICE_STATE, _checksum_of_devices)
+        cpu = self._get(CPU_STATE, checksum_of_cpus)
+        memory = self._get(MEMORY_STATE, checksum_of_memory)
+        devices = self._get(DEVICE_STATE, checksum_of_devices)
         allocated = self._get(ALLOCATED_STATE, _checksum_of_text)
         self._allocated = {} if allocated is None else json.loads(allocated["data"])["entries"]
         return cpu, memory, None if devices is None else devices["Data"]
@@ -106,8 +106,19 @@ class StateFiles:
         return content
 
 
-def _checksum_of_devices(content: Json) -> int:
-    checksum = device_checkpoint.checksum_of(content["Data"])
+def checksum_of_cpus(content: Json) -> int:
+    """Returns the checksum of a cpu_manager_state, decoded from JSON; a `checksum` in it is ignored."""
+    return checksum.fnv1a(next(checksum.cpu_dumps(content)))
+
+
+def checksum_of_memory(content: Json) -> int:
+    """Returns the checksum of a memory_manager_state, decoded from JSON."""
+    return checksum.fnv1a(next(checksum.memory_dumps(content)))
+
+
+def checksum_of_devices(content: Json) -> int:
+    """Returns the checksum of a kubelet_internal_checkpoint, decoded from JSON."""
+    checksum = device_checkpoint.checksum(msgspec.convert(content["Data"], device_checkpoint.DeviceData))
     # A real plug-in's answers can make the dump too long to be summed up here; the sandbox's are empty.
     assert checksum is not None
     return checksum

@@ -24,10 +24,7 @@ from topowise_exporter.publish.topology import Observation
 
 NODE_OF_CPU = {0: 0, 1: 0, 4: 1, 5: 1}
 MACHINE = Machine(
-    tuple(
-        NumaNode(number, cpus, 1 << 30, {}, {0: 10, 1: 20}, (0,))
-        for number, cpus in ((0, (0, 1)), (1, (4, 5)))
-    ),
+    tuple(NumaNode(number, cpus, 1 << 30, {}, {0: 10, 1: 20}, (0,)) for number, cpus in ((0, (0, 1)), (1, (4, 5)))),
     (),
     (),
     (0, 1, 4, 5),

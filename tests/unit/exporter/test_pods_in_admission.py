@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from topowise.checkpoints import CpuState, MemoryState
 from topowise_exporter.kubelet.allocations import ContainerAllocation, Device, MemoryBlock, PodAllocation
 from topowise_exporter.kubelet.device_checkpoint import DeviceState
 from topowise_exporter.kubelet.pods_in_admission import AT_MOST_S, QUIET_S, STUCK_S, Admissions, Sorted, States
-from topowise_exporter.kubelet.state_files import CpuState, MemoryState
 
 GPU = Device("gpu", "g0", (0,))
 MEMORY = MemoryBlock("memory", (0,), 1 << 30)

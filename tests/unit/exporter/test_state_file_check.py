@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
+from sandbox.kubelet import state_files
 from topowise.attributes import refused_state_files
 from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
-from topowise_exporter.kubelet import checksum
 from topowise_exporter.kubelet.allocations import Allocatable
 from topowise_exporter.machine.inventory import Machine, NumaNode
 from topowise_exporter.state_file_check import StartCheck
@@ -103,8 +103,8 @@ def test_what_has_changed_since_is_named_by_file(tmp_path: Path) -> None:
 def test_a_wrong_checksum_keeps_the_kubelet_from_starting(tmp_path: Path) -> None:
     check = write(tmp_path)
     for name, of_state, said in (
-        ("cpu_manager_state", checksum.of_cpu_state, "cpu"),
-        ("memory_manager_state", checksum.of_memory_state, "memory"),
+        ("cpu_manager_state", state_files.checksum_of_cpus, "cpu"),
+        ("memory_manager_state", state_files.checksum_of_memory, "memory"),
     ):
         path = tmp_path / name
         state = {"entries": {}, **json.loads(path.read_bytes())}

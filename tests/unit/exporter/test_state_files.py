@@ -50,7 +50,7 @@ def test_the_cpu_managers_state_is_the_same_in_every_form(version: str) -> None:
 def test_what_a_pod_holds_as_a_whole_is_read(version: str) -> None:
     assert checkpoints.cpu_state(text(f"cpu-{version}")).pods == {WHOLE: {5, 6, 13, 14}}
     (block,) = checkpoints.memory_state(text(f"memory-{version}")).pods[WHOLE]
-    assert (block.numaAffinity, block.type, block.size) == ((0, 1), "memory", 2 * GI)
+    assert block == MemoryBlock("memory", (0, 1), 2 * GI)
 
 
 @pytest.mark.parametrize("version", PLAIN + POD_LEVEL)
