@@ -18,7 +18,7 @@ import msgspec
 
 from topowise.errors import ApiError
 from topowise.kube import paths
-from topowise.kube.api import MERGE_PATCH, Api
+from topowise.kube.api import MERGE_PATCH, Api, decoded
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.log import V2, kv
 from topowise_exporter import exclusions
@@ -167,10 +167,7 @@ class Annotator:
         """Replace the written annotations by the annotations on the API server."""
         query = {"fieldSelector": f"spec.nodeName={self._node_name}", "resourceVersion": "0"}
         answer = await self._api.request("GET", "/api/v1/pods", query=query, accept=_METADATA_ONLY)
-        try:
-            items = msgspec.json.decode(answer, type=_List).items
-        except (msgspec.DecodeError, ValueError) as exc:
-            raise ApiError(0, "BadAnswer", f"the answer is no list of pods: {exc}", request="GET pods") from exc
+        items = decoded(answer, _List, "a list of pods", "GET pods").items
         self._written = annotated(items, self._written)
 
 

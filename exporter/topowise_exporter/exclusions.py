@@ -16,7 +16,6 @@ from topowise.runtime.config import Section
 from topowise_exporter.kubelet.allocations import (
     Allocatable,
     Allocations,
-    ContainerAllocation,
     Device,
     MemoryBlock,
     PodAllocation,
@@ -64,14 +63,16 @@ def apply(exclusions: Exclusions, allocations: Allocations) -> Allocations:
     if free_memory is not None:
         free = {key: size for key, size in free_memory.free.items() if not exclusions.has_resource(key[1])}
         free_memory = msgspec.structs.replace(free_memory, free=free)
-    return Allocations(
+    without_cpu = exclusions.has_resource("cpu")
+    return msgspec.structs.replace(
+        allocations,
         allocatable=Allocatable(
-            cpus=frozenset() if exclusions.has_resource("cpu") else whole.cpus,
+            cpus=frozenset() if without_cpu else whole.cpus,
             memory=_blocks(exclusions, whole.memory),
             devices=_devices(exclusions, whole.devices),
         ),
         pods=tuple(_pod(exclusions, pod) for pod in pods),
-        unlisted={} if exclusions.has_resource("cpu") else allocations.unlisted,
+        unlisted={} if without_cpu else allocations.unlisted,
         free_memory=free_memory,
         unlisted_devices={
             uid: left
@@ -84,23 +85,19 @@ def apply(exclusions: Exclusions, allocations: Allocations) -> Allocations:
 
 
 def _pod(exclusions: Exclusions, pod: PodAllocation) -> PodAllocation:
-    return PodAllocation(
-        namespace=pod.namespace,
-        name=pod.name,
-        containers=tuple(_container(exclusions, container) for container in pod.containers),
-        own_cpus=frozenset() if exclusions.has_resource("cpu") else pod.own_cpus,
-        own_memory=_blocks(exclusions, pod.own_memory),
+    cpus: dict[str, frozenset[int]] = {"cpus": frozenset()} if exclusions.has_resource("cpu") else {}
+    containers = tuple(
+        msgspec.structs.replace(
+            container,
+            memory=_blocks(exclusions, container.memory),
+            devices=_devices(exclusions, container.devices),
+            **cpus,
+        )
+        for container in pod.containers
     )
-
-
-def _container(exclusions: Exclusions, container: ContainerAllocation) -> ContainerAllocation:
-    return ContainerAllocation(
-        name=container.name,
-        cpus=frozenset() if exclusions.has_resource("cpu") else container.cpus,
-        memory=_blocks(exclusions, container.memory),
-        devices=_devices(exclusions, container.devices),
-        claims=container.claims,
-    )
+    own_cpus = frozenset() if cpus else pod.own_cpus
+    own_memory = _blocks(exclusions, pod.own_memory)
+    return msgspec.structs.replace(pod, containers=containers, own_cpus=own_cpus, own_memory=own_memory)
 
 
 def _devices(exclusions: Exclusions, devices: Iterable[Device]) -> tuple[Device, ...]:

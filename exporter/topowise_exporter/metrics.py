@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, ProcessCollector
 
@@ -89,9 +90,7 @@ class Metrics:
 
     def show_doubts(self, reasons: Iterable[str]) -> None:
         """Sets the reasons for which the kubelet's answer is incomplete."""
-        self.unconfirmed.clear()
-        for reason in reasons:
-            self.unconfirmed.labels(reason).set(1)
+        _replace(self.unconfirmed, {(reason,): 1 for reason in reasons})
 
     def show_admissions(self, withheld: Collection[object], admitting: Collection[object]) -> None:
         """Sets the numbers of pods that are being admitted."""
@@ -100,9 +99,7 @@ class Metrics:
 
     def show_refused_files(self, names: Iterable[str]) -> None:
         """Sets the state files that the kubelet would refuse."""
-        self.refused_files.clear()
-        for name in names:
-            self.refused_files.labels(name).set(1)
+        _replace(self.refused_files, {(name,): 1 for name in names})
 
     def show_source(self, current: str) -> None:
         """Sets the source of the kubelet's configuration."""
@@ -111,16 +108,14 @@ class Metrics:
 
     def show_claims(self, devices: Mapping[tuple[str, int | None], int]) -> None:
         """Sets the devices allocated by claims, by driver and NUMA node."""
-        self.claims.clear()
-        for (driver, node_id), count in devices.items():
-            self.claims.labels(driver, "unknown" if node_id is None else f"node-{node_id}").set(count)
+        named = {
+            (driver, "unknown" if node is None else f"node-{node}"): count for (driver, node), count in devices.items()
+        }
+        _replace(self.claims, named)
 
     def show_foreign(self, writers: Mapping[str, Iterable[str]]) -> None:
         """Sets the other writers, by kind of object."""
-        self.foreign.clear()
-        for kind, managers in writers.items():
-            for manager in managers:
-                self.foreign.labels(kind, manager).set(1)
+        _replace(self.foreign, {(kind, manager): 1 for kind, managers in writers.items() for manager in managers})
 
     def _histogram(self, noun: str, text: str) -> Histogram:
         return Histogram(f"{_NAME}{noun}_duration_seconds", text, buckets=_SECONDS, registry=self.registry)
@@ -130,3 +125,10 @@ class Metrics:
 
     def _gauge(self, noun: str, text: str, *labels: str) -> Gauge:
         return Gauge(f"{_NAME}{noun}", text, labels, registry=self.registry)
+
+
+def _replace(gauge: Gauge, values: Mapping[Any, float]) -> None:
+    """Gives the gauge exactly these values, by labels."""
+    gauge.clear()
+    for labels, value in values.items():
+        gauge.labels(*labels).set(value)

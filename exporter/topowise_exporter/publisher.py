@@ -67,31 +67,19 @@ class Standing(NamedTuple):
     kubelet_version: str | None = None
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class Outcome(msgspec.Struct):
     """What a call did."""
 
     standing: Standing = Standing()
-    conditions: Mapping[str, tuple[str, ...]] = {}
+    conditions: dict[str, tuple[str, ...]] = {}
     """Sentence -> problems, () if the problem is over; sentences that were not looked at are missing."""
-    writes: tuple[Write, ...] = ()
-    drifts: tuple[Drift, ...] = ()
+    writes: list[Write] = []
+    drifts: list[Drift] = []
     content: Content | None = None
     other_writers: Mapping[str, frozenset[str]] | None = None
     """Kind -> field managers, when each was last written or compared; None if neither happened."""
     error: ApiError | None = None
     """Why the call ended early; the caller tries again with a new observation."""
-
-
-class _Record:
-    """The outcome of a call that is under way."""
-
-    def __init__(self) -> None:
-        self.conditions: dict[str, tuple[str, ...]] = {}
-        self.writes: list[Write] = []
-        self.drifts: list[Drift] = []
-        self.content: Content | None = None
-        self.other_writers: Mapping[str, frozenset[str]] | None = None
-        self.is_current = False
 
 
 class _LastTrue(NamedTuple):
@@ -164,63 +152,58 @@ class Publisher:
             return False
         return not version or is_newer(version, self._topology.version)
 
-    async def _recorded(self, steps: Callable[[_Record], Awaitable[None]]) -> Outcome:
-        record, error = _Record(), None
+    async def _recorded(self, steps: Callable[[Outcome], Awaitable[bool]]) -> Outcome:
+        """`steps` returns whether the object agrees with the observation."""
+        outcome, is_current = Outcome(), False
         try:
-            await steps(record)
+            is_current = await steps(outcome)
         except ApiError as exc:
-            error = exc
-        return Outcome(
-            self._standing(is_current=record.is_current),
-            record.conditions,
-            tuple(record.writes),
-            tuple(record.drifts),
-            record.content,
-            record.other_writers,
-            error,
-        )
+            outcome.error = exc
+        outcome.standing = self._standing(is_current=is_current)
+        return outcome
 
     def _standing(self, *, is_current: bool) -> Standing:
         return Standing(self._has_published, is_current, self._own_node.kubelet_version)
 
-    async def _publish(self, seen: Observation, doubts: frozenset[str], record: _Record) -> None:
-        record.conditions[ODD_MACHINE] = seen.machine.problems
-        owner = await self._owner(record)
+    async def _publish(self, seen: Observation, doubts: frozenset[str], outcome: Outcome) -> bool:
+        outcome.conditions[ODD_MACHINE] = seen.machine.problems
+        owner = await self._owner(outcome)
         if self._is_orphan(owner):
-            return
+            return False
         built = topology.build(self._node_name, seen, self._settings.publish, self._settings.exclude, owner.reference)
-        record.conditions |= {ODD_NUMBERS: built.problems, HIGH_NODES: zones.high_nodes(seen.machine)}
+        outcome.conditions |= {ODD_NUMBERS: built.problems, HIGH_NODES: zones.high_nodes(seen.machine)}
         pods = seen.allocations.pods
-        record.content = Content(len(pods), held_by_node(seen.devices, seen.machine, pods), built.accounts)
+        outcome.content = Content(len(pods), held_by_node(seen.devices, seen.machine, pods), built.accounts)
         self._last_true = _LastTrue(built.topology, doubts)
         result = await self._write_topology(
-            topology.unconfirmed(built.topology, doubts) if doubts else built.topology, record
+            topology.unconfirmed(built.topology, doubts) if doubts else built.topology, outcome
         )
         self._published = None
-        is_done = result != "held-back"
-        if is_done:
-            self._has_published = record.is_current = True
+        is_current = is_done = result != "held-back"
+        self._has_published |= is_current
         if doubts:
             # Volcano's object has no field for doubts: the last true object stays.
-            return
+            return is_current
         if self._numatopology is not None:
             target = numatopology.observed(self._node_name, seen, self._settings.exclude, owner.reference)
-            is_done &= await self._publish_for_volcano(self._numatopology, target, record)
+            is_done &= await self._publish_for_volcano(self._numatopology, target, outcome)
         if is_done:
             self._published = seen
+        return is_current
 
-    async def _keep(self, doubts: frozenset[str], record: _Record) -> None:
+    async def _keep(self, doubts: frozenset[str], outcome: Outcome) -> bool:
         self._published = None
         last, lacks = self._last_true
         if last is None:
-            return
+            return False
         self._has_published = True
-        owner = await self._owner(record)
+        owner = await self._owner(outcome)
         if not self._is_orphan(owner):
             marked = topology.unconfirmed(last, doubts | lacks)
-            await self._write_topology(topology.owned(marked, owner.reference), record)
+            await self._write_topology(topology.owned(marked, owner.reference), outcome)
+        return False
 
-    async def _check_drift(self, record: _Record) -> None:
+    async def _check_drift(self, outcome: Outcome) -> bool:
         self._own_node.expire(at_once=True)
         for kind, writer in self._writers():
             about = f"Cannot compare the {kind} with what was written, trusting that nobody changed it"
@@ -230,25 +213,26 @@ class Publisher:
                 # Permission to read may be missing, and a failure of the second object must not delay the first.
                 if exc.status != 403 and writer is self._topology:
                     raise
-                record.conditions[about] = (str(exc),)
+                outcome.conditions[about] = (str(exc),)
                 continue
-            record.conditions[about] = ()
+            outcome.conditions[about] = ()
             if drift is not None:
-                record.drifts.append(Drift(kind, drift, bool(writer.foreign_writers)))
-            self._note_writers(kind, writer, record)
+                outcome.drifts.append(Drift(kind, drift, bool(writer.foreign_writers)))
+            self._note_writers(kind, writer, outcome)
+        return False
 
-    def _note_writers(self, kind: str, writer: Writer[Any], record: _Record) -> None:
-        record.other_writers = self._other_writers = {**self._other_writers, kind: writer.foreign_writers}
-        record.conditions[OTHER_WRITER] = tuple(
+    def _note_writers(self, kind: str, writer: Writer[Any], outcome: Outcome) -> None:
+        outcome.other_writers = self._other_writers = {**self._other_writers, kind: writer.foreign_writers}
+        outcome.conditions[OTHER_WRITER] = tuple(
             f"{' and '.join(product(manager) for manager in sorted(managers))} writes the {kind}"
             for kind, managers in self._other_writers.items()
             if managers
         )
 
-    async def _owner(self, record: _Record) -> Owner:
+    async def _owner(self, outcome: Outcome) -> Owner:
         owner = await self._own_node.owner()
         if owner.problem is not None:
-            record.conditions[NO_OWNER] = (owner.problem,) if owner.problem else ()
+            outcome.conditions[NO_OWNER] = (owner.problem,) if owner.problem else ()
         return owner
 
     def _is_orphan(self, owner: Owner) -> bool:
@@ -260,45 +244,45 @@ class Publisher:
         return not self._own_node.is_due and all(writer.has_written for _, writer in self._writers())
 
     async def _publish_for_volcano(
-        self, writer: Writer[numatopology.Numatopology], target: numatopology.Numatopology, record: _Record
+        self, writer: Writer[numatopology.Numatopology], target: numatopology.Numatopology, outcome: Outcome
     ) -> bool:
         """Whether the server has the object. Its failures must not delay the first object: they have their own pace."""
         if not self._numatopology_pace.is_due:
             return False
         try:
             stamped = numatopology.stamped(target, int(self._clock()))
-            result = await self._write(numatopology.KIND, writer, stamped, record)
+            result = await self._write(numatopology.KIND, writer, stamped, outcome)
         except ApiError as exc:
-            record.conditions[NO_NUMATOPOLOGY] = (str(exc),)
+            outcome.conditions[NO_NUMATOPOLOGY] = (str(exc),)
             self._numatopology_pace.fail(exc)
             return False
-        record.conditions[NO_NUMATOPOLOGY] = ()
+        outcome.conditions[NO_NUMATOPOLOGY] = ()
         self._numatopology_pace.succeed()
         return result != "held-back"
 
-    async def _write_topology(self, target: nrt.NodeResourceTopology, record: _Record) -> WriteResult:
+    async def _write_topology(self, target: nrt.NodeResourceTopology, outcome: Outcome) -> WriteResult:
         fitted = size_limit.fit(target, self._size_limit)
         if fitted.bytes > self._size_limit:
             message = f"the object is too large: {size_limit.warning(fitted, self._size_limit)}"
             raise ApiError(413, "TooLarge", message, request=f"PATCH {nrt.PATH}/{self._node_name}")
-        record.conditions[LARGE] = (size_limit.warning(fitted, self._size_limit),) if fitted.left_out else ()
+        outcome.conditions[LARGE] = (size_limit.warning(fitted, self._size_limit),) if fitted.left_out else ()
         try:
-            return await self._write(nrt.KIND, self._topology, fitted.topology, record)
+            return await self._write(nrt.KIND, self._topology, fitted.topology, outcome)
         except TooLargeError as exc:
             # The limit of this server is below etcd's default: the next try leaves out more.
             self._size_limit = min(self._size_limit, exc.size - 1)
             raise
 
-    async def _write(self, kind: str, writer: Writer[Any], target: object, record: _Record) -> WriteResult:
+    async def _write(self, kind: str, writer: Writer[Any], target: object, outcome: Outcome) -> WriteResult:
         started, is_first = time.perf_counter(), not self._has_published
         try:
             result = await writer.publish(target)
         except ApiError:
-            record.writes.append(Write(kind, "failed", time.perf_counter() - started, is_first))
+            outcome.writes.append(Write(kind, "failed", time.perf_counter() - started, is_first))
             raise
-        record.writes.append(Write(kind, result, time.perf_counter() - started, is_first))
+        outcome.writes.append(Write(kind, result, time.perf_counter() - started, is_first))
         if result == "written":
-            self._note_writers(kind, writer, record)
+            self._note_writers(kind, writer, outcome)
             # An object that was deleted may have gone with its Node, and the new Node has another uid.
             if writer.was_remade:
                 self._own_node.expire()

@@ -10,14 +10,16 @@ Timestamps stay texts, as in Kubernetes, which converts YAML to JSON before it d
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterator
+from typing import Any, Final, TypeVar
 
 import msgspec
 import yaml
 
-from topowise.errors import TopowiseError
+from topowise.errors import ParseError, TopowiseError
 from topowise.text import escaped, escaped_json
+
+Decoded = TypeVar("Decoded")
 
 # No Kubernetes object is a third as deep. The API server's limit for custom resources is higher only in theory.
 MAX_DEPTH: Final = 64
@@ -35,6 +37,14 @@ _Dumper: Final = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
 """Exceptions of a msgspec JSON decoder for foreign bytes: deep nesting is not a DecodeError."""
+
+
+def decoded(decode: Callable[[bytes], Decoded], text: str, what: str, expected: str) -> Decoded:
+    """Returns the decoded JSON of an attribute. Raises ParseError."""
+    try:
+        return decode(text.encode())
+    except UNREADABLE as exc:
+        raise ParseError(what, text, expected) from exc
 
 
 class DocumentError(TopowiseError, ValueError):

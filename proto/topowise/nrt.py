@@ -135,16 +135,7 @@ class LazyTopology(msgspec.Struct, frozen=True, kw_only=True):
     def whole(self) -> NodeResourceTopology:
         """The object as `decode` has it. Raises msgspec.DecodeError."""
         zones = None if self.zones is None else tuple([zone.whole() for zone in self.zones])
-        return current(
-            NodeResourceTopology(
-                apiVersion=self.apiVersion,
-                kind=self.kind,
-                metadata=self.metadata,
-                zones=zones,
-                attributes=self.attributes,
-                topologyPolicies=self.topologyPolicies,
-            )
-        )
+        return current(NodeResourceTopology(**(msgspec.structs.asdict(self) | {"zones": zones})))
 
 
 _decode = msgspec.json.Decoder(NodeResourceTopology).decode

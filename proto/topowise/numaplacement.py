@@ -45,7 +45,7 @@ class PlacementError(TopowiseError):
     """A container whose resources are not on exactly one NUMA node of the machine."""
 
 
-class Metadata(msgspec.Struct, frozen=True, gc=False):
+class VectorMetadata(msgspec.Struct, frozen=True, gc=False):
     """How to read the vectors; `node_count` is one more than the highest NUMA node id."""
 
     containers: int
@@ -106,7 +106,7 @@ def encode(placements: Mapping[Container, int], nodes: Iterable[int]) -> tuple[s
     for offset, digest in enumerate(sorted(by_hash)):
         offsets.setdefault(by_hash[digest], []).append(offset)
     busiest = min(offsets, key=lambda node: (-len(offsets[node]), node), default=0)
-    metadata = Metadata(len(by_hash), max(known, default=0) + 1, busiest)
+    metadata = VectorMetadata(len(by_hash), max(known, default=0) + 1, busiest)
     vectors = {node: encode_offsets(offsets[node]) for node in sorted(offsets) if node != busiest}
     return encode_metadata(metadata), vectors
 
@@ -147,12 +147,12 @@ def container_hash(container: Container) -> int:
     return xxhash.xxh64_intdigest("\0".join(container).encode())
 
 
-def encode_metadata(metadata: Metadata) -> str:
+def encode_metadata(metadata: VectorMetadata) -> str:
     fields = {"ve": _ENCODING, "cc": metadata.containers, "nn": metadata.node_count, "bn": metadata.busiest}
     return "::".join([_PREFIX + _VERSION, *(f"{key}={text}" for key, text in fields.items())])
 
 
-def decode_metadata(text: str) -> Metadata:
+def decode_metadata(text: str) -> VectorMetadata:
     """Returns the inverse of `encode_metadata`, with the fields in any order. Raises ParseError."""
     head, *pairs = text.split("::")
     if head != _PREFIX + _VERSION:
@@ -165,7 +165,7 @@ def decode_metadata(text: str) -> Metadata:
     numbers = [number for key in ("cc", "nn", "bn") if (number := digits.natural(fields[key])) is not None]
     if len(numbers) < 3:
         raise ParseError("numaplacement metadata", text, "cc, nn and bn as numbers")
-    decoded = Metadata(*numbers)
+    decoded = VectorMetadata(*numbers)
     if decoded.containers > _MAX_CONTAINERS or decoded.busiest >= decoded.node_count:
         raise ParseError("numaplacement metadata", text, f"cc up to {_MAX_CONTAINERS}, and bn below nn")
     return decoded

@@ -16,7 +16,7 @@ from typing import Final
 
 from topowise.errors import ApiError
 from topowise.kube.api import Api
-from topowise.kube.reflector import EventType, Reflector
+from topowise.kube.reflector import EventType, Reflector, watch_again
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.log import kv
 from topowise_exporter.dra.slices import Devices, Slice, decode, devices_of
@@ -24,7 +24,7 @@ from topowise_exporter.dra.slices import Devices, Slice, decode, devices_of
 log = logging.getLogger(__name__)
 
 PATHS: Final = tuple(f"/apis/resource.k8s.io/{version}/resourceslices" for version in ("v1", "v1beta2", "v1beta1"))
-_FORBIDDEN, _NOT_FOUND = 403, 404
+_FORBIDDEN: Final = 403
 
 
 class ResourceSlices:
@@ -50,28 +50,17 @@ class ResourceSlices:
 
     async def run(self) -> None:
         """Watches until cancelled."""
-        while True:
-            reflector = Reflector(
-                self._api,
-                PATHS[0],
-                decode,
-                self,
-                query=self._query,
-                instead=PATHS[1:],
-                gives_up_on=(_FORBIDDEN, _NOT_FOUND),
-            )
-            try:
-                await reflector.run()
-            except ApiError as exc:
-                refusal = exc
-            if reflector.synced:
-                # An upgrade of the API server may have removed the version. The devices stay until the next try.
-                self._backoff.reset()
-            else:
-                self._forget(refusal)
-            await asyncio.sleep(self._backoff.next_delay(at_least=refusal.retry_after))
+        await watch_again(self._reflector, self._refused, self._backoff)
 
-    def _forget(self, refusal: ApiError) -> None:
+    def _reflector(self) -> Reflector[Slice]:
+        return Reflector(
+            self._api, PATHS[0], decode, self, query=self._query, instead=PATHS[1:], gives_up_on=(_FORBIDDEN, 404)
+        )
+
+    def _refused(self, refusal: ApiError, was_synced: bool) -> None:
+        if was_synced:
+            # An upgrade of the API server may have removed the version. The devices stay until the next try.
+            return
         if str(refusal) != self._refusal:
             self._refusal = str(refusal)
             level = logging.WARNING if refusal.status == _FORBIDDEN else logging.INFO

@@ -10,15 +10,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from topowise.attributes.devices import Device as Device
 from topowise.checkpoints import MemoryBlock as MemoryBlock
-
-
-class Device(msgspec.Struct, frozen=True, gc=False, order=True, cache_hash=True):
-    """A device of a device plug-in; `nodes` is empty for a device without NUMA affinity."""
-
-    resource: str
-    id: str
-    nodes: tuple[int, ...]
 
 
 class Allocatable(msgspec.Struct, frozen=True):

@@ -42,12 +42,11 @@ def _roots(machine: Machine, located: Mapping[str, Located], devices: Iterable[D
     nodes = _nodes_of_roots(machine)
     for root, root_devices in sorted(below.items()):
         near = nodes.get(root, set())
-        text = device_ids.write(device_ids.Device(device.resource, device.id, device.nodes) for device in root_devices)
         yield nrt.Zone(
             name=root,
             type=PCIE_ROOT,
             parent=nrt.zone_name(min(near)) if len(near) == 1 else "",
-            attributes=(nrt.Attribute(attributes.DEVICES, text),),
+            attributes=(nrt.Attribute(attributes.DEVICES, device_ids.write(root_devices)),),
         )
 
 

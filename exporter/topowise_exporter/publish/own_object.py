@@ -6,7 +6,6 @@ CRD, the periodic comparison finds the deletion.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 
@@ -15,13 +14,11 @@ import msgspec
 from topowise import nrt
 from topowise.errors import ApiError
 from topowise.kube.api import Api
-from topowise.kube.reflector import EventType, Reflector
+from topowise.kube.reflector import EventType, Reflector, watch_again
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.log import kv
 
 log = logging.getLogger(__name__)
-
-_FORBIDDEN, _NOT_FOUND = 403, 404
 
 
 class _Seen(msgspec.Struct, frozen=True):
@@ -47,21 +44,14 @@ class OwnObject:
 
     async def run(self) -> None:
         """Watches until cancelled."""
-        while True:
-            reflector = Reflector(
-                self._api, nrt.PATH, _decode, self, query=self._query, gives_up_on=(_FORBIDDEN, _NOT_FOUND)
-            )
-            try:
-                await reflector.run()
-            except ApiError as exc:
-                refusal = exc
-            if reflector.synced:
-                self._backoff.reset()
-            self.version = None
-            self._say(refusal)
-            await asyncio.sleep(self._backoff.next_delay(at_least=refusal.retry_after))
+        await watch_again(
+            lambda: Reflector(self._api, nrt.PATH, _decode, self, query=self._query, gives_up_on=(403, 404)),
+            self._refused,
+            self._backoff,
+        )
 
-    def _say(self, refusal: ApiError) -> None:
+    def _refused(self, refusal: ApiError, was_synced: bool) -> None:
+        self.version = None
         if str(refusal) != self._condition:
             self._condition = str(refusal)
             message = "Cannot watch the node's object, a deletion is noticed at the next comparison"

@@ -161,13 +161,12 @@ def _node_attributes(
     if observation.refused_state_files:
         node_attributes[attributes.REFUSED_STATE_FILES] = refused_state_files.write(observation.refused_state_files)
     if kubelet.reserved_cpus:
-        node_attributes[attributes.RESERVED_CPUS] = attributes.write_ids(kubelet.reserved_cpus)
+        node_attributes[attributes.RESERVED_CPUS] = cpuset.to_text(kubelet.reserved_cpus)
     if accounts.derived:
         node_attributes[attributes.DERIVED] = attributes.write_names(accounts.derived)
     if allocations.allocatable.devices or allocations.absent:
         node_attributes[attributes.DEVICES] = devices.write(
-            (devices.Device(device.resource, device.id, device.nodes) for device in allocations.allocatable.devices),
-            empty=(device.resource for device in allocations.absent),
+            allocations.allocatable.devices, empty=(device.resource for device in allocations.absent)
         )
         _add_pci_functions(observation.machine, allocations.allocatable.devices, node_attributes)
     if allocations.admitting:
@@ -205,14 +204,14 @@ def _zone_attributes(machine: Machine, allocations: Allocations, accounts: zones
     named: dict[int, dict[str, str]] = {}
     for node in machine.nodes:
         mine = named[node.id] = {
-            attributes.ZONE_CPUS: attributes.write_ids(node.cpus),
-            attributes.ZONE_SOCKETS: attributes.write_ids(socket for socket in node.sockets if socket >= 0),
+            attributes.ZONE_CPUS: cpuset.to_text(node.cpus),
+            attributes.ZONE_SOCKETS: cpuset.to_text(socket for socket in node.sockets if socket >= 0),
         }
         mine |= _access(node)
         if node.id in accounts.cpus_available:
-            mine[attributes.ZONE_CPUS_AVAILABLE] = attributes.write_ids(accounts.cpus_available[node.id])
+            mine[attributes.ZONE_CPUS_AVAILABLE] = cpuset.to_text(accounts.cpus_available[node.id])
         if allocations.free_memory is not None and node.id in allocations.free_memory.cells:
-            mine[attributes.MEMORY_CELLS] = attributes.write_ids(allocations.free_memory.cells[node.id])
+            mine[attributes.MEMORY_CELLS] = cpuset.to_text(allocations.free_memory.cells[node.id])
             mine[attributes.MEMORY_ASSIGNMENTS] = str(allocations.free_memory.assignments[node.id])
     return named
 
@@ -221,7 +220,7 @@ def _access(node: NumaNode) -> dict[str, str]:
     """What the firmware says of the node's memory."""
     if node.access is None:
         return {}
-    named = {attributes.MEMORY_INITIATORS: attributes.write_ids(node.access.initiators)}
+    named = {attributes.MEMORY_INITIATORS: cpuset.to_text(node.access.initiators)}
     if node.access.read_latency_ns is not None:
         named[attributes.MEMORY_READ_LATENCY] = str(node.access.read_latency_ns)
     if node.access.read_bandwidth_mib is not None:
@@ -360,5 +359,4 @@ def remembered(topology: nrt.NodeResourceTopology) -> tuple[tuple[Device, ...], 
     except ParseError:
         # Another writer has overwritten the attribute.
         return (), frozenset()
-    known_devices = tuple(Device(device.resource, device.id, device.nodes) for device in listed_devices)
-    return known_devices, frozenset(pod.name for pod in pods if not pod.namespace)
+    return listed_devices, frozenset(pod.name for pod in pods if not pod.namespace)

@@ -18,7 +18,7 @@ import msgspec
 from topowise import documents, nrt
 from topowise.errors import ApiError
 from topowise.kube import paths
-from topowise.kube.api import APPLY_PATCH, Api
+from topowise.kube.api import APPLY_PATCH, Api, decoded
 from topowise_exporter.publish.other_writers import FIELD_MANAGER, Answer, OtherWriters, product
 
 Object = TypeVar("Object")
@@ -208,7 +208,4 @@ class OwnNode(msgspec.Struct, frozen=True):
 async def read_own_node(api: Api, node_name: str) -> OwnNode:
     """Reads the Node. Raises ApiError."""
     body = await api.request("GET", paths.path(paths.NODES, node_name))
-    try:
-        return msgspec.json.decode(body, type=OwnNode)
-    except _UNUSABLE as exc:
-        raise ApiError(0, "BadAnswer", f"the answer is not a Node: {exc}", request=f"GET node {node_name}") from exc
+    return decoded(body, OwnNode, "a Node", f"GET node {node_name}")

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from topowise import cpuset
 from topowise.errors import ParseError
 
 TOPOLOGY_MANAGER_POLICY: Final = "topologyManagerPolicy"
@@ -116,11 +115,6 @@ def option_name(option: str) -> str:
     """Returns the attribute of a Topology Manager option: "prefer-closest-numa-nodes" ->
     "...PreferClosestNumaNodes"."""
     return TOPOLOGY_MANAGER_OPTION_PREFIX + "".join(part.capitalize() for part in option.split("-"))
-
-
-def write_ids(ids: Iterable[int]) -> str:
-    """Returns a set of CPUs or sockets as a cpulist."""
-    return cpuset.to_text(ids)
 
 
 def write_names(names: Iterable[str]) -> str:

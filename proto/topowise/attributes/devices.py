@@ -66,7 +66,4 @@ def read(text: str) -> tuple[Device, ...]:
 
 
 def _listed(text: str) -> dict[str, dict[str, list[str]]]:
-    try:
-        return _decode(text.encode())
-    except documents.UNREADABLE as exc:
-        raise ParseError("devices", text, '{"resource": {"nodelist": ["id"]}}') from exc
+    return documents.decoded(_decode, text, "devices", '{"resource": {"nodelist": ["id"]}}')

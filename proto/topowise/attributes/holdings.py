@@ -62,18 +62,12 @@ def write(pods: Iterable[Pod]) -> str:
 
 def read(text: str) -> tuple[Pod, ...]:
     """Returns the inverse of `write`. Raises ParseError."""
-    try:
-        return _decode(text.encode())
-    except documents.UNREADABLE as exc:
-        raise ParseError("holdings", text, _EXPECTED) from exc
+    return documents.decoded(_decode, text, "holdings", _EXPECTED)
 
 
 def texts(text: str) -> tuple[msgspec.Raw, ...]:
     """Returns the undecoded text of each pod, for `pod`. Raises ParseError."""
-    try:
-        return _decode_texts(text.encode())
-    except documents.UNREADABLE as exc:
-        raise ParseError("holdings", text, _EXPECTED) from exc
+    return documents.decoded(_decode_texts, text, "holdings", _EXPECTED)
 
 
 def pod(text: bytes) -> Pod:

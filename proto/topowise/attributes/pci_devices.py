@@ -74,10 +74,7 @@ def read(text: str) -> dict[str, Located]:
     """Returns the inverse of `write`, by device id. Raises ParseError."""
     if len(text) > LONGEST:
         raise ParseError("places", text, f"at most {LONGEST} characters")
-    try:
-        groups = _decode(text.encode())
-    except documents.UNREADABLE as exc:
-        raise ParseError("places", text, '[["pci0000:17/0000:17:00.0", 0, ["0000:18:00.0"], {}]]') from exc
+    groups = documents.decoded(_decode, text, "places", '[["pci0000:17/0000:17:00.0", 0, ["0000:18:00.0"], {}]]')
     return {name: located for group in groups for name, located in _devices(group)}
 
 

@@ -19,7 +19,7 @@ import msgspec
 from topowise import files
 from topowise.errors import ApiError, SourceError
 from topowise.kube import credentials, paths
-from topowise.kube.api import Api
+from topowise.kube.api import Api, decoded
 from topowise.runtime import tasks
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.log import V2, kv
@@ -84,10 +84,7 @@ class AccountToken:
         where = namespace.decode(errors="replace").strip()
         path = paths.path(paths.NAMESPACES, where, "serviceaccounts", self._account, "token")
         answer = await self._api.request("POST", path, body=msgspec.json.encode(request), timeout=_REQUEST_TIMEOUT_S)
-        try:
-            granted = msgspec.json.decode(answer, type=_Granted)
-        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-            raise ApiError(0, "BadAnswer", f"the answer is no TokenRequest: {exc}", request=f"POST {path}") from exc
+        granted = decoded(answer, _Granted, "a TokenRequest", f"POST {path}")
         self._write("ca.crt", files.read_regular(self._source / "ca.crt"))
         self._write("namespace", namespace)
         # Last: the container that reads the directory starts when the token is there.

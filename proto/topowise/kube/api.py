@@ -14,7 +14,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import aiohttp
 import msgspec
@@ -23,6 +23,8 @@ from yarl import URL
 from topowise import __version__, documents
 from topowise.errors import ApiError, ConfigError, SourceError
 from topowise.kube.credentials import Credentials
+
+Kind = TypeVar("Kind")
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -221,6 +223,14 @@ def without_secret(text: str, authorization: str) -> str:
     """Returns the text without the credentials of an Authorization header: some proxies echo the request."""
     secret = authorization.rpartition(" ")[2]
     return text.replace(secret, "[redacted]") if secret else text
+
+
+def decoded(answer: bytes, kind: type[Kind], what: str, request: str) -> Kind:
+    """Decodes an answer as `what`. Raises ApiError."""
+    try:
+        return msgspec.json.decode(answer, type=kind)
+    except documents.UNREADABLE as exc:
+        raise ApiError(0, "BadAnswer", f"the answer is not {what}: {exc}", request=request) from exc
 
 
 def _refusal(name: str, response: aiohttp.ClientResponse, body: bytes) -> ApiError:

@@ -101,31 +101,25 @@ class Static(msgspec.Struct, frozen=True):
         return str(self.directory / name) if name else None
 
 
-class _NamedCluster(msgspec.Struct, frozen=True):
-    name: str
-    cluster: Cluster | None = None
-
-
-class _NamedUser(msgspec.Struct, frozen=True):
-    name: str
-    user: User | None = None
-
-
 class _Context(msgspec.Struct, frozen=True):
     cluster: str = ""
     user: str = ""
 
 
-class _NamedContext(msgspec.Struct, frozen=True):
+class _Named(msgspec.Struct, frozen=True):
+    """An entry of one of the three lists, each of which has only its own field."""
+
     name: str
+    cluster: Cluster | None = None
+    user: User | None = None
     context: _Context | None = None
 
 
 class _Kubeconfig(msgspec.Struct, frozen=True):
     current_context: str = msgspec.field(default="", name="current-context")
-    clusters: tuple[_NamedCluster, ...] | None = None
-    users: tuple[_NamedUser, ...] | None = None
-    contexts: tuple[_NamedContext, ...] | None = None
+    clusters: tuple[_Named, ...] | None = None
+    users: tuple[_Named, ...] | None = None
+    contexts: tuple[_Named, ...] | None = None
 
 
 def read(path: str, context: str = "") -> Static | None:

@@ -32,7 +32,7 @@ import msgspec
 
 from topowise.errors import ApiError, ConfigError
 from topowise.kube import paths
-from topowise.kube.api import Api
+from topowise.kube.api import Api, decoded
 from topowise.runtime.log import V2, kv
 from topowise.runtime.log_once import OncePerChange
 
@@ -89,9 +89,6 @@ class _Lease(msgspec.Struct, frozen=True):
     spec: _Spec | None = None
     apiVersion: str = _API_VERSION
     kind: str = "Lease"
-
-
-_decode_lease = msgspec.json.Decoder(_Lease).decode
 
 
 class Elector:
@@ -314,11 +311,7 @@ class Elector:
         body = None if lease is None else msgspec.json.encode(lease)
         timeout = self._timing.retry_period * _REQUEST_SHARE
         answer = await self._api.request(method, path, body=body, timeout=timeout)
-        try:
-            return _decode_lease(answer)
-        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-            problem = f"the answer is not a Lease: {exc}"
-            raise ApiError(0, "BadAnswer", problem, request=f"{method} {path}") from exc
+        return decoded(answer, _Lease, "a Lease", f"{method} {path}")
 
     def _observe(self, lease: _Lease, *, quiet: bool = False) -> None:
         self._lease = lease

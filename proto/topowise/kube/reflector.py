@@ -20,14 +20,14 @@ import random
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import msgspec
 
 from topowise import digits, documents
 from topowise.bounded import Bounded
 from topowise.errors import ApiError, TopowiseError
-from topowise.kube.api import Api
+from topowise.kube.api import Api, decoded
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.event_loop import SLICE_S
 from topowise.runtime.log import V2, kv
@@ -96,7 +96,6 @@ class _Event(msgspec.Struct, frozen=True):
 
 _PREFIXES = tuple((b'{"type":"%b","object":' % kind.encode(), kind) for kind in ("MODIFIED", "ADDED", "DELETED"))
 
-_decode_page = msgspec.json.Decoder(_Page).decode
 _decode_event = msgspec.json.Decoder(_Event).decode
 _decode_envelope = msgspec.json.Decoder(_Envelope).decode
 
@@ -267,7 +266,7 @@ class Reflector(Generic[Object]):
     async def _page(self, path: str, query: dict[str, str]) -> tuple[_Page, int]:
         """Returns a page of the list, and its size in bytes."""
         body = await self._api.request("GET", path, query=query, timeout=60.0)
-        return _page(body, path), len(body)
+        return decoded(body, _Page, "a list", f"GET {path}"), len(body)
 
     async def _is_served(self, path: str) -> bool:
         try:
@@ -406,6 +405,23 @@ class Reflector(Generic[Object]):
         self.synced = True
 
 
+async def watch_again(
+    make: Callable[[], Reflector[Any]], refused: Callable[[ApiError, bool], None], backoff: Backoff
+) -> None:
+    """Starts a new reflector some time after each refusal, until cancelled. `refused` receives the refusal, and whether
+    the reflector was synced before."""
+    while True:
+        reflector = make()
+        try:
+            await reflector.run()
+        except ApiError as exc:
+            refusal = exc
+        if reflector.synced:
+            backoff.reset()
+        refused(refusal, reflector.synced)
+        await asyncio.sleep(backoff.next_delay(at_least=refusal.retry_after))
+
+
 def _event(line: bytes) -> tuple[str, bytes | msgspec.Raw, _Envelope]:
     """Returns type, object and envelope. API servers write nothing after the object, so it is the rest of the line; if
     that is not JSON, the whole line is decoded."""
@@ -416,13 +432,6 @@ def _event(line: bytes) -> tuple[str, bytes | msgspec.Raw, _Envelope]:
                 return kind, raw, _decode_envelope(raw)
     event = _decode_event(line)
     return event.type, event.object, _decode_envelope(event.object)
-
-
-def _page(body: bytes, path: str) -> _Page:
-    try:
-        return _decode_page(body)
-    except documents.UNREADABLE as exc:
-        raise ApiError(0, "BadAnswer", f"the answer is not a list: {exc}", request=f"GET {path}") from exc
 
 
 def _next_limit(size: int, count: int) -> int:

@@ -49,7 +49,7 @@ class TextFormatter(logging.Formatter):
         micros = int(record.created % 1 * 1_000_000)
         head = f"{_severity(record.levelno)}{stamp}.{micros:06d} {record.process:>7} {record.filename}:{record.lineno}]"
         pairs = "".join(f" {key}={_format_value(item)}" for key, item in getattr(record, "kv", {}).items())
-        line = f"{head} {_quote(record.getMessage())}{pairs}"
+        line = f"{head} {_json(record.getMessage())}{pairs}"
         # The indent keeps text of an exception from looking like a line of the log.
         return f"{line}\n  {_traceback(self, record)}" if record.exc_info else line
 
@@ -103,10 +103,6 @@ class FewPerMinute(logging.Filter):
         return began != minute or count < self._most
 
 
-def _quote(text: str) -> str:
-    return _json(text)
-
-
 def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:
     assert record.exc_info
     return escaped(formatter.formatException(record.exc_info).replace("\n", "\n  "), keep="\n")
@@ -124,7 +120,7 @@ def _json(item: Any) -> str:
 def _format_value(item: object) -> str:
     if isinstance(item, bool):
         return "true" if item else "false"
-    return str(item) if isinstance(item, int | float) else _quote(str(item))
+    return str(item) if isinstance(item, int | float) else _json(str(item))
 
 
 def set_up(verbosity: int = 0, form: Format = "text", stream: TextIO | None = None) -> None:

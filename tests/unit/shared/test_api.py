@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestServer
 
 from topowise.errors import ApiError, ConfigError, SourceError
 from topowise.kube import reflector
-from topowise.kube.api import Api
+from topowise.kube.api import Api, decoded
 from topowise.kube.credentials import Credentials
 
 
@@ -93,7 +93,7 @@ async def test_a_token_of_two_lines_is_no_answer_and_not_in_the_error(address: s
 
 def test_a_list_that_is_no_text_is_no_list() -> None:
     with pytest.raises(ApiError, match="not a list"):
-        reflector._page(b'{"metadata":{"resourceVersion":"\xff"}}', "/x")
+        decoded(b'{"metadata":{"resourceVersion":"\xff"}}', reflector._Page, "a list", "GET /x")
 
 
 @pytest.mark.parametrize("retry_after", ["86400", "9" * 400])

@@ -120,7 +120,9 @@ def test_a_reader_with_other_containers_gets_an_error() -> None:
 
 
 def test_metadata_fields_may_come_in_any_order() -> None:
-    assert numaplacement.decode_metadata("npv0v001::bn=1::cc=3::ve=leb89::nn=2") == numaplacement.Metadata(3, 2, 1)
+    assert numaplacement.decode_metadata("npv0v001::bn=1::cc=3::ve=leb89::nn=2") == numaplacement.VectorMetadata(
+        3, 2, 1
+    )
 
 
 @pytest.mark.parametrize(
