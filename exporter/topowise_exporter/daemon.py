@@ -23,6 +23,7 @@ from topowise.kube.api import Api
 from topowise.runtime import config, health, tasks
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.log import kv
+from topowise.runtime.token_bucket import TokenBucket
 from topowise_exporter import triggers
 from topowise_exporter.annotator import Annotator
 from topowise_exporter.conditions import Conditions
@@ -39,7 +40,7 @@ from topowise_exporter.publish import topology
 from topowise_exporter.publish.other_writers import PAUSE_S
 from topowise_exporter.publish.own_object import OwnObject
 from topowise_exporter.publisher import Outcome, Publisher, Standing
-from topowise_exporter.triggers import FileWatch, RateLimit, Trigger, Uevents
+from topowise_exporter.triggers import FileWatch, Trigger, Uevents
 
 log = logging.getLogger(__name__)
 
@@ -141,7 +142,7 @@ class Exporter:
         self._backoff = backoff or Backoff()
         # A call to the kubelet loads only this node.
         self._source_backoff = Backoff(0.2, 5.0)
-        self._limit = RateLimit(_SYNCS_PER_SECOND, _SYNCS_AT_ONCE, time.monotonic)
+        self._limit = TokenBucket(_SYNCS_PER_SECOND, _SYNCS_AT_ONCE)
         self._synced_at = time.monotonic()
         self._drift = DriftSchedule(settings.drift_interval)
         self._standing = Standing()
@@ -265,6 +266,7 @@ class Exporter:
         if Path(self._settings.podresources_socket).name in reasons:
             self._drift.hasten()
             self._source.expire()
+        self._limit.take()
         await asyncio.sleep(self._limit.delay())
 
 

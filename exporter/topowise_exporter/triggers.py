@@ -16,7 +16,7 @@ import functools
 import logging
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,24 +57,6 @@ class Trigger:
         self._notified.clear()
         taken, self.reasons = frozenset(self.reasons), set()
         return taken
-
-
-class RateLimit:
-    """A token bucket: `burst` syncs at once, `per_second` in the long run."""
-
-    def __init__(self, per_second: float, burst: int, clock: Callable[[], float]) -> None:
-        self._per_second = per_second
-        self._burst = burst
-        self._clock = clock
-        self._tokens = float(burst)
-        self._at = clock()
-
-    def delay(self) -> float:
-        """Takes a token; returns the seconds until it may be used."""
-        now = self._clock()
-        self._tokens = min(self._burst, self._tokens + (now - self._at) * self._per_second) - 1.0
-        self._at = now
-        return max(0.0, -self._tokens / self._per_second)
 
 
 class FileWatch:

@@ -13,6 +13,8 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, TypeVar
 
+from topowise.runtime.token_bucket import TokenBucket
+
 Result = TypeVar("Result")
 
 
@@ -23,12 +25,9 @@ class Allowance:
     def __init__(
         self, share: float, burst: float, *, peak: float = 1.0, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._share = share
-        self._burst = burst
+        self._bucket = TokenBucket(share, burst, clock)
         self._rest = 1 / peak - 1
-        self._clock = clock
-        self._left = burst
-        self._at = self._rested_at = clock()
+        self._rested_at = self._bucket.at
         self._numbers = itertools.count()
         self._is_taken = False
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
@@ -68,19 +67,12 @@ class Allowance:
 
     def charge(self, seconds: float) -> None:
         """Subtracts used CPU seconds; the bucket may go below zero."""
-        self._fill()
-        self._left -= seconds
-        self._rested_at = self._at + seconds * self._rest
+        self._bucket.take(seconds)
+        self._rested_at = self._bucket.at + seconds * self._rest
 
     def delay(self) -> float:
         """Returns seconds until CPU time is available again; 0.0 if it is available now."""
-        self._fill()
-        return max(0.0, -self._left / self._share, self._rested_at - self._at)
-
-    def _fill(self) -> None:
-        now = self._clock()
-        self._left = min(self._burst, self._left + (now - self._at) * self._share)
-        self._at = now
+        return max(self._bucket.delay(), self._rested_at - self._bucket.at)
 
 
 class Paced(Awaitable[Result | None]):

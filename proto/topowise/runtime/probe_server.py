@@ -29,6 +29,7 @@ from typing import Final, NamedTuple
 from topowise.bounded import Bounded
 from topowise.runtime.cpu_allowance import Allowance
 from topowise.runtime.log import kv
+from topowise.runtime.token_bucket import TokenBucket
 
 log = logging.getLogger(__name__)
 
@@ -88,11 +89,10 @@ Page = Callable[[], Answer]
 class _Peer:
     """A peer address: its tokens for connections, and its open connections, oldest first."""
 
-    __slots__ = ("at", "connections", "tokens")
+    __slots__ = ("connections", "tokens")
 
-    def __init__(self, tokens: float, now: float) -> None:
+    def __init__(self, tokens: TokenBucket) -> None:
         self.tokens = tokens
-        self.at = now
         self.connections: dict[int, _Connection] = {}
 
 
@@ -207,18 +207,19 @@ class ProbeServer:
             self._admit(sock, address[0])
 
     def _admit(self, sock: socket.socket, address: str) -> None:
-        now = self._clock()
-        peer = self._peer(address, now)
-        if peer.tokens < 1.0:
+        limits = self._limits
+        # Open connections keep their reference to a peer that is dropped here.
+        peer = self._peers.once(address, lambda: _Peer(TokenBucket(limits.per_second, limits.at_once, self._clock)))
+        if peer.tokens.left() < 1.0:
             self._count("too many a second")
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             sock.close()
             return
-        peer.tokens -= 1.0
-        if len(peer.connections) >= self._limits.of_one_peer:
+        peer.tokens.take()
+        if len(peer.connections) >= limits.of_one_peer:
             self._evict(peer)
-        elif len(self._open) >= self._limits.connections:
+        elif len(self._open) >= limits.connections:
             self._evict(
                 max((connection.peer for connection in self._open.values()), key=lambda owner: len(owner.connections))
             )
@@ -229,19 +230,11 @@ class ProbeServer:
             except OSError:
                 sock.close()
                 return
-        connection = _Connection(sock, peer, now)
+        connection = _Connection(sock, peer, peer.tokens.at)
         self._open[sock.fileno()] = peer.connections[sock.fileno()] = connection
         self._poll.register(sock.fileno(), select.EPOLLIN)
         # A well-behaved client has sent its request already.
         self._serve(connection)
-
-    def _peer(self, address: str, now: float) -> _Peer:
-        limits = self._limits
-        # Open connections keep their reference to a peer that is dropped here.
-        peer = self._peers.once(address, lambda: _Peer(limits.at_once, now))
-        peer.tokens = min(limits.at_once, peer.tokens + (now - peer.at) * limits.per_second)
-        peer.at = now
-        return peer
 
     def _evict(self, peer: _Peer) -> None:
         self._count("too many at once")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from topowise_exporter import triggers
-from topowise_exporter.triggers import FileWatch, RateLimit, Trigger, Uevents
+from topowise_exporter.triggers import FileWatch, Trigger, Uevents
 
 
 async def test_a_burst_of_hints_is_a_single_sync() -> None:
@@ -51,16 +51,6 @@ async def test_without_an_event_only_time_passes() -> None:
     started = time.monotonic()
     assert await Trigger().wait(0.05, quiet=0.01) == frozenset()
     assert time.monotonic() - started >= 0.05
-
-
-def test_looks_come_at_once_up_to_a_burst_and_then_at_a_rate() -> None:
-    now = [0.0]
-    limit = RateLimit(10, 3, lambda: now[0])
-    assert [limit.delay() for _ in range(3)] == [0, 0, 0]
-    assert limit.delay() == pytest.approx(0.1)
-    assert limit.delay() == pytest.approx(0.2)
-    now[0] = 10
-    assert limit.delay() == 0
 
 
 async def test_files_are_noticed_in_directories_that_come_and_go(tmp_path: Path) -> None:
