@@ -10,7 +10,7 @@ from topowise.attributes import confirmation
 from topowise.runtime.log import V2, kv
 from topowise_exporter import publisher
 from topowise_exporter.conditions import Conditions
-from topowise_exporter.metrics import Metrics
+from topowise_exporter.metrics import Metrics, replace
 from topowise_exporter.observe import Reading
 from topowise_exporter.publisher import Outcome
 
@@ -44,15 +44,16 @@ class Display:
         self._conditions.replace(_SOURCE, problems)
         self._metrics.last_sync.set_to_current_time()
         self._metrics.show_source(source.name)
-        self._metrics.show_admissions(reading.withheld, reading.observation.allocations.admitting)
-        self._metrics.show_refused_files(refused)
+        self._metrics.withheld.set(len(reading.withheld))
+        self._metrics.admitting.set(len(reading.observation.allocations.admitting))
+        replace(self._metrics.refused_files, {(name,): 1 for name in refused})
         self._conditions.note(_WILL_NOT_START, tuple(f"{name}: {why}" for name, why in refused.items()))
         if reading.doubts != self._doubts:
             self._show_doubts(reading.doubts)
 
     def _show_doubts(self, reasons: frozenset[str]) -> None:
         self._doubts = reasons
-        self._metrics.show_doubts(reasons)
+        replace(self._metrics.unconfirmed, {(reason,): 1 for reason in reasons})
         texts = (", ".join(sorted(reasons)),) if reasons else ()
         is_of_devices = confirmation.of_devices_only(reasons)
         self._conditions.note(_NOT_TRUE_YET, () if is_of_devices else texts)
@@ -63,7 +64,8 @@ class Display:
         for about, problems in outcome.conditions.items():
             self._conditions.note(about, problems)
         if outcome.other_writers is not None:
-            self._metrics.show_foreign(outcome.other_writers)
+            writers = {(kind, name): 1 for kind, names in outcome.other_writers.items() for name in names}
+            replace(self._metrics.foreign, writers)
         for drift in outcome.drifts:
             self._metrics.drifts.labels(drift.kind).inc()
             # A condition names a writer that writes again and again.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, ProcessCollector
@@ -88,19 +88,6 @@ class Metrics:
                 for name in ("capacity", "allocatable", "available"):
                     self.zones.labels(f"node-{node_id}", resource, name).set(getattr(amount, name) / unit)
 
-    def show_doubts(self, reasons: Iterable[str]) -> None:
-        """Sets the reasons for which the kubelet's answer is incomplete."""
-        _replace(self.unconfirmed, {(reason,): 1 for reason in reasons})
-
-    def show_admissions(self, withheld: Collection[object], admitting: Collection[object]) -> None:
-        """Sets the numbers of pods that are being admitted."""
-        self.withheld.set(len(withheld))
-        self.admitting.set(len(admitting))
-
-    def show_refused_files(self, names: Iterable[str]) -> None:
-        """Sets the state files that the kubelet would refuse."""
-        _replace(self.refused_files, {(name,): 1 for name in names})
-
     def show_source(self, current: str) -> None:
         """Sets the source of the kubelet's configuration."""
         for name in SOURCES:
@@ -111,11 +98,7 @@ class Metrics:
         named = {
             (driver, "unknown" if node is None else f"node-{node}"): count for (driver, node), count in devices.items()
         }
-        _replace(self.claims, named)
-
-    def show_foreign(self, writers: Mapping[str, Iterable[str]]) -> None:
-        """Sets the other writers, by kind of object."""
-        _replace(self.foreign, {(kind, manager): 1 for kind, managers in writers.items() for manager in managers})
+        replace(self.claims, named)
 
     def _histogram(self, noun: str, text: str) -> Histogram:
         return Histogram(f"{_NAME}{noun}_duration_seconds", text, buckets=_SECONDS, registry=self.registry)
@@ -127,7 +110,7 @@ class Metrics:
         return Gauge(f"{_NAME}{noun}", text, labels, registry=self.registry)
 
 
-def _replace(gauge: Gauge, values: Mapping[Any, float]) -> None:
+def replace(gauge: Gauge, values: Mapping[Any, float]) -> None:
     """Gives the gauge exactly these values, by labels."""
     gauge.clear()
     for labels, value in values.items():

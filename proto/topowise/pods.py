@@ -31,6 +31,11 @@ MAX_AMOUNT: Final = 1 << 53
 _LONGEST: Final = 100
 _TERMINAL_PHASES: Final = frozenset(("Succeeded", "Failed"))
 _QOS_RESOURCES: Final = frozenset(("cpu", "memory"))
+_STATED_QOS: Final[Mapping[str, Qos]] = {
+    "Guaranteed": "Guaranteed",
+    "Burstable": "Burstable",
+    "BestEffort": "BestEffort",
+}
 _NONE: Final[Quantities] = {}
 
 
@@ -197,7 +202,8 @@ def needs(pod: Pod, *, pod_level_resources: bool = True) -> Needs:
     resources = spec.resources if pod_level_resources else None
     requests = aggregate(containers, [container.requests for container in containers])
     level = None if resources is None else _pod_level(resources, containers, requests)
-    qos = _stated_qos(pod) or _qos(containers, level)
+    # GetPodQOS computes the class only if the API server has recorded none.
+    qos = (_STATED_QOS.get(pod.status.qosClass) if pod.status else None) or _qos(containers, level)
     level_set = level is not None and any(map(_is_pod_level, (*level.requests, *level.limits)))
     if level is not None:
         requests.update((name, amount) for name, amount in level.requests.items() if _is_pod_level(name))
@@ -350,18 +356,6 @@ def _pod_level(resources: Resources, containers: tuple[ContainerNeeds, ...], agg
             if _is_pod_level(name):
                 requests.setdefault(name, amount)
     return PodLevel(requests, limits)
-
-
-def _stated_qos(pod: Pod) -> Qos | None:
-    """Returns the QoS class that the API server recorded; GetPodQOS computes it only if there is none."""
-    match pod.status.qosClass if pod.status is not None else "":
-        case "Guaranteed":
-            return "Guaranteed"
-        case "Burstable":
-            return "Burstable"
-        case "BestEffort":
-            return "BestEffort"
-    return None
 
 
 def _qos(containers: tuple[ContainerNeeds, ...], level: PodLevel | None) -> Qos:

@@ -25,13 +25,14 @@ class DeviceLocations:
     def __init__(self, machine: Machine) -> None:
         self._nodes = frozenset(node.id for node in machine.nodes)
         self._functions: dict[str, int] = {}
-        self._roots: dict[str, set[int]] = {}
+        self.roots: dict[str, set[int]] = {}
+        """PCIe root -> the NUMA nodes that its functions name; nearly always a single node."""
         for function in machine.pci:
             # A function may name a node that the zones leave out.
             if function.numa_node is not None and function.numa_node in self._nodes:
                 self._functions[function.address] = function.numa_node
                 if function.pcie_root is not None:
-                    self._roots.setdefault(function.pcie_root, set()).add(function.numa_node)
+                    self.roots.setdefault(function.pcie_root, set()).add(function.numa_node)
 
     def node_of(self, device: Device) -> int | None:
         """Returns the device's NUMA node, None if it has none or it is unknown."""
@@ -40,16 +41,11 @@ class DeviceLocations:
         own = self._functions.get(device.pci_bus_id)
         if own is not None:
             return own
-        below = [self._roots.get(root, set()) for root in device.pcie_roots]
+        below = [self.roots.get(root, set()) for root in device.pcie_roots]
         # A device near several roots, such as a CPU, is near a node only if all roots are.
         if below and all(below) and len(near := set[int]().union(*below)) == 1:
             return near.pop()
         return None
-
-
-def resource_name(driver: str) -> str:
-    """Returns the zone resource that counts the devices of a driver."""
-    return CLAIMED_DEVICES + driver
 
 
 def allocated_claims(pods: Iterable[PodAllocation]) -> frozenset[Claim]:
@@ -66,7 +62,7 @@ def with_devices(accounts: Accounts, devices: Devices, machine: Machine, pods: I
     for claim, device in devices.items():
         node_id = locations.node_of(device) if device.is_whole else None
         if node_id is not None:
-            count = counts.setdefault((node_id, resource_name(claim.driver)), Counter())
+            count = counts.setdefault((node_id, CLAIMED_DEVICES + claim.driver), Counter())
             count["capacity"] += 1
             count["allocatable"] += device.is_open
             count["available"] += device.is_open and claim not in allocated

@@ -52,6 +52,11 @@ class PodAllocation(msgspec.Struct, frozen=True, cache_hash=True):
     own_memory: tuple[MemoryBlock, ...] = ()
 
     @property
+    def key(self) -> tuple[str, str]:
+        """Namespace and name."""
+        return self.namespace, self.name
+
+    @property
     def cpus(self) -> frozenset[int]:
         """Each CPU once, over all containers and the pod level."""
         return self.own_cpus.union(*(container.cpus for container in self.containers))

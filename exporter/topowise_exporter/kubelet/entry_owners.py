@@ -10,7 +10,7 @@ entry was never matched, the pod holds what a finished init container left.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -26,7 +26,9 @@ _Entries = frozenset[_Entry]
 def listed_uids(state: CpuState, pods: Iterable[PodAllocation]) -> frozenset[str]:
     """Returns UIDs of pods that List shows with CPUs."""
     listed = {(container.name, container.cpus) for pod in pods for container in pod.containers if container.cpus}
-    return frozenset(uid for uid, containers in state.holders.items() if is_listed(containers, listed))
+    return frozenset(
+        uid for uid, containers in state.holders.items() if any(entry in listed for entry in containers.items())
+    )
 
 
 def unlisted_cpus(state: CpuState, pods: Iterable[PodAllocation], live: frozenset[str]) -> dict[str, frozenset[int]]:
@@ -47,7 +49,14 @@ def unlisted_devices(
     listed = {(device.resource, device.id) for pod in pods for device in pod.devices}
     unlisted = {
         uid: tuple(
-            sorted({device for devices in containers.values() for device in devices if _id(device) not in listed})
+            sorted(
+                {
+                    device
+                    for devices in containers.values()
+                    for device in devices
+                    if (device.resource, device.id) not in listed
+                }
+            )
         )
         for uid, containers in state.holders.items()
         if uid in live
@@ -125,18 +134,13 @@ class Leftovers:
     def living(self, candidates: frozenset[str], pods: Iterable[PodAllocation]) -> frozenset[str]:
         """Returns the live UIDs. `candidates` are UIDs in the checkpoint that have a directory and that no listed pod
         has; `pods` are the listed pods."""
-        listed = {(pod.namespace, pod.name): bool(pod.containers) for pod in pods}
+        listed = {pod.key: bool(pod.containers) for pod in pods}
         idle = frozenset(name for name, holds in listed.items() if not holds)
         news = candidates if self._remembered is None else candidates & self._remembered
         dead = candidates - news - self._names.keys()
         self._remembered = None
         self._names = {uid: self._names.get(uid, frozenset() if uid in dead else idle) for uid in candidates}
         return frozenset(uid for uid, names in self._names.items() if not names.isdisjoint(listed))
-
-
-def is_listed(containers: Mapping[str, object], listed: Collection[tuple[str, object]]) -> bool:
-    """Whether a pod of a state file is in List: some container of the same name holds the same resources."""
-    return any(entry in listed for entry in containers.items())
 
 
 def live_memory_holders(
@@ -264,7 +268,3 @@ def _cells(node: int, entry: MemoryNode) -> tuple[int, ...]:
 def listed_blocks(blocks: Iterable[MemoryBlock]) -> tuple[MemoryBlock, ...]:
     """Returns the blocks as podresources lists them: sorted, without blocks of size 0."""
     return tuple(sorted(block for block in blocks if block.size))
-
-
-def _id(device: Device) -> tuple[str, str]:
-    return device.resource, device.id

@@ -12,6 +12,7 @@ Every kubelet from 1.28 on serves List and GetAllocatableResources. List differs
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -153,17 +154,13 @@ class PodDecoder:
         if answer != self._answer:
             frames = _parse(ListFrames, answer, self._socket).pod_resources
             self._by_frame = {frame: self._by_frame.get(frame) or self._decode_pod(frame) for frame in frames}
-            pods = tuple(sorted((self._by_frame[frame] for frame in frames), key=_by_name))
+            pods = tuple(sorted((self._by_frame[frame] for frame in frames), key=attrgetter("key")))
             self._pods = self._pods if pods == self._pods else pods
             self._answer = answer
         return self._pods
 
     def _decode_pod(self, frame: bytes) -> PodAllocation:
         return _pod(_parse(pb.PodResources, frame, self._socket))
-
-
-def _by_name(pod: PodAllocation) -> tuple[str, str]:
-    return pod.namespace, pod.name
 
 
 def _pod(pod: pb.PodResources) -> PodAllocation:

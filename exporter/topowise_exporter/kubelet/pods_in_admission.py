@@ -127,18 +127,18 @@ class Admissions:
             if self._is_whole(pod, uid, wait, sync):
                 whole[pod] = uid
             else:
-                waiting[_name(pod)] = wait
+                waiting[pod.key] = wait
         self._whole, self._waiting = whole, waiting
         stuck = frozenset(name for name, wait in waiting.items() if wait.is_stuck(sync.now))
         withheld = frozenset(waiting) - stuck
-        shown = tuple(pod for pod in pods if pod in whole or _name(pod) in stuck) if withheld else pods
+        shown = tuple(pod for pod in pods if pod in whole or pod.key in stuck) if withheld else pods
         # Later stages compare by identity: an unchanged tuple means that there is nothing to do.
         shown = self._last.pods if shown == self._last.pods else shown
         due = min((waiting[name].due(sync.now) for name in withheld), default=None)
         return Sorted(shown, stuck, withheld, due, frozenset(whole.values()) - {""}, frozenset(listed) - {""})
 
     def _wait(self, pod: PodAllocation, now: float) -> _Wait:
-        wait = self._waiting.get(_name(pod))
+        wait = self._waiting.get(pod.key)
         if wait is None:
             return _Wait(pod, now, now)
         return wait if wait.pod == pod else _Wait(pod, wait.since, now)
@@ -150,7 +150,7 @@ class Admissions:
         if not _size(pod):
             # The pod may have no allocation yet. Then a state file entry without a listed pod may be its own.
             return is_quiet and not any(sync.now - since < STUCK_S for since in self._open.values())
-        was_whole = {whole_uid for whole, whole_uid in self._whole.items() if _name(whole) == _name(pod)}
+        was_whole = {whole_uid for whole, whole_uid in self._whole.items() if whole.key == pod.key}
         if uid:
             return uid in was_whole or (is_quiet if sync.directories is None else uid in sync.directories)
         if sync.directories is not None and sync.uids.should_know(pod):
@@ -240,7 +240,3 @@ def _size(pod: PodAllocation) -> int:
     return sum(
         bool(container.cpus) + bool(container.memory) + bool(container.devices) for container in pod.containers
     ) + bool(pod.own_cpus or pod.own_memory)
-
-
-def _name(pod: PodAllocation) -> Name:
-    return pod.namespace, pod.name

@@ -101,7 +101,7 @@ def _is_counting(answer: Answer, before: Before, steady: float) -> bool:
         return bool(before.pods) and not answer.has_files and steady < STEADY_S
     if steady >= STEADY_S:
         return False
-    return any(before.pods.get((pod.namespace, pod.name), pod) != pod for pod in answer.pods)
+    return any(before.pods.get(pod.key, pod) != pod for pod in answer.pods)
 
 
 class Kubelet:
@@ -147,7 +147,7 @@ class Kubelet:
 
     def believe(self, answer: Answer, absent: tuple[Device, ...]) -> None:
         """Records a complete answer; the next start is compared with it."""
-        pods = {(pod.namespace, pod.name): pod for pod in answer.pods}
+        pods = {pod.key: pod for pod in answer.pods}
         devices = tuple(sorted({*answer.allocatable.devices, *absent})) if absent else answer.allocatable.devices
         self.before = Before(pods, devices, answer.listed, answer.living - answer.listed)
 

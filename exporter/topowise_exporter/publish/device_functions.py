@@ -16,48 +16,39 @@ from topowise import pci
 from topowise.attributes import pci_devices
 from topowise.attributes.pci_devices import Located, Written
 from topowise_exporter.kubelet.allocations import Device
-from topowise_exporter.machine.inventory import Machine, PciFunction
+from topowise_exporter.machine.inventory import PciFunction
 
 _NVIDIA_REPLICA: Final = re.compile(r"(.+)::[0-9]+")
 _INTEL_SHARE: Final = re.compile(r"(card[0-9]+)-[0-9]+")
 
 
-def located(machine: Machine, devices: tuple[Device, ...]) -> Mapping[str, Located]:
-    """Returns the PCI function of each device, by device id. Cached: functions and devices of a node hardly ever
-    change."""
-    return _located(machine.pci, machine.pci_names, devices)
-
-
-def written(machine: Machine, devices: tuple[Device, ...]) -> Written:
-    """Returns the text of the attribute `topowise.io/pci`."""
-    return _written(machine.pci, machine.pci_names, devices)
-
-
 @lru_cache(maxsize=2)
-def _written(
+def written(
     functions: tuple[PciFunction, ...], names: tuple[tuple[str, str], ...], devices: tuple[Device, ...]
 ) -> Written:
-    return pci_devices.write(_located(functions, names, devices))
+    """Returns the text of `topowise.io/pci`. Cached: functions and devices of a node hardly ever change."""
+    return pci_devices.write(located(functions, names, devices))
 
 
 @lru_cache(maxsize=2)
-def _located(
+def located(
     functions: tuple[PciFunction, ...], names: tuple[tuple[str, str], ...], devices: tuple[Device, ...]
-) -> dict[str, Located]:
+) -> Mapping[str, Located]:
+    """Returns the PCI function of each device, by device id; `names` are Machine.pci_names."""
     functions_by_address = {
         function.address: Located(function.address, pci.Place(function.path, function.numa_node))
         for function in functions
         if function.path
     }
     by_name = dict(names)
-    located: dict[str, Located] = {}
+    function_of_device: dict[str, Located] = {}
     for device in devices:
         for spelling in _spellings(device.id):
             place = functions_by_address.get(by_name.get(spelling, spelling))
             if place is not None:
-                located[device.id] = place
+                function_of_device[device.id] = place
                 break
-    return located
+    return function_of_device
 
 
 def _spellings(device_id: str) -> list[str]:

@@ -14,6 +14,7 @@ import msgspec
 from topowise import attributes, nrt
 from topowise.attributes import devices as device_ids
 from topowise.attributes.pci_devices import Located
+from topowise_exporter.dra.device_counts import DeviceLocations
 from topowise_exporter.kubelet.allocations import Device
 from topowise_exporter.machine.inventory import Machine
 
@@ -39,7 +40,7 @@ def _roots(machine: Machine, located: Mapping[str, Located], devices: Iterable[D
     for device in devices:
         if device.id in located:
             below.setdefault(located[device.id].place.path[0], []).append(device)
-    nodes = _nodes_of_roots(machine)
+    nodes = DeviceLocations(machine).roots
     for root, root_devices in sorted(below.items()):
         near = nodes.get(root, set())
         yield nrt.Zone(
@@ -48,16 +49,6 @@ def _roots(machine: Machine, located: Mapping[str, Located], devices: Iterable[D
             parent=nrt.zone_name(min(near)) if len(near) == 1 else "",
             attributes=(nrt.Attribute(attributes.DEVICES, device_ids.write(root_devices)),),
         )
-
-
-def _nodes_of_roots(machine: Machine) -> dict[str, set[int]]:
-    """Returns the NUMA nodes that the functions of each root complex name; nearly always a single node."""
-    node_ids = {node.id for node in machine.nodes}
-    nodes: dict[str, set[int]] = {}
-    for function in machine.pci:
-        if function.pcie_root is not None and function.numa_node in node_ids:
-            nodes.setdefault(function.pcie_root, set()).add(function.numa_node)
-    return nodes
 
 
 def _is_in_one(sockets: tuple[int, ...]) -> bool:

@@ -100,7 +100,7 @@ def _pods(pods: Iterable[PodAllocation], online: frozenset[int]) -> list[dict[st
     cpus_by_pod: dict[tuple[str, str], dict[str, str]] = {}
     for pod in pods:
         cpus = {container.name: cpuset.to_text(container.cpus & online) for container in pod.containers}
-        cpus_by_pod.setdefault((pod.namespace, pod.name), {}).update(cpus)
+        cpus_by_pod.setdefault(pod.key, {}).update(cpus)
     return [
         _without_zeros(
             name=name,

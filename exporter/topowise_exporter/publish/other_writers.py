@@ -11,7 +11,6 @@ after a write against another writer the exporter writes nothing for a minute, n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -32,30 +31,26 @@ _FORGOTTEN_AFTER_S: Final = 540.0
 _CONTENT_FIELDS: Final = frozenset(("f:zones", "f:attributes", "f:topologyPolicies", "f:spec"))
 
 # A client without a field manager gets the name of its binary, which is the beginning of the user agent.
-_PRODUCTS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        # Also in the image of numaresources-operator, which renames its own build to this name.
-        "resource-topology-exporter": "resource-topology-exporter (RTE)",
-        # Current versions apply server-side under the first name, older versions update the full object.
-        "node-feature-discovery-topology-updater": "NFD's topology updater",
-        "nfd-topology-updater": "NFD's topology updater",
-        "koordlet": "Koordinator's koordlet",
-        "koordinator-manager": "Koordinator's koord-manager",
-        # volcano-sh/resource-exporter builds a binary of this name.
-        "numatopo": "Volcano's resource-exporter",
-        FIELD_MANAGER: "another topowise-exporter",
-        UNKNOWN: "an unnamed writer",
-    }
-)
+_PRODUCTS: Final[Mapping[str, str]] = {
+    # Also in the image of numaresources-operator, which renames its own build to this name.
+    "resource-topology-exporter": "resource-topology-exporter (RTE)",
+    # Current versions apply server-side under the first name, older versions update the full object.
+    "node-feature-discovery-topology-updater": "NFD's topology updater",
+    "nfd-topology-updater": "NFD's topology updater",
+    "koordlet": "Koordinator's koordlet",
+    "koordinator-manager": "Koordinator's koord-manager",
+    # volcano-sh/resource-exporter builds a binary of this name.
+    "numatopo": "Volcano's resource-exporter",
+    FIELD_MANAGER: "another topowise-exporter",
+    UNKNOWN: "an unnamed writer",
+}
 
 # Metadata that identifies a writer whose fields were overwritten: (label or annotation, value or "" for any) ->
 # manager.
-_TRACES: Final[Mapping[tuple[str, str], str]] = MappingProxyType(
-    {
-        ("app.kubernetes.io/managed-by", "Koordinator"): "koordlet",
-        ("k8stopoawareschedwg/rte-update", ""): "resource-topology-exporter",
-    }
-)
+_TRACES: Final[Mapping[tuple[str, str], str]] = {
+    ("app.kubernetes.io/managed-by", "Koordinator"): "koordlet",
+    ("k8stopoawareschedwg/rte-update", ""): "resource-topology-exporter",
+}
 
 
 def product(manager: str) -> str:

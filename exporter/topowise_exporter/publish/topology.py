@@ -94,7 +94,9 @@ def build(
     zone_list = [*zones.zones(machine, accounts, zone_attributes), *gaps]
     if publishing.nested_zones:
         listed = allocations.allocatable.devices
-        zone_list = [*nested(zone_list, machine, device_functions.located(machine, listed), listed)]
+        zone_list = [
+            *nested(zone_list, machine, device_functions.located(machine.pci, machine.pci_names, listed), listed)
+        ]
     topology = nrt.new(
         node_name,
         zone_list,
@@ -139,9 +141,7 @@ def _node_attributes(
     kubelet = observation.kubelet
     zone_resources = frozenset(resource for amounts in accounts.amounts.values() for resource in amounts)
     fingerprint_pods = [
-        (pod.namespace, pod.name)
-        for pod in allocations.pods
-        if method == fingerprint.ALL or _is_exclusive(pod, zone_resources)
+        pod.key for pod in allocations.pods if method == fingerprint.ALL or _is_exclusive(pod, zone_resources)
     ]
     node_attributes = {
         attributes.TOPOLOGY_MANAGER_POLICY: kubelet.topologyManagerPolicy,
@@ -177,7 +177,7 @@ def _node_attributes(
 
 
 def _add_pci_functions(machine: Machine, devices: tuple[Device, ...], node_attributes: dict[str, str]) -> None:
-    text, omitted = device_functions.written(machine, devices)
+    text, omitted = device_functions.written(machine.pci, machine.pci_names, devices)
     if text != "[]":
         node_attributes[attributes.PCI] = text
     if omitted:

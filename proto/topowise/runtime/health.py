@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -103,15 +104,10 @@ def pages(health: Health, exposition: Exposition) -> dict[str, Callable[[], Answ
         status, text = health.report(checks)
         return Answer(status, text.encode())
 
-    def live() -> Answer:
-        return probe(health.live)
-
-    def ready() -> Answer:
-        return probe(health.ready)
-
     def metrics() -> Answer:
         return Answer(200, exposition.text(), CONTENT_TYPE_LATEST.encode())
 
+    live, ready = partial(probe, health.live), partial(probe, health.ready)
     return {"/livez": live, "/healthz": live, "/readyz": ready, "/metrics": metrics}
 
 
