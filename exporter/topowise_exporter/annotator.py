@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import msgspec
@@ -164,19 +164,10 @@ class Annotator:
         self._written[name] = text
 
     async def _compare(self) -> None:
-        """Replace the written annotations by the annotations on the API server."""
+        """Replaces the written annotations of listed pods by the annotations on the API server."""
         query = {"fieldSelector": f"spec.nodeName={self._node_name}", "resourceVersion": "0"}
         answer = await self._api.request("GET", "/api/v1/pods", query=query, accept=_METADATA_ONLY)
         items = decoded(answer, _List, "a list of pods", "GET pods").items
-        self._written = annotated(items, self._written)
-
-
-def annotated(items: tuple[_List.Item, ...], written: Mapping[Name, str]) -> dict[Name, str]:
-    """The annotations in the list; for other pods, the written annotations."""
-    listed = {
-        Name(item.metadata.namespace, item.metadata.name): (item.metadata.annotations or {}).get(
-            placement_annotation.ANNOTATION, ""
-        )
-        for item in items
-    }
-    return {**written, **listed}
+        for item in items:
+            name = Name(item.metadata.namespace, item.metadata.name)
+            self._written[name] = (item.metadata.annotations or {}).get(placement_annotation.ANNOTATION, "")

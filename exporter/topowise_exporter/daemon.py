@@ -73,11 +73,8 @@ class Pause(NamedTuple):
 
 
 class DriftSchedule:
-    """When the objects on the server are compared with what was written.
-
-    The first comparison follows a minute after the start at most, to find other writers. While other writers write, all
-    comparisons do.
-    """
+    """Decides when the objects on the server are compared with what was written: a minute after the start at most, to
+    find other writers, and every minute while other writers write."""
 
     def __init__(self, interval: float) -> None:
         self._interval = interval

@@ -79,8 +79,7 @@ class _Sources(NamedTuple):
 
 
 class _Previous(NamedTuple):
-    """The last observation and its inputs. The next inputs are compared with `objects` by identity, with `values` by
-    equality."""
+    """The last observation and its inputs: `objects` are compared by identity, `values` by equality."""
 
     observation: Observation
     objects: tuple[object, ...]
@@ -143,11 +142,8 @@ class Observer:
         self._unlisted.remember(unlisted)
 
     async def observe(self, node_version: str | None = None) -> Reading:
-        """Returns a reading. `node_version` is the kubelet's version in the Node, on which the kubelet's defaults
-        depend; None means the newest.
-
-        Raises SourceError if the kubelet does not answer or its configuration was never readable.
-        """
+        """Returns a reading. The kubelet's defaults depend on `node_version`, the version in the Node; None means the
+        newest. Raises SourceError if the kubelet does not answer or its configuration was never readable."""
         sources = await self._read_sources(node_version)
         files, directories = sources.files, sources.admitted.directories or _NONE
         pods = self._whole_pods.of(sources.pods, files.cpu, files.memory)

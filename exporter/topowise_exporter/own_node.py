@@ -47,10 +47,8 @@ class Owner(NamedTuple):
 
 
 class OwnNodeReader:
-    """Reads the Node when it is due. A Node that is missing or forbidden is tried again at a growing interval.
-
-    A Node that was read once stays the owner: an object without an owner would outlive a node that is being removed.
-    """
+    """Reads the Node when it is due; after a failure at a growing interval. A Node that was read once stays the owner:
+    an object without an owner would outlive a node that is being removed."""
 
     def __init__(self, api: Api, node_name: str, monotonic: Callable[[], float]) -> None:
         self._api = api

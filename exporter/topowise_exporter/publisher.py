@@ -128,10 +128,8 @@ class Publisher:
         return await self._recorded(partial(self._keep, doubts))
 
     async def check_drift(self) -> Outcome:
-        """Compares the objects on the server with what was written. The next publish writes again what differs.
-
-        The next publish also reads the own Node: a Node that was deleted and created again has another uid.
-        """
+        """Compares the objects on the server with the last writes. The next publish writes what differs, and reads the
+        own Node: a Node that was deleted and created again has another uid."""
         return await self._recorded(self._check_drift)
 
     async def recall(self) -> nrt.NodeResourceTopology | None:

@@ -131,9 +131,8 @@ def libudev() -> Any:
 
 
 class Uevents:
-    """Kernel uevents of PCI functions, CPUs and memory blocks. The kernel's multicast reaches a pod with its own
-    network namespace, and udevd's does not. Without libudev (distroless images) there are no events, and the machine is
-    scanned at its interval only."""
+    """Kernel uevents of PCI functions, CPUs and memory blocks. A pod with its own network namespace receives the
+    kernel's multicast, not udevd's. Without libudev (distroless images) the machine is scanned at its interval only."""
 
     SUBSYSTEMS = ("pci", "cpu", "memory", "node")
 

@@ -28,10 +28,8 @@ _PAIR_BYTES: Final = 180
 
 
 class Bounded(Generic[Key, Value]):
-    """Entries of together `most_bytes`, and of at most `most` entries. `size` returns the bytes of a key and a value.
-
-    A caller may change `most_bytes`; the next `put` applies it. Not thread-safe.
-    """
+    """Entries of together `most_bytes`, and of at most `most` entries. `size` returns the bytes of a key and a value. A
+    caller may change `most_bytes`; the next `put` applies it. Not thread-safe."""
 
     def __init__(self, most_bytes: int, size: Callable[[Key, Value], int], most: int = sys.maxsize) -> None:
         self.most_bytes = most_bytes

@@ -53,8 +53,7 @@ class MemoryTable(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class MemoryNode(msgspec.Struct, frozen=True, rename="camel"):
-    """`cells` are the nodes of the group that this node belongs to; `number_of_assignments` is the number of blocks on
-    it."""
+    """`cells` are the nodes of the group of this node; `number_of_assignments` is the number of blocks on it."""
 
     number_of_assignments: int = 0
     memory_map: dict[str, MemoryTable] = {}

@@ -83,8 +83,7 @@ def to_text(document: Any, form: str) -> str:
 
 
 def repeated_key(text: bytes | str) -> str:
-    """Returns a key that a mapping has twice, "" if there is none. A loader silently keeps only the last value of such
-    a key."""
+    """Returns a key that a mapping has twice, else "". A loader silently keeps only the last value of such a key."""
     try:
         nodes: list[yaml.Node] = list(yaml.compose_all(text, _Loader))
     except yaml.YAMLError:

@@ -23,8 +23,7 @@ _CHUNK: Final = 1 << 16
 
 
 def open_regular(path: str | os.PathLike[str], most: int) -> tuple[int, os.stat_result]:
-    """Returns a descriptor to read from, and the file's status. Raises OSError, also for other than a regular file of
-    this size."""
+    """Returns a descriptor and the file's status. Raises OSError, also for other than a regular file of this size."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:
         status = os.fstat(descriptor)

@@ -60,8 +60,7 @@ class MemoryReservation(msgspec.Struct, frozen=True, gc=False):
 
 
 class KubeletConfiguration(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """Fields with the names of kubelet.config.k8s.io/v1beta1. None means that a map was not written; an empty map
-    was."""
+    """Fields with the names of kubelet.config.k8s.io/v1beta1. None: the map was not written; an empty map was."""
 
     topologyManagerPolicy: str = "none"
     topologyManagerScope: str = "container"
@@ -88,8 +87,7 @@ class KubeletConfiguration(msgspec.Struct, frozen=True, gc=False, omit_defaults=
         return cpuset.parse(self.reservedSystemCPUs)
 
     def reserved_on(self, node: int, resource: str) -> int:
-        """Returns the bytes of a memory type (`memory`, `hugepages-2Mi`) that `reservedMemory` reserves on a NUMA
-        node."""
+        """Returns the bytes of a memory type (`hugepages-2Mi`) that `reservedMemory` reserves on a NUMA node."""
         reservations = (entry.limits.get(resource) for entry in self.reservedMemory or () if entry.numaNode == node)
         return sum(amount_of(resource, amount) for amount in reservations)
 
@@ -143,8 +141,7 @@ def _float32(number: float) -> float:
 
 
 def parse(text: bytes, *, source: str = "kubelet configuration") -> KubeletConfiguration:
-    """Returns what a YAML or JSON text contains, checked but without defaults. Raises SourceError with field and
-    value."""
+    """Returns what a YAML or JSON text contains, checked, without defaults. Raises SourceError with field and value."""
     return check(convert(document(text, source=source), source=source), source=source)
 
 
@@ -166,8 +163,7 @@ def document(text: bytes, *, source: str) -> dict[str, Any]:
 
 
 def convert(document_fields: Mapping[str, Any], *, source: str) -> KubeletConfiguration:
-    """Returns the fields of a document with the right types, without what Go treats as "not set". Raises
-    SourceError."""
+    """Returns the fields with the right types, without what Go treats as "not set". Raises SourceError."""
     try:
         written = {
             name: item

@@ -160,8 +160,7 @@ def with_blank_containers(raw: bytes | msgspec.Raw) -> Pod:
 
 
 class ContainerNeeds(msgspec.Struct, frozen=True, gc=False):
-    """Requests and limits of a container after API defaulting. `fractional` names memory resources that are not a whole
-    number of bytes."""
+    """Requests and limits after API defaulting. `fractional` names memory resources that are not whole bytes."""
 
     name: str
     kind: Kind
@@ -189,8 +188,7 @@ class Needs(msgspec.Struct, frozen=True, gc=False):
 
 
 def needs(pod: Pod, *, pod_level_resources: bool = True) -> Needs:
-    """Returns the pod's requests and limits; `pod_level_resources` is the feature gate of that name. Raises
-    ParseError."""
+    """Returns the pod's requests and limits; `pod_level_resources` is the feature gate. Raises ParseError."""
     spec = pod.spec
     containers = tuple(
         [
@@ -359,8 +357,7 @@ def _pod_level(resources: Resources, containers: tuple[ContainerNeeds, ...], agg
 
 
 def _qos(containers: tuple[ContainerNeeds, ...], level: PodLevel | None) -> Qos:
-    """Returns ComputePodQOS: only cpu and memory above 0 count, and pod-level resources replace the containers'
-    resources."""
+    """Returns ComputePodQOS: only cpu and memory above 0 count; pod-level resources replace those of the containers."""
     requests: Amounts = {}
     limits: Amounts = {}
     everywhere_limited = True

@@ -80,8 +80,7 @@ def whole(quantity: str | int) -> int | None:
 
 
 def for_resource(resource: str, quantity: str | int) -> int:
-    """Returns the canonical integer of a resource: milli-CPU for `cpu`, units (bytes, devices) for all other
-    resources."""
+    """Returns the canonical integer of a resource: milli-CPU for `cpu`, else units (bytes, devices)."""
     return milli_value(quantity) if resource == "cpu" else value(quantity)
 
 

@@ -170,8 +170,7 @@ def _expected(nodes: Mapping[int, Mapping[str, MemoryAmounts]], blocks: Iterable
 
 
 def _differences(stored: Mapping[int, MemoryNode], expected: Mapping[int, MemoryNode]) -> Iterator[str]:
-    """Yields differences as areMachineStatesEqual finds them: amounts in a group of nodes are compared for the
-    group."""
+    """Yields differences as areMachineStatesEqual finds them: amounts are compared for the whole group of nodes."""
     if stored.keys() != expected.keys():
         yield f"NUMA nodes {cpuset.to_text(stored)} in the file, {cpuset.to_text(expected)} on the machine"
         return

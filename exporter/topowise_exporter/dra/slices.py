@@ -28,12 +28,9 @@ _KEPT_AWAY: Final = ("NoSchedule", "NoExecute")
 
 
 class Device(msgspec.Struct, frozen=True, gc=False):
-    """A device as its driver describes it; device_counts finds its NUMA node.
-
-    `is_whole`: the device is allocated to a single claim as a whole. Other devices are left out of counts: for
-    partitions that exclude each other (KEP-4815) and devices that are shared in parts (KEP-5075) a count does not show
-    what is left. `is_open`: no taint keeps new pods away.
-    """
+    """A device as its driver describes it. `is_whole`: a single claim gets the whole device. Partitions that exclude
+    each other (KEP-4815) and devices that are shared in parts (KEP-5075) are not counted: a count does not show what is
+    left. `is_open`: no taint keeps new pods away."""
 
     numa_node: int | None = None
     pci_bus_id: str = ""

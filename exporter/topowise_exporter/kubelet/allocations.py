@@ -15,8 +15,7 @@ from topowise.checkpoints import MemoryBlock as MemoryBlock
 
 
 class Allocatable(msgspec.Struct, frozen=True):
-    """Everything that the kubelet may allocate, allocated or not: without reserved CPUs and memory, and without
-    unhealthy devices."""
+    """What the kubelet may allocate, allocated or not: no reserved CPUs and memory, and no unhealthy devices."""
 
     cpus: frozenset[int] = frozenset()
     memory: tuple[MemoryBlock, ...] = ()
@@ -91,13 +90,10 @@ class FreeMemory(msgspec.Struct, frozen=True):
 
 
 class Allocations(msgspec.Struct, frozen=True):
-    """All that is known of the kubelet's allocatable and allocated resources.
-
-    `unlisted` maps pod UIDs to CPUs that only the CPU manager's state file shows: the pod keeps the CPUs of its
-    finished init containers. `unlisted_devices` is the same for devices. `free_memory` is None if the memory manager is
-    off or its state cannot be read. `admitting` are pods of `pods` whose allocations may be incomplete. `absent` are
-    devices of resources that had allocatable devices not long ago and have none now.
-    """
+    """`unlisted` maps pod UIDs to CPUs that only the CPU manager's state file shows: the pod keeps the CPUs of its
+    finished init containers. `unlisted_devices` is the same for devices. `free_memory` is None without a readable state
+    of the memory manager. The allocations of `admitting` pods may be incomplete. `absent` are devices of resources that
+    had allocatable devices not long ago and have none now."""
 
     allocatable: Allocatable = Allocatable()
     pods: tuple[PodAllocation, ...] = ()

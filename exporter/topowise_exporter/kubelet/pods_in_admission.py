@@ -159,8 +159,7 @@ class Admissions:
         return bool(was_whole) or is_quiet
 
     def _note_open(self, sync: _Sync) -> None:
-        """Notes UIDs in the state files without a directory. At the exporter's start such a UID is a dead pod, not an
-        admission."""
+        """Notes UIDs in the state files without a directory. At the exporter's start such a UID is a dead pod."""
         if sync.directories is None:
             return
         known = sync.uids.all

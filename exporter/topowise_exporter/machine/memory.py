@@ -67,8 +67,7 @@ def read_hugepages(sysfs: Tree, node: int, ids: Collection[int]) -> dict[int, in
 
 
 def read_access(sysfs: Tree, node: int, ids: Collection[int]) -> Access | None:
-    """Returns the initiators with the best access to the node's memory, and its speed; `ids` are the ids of all
-    nodes."""
+    """Returns the initiators with the best access to the node's memory, and its speed; `ids` are all nodes."""
     folder = f"{ROOT}/node{node}/access0/initiators"
     latency, bandwidth = (sysfs.integer(f"{folder}/read_{what}") for what in ("latency", "bandwidth"))
     access = Access(

@@ -25,8 +25,7 @@ MOST_FUNCTIONS = 1 << 14
 
 
 def read(sysfs: Tree, nodes: Collection[int]) -> tuple[PciFunction, ...]:
-    """Returns every function, by address; none on a machine without PCI. `nodes` are the ids that a function may
-    name."""
+    """Returns every function, by address; none on a machine without PCI. A function may name one of `nodes`."""
     addresses = _addresses(sysfs)
     affinities = {address: sysfs.integer(f"{ROOT}/{address}/numa_node") for address in addresses}
     _tell_affinities(sysfs, affinities, nodes)

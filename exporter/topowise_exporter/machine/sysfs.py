@@ -77,8 +77,7 @@ class Tree:
             return None
 
     def numbered(self, path: str, prefix: str) -> list[int]:
-        """Returns N of every entry that is exactly `<prefix>N`, ascending: `cpu` matches cpu10 but not cpufreq or
-        cpulist."""
+        """Returns N of every entry that is exactly `<prefix>N`, ascending: `cpu` matches cpu10, not cpufreq."""
         suffixes = (name.removeprefix(prefix) for name in self.names(path) or () if name.startswith(prefix))
         return sorted(int(suffix) for suffix in suffixes if _SUFFIX.fullmatch(suffix))
 

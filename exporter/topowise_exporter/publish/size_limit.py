@@ -40,8 +40,7 @@ def fit(
     limit: int = LIMIT,
     encode: Callable[[object], bytes] = msgspec.json.encode,
 ) -> Fitted:
-    """Returns the object without as many optional attributes as necessary; `bytes` exceeds the limit if that was not
-    enough."""
+    """Returns the object without as many optional attributes as necessary; `bytes` may still exceed the limit."""
     left_out: tuple[str, ...] = ()
     size = len(encode(topology))
     for names in _OPTIONAL:

@@ -43,8 +43,7 @@ class TooLargeError(ApiError):
 
 
 class Writer(Generic[Object]):
-    """The writer of the object at `path`. `same` tells whether the first object contains everything that the second,
-    desired object contains."""
+    """The writer of the object at `path`. `same` tells whether the first object contains the second, desired object."""
 
     def __init__(
         self,

@@ -36,12 +36,9 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class Credentials:
     """`server` is a base URL without trailing slash. `tls` is None for plain HTTP (tests on loopback); `tls_files`
-    keeps it current if it is made from files.
-
-    `authorization` returns the value of the Authorization header, "" for none; with `renew` (after a 401) it looks for
-    a newer token. Raises SourceError. `certified_name` is the server's name in its certificate if it differs from the
-    address; `proxy` is the URL of an HTTP proxy.
-    """
+    keeps it current. `authorization` returns the value of the Authorization header, "" for none; with `renew` (after a
+    401) it looks for a newer token. Raises SourceError. `certified_name` is the server's name in its certificate if it
+    differs from the address; `proxy` is the URL of an HTTP proxy."""
 
     server: str
     tls: ssl.SSLContext | None
@@ -51,8 +48,7 @@ class Credentials:
     tls_files: TlsFiles | None = None
 
     def context(self, renew: bool) -> ssl.SSLContext | None:
-        """Returns the TLS context for the next request; with `renew` (after a 401) it checks at once for changed
-        files."""
+        """Returns the TLS context for the next request; with `renew` (after a 401) changed files are read at once."""
         return self.tls if self.tls_files is None else self.tls_files.current(renew)
 
 

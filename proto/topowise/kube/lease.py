@@ -125,11 +125,10 @@ class Elector:
 
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
         """Competes for the lease and runs `work()` while this process leads. Ends only by cancellation, or by an error
-        of `work`.
+        of `work`. After work returns, the process leads without work.
 
-        Cancelled work, after a loss or with `run` itself, is awaited before anything else happens. After work returns,
-        the process leads without work. An exception of work ends `run`. At the end the lease is kept until the work has
-        ended and then released, within a retry period.
+        Cancelled work, after a loss or with `run` itself, is awaited before anything else happens. At the end the lease
+        is kept until the work has ended and then released, within a retry period.
         """
         try:
             while True:
@@ -276,8 +275,7 @@ class Elector:
         self._deadline = sent + self._timing.renew_deadline
 
     async def _release(self) -> None:
-        """Empties the record if it names this process, so that the next leader need not wait for the end of the
-        lease."""
+        """Empties the record if it names this process: the next leader need not wait for the end of the lease."""
         self._leading = False
         problem: Exception | None = None
         try:
@@ -355,8 +353,7 @@ async def _in_own_task(requests: Coroutine[Any, Any, Result]) -> Result:
 
 
 async def _end(task: asyncio.Task[Any]) -> None:
-    """Cancels a task and returns when it has ended, even if the caller is cancelled meanwhile; the task keeps its
-    result."""
+    """Cancels a task and returns when it has ended, also if the caller is cancelled; the task keeps its result."""
     task.cancel()
     interrupted: asyncio.CancelledError | None = None
     while not task.done():

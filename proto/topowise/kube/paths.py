@@ -22,8 +22,7 @@ _NEVER_IN_NAMES: Final = frozenset("/%")
 
 
 def path(collection: str, *names: str) -> str:
-    """Returns the collection's path with these names appended. Raises ApiError 400, the server's own answer to such a
-    name."""
+    """Returns the collection's path with these names. Raises ApiError 400, the server's own answer to such a name."""
     for name in names:
         if name in _NO_NAMES or _NEVER_IN_NAMES.intersection(name):
             raise ApiError(400, "BadRequest", f"{name!r} is not a valid name", request=f"path {collection}")

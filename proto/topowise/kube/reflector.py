@@ -149,12 +149,9 @@ class Reflector(Generic[Object]):
         instead: Sequence[str] = (),
     ) -> None:
         """`missing_is_empty`: a collection that the server does not have (CRD not installed) counts as synced and
-        empty.
-
-        `gives_up_on`: statuses of refusals that end `run` with their ApiError. `instead`: paths of the same collection
-        in older versions. While `path` is not served, the first served path is used; after each watch the reflector
-        checks whether `path` is served by now.
-        """
+        empty. `gives_up_on`: statuses of refusals that end `run` with their ApiError. `instead`: paths of the same
+        collection in older versions. The first served path is used; after each watch the reflector checks whether
+        `path` is served by now."""
         self._api = api
         self._paths = (path, *instead)
         self._path = path

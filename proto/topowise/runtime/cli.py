@@ -19,8 +19,7 @@ def add_config(parser: argparse.ArgumentParser, kind: str) -> None:
 
 
 def check(options: argparse.Namespace, settings: Configuration) -> int:
-    """Runs `--check` on a configuration that was read. Missing files are only warnings: they may exist on another
-    machine."""
+    """Runs `--check`. Missing files are only warnings: they may exist on another machine."""
     from topowise.runtime.config import missing_files
 
     for line in missing_files(settings):

@@ -37,8 +37,7 @@ def explained(kind: type[msgspec.Struct], message: str) -> str:
 
 
 def _instead(text: str, known: Sequence[str]) -> str:
-    """Returns the allowed values, with the nearest as a suggestion. Most mistakes are upper and lower case; a number is
-    never similar to another."""
+    """Returns the allowed values, with the nearest as a suggestion. A number is never similar to another number."""
     expected = f"expected {known[0]}" if len(known) == 1 else f"expected one of {', '.join(known)}"
     by_lower = {name.lower(): name for name in known if not name.isdigit()}
     matches = difflib.get_close_matches(text.lower()[:80], list(by_lower), n=1)

@@ -28,8 +28,7 @@ _IPV4_SOURCE, _IPV6_SOURCE_END = 12, 20
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """Returns a listening TCP socket; "::" is every address of both families. Raises SourceError if it cannot
-    listen."""
+    """Returns a listening TCP socket; "::" is every address of both families. Raises SourceError."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     both = address == "::" and socket.has_dualstack_ipv6()
     try:

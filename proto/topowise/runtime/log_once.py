@@ -19,8 +19,7 @@ _MOST_BYTES: Final = 1 << 18
 
 
 class OncePerChange:
-    """Remembers texts with the time at which they were logged. `clock` is monotonic; after `again` seconds a text is
-    logged again."""
+    """Remembers when texts were logged. `clock` is monotonic; after `again` seconds a text is logged again."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, again: float = _AGAIN_S) -> None:
         self._clock = clock

@@ -49,8 +49,7 @@ def clear_screen() -> None:
 
 
 def encode(form: str) -> None:
-    """Makes stdout accept every character: UTF-8 for `form` "utf-8", else escapes for characters that the terminal's
-    encoding lacks."""
+    """Makes stdout accept every character: UTF-8 for `form` "utf-8", else escapes for what the encoding lacks."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         if form:
             sys.stdout.reconfigure(encoding=form)

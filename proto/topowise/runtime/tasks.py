@@ -78,8 +78,7 @@ def _log_end(task: asyncio.Task[Any]) -> None:
 
 
 def _text(failure: BaseException | None) -> str:
-    """Returns type and text; for a group those of all its exceptions, because the group's own text names none of
-    them."""
+    """Returns type and text; for a group those of all its exceptions, which the group's own text does not name."""
     if isinstance(failure, BaseExceptionGroup):
         return "; ".join(_text(part) for part in failure.exceptions)
     if isinstance(failure, TaskEndedError):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 from topowise import kubeletconfig
 from topowise.errors import SourceError
@@ -31,21 +31,6 @@ _WAYS_OUT: Final = (
 
 # For this time the last answer of a source is preferred to the present answer of a later source.
 PATIENCE_S: Final = 300.0
-
-
-class Readable(Protocol):
-    """A source. `read` returns the configuration with defaults, cached until `expire`, or raises SourceError. `version`
-    is the kubelet's version if the kubelet itself reported it, else ""."""
-
-    @property
-    def name(self) -> Name: ...
-
-    @property
-    def version(self) -> str: ...
-
-    def expire(self) -> None: ...
-
-    async def read(self, kubelet_version: str | None) -> KubeletConfiguration: ...
 
 
 class Source:
@@ -110,8 +95,8 @@ class Source:
 
 def _candidates(
     settings: Kubelet, socket: str, environment: Mapping[str, str], clock: Callable[[], float]
-) -> tuple[Readable, ...]:
-    candidates: list[Readable] = []
+) -> tuple[ConfigzSource | FileSource, ...]:
+    candidates: list[ConfigzSource | FileSource] = []
     if settings.configz.enabled:
         address = settings.configz.resolved_address(environment)
         candidates.append(ConfigzSource(settings.configz, address, clock=clock))
