@@ -55,11 +55,21 @@ class Status(msgspec.Struct, frozen=True, gc=False):
 _decode_status = msgspec.json.Decoder(Status).decode
 
 
-class _Limits(NamedTuple):
-    """Seconds: for the whole answer, and between two parts of it."""
+class _Request(NamedTuple):
+    """`total` and `silence` are seconds: for the whole answer, and between two parts of it."""
 
+    method: str
+    path: str
+    query: Mapping[str, str] | None
     total: float
     silence: float
+    body: bytes | None = None
+    content_type: str = JSON
+    accept: str = JSON
+
+    @property
+    def name(self) -> str:
+        return f"{self.method} {self.path}"
 
 
 class Api:
@@ -108,18 +118,16 @@ class Api:
         timeout: float | None = None,
     ) -> bytes:
         """Returns the body of a 2xx answer. Raises ApiError; a 401 is retried once with renewed credentials."""
-        name = f"{method} {path}"
-        limits = _Limits(timeout or self._timeout, timeout or self._timeout)
+        limit = timeout or self._timeout
+        request = _Request(method, path, query, limit, limit, body, content_type, accept)
         for renew in (False, True):
-            async with self._send(
-                name, method, path, query, body, content_type, accept, limits, renew=renew
-            ) as response:
+            async with self._send(request, renew) as response:
                 answer = await response.read()
                 if response.status < 300:
                     return answer
                 if response.status == 401 and not renew:
                     continue
-                raise _refusal(name, response, answer)
+                raise _refusal(request.name, response, answer)
         raise AssertionError("unreachable: the second try returns or raises")
 
     @asynccontextmanager
@@ -128,75 +136,64 @@ class Api:
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """Yields the chunks of a long answer as they arrive, for `timeout` seconds in total and `silence` between two
         chunks. Raises ApiError, also from the iterator."""
-        name = f"GET {path}"
-        limits = _Limits(timeout, silence)
+        request = _Request("GET", path, query, timeout, silence)
         for renew in (False, True):
-            async with self._send(name, "GET", path, query, None, JSON, JSON, limits, renew=renew) as response:
+            async with self._send(request, renew) as response:
                 if response.status == 401 and not renew:
                     continue
                 if response.status >= 300:
-                    raise _refusal(name, response, await response.read())
+                    raise _refusal(request.name, response, await response.read())
                 yield response.content.iter_any()
                 return
 
     @asynccontextmanager
-    async def _send(
-        self,
-        name: str,
-        method: str,
-        path: str,
-        query: Mapping[str, str] | None,
-        body: bytes | None,
-        content_type: str,
-        accept: str,
-        limits: _Limits,
-        *,
-        renew: bool,
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def _send(self, request: _Request, renew: bool) -> AsyncIterator[aiohttp.ClientResponse]:
         if self._session is None:
             raise AssertionError("Api is used outside its context manager")
         credentials = self._credentials
-        headers = {"Accept": accept, "User-Agent": self._agent}
-        if body is not None:
-            headers["Content-Type"] = content_type
+        headers = {"Accept": request.accept, "User-Agent": self._agent}
+        if request.body is not None:
+            headers["Content-Type"] = request.content_type
         try:
             authorization = await credentials.authorization(renew)
         except (ConfigError, SourceError) as exc:
             # A token file that is being rotated, or a failing plug-in: as temporary as a server that does not answer.
-            raise ApiError(0, "NoCredentials", str(exc), request=name) from exc
+            raise ApiError(0, "NoCredentials", str(exc), request=request.name) from exc
         if authorization and not authorization.isprintable():
-            raise ApiError(0, "NoCredentials", "the token has line breaks or other control characters", request=name)
+            raise ApiError(
+                0, "NoCredentials", "the token has line breaks or other control characters", request=request.name
+            )
         if authorization:
             headers["Authorization"] = authorization
-        if self._may_write is not None and method != "GET" and not self._may_write():
+        if self._may_write is not None and request.method != "GET" and not self._may_write():
             problem = "not sent: the lease of this replica has ended, another replica may lead"
-            raise ApiError(0, "NotLeader", problem, request=name)
+            raise ApiError(0, "NotLeader", problem, request=request.name)
         tls = credentials.context(renew)
         options: dict[str, Any] = {} if tls is None else {"ssl": tls, "server_hostname": credentials.certified_name}
         try:
             # aiohttp's own total timeout loses a cancellation in the same iteration of the event loop; asyncio's does
             # not.
             async with (
-                asyncio.timeout(limits.total),
+                asyncio.timeout(request.total),
                 self._session.request(
-                    method,
-                    URL(credentials.server + path, encoded=True),
-                    params=query,
-                    data=body,
+                    request.method,
+                    URL(credentials.server + request.path, encoded=True),
+                    params=request.query,
+                    data=request.body,
                     headers=headers,
                     # An API server never redirects, and the token is for this server only.
                     allow_redirects=False,
                     proxy=credentials.proxy,
-                    timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._timeout, sock_read=limits.silence),
+                    timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._timeout, sock_read=request.silence),
                     **options,
                 ) as response,
             ):
                 yield response
         except TimeoutError as exc:
-            raise ApiError(0, "Timeout", f"no answer from {self.server} in time", request=name) from exc
+            raise ApiError(0, "Timeout", f"no answer from {self.server} in time", request=request.name) from exc
         except (aiohttp.ClientError, OSError) as exc:
             problem = " ".join(_error_text(exc).split()) or type(exc).__name__
-            raise ApiError(0, "Unreachable", f"{self.server}: {problem}", request=name) from exc
+            raise ApiError(0, "Unreachable", f"{self.server}: {problem}", request=request.name) from exc
 
 
 def _error_text(exc: Exception) -> str:
