@@ -31,7 +31,7 @@ from topowise_exporter.kubelet.allocations import (
 from topowise_exporter.kubelet.podresources import PodResources, lists_claims
 from topowise_exporter.kubelet.pods_in_admission import Admissions, Sorted
 from topowise_exporter.kubelet.settings import Source
-from topowise_exporter.kubelet.startup import Answer, Before, Kubelet
+from topowise_exporter.kubelet.startup import Before, KubeletAnswer, KubeletRestarts
 from topowise_exporter.node_files import AdmittedPods, FilesReading, NodeFiles
 from topowise_exporter.publish.topology import Observation
 from topowise_exporter.state_file_check import StartCheck
@@ -128,7 +128,7 @@ class Observer:
         self._whole_pods = entry_owners.WholePods()
         self._admissions = Admissions()
         self._unlisted = UnlistedResources()
-        self._kubelet = Kubelet(settings.podresources_socket, clock)
+        self._kubelet = KubeletRestarts(settings.podresources_socket, clock)
         self._start = StartCheck(Path(settings.kubelet_root))
         self._previous: _Previous | None = None
 
@@ -229,14 +229,14 @@ class Observer:
         return observation
 
 
-def _answer(sources: _Sources, pods: tuple[PodAllocation, ...], listed: frozenset[str]) -> Answer:
-    """The kubelet's answers and the files beside them, as settled.py compares them."""
+def _answer(sources: _Sources, pods: tuple[PodAllocation, ...], listed: frozenset[str]) -> KubeletAnswer:
+    """Returns the kubelet's answers and the files beside them, as startup.py compares them."""
     files, directories = sources.files, sources.admitted.directories
     cpu, memory, devices = files.readable
     cpu_holders = _NONE if cpu is None else frozenset(cpu.holders)
     memory_holders = _NONE if memory is None else frozenset(memory.holders)
     existing = directories or _NONE
-    return Answer(
+    return KubeletAnswer(
         config=sources.kubelet,
         allocatable=sources.allocatable,
         pods=pods,

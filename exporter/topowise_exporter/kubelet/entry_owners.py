@@ -184,7 +184,7 @@ def live_memory_holders(
 
 def exact_memory(state: MemoryState, live: frozenset[str]) -> FreeMemory:
     """Returns what is free once the kubelet has released the memory of dead pods."""
-    accounting = _Accounting(state, live)
+    accounting = _MemoryTables(state, live)
     for block in _unexplained(state):
         accounting.release(block)
     for uid in sorted(state.holders.keys() - live):
@@ -193,7 +193,7 @@ def exact_memory(state: MemoryState, live: frozenset[str]) -> FreeMemory:
     return FreeMemory(accounting.free, accounting.assignments, accounting.cells)
 
 
-class _Accounting:
+class _MemoryTables:
     """The memory manager's tables, updated as blocks are released."""
 
     def __init__(self, state: MemoryState, live: frozenset[str]) -> None:

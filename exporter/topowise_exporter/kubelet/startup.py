@@ -47,7 +47,7 @@ class Before(msgspec.Struct, frozen=True):
     """UIDs of pods in the state files that List rightly does not show."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class KubeletAnswer(msgspec.Struct, frozen=True):
     """The kubelet's answers and its state files in a sync."""
 
     config: KubeletConfiguration
@@ -67,7 +67,7 @@ class Answer(msgspec.Struct, frozen=True):
     has_files: bool = True
 
 
-def incomplete_because(answer: Answer, before: Before, age: float, steady: float) -> frozenset[str]:
+def incomplete_because(answer: KubeletAnswer, before: Before, age: float, steady: float) -> frozenset[str]:
     """Returns why the answer of a kubelet that started `age` seconds ago is incomplete; empty for a complete answer.
     List has not changed for `steady` seconds."""
     reasons = set()
@@ -89,12 +89,12 @@ def incomplete_because(answer: Answer, before: Before, age: float, steady: float
     return frozenset(reasons)
 
 
-def _unlisted(answer: Answer, before: Before) -> frozenset[str]:
+def _unlisted(answer: KubeletAnswer, before: Before) -> frozenset[str]:
     """Live pods that List should show and does not."""
     return (answer.living | answer.with_devices & before.listed) - answer.listed - before.unlisted
 
 
-def _is_counting(answer: Answer, before: Before, steady: float) -> bool:
+def _is_counting(answer: KubeletAnswer, before: Before, steady: float) -> bool:
     """Whether List may still be incomplete: it is empty, or a pod holds other resources than before."""
     if not answer.pods:
         # Without state files this is the only evidence, and a node hardly ever loses all its pods at once.
@@ -104,7 +104,7 @@ def _is_counting(answer: Answer, before: Before, steady: float) -> bool:
     return any(before.pods.get(pod.key, pod) != pod for pod in answer.pods)
 
 
-class Kubelet:
+class KubeletRestarts:
     """Follows a kubelet through its restarts."""
 
     def __init__(
@@ -121,7 +121,7 @@ class Kubelet:
         self.before = Before()
         """Set by the owner from the last published object."""
 
-    def doubts(self, answer: Answer) -> frozenset[str]:
+    def doubts(self, answer: KubeletAnswer) -> frozenset[str]:
         """Returns why the answer is incomplete; empty from the first complete answer until the next start."""
         now = self._clock()
         self._note_start(now)
@@ -136,7 +136,7 @@ class Kubelet:
         self._is_believed = not reasons
         return reasons
 
-    def absent(self, answer: Answer) -> tuple[Device, ...]:
+    def absent(self, answer: KubeletAnswer) -> tuple[Device, ...]:
         """Returns devices of resources that had devices before, have none now, and went less than GONE_AFTER_S ago."""
         now = self._clock()
         allocatable = {device.resource for device in answer.allocatable.devices}
@@ -145,7 +145,7 @@ class Kubelet:
         absent = {resource for resource, since in self._missing.items() if now - since < GONE_AFTER_S}
         return tuple(device for device in self.before.devices if device.resource in absent)
 
-    def believe(self, answer: Answer, absent: tuple[Device, ...]) -> None:
+    def believe(self, answer: KubeletAnswer, absent: tuple[Device, ...]) -> None:
         """Records a complete answer; the next start is compared with it."""
         pods = {pod.key: pod for pod in answer.pods}
         devices = tuple(sorted({*answer.allocatable.devices, *absent})) if absent else answer.allocatable.devices

@@ -18,7 +18,7 @@ from sandbox.apiserver.errors import StatusError
 from sandbox.apiserver.server import ApiServer
 from sandbox.apiserver.watches import Stream
 from topowise.errors import ApiError
-from topowise.kube.api import JSON, Api, Status
+from topowise.kube.api import JSON, Api, ErrorStatus
 
 
 class _Request(msgspec.Struct, frozen=True):
@@ -81,7 +81,7 @@ class DirectApi(Api):
             raise ApiError(0, "Timeout", "no answer in time", request=name) from exc
         content = cast(bytes, answer.body)
         if answer.status >= 300:
-            status = msgspec.json.decode(content, type=Status)
+            status = msgspec.json.decode(content, type=ErrorStatus)
             raise ApiError(answer.status, status.reason, status.message, request=name)
         return content
 

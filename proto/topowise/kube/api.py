@@ -44,7 +44,7 @@ _KEEPALIVE_OPTIONS = (
 )
 
 
-class Status(msgspec.Struct, frozen=True, gc=False):
+class ErrorStatus(msgspec.Struct, frozen=True, gc=False):
     """The API server's error (meta/v1 Status)."""
 
     reason: str = ""
@@ -52,7 +52,7 @@ class Status(msgspec.Struct, frozen=True, gc=False):
     code: int = 0
 
 
-_decode_status = msgspec.json.Decoder(Status).decode
+_decode_status = msgspec.json.Decoder(ErrorStatus).decode
 
 
 class _Request(NamedTuple):
@@ -238,7 +238,7 @@ def _refusal(name: str, response: aiohttp.ClientResponse, body: bytes) -> ApiErr
         status = _decode_status(body)
     except documents.UNREADABLE:
         # Proxies and unknown paths answer in plain text, of any encoding.
-        status = Status(message=body[:200].decode(errors="replace").strip())
+        status = ErrorStatus(message=body[:200].decode(errors="replace").strip())
     after = response.headers.get("Retry-After", "")
     return ApiError(
         response.status,
