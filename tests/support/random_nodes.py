@@ -42,10 +42,9 @@ def node(rng: Random, policy: str | None = None, *, load: int | None = None) -> 
         hardware = machine(rng)
         config = configuration(rng, hardware, policy or rng.choice(POLICIES))
         checked = rng.random() < 0.7
-        integers = rng.random() < 0.9
         version = version_of(rng.choice(VERSIONS))
         try:
-            kubelet = Kubelet(hardware, config, version=version, predicates=checked, integer_scores=integers)
+            kubelet = Kubelet(hardware, config, version=version, predicates=checked)
         except (KubeletStartError, ConfigError):
             continue
         empty = kubelet.fork()

@@ -84,8 +84,6 @@ class _Admission:
             self.decisions.defer(everything, "pod-level-managers")
         elif traits.by_socket and any(request.cpus for request in shape.containers):
             self.decisions.defer(everything, "align-by-socket")
-        elif traits.exact_shares:
-            self.decisions.defer(everything, "exact-shares")
         if not self.decisions.undecided.any():
             return
         # Policy none: every container gets the default hint, no affinity.

@@ -84,9 +84,8 @@ class Hardware(NamedTuple):
 class Traits(NamedTuple):
     """The settings of a kubelet that decide its arithmetic, without amounts.
 
-    `distances` orders masks with prefer-closest-numa-nodes and is None without it. `exact_shares` is KEP-6007 without
-    rounding. `sidecars` and `refuses_unknown` are checks of the predicates beside amounts. `max_numa_nodes` is for
-    scores only.
+    `distances` orders masks with prefer-closest-numa-nodes and is None without it. `sidecars` and `refuses_unknown` are
+    checks of the predicates beside amounts. `max_numa_nodes` is for scores only.
     """
 
     zones: int
@@ -99,7 +98,6 @@ class Traits(NamedTuple):
     distributed: bool
     distances: Distances | None
     most_allocated: bool
-    exact_shares: bool
     predicates: bool
     pod_level_resources: bool
     pod_level_resource_managers: bool
@@ -115,7 +113,6 @@ class Traits(NamedTuple):
         topology, cpu = settings.topology, settings.cpu
         # Options that the policy ignores are left out, so that such nodes share a group.
         ranked = topology.prefer_closest and topology.policy in ("restricted", "best-effort")
-        voted = topology.prefer_most_allocated and topology.policy == "single-numa-node"
         return cls(
             len(kubelet.node_ids),
             topology.policy,
@@ -126,8 +123,7 @@ class Traits(NamedTuple):
             cpu is not None and cpu.align_by_socket,
             cpu is not None and cpu.distribute_across_numa,
             kubelet.topology_manager.distances if ranked else None,
-            voted,
-            voted and not kubelet.integer_scores,
+            topology.prefer_most_allocated and topology.policy == "single-numa-node",
             kubelet.predicates,
             settings.pod_level_resources,
             settings.pod_level_resource_managers,

@@ -46,7 +46,6 @@ CAUSES: Final = (
     "page-sizes",
     "align-by-socket",
     "pod-level-managers",
-    "exact-shares",
     "devices-near-several-nodes",
     "cpus-over-several-nodes",
     "devices-over-several-nodes",

@@ -17,15 +17,14 @@ class MostAllocated:
     """The combined vote over the current state of the managers; a manager with policy none is None.
 
     The KEP scores "as MostAllocated", which the scheduler computes by integer division: shares within one percent may
-    be equal. `integer_scores` False compares the exact shares instead.
+    be equal.
     """
 
-    __slots__ = ("cpu", "integer_scores", "memory")
+    __slots__ = ("cpu", "memory")
 
-    def __init__(self, cpu: CpuManager | None, memory: MemoryManager | None, integer_scores: bool) -> None:
+    def __init__(self, cpu: CpuManager | None, memory: MemoryManager | None) -> None:
         self.cpu = cpu
         self.memory = memory
-        self.integer_scores = integer_scores
 
     def __call__(self, current: int, candidate: int) -> int:
         """Returns the node (by position) to keep. Without a clear vote, the lower node stays."""
@@ -50,10 +49,7 @@ class MostAllocated:
 
     def _higher(self, node: int, share: tuple[int, int], other_node: int, other_share: tuple[int, int]) -> int | None:
         """Returns the node with the higher share, each (allocated, allocatable); None for equal shares."""
-        if self.integer_scores:
-            left, right = _score(*share), _score(*other_share)
-        else:
-            left, right = share[0] * max(1, other_share[1]), other_share[0] * max(1, share[1])
+        left, right = _score(*share), _score(*other_share)
         if left == right:
             return None
         return node if left > right else other_node

@@ -8,7 +8,7 @@ A `Kubelet` is cheap to `fork`: machine, topology and policies are shared, and a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -63,9 +63,8 @@ class Kubelet:
 
     `node_ids` are the NUMA nodes by position in a mask; `all_node_ids` also has nodes beyond Machine.modelled.
 
-    `predicates` False skips the predicates; `integer_scores` is the arithmetic of KEP-6007 (most_allocated.py).
-    `allocatable` replaces the node allocatable that follows from machine and settings. Then the predicates do not check
-    a resource that is neither in it nor a device.
+    `predicates` False skips the predicates. `allocatable` replaces the node allocatable that follows from machine and
+    settings. Then the predicates do not check a resource that is neither in it nor a device.
     """
 
     __slots__ = (
@@ -75,7 +74,6 @@ class Kubelet:
         "capacity",
         "cpu",
         "devices",
-        "integer_scores",
         "knows_all",
         "memory",
         "node_ids",
@@ -94,7 +92,6 @@ class Kubelet:
         version: KubeletVersion = NEWEST_RECORDED,
         evidence: Evidence = "runs",
         predicates: bool = True,
-        integer_scores: bool = True,
         allocatable: Amounts | None = None,
     ) -> None:
         self.settings: Settings = (
@@ -112,7 +109,6 @@ class Kubelet:
         nodes = modelled.nodes()
         self.node_ids = tuple(node.id for node in nodes)
         self.predicates = predicates
-        self.integer_scores = integer_scores
         self.topology = CpuTopology(modelled)
         self.topology_manager = TopologyManager(self.settings.topology, nodes, machine.nodes())
         self.devices = DeviceManager(modelled, behaviour)
@@ -143,7 +139,6 @@ class Kubelet:
         copy.all_node_ids = self.all_node_ids
         copy.node_ids = self.node_ids
         copy.predicates = self.predicates
-        copy.integer_scores = self.integer_scores
         copy.topology = self.topology
         copy.topology_manager = self.topology_manager
         copy.devices = self.devices.fork()
@@ -273,20 +268,14 @@ class Kubelet:
         """Books a pod without allocations: it counts only in the sums of requests."""
         self._activate(seen.uid, _Active(seen.requests, seen, _NO_HINTS))
 
-    def hold_exactly(
-        self,
-        holders: Mapping[str, tuple[Mapping[str, int], Mapping[str, Placement]]],
-        beside: Collection[str] = (),
-        among: Collection[str] | None = None,
-    ) -> None:
+    def hold_exactly(self, holders: Mapping[str, tuple[Mapping[str, int], Mapping[str, Placement]]]) -> None:
         """Makes these pods, by UID, the only active pods, each booked as by `hold`.
 
-        Pods with unchanged allocations stay, and so do the pods `beside`. `among` limits the active pods to look at.
-        Memory tables, and CPUs without an owner, depend on the history, so the caller corrects them afterwards.
+        Pods with unchanged allocations stay. Memory tables, and CPUs without an owner, depend on the history, so the
+        caller corrects them afterwards.
         """
-        for uid in list(self.active if among is None else among):
-            if uid not in holders and uid not in beside:
-                self.remove(uid)
+        for uid in [uid for uid in self.active if uid not in holders]:
+            self.remove(uid)
         for uid, (requests, placements) in holders.items():
             active = self.active.get(uid)
             if active is None or active.reported is not placements or active.requests != requests:

@@ -16,7 +16,6 @@ def constant_parts(kubelet: Kubelet) -> tuple[object, ...]:
         kubelet.topology_manager,
         kubelet.capacity,
         kubelet.predicates,
-        kubelet.integer_scores,
         None if cpu is None else cpu.policy,
         None if memory is None else memory.tables.policy,
         *kubelet.devices.tables.values(),

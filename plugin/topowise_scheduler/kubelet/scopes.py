@@ -80,7 +80,7 @@ def _decide(node: Kubelet, pod: PodView, container: ContainerView | None, observ
     name = "" if container is None else container.name
     vote = None
     if node.settings.topology.prefer_most_allocated:
-        vote = MostAllocated(node.cpu, node.memory, node.integer_scores)
+        vote = MostAllocated(node.cpu, node.memory)
     # Among the providers only the memory manager raises: where the kubelet would panic.
     refusing = "memory"
     try:

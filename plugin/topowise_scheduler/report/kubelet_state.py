@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Set
+from collections.abc import Callable, Collection, Mapping
 
 from topowise.pods import Needs
 from topowise_scheduler.kubelet import Kubelet
@@ -23,8 +23,6 @@ def kubelet_of(
     *,
     pods: Mapping[str, tuple[PodName, Needs]] | None = None,
     before: Kubelet | None = None,
-    beside: Collection[str] = (),
-    news: tuple[Set[PodName], Collection[str]] | None = None,
 ) -> Kubelet:
     """Returns a fork of `report.empty` in which every reported allocation is booked.
 
@@ -39,16 +37,13 @@ def kubelet_of(
     numaplacement reports their NUMA nodes.
 
     `before` is a previous state with the same hardware, devices and settings as `report.empty`. If the report has all
-    free resources, only differences from `before` are booked. The result is the same, but the pods in `beside` stay
-    booked. With `news`, names and UIDs, the allocations of all other pods in `before` already equal the report.
+    free resources, only differences from `before` are booked. The result is the same.
     """
     if report.precision == "counts":
         return _with_occupants(report, pods or {})
     allocations: dict[str, tuple[Mapping[str, int], Placements]] = {}
     ended: set[str] = set()
-    names = report.held if news is None else [name for name in report.held if name in news[0]]
-    for name in names:
-        placements = report.held[name]
+    for name, placements in report.held.items():
         uid, requests = requests_of(name) or (uid_of(name), _NOTHING)
         if name in without:
             ended.add(uid)
@@ -56,13 +51,9 @@ def kubelet_of(
             # Listed under its name and under its UID (CPUs of finished init containers).
             requests, placements = allocations[uid][0] or requests, _merged(allocations[uid][1], placements)
         allocations[uid] = requests, placements
-    kubelet = (
-        report.empty.fork()
-        if before is None or not free_resources.is_whole(report.free, report.empty)
-        else before.fork()
-    )
-    changed = None if news is None else {*news[1], *map(uid_of, news[0])}
-    kubelet.hold_exactly(allocations, beside, changed)
+    is_whole = before is not None and free_resources.is_whole(report.free, report.empty)
+    kubelet = (before if before is not None and is_whole else report.empty).fork()
+    kubelet.hold_exactly(allocations)
     if report.free is not None:
         free_resources.correct(report.free, kubelet)
     for uid in ended:

@@ -60,26 +60,23 @@ def test_the_votes_of_cpu_and_memory_are_combined(
     kubelet = _even_kubelet(machine_of, kubelet_of)
     for node in (0, 1):
         _hold(kubelet, node, cpus[node], memory[node])
-    assert MostAllocated(kubelet.cpu, kubelet.memory, integer_scores=True)(0, 1) == taken
+    assert MostAllocated(kubelet.cpu, kubelet.memory)(0, 1) == taken
 
 
 def test_a_manager_with_policy_none_does_not_vote(machine_of: MachineOf, kubelet_of: KubeletOf) -> None:
     kubelet = _even_kubelet(machine_of, kubelet_of)
     _hold(kubelet, 0, cpus=0, memory=GI)
     _hold(kubelet, 1, cpus=2, memory=0)
-    assert MostAllocated(kubelet.cpu, None, integer_scores=True)(0, 1) == 1
-    assert MostAllocated(None, kubelet.memory, integer_scores=True)(0, 1) == 0
-    assert MostAllocated(None, None, integer_scores=True)(0, 1) == 0
+    assert MostAllocated(kubelet.cpu, None)(0, 1) == 1
+    assert MostAllocated(None, kubelet.memory)(0, 1) == 0
+    assert MostAllocated(None, None)(0, 1) == 0
 
 
-def test_shares_that_differ_by_less_than_1_percent_are_equal_unless_compared_exactly(
-    machine_of: MachineOf, kubelet_of: KubeletOf
-) -> None:
+def test_shares_that_differ_by_less_than_1_percent_are_equal(machine_of: MachineOf, kubelet_of: KubeletOf) -> None:
     kubelet = _even_kubelet(machine_of, kubelet_of)
     _hold(kubelet, 0, cpus=0, memory=GI)
     _hold(kubelet, 1, cpus=0, memory=GI + (1 << 20))
-    assert MostAllocated(kubelet.cpu, kubelet.memory, integer_scores=True)(0, 1) == 0
-    assert MostAllocated(kubelet.cpu, kubelet.memory, integer_scores=False)(0, 1) == 1
+    assert MostAllocated(kubelet.cpu, kubelet.memory)(0, 1) == 0
 
 
 def test_the_node_is_a_left_fold_over_ascending_ids(
@@ -119,29 +116,24 @@ def test_a_node_without_capacity_counts_as_empty_and_a_single_cpu_does_not(
 ) -> None:
     # mostRequestedScore is 0 where the capacity is 0.
     kubelet = kubelet_of(machine_of(4, 0, 1, threads=1), topologyManagerPolicy="single-numa-node", **OPTION)
-    vote = MostAllocated(kubelet.cpu, None, integer_scores=True)
+    vote = MostAllocated(kubelet.cpu, None)
     assert vote(0, 1) == 0
     kubelet.reserve(2, cpus=1 << 4)
     assert (vote(1, 2), vote(0, 2)) == (2, 2)
-    exactly = MostAllocated(kubelet.cpu, None, integer_scores=False)
-    assert (exactly(0, 1), exactly(1, 2), exactly(2, 1)) == (0, 2, 2)
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "exactly"),
+    ("first", "second"),
     [
-        pytest.param(7450, 7500, False, id="a full node and one at 99 %"),
-        pytest.param(3720, 3750, False, id="49 and 50 %"),
-        pytest.param(3750, 3751, True, id="any difference, compared exactly"),
+        pytest.param(7450, 7500, id="a full node and one at 99 %"),
+        pytest.param(3720, 3750, id="49 and 50 %"),
     ],
 )
-def test_integer_percents_are_compared(
-    machine_of: MachineOf, kubelet_of: KubeletOf, first: int, second: int, exactly: bool
-) -> None:
+def test_integer_percents_are_compared(machine_of: MachineOf, kubelet_of: KubeletOf, first: int, second: int) -> None:
     kubelet = _even_kubelet(machine_of, kubelet_of)
     for node, share in enumerate((first, second)):
         _hold(kubelet, node, cpus=0, memory=15 * GI // 2 * share // 7500)
-    assert MostAllocated(None, kubelet.memory, integer_scores=not exactly)(0, 1) == 1
+    assert MostAllocated(None, kubelet.memory)(0, 1) == 1
 
 
 def test_shares_are_compared_and_not_amounts(machine_of: MachineOf, kubelet_of: KubeletOf) -> None:
@@ -149,6 +141,5 @@ def test_shares_are_compared_and_not_amounts(machine_of: MachineOf, kubelet_of: 
     kubelet = kubelet_of(machine_of(4, 8), topologyManagerPolicy="single-numa-node", **OPTION)
     for node, cpus in enumerate(((1, 2), (4, 5, 6))):
         kubelet.reserve(node, cpus=mask_of(cpus))
-    for integers in (True, False):
-        assert MostAllocated(kubelet.cpu, None, integer_scores=integers)(1, 0) == 0
-        assert MostAllocated(kubelet.cpu, None, integer_scores=integers)(0, 1) == 0
+    vote = MostAllocated(kubelet.cpu, None)
+    assert (vote(1, 0), vote(0, 1)) == (0, 0)
