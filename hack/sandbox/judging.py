@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topowise_scheduler.engine import Candidates, Engine, Outcome, Ratings
+from topowise_scheduler.engine.verdict_cache import EXACT, CachedVerdicts
+from topowise_scheduler.kubelet.trial import trial
 from topowise_scheduler.shape import PodRequests
 from topowise_scheduler.strategies import Rated, Rater, Strategy
 
-_MOST_LOCATED = 8
-_NO_LIMIT = 1 << 31
 Parts = Iterable[tuple[NDArray[np.intp], Candidates]]
 
 
@@ -42,8 +42,19 @@ def judge(
     rows = _all_rows(engine) if rows is None else rows
     cached = engine._current(pod, rows)
     if located:
-        engine._locate(cached, pod, rows[cached.outcome[rows] == Outcome.FITS], _NO_LIMIT)
+        _locate_all(engine, cached, pod, rows[cached.outcome[rows] == Outcome.FITS])
     return Judgement(rows, cached.outcome[rows], cached.reason[rows], cached.zones[:, rows], cached.aligned[:, rows])
+
+
+def _locate_all(engine: Engine, cached: CachedVerdicts, pod: PodRequests, fitting: NDArray[np.int32]) -> None:
+    """Computes every placement by the model that the arrays do not give exactly; the engine computes a few."""
+    list(engine._locating(cached, pod, fitting))
+    for row in fitting[cached.located[fitting] < EXACT].tolist():
+        form = pod.form(engine._groups[int(engine._where[0, row])].traits)
+        tried = trial(engine._kubelet(row), form.view)
+        if tried.admission.admitted:
+            engine.fallbacks["placement"] += 1
+            engine._keep_placement(cached, row, tried.after, form)
 
 
 def candidates(engine: Engine, pod: PodRequests, rows: NDArray[np.int32] | None = None) -> Parts:
@@ -51,7 +62,7 @@ def candidates(engine: Engine, pod: PodRequests, rows: NDArray[np.int32] | None 
     rows = _all_rows(engine) if rows is None else rows
     cached = engine._current(pod, rows)
     fits = np.flatnonzero(cached.outcome[rows] == Outcome.FITS)
-    engine._locate(cached, pod, rows[fits], _MOST_LOCATED)
+    list(engine._locating(cached, pod, rows[fits]))
     return _indexed(fits, engine._candidates(cached, pod, rows[fits]))
 
 

@@ -7,8 +7,8 @@ amounts do not decide, the kubelet model of the node decides, and `fallbacks` co
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Generator, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import ClassVar, NamedTuple, Protocol
 
@@ -44,7 +44,6 @@ _SHARED: frozenset[Key] = frozenset()
 _ALL_ZONES = (1 << 63) - 1
 # Placements that the model computes before scores are given, a millisecond at most. Later calls compute the rest.
 _MOST_LOCATED = 8
-_NO_LIMIT = 1 << 31
 # Containers of a pod that are decided without a pause: each takes half a millisecond, even for few nodes.
 _AT_ONCE = 4
 _FEW_CHANGES = 64
@@ -206,7 +205,7 @@ class Engine:
         cached.set_strategy(rater)
         at = np.flatnonzero(cached.outcome[rows] == Outcome.FITS)
         fitting = rows[at]
-        self._locate(cached, pod, fitting, _MOST_LOCATED)
+        _exhaust(self._locating(cached, pod, fitting))
         new = fitting[~cached.rated[fitting]]
         if len(new):
             for indices, candidates in self._candidates(cached, pod, new):
@@ -222,7 +221,7 @@ class Engine:
         self.cache_misses += len(stale)
         self.cache_hits += len(rows) - len(stale)
         if len(stale):
-            self._renew(cached, pod, stale)
+            _exhaust(self._renewing(cached, pod, stale))
         return cached
 
     def steps(self, pod: PodRequests, rows: NDArray[np.int32]) -> Iterator[None]:
@@ -241,7 +240,7 @@ class Engine:
             return
         cached.rounds += 1
         yield from self._renewing(cached, pod, stale)
-        yield from self._locating(cached, pod, known[cached.outcome[known] == Outcome.FITS], _MOST_LOCATED)
+        yield from self._locating(cached, pod, known[cached.outcome[known] == Outcome.FITS])
         cached.prepared = self._version
 
     def _candidates(
@@ -336,13 +335,8 @@ class Engine:
             self._nodes[moved] = other._replace(column=node.column)
             self._where[1, moved] = node.column
 
-    def _renew(self, cached: CachedVerdicts, pod: PodRequests, rows: NDArray[np.int32]) -> None:
-        """Computes the verdicts of these rows."""
-        for _ in self._renewing(cached, pod, rows):
-            pass
-
     def _renewing(self, cached: CachedVerdicts, pod: PodRequests, rows: NDArray[np.int32]) -> Iterator[None]:
-        """`_renew` in steps. Nodes may change between steps; the verdicts of these nodes stay outdated."""
+        """Computes the verdicts of these rows. Nodes may change between steps; their verdicts stay outdated."""
         numbers, moves = self._where[0, rows], self._moves
         for number in np.flatnonzero(np.bincount(numbers)).tolist():
             group = self._groups[number]
@@ -411,17 +405,11 @@ class Engine:
                 versions[stale] = group.kinds.versions[stale]
         return verdicts[kinds]
 
-    def _locate(self, cached: CachedVerdicts, pod: PodRequests, fitting: NDArray[np.int32], most: int) -> None:
-        """Completes the placements on nodes on which the pod fits; the model computes at most `most` of them.
+    def _locating(self, cached: CachedVerdicts, pod: PodRequests, fitting: NDArray[np.int32]) -> Iterator[None]:
+        """Completes the placements on nodes on which the pod fits; the model computes a few of them.
 
         An aligned node ranks above every unaligned node, so with an aligned node bounds suffice for the rest.
         """
-        for _ in self._locating(cached, pod, fitting, most):
-            pass
-
-    def _locating(
-        self, cached: CachedVerdicts, pod: PodRequests, fitting: NDArray[np.int32], most: int
-    ) -> Iterator[None]:
         rows = fitting[cached.located[fitting] == NOT_COMPUTED]
         numbers = self._where[0, rows]
         for number in np.flatnonzero(np.bincount(numbers)).tolist():
@@ -437,11 +425,11 @@ class Engine:
             by_ids = np.where(known_cpus, np.int8(ANY_DEVICES), np.int8(BY_CPUS))
             cached.located[in_group] = np.where(known_cpus & known_devices, np.int8(EXACT), by_ids)
         cached.rated[rows] = False
-        left = fitting[cached.located[fitting] < (EXACT if most == _NO_LIMIT else ANY_DEVICES)]
+        left = fitting[cached.located[fitting] < ANY_DEVICES]
         # Ranks put aligned nodes first, so unaligned nodes need no exact zones.
-        if len(left) and most != _NO_LIMIT and cached.aligned[:, fitting].all(axis=0).any():
+        if len(left) and cached.aligned[:, fitting].all(axis=0).any():
             return
-        for row in left[:most].tolist():
+        for row in left[:_MOST_LOCATED].tolist():
             form = pod.form(self._groups[int(self._where[0, row])].traits)
             self.fallbacks["placement"] += 1
             tried = trial(self._kubelet(row), form.view)
@@ -481,6 +469,11 @@ class Engine:
         """Whether a refused pod would fit on the empty node, by the kubelet model."""
         fits = trial(kubelet.emptied(), form.view).admission.admitted
         return Outcome.UNSCHEDULABLE if fits else Outcome.UNRESOLVABLE
+
+
+def _exhaust(steps: Iterable[None]) -> None:
+    """Takes all steps at once."""
+    deque(steps, maxlen=0)
 
 
 def _stretch(rows: NDArray[np.int32]) -> slice | NDArray[np.int32]:

@@ -20,6 +20,8 @@ NOT_COMPUTED, BY_CPUS, ANY_DEVICES, EXACT = range(4)
 _MAX_SHAPES = 1024
 # Enough for about fifty shapes of pods with a single container.
 _BYTES_PER_ROW = 1 << 11
+# Arrays of CachedVerdicts whose last axis is the rows.
+_BY_ROW = ("versions", "outcome", "reason", "zones", "aligned", "located", "raw", "ranks", "in_cache", "rated")
 _MIN_BYTES, _MAX_BYTES = 8 << 20, 32 << 20
 
 
@@ -56,11 +58,8 @@ class CachedVerdicts:
     @property
     def size(self) -> int:
         """The approximate size in bytes."""
-        verdicts = self.versions.nbytes + self.outcome.nbytes + self.reason.nbytes
         kinds = sum([versions.nbytes + fits.nbytes for versions, fits in self.kinds.values()])
-        ratings = self.raw.nbytes + self.ranks.nbytes + self.in_cache.nbytes + self.rated.nbytes
-        located = self.zones.nbytes + self.aligned.nbytes + self.located.nbytes
-        return verdicts + located + ratings + kinds + self._shapes
+        return sum([getattr(self, name).nbytes for name in _BY_ROW]) + kinds + self._shapes
 
     def set_strategy(self, strategy: object) -> None:
         """Sets the strategy of the ratings; drops the ratings of a different strategy."""
@@ -71,16 +70,9 @@ class CachedVerdicts:
     def widen(self, rows: int) -> None:
         """Extends the arrays to a number of rows."""
         missing = rows - len(self.versions)
-        self.versions = np.pad(self.versions, (0, missing))
-        self.outcome = np.pad(self.outcome, (0, missing))
-        self.reason = np.pad(self.reason, (0, missing))
-        self.zones = np.pad(self.zones, ((0, 0), (0, missing)))
-        self.aligned = np.pad(self.aligned, ((0, 0), (0, missing)))
-        self.located = np.pad(self.located, (0, missing))
-        self.raw = np.pad(self.raw, (0, missing))
-        self.ranks = np.pad(self.ranks, (0, missing))
-        self.in_cache = np.pad(self.in_cache, (0, missing))
-        self.rated = np.pad(self.rated, (0, missing))
+        for name in _BY_ROW:
+            entries = getattr(self, name)
+            setattr(self, name, np.pad(entries, [*[(0, 0)] * (entries.ndim - 1), (0, missing)]))
 
     def of_kinds(self, group: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.int8]]:
         """The versions and verdicts of the kinds of hardware in a group."""

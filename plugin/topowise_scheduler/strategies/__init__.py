@@ -14,13 +14,11 @@ from numpy.typing import NDArray
 
 from topowise_scheduler.engine import Candidates, Ratings
 from topowise_scheduler.strategies import l3_caches, ranks, scale
-from topowise_scheduler.strategies.balanced_allocation import BalancedAllocation
-from topowise_scheduler.strategies.least_allocated import LeastAllocated
 from topowise_scheduler.strategies.least_numa_nodes import LeastNUMANodes
-from topowise_scheduler.strategies.most_allocated import MostAllocated
 from topowise_scheduler.strategies.numa_aware import NUMAAware
 from topowise_scheduler.strategies.strategy import Options, Strategy
 from topowise_scheduler.strategies.tight_fit import TightFit
+from topowise_scheduler.strategies.zone_scores import BalancedAllocation, LeastAllocated, MostAllocated
 from topowise_scheduler.strategy_names import NAMES
 
 __all__ = ["NAMES", "Options", "Rated", "Rater", "Strategy", "make"]
@@ -94,7 +92,7 @@ def make(name: str, weights: Mapping[str, int], options: Options) -> Strategy:
         case "MostAllocated":
             return MostAllocated(weights)
         case "BalancedAllocation":
-            return BalancedAllocation()
+            return BalancedAllocation(weights)
         case "LeastNUMANodes":
             return LeastNUMANodes(options.max_numa_nodes)
         case "NUMAAware":

@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 from topowise_scheduler.engine import Candidates
 from topowise_scheduler.strategies.closest_zones import are_closest
 from topowise_scheduler.strategies.scale import RAW_MAX
+from topowise_scheduler.strategies.strategy import Strategy
 
 _PERCENT = RAW_MAX // 100
 
 
-class LeastNUMANodes:
+class LeastNUMANodes(Strategy):
     """`max_numa_nodes` is the number that scores 0 on nodes that do not report theirs."""
 
     in_percent = True
@@ -47,8 +48,4 @@ class LeastNUMANodes:
         scores = 100 - most * step + close * (step // 2)
         scores[most == 0] = 100
         raw: NDArray[np.int64] = np.maximum(scores, 0) * _PERCENT
-        return raw
-
-    def finish(self, raw: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Unchanged."""
         return raw

@@ -18,14 +18,13 @@ from numpy.typing import NDArray
 from topowise_scheduler.engine import Candidates
 from topowise_scheduler.strategies.allocations import INIT
 from topowise_scheduler.strategies.scale import RAW_MAX
+from topowise_scheduler.strategies.strategy import Strategy
 
 _PERCENT = RAW_MAX // 100
 
 
-class NUMAAware:
+class NUMAAware(Strategy):
     """Without options."""
-
-    in_percent = False
 
     def raw(self, candidates: Candidates) -> NDArray[np.int64]:
         """(nodes,) minus the number of NUMA nodes used."""

@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 
 from topowise_scheduler.engine import Candidates
 from topowise_scheduler.strategies.allocations import Allocation, allocation_plans
+from topowise_scheduler.strategies.strategy import Strategy
 
 _LOSSES: Final = 312
 _FILLS: Final = 4
@@ -46,10 +47,8 @@ _IDLE: Final = 1.5
 Octaves = NDArray[np.float64]
 
 
-class TightFit:
+class TightFit(Strategy):
     """`weights` of resources, 1 by default."""
-
-    in_percent = False
 
     def __init__(self, weights: Mapping[str, int], tie_break: Literal["spread", "pack"]) -> None:
         self._weights = weights
@@ -61,10 +60,6 @@ class TightFit:
         for where, allocations in allocation_plans(candidates, without_init=True):
             scores = np.where(where, self._levels(candidates, allocations), scores)
         return scores
-
-    def finish(self, raw: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Unchanged."""
-        return raw
 
     def _levels(self, candidates: Candidates, allocations: Sequence[Allocation]) -> NDArray[np.int64]:
         """(nodes,) the raw score: loss and fill combined."""

@@ -1,5 +1,5 @@
-"""The common part of LeastAllocated, MostAllocated and BalancedAllocation: a score of every zone, and which zone
-counts.
+"""LeastAllocated, MostAllocated and BalancedAllocation (KEP-119 of scheduler-plugins): a score of every zone, and which
+zone counts.
 
 From scheduler-plugins (pkg/noderesourcetopology/score.go, read at 903da7d): a zone's score compares requests with the
 zone's *available* amounts. A container gets the minimum over the zones that fit it, "in order to avoid edge cases", and
@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from topowise_scheduler.engine import Candidates
 from topowise_scheduler.strategies.allocations import Allocation, allocation_plans, has_resource
 from topowise_scheduler.strategies.scale import RAW_MAX
+from topowise_scheduler.strategies.strategy import Strategy
 
 Scores = NDArray[np.float64]
 
@@ -41,6 +42,49 @@ class Share(NamedTuple):
 
 
 OfZones = Callable[[Sequence[Share]], Scores]
+
+
+class MostAllocated(Strategy):
+    """The fuller the NUMA nodes get, the better: the weighted mean over resources of the share of the zone's available
+    amount that the pod takes (most_allocated.go). `weights` of resources are 1 by default."""
+
+    def __init__(self, weights: Mapping[str, int]) -> None:
+        self._weights = weights
+
+    def raw(self, candidates: Candidates) -> NDArray[np.int64]:
+        """(nodes,) 0 to RAW_MAX."""
+        return raw(candidates, self._of_zones)
+
+    def _of_zones(self, shares: Sequence[Share]) -> Scores:
+        return mean_used(shares, self._weights)
+
+
+class LeastAllocated(MostAllocated):
+    """The emptier the NUMA nodes stay, the better: the share that stays free (least_allocated.go)."""
+
+    def _of_zones(self, shares: Sequence[Share]) -> Scores:
+        return 1 - mean_used(shares, self._weights)
+
+
+class BalancedAllocation(MostAllocated):
+    """The more equal the shares of the resources, the better (balanced_allocation.go): 1 minus the sample variance
+    (divided by n - 1, as in gonum's stat.Variance) of the shares.
+
+    Weights are ignored, as upstream. With a single resource the variance is 0 here. Upstream it is NaN, and the integer
+    score depends on the platform.
+    """
+
+    def _of_zones(self, shares: Sequence[Share]) -> Scores:
+        mean = mean_used(shares, {})
+        if len(shares) == 1:
+            return np.ones_like(mean)
+        squares = np.zeros_like(mean)
+        number = np.zeros(mean.shape[1])
+        for _, used, counts in shares:
+            off = (used - mean) ** 2
+            squares += off if counts is None else off * counts
+            number += 1 if counts is None else counts
+        return 1 - squares / np.maximum(number - 1, 1)
 
 
 def raw(candidates: Candidates, of_zones: OfZones) -> NDArray[np.int64]:
