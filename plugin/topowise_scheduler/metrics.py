@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram, PlatformCollector, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -106,7 +106,7 @@ class Counts(Collector):
 
     def _controllers(self) -> Iterator[Metric]:
         ledger, events = self._ledger, self._ledger.events
-        yield _counter("requeued_pods", "Pods requeued after a node improved.", "", {"": events["requeued"]})
+        yield _count("requeued_pods", "Pods requeued after a node improved.", events["requeued"])
         yield _gauge("nominated_pods", "Pods nominated by this service and not bound yet.", len(ledger.nominations))
         yield _gauge(
             "nominator_queue",
@@ -119,29 +119,25 @@ class Counts(Collector):
             "outcome",
             {outcome: events[f"nomination_{outcome}"] for outcome in _NOMINATIONS},
         )
-        yield _counter(
+        yield _count(
             "startup_taints_removed",
             "Nodes whose start-up taint was removed after their first report.",
-            "",
-            {"": events["startup_taint_removed"]},
+            events["startup_taint_removed"],
         )
-        yield _counter(
+        yield _count(
             "refused_pods_deleted",
             "Pods that were deleted after their kubelet had refused them.",
-            "",
-            {"": events["refused_pod_deleted"]},
+            events["refused_pod_deleted"],
         )
-        yield _counter(
+        yield _count(
             "alignment_evictions",
             "Pods evicted for a pod that waited only for its alignment.",
-            "",
-            {"": events["evicted_for_alignment"]},
+            events["evicted_for_alignment"],
         )
-        yield _counter(
+        yield _count(
             "defragmentation_evictions",
             "Pods evicted to free the resources of a declared shape on one NUMA node.",
-            "",
-            {"": events["evicted_for_room"]},
+            events["evicted_for_room"],
         )
 
     def _engine_caches(self) -> Iterator[Metric]:
@@ -168,28 +164,16 @@ def _nodes_by_counts(ledger: Ledger) -> int:
 
 def _kubelets(ledger: Ledger) -> Metric:
     """Returns nodes by kubelet version: certainty "assumed" is a version that was not compared with the model yet."""
-    family = GaugeMetricFamily(
-        _NAME + "kubelets",
-        "Reported nodes by the kubelet version that predicts them, and the certainty of that.",
-        labels=["kubelet", "certainty"],
-    )
     counts = Counter((report.kubelet.name, report.certainty) for report in _reports(ledger))
-    for labels, count in sorted(counts.items()):
-        family.add_metric(labels, count)
-    return family
+    text = "Reported nodes by the kubelet version that predicts them, and the certainty of that."
+    return _gauges("kubelets", text, ["kubelet", "certainty"], sorted(counts.items()))
 
 
 def _hazards(ledger: Ledger) -> Metric:
     """Returns nodes whose kubelet panics or hangs once a scheduler that does not know the hazard sends it a pod."""
-    family = GaugeMetricFamily(
-        _NAME + "kubelet_hazards",
-        "Reported nodes whose kubelet would panic on some pods or never finish their admission, by cause.",
-        labels=["hazard"],
-    )
     counts = Counter(hazard for report in _reports(ledger) for hazard in hazards(report.empty))
-    for hazard in HAZARDS:
-        family.add_metric([hazard], counts[hazard])
-    return family
+    text = "Reported nodes whose kubelet would panic on some pods or never finish their admission, by cause."
+    return _gauges("kubelet_hazards", text, ["hazard"], [([hazard], counts[hazard]) for hazard in HAZARDS])
 
 
 def _reports(ledger: Ledger) -> Iterator[Report]:
@@ -208,38 +192,32 @@ class _Shortages(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Called at every scrape."""
-        family = GaugeMetricFamily(
-            _NAME + "largest_free_shape",
+        yield _gauges(
+            "largest_free_shape",
             "The largest amount of a resource that is free on one NUMA node: CPUs, bytes or devices.",
-            labels=["resource"],
+            ["resource"],
+            [([resource], amount) for resource, amount in sorted(self._holes.largest().items())],
         )
-        for resource, amount in sorted(self._holes.largest().items()):
-            family.add_metric([resource], amount)
-        yield family
-        family = GaugeMetricFamily(
-            _NAME + "free_shapes",
+        pieces = sorted(self._holes.pieces().items())
+        yield _gauges(
+            "free_shapes",
             "Number of free pieces of a size, each on one NUMA node: CPUs, bytes or devices.",
-            labels=["resource", "size"],
+            ["resource", "size"],
+            [([resource, str(size)], count) for resource, by_size in pieces for size, count in by_size.items()],
         )
-        for resource, pieces in sorted(self._holes.pieces().items()):
-            for size, count in pieces.items():
-                family.add_metric([resource, str(size)], count)
-        yield family
         causes = "; ".join(f'"{cause}": {words}' for cause, words in CAUSES.items())
-        family = GaugeMetricFamily(
-            _NAME + "waiting_pods_by_cause", f"Pending pods that this service has refused. {causes}.", labels=["cause"]
+        yield _gauges(
+            "waiting_pods_by_cause",
+            f"Pending pods that this service has refused. {causes}.",
+            ["cause"],
+            [([cause], count) for cause, count in self._waits.counts().items()],
         )
-        for cause, count in self._waits.counts().items():
-            family.add_metric([cause], count)
-        yield family
-        family = GaugeMetricFamily(
-            _NAME + "longest_wait_seconds",
+        yield _gauges(
+            "longest_wait_seconds",
             "The longest time that a pending pod has waited since this service first refused it.",
-            labels=["cause"],
+            ["cause"],
+            [([cause], seconds) for cause, seconds in self._waits.longest().items()],
         )
-        for cause, seconds in self._waits.longest().items():
-            family.add_metric([cause], seconds)
-        yield family
 
 
 def watch_shortage(registry: CollectorRegistry, ledger: Ledger, answers: Answers) -> Shortage:
@@ -275,8 +253,19 @@ def _gauge(name: str, text: str, amount: float) -> Metric:
     return GaugeMetricFamily(_NAME + name, text, value=amount)
 
 
+def _gauges(name: str, text: str, labels: list[str], rows: Iterable[tuple[Sequence[str], float]]) -> Metric:
+    family = GaugeMetricFamily(_NAME + name, text, labels=labels)
+    for values, amount in rows:
+        family.add_metric(values, amount)
+    return family
+
+
+def _count(name: str, text: str, amount: float) -> Metric:
+    return CounterMetricFamily(_NAME + name, text, value=amount)
+
+
 def _counter(name: str, text: str, label: str, amounts: Mapping[str, float]) -> Metric:
-    family = CounterMetricFamily(_NAME + name, text, labels=[label] if label else [])
+    family = CounterMetricFamily(_NAME + name, text, labels=[label])
     for key, amount in sorted(amounts.items()):
-        family.add_metric([key] if label else [], amount)
+        family.add_metric([key], amount)
     return family
