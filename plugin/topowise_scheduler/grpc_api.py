@@ -53,7 +53,7 @@ _HANDSHAKE_S = 10
 _SOCKET_MODE = 0o660
 
 
-class Scoring(scoring_pb2_grpc.ScoringServicer):
+class ScoringService(scoring_pb2_grpc.ScoringServicer):
     """Aborts with UNAVAILABLE before the first sync, and INVALID_ARGUMENT for a pod that cannot be read."""
 
     def __init__(
@@ -147,7 +147,7 @@ def _together(request: scoring_pb2.FitTogetherRequest) -> FitTogether:
         raise ParseError("FitTogetherRequest", "", str(exc)) from exc
 
 
-async def serve(settings: Grpc, scoring: Scoring) -> None:
+async def serve(settings: Grpc, scoring: ScoringService) -> None:
     """Serves until cancelled. Raises SourceError for an address in use, and for an unusable certificate."""
     server = grpc.aio.server(
         options=[

@@ -129,6 +129,26 @@ class Requirement(msgspec.Struct, frozen=True, gc=False):
         values = f" [{', '.join(self.values)}]" if self.values else ""
         return f"{self.key} {self.operator}{values}"
 
+    def matches(self, value: str | None) -> bool:
+        """labels.Requirement.Matches; requirements that the API server rejects match nothing."""
+        values = self.values or ()
+        match self.operator:
+            case "In":
+                return value in values
+            case "NotIn":
+                return value not in values
+            case "Exists":
+                return value is not None
+            case "DoesNotExist":
+                return value is None
+            case "Gt" | "Lt":
+                try:
+                    left, right = int(value or ""), int(values[0] if len(values) == 1 else "")
+                except ValueError:
+                    return False
+                return left > right if self.operator == "Gt" else left < right
+        return False
+
 
 class Term(msgspec.Struct, frozen=True, gc=False):
     matchExpressions: tuple[Requirement, ...] | None = ()
@@ -336,33 +356,12 @@ def _unmatched(node: Node, spec: Spec) -> str | None:
 
 def _missed(node: Node, term: Term) -> Iterator[Requirement]:
     for requirement in term.matchExpressions or ():
-        if not _matches(requirement, node.label(requirement.key)):
+        if not requirement.matches(node.label(requirement.key)):
             yield requirement
     for requirement in term.matchFields or ():
         # The only field of nodes that the API server accepts.
-        if requirement.key != "metadata.name" or not _matches(requirement, node.name):
+        if requirement.key != "metadata.name" or not requirement.matches(node.name):
             yield requirement
-
-
-def _matches(requirement: Requirement, value: str | None) -> bool:
-    """labels.Requirement.Matches; requirements that the API server rejects match nothing."""
-    values = requirement.values or ()
-    match requirement.operator:
-        case "In":
-            return value in values
-        case "NotIn":
-            return value not in values
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-        case "Gt" | "Lt":
-            try:
-                left, right = int(value or ""), int(values[0] if len(values) == 1 else "")
-            except ValueError:
-                return False
-            return left > right if requirement.operator == "Gt" else left < right
-    return False
 
 
 def _lack(resource: str, amount: int, of: int, used: int) -> str:

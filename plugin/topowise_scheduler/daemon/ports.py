@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 from topowise.runtime.cpu_allowance import Allowance
 from topowise_scheduler.configuration import Extender, ReadOnly
 from topowise_scheduler.daemon.core import Core
-from topowise_scheduler.extender import callers, explaining, http, verbs
+from topowise_scheduler.extender import callers, http, replies, verbs
 from topowise_scheduler.extender.binding import Binder
 from topowise_scheduler.extender.callers import Callers
 from topowise_scheduler.extender.evictions import Evictions
-from topowise_scheduler.extender.fitting import FittingVerb
-from topowise_scheduler.extender.fitting import refuse as refuse_fitting
+from topowise_scheduler.extender.fitting import fit_together
 from topowise_scheduler.extender.replies import Verb
 from topowise_scheduler.extender.shortlist import Shortlist
 from topowise_scheduler.extender.verbs import Verbs
@@ -46,10 +46,10 @@ def for_schedulers(core: Core, measured: http.Metrics) -> http.Application:
 
 def for_people(core: Core, measured: http.Metrics, dashboard: Dashboard | None) -> http.Application:
     """Returns the application of the port for people: no verb books or binds, and fit-together only answers."""
-    asking = FittingVerb(FitTogetherService(core.ledger, core.answers, core.view, most_reserved=0), core.not_synced)
-    explain = Verb(explaining.refuse, query=core.explainer.explain)
+    fitting = FitTogetherService(core.ledger, core.answers, core.view, most_reserved=0)
+    fits = Verb(replies.refuse, later=partial(fit_together, fitting, core.not_synced))
     return http.Application(
-        {"explain": explain, "fit-together": Verb(refuse_fitting, later=asking.answer)},
+        {"explain": Verb(replies.refuse, query=core.explainer.explain), "fit-together": fits},
         measured,
         _MAX_MANIFEST,
         _callers(core.settings.read_only),
@@ -86,7 +86,7 @@ def _verbs(core: Core) -> Mapping[str, Verb]:
             tells_prediction=settings.extender.predictions,
         ),
         core.explainer,
-        FittingVerb(core.fitting, core.not_synced),
+        partial(fit_together, core.fitting, core.not_synced),
     )
 
 

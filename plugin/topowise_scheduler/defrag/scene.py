@@ -127,10 +127,7 @@ class Scene:
 
     def candidates(self, mover: Movable) -> Iterator[str]:
         """Yields the nodes that may take a pod, the best first, then possible nodes that the steps have changed."""
-        candidates = self.cluster.candidates(mover.pod, mover.record)
-        yield from candidates.open
-        is_open = set(candidates.open)
-        yield from (name for name in candidates.possible if name in self.changed and name not in is_open)
+        return self._in_order(self.cluster.candidates(mover.pod, mover.record))
 
     def move(self, mover: Movable, origin: str, name: str) -> Scene | None:
         """Places the replacement of a pod on another node, then removes the pod. Returns None if it is refused."""
@@ -139,7 +136,7 @@ class Scene:
         if states is None:
             return None
         after = self._with(name, states, record, 1)
-        left = tuple([_without(state, record.uid) for state in after.states(origin)])
+        left = tuple([state.without((record.uid,)) for state in after.states(origin)])
         after = after._with(origin, left, record, -1)
         after.moved = {**self.moved, record.uid: name}
         after.steps = (
@@ -171,20 +168,18 @@ class Scene:
 
     def target_nodes(self) -> Sequence[str]:
         """Returns the nodes on which target pods may fit now."""
-        candidates = self.cluster.candidates(self.cluster.target, self.cluster.question.record)
+        return list(self._in_order(self.cluster.candidates(self.cluster.target, self.cluster.question.record)))
+
+    def _in_order(self, candidates: Candidates) -> Iterator[str]:
+        yield from candidates.open
         is_open = set(candidates.open)
-        return [
-            *candidates.open,
-            *(name for name in candidates.possible if name in self.changed and name not in is_open),
-        ]
+        yield from (name for name in candidates.possible if name in self.changed and name not in is_open)
 
     def changes(self) -> Iterator[Change]:
         """Yields the predicted changes of NUMA nodes."""
         for name, states in sorted(self.changed.items()):
             before, after = self.cluster.states(name)[0], states[0]
-            empty = before.fork()
-            for uid in list(empty.active):
-                empty.remove(uid)
+            empty = before.without(list(before.active))
             free = [free_amounts.by_position(state) for state in (empty, before, after)]
             for numa, *amounts in zip(before.node_ids, *free, strict=True):
                 yield Change(name, numa, *amounts)
@@ -227,9 +222,3 @@ class Scene:
 def _add(amounts: Amounts, requests: Amounts, sign: int) -> None:
     for resource, amount in {**requests, "pods": 1}.items():
         amounts[resource] = amounts.get(resource, 0) + sign * amount
-
-
-def _without(state: Kubelet, uid: str) -> Kubelet:
-    copy = state.fork()
-    copy.remove(uid)
-    return copy

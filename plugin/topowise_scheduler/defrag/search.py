@@ -153,10 +153,7 @@ class Search:
 
 
 def _without(state: Kubelet, leaving: Sequence[Movable]) -> Kubelet:
-    copy = state.fork()
-    for mover in leaving:
-        copy.remove(mover.uid)
-    return copy
+    return state.without([mover.uid for mover in leaving])
 
 
 def _placements(scene: Scene, origin: str, leaving: Sequence[Movable], left: list[int]) -> Iterator[Scene]:

@@ -55,7 +55,7 @@ class Binder:
         """ExtenderBindingArgs -> ExtenderBindingResult. Raises BadRequestError."""
         try:
             args = wire.decode_binding(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        except wire.UNREADABLE as exc:
             raise BadRequestError(f"request is not ExtenderBindingArgs: {exc}") from exc
         problem = self._not_ready()
         if problem is not None:

@@ -14,7 +14,7 @@ from topowise.kube.api import Api
 from topowise.runtime.event_loop import collected
 from topowise.text import escaped_json_bytes
 from topowise_scheduler import kube_scheduler
-from topowise_scheduler.extender.replies import BadRequestError, NotReady, Query, Reply
+from topowise_scheduler.extender.replies import BadRequestError, NotReady, Query, Reply, check_ready
 from topowise_scheduler.presentation.explain.cluster_view import ClusterView
 from topowise_scheduler.presentation.explain.explanation import NodeExplanation
 
@@ -34,19 +34,15 @@ class Explainer:
         """The explanation of the manifest in the body; without a body, of the pod in the query."""
         nodes = query.get("node", ())
         if body is not None:
-            return Reply(await self.manifest(body, nodes))
-        return Reply(await self.named(query.get("pod", ("",))[0], nodes))
-
-    async def named(self, pod: str, nodes: Sequence[str]) -> bytes:
-        """The explanation of a pod of the cluster, "namespace/name", for these nodes or for all."""
-        return await _encoded(await self.explanations(pod, nodes))
-
-    async def manifest(self, body: bytes, nodes: Sequence[str]) -> bytes:
-        """The explanation of a pod in a manifest, YAML or JSON."""
-        return await _encoded(await self._of(body, nodes))
+            explanations = await self._of(body, nodes)
+        else:
+            explanations = await self.explanations(query.get("pod", ("",))[0], nodes)
+        # The list of a whole cluster is some megabytes of JSON.
+        parts = await collected(escaped_json_bytes(_encode(explanation)) for explanation in explanations)
+        return Reply(b"[" + b",".join(parts) + b"]")
 
     async def explanations(self, pod: str, nodes: Sequence[str]) -> list[NodeExplanation]:
-        """Like `named`, not yet encoded."""
+        """The explanation of a pod of the cluster, "namespace/name", for these nodes or for all."""
         namespace, slash, name = pod.partition("/")
         if not (namespace and slash and name) or "/" in name:
             raise BadRequestError(f"pod is {pod!r}, expected namespace/name")
@@ -58,9 +54,7 @@ class Explainer:
         return await self._of(body, nodes)
 
     async def _of(self, body: bytes, nodes: Sequence[str]) -> list[NodeExplanation]:
-        problem = self._not_ready()
-        if problem is not None:
-            raise BadRequestError(f"not ready: {problem}")
+        check_ready(self._not_ready)
         try:
             # YAML of a large pod takes as long as a second, in which schedulers must not wait.
             document = await asyncio.to_thread(documents.load, body)
@@ -69,13 +63,3 @@ class Explainer:
             raise BadRequestError(f"request is not a manifest of a pod: {exc}") from exc
         names = list(nodes) or self._view.names
         return await collected(self._view.explaining(kube_scheduler.unbound(pod), names))
-
-
-async def _encoded(explanations: Sequence[NodeExplanation]) -> bytes:
-    """A list as JSON; of a whole cluster it is some megabytes."""
-    return b"[" + b",".join(await collected(escaped_json_bytes(_encode(each)) for each in explanations)) + b"]"
-
-
-def refuse(problem: str) -> Reply:
-    """An object instead of the list."""
-    return Reply(msgspec.json.encode({"error": problem}), problem=problem)

@@ -8,34 +8,20 @@ import msgspec
 
 from topowise import documents
 from topowise.text import escaped_json_bytes
-from topowise_scheduler.extender.replies import BadRequestError, NotReady, Reply
+from topowise_scheduler.extender.replies import BadRequestError, NotReady, Reply, check_ready
 from topowise_scheduler.fit_together import FitTogether, FitTogetherService, GroupPlacement
 
 
-class FittingVerb:
-    """Raises BadRequestError and ParseError."""
-
-    def __init__(self, fitting: FitTogetherService, not_ready: NotReady) -> None:
-        self._fitting = fitting
-        self._not_ready = not_ready
-
-    async def answer(self, body: bytes) -> Reply:
-        """The placements, or why the pods do not fit."""
-        problem = self._not_ready()
-        if problem is not None:
-            raise BadRequestError(f"not ready: {problem}")
-        try:
-            request = msgspec.convert(documents.load(body), FitTogether)
-        except (msgspec.ValidationError, documents.DocumentError) as exc:
-            raise BadRequestError(f"request is no FitTogether: {exc}") from exc
-        if request.release:
-            return Reply(msgspec.json.encode({"released": self._fitting.release(request.release)}))
-        return Reply(escaped_json_bytes(msgspec.json.encode(_document(*await self._fitting.fit(request)))))
-
-
-def refuse(problem: str) -> Reply:
-    """An object with the error alone."""
-    return Reply(msgspec.json.encode({"error": problem}), problem=problem)
+async def fit_together(fitting: FitTogetherService, not_ready: NotReady, body: bytes) -> Reply:
+    """The placements, or why the pods do not fit. Raises BadRequestError and ParseError."""
+    check_ready(not_ready)
+    try:
+        request = msgspec.convert(documents.load(body), FitTogether)
+    except (msgspec.ValidationError, documents.DocumentError) as exc:
+        raise BadRequestError(f"request is no FitTogether: {exc}") from exc
+    if request.release:
+        return Reply(msgspec.json.encode({"released": fitting.release(request.release)}))
+    return Reply(escaped_json_bytes(msgspec.json.encode(_document(*await fitting.fit(request)))))
 
 
 def _document(result: GroupPlacement, reservation: str) -> dict[str, Any]:

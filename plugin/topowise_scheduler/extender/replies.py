@@ -10,6 +10,8 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from topowise.errors import ParseError, TopowiseError
 from topowise.runtime.log import kv
 from topowise_scheduler.answers import Question, Verdicts
@@ -76,6 +78,18 @@ class Observer(Protocol):
 
     def failed(self, problem: str) -> None:
         """A request was refused."""
+
+
+def check_ready(not_ready: NotReady) -> None:
+    """Raises BadRequestError until the service is ready."""
+    problem = not_ready()
+    if problem is not None:
+        raise BadRequestError(f"not ready: {problem}")
+
+
+def refuse(problem: str) -> Reply:
+    """Returns an object with the error alone."""
+    return Reply(msgspec.json.encode({"error": problem}), problem=problem)
 
 
 def warn_of_unknown(question: Question) -> None:

@@ -6,7 +6,7 @@ every answer names every node, and a problem of the request goes into `Error`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from itertools import compress
 from typing import Final, NamedTuple
@@ -18,15 +18,21 @@ from numpy.typing import NDArray
 from topowise import pods
 from topowise_scheduler.answers import Answers, Question, Verdicts
 from topowise_scheduler.engine import Outcome
-from topowise_scheduler.extender import binding, explaining, wire
-from topowise_scheduler.extender import fitting as fitting_verb
+from topowise_scheduler.extender import binding, replies, wire
 from topowise_scheduler.extender.binding import Binder
 from topowise_scheduler.extender.evictions import Evictions
 from topowise_scheduler.extender.explaining import Explainer
-from topowise_scheduler.extender.fitting import FittingVerb
 from topowise_scheduler.extender.names import NameLists, Names
 from topowise_scheduler.extender.prefetched import Prefetched, PrefetchedScores
-from topowise_scheduler.extender.replies import BadRequestError, NotReady, Observer, Reply, Verb, warn_of_unknown
+from topowise_scheduler.extender.replies import (
+    BadRequestError,
+    NotReady,
+    Observer,
+    Reply,
+    Verb,
+    check_ready,
+    warn_of_unknown,
+)
 from topowise_scheduler.extender.shortlist import Shortlist
 from topowise_scheduler.preemption import Choice
 
@@ -115,25 +121,15 @@ class Verbs:
 
     async def preempt(self, body: bytes) -> Reply:
         """ExtenderPreemptionArgs -> ExtenderPreemptionResult."""
-        self._check_ready()
+        check_ready(self._not_ready)
         try:
             args = wire.decode_preemption(body)
         except wire.UNREADABLE as exc:
             raise BadRequestError(f"request is not ExtenderPreemptionArgs: {exc}") from exc
         if args.NodeNameToMetaVictims is not None:
-            proposed = {
-                name: _NO_VICTIMS
-                if victims is None
-                else Choice(tuple([pod.UID for pod in victims.Pods or ()]), victims.NumPDBViolations)
-                for name, victims in args.NodeNameToMetaVictims.items()
-            }
+            proposed = {name: _proposed(victims) for name, victims in args.NodeNameToMetaVictims.items()}
         elif args.NodeNameToVictims is not None:
-            proposed = {
-                name: _NO_VICTIMS
-                if victims is None
-                else Choice(tuple([pod.metadata.uid for pod in victims.Pods or ()]), victims.NumPDBViolations)
-                for name, victims in args.NodeNameToVictims.items()
-            }
+            proposed = {name: _proposed(victims) for name, victims in args.NodeNameToVictims.items()}
         else:
             raise BadRequestError(
                 "request has neither NodeNameToMetaVictims nor NodeNameToVictims, expected one of them"
@@ -167,11 +163,6 @@ class Verbs:
         if self._observer is not None:
             self._observer.expected(question, at)
 
-    def _check_ready(self) -> None:
-        problem = self._not_ready()
-        if problem is not None:
-            raise BadRequestError(f"not ready: {problem}")
-
     def _prefetched_answer(self, body: bytes) -> Reply | None:
         """The reply from prefetched scores; None if there are none for this pod and these nodes."""
         if not self._prefetched or self._not_ready() is not None:
@@ -194,7 +185,7 @@ class Verbs:
 
     def _read(self, body: bytes) -> _Read:
         """The request. Raises BadRequestError, and ParseError."""
-        self._check_ready()
+        check_ready(self._not_ready)
         try:
             if (parts := self._lists.split(body)) and (pod := _pod_of(parts[0])):
                 names = parts[1]
@@ -220,35 +211,33 @@ def _pod_of(head: bytes) -> pods.Pod | None:
         return None
 
 
+def _proposed(victims: wire.MetaVictims | wire.Victims | None) -> Choice:
+    """kube-scheduler's victims on a node; Go sends null for none."""
+    if victims is None:
+        return _NO_VICTIMS
+    pods = victims.Pods or ()
+    uids = [pod.UID if isinstance(pod, wire.MetaPod) else pod.metadata.uid for pod in pods]
+    return Choice(tuple(uids), victims.NumPDBViolations)
+
+
 def _of(nodes: list[msgspec.Raw], verdicts: Verdicts) -> wire.NodeList:
     """The Nodes on which the pod fits."""
     return wire.NodeList(list(compress(nodes, (verdicts.outcomes == Outcome.FITS).tolist())))
 
 
-def table(verbs: Verbs, binder: Binder, explainer: Explainer, fitting: FittingVerb) -> dict[str, Verb]:
+def table(
+    verbs: Verbs, binder: Binder, explainer: Explainer, fit_together: Callable[[bytes], Awaitable[Reply]]
+) -> dict[str, Verb]:
     """The verbs by the last part of their path."""
+    # After an `Error` kube-scheduler tries the pod again with a back-off. The answers to prioritize and preempt have no
+    # such field: an empty list is "no opinion", and without a candidate node kube-scheduler evicts no pod.
+    refuse_filter = verbs.refusing(lambda problem: wire.encode(wire.ExtenderFilterResult(Error=problem)))
+    refuse_preempt = verbs.refusing(lambda _: wire.encode(wire.ExtenderPreemptionResult()))
     return {
-        "filter": Verb(verbs.refusing(_refuse_filter), now=verbs.filter),
-        "prioritize": Verb(verbs.refusing(_refuse_prioritize), now=verbs.prioritize),
-        "preempt": Verb(verbs.refusing(_refuse_preempt), later=verbs.preempt),
+        "filter": Verb(refuse_filter, now=verbs.filter),
+        "prioritize": Verb(verbs.refusing(lambda _: b"[]"), now=verbs.prioritize),
+        "preempt": Verb(refuse_preempt, later=verbs.preempt),
         "bind": Verb(binding.refuse, later=binder.bind),
-        "explain": Verb(explaining.refuse, query=explainer.explain),
-        "fit-together": Verb(fitting_verb.refuse, later=fitting.answer),
+        "explain": Verb(replies.refuse, query=explainer.explain),
+        "fit-together": Verb(replies.refuse, later=fit_together),
     }
-
-
-def _refuse_filter(problem: str) -> bytes:
-    """With `Error`, kube-scheduler tries the pod again with a back-off."""
-    return wire.encode(wire.ExtenderFilterResult(Error=problem))
-
-
-def _refuse_prioritize(problem: str) -> bytes:
-    """prioritize has no field for an error; kube-scheduler takes an empty list as "no opinion"."""
-    del problem
-    return b"[]"
-
-
-def _refuse_preempt(problem: str) -> bytes:
-    """preempt has no field for an error: without a candidate node, kube-scheduler evicts no pod."""
-    del problem
-    return b'{"NodeNameToMetaVictims":{}}'

@@ -160,11 +160,3 @@ class GroupPlacer:
         requested = self._requested.setdefault(name, {})
         for resource, amount in {**record.needs.requests, "pods": 1}.items():
             requested[resource] = requested.get(resource, 0) + amount
-
-
-def place(answers: Answers, view: ClusterView, pods: Sequence[Pod], names: Sequence[str]) -> GroupPlacement:
-    """Places all pods without a pause."""
-    placing = GroupPlacer(answers, view, pods, names)
-    for _ in placing.steps():
-        pass
-    return placing.placement

@@ -150,6 +150,13 @@ class Kubelet:
         copy.knows_all = self.knows_all
         return copy
 
+    def without(self, uids: Iterable[str]) -> Kubelet:
+        """Returns a copy on which these pods have ended, in this order."""
+        copy = self.fork()
+        for uid in uids:
+            copy.remove(uid)
+        return copy
+
     def emptied(self) -> Kubelet:
         """Returns the same node without pods."""
         copy = self.fork()

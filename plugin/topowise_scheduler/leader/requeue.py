@@ -133,10 +133,6 @@ class Requeuer:
                 backoff.reset()
                 self._failures.clear()
 
-    def due(self) -> Iterator[PodRecord]:
-        """Yields the pods to requeue now, the most important first."""
-        return (record for record in self._steps() if record is not None)
-
     def _steps(self) -> Iterator[PodRecord | None]:
         """Yields the pods to requeue now, and None between steps of about a millisecond."""
         self._tick += 1

@@ -14,36 +14,11 @@ from itertools import chain
 
 import msgspec
 
-
-class Requirement(msgspec.Struct, frozen=True, gc=False):
-    """An entry of matchExpressions (LabelSelectorRequirement)."""
-
-    key: str
-    operator: str
-    values: tuple[str, ...] | None = None
-
-    @property
-    def is_valid(self) -> bool:
-        """Whether the operator exists and has values if it needs them: In and NotIn do, Exists and DoesNotExist not."""
-        if self.operator in ("In", "NotIn"):
-            return bool(self.values)
-        return self.operator in ("Exists", "DoesNotExist") and not self.values
-
-    def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether these labels meet a valid requirement; a missing label is not in any values."""
-        match self.operator:
-            case "In":
-                return labels.get(self.key) in (self.values or ())
-            case "NotIn":
-                return labels.get(self.key) not in (self.values or ())
-            case "Exists":
-                return self.key in labels
-            case _:
-                return self.key not in labels
+from topowise_scheduler.kube_scheduler import Requirement
 
 
-class Selector(msgspec.Struct, frozen=True, gc=False):
-    """A LabelSelector: all parts must match, so an empty selector selects everything."""
+class LabelSelector(msgspec.Struct, frozen=True, gc=False):
+    """All parts must match, so an empty selector selects everything."""
 
     matchLabels: dict[str, str] | None = None
     matchExpressions: tuple[Requirement, ...] | None = None
@@ -51,11 +26,19 @@ class Selector(msgspec.Struct, frozen=True, gc=False):
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether it selects an object with these labels; an invalid selector selects nothing."""
         requirements = self.matchExpressions or ()
-        if not all(requirement.is_valid for requirement in requirements):
-            return False
-        return all(labels.get(key) == value for key, value in (self.matchLabels or {}).items()) and all(
-            requirement.matches(labels) for requirement in requirements
+        return (
+            all(map(_is_valid, requirements))
+            and all(labels.get(key) == value for key, value in (self.matchLabels or {}).items())
+            and all(requirement.matches(labels.get(requirement.key)) for requirement in requirements)
         )
+
+
+def _is_valid(requirement: Requirement) -> bool:
+    """Whether the operator exists for labels and has values if it needs them: In and NotIn do, Exists and DoesNotExist
+    not."""
+    if requirement.operator in ("In", "NotIn"):
+        return bool(requirement.values)
+    return requirement.operator in ("Exists", "DoesNotExist") and not requirement.values
 
 
 class BudgetMetadata(msgspec.Struct, frozen=True, gc=False):
@@ -64,7 +47,7 @@ class BudgetMetadata(msgspec.Struct, frozen=True, gc=False):
 
 
 class BudgetSpec(msgspec.Struct, frozen=True, gc=False):
-    selector: Selector | None = None
+    selector: LabelSelector | None = None
 
 
 class BudgetStatus(msgspec.Struct, frozen=True, gc=False):

@@ -63,12 +63,7 @@ class Roster:
     """
 
     def __init__(
-        self,
-        uid: str,
-        priority: int,
-        running: Iterable[Running],
-        proposed: Collection[str],
-        allowed: Mapping[str, int],
+        self, uid: str, priority: int, running: Iterable[Running], proposed: Collection[str], allowed: Mapping[str, int]
     ) -> None:
         known = {pod.uid: pod for pod in running if pod.uid != uid and (pod.priority < priority or pod.uid in proposed)}
         # MoreImportantPod (pkg/scheduler/util/utils.go): priority, then the earlier start. Ties are ordered by uid, so

@@ -21,10 +21,8 @@ class Trials:
         self._node = node
         self._roster = roster
         self._answers: dict[PodSet, bool] = {}
-        self.base = node.fork()
+        self.base = node.without((pod.uid, *roster.uids(roster.proposed)))
         """The node without the proposed pods."""
-        for uid in (pod.uid, *roster.uids(roster.proposed)):
-            self.base.remove(uid)
         self._cleared: tuple[PodSet, Kubelet] = (roster.proposed, self.base)
 
     def clear(self, victims: PodSet) -> None:
@@ -75,15 +73,9 @@ class Trials:
         """
         uids = self._roster.uids(victims)
         for order in (uids, uids[::-1])[: max(1, len(uids))]:
-            fork = self._node.fork()
-            for uid in (self.pod.uid, *order):
-                fork.remove(uid)
-            if not trial(fork, self.pod).admission.admitted:
+            if not trial(self._node.without((self.pod.uid, *order)), self.pod).admission.admitted:
                 return False
         return True
 
     def _evicted(self, node: Kubelet, victims: PodSet) -> Kubelet:
-        fork = node.fork()
-        for at in members(victims):
-            fork.remove(self._roster.pods[at].uid)
-        return fork
+        return node.without([self._roster.pods[at].uid for at in members(victims)])

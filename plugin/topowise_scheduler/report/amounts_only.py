@@ -26,7 +26,7 @@ from topowise_scheduler.report.zone_amounts import ZoneAmount, amounts_of_zones
 _MAX_NAMED_ZONES: Final = 4
 
 
-class Source(NamedTuple):
+class AmountsSource(NamedTuple):
     """The amounts and policies from which the machine is built."""
 
     zones: tuple[synthetic_machine.Zone, ...]
@@ -42,7 +42,7 @@ class Source(NamedTuple):
 
 class AmountsOnly(NamedTuple):
     empty: Kubelet
-    source: Source
+    source: AmountsSource
     placeholders: tuple[PlaceholderPod, ...]
 
 
@@ -58,7 +58,7 @@ def read(
     id. Raises OverBudgetError."""
     if not zones:
         problems.append("zones: none of type Node named node-<id>, expected one per NUMA node; nothing is checked")
-        source = Source(*synthetic_machine.NOTHING)
+        source = AmountsSource(*synthetic_machine.NOTHING)
         return AmountsOnly(source.empty(version, page_sizes), source, ())
     budget.check_amounts(zone for _, zone in zones)
     all_counts = amounts_of_zones([zone for _, zone in zones], problems)
@@ -84,13 +84,15 @@ def read(
             for (numa_id, zone), amounts in zip(zones, counts, strict=True)
         ]
     )
-    source = Source(facts, policies)
+    source = AmountsSource(facts, policies)
     try:
         kubelet = source.empty(version, page_sizes)
     except ConfigError:
         # Without policies the model needs no masks.
         problems.append(f"zones: {len(zones)}, expected up to {MAX_NODES} with a policy; only sums are checked")
-        source = Source(facts, Policies(TopologySettings("none", policies.topology.scope), cpu=False, memory=False))
+        source = AmountsSource(
+            facts, Policies(TopologySettings("none", policies.topology.scope), cpu=False, memory=False)
+        )
         kubelet = source.empty(version, page_sizes)
     return AmountsOnly(kubelet, source, tuple(occupants_of(kubelet, zones, counts)))
 

@@ -18,7 +18,7 @@ from topowise_scheduler.report.pci_paths import pci_paths_of
 _OURS = (attributes.CORES, attributes.HOLDINGS, attributes.KUBELET_CONFIGURATION)
 
 
-class Source(NamedTuple):
+class ExactSource(NamedTuple):
     """The texts of the machine, and of its devices."""
 
     facts: hardware.Facts
@@ -34,7 +34,7 @@ class Source(NamedTuple):
 
 class Exact(NamedTuple):
     empty: Kubelet
-    source: Source
+    source: ExactSource
     allocations: Allocations
     free: FreeResources
     places: Mapping[str, Located]
@@ -58,10 +58,10 @@ def read(
     needed and the node has changed. Raises TopowiseError or ValueError for the first fault that prevents exactness.
     """
     parsed = {numa_id: (zone, nrt.attributes_of(zone.attributes)) for numa_id, zone in zones if zone is not None}
-    previous_facts = None if before is None or not isinstance(before.source, Source) else before.source.facts
+    previous_facts = None if before is None or not isinstance(before.source, ExactSource) else before.source.facts
     facts = hardware.facts_of(named, [(numa_id, parsed.get(numa_id)) for numa_id, _ in zones], previous_facts)
     holdings = hardware.text_of(named, attributes.HOLDINGS)
-    source = Source(facts, named.get(attributes.DEVICES, ""))
+    source = ExactSource(facts, named.get(attributes.DEVICES, ""))
     empty, problems = hardware.empty(*source, version)
     if empty is None:
         raise ReportError("; ".join(problems))

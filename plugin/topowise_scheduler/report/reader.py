@@ -56,7 +56,7 @@ def read(
 
 def over_budget(name: str, version: str, error: budget.OverBudgetError) -> Report:
     """Returns the report of an object that exceeds a limit of the object: it constrains nothing."""
-    source = amounts_only.Source(*synthetic_machine.NOTHING)
+    source = amounts_only.AmountsSource(*synthetic_machine.NOTHING)
     return Report(
         name=name,
         version=version,
@@ -148,7 +148,7 @@ def _mark(zone: nrt.LazyZone) -> int:
 
 def _changed(topology: nrt.LazyTopology, marks: bytes, before: Report) -> list[tuple[int, nrt.Zone | None]]:
     """Returns the zones by id, None for a zone unchanged since `before`. Raises ReportError for different ids."""
-    assert isinstance(before.source, exact.Source)
+    assert isinstance(before.source, exact.ExactSource)
     marks_now, marks_before = memoryview(marks).cast("q"), memoryview(before.zone_marks).cast("q")
     zones: list[tuple[int, nrt.Zone | None]] = []
     all_facts = before.source.facts.zones

@@ -75,10 +75,10 @@ class Allocations:
         binds each pod in a goroutine of its own."""
         return self._ledger.gates.fits_in_any_order(record, node)
 
-    def states(self, record: PodRecord, node: str, evicted: Collection[str] = ()) -> Iterator[Kubelet]:
-        """Yields the states that the node may have for a pod after the victims of Volcano and the `evicted` pods have
-        left (CapacityGate.states)."""
-        return self._ledger.gates.capacity.states(record, node, {*self.leaving(node), *evicted})
+    def states(self, record: PodRecord, node: str) -> Iterator[Kubelet]:
+        """Yields the states that the node may have for a pod after the victims of Volcano have left
+        (CapacityGate.states)."""
+        return self._ledger.gates.capacity.states(record, node, self.leaving(node))
 
     def are_near(self, record: PodRecord, node: str, evicted: Collection[str] = ()) -> bool:
         """Returns whether the devices that are free then would be as near each other as the pod requires."""

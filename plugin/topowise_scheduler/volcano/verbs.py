@@ -32,7 +32,8 @@ from topowise_scheduler import refusals
 from topowise_scheduler.answers import Answers, Question
 from topowise_scheduler.cluster.pods.records import PodRecord, Records, annotated
 from topowise_scheduler.engine import Outcome
-from topowise_scheduler.extender.replies import BadRequestError, NotReady, Reply, Verb, warn_of_unknown
+from topowise_scheduler.extender.replies import BadRequestError, NotReady, Reply, Verb, check_ready, warn_of_unknown
+from topowise_scheduler.extender.wire import UNREADABLE
 from topowise_scheduler.strategies import Strategy
 from topowise_scheduler.volcano import wire
 from topowise_scheduler.volcano.allocations import Allocations
@@ -41,7 +42,6 @@ from topowise_scheduler.volcano.wire import Code, Status, Vote
 
 # Volcano decides one task after the other, and workers of its predicate helper ask about the same.
 _MAX_POD_BYTES: Final = 16 << 20
-_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _CODES: Final = {Outcome.UNSCHEDULABLE: Code.UNSCHEDULABLE, Outcome.UNRESOLVABLE: Code.UNRESOLVABLE}
 _FITS: Final = Reply(wire.encode(wire.PredicateResponse()))
 # Evictions would not help, and by the next session the pods on their way have arrived.
@@ -97,7 +97,7 @@ class Verbs:
 
     def predicate(self, body: bytes) -> Reply:
         """PredicateRequest -> PredicateResponse. Books nothing, and leaves all allocations as they are."""
-        self._check_ready()
+        check_ready(self._not_ready)
         args = _read(wire.decode_predicate, body)
         record = self._record(args.task)
         question = self._answers.about(record, (args.node.Name,))
@@ -119,7 +119,7 @@ class Verbs:
 
     def prioritize(self, body: bytes) -> Reply:
         """PrioritizeRequest -> PrioritizeResponse."""
-        self._check_ready()
+        check_ready(self._not_ready)
         args = _read(wire.decode_prioritize, body)
         names = [node.Name for node in args.nodes or ()]
         question = self._answers.about(self._record(args.task), names)
@@ -129,7 +129,7 @@ class Verbs:
 
     def allocate(self, body: bytes) -> Reply:
         """EventHandlerRequest -> EventHandlerResponse: the task is on NodeName, or will be once its victims end."""
-        self._check_ready()
+        check_ready(self._not_ready)
         task = _read(wire.decode_event, body).task
         if not task.NodeName:
             raise BadRequestError("task has no NodeName, expected the node it was allocated to")
@@ -148,11 +148,11 @@ class Verbs:
 
     def evictable(self, body: bytes) -> Reply:
         """PreemptableRequest -> PreemptableResponse; the same for reclaimable."""
-        self._check_ready()
+        check_ready(self._not_ready)
         args = _read(wire.decode_eviction, body)
         record = self._record(args.evictor)
         if record.is_too_large:
-            return _refuse_evictions("")
+            return Reply(wire.encode(_rejected("")))
         offered = [(_read(wire.decode_evictee, raw), raw) for raw in args.evictees or ()]
         candidates: dict[str, list[str]] = {}
         for task, _ in offered:
@@ -161,15 +161,10 @@ class Verbs:
         victims = [raw for task, raw in offered if task.UID in chosen]
         return Reply(wire.encode(wire.EvictionResponse(vote, victims)))
 
-    def _check_ready(self) -> None:
-        problem = self._not_ready()
-        if problem is not None:
-            raise BadRequestError(f"not ready: {problem}")
-
     def _record(self, task: wire.Task) -> PodRecord:
         try:
             record = self._pods.of(task)
-        except _UNREADABLE as exc:
+        except UNREADABLE as exc:
             raise BadRequestError(f"task.Pod is not a v1.Pod: {exc}") from exc
         if record.needs is None and not record.is_too_large:
             raise ParseError("pod", f"{record.namespace}/{record.name}", record.problem)
@@ -179,36 +174,25 @@ class Verbs:
 def table(verbs: Verbs) -> dict[str, Verb]:
     """Returns the verbs by their configured names, `extender.predicateVerb: predicate` and so on."""
     return {
-        "predicate": Verb(_refuse_predicate, now=verbs.predicate),
-        "prioritize": Verb(_refuse_prioritize, now=verbs.prioritize),
-        "allocateFunc": Verb(_refuse_event, now=verbs.allocate),
-        "deallocateFunc": Verb(_refuse_event, now=verbs.deallocate),
-        "preemptable": Verb(_refuse_evictions, now=verbs.evictable),
-        "reclaimable": Verb(_refuse_evictions, now=verbs.evictable),
+        "predicate": Verb(_refusing(lambda text: wire.PredicateResponse(text, Code.ERROR)), now=verbs.predicate),
+        "prioritize": Verb(_refusing(lambda _: wire.PrioritizeResponse({})), now=verbs.prioritize),
+        "allocateFunc": Verb(_refusing(wire.EventResponse), now=verbs.allocate),
+        "deallocateFunc": Verb(_refusing(wire.EventResponse), now=verbs.deallocate),
+        "preemptable": Verb(_refusing(_rejected), now=verbs.evictable),
+        "reclaimable": Verb(_refusing(_rejected), now=verbs.evictable),
         # The body is the whole cluster as JSON: it is read to its end and dropped.
-        "onSessionOpen": Verb(_refuse_nothing, now=_nothing, is_dropped=True),
-        "onSessionClose": Verb(_refuse_nothing, now=_nothing, is_dropped=True),
+        "onSessionOpen": Verb(_refusing(lambda _: {}), now=_nothing, is_dropped=True),
+        "onSessionClose": Verb(_refusing(lambda _: {}), now=_nothing, is_dropped=True),
     }
 
 
-def _refuse_predicate(problem: str) -> Reply:
-    return Reply(wire.encode(wire.PredicateResponse(problem, Code.ERROR)), problem=problem)
+def _refusing(answer: Callable[[str], object]) -> Callable[[str], Reply]:
+    """Returns the refusal of a verb, whose answer `answer` makes from the problem."""
+    return lambda problem: Reply(wire.encode(answer(problem)), problem=problem)
 
 
-def _refuse_prioritize(problem: str) -> Reply:
-    return Reply(wire.encode(wire.PrioritizeResponse({})), problem=problem)
-
-
-def _refuse_event(problem: str) -> Reply:
-    return Reply(wire.encode(wire.EventResponse(problem)), problem=problem)
-
-
-def _refuse_evictions(problem: str) -> Reply:
-    return Reply(wire.encode(wire.EvictionResponse(Vote.REJECT, [])), problem=problem)
-
-
-def _refuse_nothing(problem: str) -> Reply:
-    return Reply(b"{}", problem=problem)
+def _rejected(_: str) -> wire.EvictionResponse:
+    return wire.EvictionResponse(Vote.REJECT, [])
 
 
 def _nothing(_: bytes) -> Reply:
@@ -218,5 +202,5 @@ def _nothing(_: bytes) -> Reply:
 def _read(decode: Callable[[bytes], Read], body: bytes | msgspec.Raw) -> Read:
     try:
         return decode(body)
-    except _UNREADABLE as exc:
+    except UNREADABLE as exc:
         raise BadRequestError(f"request is not what Volcano's extender plug-in sends: {exc}") from exc
