@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from daemons import assert_eventually
+from ledger_check import check_ledger
 from nominating import NAME, Nominating
 from sandbox.apiserver import ApiServer
 from scheduling import pod
@@ -80,7 +81,7 @@ async def test_pods_are_nominated_and_bookings_equal_the_written_nominations(
         create(server, name)
     async with running(cluster.nominator.run()):
         await assert_eventually(lambda: nominated(cluster, a="n1", b="n1", c="n2"))
-    cluster.ledger.check()
+    check_ledger(cluster.ledger)
     assert len(cluster.ledger.nominations) == 3
     writes = [entry.request.path for entry in server.log() if entry.request.method == "PATCH"]
     assert sorted(writes) == [f"{PODS}/{name}/status" for name in "abc"]
@@ -115,7 +116,7 @@ async def test_a_server_that_refuses_for_a_while(server: ApiServer, cluster: Clu
             cluster.clock.now += 16
             cluster.ledger.tick()
         await assert_eventually(lambda: nominated(cluster, a="n1"), within=20.0)
-    cluster.ledger.check()
+    check_ledger(cluster.ledger)
 
 
 async def test_without_the_right_no_pod_is_booked_and_one_line_says_so(
@@ -151,8 +152,8 @@ async def test_a_new_process_takes_over_the_nominations_of_a_killed_process(
     async with running(successor.reflector.run(), successor.nominator.run()):
         await assert_eventually(lambda: nominated(successor, a="n2"))
         await assert_eventually(lambda: list(cluster.nominated().values()) == ["n2"])
-    successor.ledger.check()
-    cluster.ledger.check()
+    check_ledger(successor.ledger)
+    check_ledger(cluster.ledger)
 
 
 async def test_a_nomination_without_a_fitting_node_is_withdrawn(server: ApiServer, cluster: Cluster) -> None:
@@ -184,8 +185,8 @@ async def test_two_replicas_that_both_lead_agree_on_the_written_nominations(
     )
     # A slow leader may see its rival's write after its own decision for the same capacity: it moves its pod.
     assert written_times - moved_times == len(names)
-    cluster.ledger.check()
-    rival.ledger.check()
+    check_ledger(cluster.ledger)
+    check_ledger(rival.ledger)
 
 
 async def test_a_replica_that_does_not_lead_books_what_the_leader_nominates(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ledger_check import check_ledger
 from scheduling import Service, counts, pod
 from topowise_scheduler.cluster.pods.records import NOMINATED_ANNOTATION, PodRecord
 from topowise_scheduler.leader.nominator import Cluster, Decisions, Requested
@@ -57,13 +58,13 @@ class Nominating:
     def next(self) -> tuple[str, str] | None:
         """What is to be written, which it is not yet."""
         write = self.decisions.next()
-        self.ledger.check()
+        check_ledger(self.ledger)
         return None if write is None else (write.record.name, write.node)
 
     def write(self) -> tuple[str, str] | None:
         """Writes the next nomination as the API server would, and returns its pod and node."""
         write = self.decisions.next()
-        self.ledger.check()
+        check_ledger(self.ledger)
         if write is None:
             return None
         self.apply(write)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -21,10 +22,12 @@ from topowise_scheduler.engine import Engine
 from topowise_scheduler.extender.binding import Binder
 from topowise_scheduler.extender.evictions import Evictions
 from topowise_scheduler.extender.explaining import Explainer
-from topowise_scheduler.extender.fitting import FittingVerb
+from topowise_scheduler.extender.fitting import fit_together
 from topowise_scheduler.extender.replies import NotReady, Observer, Reply, Verb
 from topowise_scheduler.extender.verbs import Verbs, table
 from topowise_scheduler.fit_together import FitTogetherService
+from topowise_scheduler.fit_together.group_placement import GroupPlacement, GroupPlacer
+from topowise_scheduler.kube_scheduler import Pod
 from topowise_scheduler.kubelet import Core, Kubelet, Machine, NumaNode
 from topowise_scheduler.preemption import Budgets
 from topowise_scheduler.presentation.explain.cluster_view import ClusterView
@@ -230,7 +233,7 @@ class Service:
             self.verbs(observer=observer, not_ready=not_ready),
             Binder(api, self.ledger, self.records, not_ready, observer=observer),
             Explainer(api, self.view, not_ready),
-            FittingVerb(self.fitting(), not_ready),
+            partial(fit_together, self.fitting(), not_ready),
         )
 
     def fitting(self, most_reserved: int = 0) -> FitTogetherService:
@@ -301,3 +304,10 @@ def sent(reply: Reply) -> Any:
     if reply.afterwards is not None:
         reply.afterwards(0.0015)
     return msgspec.json.decode(reply.body)
+
+
+def place_together(answers: Answers, view: ClusterView, pods: Sequence[Pod], names: Sequence[str]) -> GroupPlacement:
+    """Returns the placement of all pods, without pauses between the steps."""
+    placer = GroupPlacer(answers, view, pods, names)
+    list(placer.steps())
+    return placer.placement

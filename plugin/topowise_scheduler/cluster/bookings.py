@@ -1,7 +1,7 @@
 """Where every pod is booked: on its node, or where it is expected.
 
 Invariant: what the nodes have of pods (rows/node_states.py) is what `PodStates` says, no more and no less. Each change
-goes into both at once (`check`).
+goes into both at once.
 """
 
 from __future__ import annotations
@@ -40,25 +40,12 @@ class Bookings:
         self.ignored = IgnoredPods(self.pods, self._lower_priority)
         """Pods that a verdict for another pod does not count."""
 
-    def __repr__(self) -> str:
-        return f"Bookings({self.pods}; {self.node_states})"
-
-    def check(self) -> None:
-        """Raises AssertionError if pods and nodes contradict each other; for tests, it costs time."""
-        self.pods.check()
-        expected: dict[str, dict[str, BookingState]] = {}
-        for uid, pod in self.pods:
-            for name, booking_state in pod.booking_states().items():
-                expected.setdefault(name, {})[uid] = booking_state
-        booked = {name: state.booking_states() for name, state in self.node_states.items() if state.history.count}
-        assert booked == expected, f"the nodes have {booked}, the pods say {expected}"
-        self.node_states.check()
-
     def move(
         self, record: PodRecord, state: PodState, *, needs: pods.Needs | None = None, is_news: bool = True
     ) -> None:
         """Moves a pod whose amounts must be readable. Of a pod that was there before the service nothing `is_news`."""
         self._note_nominated(record.uid, state)
+        # A move first leaves the previous node: a pod that counts on two nodes would refuse later pods on both.
         for name, _, after in self.pods.move(record.uid, state):
             if after is None:
                 self._drop(record.uid, name, is_end=False)
@@ -75,6 +62,7 @@ class Bookings:
         for name, _, after in self.pods.move(uid, state):
             if after is None:
                 self._drop(uid, name, is_end=is_end)
+            # The pod stays nominated: kube-scheduler clears status.nominatedNodeName itself.
             elif (node_state := self.node_states.of(name)) is not None and node_state.lower(uid, after):
                 self.node_states.publish(name, node_state)
 
@@ -83,11 +71,6 @@ class Bookings:
         pod = self.pods.of(record.uid)
         if pod.nominated != name:
             self.move(record, msgspec.structs.replace(pod, nominated=name))
-
-    def pods_on(self, name: str) -> list[PodRecord]:
-        """Returns the pods that are assigned to a node."""
-        node_state = self.node_states.of(name)
-        return [] if node_state is None else [entry.record for entry in node_state.history.bound()]
 
     def drop_report(self, name: str, node_state: NodeState) -> None:
         """Forgets the report of a node. Its pods stay."""
@@ -111,6 +94,7 @@ class Bookings:
         if node_state is None:
             return
         node_state.drop(uid, self._clock() if is_end else None)
+        # The end is kept for a while: the kubelet releases the pod before the API server reports the end.
         self.node_states.note_past(name, node_state)
         self.node_states.publish(name, node_state)
         self.node_states.forget_if_empty(name)

@@ -19,6 +19,7 @@ class Changes:
     def note(self, name: str) -> None:
         """Records a change of the named object."""
         self.count += 1
+        # Removed and inserted again, because a dict keeps the position of an existing key.
         self._last.pop(name, None)
         self._last[name] = self.count
 

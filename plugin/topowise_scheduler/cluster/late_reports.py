@@ -63,6 +63,7 @@ class LateReports:
 
     def taking(self) -> Iterator[None]:
         """Applies waiting reports, a report per step, while the share lasts."""
+        # Debts expire with time, so a node without new reports leaves the noisy nodes here.
         for name in list(self._owed):
             self._owes(name)
         for name in self._portions.of(list(self._waiting)):
@@ -76,6 +77,7 @@ class LateReports:
             return
         owed = self._owes(name) + seconds
         self._owed[name] = owed, self._clock()
+        # In CPU seconds. A single large report is no reason to delay the node.
         if owed > _BURST_S:
             self._noisy.add(name)
 

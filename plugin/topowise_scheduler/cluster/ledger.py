@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 import msgspec
@@ -57,7 +57,8 @@ class Ledger:
     ) -> None:
         self.engine = engine
         self._clock = clock
-        self._events: Counter[str] = Counter()
+        self.events: Counter[str] = Counter()
+        """How often what has happened, for the metrics; 0 for what has not."""
         self._bookings = Bookings(engine, clock)
         self.pods = self._bookings.pods
         """Where each pod is or is expected; to be read."""
@@ -69,9 +70,9 @@ class Ledger:
             engine, self.node_states, self._bookings.ignored, affinity=affinity, max_admission_s=max_admission_s
         )
         """What may keep a pod from a node."""
-        self.reports = NodeReports(self._bookings, self.gates, self._events, clock)
+        self.reports = NodeReports(self._bookings, self.gates, self.events, clock)
         """What the API server says of nodes."""
-        self.reservations = Reservations(self._bookings, self.gates, self._events, clock, reservation_s)
+        self.reservations = Reservations(self._bookings, self.gates, self.events, clock, reservation_s)
         """Pods that are expected by an answer of the service."""
         self.late_reports = LateReports(clock)
         """Reports of nodes that report too much."""
@@ -79,38 +80,16 @@ class Ledger:
         """Pending pods that may be nominated."""
         self.refused: dict[str, PodRecord] = {}
         """By uid, pods that a kubelet has refused and that are still there."""
-        self._waiting: dict[str, PodRecord] = {}
-        self._began_to_wait = 0
+        self.waiting: dict[str, PodRecord] = {}
+        """By UID, pending pods that were refused here; to be read."""
+        self.began_to_wait = 0
+        """Counts the pods that have come into `waiting`."""
         # The node of each pod that has ended and is not deleted yet.
         self._finished: dict[str, str] = {}
 
-    def __repr__(self) -> str:
-        return f"Ledger({self._bookings})"
-
-    @property
-    def waiting(self) -> Mapping[str, PodRecord]:
-        """Pending pods that were refused here, by uid."""
-        return self._waiting
-
-    @property
-    def began_to_wait(self) -> int:
-        """Counts the pods that have come into `waiting`."""
-        return self._began_to_wait
-
-    @property
-    def events(self) -> Mapping[str, int]:
-        """How often what has happened, for the metrics; 0 for what has not."""
-        return self._events
-
     def count(self, event: str) -> None:
         """Something has happened that `events` counts."""
-        self._events[event] += 1
-
-    def check(self) -> None:
-        """Raises AssertionError if what is known of pods and of nodes contradicts itself; for tests, it costs time."""
-        for uid, pod in self.pods:
-            assert not (pod.state is State.BOUND and uid in self._waiting), f"{uid} waits and is bound"
-        self._bookings.check()
+        self.events[event] += 1
 
     # Pods, as the API server tells of them
 
@@ -125,7 +104,7 @@ class Ledger:
         if record.stage == "pending":
             self._put_pending(record)
             return
-        self._waiting.pop(uid, None)
+        self.waiting.pop(uid, None)
         self.queue.drop(uid)
         self._end_nomination(record)
         if record.stage == "ended":
@@ -135,11 +114,12 @@ class Ledger:
 
     def drop_pod(self, uid: str, *, keep_refusal: bool = False) -> None:
         """A pod ended or was deleted."""
-        self._waiting.pop(uid, None)
+        self.waiting.pop(uid, None)
         self.queue.drop(uid)
         self.nominations.drop(uid)
         self.reservations.queried.pop(uid)
         self.reservations.unverified_pods.note_gone(uid)
+        # A refused pod stays in `refused` until it is deleted, so that its refusal counts once.
         if not keep_refusal:
             self.refused.pop(uid, None)
         self.reservations.release(uid)
@@ -157,7 +137,8 @@ class Ledger:
 
     def pods_on(self, name: str) -> list[PodRecord]:
         """Returns the pods that are assigned to a node."""
-        return self._bookings.pods_on(name)
+        node_state = self.node_states.of(name)
+        return [] if node_state is None else [entry.record for entry in node_state.history.bound()]
 
     # Pods, as schedulers ask about them
 
@@ -169,11 +150,11 @@ class Ledger:
 
     def remembered(self, uid: str) -> PodRecord | None:
         """Returns a pod that is waiting, or was asked about lately."""
-        return self.reservations.queried.get(uid) or self._waiting.get(uid)
+        return self.reservations.queried.get(uid) or self.waiting.get(uid)
 
     def stop_waiting(self, uid: str) -> None:
         """The pod does not wait any more; its next event may say otherwise."""
-        self._waiting.pop(uid, None)
+        self.waiting.pop(uid, None)
 
     def nominate(self, record: PodRecord, name: str) -> None:
         """Expects a pod on a node, on which it was found to fit just now, once kube-scheduler comes to it. The caller
@@ -210,6 +191,7 @@ class Ledger:
         now = self._clock()
         for uid in self.pods.unlisted(now - _UNLISTED_S):
             self.drop_pod(uid)
+        # The write of the nomination failed silently, so the pod waits for kube-scheduler again.
         for record in self.nominations.unobserved():
             self.withdraw(record.uid)
             self.queue.put(record)
@@ -226,12 +208,13 @@ class Ledger:
             # The service has bound the pod, which this event does not know of yet.
             return
         if record.waits and record.needs is not None:
-            self._began_to_wait += record.uid not in self._waiting
-            self._waiting[record.uid] = record
+            self.began_to_wait += record.uid not in self.waiting
+            self.waiting[record.uid] = record
         else:
-            self._waiting.pop(record.uid, None)
+            self.waiting.pop(record.uid, None)
         self.queue.put(record)
         nominated = self.nominations.observe(record)
+        # A pod without readable amounts cannot be placed by the model, so it is expected nowhere.
         self._bookings.nominate(record, nominated if record.needs is not None else "")
 
     def _put_ended(self, record: PodRecord, *, is_news: bool) -> None:
@@ -252,6 +235,7 @@ class Ledger:
 
     def _put_assigned(self, record: PodRecord, *, is_news: bool) -> None:
         pod = self.pods.of(record.uid)
+        # spec.nodeName never changes once it is set: another node means that the assumed Binding was too late.
         if pod.is_assigned and pod.node != record.node:
             self.drop_pod(record.uid)
         elif pod.is_assigned:
@@ -266,6 +250,7 @@ class Ledger:
                 extra=kv(pod=f"{record.namespace}/{record.name}", node=record.node, why=record.problem),
             )
             return
+        # A pod that was not reserved here was bound by another scheduler, whose next pod is not foreseen.
         if is_news and (pod.state is not State.RESERVED or pod.node != record.node):
             self.node_states.note_bound_by_others()
         self.reservations.queried.pop(record.uid)
@@ -283,11 +268,11 @@ class Ledger:
     def _end_nomination(self, record: PodRecord) -> None:
         """The pod is bound, or has ended."""
         if self.nominations.of(record.uid) is not None:
-            self._events[_ENDS[self.nominations.note_bound(record)]] += 1
+            self.events[_ENDS[self.nominations.note_bound(record)]] += 1
         self._bookings.nominate(record, "")
 
     def _put_refusal(self, record: PodRecord) -> None:
-        self._events[f"refusal_{record.refusal}"] += 1
+        self.events[f"refusal_{record.refusal}"] += 1
         node_state = self.node_states.of(record.node)
         log.warning(
             "Kubelet refused a pod",

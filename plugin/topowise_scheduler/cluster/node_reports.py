@@ -62,6 +62,7 @@ class NodeReports:
         before = node_state.report
         self._log_problems(report, before)
         was_quarantined = report.name in self._gates.quarantine.all_nodes
+        # A new object is what the refusal waited for. A relist of the same object is not.
         if before is None or before.version != report.version:
             self._gates.quarantine.release(report.name)
         self._gates.unconfirmed.put(report.name, report.unconfirmed, report.boot_id)
@@ -81,6 +82,7 @@ class NodeReports:
         node_state, unconfirmed = self._node_states.of(name), self._gates.unconfirmed
         if name not in self._nodes or node_state is None or node_state.report is None:
             self.drop(name)
+        # Reasons of the kubelet itself (a restart) are stronger than a missing object, and close the node.
         elif not unconfirmed.why(name) or unconfirmed.is_left_behind(name):
             unconfirmed.put(name, (why,), node_state.report.boot_id)
 
@@ -118,6 +120,7 @@ class NodeReports:
 
     def _refuse(self, report: Report) -> None:
         """A report that is not used gives a node no more than no report: it is as if the object was deleted."""
+        # An object that is rewritten every second must not fill the log.
         is_news = report.name not in self.over_budget
         self.lose(report.name, OVER_BUDGET)
         self.over_budget[report.name] = report.over_budget

@@ -79,6 +79,7 @@ class Nodes:
         """Returns the reduced node. An amount that cannot be read is left out."""
         metadata, spec, status = node.metadata, node.spec, node.status
         labels = dict(metadata.labels or {})
+        # The label differs on every node; without it the nodes of a pool share their labels.
         hostname = labels.pop(HOSTNAME, "")
         taints = spec.taints or ()
         allocatable = status.allocatable or {}

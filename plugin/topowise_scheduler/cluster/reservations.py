@@ -35,12 +35,7 @@ class Reservations:
     """`seconds` is for how long a pod is expected on the node it was reserved for, 0 for not at all."""
 
     def __init__(
-        self,
-        bookings: Bookings,
-        gates: Gates,
-        events: Counter[str],
-        clock: Callable[[], float],
-        seconds: float,
+        self, bookings: Bookings, gates: Gates, events: Counter[str], clock: Callable[[], float], seconds: float
     ) -> None:
         self._bookings = bookings
         self._pods = bookings.pods
@@ -73,6 +68,7 @@ class Reservations:
 
         `judged_at`: what `NodeStates.changes` counted when the pod was found to fit there.
         """
+        # A pod has a single reservation: the previous answer was not used.
         self.release(record.uid)
         node_states, pod = self._bookings.node_states, self._pods.of(record.uid)
         node_state = node_states.of(name)
@@ -140,6 +136,7 @@ class Reservations:
         pod = self._pods.of(record.uid)
         if pod.state is State.BOUND:
             return f"it is bound to {pod.node} already"
+        # kube-scheduler chose another node than the best; its decision counts.
         if pod.state is State.RESERVED and pod.node != name:
             self.release(record.uid)
         # An earlier bind of this pod was given up by its caller.
@@ -169,6 +166,7 @@ class Reservations:
             log.warning("Reservations dropped, no watch has brought their pods", extra=kv(pods=len(unverified)))
         self._gangs.expire()
         late = [uid for uid in self._pods.expired(now) if uid not in unverified and not self._is_decided(uid)]
+        # Members of a gang that is being decided are not late: their bind may follow.
         for uid in (*unverified, *late):
             self.release(uid)
         self._events["reservation_expired"] += len(unverified) + len(late)

@@ -80,6 +80,7 @@ class _Reports:
         if isinstance(item, _Unread):
             self._ledger.late_reports.put(item.name, partial(_guarded, self._take, item))
             return
+        # The report that waits is older than this report.
         self._ledger.late_reports.drop(item.name)
         with self._ledger.late_reports.charged(lambda: item.name):
             self._ledger.reports.put(item)
@@ -214,6 +215,7 @@ class _Pods:
 
     def _drop(self, uid: str, node: str) -> None:
         """Drops a pod that the list of a node lacks; a pod that another node lists by now stays there."""
+        # A pod with the same UID never moves, but an assumed Binding may be on another node.
         if self._ledger.pods.of(uid).node in ("", node) or not node:
             self._ledger.drop_pod(uid)
 
@@ -255,13 +257,6 @@ def reflectors(api: Api, ledger: Ledger, records: Records, budgets: Budgets, nod
     return [
         Reflector(api, "/api/v1/pods", records.decode, _Pods(ledger, reports.release)),
         Reflector(api, "/api/v1/nodes", nodes.decode, _Nodes(ledger, nodes)),
-        Reflector(
-            api,
-            nrt.PATH,
-            reports.decode,
-            reports,
-            missing_is_empty=True,
-            instead=(nrt.OLD_PATH,),
-        ),
+        Reflector(api, nrt.PATH, reports.decode, reports, missing_is_empty=True, instead=(nrt.OLD_PATH,)),
         Reflector(api, BUDGETS_PATH, decode_budget, budgets),
     ]

@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 from prometheus_client import CollectorRegistry
 
+from ledger_check import check_ledger
 from sandbox.kubescheduler import Extender
 from scheduling import Clock, Service, scope
 from soak.edge import Edge
@@ -119,7 +120,7 @@ class Replica:
         while True:
             await asyncio.sleep(_TICK_S)
             service.ledger.tick()
-            service.ledger.check()
+            check_ledger(service.ledger)
 
     def _spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         task = asyncio.create_task(work, name=name)

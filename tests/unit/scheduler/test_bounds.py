@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from crowds import many_containers
+from ledger_check import check_ledger
 from scheduling import WAITS, NoApi, Service, counts, exact, kubelet, pod
 from topowise import attributes, nrt, pods
 from topowise.attributes import holdings
@@ -94,7 +95,7 @@ def test_a_large_pod_on_a_node_counts_by_its_report_alone(caplog: pytest.LogCapt
     assert "Pod cannot be booked" in caplog.text
     assert service.free("n1") == [8]
     service.ledger.drop_pod(record.uid)
-    service.ledger.check()
+    check_ledger(service.ledger)
 
 
 @pytest.mark.parametrize("count", [records_of_pods._MOST_LABELS, 200])

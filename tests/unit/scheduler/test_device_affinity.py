@@ -13,7 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from sandbox.exported import exported
-from scheduling import WAITS, Service, machine, pod, scope
+from scheduling import WAITS, Service, machine, place_together, pod, scope
 from topowise import nrt
 from topowise.attributes import PCI, pci_devices
 from topowise.attributes.pci_devices import Located
@@ -28,7 +28,6 @@ from topowise_scheduler.defrag.scene import Cluster
 from topowise_scheduler.device_affinity import ANNOTATION, Rule, Settings
 from topowise_scheduler.extender import http
 from topowise_scheduler.extender.callers import Callers
-from topowise_scheduler.fit_together import group_placement
 from topowise_scheduler.kube_scheduler import Pod
 from topowise_scheduler.kubelet import Device, DevicePlugin, Kubelet, Machine, Placement
 from topowise_scheduler.leader.alignment import AlignmentPreemption
@@ -433,7 +432,7 @@ def test_as_many_fit_as_surely_get_near_devices() -> None:
         running = service({"n1": ports})
         running.put_node("n1", allocatable={"cpu": "8", "memory": "64Gi", "pods": "110", GPU: "4", NIC: "4"})
         pods = [msgspec.convert(wanting(f"p{at}", REQUIRE, cpu="0"), Pod) for at in range(count)]
-        fitting = group_placement.place(running.answers, running.view, pods, ["n1"])
+        fitting = place_together(running.answers, running.view, pods, ["n1"])
         return len(fitting.placements), fitting.why
 
     nics_on_one_switch = {**TWO_SWITCHES, "g0": 1, "n0": 1, "n1": 1, "g1": 1}

@@ -17,6 +17,7 @@ import msgspec
 import pytest
 
 from crowds import ask, cluster, consumers, look, many_containers, names, records, relist, reports, requeueing, waiting
+from ledger_check import check_ledger
 from scheduling import WAITS, Service, exact, kubelet, pod
 from topowise.runtime import event_loop as event_loop
 from topowise.runtime.event_loop import SLICE_S, collected, sliced
@@ -100,7 +101,7 @@ async def test_a_list_of_pods_and_reports_is_taken_in_step_by_step(service: Serv
         await relist(collections["pods"], records(service, NODES, 2, first=1))
     # Making the lists is not the service's work.
     assert dog.turns > 20
-    service.ledger.check()
+    check_ledger(service.ledger)
     assert {uid for uid, _ in service.ledger.pods} == {record.uid for record in records(service, NODES, 2, first=1)}
 
 
@@ -166,7 +167,7 @@ async def preempted(service: Service, document: dict[str, Any]) -> set[str]:
 
 
 async def by_grpc(service: Service, document: dict[str, Any]) -> set[str]:
-    scoring = grpc_api.Scoring(service.answers, service.view, service.fitting(), lambda: None)
+    scoring = grpc_api.ScoringService(service.answers, service.view, service.fitting(), lambda: None)
     request = scoring_pb2.FilterRequest(pod=msgspec.json.encode(document), nodes=names(NODES)[1:])
     response = await scoring.Filter(request, cast(grpc_api.Context, None))
     return {name for name, verdict in zip(request.nodes, response.verdicts, strict=True) if verdict == 1}

@@ -27,8 +27,8 @@ def service() -> Service:
 
 
 @pytest.fixture
-def scoring(service: Service) -> grpc_api.Scoring:
-    return grpc_api.Scoring(service.answers, service.view, service.fitting(8), lambda: None)
+def scoring(service: Service) -> grpc_api.ScoringService:
+    return grpc_api.ScoringService(service.answers, service.view, service.fitting(8), lambda: None)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def scoring(service: Service) -> grpc_api.Scoring:
     ids=["no pod", "no quantity"],
 )
 async def test_a_pod_that_cannot_be_read_is_an_invalid_argument(
-    scoring: grpc_api.Scoring, tmp_path: Path, sent: bytes, named: str
+    scoring: grpc_api.ScoringService, tmp_path: Path, sent: bytes, named: str
 ) -> None:
     path = tmp_path / "scoring.sock"
     task = asyncio.create_task(grpc_api.serve(Grpc(socket=str(path)), scoring))
@@ -51,7 +51,9 @@ async def test_a_pod_that_cannot_be_read_is_an_invalid_argument(
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_a_running_pod_is_asked_about_as_it_would_come_anew(service: Service, scoring: grpc_api.Scoring) -> None:
+async def test_a_running_pod_is_asked_about_as_it_would_come_anew(
+    service: Service, scoring: grpc_api.ScoringService
+) -> None:
     """The kubelet has not allocated the resized request: two CPUs more than the other node has."""
     service.report(counts("n2", "3"))
     document = pod("a", "4", node="n1")
@@ -62,7 +64,7 @@ async def test_a_running_pod_is_asked_about_as_it_would_come_anew(service: Servi
     assert list(response.verdicts) == list(explained.verdicts) == [scoring_pb2.VERDICT_UNSCHEDULABLE]
 
 
-async def test_pods_that_are_to_fit_at_once(service: Service, scoring: grpc_api.Scoring, tmp_path: Path) -> None:
+async def test_pods_that_are_to_fit_at_once(service: Service, scoring: grpc_api.ScoringService, tmp_path: Path) -> None:
     service.report(exact(kubelet(), name="n1"))
     template = json.dumps(pod("a", "3")).encode()
     path = tmp_path / "scoring.sock"
@@ -83,21 +85,21 @@ async def test_pods_that_are_to_fit_at_once(service: Service, scoring: grpc_api.
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_a_port_that_is_taken_is_named(scoring: grpc_api.Scoring) -> None:
+async def test_a_port_that_is_taken_is_named(scoring: grpc_api.ScoringService) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(SourceError, match=f"127.0.0.1:{port}: cannot be listened on"):
             await grpc_api.serve(Grpc(address="127.0.0.1", port=port), scoring)
 
 
-async def test_a_certificate_that_is_not_there_is_named(scoring: grpc_api.Scoring, tmp_path: Path) -> None:
+async def test_a_certificate_that_is_not_there_is_named(scoring: grpc_api.ScoringService, tmp_path: Path) -> None:
     tls = ServingTls(cert_file=str(tmp_path / "tls.crt"), key_file=str(tmp_path / "tls.key"))
     with pytest.raises(SourceError, match=r"tls\.key"):
         await grpc_api.serve(Grpc(port=1, tls=tls), scoring)
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
-async def test_an_address_of_ipv6_is_listened_on(scoring: grpc_api.Scoring, unused_tcp_port: int) -> None:
+async def test_an_address_of_ipv6_is_listened_on(scoring: grpc_api.ScoringService, unused_tcp_port: int) -> None:
     task = asyncio.create_task(grpc_api.serve(Grpc(address="::1", port=unused_tcp_port), scoring))
     async with grpc.aio.insecure_channel(f"[::1]:{unused_tcp_port}") as channel:
         await asyncio.wait_for(channel.channel_ready(), 10)

@@ -44,9 +44,9 @@ def put(tls: ServingTls, authority: Authority, name: str) -> None:
         os.utime(target, (time.time() + len(name), time.time() + len(name)))
 
 
-def _scoring() -> grpc_api.Scoring:
+def _scoring() -> grpc_api.ScoringService:
     service = Service()
-    return grpc_api.Scoring(service.answers, service.view, service.fitting(), lambda: None)
+    return grpc_api.ScoringService(service.answers, service.view, service.fitting(), lambda: None)
 
 
 def _free_port() -> int:
@@ -60,7 +60,7 @@ async def serving(tls: ServingTls, not_ready: str | None = None) -> AsyncIterato
     service = Service()
     service.report(counts("n1", "8", included=()))
     port = _free_port()
-    scoring = grpc_api.Scoring(service.answers, service.view, service.fitting(), lambda: not_ready)
+    scoring = grpc_api.ScoringService(service.answers, service.view, service.fitting(), lambda: not_ready)
     task = asyncio.create_task(grpc_api.serve(Grpc(port=port, tls=tls), scoring))
     try:
         yield port

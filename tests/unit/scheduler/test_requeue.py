@@ -31,7 +31,7 @@ def requeuer(service: Service, per_second: float = 1000.0) -> Requeuer:
 
 
 def due(pod_requeuer: Requeuer) -> list[str]:
-    return [record.name for record in pod_requeuer.due()]
+    return [record.name for record in pod_requeuer._steps() if record is not None]
 
 
 def free(service: Service, cpus: str, version: str) -> None:

@@ -23,6 +23,7 @@ def survive(node: NodeState, record: PodRecord, without: Collection[str], at_mos
     The pods in `without` are away. True if more than `at_most` pods are on their way.
     """
     away = {record.uid, *without}
+    # Only bound pods can overtake: their Bindings are on the way to the kubelet already.
     coming = _coming(node, BookingState.ASSIGNED, away)
     state = node.without(away) if 0 < len(coming) <= at_most else None
     return state is None or not _matters(state, [record, *coming]) or _fit_after(state, record, coming)
@@ -72,14 +73,13 @@ def _coming(node: NodeState, least: BookingState, away: Collection[str]) -> list
 
 def _matters(node: Kubelet, records: Iterable[PodRecord]) -> bool:
     """Returns whether the order of these pods matters if there is room for all of them."""
+    # On a single NUMA node only sums decide, and sums do not depend on the order.
     return len(node.node_ids) > 1 or any(is_of_any_size(node, record.view(node)) for record in records)
 
 
 def _fit_after(state: Kubelet, record: PodRecord, coming: Sequence[PodRecord]) -> bool:
     """Returns whether these pods of the node still fit if another pod comes before them."""
-    without = state.fork()
-    for pod in coming:
-        without.remove(pod.uid)
+    without = state.without([pod.uid for pod in coming])
     return place_all(without, [pod.view for pod in (record, *coming)]) is not None
 
 
@@ -101,6 +101,7 @@ def _fit(state: Kubelet, shapes: list[list[PodView]], left: list[int]) -> bool:
         if left[0] <= 0:
             return True
         left[0] -= 1
+        # `after` has the traces of the admission, so the next pod sees the order that is tried.
         admission, after = trial(state, equal[0])
         if not admission.admitted:
             return False

@@ -19,7 +19,7 @@ import msgspec
 
 from topowise import fingerprint, pods
 from topowise_scheduler.cluster.node.event_windows import ENDED_KEPT_S, LATE_S
-from topowise_scheduler.cluster.node.history import Ended, Entry
+from topowise_scheduler.cluster.node.history import Ended, Entry, History
 from topowise_scheduler.cluster.node.included import included
 from topowise_scheduler.cluster.node.possible_placements import own_amounts
 from topowise_scheduler.cluster.pods.records import PodRecord
@@ -106,10 +106,12 @@ def is_old(name: PodName, listed: Placements, ended: Mapping[PodName, Ended]) ->
 def is_whole(report: Report, entry: Entry) -> bool:
     """Returns whether an exact report lists all that the kubelet gives the app containers, which it admits last."""
     held, node = report.held[entry.name], report.empty
+    # The exporter saw the kubelet between two allocations of this pod (attributes.confirmation).
     if entry.name in report.admitting:
         return False
     pod = entry.record.view(node)
     if node.allocates_whole(pod):
+        # AllocatePod books the CPUs of the pod under the pod itself (KEP-5526), "" in a report.
         own = held.get("")
         return (node.cpu is None or not pod.cpus or own is not None) and all(
             container.name in held
@@ -147,11 +149,7 @@ def _has_all(placement: Placement, container: ContainerView, node: Kubelet, *, w
 
 
 def compare(
-    report: Report,
-    assigned: Sequence[Entry],
-    predicted: Kubelet,
-    ended: Mapping[PodName, Ended],
-    reported_at: float,
+    report: Report, assigned: Sequence[Entry], predicted: Kubelet, ended: Mapping[PodName, Ended], reported_at: float
 ) -> Comparison:
     """Compares an exact report with the predictions of pods, once for each pod, when the report lists the whole pod.
 
@@ -172,6 +170,7 @@ def compare(
             for name, placement in held.items()
             if name
         )
+        # The rest of the pod is not allocated yet. A later report compares the whole pod.
         if not confirms(report, entry, ended, reported_at):
             if missed and not entry.seen.missed:
                 entries.append(entry.seen_as(missed=True))
@@ -211,6 +210,7 @@ def _is_such_a_choice(
     """
     if hint is None or not table.index.keys() >= {*listed, *predicted}:
         return hint is None
+    # filterByAffinity takes devices near the hint first, so both sets must be near it or neither.
     near = table.touching(mask_of(node.node_ids.index(numa) for numa in hint if numa in node.node_ids))
     if not table.select(predicted) & ~near:
         return not table.select(listed) & ~near
@@ -230,6 +230,17 @@ def counted(report: Report, assigned: Sequence[Entry], ended: Mapping[PodName, E
     ]
 
 
+def with_counted(history: History, report: Report) -> History:
+    """Returns the history with the pods that the numbers of a counts report are of, if it tells where they lie."""
+    if report.offsets is None or not report.fingerprint or history.counted:
+        return history
+    entries = counted(report, history.bound(), history.ended_by_name)
+    if report.fingerprint != fingerprint.of([entry.name for entry in entries]):
+        return history
+    by_uid = {entry.uid: (entry.name, entry.needs) for entry in entries}
+    return msgspec.structs.replace(history, counted=by_uid)
+
+
 def by_fingerprint(
     report: Report,
     assigned: Sequence[Entry],
@@ -245,6 +256,7 @@ def by_fingerprint(
     candidates = counted(report, assigned, ended)
     latest = latest_first(ended)
     lately = [latest[:many] for many in (*range(min(len(latest), _MAX_LATELY)), len(latest))]
+    # The newest pods are missing first: exporters list what the kubelet has admitted so far.
     for missing in range(min(len(candidates), _MAX_MISSING) + 1):
         names = [entry.name for entry in candidates[: len(candidates) - missing]]
         if not any(report.fingerprint == fingerprint.of([*names, *gone]) for gone in lately):
@@ -280,6 +292,7 @@ def _with_room(report: Report, settled: Sequence[Entry], listed: list[Entry], re
     A kubelet lists a pod before the whole pod is allocated, and NFD looks as soon as CPUs are allocated. Pods that were
     admitted long ago may hold less than they ask for, as their containers may have ended.
     """
+    # In units of requests: milli-CPU, bytes, devices.
     rest = _in_use(report)
     for entry in settled:
         rest.subtract(_own(report, entry.record))

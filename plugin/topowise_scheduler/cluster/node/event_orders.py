@@ -120,6 +120,7 @@ def _events(history: History, now: float) -> list[_Event] | None:
         elif end is not None:
             windows.append(end_window(end))
     # A UID that came or ended twice has no single window.
+    # None instead of a guess: the caller then takes all placements as possible.
     if len(windows) < len(operations) or len({operation.key[:2] for operation in operations}) < len(operations):
         return None
     events = []
@@ -160,6 +161,7 @@ def _folds(base: Kubelet, events: Sequence[_Event]) -> list[Kubelet] | None:
         following: dict[int, list[Kubelet]] = {}
         for come, before in states.items():
             for at, event in enumerate(events):
+                # Visits each set of events once, so the cost grows with 2^n and not with n!.
                 if come >> at & 1 or (event.before | event.alike) & ~come:
                     continue
                 after = [state for kubelet in before if (state := _after(kubelet, event)) is not None]
@@ -175,12 +177,12 @@ def _folds(base: Kubelet, events: Sequence[_Event]) -> list[Kubelet] | None:
 def _after(kubelet: Kubelet, event: _Event) -> Kubelet | None:
     """Returns the state after an event, None if the event contradicts the evidence."""
     operation = event.operation
+    # The end of a pod that was refused in this order.
     if operation.entry is None and operation.uid not in kubelet.active:
         return kubelet
-    copy = kubelet.fork()
     if operation.entry is None:
-        copy.remove(operation.uid)
-        return copy
+        return kubelet.without((operation.uid,))
+    copy = kubelet.fork()
     # A pod that the kubelet has not acknowledged may have been refused, which leaves traces.
     return copy if admit(copy, operation.entry) or not event.is_sure else None
 
@@ -189,10 +191,7 @@ def _without(state: Kubelet, uids: Collection[str]) -> Kubelet:
     there = [uid for uid in uids if uid in state.active]
     if not there:
         return state
-    copy = state.fork()
-    for uid in there:
-        copy.remove(uid)
-    return copy
+    return state.without(there)
 
 
 _PARTS: Final[Sequence[Callable[[Kubelet], object]]] = (

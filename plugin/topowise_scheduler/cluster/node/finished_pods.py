@@ -39,6 +39,7 @@ class FinishedPods:
         """The pod was deleted."""
         name = self._names.pop(uid, None)
         self._unseen.pop(uid, None)
+        # A StatefulSet reuses the name; the entry may belong to the successor by now.
         if name is not None and self._uids.get(name) == uid:
             del self._uids[name]
 

@@ -110,6 +110,7 @@ class Fold:
             self._base, self._operations, self._states, self.course = None, [], [], _NO_COURSE
             return None
         base = self._based(history, report)
+        # States were folded over the previous base, so none of them can be reused.
         if self._base is None or base.kubelet is not self._base.kubelet:
             self._operations, self._states = [], []
         self._base = base
@@ -119,6 +120,7 @@ class Fold:
         for operation in operations[same:]:
             state = apply(state, operation)
             states.append(state)
+        # Older states are dropped; an event before them folds again from the base.
         first_kept = max(0, len(states) - _MOST_STATES)
         self._operations, self._states = operations, [*repeat(None, first_kept), *states[first_kept:]]
         self.course = Course(base.kubelet, operations)
@@ -154,9 +156,7 @@ class Fold:
     @staticmethod
     def expecting(bound: Kubelet, history: History, without: Collection[str]) -> Kubelet:
         """Returns a copy of a state of the bound pods without some pods, and with the other expected pods."""
-        state = State(bound.fork())
-        for uid in without:
-            state.kubelet.remove(uid)
+        state = State(bound.without(without))
         for entry in history.expected:
             if entry.uid not in without:
                 state = apply(state, _place(entry))
@@ -191,7 +191,9 @@ class Fold:
             return before._replace(parts=parts, log=(listed, first))
         same = before.kubelet if before is not None and is_same_node(before.kubelet, report.empty) else None
         known = _requests_by_name(there, report)
+        # With `before` only changed pods are booked; it needs the same hardware and settings.
         kubelet = kubelet_of(report, known.get, without=gone, pods=history.counted, before=same)
+        # The numbers include these pods, but they have ended since.
         for uid in history.counted.keys() - history.settled.keys():
             kubelet.remove(uid)
         bare = [entry for entry in history.settled.values() if not confirmed(entry, report)]
@@ -200,9 +202,7 @@ class Fold:
         in_turn: tuple[Entry, ...] = ()
         if bare and not kubelet.is_within:
             # Some pod will be refused, and it matters which came last.
-            in_turn = tuple(bare)
-            for entry in bare:
-                kubelet.remove(entry.uid)
+            in_turn, kubelet = tuple(bare), kubelet.without([entry.uid for entry in bare])
         return _Base(kubelet, parts, (listed, first), key, in_turn)
 
 
@@ -301,9 +301,11 @@ def operations_of(
         if ended.has_left and not ended.was_predicted:
             # Neither the base nor the log has the pod.
             continue
+        # The pod came and went without a report. Its admission may have moved pods that came after it.
         if ended.was_predicted and not lists(report, entry):
             bound.append((entry.turn, _place(entry)))
         bound.append((ended.turn, _end(entry.uid)))
+    # Sorting is stable, so operations of equal turn keep the order of the history.
     if len(bound) > 1:
         bound.sort(key=_position)
     operations = [operation for _, operation in bound]
@@ -346,9 +348,7 @@ def apply(state: State, operation: Operation) -> State:
         left = tuple([pod for pod in refused if pod.uid != operation.uid])
         if operation.uid not in kubelet.active:
             return State(kubelet, left)
-        kubelet = kubelet.fork()
-        kubelet.remove(operation.uid)
-        return _retried(kubelet, left)
+        return _retried(kubelet.without((operation.uid,)), left)
     kubelet = kubelet.fork()
     if entry.is_bound and entry.seen.listed is not None:
         # No admission: the pod lies where it was listed, or it has ended and its room is taken.
@@ -359,6 +359,7 @@ def apply(state: State, operation: Operation) -> State:
             # No report tells of single pods there, so that it has most likely not ended.
             return State(kubelet, (*refused, entry))
         return State(kubelet, refused)
+    # An expected pod is not known to the kubelet, so a refusal must leave no trace.
     if not entry.is_bound:
         if kubelet.expect(entry.record.view(kubelet)).admitted:
             _start(kubelet, entry)

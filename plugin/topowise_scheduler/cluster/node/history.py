@@ -126,6 +126,7 @@ class History(msgspec.Struct, frozen=True):
     def entry(self, uid: str) -> Entry | None:
         """Returns the entry of a pod, None if the pod is not on the node."""
         settled = self.settled.get(uid)
+        # Most entries are settled, so the dict is asked before the tuples.
         if settled is not None:
             return settled
         return next((entry for entry in (*self.log, *self.expected) if entry.uid == uid), None)
@@ -133,6 +134,7 @@ class History(msgspec.Struct, frozen=True):
     def entries(self) -> Iterator[Entry]:
         """Yields all entries: bound pods first, in turn."""
         yield from sorted((*self.settled.values(), *self.log), key=_turn)
+        # Expected pods come last, as in the fold: a bound pod never waits for a reservation.
         yield from self.expected
 
     def bound(self) -> list[Entry]:
@@ -149,6 +151,31 @@ class History(msgspec.Struct, frozen=True):
         if settled:
             return _replace(rest, settled={**rest.settled, entry.uid: entry})
         return _replace(rest, log=tuple(sorted((*rest.log, entry), key=_turn)))
+
+    def with_bound(self, bound: Mapping[str, Entry], settled: Mapping[str, Entry]) -> History:
+        """Returns the history with these bound pods alone, of which some are settled."""
+        log = tuple([entry for uid, entry in bound.items() if uid not in settled])
+        return _replace(self, settled=settled, log=log)
+
+    def with_settled(self, settled: Mapping[str, Entry]) -> History:
+        """Returns the history with these pods settled as well."""
+        if not settled:
+            return self
+        log = tuple([entry for entry in self.log if entry.uid not in settled])
+        return _replace(self, settled={**self.settled, **settled}, log=log)
+
+    def with_leavers(self, report: Report) -> History:
+        """Returns the history with the ended pods that a new exact report does not list any more."""
+        # Without `held` no report listed all of the pod, so its absence proves nothing.
+        left = {
+            end.turn
+            for end in self.ended
+            if end.held is not None and not end.has_left and end.entry.name not in report.held
+        }
+        if not left:
+            return self
+        ended = [_replace(end, has_left=True) if end.turn in left else end for end in self.ended]
+        return _replace(self, ended=tuple(ended))
 
     def without_entry(self, uid: str) -> History:
         """Returns the history as if the pod had never been on the node."""

@@ -24,6 +24,7 @@ def included(in_use: Amounts, there: Sequence[Amounts], ended: Sequence[Amounts]
     count.
     """
     rest = Counter({name: amount for name, amount in in_use.items() if amount})
+    # Without ended pods first: most reports are younger than every end.
     sets = [_first(Counter(rest), there)]
     for requests in ended:
         if any(requests.values()):
@@ -37,6 +38,7 @@ def _first(rest: Counter[str], there: Sequence[Amounts]) -> frozenset[int] | Non
     """Returns the fewest oldest pods that request exactly these amounts, None if there are no such pods."""
     positions = []
     for position, requests in enumerate(there):
+        # All amounts are explained. Newer pods came after the report.
         if not any(rest.values()):
             break
         if any(requests.values()):

@@ -2,18 +2,17 @@
 
 Each event makes another history out of the present one; the state of the node is the fold over it (fold.py).
 
-Invariant: two nodes with equal histories have equal states (`check`). All other fields are caches of values that follow
+Invariant: two nodes with equal histories have equal states. All other fields are caches of values that follow
 from the history, or number its events.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from topowise import fingerprint
 from topowise_scheduler.cluster.node import confirmation
 from topowise_scheduler.cluster.node.confirmation import Comparison
 from topowise_scheduler.cluster.node.event_orders import distinct, moved, possible_states
@@ -44,16 +43,7 @@ class _Orders(NamedTuple):
 class NodeState:
     """`kubelet` is the present state, None until the node is reported. It is shared: fork it to try pods on it."""
 
-    __slots__ = (
-        "_finished",
-        "_fold",
-        "_judged",
-        "_orders",
-        "_turns",
-        "history",
-        "kubelet",
-        "reported_at",
-    )
+    __slots__ = ("_finished", "_fold", "_judged", "_orders", "_turns", "history", "kubelet", "reported_at")
 
     def __init__(self) -> None:
         self.history = History()
@@ -66,19 +56,10 @@ class NodeState:
         self._judged: dict[str, Course] = {}
         self._orders: _Orders | None = None
 
-    def __repr__(self) -> str:
-        report = self.report
-        pods = ", ".join(f"{entry.uid} {entry.state.name.lower()}" for entry in self.history.entries())
-        return f"{'unreported' if report is None else report.version or 'reported'} ({pods})"
-
     @property
     def report(self) -> Report | None:
         """Returns the last report."""
         return self.history.report
-
-    def booking_states(self) -> dict[str, BookingState]:
-        """Returns what the pods here are, by UID."""
-        return {entry.uid: entry.state for entry in self.history.entries()}
 
     def has_coming(self, uid: str) -> bool:
         """Returns whether pods beside this pod are bound without a report, or expected."""
@@ -92,22 +73,6 @@ class NodeState:
         """Returns whether the report confirms the pod."""
         entry, report = self.history.settled.get(uid), self.report
         return entry is not None and report is not None and confirmed(entry, report)
-
-    def check(self, now: float) -> None:
-        """Raises AssertionError if a cached state is not what the history gives; for tests."""
-        assert (self.report is None) == (self.kubelet is None), self
-        anew = NodeState()
-        anew._become(self.history)
-        possible, expected = self.possible(now), anew.possible(now)
-        if possible is None or expected is None:
-            return
-        assert expected.node.active.keys() == possible.node.active.keys(), self
-        for uid in expected.node.active:
-            assert expected.node.placements(uid) == possible.node.placements(uid), uid
-        assert possible.doubted == expected.doubted, self
-        assert possible.highest == expected.highest, self
-        assert not distinct(possible.alternatives, (), expected.alternatives), self
-        assert not distinct(expected.alternatives, (), possible.alternatives), self
 
     # Events
 
@@ -123,11 +88,12 @@ class NodeState:
         self.forget_past(now)
         self.reported_at = now
         history = self.history
+        # A report without a resourceVersion cannot be compared, so it counts as newer.
         is_newer = before is None or not report.version or report.version != before.version
         comparison = Comparison()
         entries = {entry.uid: entry for entry in history.bound()}
         if report.precision == "exact":
-            history = _noted(history, report) if is_newer else history
+            history = history.with_leavers(report) if is_newer else history
             if self.kubelet is not None:
                 comparison = confirmation.compare(
                     report, list(entries.values()), self.kubelet, history.ended_by_name, now
@@ -135,12 +101,11 @@ class NodeState:
                 entries.update({entry.uid: entry for entry in comparison.entries})
             settled = self._listed(report, entries, history)
         else:
+            # Which pods the numbers include is found anew for each report of amounts.
             history = _replace(history, counted={})
             settled = self._counted(report, entries, history, believes=is_newer)
-        log = [entry for uid, entry in entries.items() if uid not in settled]
-        finished = self._finished.listed(report)
-        history = _replace(history, report=report, settled=settled, log=tuple(log), finished=finished)
-        self._become(_with_counted(history, report))
+        history = _replace(history, report=report, finished=self._finished.listed(report))
+        self._become(confirmation.with_counted(history.with_bound(entries, settled), report))
         return comparison
 
     def judge_as(self, kubelet_version: str, page_sizes: PageSizes) -> bool:
@@ -156,8 +121,8 @@ class NodeState:
 
     def drop_report(self) -> None:
         """Takes the report away. The pods stay."""
-        bound = [entry.seen_as(listed=None) for entry in self.history.bound()]
-        self._become(_replace(self.history, report=None, settled={}, log=tuple(bound), finished=frozenset()))
+        bound = {entry.uid: entry.seen_as(listed=None) for entry in self.history.bound()}
+        self._become(_replace(self.history, report=None, finished=frozenset()).with_bound(bound, {}))
 
     def put(self, entry: Entry, *, is_news: bool = True) -> bool:
         """Books a pod, or raises the state of its booking. Returns whether the node may be another now.
@@ -188,10 +153,9 @@ class NodeState:
         if entry.is_bound:
             # The question is over, and the value keeps a state of the node in memory.
             self._judged.pop(entry.uid, None)
-        history = history.with_entry(entry, settled=False)
-        history = _settle(history, settled)
+        history = history.with_entry(entry, settled=False).with_settled(settled)
         if report is not None:
-            history = _with_counted(history, report)
+            history = confirmation.with_counted(history, report)
         return self._become(history) or not is_foreseen
 
     def update(self, record: PodRecord, now: float) -> bool:
@@ -203,6 +167,7 @@ class NodeState:
         before, entry = booked.record, _replace(booked, record=record)
         if record.acknowledged and booked.seen.acknowledged is None:
             entry = entry.seen_as(acknowledged=now)
+        # Other amounts than before: the pod was resized in place (KEP-1287).
         if record.shape != before.shape and record.needs is not None and before.needs is not None:
             return self._resize(_replace(entry, needs=record.needs), before, now)
         if gives_back(entry) == gives_back(booked):
@@ -244,10 +209,11 @@ class NodeState:
         if ended_at is not None and entry.is_bound:
             history = _replace(history, ended=(*history.ended, self._end_of(entry, ended_at)))
         report = history.report
+        # Amounts are of several pods, so an end may change which of the other pods the numbers include.
         if report is not None and report.precision == "counts":
             bound = {pod.uid: pod for pod in history.bound()}
             settled = self._counted(report, bound, history, believes=ended_at is not None)
-            history = _settle(_replace(history, settled={}, log=tuple(bound.values())), settled)
+            history = history.with_bound(bound, settled)
         self._become(history)
 
     def _end_of(self, entry: Entry, now: float) -> Ended:
@@ -291,14 +257,13 @@ class NodeState:
                 bound[entry.uid] = entry.seen_as(listed=self._placements(entry.uid))
         history = _replace(history, ended=ended)
         if report is None:
-            self.history = _replace(history, settled={}, log=tuple(bound.values()))
+            self.history = history.with_bound(bound, {})
             return False
         if report.precision == "exact":
             settled = self._listed(report, bound, history)
         else:
             settled = self._counted(report, bound, history, believes=not report.fingerprint)
-        log = [entry for uid, entry in bound.items() if uid not in settled]
-        return self._become(_replace(history, settled=settled, log=tuple(log)))
+        return self._become(history.with_bound(bound, settled))
 
     @property
     def remembers(self) -> bool:
@@ -343,26 +308,24 @@ class NodeState:
         possible = self.possible(now)
         return [] if possible is None else [*possible.uncertain, *possible.moved]
 
-    def possible(self, now: float, *, is_alone: bool = True) -> Possible | None:
+    def possible(self, now: float, without: Collection[str] = (), *, is_alone: bool = True) -> Possible | None:
         """Returns the states in which the node may be, None if nobody has reported the node.
 
-        Unless this service `is_alone` in binding pods, any pod may have come in between.
+        The pods in `without` are gone, and expected pods of them never came. Unless this service `is_alone` in binding
+        pods, any pod may have come in between.
         """
-        return None if self.kubelet is None else self._possible(self.kubelet, now, (), is_alone=is_alone)
-
-    def possible_without(self, uids: Collection[str], now: float, *, is_alone: bool = True) -> Possible | None:
-        """Returns the same as if these pods were gone, and expected pods never came."""
-        node = self.without(uids)
-        return None if node is None else self._possible(node, now, uids, is_alone=is_alone)
-
-    def _possible(self, node: Kubelet, now: float, without: Collection[str], *, is_alone: bool) -> Possible:
+        node = self.without(without) if without else self.kubelet
+        if node is None:
+            return None
         history, predicted = self.history, self.kubelet
         if predicted is None or not (history.log or history.expected):
             return Possible(node)
         opened, settled = doubts(history, predicted, now)
+        # Orders are enumerated only if some window is settled; they cost up to 64 admissions.
         bound = self._bound_states(now, without) if settled else ()
         if bound is None:
             opened, bound = [*opened, *settled], ()
+        # On a single NUMA node all placements are equal, but the number of CPUs may be unknown.
         matters = holds_anything if len(node.node_ids) > 1 else is_of_any_size
         views = [entry.record.view(node) for entry in opened if entry.uid not in without]
         uncertain = [view for view in views if matters(node, view)]
@@ -388,6 +351,7 @@ class NodeState:
         """Takes another history. Returns whether the state is another."""
         before, self.history = self.kubelet, history
         node = self.kubelet = self._fold.present(history)
+        # The orders follow from the history, so none survives it.
         self._orders = None
         return node is not before
 
@@ -433,34 +397,3 @@ class NodeState:
     def _placements(self, uid: str) -> Placements:
         """Returns what the pod holds at present, nothing if it has no room."""
         return self.kubelet.placements(uid) if self.kubelet is not None and uid in self.kubelet.active else {}
-
-
-def _noted(history: History, report: Report) -> History:
-    """Returns the history with the ended pods that a new exact report does not list any more."""
-    left = {
-        end.turn
-        for end in history.ended
-        if end.held is not None and not end.has_left and end.entry.name not in report.held
-    }
-    if not left:
-        return history
-    ended = [_replace(end, has_left=True) if end.turn in left else end for end in history.ended]
-    return _replace(history, ended=tuple(ended))
-
-
-def _settle(history: History, settled: Mapping[str, Entry]) -> History:
-    """Returns the history with these pods settled as well."""
-    if not settled:
-        return history
-    log = tuple([entry for entry in history.log if entry.uid not in settled])
-    return _replace(history, settled={**history.settled, **settled}, log=log)
-
-
-def _with_counted(history: History, report: Report) -> History:
-    """Returns the history with the pods that the numbers of a counts report are of, if it tells where they lie."""
-    if report.offsets is None or not report.fingerprint or history.counted:
-        return history
-    counted = confirmation.counted(report, history.bound(), history.ended_by_name)
-    if report.fingerprint != fingerprint.of([entry.name for entry in counted]):
-        return history
-    return _replace(history, counted={entry.uid: (entry.name, entry.needs) for entry in counted})

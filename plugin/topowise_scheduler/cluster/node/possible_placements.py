@@ -14,7 +14,7 @@ every NUMA node at once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import product
+from itertools import chain, product
 from math import prod
 from typing import Final, NamedTuple
 
@@ -62,12 +62,11 @@ class Possible(NamedTuple):
             return possible_placements(self.node, self.uncertain, self.highest)
         if not self.uncertain:
             return [state.fork() for state in self.alternatives]
-        ways = [possible_placements(state, self.uncertain, self.highest) for state in (self.node, *self.alternatives)]
+        states = (self.node, *self.alternatives)
+        ways = [possible_placements(state, self.uncertain, self.highest) for state in states]
         if sum(map(len, ways)) > MAX_POSSIBLE:
-            ways = [
-                possible_placements(state, self.uncertain, self.highest, 1) for state in (self.node, *self.alternatives)
-            ]
-        return [state for states in ways for state in states]
+            ways = [possible_placements(state, self.uncertain, self.highest, 1) for state in states]
+        return list(chain.from_iterable(ways))
 
 
 class _Part(msgspec.Struct, frozen=True):
@@ -153,9 +152,7 @@ def possible_placements(
     if choices is None or prod(map(len, choices)) > at_most:
         return [_at_worst(node, uncertain)]
     copies = []
-    base = node.fork()
-    for pod in uncertain:
-        base.remove(pod.uid)
+    base = node.without([pod.uid for pod in uncertain])
     for combination in product(*choices):
         copy = base.fork()
         for placed in combination:
@@ -180,6 +177,7 @@ def _choices(
     for pod, parts in zip(uncertain, parts_of, strict=True):
         if not _lie_each_for_itself(parts) or has_choice_of_devices(node, pod):
             return None
+        # After ends alone the pod lies on the predicted NUMA node or on a lower NUMA node.
         count = highest[pod.uid] + 1 if takes_the_lowest else len(node.node_ids)
         for part in parts:
             if _is_wide(part, node):
@@ -187,6 +185,7 @@ def _choices(
             places = [position for position in range(count) if _is_possible(part, node, position)]
             if not part.has_place:
                 del places[1:]
+            # None for a part that fits nowhere on the empty node: its pod was refused.
             choices.append([(position, part) for position in places] or [None])
     return choices
 
@@ -216,9 +215,7 @@ def _may_lie_in_groups(node: Kubelet, uncertain: Sequence[PodView], highest: Map
     are_wide = any(_may_be_wide(node, pod, only_ends=pod.uid in highest) for pod in uncertain)
     if not are_wide and policy != "best-effort":
         return False
-    base = node.fork()
-    for pod in uncertain:
-        base.remove(pod.uid)
+    base = node.without([pod.uid for pod in uncertain])
     assert base.memory is not None
     tables = base.memory.tables
     return any(cells.bit_count() > 1 for cells in tables.cells) or (are_wide and tables.assignments.count(0) > 1)
@@ -232,6 +229,7 @@ def _may_be_wide(node: Kubelet, pod: PodView, *, only_ends: bool) -> bool:
     amounts = (
         [pod.memory] if node.settings.topology.scope == "pod" else [container.memory for container in pod.containers]
     )
+    # Memory over several NUMA nodes forms a group, which later pods cannot share (memorymanager/policy_static.go).
     if any(_is_wide(_Part(0, amount, {}), node) for amount in amounts if amount):
         return True
     if node.settings.topology.policy != "best-effort":
@@ -264,6 +262,7 @@ def _at_worst(node: Kubelet, uncertain: Iterable[PodView]) -> Kubelet:
         anywhere = sum(part.from_anywhere for part in parts)
         if anywhere:
             _reserve(copy, node, 0, _Part(0, {}, {}, from_anywhere=anywhere), predicted)
+        # Every NUMA node at once is more than the pod can have, so this state refuses at least as much.
         for position in range(len(node.node_ids)):
             part = _together(parts, node, position)
             if part:
@@ -307,6 +306,7 @@ def _reusing(pod: PodView) -> Iterator[bool]:
     for container in pod.containers:
         amounts = (container.cpus, container.memory, container.limits)
         yield amounts in before
+        # updateCPUsToReuse: CPUs of an init container are reused until a container keeps some.
         if container.cpus:
             before = [*before, amounts] if container.kind == "init" else []
 
@@ -320,11 +320,9 @@ def _most_cpus(node: Kubelet, pod: PodView) -> int:
 
 def _least_cpus(node: Kubelet, pod: PodView) -> int:
     """Returns the CPUs of the pod if app containers reuse as many CPUs as possible."""
-    return (
-        pod.cpus
-        if node.allocates_whole(pod)
-        else pods.peak((container.kind, container.cpus) for container in pod.containers)
-    )
+    if node.allocates_whole(pod):
+        return pod.cpus
+    return pods.peak((container.kind, container.cpus) for container in pod.containers)
 
 
 def _together(parts: Iterable[_Part], node: Kubelet, position: int) -> _Part:
@@ -351,17 +349,14 @@ def _is_wide(part: _Part, node: Kubelet) -> bool:
 def _is_possible(part: _Part, node: Kubelet, *positions: int) -> bool:
     """Returns whether the part fits on these NUMA nodes of the empty node."""
     if part.cpus and node.cpu is not None:
+        # reservedSystemCPUs are never allocated exclusively.
         usable = union([node.topology.numa_cpus[at] for at in positions]) & ~node.cpu.policy.reserved
         if usable.bit_count() < part.cpus:
             return False
-    if node.memory is not None:
-        allocatable = node.memory.policy.allocatable
-        if any(
-            size > sum([allocatable[name][at] for at in positions])
-            for name, size in part.memory.items()
-            if name in allocatable
-        ):
-            return False
+    allocatable = {} if node.memory is None else node.memory.policy.allocatable
+    known = [(allocatable[name], size) for name, size in part.memory.items() if name in allocatable]
+    if any(size > sum([amounts[at] for at in positions]) for amounts, size in known):
+        return False
     # Devices that are unhealthy now may have been healthy when the pod came.
     tables = [(node.devices.tables[name], count) for name, count in part.devices.items()]
     return all(union([table.near[at] for at in positions]).bit_count() >= count for table, count in tables)
@@ -378,29 +373,21 @@ def _reserve(copy: Kubelet, node: Kubelet, position: int, part: _Part, predicted
     if most and copy.cpu is not None:
         zone_cpus = node.topology.cpus if part.from_anywhere else node.topology.numa_cpus[position]
         already = union([placement.cpus or 0 for placement in predicted]) & zone_cpus
+        # Which CPUs of the NUMA node does not matter to other pods, so the lowest stand for all.
         cpus = lowest(copy.cpu.available & zone_cpus, max(0, most - already.bit_count()))
     memory: dict[str, int] = {}
+    # Memory of a NUMA node in a group is decided by the group, not by this NUMA node.
     if copy.memory is not None and copy.memory.tables.cells[position] == 1 << position:
         for name, size in part.memory.items():
-            already = sum(
-                [
-                    block.size
-                    for placement in predicted
-                    for block in placement.memory
-                    if block.type == name and block.numa == (zone,)
-                ]
-            )
+            blocks = [block for placement in predicted for block in placement.memory]
+            already = sum([block.size for block in blocks if block.type == name and block.numa == (zone,)])
             size = min(size - already, copy.memory.tables.free.get(name, _NONE)[position])
             if size > 0:
                 memory[name] = size
     devices: dict[str, DeviceSet] = {}
     for name, count in part.devices.items():
         table = copy.devices.tables[name]
-        already = sum(
-            [
-                (table.select(placement.devices.get(name, ())) & table.near[position]).bit_count()
-                for placement in predicted
-            ]
-        )
+        held = [table.select(placement.devices.get(name, ())) for placement in predicted]
+        already = sum([(devices_of & table.near[position]).bit_count() for devices_of in held])
         devices[name] = lowest(copy.devices.free(name) & table.near[position], count - already)
     copy.reserve(position, cpus, memory, devices)

@@ -61,6 +61,7 @@ def _as_many(ids: int, by_node: tuple[int, ...], free: int) -> int | None:
 
 
 def _take(block: MemoryBlock, node: Kubelet, free: Mapping[str, list[int]]) -> bool:
+    # A block over several NUMA nodes does not say how much is on each.
     if len(block.numa) != 1 or block.type not in free:
         return False
     position = node.node_ids.index(block.numa[0])

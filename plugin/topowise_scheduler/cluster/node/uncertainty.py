@@ -48,6 +48,7 @@ def doubts(history: History, node: Kubelet, now: float) -> Doubts:
     ]
     if not predicted:
         return Doubts()
+    # Devices near several NUMA nodes stay undecided however much time passes.
     opened = [entry for entry in predicted if _is_open(entry, now) or has_choice(entry, node)]
     if len(opened) == len(predicted):
         # The common case: reports confirm most pods before their windows are settled.
@@ -109,6 +110,7 @@ def highest(history: History, states: Sequence[Kubelet]) -> dict[str, int]:
     unseen = max((ended.turn for ended in history.ended if ended.was_predicted), default=0)
     positions: dict[str, int] = {}
     for entry in chain(history.log, history.expected):
+        # A pod from before the service has no decision of the service that bounds its position.
         if entry.uid in states[0].active and not entry.seen.was_there:
             at = [position_of(state, state.placements(entry.uid)) for state in states if entry.uid in state.active]
             positions[entry.uid] = last if entry.turn < unseen else max(at)

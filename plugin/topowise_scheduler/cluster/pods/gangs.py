@@ -40,10 +40,12 @@ class Gangs:
 
     def note_queried(self, record: PodRecord) -> set[str]:
         """Records a query of kube-scheduler. Returns the UIDs of pods whose reservations end by it."""
+        # A pod outside a failed gang is queried: kube-scheduler has given the gang up.
         given_up = self._take_failed(record.group)
         if not record.group:
             return given_up
         attempt = self._attempts.setdefault(record.group, _Attempt())
+        # A retry of the same request is no new attempt, so the last member may repeat.
         if record.uid in attempt.queried and record.uid != attempt.last:
             given_up |= attempt.queried
             self._attempts[record.group] = attempt = _Attempt()

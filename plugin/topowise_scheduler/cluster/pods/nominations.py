@@ -85,6 +85,7 @@ class Nominations:
             return record.nominated
         since, late = self._clock(), False
         if nomination is not None and nomination.node == record.nominated:
+            # The event shows the known nomination, so its age continues.
             since, late = nomination.since, nomination.late
         self._put(Nomination(record, record.nominated, since, unobserved=False, late=late))
         self._unreviewed.add(record.uid)

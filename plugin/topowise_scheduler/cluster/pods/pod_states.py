@@ -78,20 +78,12 @@ class PodStates:
 
     def __init__(self) -> None:
         self._states: dict[str, PodState] = {}
-        # Indexes of `_states`.
-        self._nominated: dict[str, str] = {}
+        self.nominated: dict[str, str] = {}
+        """The nominated nodes by UID; to be read. An index of `_states`, as are the next two."""
         self._reserved: dict[str, float] = {}
         self._assumed: set[str] = set()
         # Assumed pods that a list of all pods lacked, and the time of that list: seconds, monotonic.
         self._unlisted: dict[str, float] = {}
-
-    def __repr__(self) -> str:
-        rows = (
-            f"{uid}: {'nowhere' if pod.state is None else f'{pod.state.name.lower()} on {pod.node}'}"
-            + (f", nominated for {pod.nominated}" if pod.nominated else "")
-            for uid, pod in self._states.items()
-        )
-        return f"PodStates({'; '.join(rows)})"
 
     def __iter__(self) -> Iterator[tuple[str, PodState]]:
         return iter(self._states.items())
@@ -105,11 +97,6 @@ class PodStates:
         """Returns the number of reserved pods."""
         return len(self._reserved)
 
-    @property
-    def nominated(self) -> dict[str, str]:
-        """Returns the nominated nodes by UID; the caller must not change the map."""
-        return self._nominated
-
     def move(self, uid: str, state: PodState) -> list[Change]:
         """Sets the state of a pod; nothing else changes a state. Returns the changes, departures before arrivals."""
         before = self._states.get(uid, NOWHERE)
@@ -118,9 +105,9 @@ class PodStates:
         else:
             self._states[uid] = state
         if state.nominated:
-            self._nominated[uid] = state.nominated
+            self.nominated[uid] = state.nominated
         else:
-            self._nominated.pop(uid, None)
+            self.nominated.pop(uid, None)
         if state.state is State.RESERVED:
             self._reserved[uid] = state.until
         else:
@@ -131,6 +118,7 @@ class PodStates:
             self._assumed.discard(uid)
             self._unlisted.pop(uid, None)
         old, new = before.booking_states(), state.booking_states()
+        # Departures first: on the node that a pod leaves its capacity is free before it arrives elsewhere.
         gone = [Change(node, was, None) for node, was in old.items() if node not in new]
         return gone + [Change(node, old.get(node), now) for node, now in new.items() if old.get(node) is not now]
 
@@ -154,14 +142,3 @@ class PodStates:
     def expired(self, now: float) -> list[str]:
         """Returns the UIDs of pods whose reservation is over."""
         return [uid for uid, until in self._reserved.items() if until <= now]
-
-    def check(self) -> None:
-        """Raises AssertionError if the indexes contradict the states."""
-        for uid, pod in self._states.items():
-            assert pod != NOWHERE, f"{uid} is kept and nowhere"
-            assert bool(pod.node) == (pod.state is not None), f"{uid}: {pod}"
-        by = {state: {uid for uid, pod in self._states.items() if pod.state is state} for state in State}
-        assert self._reserved.keys() == by[State.RESERVED], self
-        assert self._assumed == by[State.ASSUMED], self
-        assert self._unlisted.keys() <= self._assumed, self
-        assert self._nominated == {uid: pod.nominated for uid, pod in self._states.items() if pod.nominated}, self

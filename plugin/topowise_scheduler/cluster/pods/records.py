@@ -144,6 +144,7 @@ class Records:
         is_too_large = bool(problem)
         requests, shape = None, b""
         try:
+            # The kubelet decides by the allocated amounts, not by the spec (KEP-1287, allocation.Manager).
             if spec.nodeName and not problem:
                 pod = pods.allocated(pod)
             if not problem:
@@ -169,6 +170,7 @@ class Records:
             demand=declared.demand,
             affinity_terms=declared.affinity_terms,
             runs=status.phase == "Running",
+            # The kubelet sets status.startTime with the first status (status_manager.go, updateStatusInternal).
             acknowledged=bool(status.startTime) or status.phase == "Running",
             waits=stage == "pending" and _was_refused(status),
             tried=stage == "pending" and _was_tried(status),
@@ -193,6 +195,7 @@ class Records:
     def _requests_of(self, pod: pods.Pod) -> PodRequests:
         needs, ungated = pods.needs(pod), None
         key = shape = _digest(_encode(needs))
+        # Kubelets without the gate PodLevelResources see the containers alone (KEP-2837).
         if pod.spec.resources is not None:
             ungated = pods.needs(pod, pod_level_resources=False)
             key += _digest(_encode(ungated))

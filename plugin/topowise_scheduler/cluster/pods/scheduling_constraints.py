@@ -49,6 +49,7 @@ class SchedulingConstraints(msgspec.Struct, frozen=True, gc=False):
 def constraints_of(spec: Spec) -> SchedulingConstraints:
     """Returns the constraints that a pod of this spec has."""
     node_affinity = spec.affinity and spec.affinity.nodeAffinity
+    # Preferences only order nodes, so the key says whether there are preferences, and not which.
     required = None
     if node_affinity:
         required = msgspec.structs.replace(node_affinity, preferredDuringSchedulingIgnoredDuringExecution=None)

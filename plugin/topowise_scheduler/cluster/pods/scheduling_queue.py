@@ -45,6 +45,7 @@ class SchedulingQueue:
     def put(self, record: PodRecord) -> None:
         """Queues, updates or removes a pod, as its last event shows it."""
         queued = self._queued.get(record.uid)
+        # kube-scheduler tries such a pod not for the first time, or the pod has a nomination already.
         if record.constraints is None or record.tried or record.leaving or record.nominated:
             self.drop(record.uid, is_taken=not record.nominated)
         elif queued is not None:

@@ -32,11 +32,7 @@ class LowerPriorityPods:
     `nominated` the nodes of all nominated pods."""
 
     def __init__(
-        self,
-        engine: Engine,
-        states: States,
-        expected: Callable[[str], Iterable[Entry]],
-        nominated: Collection[str],
+        self, engine: Engine, states: States, expected: Callable[[str], Iterable[Entry]], nominated: Collection[str]
     ) -> None:
         self._expected = expected
         self._nominated = nominated
@@ -71,6 +67,7 @@ class LowerPriorityPods:
         current = self._by_priority.get(priority)
         if current is None:
             current = Lesser()
+            # A PriorityClass that is new here; later changes come through `note`.
             self._by_priority.put(priority, current)
             for node in set(self._nominated):
                 current.put(node, self._on(node, priority))

@@ -1,7 +1,7 @@
 """The states of all nodes by name, and the same states in the engine.
 
 Invariant: the engine has the predicted state of each reported node, and `possible` the other states in which the node
-may be. A state that has changed is published at once, so that a question costs no bookkeeping (`check`).
+may be. A state that has changed is published at once, so that a question costs no bookkeeping.
 """
 
 from __future__ import annotations
@@ -43,9 +43,6 @@ class NodeStates:
         self._improved: set[str] = set()
         self._reshaped: set[str] = set()
 
-    def __repr__(self) -> str:
-        return "; ".join(f"{name}: {state}" for name, state in self._states.items())
-
     def of(self, name: str) -> NodeState | None:
         """Returns the state of a node, None if neither a report nor a pod has named the node."""
         return self._states.get(name)
@@ -56,10 +53,6 @@ class NodeStates:
         if state is None:
             state = self._states[name] = NodeState()
         return state
-
-    def items(self) -> Iterator[tuple[str, NodeState]]:
-        """Yields names and states of all nodes, reported or not."""
-        return iter(self._states.items())
 
     def reported(self) -> list[str]:
         """Returns the names of all reported nodes, sorted."""
@@ -73,7 +66,7 @@ class NodeStates:
         node_state = self._states.get(name)
         possible = None
         if node_state is not None:
-            possible = node_state.possible_without(without, self._clock(), is_alone=self._is_alone)
+            possible = node_state.possible(self._clock(), without, is_alone=self._is_alone)
         if possible is None:
             return
         yield possible.node.fork()
@@ -142,6 +135,7 @@ class NodeStates:
         possible = state.possible(self._clock(), is_alone=self._is_alone)
         if possible is not None and (name in self.possible or not possible.is_sure):
             self.possible.put(name, possible, later=is_ahead)
+        # After the engine has the state: the callback reads the new row.
         self._published(name)
         if better:
             self._improved.add(name)
@@ -178,6 +172,7 @@ class NodeStates:
             if state is None:
                 self._with_past.discard(name)
                 continue
+            # No `better`: what is forgotten only makes the state more certain, not emptier.
             if state.forget_past(now):
                 self.publish(name, state, better=False)
             if not state.remembers:
@@ -191,12 +186,6 @@ class NodeStates:
             if state is not None and possible is not None and possible.doubted != before.doubted:
                 self.publish(name, state)
             yield
-
-    def check(self) -> None:
-        """Raises AssertionError if a state contradicts itself or the engine; for tests, it costs time."""
-        for name, state in self._states.items():
-            state.check(self._clock())
-            assert (state.kubelet is not None) == (self._engine.row(name) >= 0), f"{name} in the engine"
 
     @property
     def _is_alone(self) -> bool:

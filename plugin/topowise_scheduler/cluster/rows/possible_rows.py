@@ -66,6 +66,7 @@ class PossibleRows:
     def put(self, node: str, expected: Possible | None, *, later: bool = False) -> None:
         """Sets the possible states of a node, None if it is as predicted. `later`: no question about it comes soon."""
         if expected is None or expected.is_sure:
+            # The rows of a node that is as predicted would be judged for nothing.
             self._expected.pop(node, None)
             self._write(node, [])
             return
@@ -105,6 +106,7 @@ class PossibleRows:
             self._engine.drop(name)
         if possible:
             self._counts[node] = len(possible)
+        # A new name gets its row only by the put.
         self._joined.put(row, [self._engine.row(name) for name in names[: len(possible)]])
 
 

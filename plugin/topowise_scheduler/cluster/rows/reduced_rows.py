@@ -79,6 +79,7 @@ class ReducedRows:
 
     def nodes(self, priority: Lesser) -> ReducedNodes:
         """Returns all nodes that have ignored pods."""
+        # Rows are reused for other nodes after `drop`, and evicted states have lost their rows.
         if priority.valid_for != (self._engine.membership, self._evictions):
             priority.valid_for = self._engine.membership, self._evictions
             priority.changed |= priority.ignored.keys() | priority.parts.keys()
@@ -127,6 +128,7 @@ class ReducedRows:
 
     def _put(self, before: _Without | None, states: Iterator[Kubelet]) -> tuple[int, ...]:
         """Writes states, over the rows of the states before as far as there are any."""
+        # Rows are rewritten in place, so that the number of rows stays small in a burst.
         spare = [] if before is None else self._engine.names(np.array(before.rows, np.int32))
         rows = []
         for state in states:

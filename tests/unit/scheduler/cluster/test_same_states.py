@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 import pytest
 
+from ledger_check import check_ledger
 from scheduling import Service, exact, kubelet, pod
 from topowise_scheduler.cluster.pods.records import PodRecord
 
@@ -33,7 +34,7 @@ class Life:
 
     def step(self) -> None:
         self.random.choice([self.nominate, self.nominate, self.nominate, self.assume, self.reserve, self.end])()
-        self.service.ledger.check()
+        check_ledger(self.service.ledger)
 
     def nominate(self) -> None:
         record = self.record(f"p{len(self.records)}", self.random.choice(CPUS), self.random.choice(MEMORY))

@@ -24,6 +24,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from ledger_check import check_ledger
 from scheduling import Service, decoded, exact, kubelet, pod
 from topowise_scheduler.cluster.node.node_state import NodeState
 from topowise_scheduler.cluster.pods.booking_state import BookingState
@@ -244,7 +245,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @invariant()
     def nodes_and_pods_agree(self) -> None:
-        self.service.ledger.check()
+        check_ledger(self.service.ledger)
 
     @invariant()
     def pods_are_where_the_model_has_them(self) -> None:

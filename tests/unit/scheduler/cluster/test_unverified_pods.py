@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ledger_check import check_ledger
 from scheduling import Service, counts, decoded, pod
 from topowise_scheduler.cluster.pods.unverified_pods import MAX_UNVERIFIED_PODS, UNVERIFIED_S
 from topowise_scheduler.engine import Outcome
@@ -36,7 +37,7 @@ class Attacked(Service):
         for _ in range(int(seconds)):
             self.clock.now += 1
             self.ledger.tick()
-            self.ledger.check()
+            check_ledger(self.ledger)
 
 
 @pytest.fixture

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from typing import Any
 
 import pytest
 
+from ledger_check import check_ledger
 from scheduling import Service, exact, kubelet, pod, sent
 from topowise import pods
 from topowise.errors import ParseError
-from topowise_scheduler.extender.fitting import FittingVerb
+from topowise_scheduler.extender.fitting import fit_together
 from topowise_scheduler.extender.replies import BadRequestError
 from topowise_scheduler.fit_together import FitTogetherService
 
@@ -26,8 +28,8 @@ def service() -> Service:
 
 
 def ask(fitting: FitTogetherService, **request: Any) -> dict[str, Any]:
-    verb = FittingVerb(fitting, lambda: None)
-    answer: dict[str, Any] = sent(asyncio.run(verb.answer(json.dumps(request).encode())))
+    verb = partial(fit_together, fitting, lambda: None)
+    answer: dict[str, Any] = sent(asyncio.run(verb(json.dumps(request).encode())))
     return answer
 
 
@@ -61,7 +63,7 @@ def test_a_reservation_lasts_until_its_release_or_expiry(service: Service) -> No
     service.clock.now += 61
     service.ledger.tick()
     assert service.fits(pod("other", "3"), "n1", "n2") == ["n1", "n2"]
-    service.ledger.check()
+    check_ledger(service.ledger)
 
 
 def test_a_pod_uses_its_own_reservation(service: Service) -> None:
@@ -76,7 +78,7 @@ def test_a_pod_uses_its_own_reservation(service: Service) -> None:
         at = outcomes.index(1)
         assert question.requests.needs is not None
         assert not service.ledger.reservations.assume(question.record, question.requests.needs, question.names[at])
-    service.ledger.check()
+    check_ledger(service.ledger)
 
 
 def test_a_release_keeps_later_reservations_and_bindings(service: Service) -> None:
@@ -124,12 +126,12 @@ def test_pods_that_do_not_fit_reserve_nothing(service: Service) -> None:
     ],
 )
 def test_an_invalid_request_is_refused_with_a_line(service: Service, request_: bytes, problem: str) -> None:
-    verb = FittingVerb(service.fitting(), lambda: None)
+    verb = partial(fit_together, service.fitting(), lambda: None)
     with pytest.raises((BadRequestError, ParseError), match=problem):
-        asyncio.run(verb.answer(request_))
+        asyncio.run(verb(request_))
 
 
 def test_before_the_first_list_there_is_no_answer(service: Service) -> None:
-    verb = FittingVerb(service.fitting(), lambda: "not yet listed: nodes")
+    verb = partial(fit_together, service.fitting(), lambda: "not yet listed: nodes")
     with pytest.raises(BadRequestError, match="not ready: not yet listed: nodes"):
-        asyncio.run(verb.answer(b"{}"))
+        asyncio.run(verb(b"{}"))

@@ -12,7 +12,7 @@ from topowise_scheduler.preemption.budgets import (
     BudgetMetadata,
     Budgets,
     BudgetSpec,
-    Selector,
+    LabelSelector,
     decode_budget,
 )
 
@@ -109,7 +109,7 @@ def test_a_budget_without_optional_fields_decodes() -> None:
 
 def test_a_pod_is_compared_only_with_budgets_that_select_a_label_of_the_pod(monkeypatch: pytest.MonkeyPatch) -> None:
     many = [
-        Budget(BudgetMetadata(f"b{number}", "default"), BudgetSpec(Selector(matchLabels={"app": f"a{number}"})))
+        Budget(BudgetMetadata(f"b{number}", "default"), BudgetSpec(LabelSelector(matchLabels={"app": f"a{number}"})))
         for number in range(1000)
     ]
     budgets, compared, counts = Budgets(many), [], Budget.counts
@@ -120,7 +120,7 @@ def test_a_pod_is_compared_only_with_budgets_that_select_a_label_of_the_pod(monk
 
 def test_a_changed_or_deleted_budget_matches_by_its_current_selector() -> None:
     def selecting(value: str) -> Budget:
-        return Budget(BudgetMetadata("b", "default"), BudgetSpec(Selector(matchLabels={"app": value})))
+        return Budget(BudgetMetadata("b", "default"), BudgetSpec(LabelSelector(matchLabels={"app": value})))
 
     budgets = Budgets([selecting("x")])
     budgets.apply("MODIFIED", selecting("y"))

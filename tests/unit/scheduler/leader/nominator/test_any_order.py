@@ -9,6 +9,7 @@ from typing import Final
 
 import pytest
 
+from ledger_check import check_ledger
 from nominating import TRIED, Nominating
 from scheduling import counts
 from topowise_scheduler.cluster.pods.pod_states import NOWHERE
@@ -35,7 +36,7 @@ class Life:
             [self.create, self.create, self.decide, self.decide, self.land, self.land, self.lose, self.take, self.clear,
              self.preempt, self.delete, self.cordon, self.report, self.wait, self.repeat]
         )()  # fmt: skip
-        self.made.ledger.check()
+        check_ledger(self.made.ledger)
 
     def pod(self, *, bound: bool = False) -> str:
         names = [name for name, one in self.made.pods.items() if bool(one.get("node")) is bound]
