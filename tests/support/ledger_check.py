@@ -15,7 +15,7 @@ def check_ledger(ledger: Ledger) -> None:
     for uid, pod in ledger.pods:
         assert not (pod.state is State.BOUND and uid in ledger.waiting), f"{uid} waits and is bound"
     _check_bookings(ledger._bookings)
-    for name, state in ledger.node_states._states.items():
+    for name, state in ledger.node_states.items():
         _check_node(name, state, ledger._clock())
         assert (state.kubelet is not None) == (ledger.engine.row(name) >= 0), f"{name} in the engine"
 
@@ -28,7 +28,7 @@ def _check_bookings(bookings: Bookings) -> None:
             expected.setdefault(name, {})[uid] = booking_state
     booked = {
         name: {entry.uid: entry.state for entry in state.history.entries()}
-        for name, state in bookings.node_states._states.items()
+        for name, state in bookings.node_states.items()
         if state.history.count
     }
     assert booked == expected, f"the nodes have {booked}, the pods say {expected}"

@@ -5,6 +5,7 @@ Invariant: a verdict is used only while the version of its row equals the versio
 
 from __future__ import annotations
 
+from typing import Any
 from weakref import ref
 
 import numpy as np
@@ -59,7 +60,8 @@ class CachedVerdicts:
     def size(self) -> int:
         """The approximate size in bytes."""
         kinds = sum([versions.nbytes + fits.nbytes for versions, fits in self.kinds.values()])
-        return sum([getattr(self, name).nbytes for name in _BY_ROW]) + kinds + self._shapes
+        arrays: list[NDArray[Any]] = [getattr(self, name) for name in _BY_ROW]
+        return sum([array.nbytes for array in arrays]) + kinds + self._shapes
 
     def set_strategy(self, strategy: object) -> None:
         """Sets the strategy of the ratings; drops the ratings of a different strategy."""

@@ -54,6 +54,10 @@ class NodeStates:
             state = self._states[name] = NodeState()
         return state
 
+    def items(self) -> Iterator[tuple[str, NodeState]]:
+        """Yields names and states of all nodes, reported or not."""
+        return iter(self._states.items())
+
     def reported(self) -> list[str]:
         """Returns the names of all reported nodes, sorted."""
         return sorted(name for name, state in self._states.items() if state.report is not None)
