@@ -5,7 +5,6 @@ Invariant: a verdict is used only while the version of its row equals the versio
 
 from __future__ import annotations
 
-from typing import Any
 from weakref import ref
 
 import numpy as np
@@ -60,8 +59,10 @@ class CachedVerdicts:
     def size(self) -> int:
         """The approximate size in bytes."""
         kinds = sum([versions.nbytes + fits.nbytes for versions, fits in self.kinds.values()])
-        arrays: list[NDArray[Any]] = [getattr(self, name) for name in _BY_ROW]
-        return sum([array.nbytes for array in arrays]) + kinds + self._shapes
+        verdicts = self.versions.nbytes + self.outcome.nbytes + self.reason.nbytes
+        ratings = self.raw.nbytes + self.ranks.nbytes + self.in_cache.nbytes + self.rated.nbytes
+        located = self.zones.nbytes + self.aligned.nbytes + self.located.nbytes
+        return verdicts + located + ratings + kinds + self._shapes
 
     def set_strategy(self, strategy: object) -> None:
         """Sets the strategy of the ratings; drops the ratings of a different strategy."""
