@@ -10,8 +10,7 @@ import aiohttp
 import msgspec
 
 from demo.cluster import SCHEDULER
-from sandbox.kubescheduler import Attempt, Extender, KubeScheduler
-from sandbox.kubescheduler.fit import PLUGIN as NODE_RESOURCES_FIT
+from sandbox.kubescheduler import Attempt, Extender, KubeScheduler, extender
 from topowise.kube.api import Api
 
 Json = dict[str, Any]
@@ -104,7 +103,7 @@ def _opinion(node: str, attempt: Attempt, explained: dict[str, str]) -> Opinion:
     if refused is None and not fits:
         # A real kubelet of this machine belongs to another cluster, so its Node is not here.
         return Opinion(node, was_asked=False, fits=False, score=None, detail="no such Node in this cluster")
-    if refused is not None and refused.plugin == NODE_RESOURCES_FIT:
+    if refused is not None and refused.plugin != extender.PLUGIN:
         return Opinion(node, was_asked=False, fits=False, score=None, detail=_lacks(refused.reasons))
     return Opinion(node, was_asked=True, fits=fits, score=attempt.scores.get(node), detail=explained.get(node, ""))
 

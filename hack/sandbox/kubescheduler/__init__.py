@@ -2,8 +2,9 @@
 
 The emulation schedules pods serially on a snapshot with assumed pods, calls the extender, and binds in the background
 while the next cycles run. It retries refused pods after an event that may have made them schedulable, and writes their
-status. Its in-tree plug-ins are node resources (filter and LeastAllocated) and preemption; affinity, taints, volumes
-and ports are left out. Sources: pkg/scheduler of Kubernetes 1.36, file by file in the modules here.
+status. Its in-tree plug-ins are the filters that decide by the Node object (`fit`), LeastAllocated, scheduling gates
+and preemption. Affinity between pods, topology spread, volumes and ports are left out, and so are all other scores.
+Sources: pkg/scheduler of Kubernetes 1.36, file by file in the modules here.
 """
 
 from sandbox.kubescheduler.attempt import Attempt, Refused

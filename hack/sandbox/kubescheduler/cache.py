@@ -8,46 +8,30 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-import msgspec
-
 from sandbox.kubescheduler.pod import PodInfo
 from topowise import pods
+from topowise_scheduler.kube_scheduler import Node
 
 # pkg/scheduler/util/pod_resources.go: what a pod without requests counts as, for scores only.
 _NON_ZERO: Final = {"cpu": 100, "memory": 200 << 20}
 
 
-class Node(msgspec.Struct, frozen=True):
-    """What is used of a v1.Node."""
-
-    class Metadata(msgspec.Struct, frozen=True):
-        name: str = ""
-
-    class Status(msgspec.Struct, frozen=True):
-        allocatable: pods.Quantities | None = None
-
-    class Spec(msgspec.Struct, frozen=True):
-        unschedulable: bool = False
-
-    metadata: Metadata
-    spec: Spec = Spec()
-    status: Status = Status()
-
-    def amounts(self) -> pods.Amounts:
-        """Allocatable as integers."""
-        return {name: pods.amount_of(name, amount) for name, amount in (self.status.allocatable or {}).items()}
-
-
 class NodeInfo:
-    """A node. `used` and `scored` are sums over `pods`, exact and with defaults for what pods do not request."""
+    """A node and its pods. `object` is None without a Node object.
+
+    `used` is the sum of the pods' requests, with their number as "pods"; `scored` has defaults for missing requests.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.allocatable: pods.Amounts = {}
-        self.is_known = False
+        self.object: Node | None = None
         self.pods: dict[str, PodInfo] = {}
-        self.used: pods.Amounts = {}
+        self.used: pods.Amounts = {"pods": 0}
         self.scored: pods.Amounts = dict.fromkeys(_NON_ZERO, 0)
+
+    @property
+    def allocatable(self) -> pods.Amounts:
+        return {} if self.object is None else self.object.allocatable
 
     def add(self, info: PodInfo) -> None:
         """The pod is here."""
@@ -61,6 +45,7 @@ class NodeInfo:
             self._count(info, -1)
 
     def _count(self, info: PodInfo, sign: int) -> None:
+        self.used["pods"] += sign
         for name, amount in info.requests.items():
             self.used[name] = self.used.get(name, 0) + sign * amount
         for name, amount in non_zero(info).items():
@@ -82,25 +67,21 @@ class Cache:
 
     def nodes(self) -> Iterator[NodeInfo]:
         """Returns the nodes that have a Node object."""
-        return (node for node in self._nodes.values() if node.is_known)
+        return (node for node in self._nodes.values() if node.object is not None)
 
     def get(self, name: str) -> NodeInfo | None:
         """None if there is no such Node object."""
         node = self._nodes.get(name)
-        return node if node is not None and node.is_known else None
+        return node if node is not None and node.object is not None else None
 
-    def put_node(self, node: Node) -> bool:
-        """Records a new or changed Node. Returns whether the change may matter to waiting pods."""
-        info = self._nodes.setdefault(node.metadata.name, NodeInfo(node.metadata.name))
-        amounts = node.amounts()
-        matters = not info.is_known or info.allocatable != amounts
-        info.allocatable, info.is_known = amounts, True
-        return matters
+    def put_node(self, node: Node) -> None:
+        """Records a new or changed Node."""
+        self._nodes.setdefault(node.name, NodeInfo(node.name)).object = node
 
     def drop_node(self, name: str) -> None:
         """The Node is gone; its pods are still there until they are deleted."""
         if name in self._nodes:
-            self._nodes[name].is_known = False
+            self._nodes[name].object = None
 
     def put_pod(self, info: PodInfo) -> None:
         """Records an assigned pod; this confirms an assumed pod."""

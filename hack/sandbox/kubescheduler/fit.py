@@ -1,5 +1,6 @@
-"""NodeResourcesFit: its filter, and its LeastAllocated score over CPU and memory.
+"""Filters on the Node object and on requests, by the product's own functions, and the score LeastAllocated.
 
+The filters are NodeUnschedulable, NodeName, TaintToleration, NodeAffinity and NodeResourcesFit.
 Sources: pkg/scheduler/framework/plugins/noderesources/fit.go (fitsRequest), least_allocated.go.
 """
 
@@ -11,38 +12,55 @@ from typing import Final
 from sandbox.kubescheduler.attempt import Refused
 from sandbox.kubescheduler.cache import NodeInfo, non_zero
 from sandbox.kubescheduler.pod import PodInfo
+from topowise_scheduler import kube_scheduler
 
 PLUGIN: Final = "NodeResourcesFit"
-_FIRST: Final = ("cpu", "memory", "ephemeral-storage")
+EXCLUDING: Final = "NodeUnschedulable, NodeName, TaintToleration, NodeAffinity"
+"""Stands for the plug-in of these four that refuses a node."""
+_NOT_NAMED: Final = "node(s) didn't satisfy plugin(s) [NodeAffinity]"
 _TOP: Final = 100
 
 
 def check(
     info: PodInfo, node: NodeInfo, beside: Iterable[PodInfo] = (), without: Iterable[PodInfo] = ()
 ) -> Refused | None:
-    """None if the node has enough, with more pods (nominated) and without some (victims)."""
-    more, less = list(beside), list(without)
-    reasons: list[str] = []
-    ever = False
-    if len(node.pods) + len(more) - len(less) + 1 > node.allocatable.get("pods", 0):
-        reasons.append("Too many pods")
-    scalars = sorted(info.requests.keys() - _FIRST)
-    for name in (*_FIRST, *scalars):
-        requested = info.requests.get(name, 0)
-        if requested <= 0:
-            continue
-        capacity = node.allocatable.get(name, 0)
-        used = node.used.get(name, 0)
-        used += sum(pod.requests.get(name, 0) for pod in more) - sum(pod.requests.get(name, 0) for pod in less)
-        if requested > capacity - used:
-            reasons.append(f"Insufficient {name}")
-            ever = ever or requested > capacity
-    return Refused(tuple(reasons), PLUGIN, ever) if reasons else None
+    """Returns why the node is refused, with more pods (nominated) and without `without` (victims); None if it fits."""
+    if node.object is None:
+        return Refused((kube_scheduler.NO_NODE,), EXCLUDING, ever=True)
+    node_names = _required_names(info.pod.spec)
+    if node_names and node.name not in node_names:
+        return Refused((_NOT_NAMED,), EXCLUDING, ever=True)
+    excluded = kube_scheduler.exclusion_of(node.object, info.pod.spec)
+    if excluded is not None:
+        return Refused((excluded.words,), EXCLUDING, ever=True)
+    used = dict(node.used)
+    for pods, sign in ((beside, 1), (without, -1)):
+        for pod in pods:
+            for name, amount in (("pods", 1), *pod.requests.items()):
+                used[name] = used.get(name, 0) + sign * amount
+    short = kube_scheduler.short(node.object, info.needs, used)
+    return None if short is None else Refused(tuple(short.words.split(", ")), PLUGIN, short.verdict == "never")
 
 
-def could_ever(info: PodInfo, node: NodeInfo) -> bool:
-    """Returns whether the node had enough if it were empty (isFit of the node events' hints)."""
-    return all(amount <= node.allocatable.get(name, 0) for name, amount in info.requests.items())
+def _required_names(spec: kube_scheduler.Spec) -> set[str]:
+    """Returns the nodes that required affinity names in every term, as for pods of a DaemonSet (PreFilter)."""
+    affinity = spec.affinity and spec.affinity.nodeAffinity
+    required = affinity and affinity.requiredDuringSchedulingIgnoredDuringExecution
+    terms = [
+        {name for field in term.matchFields or () if field.operator == "In" for name in field.values or ()}
+        for term in (required and required.nodeSelectorTerms) or ()
+    ]
+    return set().union(*terms) if all(terms) else set()
+
+
+def accepts(info: PodInfo, node: NodeInfo, plugins: Iterable[str]) -> bool:
+    """Returns whether these plug-ins accept the node without pods, as their hints for node events ask."""
+    if node.object is None:
+        return False
+    return not (
+        (EXCLUDING in plugins and kube_scheduler.exclusion_of(node.object, info.pod.spec))
+        or (PLUGIN in plugins and kube_scheduler.short(node.object, info.needs, {}))
+    )
 
 
 def least_allocated(info: PodInfo, node: NodeInfo) -> int:

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
 from topowise import pods
-
-
-class _Spec(msgspec.Struct, frozen=True, gc=False):
-    preemptionPolicy: str = ""
-
-
-class _Extra(msgspec.Struct, frozen=True, gc=False):
-    spec: _Spec = _Spec()
+from topowise_scheduler import kube_scheduler
 
 
 class PodInfo(msgspec.Struct, frozen=True, gc=False):
-    """A pod with its effective `requests`, in milli-CPU for cpu."""
+    """A pod with its effective requests, in milli-CPU for cpu."""
 
     raw: bytes
-    pod: pods.Pod
-    requests: pods.Amounts
-    preempts: Literal["PreemptLowerPriority", "Never"]
+    pod: kube_scheduler.Pod
+    needs: pods.Needs
+
+    @property
+    def requests(self) -> pods.Amounts:
+        return self.needs.requests
 
     @property
     def uid(self) -> str:
@@ -64,11 +58,7 @@ class PodInfo(msgspec.Struct, frozen=True, gc=False):
         return next((condition for condition in conditions if condition.type == "PodScheduled"), None)
 
 
-_decode_extra = msgspec.json.Decoder(_Extra).decode
-
-
 def decode(raw: bytes | msgspec.Raw) -> PodInfo:
     """Raises msgspec.DecodeError, and ParseError for a malformed quantity."""
-    pod = pods.decode(raw)
-    never = _decode_extra(raw).spec.preemptionPolicy == "Never"
-    return PodInfo(bytes(raw), pod, pods.needs(pod).requests, "Never" if never else "PreemptLowerPriority")
+    pod = kube_scheduler.decode(raw)
+    return PodInfo(bytes(raw), pod, pods.needs(pod))

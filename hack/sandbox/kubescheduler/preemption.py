@@ -65,7 +65,7 @@ class Preemption:
 
     def _why_not(self, info: PodInfo) -> str:
         """PodEligibleToPreemptOthers."""
-        if info.preempts == "Never":
+        if info.pod.spec.preemptionPolicy == "Never":
             return "not eligible due to preemptionPolicy=Never."
         node = self._cache.get(info.nominated) if info.nominated else None
         if node is not None and any(

@@ -32,7 +32,6 @@ Kind = Literal[
     "UnscheduledPodUpdate",
     "NodeAdd",
     "NodeUpdate",
-    "NodeAllocatableUpdate",
     "NodeDelete",
 ]
 _INITIAL_BACKOFF_S: Final = 1.0
@@ -40,7 +39,7 @@ _MAX_BACKOFF_S: Final = 10.0
 
 
 class Event(msgspec.Struct, frozen=True):
-    """What happened; `node` for an event of a node."""
+    """What happened; `node` for a new node, and for a change of what the filters read."""
 
     kind: Kind
     node: NodeInfo | None = None
@@ -231,7 +230,7 @@ def _helps(queued: QueuedPod, event: Event) -> bool:
     if not queued.rejectors or extender.PLUGIN in queued.rejectors:
         return True
     if event.kind == "AssignedPodDelete":
-        return True
-    if event.kind in ("NodeAdd", "NodeAllocatableUpdate"):
-        return event.node is None or fit.could_ever(queued.info, event.node)
-    return False
+        return fit.PLUGIN in queued.rejectors
+    # Of several plug-ins that refused nodes, the hint of a single plug-in suffices.
+    node = event.node
+    return node is not None and any(fit.accepts(queued.info, node, {plugin}) for plugin in queued.rejectors)

@@ -13,7 +13,7 @@ import msgspec
 
 from sandbox.kubescheduler import pod as pods
 from sandbox.kubescheduler.attempt import Attempt, fit_error, said
-from sandbox.kubescheduler.cache import Cache, Node
+from sandbox.kubescheduler.cache import Cache
 from sandbox.kubescheduler.cycle import Cycle, Decision
 from sandbox.kubescheduler.events import EventWriter
 from sandbox.kubescheduler.extender import Extender, ExtenderError
@@ -26,11 +26,16 @@ from topowise.errors import ApiError
 from topowise.kube.api import Api
 from topowise.kube.reflector import Reflector
 from topowise.runtime.log import kv
+from topowise_scheduler.cluster.nodes import Nodes
+from topowise_scheduler.kube_scheduler import Node
 
 log = logging.getLogger(__name__)
 
 # As in kube-scheduler's watch: a pod that has ended counts as deleted.
 _LIVE: Final = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+
+# The answer of DynamicResources, the first plug-in at PostFilter, about every pod without claims.
+_NO_CLAIMS: Final = "no new claims to deallocate"
 
 Seconds = tuple[float, float]
 
@@ -93,10 +98,10 @@ class KubeScheduler:
 
     async def run(self) -> None:
         """Runs until cancelled."""
-        nodes = Informer[Node](lambda node: node.metadata.name, self.put_node, self.drop_node)
+        nodes = Informer[Node](lambda node: node.name, self.put_node, self.drop_node)
         live = Informer[PodInfo](lambda info: info.uid, self.put_pod, self.drop_pod)
         watches: dict[str, Reflector[Any]] = {
-            "nodes": Reflector(self._api, "/api/v1/nodes", _decode_node, nodes),
+            "nodes": Reflector(self._api, "/api/v1/nodes", Nodes().decode, nodes),
             "pods": Reflector(self._api, "/api/v1/pods", pods.decode, live, query=_LIVE),
         }
         try:
@@ -152,7 +157,7 @@ class KubeScheduler:
         if result.node is None:
             # An obsolete nomination is removed; a nomination that waits for its victims stays.
             keeps = "terminating" in result.message
-            return None if keeps else "", result.message
+            return None if keeps else "", f"{_NO_CLAIMS}, {result.message}"
         self.counts["preemptions"] += 1
         self.counts["victims"] += len(result.victims)
         for victim in result.victims:
@@ -248,10 +253,11 @@ class KubeScheduler:
 
     def put_node(self, node: Node) -> None:
         """A node came or changed."""
-        is_new = self._cache.get(node.metadata.name) is None
-        matters = self._cache.put_node(node)
-        kind: Final = "NodeAdd" if is_new else "NodeAllocatableUpdate" if matters else "NodeUpdate"
-        self.queue.tell(Event(kind, self._cache.get(node.metadata.name)))
+        old = self._cache.get(node.name)
+        kind: Final = "NodeAdd" if old is None else "NodeUpdate"
+        is_changed = old is None or old.object != node
+        self._cache.put_node(node)
+        self.queue.tell(Event(kind, self._cache.get(node.name) if is_changed else None))
 
     def drop_node(self, name: str) -> None:
         """A node is gone."""
@@ -271,7 +277,7 @@ class KubeScheduler:
             self._pending[info.uid] = info
             if info.nominated:
                 self._nominated.setdefault(info.nominated, {})[info.uid] = info
-            if info.uid not in self._cache.assumed:
+            if info.uid not in self._cache.assumed and not info.pod.spec.schedulingGates:
                 self.queue.put(info)
 
     def drop_pod(self, uid: str) -> None:
@@ -288,6 +294,3 @@ class KubeScheduler:
         if info is not None and info.nominated:
             self._nominated[info.nominated].pop(uid, None)
         return info
-
-
-_decode_node = msgspec.json.Decoder(Node).decode

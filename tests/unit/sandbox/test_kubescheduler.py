@@ -187,7 +187,7 @@ async def test_one_node_left_is_not_scored_and_none_left_is_not_asked_about(clus
     assert cluster.extender.verbs("giant") == []
     assert cluster.condition("giant")["message"] == (
         "0/2 nodes are available: 2 Insufficient cpu. "
-        "preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."
+        "no new claims to deallocate, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."
     )
 
 
@@ -196,7 +196,9 @@ async def test_a_constant_refusal_costs_one_extra_attempt_then_sleeps_until_an_e
     cluster.make("p")
     await assert_eventually(lambda: cluster.condition("p").get("reason") == "Unschedulable")
     await asyncio.sleep(0.5)
-    assert cluster.condition("p")["message"].startswith(f"0/2 nodes are available: 2 {REFUSAL}. preemption: ")
+    assert cluster.condition("p")["message"].startswith(
+        f"0/2 nodes are available: 2 {REFUSAL}. no new claims to deallocate, preemption: "
+    )
     assert cluster.extender.verbs("p") == ["filter", "filter"]
     cluster.extender.refused = set()
     await poke(cluster, "p", "now")
@@ -254,6 +256,30 @@ async def test_a_deleted_pod_frees_resources_for_a_waiting_pod(cluster: Cluster)
         await api.request("DELETE", f"/api/v1/namespaces/default/pods/{freed}")
     await assert_eventually(lambda: cluster.is_running(waiting))
     assert not cluster.fleet.refusals
+
+
+async def test_a_cordoned_node_gets_pods_again_after_the_uncordon(cluster: Cluster) -> None:
+    async with Api(plain(cluster.server), "user") as api:
+
+        async def cordon(name: str, *, is_cordoned: bool) -> None:
+            body = json.dumps({"spec": {"unschedulable": is_cordoned}}).encode()
+            await api.request("PATCH", f"/api/v1/nodes/{name}", body=body, content_type=MERGE_PATCH)
+
+        for name in ("n1", "n2"):
+            await cordon(name, is_cordoned=True)
+        await assert_eventually(
+            lambda: all(info.object and info.object.is_cordoned for info in cluster.scheduler._cache.nodes())
+        )
+        cluster.make("p")
+        await assert_eventually(lambda: bool(cluster.condition("p")))
+        assert cluster.condition("p")["message"] == (
+            "0/2 nodes are available: 2 node(s) were unschedulable. no new claims to deallocate, "
+            "preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."
+        )
+        await cordon("n1", is_cordoned=False)
+        await assert_eventually(lambda: cluster.is_running("p"))
+    assert cluster.pod("p")["spec"]["nodeName"] == "n1"
+    assert cluster.extender.verbs() == ["filter", "bind"]
 
 
 async def test_the_extender_sees_the_pod_as_the_informer_has_it(cluster: Cluster) -> None:

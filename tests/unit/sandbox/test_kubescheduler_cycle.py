@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import msgspec
+import pytest
 
 from sandbox.kubescheduler import fit
 from sandbox.kubescheduler.attempt import Refused, fit_error
-from sandbox.kubescheduler.cache import Cache, Node
+from sandbox.kubescheduler.cache import Cache
 from sandbox.kubescheduler.cycle import Cycle
 from sandbox.kubescheduler.pod import PodInfo, decode
 from sandbox.kubescheduler.preemption import Preemption
+from topowise_scheduler.cluster.nodes import Nodes
+from topowise_scheduler.kube_scheduler import Node
 
 
-def node(name: str, cpu: str = "8", **more: str) -> Node:
-    allocatable = {"cpu": cpu, "memory": "32Gi", "pods": "110", **more}
-    return msgspec.convert({"metadata": {"name": name}, "status": {"allocatable": allocatable}}, Node)
+def node(name: str, cpu: str = "8", labels: dict[str, str] | None = None, **spec: Any) -> Node:
+    status = {"allocatable": {"cpu": cpu, "memory": "32Gi", "pods": "110"}}
+    return Nodes().decode(
+        msgspec.json.encode({"metadata": {"name": name, "labels": labels or {}}, "spec": spec, "status": status})
+    )
 
 
-def pod(name: str, cpu: str = "1", on: str = "", priority: int = 0, **spec: str) -> PodInfo:
+def pod(name: str, cpu: str = "1", on: str = "", priority: int = 0, **spec: Any) -> PodInfo:
     container = {"name": "c", "resources": {"requests": {"cpu": cpu, "memory": "1Gi"}}}
     return decode(
         msgspec.json.encode(
@@ -104,3 +110,41 @@ async def test_equals_are_not_evicted() -> None:
         "preemption: 0/2 nodes are available: 1 No preemption victims found for incoming pod, "
         "1 Preemption is not helpful for scheduling."
     )
+
+
+TAINT = {"key": "maintenance", "value": "disk", "effect": "NoSchedule"}
+SELECTED = "node(s) didn't match Pod's node affinity/selector"
+
+
+def requires(*values: str, key: str = "pool") -> dict[str, Any]:
+    """Node affinity that requires one of these values of a label."""
+    terms = [{"matchExpressions": [{"key": key, "operator": "In", "values": list(values)}]}]
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+
+
+@pytest.mark.parametrize(
+    ("node_spec", "pod_spec", "reason"),
+    [
+        ({"unschedulable": True}, {}, "node(s) were unschedulable"),
+        ({"unschedulable": True}, {"tolerations": [{"operator": "Exists"}]}, None),
+        ({"taints": [TAINT]}, {}, "node(s) had untolerated taint(s)"),
+        ({"taints": [TAINT]}, {"tolerations": [{"key": "maintenance", "operator": "Exists"}]}, None),
+        ({"taints": [{**TAINT, "effect": "PreferNoSchedule"}]}, {}, None),
+        ({"labels": {"pool": "a"}}, {"nodeSelector": {"pool": "b"}}, SELECTED),
+        ({"labels": {"pool": "a"}}, {"nodeSelector": {"pool": "a"}}, None),
+        ({"labels": {"pool": "a"}}, {"affinity": requires("b", "c")}, SELECTED),
+        ({"labels": {"pool": "a"}}, {"affinity": requires("a", "c")}, None),
+    ],
+)
+async def test_kube_schedulers_own_filters_exclude_a_node(
+    node_spec: dict[str, Any], pod_spec: dict[str, Any], reason: str | None
+) -> None:
+    cache = cache_of(node("n", **node_spec), pods=(pod("lower", "1", "n", priority=-1),))
+    info = pod("p", **pod_spec)
+    decision = await Cycle(cache, nobody, None, Random(1)).decide(info)
+    assert decision.refused == ({} if reason is None else {"n": Refused((reason,), fit.EXCLUDING, ever=True)})
+    assert decision.chosen == ("n" if reason is None else None)
+    if reason is not None:
+        outcome = await Preemption(cache, nobody, None, Random(1)).choose(info, decision.refused)
+        message = "preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
+        assert outcome.message == message

@@ -7,10 +7,13 @@ import asyncio
 import msgspec
 import pytest
 
+from sandbox.kubescheduler.cache import NodeInfo
 from sandbox.kubescheduler.extender import PLUGIN as EXTENDER
+from sandbox.kubescheduler.fit import EXCLUDING
 from sandbox.kubescheduler.fit import PLUGIN as FIT
 from sandbox.kubescheduler.pod import PodInfo, decode
 from sandbox.kubescheduler.queue import Event, QueuedPod, SchedulingQueue
+from topowise_scheduler.kube_scheduler import Node
 
 
 class Clock:
@@ -79,6 +82,16 @@ async def test_a_pod_that_lacks_resources_wakes_when_an_assigned_pod_goes(queue:
     assert await taken(queue) is None
     queue.tell(Event("AssignedPodDelete"))
     assert await taken(queue) is not None
+
+
+async def test_a_pod_that_every_node_excludes_wakes_when_a_node_accepts_it(queue: SchedulingQueue) -> None:
+    await refused_by(queue, EXCLUDING)
+    node = NodeInfo("n")
+    for is_cordoned in (True, False):
+        queue.tell(Event("AssignedPodDelete"))
+        node.object = Node("n", is_cordoned=is_cordoned)
+        queue.tell(Event("NodeUpdate", node))
+        assert (await taken(queue) is None) is is_cordoned
 
 
 async def test_an_update_of_itself_wakes_a_pod_that_the_extender_refused(queue: SchedulingQueue) -> None:
