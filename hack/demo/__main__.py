@@ -94,7 +94,7 @@ async def _run(cluster: Cluster, *, keep: bool) -> int:
         print(f"\n{_comparison(cluster, outcomes)}")
         print(f"\nDone in {time.monotonic() - started:.1f}s: {_summary(outcomes)}")
         if keep:
-            await cluster.start_kube_scheduler()
+            await cluster.start_control_plane()
         finished = True
         return 0 if all(outcome.phase != "Failed" for outcome in outcomes) else 1
     finally:

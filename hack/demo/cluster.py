@@ -119,8 +119,9 @@ class Cluster:
         )
         await self.processes.start("scheduler", "topowise_scheduler", "serve", "--config", str(config))
 
-    async def start_kube_scheduler(self) -> None:
-        """Starts the sandbox's kube-scheduler for later pods, under the demo's name and as the cluster's default."""
+    async def start_control_plane(self) -> None:
+        """Starts controllers and kube-scheduler for later pods, under the demo's name and as the cluster's default."""
+        await self.processes.start("controllers", "sandbox.controllers", "--kubeconfig", str(self.kubeconfig))
         arguments = ("--kubeconfig", str(self.kubeconfig), "--extender", self.extender)
         names = (SCHEDULER, "default-scheduler")
         await self.processes.start("kube-scheduler", "sandbox.kubescheduler", *arguments, *names)

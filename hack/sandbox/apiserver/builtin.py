@@ -40,12 +40,12 @@ BUILTIN: tuple[Resource, ...] = (
     Resource("", "Service", "services", _V1, namespaced=True, short_names=("svc",), categories=("all",),
              has_status=True, returns_deleted=True),
     Resource("", "ServiceAccount", "serviceaccounts", _V1, namespaced=True, short_names=("sa",), returns_deleted=True),
-    Resource("apps", "Deployment", "deployments", _V1, namespaced=True, short_names=("deploy",), categories=("all",),
-             has_status=True, has_generation=True),
-    Resource("apps", "DaemonSet", "daemonsets", _V1, namespaced=True, short_names=("ds",), categories=("all",),
-             has_status=True, has_generation=True),
-    Resource("apps", "ReplicaSet", "replicasets", _V1, namespaced=True, short_names=("rs",), categories=("all",),
-             has_status=True, has_generation=True),
+    *(
+        Resource("apps", kind, f"{kind.lower()}s", _V1, namespaced=True, short_names=(short,), categories=("all",),
+                 has_status=True, has_generation=True, has_scale=kind != "DaemonSet")
+        for kind, short in (("Deployment", "deploy"), ("ReplicaSet", "rs"), ("StatefulSet", "sts"), ("DaemonSet", "ds"))
+    ),
+    Resource("batch", "Job", "jobs", _V1, namespaced=True, categories=("all",), has_status=True, has_generation=True),
     Resource("policy", "PodDisruptionBudget", "poddisruptionbudgets", _V1, namespaced=True, short_names=("pdb",),
              has_status=True, has_generation=True, unconditional_update=False),
     Resource("coordination.k8s.io", "Lease", "leases", _V1, namespaced=True, unconditional_update=False,

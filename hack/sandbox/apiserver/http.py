@@ -173,6 +173,8 @@ class Front:
         form = routing.form_of(request.headers.get("Accept", ""))
         include = request.query.get("includeObject", "Metadata")
         match verb:
+            case "get" if site.subresource == "scale":
+                return answers.json_response(self._registry.scale(site, None, _write_options(request)))
             case "get":
                 return answers.of_revision(site, self._registry.get(site), form, include)
             case "list":
@@ -184,6 +186,8 @@ class Front:
                 return await self._act(request, site)
         body, media_type = await _body(request, verb)
         how = _write_options(request)
+        if site.subresource == "scale":
+            return answers.json_response(self._registry.scale(site, body, how))
         if verb == "patch":
             if media_type == patches.APPLY and "fieldManager" not in request.query:
                 why = cause("FieldValueRequired", "Required value: is required for apply patch", "fieldManager")

@@ -7,9 +7,19 @@ Sources: kubernetes/kubernetes pkg/apis/core/v1/defaults.go, pkg/apis/core/v1/he
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
-from sandbox.apiserver.errors import Json, aggregate, bad_request, cause, conflict, invalid, precondition_failed
+from sandbox.apiserver.errors import (
+    Json,
+    StatusError,
+    aggregate,
+    bad_request,
+    cause,
+    conflict,
+    invalid,
+    precondition_failed,
+)
 from sandbox.apiserver.quantities import canonical_list
 
 # The Priority admission plug-in resolves these two without any PriorityClass object.
@@ -27,6 +37,20 @@ def with_defaults(pod: Json, now: str) -> Json:
         condition = {"status": "False", "reason": "SchedulingGated", "message": message}
         status["conditions"] = [{"type": "PodScheduled", "lastProbeTime": None, "lastTransitionTime": now, **condition}]
     return {**pod, "spec": spec, "status": status}
+
+
+def with_priority(pod: Json, classes: Iterable[Json]) -> Json:
+    """Returns the pod with the values of its PriorityClass (admission plug-in Priority). Raises StatusError 403."""
+    spec = pod.get("spec") or {}
+    name = spec.get("priorityClassName")
+    if not name or name in _SYSTEM_PRIORITIES:
+        return pod
+    priority_class = next((entry for entry in classes if entry["metadata"]["name"] == name), None)
+    if priority_class is None:
+        message = f'pods "{pod["metadata"].get("name", "")}" is forbidden: no PriorityClass with name {name} was found'
+        raise StatusError(403, "Forbidden", message, {"name": pod["metadata"].get("name", ""), "kind": "pods"})
+    policy = priority_class.get("preemptionPolicy", "PreemptLowerPriority")
+    return {**pod, "spec": {**spec, "priority": priority_class["value"], "preemptionPolicy": policy}}
 
 
 def defaulted_spec(pod: Json) -> Json:

@@ -150,6 +150,32 @@ def _replicas(obj: Json, now: datetime.datetime) -> Cells:
     ]
 
 
+def _numbers(*fields: str) -> Callable[[Json, datetime.datetime], Cells]:
+    """Returns the cells name, `spec.X` and `status.X` as numbers, age."""
+
+    def cells(obj: Json, now: datetime.datetime) -> Cells:
+        parts = [field.split(".") for field in fields]
+        return [obj["metadata"]["name"], *((obj.get(part) or {}).get(name, 0) for part, name in parts), _age(obj, now)]
+
+    return cells
+
+
+def _stateful_set(obj: Json, now: datetime.datetime) -> Cells:
+    name, ready, _, _, age = _replicas(obj, now)
+    return [name, ready, age]
+
+
+def _job(obj: Json, now: datetime.datetime) -> Cells:
+    spec, status = obj.get("spec") or {}, obj.get("status") or {}
+    state = next((entry["type"] for entry in status.get("conditions") or ()), "Running")
+    return [
+        obj["metadata"]["name"],
+        state,
+        f"{status.get('succeeded', 0)}/{spec.get('completions', 1)}",
+        _age(obj, now),
+    ]
+
+
 def _budget(obj: Json, now: datetime.datetime) -> Cells:
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
     bounds = [str(spec.get(name, "N/A")) for name in ("minAvailable", "maxUnavailable")]
@@ -221,6 +247,19 @@ _PRINTERS: Final[dict[str, Printer]] = {
         (NAME, Column("Ready"), Column("Up-to-date", "integer"), Column("Available", "integer"), _AGE),
         _replicas,
     ),
+    "replicasets.apps": (
+        (NAME, Column("Desired", "integer"), Column("Current", "integer"), Column("Ready", "integer"), _AGE),
+        _numbers("spec.replicas", "status.replicas", "status.readyReplicas"),
+    ),
+    "statefulsets.apps": ((NAME, Column("Ready"), _AGE), _stateful_set),
+    "daemonsets.apps": (
+        (NAME, *(Column(name, "integer") for name in ("Desired", "Current", "Ready", "Up-to-date", "Available")), _AGE),
+        _numbers(
+            "status.desiredNumberScheduled", "status.currentNumberScheduled", "status.numberReady",
+            "status.updatedNumberScheduled", "status.numberAvailable",
+        ),
+    ),
+    "jobs.batch": ((NAME, Column("Status"), Column("Completions"), _AGE), _job),
     "poddisruptionbudgets.policy": (
         (NAME, Column("Min Available"), Column("Max Unavailable"), Column("Allowed Disruptions", "integer"), _AGE),
         _budget,

@@ -1,8 +1,9 @@
-"""Kubernetes' protobuf, as far as Helm and `kubectl create namespace` send it.
+"""Kubernetes' protobuf, as far as Helm and `kubectl create` send it.
 
-client-go's typed clients send protobuf by default: Helm writes its releases, in Secrets, and namespaces that way. The
-envelope is runtime.Unknown. Decoding skips fields that the table lacks, and returns None for a kind that it lacks.
-Source: k8s.io/apimachinery/pkg/runtime/serializer/protobuf, k8s.io/api/core/v1/generated.proto.
+client-go's typed clients send protobuf by default: Helm writes its releases, in Secrets, and namespaces that way, and
+`kubectl create deployment` its objects. The envelope is runtime.Unknown. Decoding skips fields that the table lacks,
+and returns None for a kind that it lacks.
+Source: k8s.io/apimachinery/pkg/runtime/serializer/protobuf, generated.proto of k8s.io/api and k8s.io/apimachinery.
 """
 
 from __future__ import annotations
@@ -18,21 +19,73 @@ MEDIA_TYPE: Final = "application/vnd.kubernetes.protobuf"
 _MAGIC: Final = b"k8s\x00"
 _VARINT, _BYTES = 0, 2
 
-# By message: number of the field -> its name and what it is.
-_ENVELOPE: Final = {1: ("type", {1: ("apiVersion", "text"), 2: ("kind", "text")}), 2: ("raw", "bytes")}
-_METADATA: Final = {
-    1: ("name", "text"),
-    3: ("namespace", "text"),
-    5: ("uid", "text"),
-    6: ("resourceVersion", "text"),
-    11: ("labels", "map of text"),
-    12: ("annotations", "map of text"),
+Fields = dict[int, tuple[str, Any]]
+"""Of a message: number of a field -> its name, and its form: a word, a message, or a list with the form of an item."""
+
+
+def _fields_of(form: Any, **numbers: int) -> Fields:
+    """Returns fields of the same form, for a table of names and numbers."""
+    return {number: (name, form) for name, number in numbers.items()}
+
+
+_TYPE: Final = _fields_of("text", apiVersion=1, kind=2)
+# The server sets everything else of a new object's metadata.
+_METADATA: Final = _fields_of("text", name=1, namespace=3, uid=5, resourceVersion=6) | _fields_of(
+    "map of text", labels=11, annotations=12
+)
+_AMOUNTS: Final = _fields_of("map of quantities", limits=1, requests=2)
+_REQUIREMENT: Final = _fields_of("text", key=1, operator=2) | _fields_of(["text"], values=3)
+_SELECTOR: Final[Fields] = {1: ("matchLabels", "map of text"), 2: ("matchExpressions", [_REQUIREMENT])}
+_PORT: Final = _fields_of("text", name=1, protocol=4) | _fields_of("number", containerPort=3)
+_CONTAINER: Final[Fields] = {
+    **_fields_of("text", name=1, image=2, workingDir=5, imagePullPolicy=14),
+    **_fields_of(["text"], command=3, args=4),
+    6: ("ports", [_PORT]),
+    7: ("env", [_fields_of("text", name=1, value=2)]),
+    8: ("resources", _AMOUNTS),
 }
-_KINDS: Final[dict[str, dict[int, tuple[str, Any]]]] = {
-    "Secret": {1: ("metadata", _METADATA), 2: ("data", "map of bytes"), 3: ("type", "text")},
-    # The server sets everything else of a new object's metadata.
-    "Namespace": {1: ("metadata", _METADATA)},
-    "DeleteOptions": {4: ("propagationPolicy", "text")},
+_POD_SPEC: Final[Fields] = {
+    **_fields_of("text", restartPolicy=3, serviceAccountName=8, schedulerName=19, priorityClassName=24),
+    **_fields_of([_CONTAINER], containers=2, initContainers=20),
+    **_fields_of("map of text", nodeSelector=7),
+    **_fields_of([_fields_of("text", key=1, operator=2, value=3, effect=4)], tolerations=22),
+}
+_TEMPLATE: Final[Fields] = {1: ("metadata", _METADATA), 2: ("spec", _POD_SPEC)}
+_DEPLOYMENT: Final[Fields] = {
+    **_fields_of("number", replicas=1),
+    2: ("selector", _SELECTOR),
+    3: ("template", _TEMPLATE),
+    4: ("strategy", _fields_of("text", type=1)),
+}
+_JOB: Final[Fields] = {**_fields_of("number", parallelism=1, completions=2, backoffLimit=7), 6: ("template", _TEMPLATE)}
+_BUDGET: Final[Fields] = {**_fields_of("number or text", minAvailable=1, maxUnavailable=3), 2: ("selector", _SELECTOR)}
+_DELETE_OPTIONS: Final[Fields] = {
+    1: ("gracePeriodSeconds", "number"),
+    2: ("preconditions", _fields_of("text", uid=1, resourceVersion=2)),
+    4: ("propagationPolicy", "text"),
+    5: ("dryRun", ["text"]),
+}
+
+
+def _of_object(spec: Fields | None = None, **fields: Any) -> Fields:
+    """Returns the fields of a kind with metadata, a spec and further fields as (number, form)."""
+    own = {number: (name, form) for name, (number, form) in fields.items()}
+    return {1: ("metadata", _METADATA)} | ({} if spec is None else {2: ("spec", spec)}) | own
+
+
+_KINDS: Final[dict[str, Fields]] = {
+    "ConfigMap": _of_object(data=(2, "map of text"), binaryData=(3, "map of bytes")),
+    "DeleteOptions": _DELETE_OPTIONS,
+    "Deployment": _of_object(_DEPLOYMENT),
+    "Eviction": _of_object(deleteOptions=(2, _DELETE_OPTIONS)),
+    "Job": _of_object(_JOB),
+    "Namespace": _of_object(),
+    "PodDisruptionBudget": _of_object(_BUDGET),
+    "PriorityClass": _of_object(
+        value=(2, "number"), globalDefault=(3, "flag"), description=(4, "text"), preemptionPolicy=(5, "text")
+    ),
+    "Secret": _of_object(data=(2, "map of bytes"), type=(3, "text")),
+    "ServiceAccount": _of_object(),
 }
 
 
@@ -41,31 +94,49 @@ def decode(body: bytes) -> Json | None:
     if not body.startswith(_MAGIC):
         raise bad_request("provided data does not appear to be a protobuf message, expected prefix 6b387300")
     try:
-        envelope = _message(body[len(_MAGIC) :], _ENVELOPE)
-        fields = _KINDS.get(envelope["type"]["kind"])
-        return None if fields is None else envelope["type"] | _message(envelope.get("raw", b""), fields)
+        envelope = dict(_fields(body[len(_MAGIC) :]))
+        kind = _message(envelope[1], _TYPE)
+        fields = _KINDS.get(kind["kind"])
+        return None if fields is None else kind | _message(envelope.get(2, b""), fields)
     except (IndexError, KeyError, UnicodeDecodeError) as exc:
         raise bad_request(f"damaged protobuf message: {exc!r}") from exc
 
 
-def _message(data: bytes, fields: dict[int, tuple[str, Any]]) -> Json:
+def _message(data: bytes, fields: Fields) -> Json:
     decoded: Json = {}
     for number, value in _fields(data):
-        name, form = fields.get(number, ("", ""))
+        name, form = fields.get(number, ("", None))
         match form:
-            case "text" if value:
-                # Go writes empty strings too.
-                decoded[name] = value.decode()
-            case "bytes":
-                decoded[name] = value
-            case "map of text" | "map of bytes":
+            case None:
+                continue
+            case [item]:
+                decoded.setdefault(name, []).append(_value(value, item))
+            case "map of text" | "map of bytes" | "map of quantities":
                 entry = dict(_fields(value))
-                inner = entry.get(2, b"")
-                text = inner.decode() if form == "map of text" else base64.b64encode(inner).decode()
-                decoded.setdefault(name, {})[entry[1].decode()] = text
-            case dict():
-                decoded[name] = _message(value, form)
+                decoded.setdefault(name, {})[entry[1].decode()] = _value(entry.get(2, b""), form[len("map of ") :])
+            # Go writes empty strings too.
+            case _ if form != "text" or value:
+                decoded[name] = _value(value, form)
     return decoded
+
+
+def _value(value: Any, form: Any) -> Any:
+    match form:
+        case "text":
+            return value.decode()
+        case "bytes":
+            return base64.b64encode(value).decode()
+        case "number":
+            # A negative number is its complement to 2**64.
+            return value - (1 << 64) if value >> 63 else value
+        case "flag":
+            return bool(value)
+        case "quantities":
+            return _message(value, {1: ("text", "text")}).get("text", "0")
+        case "number or text":
+            either = _message(value, {1: ("is_text", "flag"), 2: ("number", "number"), 3: ("text", "text")})
+            return either.get("text", "") if either.get("is_text") else either.get("number", 0)
+    return _message(value, form)
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
@@ -79,7 +150,9 @@ def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
                 raise IndexError(at)
             yield tag >> 3, data[at : at + value]
             at += value
-        elif tag & 7 != _VARINT:
+        elif tag & 7 == _VARINT:
+            yield tag >> 3, value
+        else:
             raise IndexError(at)
 
 

@@ -98,6 +98,8 @@ class Registry:
         if obj["metadata"].get("resourceVersion"):
             raise StatusError(500, "", "resourceVersion should not be set on objects to be created")
         obj, warnings = self._pruned(site, obj, options)
+        if site.resource.key == "pods":
+            obj = pods.with_priority(obj, self.store.objects("priorityclasses.scheduling.k8s.io"))
         prepared = strategy.prepare_create(site, obj, self._now(), self._new_uid())
         recorded = ownership.record_update(None, prepared, self._writer(site, options), strategy.rules_of(site))
         return self._insert(site, recorded, options, warnings)
@@ -142,6 +144,16 @@ class Registry:
         obj = strategy.check_identity(site, _an_object(patched))
         obj, warnings = self._pruned(site, obj, options)
         return self._replace(site, old, obj, options, warnings)
+
+    def scale(self, site: Site, body: Any, options: WriteOptions) -> Json:
+        """Returns the autoscaling/v1 Scale, after writing the replicas of `body`; `body` None only reads."""
+        workload = self.get(site).object
+        if body is not None:
+            replicas = patches.merge(_scale_of(workload), _an_object(body))["spec"]["replicas"]
+            spec = {**workload["spec"], "replicas": replicas}
+            plain = replace(site, subresource="")
+            workload = self._replace(plain, workload, {**workload, "spec": spec}, options, []).revision.object
+        return _scale_of(workload)
 
     def _apply(self, site: Site, body: Any, options: WriteOptions) -> Written:
         config = strategy.check_identity(site, _an_object(body))
@@ -265,6 +277,17 @@ class Registry:
                 continue
             resource = self.catalog["poddisruptionbudgets.policy"]
             self.store.put(resource, {**budget, "status": {**budget["status"], "disruptionsAllowed": allowed - 1}})
+
+
+def _scale_of(workload: Json) -> Json:
+    names = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+    return {
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": {name: workload["metadata"][name] for name in names},
+        "spec": {"replicas": workload["spec"].get("replicas", 1)},
+        "status": {"replicas": (workload.get("status") or {}).get("replicas", 0)},
+    }
 
 
 def _same_but_version(old: Json, new: Json) -> bool:

@@ -13,6 +13,7 @@ Form = Literal["object", "table", "partial"]
 
 _COLLECTION_VERBS: Final = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
 _OBJECT_VERBS: Final = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+# Of the subresources status and scale.
 _STATUS_VERBS: Final = {"GET": "get", "PUT": "update", "PATCH": "patch"}
 _CREATE_ONLY: Final = {"POST": "create"}
 
@@ -82,7 +83,8 @@ def _verbs(site: Site) -> Mapping[str, str]:
         return _COLLECTION_VERBS
     if not site.subresource:
         return _OBJECT_VERBS
-    if site.subresource == "status" and site.resource.has_status:
+    resource = site.resource
+    if (resource.has_status and site.subresource == "status") or (resource.has_scale and site.subresource == "scale"):
         return _STATUS_VERBS
     if site.subresource in site.resource.subresources:
         return _CREATE_ONLY
