@@ -79,7 +79,8 @@ class Cluster:
     async def start_kubelets(self) -> None:
         """Starts the emulated kubelets; a real kubelet of this machine runs already."""
         self.nodes = [self._own_node(), *(self._emulated_node(name) for name in EMULATED)]
-        arguments = []
+        # Without a pause, `kubectl delete` waits for the end of the next pod of the same name.
+        arguments = ["--stop", "0.5-1"]
         for node in self.nodes:
             if node.is_emulated:
                 arguments += ["--node", f"{node.name}={self.directory / node.name}"]
@@ -114,6 +115,7 @@ class Cluster:
                 "extender": {"port": self.extender_port},
                 "readOnly": {"port": self.pages_port},
                 "ui": {"enabled": True},
+                "preemptor": {"enabled": True, "patience": "2s"},
                 "serving": {"address": "127.0.0.1", "port": self.health_port},
             },
         )

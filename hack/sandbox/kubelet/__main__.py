@@ -28,13 +28,14 @@ def main() -> int:
     pause, startup = Pause().usual, Startup(blind=(0.2, 0.8), plugins=(0.05, 0.3))
     for option, default, meaning in (
         ("--pause", pause, "between two checkpoints of an admission"),
+        ("--stop", Pace().stop, "between the deletion of a pod and the end of its containers"),
         ("--blind", startup.blind, "from the start until pods and resources are known"),
         ("--plugins", startup.plugins, "between the registrations of two device plugins"),
     ):
         parser.add_argument(option, type=_seconds, default=default, metavar="FROM-TO", help=f"seconds {meaning}")
     options = parser.parse_args()
     log.set_up()
-    pace = Pace(pause=Pause(options.pause), startup=Startup(options.blind, options.plugins))
+    pace = Pace(stop=options.stop, pause=Pause(options.pause), startup=Startup(options.blind, options.plugins))
     try:
         return asyncio.run(_run(options.kubeconfig, options.nodes, pace, options.seed))
     except TopowiseError as exc:
