@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 from daemons import Start, assert_eventually
@@ -11,11 +10,8 @@ from topowise import nrt
 from topowise.kube.api import Api
 from whole_node import LONG_S, container, holdings_of, whole_node
 
-# A second, plus the delay of a busy machine.
-AT_ONCE_S = 3.0
 
-
-async def test_it_is_written_again_within_a_second_and_no_pod_is_refused(
+async def test_it_is_written_again_and_no_pod_is_refused(
     server: ApiServer, api: Api, start: Start, tmp_path: Path
 ) -> None:
     async with whole_node(server, api, start, tmp_path) as node:
@@ -26,10 +22,8 @@ async def test_it_is_written_again_within_a_second_and_no_pod_is_refused(
         await assert_eventually(lambda: {"x", "y"} <= holdings_of(node.versions[-1]).keys(), within=LONG_S)
         before = len(node.versions)
         await api.request("DELETE", f"{nrt.PATH}/n1")
-        deleted = time.monotonic()
         node.create("z", container("c", 3))
-        await assert_eventually(lambda: len(node.versions) > before, within=AT_ONCE_S)
-        assert time.monotonic() - deleted < AT_ONCE_S
+        await assert_eventually(lambda: len(node.versions) > before, within=LONG_S)
         assert holdings_of(node.versions[-1]) == holdings_of(node.versions[before - 1])
         assert node.phase("z") == "Pending"
         assert not node.is_bound("z")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -64,7 +63,7 @@ def placed(server: ApiServer) -> list[str]:
     return list(pci_devices.read(values.get(attributes.PCI, "[]")))
 
 
-async def test_the_object_follows_within_a_second(server: ApiServer, trigger: Trigger, tmp_path: Path) -> None:
+async def test_the_object_follows_an_event_of_the_kernel(server: ApiServer, trigger: Trigger, tmp_path: Path) -> None:
     await assert_eventually(lambda: placed(server) == VFS)
     devices = tmp_path / "with-nic/sys/bus/pci/devices"
     function = devices / VFS[1]
@@ -73,16 +72,14 @@ async def test_the_object_follows_within_a_second(server: ApiServer, trigger: Tr
 
     # As the kernel does: it removes the link before the event and the directory after it.
     function.unlink()
-    begun = time.monotonic()
     trigger.notify(f"uevent: remove {VFS[1]}")
     shutil.rmtree(place)
-    await assert_eventually(lambda: placed(server) == [VFS[0], VFS[2]], within=1.0)
+    await assert_eventually(lambda: placed(server) == [VFS[0], VFS[2]])
 
     shutil.copytree(tmp_path / "unplugged", place, symlinks=True)
     function.symlink_to(link)
     trigger.notify(f"uevent: add {VFS[1]}")
-    await assert_eventually(lambda: placed(server) == VFS, within=1.0)
-    assert time.monotonic() - begun < 2.0
+    await assert_eventually(lambda: placed(server) == VFS)
 
 
 async def test_an_event_that_changes_nothing_writes_nothing(server: ApiServer, trigger: Trigger) -> None:

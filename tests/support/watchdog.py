@@ -9,10 +9,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final
-
-MOST_MS: Final = 10.0
-"""What nobody may take longer than."""
 
 
 class Watchdog:

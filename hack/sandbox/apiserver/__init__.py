@@ -11,12 +11,12 @@ What only it can do is misbehave on demand (`levers`) and count what it was aske
         server.levers.answer(429, path="*/binding", retry_after=1, count=2)
 
 Known differences from a real cluster, on the lenient side: namespaces need not exist; no admission plug-ins beyond
-pod defaults; no controllers except ownership garbage collection, which is immediate; bookmarks come even where nothing
-has happened; built-in kinds are stored as sent (defaults and validation only where placement depends on them); `v1` and
-`events.k8s.io/v1` events are stored apart; a list at a resourceVersion from the future is refused without waiting.
-On the strict side: bodies in protobuf are 415 but for Helm's and namespaces (`protobuf`), which rules out kubectl's
-other generators (`kubectl create deployment NAME`) but not its files; only custom resources have OpenAPI schemas for
-`kubectl explain`.
+pod defaults and PriorityClasses; no controllers except ownership garbage collection, which is immediate (other
+controllers: `sandbox.controllers`); bookmarks come even where nothing has happened; built-in kinds are stored as sent
+(defaults and validation only where placement depends on them); `v1` and `events.k8s.io/v1` events are stored apart, and
+the latter are copied to `v1`; a list at a resourceVersion from the future is refused without waiting.
+On the strict side: bodies in protobuf are 415 for kinds that are not in the table of `protobuf`, as `kubectl create`
+sends them, but not for files; only custom resources have OpenAPI schemas for `kubectl explain`.
 """
 
 from __future__ import annotations

@@ -202,9 +202,11 @@ class Registry:
         _check_size(prepared)
         if options.dry_run:
             return Written(Revision(site.resource.kind, self.store.number, prepared), True, warnings)
-        revision = self.store.put(site.resource, prepared)
-        if site.resource.key == CRDS:
+        revision, resource_key = self.store.put(site.resource, prepared), site.resource.key
+        if resource_key == CRDS:
             self.catalog.add(crds.resource_of(revision.object))
+        if resource_key == "events.events.k8s.io":
+            self.store.put(self.catalog["events"], _core_event(prepared))
         return Written(revision, True, warnings)
 
     def _replace(self, site: Site, old: Json, new: Json, options: WriteOptions, warnings: list[str]) -> Written:
@@ -288,6 +290,13 @@ def _scale_of(workload: Json) -> Json:
         "spec": {"replicas": workload["spec"].get("replicas", 1)},
         "status": {"replicas": (workload.get("status") or {}).get("replicas", 0)},
     }
+
+
+def _core_event(event: Json) -> Json:
+    """Returns an event of events.k8s.io/v1 as v1 shows it, which is what `kubectl get events` reads."""
+    names = {"regarding": "involvedObject", "note": "message", "reportingController": "reportingComponent"}
+    core = {names.get(field, field): value for field, value in event.items()}
+    return core | {"apiVersion": "v1", "source": {"component": event.get("reportingController", "")}}
 
 
 def _same_but_version(old: Json, new: Json) -> bool:

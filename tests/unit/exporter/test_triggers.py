@@ -42,8 +42,8 @@ async def test_a_storm_does_not_put_a_look_off_for_ever() -> None:
 
     task = asyncio.create_task(storm())
     started = time.monotonic()
-    assert await trigger.wait(5, quiet=0.01)
-    assert time.monotonic() - started < 1
+    assert await trigger.wait(60, quiet=0.01)
+    assert time.monotonic() - started < 30
     task.cancel()
 
 

@@ -26,10 +26,10 @@ def test_long_texts_that_begin_as_numbers_do_are_texts(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["9" * 200_000, "0x" + "f" * 200_000, "1:" * 100_000 + "1", "1." + "0" * 200_000])
 def test_numbers_without_end_are_still_refused_at_once(text: str) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(documents.DocumentError, match="a number of"):
         documents.load(f"v: {text}\n")
-    assert time.perf_counter() - started < 1.0
+    assert time.process_time() - started < 1.0
 
 
 def test_anchors_aliases_and_merge_keys_are_read_as_the_kubelet_reads_them() -> None:
