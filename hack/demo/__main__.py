@@ -34,6 +34,8 @@ from topowise_scheduler.report import kubelet_of, read
 # A symbolic link to the directory of the demo that `--keep` has left running.
 LINK: Final = Path(__file__).resolve().parents[2] / ".demo"
 
+_STARTED: Final = time.monotonic()
+
 
 def main() -> int:
     """Returns the exit status: 0 if every kubelet admitted its pods."""
@@ -78,7 +80,6 @@ def _run_in_directory(*, keep: bool) -> int:
 
 
 async def _run(cluster: Cluster, *, keep: bool) -> int:
-    started = time.monotonic()
     finished = False
     try:
         await _start(cluster)
@@ -92,7 +93,7 @@ async def _run(cluster: Cluster, *, keep: bool) -> int:
             print(f"\nWhere the pods run, as each kubelet reports\n{await _placements(cluster, outcomes)}")
             print(f"\n$ kubectl topowise nodes\n{await _what_is_left(cluster, api)}")
         print(f"\n{_comparison(cluster, outcomes)}")
-        print(f"\nDone in {time.monotonic() - started:.1f}s: {_summary(outcomes)}")
+        print(f"\nDone in {time.monotonic() - _STARTED:.1f}s: {_summary(outcomes)}")
         if keep:
             await cluster.start_control_plane()
         finished = True
@@ -103,7 +104,7 @@ async def _run(cluster: Cluster, *, keep: bool) -> int:
 
 
 def _say(progress: str) -> None:
-    print(f"  {progress}", flush=True)
+    print(f"  {time.monotonic() - _STARTED:4.1f} s  {progress}", flush=True)
 
 
 async def _start(cluster: Cluster) -> None:

@@ -434,6 +434,7 @@ def test_notes_print_the_next_commands(helm: Run, chart: Path, recipe: str) -> N
     notes = done.stdout.partition("NOTES:")[2]
     assert "kubectl get noderesourcetopologies" in notes
     assert "is installed, from ghcr.io/topowise/topowise:" in notes
+    assert "ErrImagePull" in notes
     assert "kubectl label namespace topowise-system pod-security.kubernetes.io/enforce=privileged" in notes
     if not recipe:
         assert "runs registry.k8s.io/kube-scheduler:v1.36.2, as\nscheduler.kubeScheduler.image sets.\n" in notes
