@@ -1,4 +1,4 @@
-"""The instructions that `make demo KEEP=1` prints: how to reach the cluster, and three things to try.
+"""The instructions that `make demo KEEP=1` prints: how to reach the cluster, and what to try.
 
 The test of docs/quick-start.md runs the same commands.
 """
@@ -25,6 +25,27 @@ THINGS: Final = (
     (
         "Room for it, which wakes it",
         ("kubectl delete pod database-2", "kubectl get pod waiting -o wide"),
+    ),
+    (
+        "Pods on a single node, while the other nodes are cordoned",
+        (
+            "kubectl cordon metal-2s metal-snc metal-uneven",
+            "kubectl apply -f hack/demo/try/batch.yaml",
+            "kubectl get pods -l app=batch -o wide",
+            "kubectl uncordon metal-snc metal-uneven",
+        ),
+    ),
+    (
+        "A pod that waits for a whole NUMA node, and the plan that makes room",
+        (
+            "kubectl apply -f hack/demo/try/wide.yaml",
+            "kubectl topowise explain wide",
+            "kubectl topowise defrag -f hack/demo/try/wide.yaml",
+        ),
+    ),
+    (
+        "A pod with a priority: a pod is evicted for it, and comes again elsewhere",
+        ("kubectl apply -f hack/demo/try/urgent.yaml", "kubectl get pods -o wide"),
     ),
 )
 

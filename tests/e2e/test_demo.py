@@ -26,6 +26,10 @@ SHOWS = {
     "kubectl get events --field-selector involvedObject.name=waiting": "NUMA: no room that the kubelet could align",
     "kubectl topowise explain waiting": "Pod default/waiting: fits 0 of 5 nodes",
     "kubectl get pod waiting -o wide": "Running",
+    "kubectl get pods -l app=batch -o wide": "batch-2   1/1     Running",
+    "kubectl topowise explain wide": "node(s) were unschedulable: the node is cordoned",
+    "kubectl topowise defrag -f hack/demo/try/wide.yaml": "default/batch-2   metal-cxl",
+    "kubectl get pods -o wide": "urgent     1/1     Running",
     "make demo-stop": "Stopped",
 }
 
