@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import time
 from itertools import combinations
 from typing import Annotated, Final, Literal
@@ -187,6 +188,29 @@ class StartupTaint(Section, frozen=True):
     """On: the leader removes the taint from reported nodes. Needs the rights to get and patch nodes."""
 
 
+class Exporters(Section, frozen=True):
+    """The exporters' pods, by which the service recognises new nodes and dead exporters; docs/how-to/new-nodes.md."""
+
+    namespace: str = ""
+    """The namespace of the exporters' pods. Empty: pods of exporters are not recognised. Every tenant can set labels,
+    so pods in other namespaces do not count."""
+    pod_labels: Mapping[str, str] = msgspec.field(
+        default_factory=lambda: {"app.kubernetes.io/part-of": "topowise", "app.kubernetes.io/component": "exporter"}
+    )
+    """The labels of the exporters' pods."""
+    node_selector: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """The `nodeSelector` of the exporters' DaemonSet: only nodes with these labels are to have an exporter."""
+    first_report: Duration = Duration(120)
+    """Time since the creation of a node for which pods to align wait for the first report of the node; 0: no time."""
+    grace: PositiveDuration = PositiveDuration(120)
+    """Time for which an exporter may be not Ready, or its report may lack a running pod, before the node is
+    unconfirmed. It should be longer than an update of the exporter takes on a node."""
+
+    def __post_init__(self) -> None:
+        if not self.pod_labels:
+            raise ValueError("podLabels is empty, expected a label: every pod of the namespace would be an exporter")
+
+
 class RefusedPods(Section, frozen=True):
     """Pods that a kubelet has refused for their alignment (TopologyAffinityError); docs/how-to/new-nodes.md."""
 
@@ -310,6 +334,7 @@ class SchedulerConfiguration(Configuration, frozen=True, tag="SchedulerConfigura
     fit_together: FitTogether = msgspec.field(default_factory=FitTogether)
     requeue: Requeue = msgspec.field(default_factory=Requeue)
     waiting_pods: WaitingPods = msgspec.field(default_factory=WaitingPods)
+    exporters: Exporters = msgspec.field(default_factory=Exporters)
     startup_taint: StartupTaint = msgspec.field(default_factory=StartupTaint)
     refused_pods: RefusedPods = msgspec.field(default_factory=RefusedPods)
     nominator: Nominator = msgspec.field(default_factory=Nominator)

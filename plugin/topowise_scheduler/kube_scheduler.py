@@ -45,6 +45,7 @@ _SILENT: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachabl
 class NodeMetadata(msgspec.Struct, frozen=True, gc=False):
     name: str = ""
     uid: str = ""
+    creationTimestamp: str | None = None
     labels: dict[str, str] | None = None
 
 
@@ -79,7 +80,8 @@ class NodeObject(msgspec.Struct, frozen=True, gc=False):
 
 
 class Node(msgspec.Struct, frozen=True, gc=False):
-    """The stored fields of a v1.Node. `labels` lack the hostname, so that nodes of a pool can share them."""
+    """The stored fields of a v1.Node. `labels` lack the hostname, so that nodes of a pool can share them. `created` is
+    RFC 3339."""
 
     name: str
     allocatable: Amounts = {}
@@ -90,6 +92,7 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     is_ready: bool = True
     kubelet_version: str = ""
     boot_id: str = ""
+    created: str = ""
 
     @property
     def page_sizes(self) -> tuple[str, ...]:

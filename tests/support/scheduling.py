@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from topowise_scheduler import refusals, report, strategies
 from topowise_scheduler.answers import Answers, Question
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.nodes import Nodes
+from topowise_scheduler.cluster.pods.exporter_pods import recognises
 from topowise_scheduler.cluster.pods.records import PodRecord, Records
 from topowise_scheduler.configuration import Scoring
 from topowise_scheduler.engine import Engine
@@ -33,6 +35,8 @@ from topowise_scheduler.preemption import Budgets
 from topowise_scheduler.presentation.explain.cluster_view import ClusterView
 
 GIB = 1 << 30
+WALL = 1_800_000_000.0
+"""Time of the Node events of `Service.join`, in seconds since 1970."""
 
 
 NODE_STATUS: dict[str, Any] = {
@@ -40,6 +44,9 @@ NODE_STATUS: dict[str, Any] = {
     "conditions": [{"type": "Ready", "status": "True"}],
 }
 """Of a Node with more room than any report of these tests tells of: kube-scheduler has nothing against it."""
+
+
+EXPORTER_LABELS = {"app.kubernetes.io/part-of": "topowise", "app.kubernetes.io/component": "exporter"}
 
 
 class Clock:
@@ -214,7 +221,7 @@ class Service:
         self.clock = clock or Clock()
         self.engine = Engine()
         self.ledger = Ledger(self.engine, self.clock, **options)
-        self.records = Records(tuple(nominates), seen)
+        self.records = Records(tuple(nominates), seen, recognises("topowise-system", EXPORTER_LABELS))
         self.answers = Answers(self.ledger, self.records, strategies.make(strategy, {}, Scoring()))
         self.nodes = Nodes()
         self.view = ClusterView(self.ledger, self.answers, self.nodes)
@@ -254,6 +261,23 @@ class Service:
         }
         document = {"metadata": {"name": name, "labels": fields.get("labels")}, "spec": spec or {}, "status": status}
         self.nodes.apply("ADDED", self.nodes.decode(msgspec.json.encode(document)))
+
+    def join(self, name: str, *, age: float | None = 0.0, labels: dict[str, str] | None = None) -> None:
+        """Applies a Node event to the ledger; `age` in seconds, None for a Node without creation time."""
+        created = None if age is None else datetime.fromtimestamp(WALL - age, UTC).isoformat()
+        metadata = {"name": name, "labels": labels, "creationTimestamp": created}
+        node = self.nodes.decode(msgspec.json.encode({"metadata": metadata, "status": NODE_STATUS}))
+        self.nodes.apply("ADDED", node)
+        self.ledger.reports.put_node_object(node, WALL)
+
+    def put_exporter(self, node: str, *, ready: bool = True, namespace: str = "topowise-system") -> str:
+        """Applies an event of the exporter's pod on a node. Returns its UID."""
+        document = pod(f"exporter-{node}", node=node, labels=EXPORTER_LABELS)
+        document["metadata"]["namespace"] = namespace
+        document["metadata"]["uid"] += namespace
+        document["spec"]["containers"] = [{"name": "exporter"}]
+        document["status"]["conditions"] = [{"type": "Ready", "status": str(ready)}]
+        return self.put(document).uid
 
     def put(self, document: dict[str, Any], **options: Any) -> PodRecord:
         """Applies a pod event of the watch."""

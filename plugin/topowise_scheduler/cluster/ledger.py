@@ -22,6 +22,8 @@ from topowise_scheduler.cluster.bookings import Bookings
 from topowise_scheduler.cluster.gates.gates import Gates
 from topowise_scheduler.cluster.late_reports import LateReports
 from topowise_scheduler.cluster.node_reports import NodeReports
+from topowise_scheduler.cluster.outdated_reports import OutdatedReports
+from topowise_scheduler.cluster.pods.exporter_pods import ExporterPods, ExporterSettings
 from topowise_scheduler.cluster.pods.pod_states import NOWHERE, PodState, State, bound
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.cluster.pods.scheduling_queue import SchedulingQueue
@@ -34,6 +36,7 @@ log = logging.getLogger(__name__)
 # Longer than a list of all pods may be on its way: a pod that was bound since it was begun has an event of its own.
 _UNLISTED_S: Final = 120.0
 _DEFAULT_SETTINGS: Final = Settings()
+_DEFAULT_EXPORTERS: Final = ExporterSettings()
 # What became of a nomination of the service, by whether it was honoured; as events are counted.
 _ENDS: Final = {True: "nomination_honoured", False: "nomination_elsewhere", None: "nomination_late"}
 
@@ -44,6 +47,7 @@ class Ledger:
     `clock` gives seconds, monotonic. `reservation_s` is for how long a pod is expected on the node it was reserved for,
     0 for not at all. `max_admission_s` is how long a kubelet may take to decide a pod, 0 for as long as it takes.
     `affinity` is what is known of device plug-ins, and what pods that require near devices have to be content with.
+    `exporters`: how long the service waits for exporters.
     """
 
     def __init__(
@@ -54,6 +58,7 @@ class Ledger:
         reservation_s: float = DEFAULT_S,
         max_admission_s: float = 0.0,
         affinity: Settings = _DEFAULT_SETTINGS,
+        exporters: ExporterSettings = _DEFAULT_EXPORTERS,
     ) -> None:
         self.engine = engine
         self._clock = clock
@@ -66,10 +71,19 @@ class Ledger:
         """What each node is."""
         self.nominations = self._bookings.nominations
         """The pods that this project has nominated."""
+        self.exporters = ExporterPods()
+        """The pods of exporters, by node."""
         self.gates = Gates(
-            engine, self.node_states, self._bookings.ignored, affinity=affinity, max_admission_s=max_admission_s
+            engine,
+            self.node_states,
+            self._bookings.ignored,
+            affinity=affinity,
+            max_admission_s=max_admission_s,
+            exporters=self.exporters,
+            exporter_settings=exporters,
         )
         """What may keep a pod from a node."""
+        self._outdated_reports = OutdatedReports(self.node_states, self.gates, self.exporters, exporters)
         self.reports = NodeReports(self._bookings, self.gates, self.events, clock)
         """What the API server says of nodes."""
         self.reservations = Reservations(self._bookings, self.gates, self.events, clock, reservation_s)
@@ -99,6 +113,7 @@ class Ledger:
         `is_news` is False for a pod that was there before the service.
         """
         uid = record.uid
+        self.exporters.put(record)
         self.pods.note_event(uid)
         self.reservations.unverified_pods.note_watched(uid, record.version, is_pending=record.stage == "pending")
         if record.stage == "pending":
@@ -114,6 +129,7 @@ class Ledger:
 
     def drop_pod(self, uid: str, *, keep_refusal: bool = False) -> None:
         """A pod ended or was deleted."""
+        self.exporters.drop(uid)
         self.waiting.pop(uid, None)
         self.queue.drop(uid)
         self.nominations.drop(uid)
@@ -198,8 +214,11 @@ class Ledger:
         for name in self.gates.quarantine.expire(now):
             self.node_states.note_change(name)
             self.node_states.note_improved(name)
+        for name in self.gates.new_nodes.expire(now):
+            self.node_states.note_improved(name)
         yield from self.late_reports.taking()
         yield from self.node_states.ticking()
+        yield from self._outdated_reports.ticking(now, self.reports.nodes)
 
     # Inside
 

@@ -16,6 +16,7 @@ from topowise_scheduler.cluster.bookings import Bookings
 from topowise_scheduler.cluster.gates.gates import Gates
 from topowise_scheduler.cluster.gates.unconfirmed import OBJECT_DELETED, OVER_BUDGET
 from topowise_scheduler.cluster.node.confirmation import Comparison
+from topowise_scheduler.kube_scheduler import Node
 from topowise_scheduler.report import PageSizes, Report, of_node
 
 log = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ class NodeReports:
     def is_confirmed(self, name: str) -> bool:
         """Returns whether the node is reported, and its report is what its kubelet says."""
         node_state = self._node_states.of(name)
-        return node_state is not None and node_state.report is not None and not self._gates.unconfirmed.why(name)
+        return node_state is not None and node_state.report is not None and not self._gates.unconfirmed.by_report(name)
 
     def put(self, report: Report) -> None:
         """Takes a new report of a node."""
@@ -83,7 +84,7 @@ class NodeReports:
         if name not in self._nodes or node_state is None or node_state.report is None:
             self.drop(name)
         # Reasons of the kubelet itself (a restart) are stronger than a missing object, and close the node.
-        elif not unconfirmed.why(name) or unconfirmed.is_left_behind(name):
+        elif not unconfirmed.by_report(name) or unconfirmed.is_left_behind(name):
             unconfirmed.put(name, (why,), node_state.report.boot_id)
 
     def drop(self, name: str) -> None:
@@ -95,6 +96,13 @@ class NodeReports:
             self._logged.pop(name, None)
             self._gates.quarantine.release(name)
             self._bookings.drop_report(name, node_state)
+
+    def put_node_object(self, node: Node, wall: float) -> None:
+        """Takes a Node; `wall` is in seconds since 1970."""
+        is_first = node.name not in self._nodes
+        self._gates.new_nodes.put(node, is_first=is_first, wall=wall, now=self._clock())
+        self.put_node(node.name, node.boot_id)
+        self.put_kubelet(node.name, node.kubelet_version, node.page_sizes)
 
     def put_node(self, name: str, boot_id: str = "") -> None:
         """There is a Node object, which tells of this boot of its machine."""
@@ -114,6 +122,7 @@ class NodeReports:
         """The Node object is gone, and with it what a deleted report left behind."""
         self._nodes.discard(name)
         self._gates.unconfirmed.put_boot(name, "")
+        self._gates.new_nodes.drop(name)
         self._kubelets.pop(name, None)
         if self._gates.unconfirmed.is_left_behind(name):
             self.drop(name)

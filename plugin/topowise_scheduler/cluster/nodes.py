@@ -94,6 +94,7 @@ class Nodes:
             # Interned: a cluster has a handful of versions.
             kubelet_version=sys.intern(status.nodeInfo.kubeletVersion[:_MAX_VERSION_LENGTH]),
             boot_id=status.nodeInfo.bootID[:_MAX_VERSION_LENGTH],
+            created=(metadata.creationTimestamp or "")[:_MAX_VERSION_LENGTH],
         )
 
     def apply(self, event: EventType, item: Node) -> None:

@@ -8,6 +8,7 @@ missed; requests are answered in between.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -153,8 +154,7 @@ class _Nodes:
         if event == "DELETED":
             self._ledger.reports.drop_node(item.name)
         else:
-            self._ledger.reports.put_node(item.name, item.boot_id)
-            self._ledger.reports.put_kubelet(item.name, item.kubelet_version, item.page_sizes)
+            self._ledger.reports.put_node_object(item, time.time())
 
 
 class _Pods:

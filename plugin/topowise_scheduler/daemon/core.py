@@ -11,6 +11,7 @@ from topowise_scheduler import strategies
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.nodes import Nodes
+from topowise_scheduler.cluster.pods.exporter_pods import ExporterSettings, recognises
 from topowise_scheduler.cluster.pods.records import Records
 from topowise_scheduler.cluster.watch import reflectors
 from topowise_scheduler.configuration import SchedulerConfiguration
@@ -28,18 +29,23 @@ class Core:
     def __init__(self, settings: SchedulerConfiguration, api: Api) -> None:
         self.settings = settings
         self.api = api
+        exporters = settings.exporters
         self.ledger = Ledger(
             Engine(),
             time.monotonic,
             reservation_s=settings.reservations.ttl if settings.reservations.enabled else 0.0,
             max_admission_s=settings.filter.max_admission_time,
             affinity=settings.device_affinity.settings,
+            exporters=ExporterSettings(
+                exporters.node_selector, exporters.first_report, exporters.grace, exporters.grace
+            ),
         )
         shows = settings.ui.enabled and bool(settings.read_only.port)
         self.decisions = Decisions(settings.ui.decisions, time.time) if shows else None
         self.records = Records(
             settings.nominator.scheduler_names if settings.nominator.enabled else (),
             None if self.decisions is None else self.decisions.seen,
+            recognises(exporters.namespace, exporters.pod_labels),
         )
         self.budgets = Budgets()
         self.nodes = Nodes()

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from topowise.pods import Needs
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.engine import Outcome
 from topowise_scheduler.shape import PodRequests
@@ -19,6 +20,7 @@ from topowise_scheduler.shape import PodRequests
 FITS: Final = int(Outcome.FITS)
 
 Rows = NDArray[np.int32]
+_NATIVE: Final = ("cpu", "memory", "ephemeral-storage")
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -93,3 +95,18 @@ class Gate(Protocol):
 
     def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> str:
         """Returns why this gate keeps the pod from the node once the pods `leaving` have left, "" if it does not."""
+
+
+def limited_resources(needs: Needs) -> set[str]:
+    """Returns the names of devices and other resources that only limits can request."""
+    return {name for container in needs.containers for name in container.limits if name not in _NATIVE}
+
+
+def may_get_exclusive(record: PodRecord) -> bool:
+    """Returns whether a kubelet may give the pod exclusive CPUs, memory or devices; other pods get none."""
+    needs = record.needs
+    if needs is None:
+        return False
+    return needs.qos == "Guaranteed" or any(
+        container.limits.get(name) for container in needs.containers for name in limited_resources(needs)
+    )

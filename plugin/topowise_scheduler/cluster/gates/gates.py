@@ -18,11 +18,13 @@ from topowise_scheduler.cluster.gates.affinity import AffinityGate
 from topowise_scheduler.cluster.gates.capacity import CapacityGate
 from topowise_scheduler.cluster.gates.gate import Draft, Gate, Question, Texts
 from topowise_scheduler.cluster.gates.ignored_pods import IgnoredPods
+from topowise_scheduler.cluster.gates.new_nodes import NewNodes
 from topowise_scheduler.cluster.gates.policy import PolicyGate
 from topowise_scheduler.cluster.gates.quarantine import Quarantine
 from topowise_scheduler.cluster.gates.slow_admissions import SlowAdmissions
 from topowise_scheduler.cluster.gates.unconfirmed import UnconfirmedNodes
 from topowise_scheduler.cluster.node import admission_order
+from topowise_scheduler.cluster.pods.exporter_pods import ExporterPods, ExporterSettings
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.cluster.rows.node_states import NodeStates
 from topowise_scheduler.device_affinity import Settings
@@ -62,6 +64,8 @@ class Gates:
         *,
         affinity: Settings,
         max_admission_s: float,
+        exporters: ExporterPods,
+        exporter_settings: ExporterSettings,
     ) -> None:
         self._node_states = node_states
         self._texts = Texts()
@@ -69,7 +73,9 @@ class Gates:
         """Pods that a verdict for another pod does not count."""
         self.quarantine = Quarantine(engine)
         """Nodes whose kubelet has refused such a pod since its last report."""
-        self.unconfirmed = UnconfirmedNodes(engine)
+        self.new_nodes = NewNodes(engine, exporters, exporter_settings)
+        """Nodes that an exporter is to report soon for the first time."""
+        self.unconfirmed = UnconfirmedNodes(engine, node_states)
         """Nodes whose last report is not what their kubelet says now."""
         self.slow_admissions = SlowAdmissions(engine, max_admission_s)
         """Nodes whose kubelet would take too long."""
@@ -80,6 +86,7 @@ class Gates:
         self._standing: tuple[Gate, ...] = (
             PolicyGate(engine),
             self.slow_admissions,
+            self.new_nodes,
             self.unconfirmed,
             self.quarantine,
         )

@@ -8,13 +8,19 @@ A node whose object was deleted is unconfirmed too, and so is a node whose objec
 stay open: the kubelet has not restarted, and pods that come and go are booked as usual. A node that was rebooted has
 other pods than its last report, and perhaps other hardware.
 
+A report becomes outdated unnoticed if its exporter is gone (stale_reports.py). A node without a Ready exporter takes a
+pod to align only while its report has all such pods of the node: one pod at a time, not one on top of another. So the
+failure of an exporter never closes a node for ever, and a failure of all exporters does not stop the cluster. A report
+that lacks a running pod although its exporter is Ready is shown, and closes nothing: the exporter may be slow.
+
 Invariant: a node is unconfirmed exactly while its present report has a reason, or its object is deleted and its Node is
-not, or its Node has another boot ID than its report.
+not, or its Node has another boot ID than its report, or its report is outdated.
 """
 
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Collection
 from typing import Final
 
@@ -23,28 +29,39 @@ from numpy.typing import NDArray
 
 from topowise.attributes import confirmation
 from topowise_scheduler import refusals
-from topowise_scheduler.cluster.gates.gate import Draft, Question
+from topowise_scheduler.cluster.gates.gate import Draft, Question, limited_resources, may_get_exclusive
 from topowise_scheduler.cluster.pods.records import PodRecord
+from topowise_scheduler.cluster.rows.node_states import NodeStates
 from topowise_scheduler.engine import Engine
 
 OBJECT_DELETED: Final = "object-deleted"
 OVER_BUDGET: Final = "over-budget"
 """The object exceeds the bounds of a report, and is handled like a deleted object."""
 REBOOTED: Final = "rebooted"
+EXPORTER_DOWN: Final = "exporter-down"
+"""No exporter on the node has been Ready for some time."""
+PODS_UNREPORTED: Final = "pods-unreported"
+"""The report lacks a pod that has been running for some time."""
+_KUBELET: Final = "kubelet"
+CAUSES: Final = (_KUBELET, OBJECT_DELETED, OVER_BUDGET, REBOOTED, EXPORTER_DOWN, PODS_UNREPORTED)
+"""Causes of the metric; every reason that a report has itself is of its kubelet."""
 # The kubelet has not restarted.
 _LEFT_BEHIND: Final = (OBJECT_DELETED, OVER_BUDGET)
-_NATIVE: Final = ("cpu", "memory", "ephemeral-storage")
+_OPEN: Final = (*_LEFT_BEHIND, EXPORTER_DOWN, PODS_UNREPORTED)
 
 
 class UnconfirmedNodes:
     """Unconfirmed nodes by name, with the reasons. Not thread-safe."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, node_states: NodeStates) -> None:
         self._engine = engine
+        self._node_states = node_states
         self._reasons: dict[str, tuple[str, ...]] = {}
         # Reasons and boot ID of each report, and the boot ID of each Node.
         self._reported: dict[str, tuple[tuple[str, ...], str]] = {}
         self._boots: dict[str, str] = {}
+        # Why reports are outdated.
+        self._outdated: dict[str, tuple[str, ...]] = {}
         # The engine's rows of nodes by reason, made on demand.
         self._rows: dict[str, NDArray[np.int32]] | None = None
 
@@ -68,10 +85,34 @@ class UnconfirmedNodes:
                 del self._boots[node]
             self._update(node)
 
-    def _update(self, node: str) -> None:
+    def put_outdated(self, node: str, reasons: tuple[str, ...]) -> bool:
+        """Sets why the report is outdated, no reason if it is not. Returns whether that is a change."""
+        if self._outdated.get(node, ()) == reasons:
+            return False
+        if reasons:
+            self._outdated[node] = reasons
+        else:
+            del self._outdated[node]
+        self._update(node)
+        return True
+
+    @property
+    def outdated(self) -> Collection[str]:
+        """Returns the nodes whose report is outdated."""
+        return self._outdated
+
+    def by_report(self, node: str) -> tuple[str, ...]:
+        """Returns the reasons in the report and the Node alone."""
         reasons, reported = self._reported.get(node, ((), ""))
-        if reported and self._boots.get(node, reported) != reported:
-            reasons = (*reasons, REBOOTED)
+        is_rebooted = reported and self._boots.get(node, reported) != reported
+        return (*reasons, REBOOTED) if is_rebooted else reasons
+
+    def causes(self) -> Counter[str]:
+        """Returns the number of unconfirmed nodes by the first cause of each node."""
+        return Counter([reasons[0] if reasons[0] in CAUSES else _KUBELET for reasons in self._reasons.values()])
+
+    def _update(self, node: str) -> None:
+        reasons = (*self.by_report(node), *self._outdated.get(node, ()))
         if self._reasons.get(node, ()) != reasons:
             self._rows = None
             if reasons:
@@ -91,12 +132,27 @@ class UnconfirmedNodes:
         """See `Gate`."""
         for rows in self._closed(question.record):
             draft.refuse_rows(question, rows, refusals.UNCONFIRMED)
+        if self._outdated and may_get_exclusive(question.record):
+            names = [name for name in self._outdated if self._is_ahead_of_report(question.record, name)]
+            if names:
+                draft.refuse_rows(question, self._engine.rows(names), refusals.EXPORTER_DOWN)
 
     def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> str:
         """See `Gate`."""
         if any(_closes(reason, record) for reason in self.why(name)):
             return f"the report of {name} is not confirmed by its kubelet ({', '.join(self.why(name))})"
-        return ""
+        is_refused = may_get_exclusive(record) and self._is_ahead_of_report(record, name, leaving)
+        return refusals.EXPORTER_DOWN if is_refused else ""
+
+    def _is_ahead_of_report(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> bool:
+        """Returns whether no exporter runs on the node, and the node has pods to align that its report lacks."""
+        node_state = self._node_states.of(name)
+        if node_state is None or EXPORTER_DOWN not in self._outdated.get(name, ()):
+            return False
+        return any(
+            entry.uid != record.uid and entry.uid not in leaving and may_get_exclusive(entry.record)
+            for entry in (*node_state.history.log, *node_state.history.expected)
+        )
 
     def _closed(self, record: PodRecord) -> list[NDArray[np.int32]]:
         """Returns the engine's rows of nodes that do not take the pod now, an array for each reason."""
@@ -112,14 +168,9 @@ class UnconfirmedNodes:
 
 
 def _closes(reason: str, record: PodRecord) -> bool:
-    needs = record.needs
-    if needs is None or reason in _LEFT_BEHIND:
+    if record.needs is None or reason in _OPEN:
         return False
-    named = {name for container in needs.containers for name in container.limits if name not in _NATIVE}
     if reason.startswith(confirmation.DEVICE):
         # A kubelet without healthy devices refuses also a request for 0 of them (devicemanager, devicesToAllocate).
-        return reason.removeprefix(confirmation.DEVICE) in named
-    # Such a pod may get exclusive CPUs, memory or devices; other pods get none.
-    if needs.qos == "Guaranteed":
-        return True
-    return any(container.limits.get(name) for container in needs.containers for name in named)
+        return reason.removeprefix(confirmation.DEVICE) in limited_resources(record.needs)
+    return may_get_exclusive(record)

@@ -58,6 +58,7 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     `constraints`: known only of a pending pod that may be nominated.
     `is_too_large`: more containers or amounts than the model accepts, so `requests` is None.
     `group`: names the gang that kube-scheduler places together.
+    `exporter_ready`: whether this pod of an exporter is Ready, None for any other pod.
     """
 
     uid: str
@@ -85,6 +86,7 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     constraints: SchedulingConstraints | None = None
     group: str = ""
     is_too_large: bool = False
+    exporter_ready: bool | None = None
 
     @property
     def needs(self) -> pods.Needs | None:
@@ -111,12 +113,18 @@ class Records:
     """Makes records, and keeps what they share. Not thread-safe.
 
     `nominates`: schedulerNames of pods that the service nominates. `seen`: called with each decoded pod, before all but
-    its record is dropped.
+    its record is dropped. `is_exporter`: whether a pod is one of an exporter.
     """
 
-    def __init__(self, nominates: Collection[str] = (), seen: Callable[[pods.Pod], None] | None = None) -> None:
+    def __init__(
+        self,
+        nominates: Collection[str] = (),
+        seen: Callable[[pods.Pod], None] | None = None,
+        is_exporter: Callable[[pods.Metadata], bool] = lambda _: False,
+    ) -> None:
         self._nominates = frozenset(nominates)
         self._seen = seen
+        self._is_exporter = is_exporter
         # Weak: dropped with the last record that uses them.
         self._requests: WeakValueDictionary[bytes, PodRequests] = WeakValueDictionary()
         # The same by the text of the spec; several texts may mean equal requests.
@@ -180,6 +188,7 @@ class Records:
             problem=problem,
             is_too_large=is_too_large,
             group=_group(pod),
+            exporter_ready=_is_ready(status) if self._is_exporter(meta) else None,
         )
 
     def requests(self, pod: pods.Pod) -> tuple[PodRequests, bytes]:
@@ -284,6 +293,10 @@ def _too_large(spec: pods.Spec) -> str:
 def _group(pod: pods.Pod) -> str:
     group = pod.spec.schedulingGroup
     return sys.intern(f"{pod.metadata.namespace}/{group.podGroupName}") if group is not None else ""
+
+
+def _is_ready(status: pods.Status) -> bool:
+    return any(condition.type == "Ready" and condition.status == "True" for condition in status.conditions or ())
 
 
 def _was_refused(status: pods.Status) -> bool:

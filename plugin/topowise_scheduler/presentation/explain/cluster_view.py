@@ -29,7 +29,14 @@ from topowise_scheduler.report import Report
 _UNKNOWN: Final = Refusal("excluded", kube_scheduler.NO_NODE, kube_scheduler.NO_NODE)
 # Refusals that evictions do not end, but time does.
 _PASSING: Final = frozenset(
-    (refusals.QUARANTINED, refusals.UNCONFIRMED, refusals.NOT_NEAR, refusals.NOT_SURELY_NEAR, refusals.PLACES_UNKNOWN)
+    (
+        refusals.QUARANTINED,
+        refusals.UNCONFIRMED,
+        refusals.EXPORTER_DOWN,
+        refusals.NOT_NEAR,
+        refusals.NOT_SURELY_NEAR,
+        refusals.PLACES_UNKNOWN,
+    )
 )
 _BY_SUMS: Final = "not reported: only node allocatable was checked"
 
@@ -160,7 +167,8 @@ class ClusterView:
             return explanation.too_large(name, question.record.problem)
         state = next(self._answers.states_for(question, name), None)
         if state is None:
-            return explanation.not_reported(name).beside(self._ledger.reports.over_budget.get(name, ""))
+            explained = explanation.not_reported(name, verdicts.text(at))
+            return explained.beside(self._ledger.reports.over_budget.get(name, ""))
         words = verdicts.text(at)
         explained = explanation.explain(
             name,
