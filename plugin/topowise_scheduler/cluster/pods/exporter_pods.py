@@ -75,9 +75,9 @@ class ExporterPods:
         return any(self._ready.get(name, {}).values())
 
 
-def recognises(namespace: str, labels: Mapping[str, str]) -> Callable[[Metadata], bool]:
-    """Returns a function that returns whether a pod is one of an exporter, by its namespace and labels."""
-    return lambda pod: pod.namespace == namespace and labels.items() <= (pod.labels or {}).items()
+def recognises(namespace: str | None, labels: Mapping[str, str]) -> Callable[[Metadata], bool]:
+    """Returns a function that returns whether a pod is an exporter's, by its labels and namespace (None: any)."""
+    return lambda pod: namespace in (None, pod.namespace) and labels.items() <= (pod.labels or {}).items()
 
 
 def selects(selector: Mapping[str, str], node: Node) -> bool:

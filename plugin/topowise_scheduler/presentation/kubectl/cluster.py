@@ -20,8 +20,9 @@ from topowise_scheduler import report, strategies
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.nodes import Nodes
+from topowise_scheduler.cluster.pods.exporter_pods import ExporterSettings, recognises
 from topowise_scheduler.cluster.pods.records import Records
-from topowise_scheduler.configuration import Scoring
+from topowise_scheduler.configuration import Exporters, Scoring
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.kube_scheduler import Pod
 from topowise_scheduler.kubelet import Kubelet
@@ -52,8 +53,9 @@ class Cluster:
         # What the ledger would log is in `notes`.
         logging.getLogger("topowise_scheduler").handlers = [logging.NullHandler()]
         self._time = 0.0
-        self.records = Records()
-        self.ledger = Ledger(Engine(), lambda: self._time)
+        self.records = Records(is_exporter=recognises(None, Exporters().pod_labels))
+        # A single look cannot show for how long an exporter has been not Ready.
+        self.ledger = Ledger(Engine(), lambda: self._time, exporters=ExporterSettings(grace_s=0.0))
         self.answers = Answers(self.ledger, self.records, strategies.make(strategy, {}, Scoring()), top_score=top_score)
         self.pods = there.pods or ()
         self.budgets = Budgets(there.budgets)
@@ -67,16 +69,16 @@ class Cluster:
         self._time = now
         nodes = Nodes()
         for node in there.nodes or ():
-            nodes.apply("ADDED", nodes.node(node))
-            self.ledger.reports.put_node(node.metadata.name, node.status.nodeInfo.bootID)
+            reduced = nodes.node(node)
+            nodes.apply("ADDED", reduced)
+            self.ledger.reports.put_node_object(reduced, now)
         self.view = ClusterView(self.ledger, self.answers, nodes)
-        for name in nodes:
-            self.ledger.reports.put_kubelet(name, *nodes.kubelet(name))
         problems: list[tuple[str, str]] = []
         for reported in there.reports:
             read = report.read(reported.topology, *nodes.kubelet(reported.topology.metadata.name), size=reported.size)
             problems += [(read.name, problem) for problem in read.problems]
             self.ledger.reports.put(read)
+        self.ledger.tick()
         self.notes += reasons.notes(problems)
         if there.pods is None:
             self.notes.append(f"note: {NO_PODS}")
@@ -89,8 +91,15 @@ class Cluster:
         record = self.records.record(msgspec.structs.replace(pod, spec=spec, status=status))
         self.ledger.put_pod(record)
         self._time += _SETTLED_S
-        self.ledger.tick()
+        # Only placements settle: in simulated time every report would become outdated.
+        for _ in self.ledger.node_states.ticking():
+            pass
         return record.uid
+
+    def unconfirmed(self) -> dict[str, tuple[str, ...]]:
+        """The causes for which reports are unconfirmed, by node."""
+        why = self.ledger.gates.unconfirmed.why
+        return {name: causes for name in self.ledger.node_states.reported() if (causes := why(name))}
 
     def kubelet(self, name: str) -> Kubelet | None:
         """The present state of the node, None if it is not reported."""

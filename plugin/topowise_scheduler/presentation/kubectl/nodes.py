@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from topowise import documents, nrt
+from topowise.kube import paths
 from topowise.text import Line
 from topowise_scheduler.presentation.kubectl import json_output, objects, reasons, selection, zones
+from topowise_scheduler.presentation.kubectl.cluster import Cluster
 from topowise_scheduler.presentation.kubectl.console import Answer, Console
 from topowise_scheduler.presentation.kubectl.durations import age
-from topowise_scheduler.presentation.kubectl.source import Kubectl
+from topowise_scheduler.presentation.kubectl.source import ForbiddenError, Kubectl
 from topowise_scheduler.presentation.kubectl.table import columns, width_of
 from topowise_scheduler.report import Report, read
 
 Problems = list[tuple[str, str]]
 """Names of nodes, and the unusable parts of their reports."""
+Unconfirmed = Mapping[str, Sequence[str]]
+"""Names of nodes, and the causes for which their reports are unconfirmed."""
 
 NOTHING_FOUND: Final = "No NodeResourceTopologies found: is an exporter running?"
 _HEADER: Final = (
@@ -29,25 +33,50 @@ _SPARED: Final = ("PRECISION", "ZONES", "SCOPE", "CHANGED", "POLICY", "FRAG", "M
 
 def run(options: argparse.Namespace, console: Console) -> Answer:
     """The command."""
-    there = (
-        objects.from_files(options.file)
-        if options.file
-        else objects.from_cluster(Kubectl(options.kubectl), nodes=bool(options.selector))
-    )
+    there, denied = _read(options)
     reports = selection.selected(options, there)
+    unconfirmed = Cluster(there, objects.saved_at(there) if options.file else console.now).unconfirmed()
+    rows = _documents(reports, unconfirmed)
     if options.output not in ("table", "wide"):
-        document = [json_output.node(report, read(report.topology)) for report in reports]
         names = [report.topology.metadata.name for report in reports]
-        return Answer(json_output.printed(options.output, document, rows=document, names=names) or "")
+        return Answer(json_output.printed(options.output, rows, rows=rows, names=names) or "", notes=denied)
     if not reports:
         return Answer("", notes=("No nodes match." if there.reports else NOTHING_FOUND,))
-    lines, notes = _shown(reports, options, console)
-    rows = [json_output.node(report, read(report.topology)) for report in reports] if options.watch else ()
-    return Answer(lines, notes=tuple(notes), key=documents.to_text(rows, "json") if options.watch else "")
+    lines, notes = _shown(reports, unconfirmed, options, console)
+    return Answer(lines, notes=(*notes, *denied), key=documents.to_text(rows, "json") if options.watch else "")
+
+
+def _read(options: argparse.Namespace) -> tuple[objects.Objects, tuple[str, ...]]:
+    """The objects, and a note if the pods, which show outdated reports, may not be read."""
+    if options.file:
+        return objects.from_files(options.file), ()
+    denied: dict[str, ForbiddenError] = {}
+    is_full = options.output != "name"
+    there = objects.from_cluster(
+        Kubectl(options.kubectl),
+        pods_path=objects.PODS_PATH if is_full else "",
+        nodes=is_full or bool(options.selector),
+        denied=denied,
+    )
+    if options.selector and paths.NODES in denied:
+        raise denied[paths.NODES]
+    if nrt.PATH in denied:
+        raise denied[nrt.PATH]
+    return there, tuple([f"note: outdated reports are not marked: {error}" for error in denied.values()])
+
+
+def _documents(reports: Sequence[objects.Reported], unconfirmed: Unconfirmed) -> list[dict[str, Any]]:
+    return [
+        {
+            **json_output.node(report, read(report.topology)),
+            "unconfirmed": list(unconfirmed.get(report.topology.metadata.name, ())),
+        }
+        for report in reports
+    ]
 
 
 def _shown(
-    reports: Sequence[objects.Reported], options: argparse.Namespace, console: Console
+    reports: Sequence[objects.Reported], unconfirmed: Unconfirmed, options: argparse.Namespace, console: Console
 ) -> tuple[list[Line], list[str]]:
     """The table for the console, and notes."""
     topologies = [report.topology for report in reports]
@@ -57,13 +86,22 @@ def _shown(
     else:
         changed = {report.topology.metadata.name: report.changed for report in reports}
         header, rows, problems = _rows(topologies, changed, console)
+        header, rows = _marked(header, rows, unconfirmed)
         if console.width is not None and width_of(header, rows) > console.width:
             header, rows, _ = _rows(topologies, changed, console, is_short=True)
+            header, rows = _marked(header, rows, unconfirmed)
         header, rows, left_out = _narrowed(header, rows, console.width)
         lines = columns(header, rows)
     if options.no_headers:
         lines = lines[1:]
     notes = reasons.notes(problems)
+    for report in reports:
+        if causes := unconfirmed.get(report.topology.metadata.name):
+            ago = age(report.changed, console.now)
+            notes.append(
+                f"warning: {report.topology.metadata.name}: its report is not confirmed at present "
+                f"({', '.join(causes)}) and has changed {ago} ago; kubectl topowise doctor says more"
+            )
     if left_out:
         notes.append(f"note: {console.width} columns are too few for {', '.join(left_out)}; -o wide has a row a zone")
     return lines, notes
@@ -119,6 +157,16 @@ def _rows(
             ]
         )
     return _HEADER, rows, problems
+
+
+def _marked(
+    header: Sequence[str], rows: list[list[str]], unconfirmed: Unconfirmed
+) -> tuple[Sequence[str], list[list[str]]]:
+    """The table with the column REPORT behind the names, if a node of the table is unconfirmed."""
+    if not any(row[0] in unconfirmed for row in rows):
+        return header, rows
+    marked = [[row[0], "stale" if row[0] in unconfirmed else "ok", *row[1:]] for row in rows]
+    return [header[0], "REPORT", *header[1:]], marked
 
 
 def _narrowed(
