@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 
 from topowise import __version__
 from topowise_scheduler.answers import Answers
+from topowise_scheduler.cluster.gates import unconfirmed
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.pods.records import KUBELET_REFUSALS
 from topowise_scheduler.kubelet.hazards import HAZARDS, hazards
@@ -48,8 +49,14 @@ class Counts(Collector):
         yield _hazards(ledger)
         yield _gauge(
             "unconfirmed_nodes",
-            "Nodes whose last report their kubelet does not confirm now.",
+            "Nodes whose last report is not confirmed at present.",
             len(ledger.gates.unconfirmed),
+        )
+        yield _unconfirmed(ledger)
+        yield _gauge(
+            "new_nodes",
+            "New nodes that take no pod to align before the first report of their exporter.",
+            len(ledger.gates.new_nodes),
         )
         yield _gauge(
             "over_budget_nodes",
@@ -167,6 +174,18 @@ def _kubelets(ledger: Ledger) -> Metric:
     counts = Counter((report.kubelet.name, report.certainty) for report in _reports(ledger))
     text = "Reported nodes by the kubelet version that predicts them, and the certainty of that."
     return _gauges("kubelets", text, ["kubelet", "certainty"], sorted(counts.items()))
+
+
+def _unconfirmed(ledger: Ledger) -> Metric:
+    family = GaugeMetricFamily(
+        _NAME + "unconfirmed_nodes_by_cause",
+        "Nodes whose last report is not confirmed at present, by the first cause of each node.",
+        labels=["cause"],
+    )
+    counts = ledger.gates.unconfirmed.causes()
+    for cause in unconfirmed.CAUSES:
+        family.add_metric([cause], counts[cause])
+    return family
 
 
 def _hazards(ledger: Ledger) -> Metric:

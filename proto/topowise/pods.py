@@ -111,6 +111,12 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
     status: Status | None = None
 
     @property
+    def is_ready(self) -> bool:
+        """Whether the condition Ready is True."""
+        conditions = None if self.status is None else self.status.conditions
+        return any(condition.type == "Ready" and condition.status == "True" for condition in conditions or ())
+
+    @property
     def is_terminal(self) -> bool:
         """Whether the pod has ended and its resources are released. A terminating pod still holds all its resources."""
         return self.status is not None and self.status.phase in _TERMINAL_PHASES

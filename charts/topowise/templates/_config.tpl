@@ -14,6 +14,10 @@
 {{- end -}}
 {{- $election := dict "enabled" (gt (int $scheduler.replicas) 1) "leaseName" (printf "%s-requeue" (include "topowise.componentName" (list . "scheduler"))) -}}
 {{- $known := dict "extender" $extender "leaderElection" $election -}}
+{{- if .Values.exporter.enabled -}}
+{{- $labels := include "topowise.selectorLabels" (list . "exporter") | fromYaml -}}
+{{- $_ := set $known "exporters" (dict "namespace" .Release.Namespace "podLabels" $labels "nodeSelector" (.Values.exporter.nodeSelector | default dict)) -}}
+{{- end -}}
 {{- if dig "nominator" "enabled" false $scheduler.config -}}
 {{- $_ := set $known "nominator" (dict "schedulerNames" (list (ternary $scheduler.kubeScheduler.schedulerName "default-scheduler" (eq $scheduler.mode "own")))) -}}
 {{- end -}}

@@ -188,7 +188,7 @@ class Records:
             problem=problem,
             is_too_large=is_too_large,
             group=_group(pod),
-            exporter_ready=_is_ready(status) if self._is_exporter(meta) else None,
+            exporter_ready=pod.is_ready if self._is_exporter(meta) else None,
         )
 
     def requests(self, pod: pods.Pod) -> tuple[PodRequests, bytes]:
@@ -293,10 +293,6 @@ def _too_large(spec: pods.Spec) -> str:
 def _group(pod: pods.Pod) -> str:
     group = pod.spec.schedulingGroup
     return sys.intern(f"{pod.metadata.namespace}/{group.podGroupName}") if group is not None else ""
-
-
-def _is_ready(status: pods.Status) -> bool:
-    return any(condition.type == "Ready" and condition.status == "True" for condition in status.conditions or ())
 
 
 def _was_refused(status: pods.Status) -> bool:

@@ -23,10 +23,12 @@ from topowise_scheduler.presentation.explain.zone_amounts import zone_amounts
 UNCERTAIN: Final = "u"
 QUARANTINED: Final = "q"
 DAMAGED: Final = "p"
+STALE: Final = "s"
 MARKS: Final = {
     UNCERTAIN: "uncertain: its newest pods may have other NUMA nodes than predicted",
     QUARANTINED: "quarantine: its kubelet has refused a pod; the next report ends it",
     DAMAGED: "damaged report: parts of it cannot be used",
+    STALE: "stale report: it is not confirmed at present",
 }
 ANY_MARK: Final = "marked"
 """The filter for nodes with any of these marks."""
@@ -137,6 +139,7 @@ class Reader:
             UNCERTAIN: name in self._ledger.node_states.possible,
             QUARANTINED: name in self._ledger.gates.quarantine.all_nodes,
             DAMAGED: is_damaged,
+            STALE: bool(self._ledger.gates.unconfirmed.why(name)),
         }
         return "".join([mark for mark, applies in marks.items() if applies])
 

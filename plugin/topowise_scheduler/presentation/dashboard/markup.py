@@ -13,7 +13,7 @@ import msgspec
 from topowise.text import escaped as visible
 from topowise_scheduler.presentation.dashboard.cluster_state import MARKS
 
-BADGES: Final = {"u": "uncertain", "q": "quarantine", "p": "damaged report"}
+BADGES: Final = {"u": "uncertain", "q": "quarantine", "p": "damaged report", "s": "stale report"}
 
 
 class Query(msgspec.Struct, frozen=True):

@@ -49,7 +49,8 @@ class PodRow(msgspec.Struct, frozen=True):
 
 
 class NodeDetails(msgspec.Struct, frozen=True):
-    """A reported node; `svg` is without its style sheet, which the page has."""
+    """A reported node; `svg` is without its style sheet, which the page has. `stale` is why its report is not
+    confirmed."""
 
     name: str
     policy: str
@@ -60,6 +61,7 @@ class NodeDetails(msgspec.Struct, frozen=True):
     problems: tuple[str, ...]
     pods: tuple[PodRow, ...]
     svg: str
+    stale: str = ""
 
 
 class NodeReader:
@@ -75,7 +77,8 @@ class NodeReader:
         node_state = self._ledger.node_states.of(name)
         if node_state is None or node_state.report is None or node_state.kubelet is None:
             return None
-        report = node_state.report
+        report, causes = node_state.report, self._ledger.gates.unconfirmed.why(name)
+        ago = round(self._monotonic() - node_state.reported_at)
         return NodeDetails(
             name=name,
             policy=report.policy,
@@ -86,6 +89,7 @@ class NodeReader:
             problems=report.problems,
             pods=_pods(node_state, node_state.kubelet, self._monotonic()),
             svg=await self._svg(name, node_state, node_state.kubelet, report),
+            stale=f"{', '.join(causes)}; the report came {ago} s ago" if causes else "",
         )
 
     async def _svg(self, name: str, node_state: NodeState, kubelet: Kubelet, report: Report) -> str:

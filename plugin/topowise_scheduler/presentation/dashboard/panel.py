@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from topowise_scheduler.presentation.dashboard.cluster_state import DAMAGED, MARKS
+from topowise_scheduler.presentation.dashboard.cluster_state import DAMAGED, MARKS, STALE
 from topowise_scheduler.presentation.dashboard.lists import decisions_table, reasons_in_words
 from topowise_scheduler.presentation.dashboard.markup import (
     Query,
@@ -34,8 +34,11 @@ def node_part(node: NodeDetails, marks: str, query: Query) -> str:
         f"version {node.version}" if node.version else "",
     ]
     marked = "".join(
-        f"<li>{badge(mark)} {escaped(MARKS[mark].partition(': ')[2])}</li>" for mark in marks if mark != DAMAGED
+        f"<li>{badge(mark)} {escaped(MARKS[mark].partition(': ')[2])}</li>"
+        for mark in marks
+        if mark not in (DAMAGED, STALE)
     )
+    marked += f"<li>{badge(STALE)} {escaped(node.stale)}</li>" if node.stale else ""
     problems = "".join(f"<li>{badge(DAMAGED)} {escaped(text)}</li>" for text in node.problems)
     rows = "".join(
         f'<tr><th scope="row">{pod_link(pod.name, query)}</th><td>{escaped(pod.numa)}</td>'

@@ -96,11 +96,6 @@ class Cluster:
             pass
         return record.uid
 
-    def unconfirmed(self) -> dict[str, tuple[str, ...]]:
-        """The causes for which reports are unconfirmed, by node."""
-        why = self.ledger.gates.unconfirmed.why
-        return {name: causes for name in self.ledger.node_states.reported() if (causes := why(name))}
-
     def kubelet(self, name: str) -> Kubelet | None:
         """The present state of the node, None if it is not reported."""
         node_state = self.ledger.node_states.of(name)

@@ -10,8 +10,8 @@ from topowise import documents, nrt
 from topowise.kube import paths
 from topowise.text import Line
 from topowise_scheduler.presentation.kubectl import json_output, objects, reasons, selection, zones
-from topowise_scheduler.presentation.kubectl.cluster import Cluster
 from topowise_scheduler.presentation.kubectl.console import Answer, Console
+from topowise_scheduler.presentation.kubectl.doctor import outdated
 from topowise_scheduler.presentation.kubectl.durations import age
 from topowise_scheduler.presentation.kubectl.source import ForbiddenError, Kubectl
 from topowise_scheduler.presentation.kubectl.table import columns, width_of
@@ -35,7 +35,8 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     """The command."""
     there, denied = _read(options)
     reports = selection.selected(options, there)
-    unconfirmed = Cluster(there, objects.saved_at(there) if options.file else console.now).unconfirmed()
+    known = [(report, read(report.topology)) for report in reports]
+    unconfirmed = outdated.causes(there, known, objects.saved_at(there) if options.file else console.now)
     rows = _documents(reports, unconfirmed)
     if options.output not in ("table", "wide"):
         names = [report.topology.metadata.name for report in reports]

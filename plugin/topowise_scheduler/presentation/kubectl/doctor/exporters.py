@@ -21,7 +21,7 @@ from topowise_scheduler.presentation.kubectl.source import Kubectl
 COMPONENT: Final = "exporter"
 PATH: Final = own_pods.path(COMPONENT)
 _WITHOUT: Final = "its node is known as it was when it last wrote"
-_FIELD_MANAGER: Final = "topowise-exporter"
+FIELD_MANAGER: Final = "topowise-exporter"
 _AT_ONCE: Final = 16
 _MOST: Final = 256
 _STALE_S: Final = 60.0
@@ -34,9 +34,9 @@ def check(exporters: Sequence[OwnPod], reports: Sequence[Reported], kubectl: Kub
     there = {exporter.node for exporter in exporters}
     for report in reports if there else ():
         name = report.topology.metadata.name
-        if _FIELD_MANAGER in report.writers and name not in there:
+        if FIELD_MANAGER in report.writers and name not in there:
             yield Finding(
-                "exporters", "error", "node", (name,), f"reported by {_FIELD_MANAGER}, which has no pod there",
+                "exporters", "error", "node", (name,), f"reported by {FIELD_MANAGER}, which has no pod there",
                 _WITHOUT,
                 "let the exporter's DaemonSet tolerate the node's taints and select it; kubectl describe daemonset",
             )  # fmt: skip

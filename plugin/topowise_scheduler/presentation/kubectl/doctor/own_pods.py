@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from topowise.pods import Metadata
 from topowise_scheduler.presentation.kubectl.doctor.finding import Finding
 from topowise_scheduler.presentation.kubectl.durations import human, seconds_since
 from topowise_scheduler.presentation.kubectl.source import decoded
@@ -28,10 +29,19 @@ class OwnPod(msgspec.Struct, frozen=True):
     ended: tuple[tuple[str, str, str], ...] = ()
 
 
+def is_of(pod: Metadata, component: str) -> bool:
+    """Whether a pod is of a component of the chart."""
+    return _labels(component).items() <= (pod.labels or {}).items()
+
+
 def path(component: str) -> str:
     """The list path of the pods of a component of the chart."""
-    selector = f"app.kubernetes.io/part-of=topowise,app.kubernetes.io/component={component}"
+    selector = ",".join(f"{key}={value}" for key, value in _labels(component).items())
     return f"/api/v1/pods?labelSelector={quote(selector, safe=',')}"
+
+
+def _labels(component: str) -> dict[str, str]:
+    return {"app.kubernetes.io/part-of": "topowise", "app.kubernetes.io/component": component}
 
 
 def listed(answer: bytes, component: str) -> list[OwnPod]:
