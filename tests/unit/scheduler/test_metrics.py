@@ -27,3 +27,24 @@ def test_nodes_by_counts_are_counted_although_their_reports_never_change() -> No
     service.report(counts("gone", ("8", "8")))
     registry = metrics.registry(service.ledger, service.answers)
     assert registry.get_sample_value("topowise_scheduler_nodes_by_counts") == 1
+
+
+def test_unconfirmed_nodes_are_counted_by_cause_and_new_nodes_until_their_report() -> None:
+    service = Service()
+    for name in ("n1", "n2"):
+        service.join(name, age=9000)
+        service.report(exact(kubelet(), name=name))
+    service.put_exporter("n1")
+    service.put_exporter("n2", ready=False)
+    service.join("n3")
+    service.ledger.tick()
+    service.clock.now += 121
+    service.join("n4")
+    registry = metrics.registry(service.ledger, service.answers)
+    assert registry.get_sample_value("topowise_scheduler_new_nodes") == 2
+    service.ledger.tick()
+    service.report(exact(kubelet(), name="n4"))
+    named = "topowise_scheduler_unconfirmed_nodes_by_cause"
+    assert registry.get_sample_value(named, {"cause": "exporter-down"}) == 1
+    assert registry.get_sample_value(named, {"cause": "kubelet"}) == 0
+    assert registry.get_sample_value("topowise_scheduler_new_nodes") == 0

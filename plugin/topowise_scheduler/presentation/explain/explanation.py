@@ -126,7 +126,7 @@ class NodeExplanation(msgspec.Struct, frozen=True, rename="camel"):
         return msgspec.structs.replace(self, verdict=refusal.verdict, text=refusal.text, precision="", score=0)
 
 
-def not_reported(name: str, refusal: str) -> NodeExplanation:
+def not_reported(name: str, refusal: str = "") -> NodeExplanation:
     """The explanation of a node without a report; `refusal` is a refusal by topowise, "" if there is none."""
     verdict: Verdict = "not now" if refusal else "not reported"
     text = refusal or "no exporter has reported it; it is left to the other plug-ins"

@@ -48,11 +48,29 @@ def weak_policy(service: Service) -> None:
     service.report(exact(Kubelet(machine(), configuration(**policy)), "2", **policy))
 
 
+def new(service: Service) -> None:
+    service.ledger.reports.drop("n1")
+    service.join("n1")
+    service.put_exporter("n1", ready=False)
+
+
+def without_exporter(service: Service) -> None:
+    service.report(exact(kubelet(), "2"))
+    service.put_exporter("n1", ready=False)
+    for _ in range(2):
+        service.ledger.tick()
+        service.clock.now += 121
+    service.ledger.tick()
+    service.put(pod("unreported", "1", node="n1"))
+
+
 SITUATIONS: dict[str, tuple[Callable[[Service], None], dict[str, Any]]] = {
     "quarantine": (refused_before, {}),
     "unconfirmed": (restarting, {}),
     "capacity": (full, {}),
     "slow": (slow, {}),
+    "new": (new, {}),
+    "exporter": (without_exporter, {}),
     "policy": (weak_policy, {"annotations": {"topowise.io/numa-policy": "single-numa-node"}}),
     "unreported": (lambda _: None, {"annotations": {"topowise.io/numa-policy": "single-numa-node"}}),
 }

@@ -319,6 +319,18 @@ def test_quarantine_is_marked(site: Site) -> None:
     assert site.state().counters["refusals"] == 1
 
 
+def test_a_stale_report_is_marked_with_its_cause_and_age(site: Site) -> None:
+    assert "s" not in site.rows().rows[0].marks
+    site.service.put_exporter("n1", ready=False)
+    site.service.ledger.tick()
+    site.service.clock.now += 121
+    site.service.ledger.tick()
+    assert "s" in site.rows().rows[0].marks
+    part = site.part("panel", node="n1")
+    assert "stale report" in part
+    assert "exporter-down; the report came 121 s ago" in part
+
+
 def test_methods_and_sites(site: Site) -> None:
     assert site.call("/ui", b"x").status == 405
     assert site.call("/ui", sec_fetch_site="cross-site").status == 403

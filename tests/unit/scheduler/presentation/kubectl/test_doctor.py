@@ -723,3 +723,33 @@ def test_a_kubelet_that_will_not_start_again(objects: dict[str, Json], examine: 
         "error node metal-a: kubelet will not start again with its memory_manager_state: "
         "the expected machine state is different from the real one"
     ) in examine(document)
+
+
+def exporter(node: str, ready: str) -> Json:
+    labels = {"app.kubernetes.io/part-of": "topowise", "app.kubernetes.io/component": "exporter"}
+    return {
+        "kind": "Pod",
+        "metadata": {"name": f"exporter-{node}", "namespace": "topowise-system", "uid": f"e-{node}", "labels": labels},
+        "spec": {"nodeName": node, "containers": [{"name": "exporter"}]},
+        "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]},
+    }
+
+
+def test_nodes_marks_the_nodes_without_a_ready_exporter(objects: dict[str, Json], ask: Ask, saved: Save) -> None:
+    reports = []
+    for name in ("metal-a", "metal-c", "edge-1"):
+        document = json.loads(json.dumps(objects[f"NodeResourceTopology {name}"]))
+        manager = "nfd-master" if name == "edge-1" else "topowise-exporter"
+        document["metadata"]["managedFields"] = [{"manager": manager, "fieldsV1": {"f:zones": {}}}]
+        reports.append(document)
+
+    def causes(*pods: Json) -> dict[str, list[str]]:
+        rows = json.loads(ask("nodes", "-f", saved(*reports, *pods), "-o", "json").text)
+        return {row["node"]: row["unconfirmed"] for row in rows if "exporter-down" in row["unconfirmed"]}
+
+    assert causes(exporter("metal-a", "True"), exporter("metal-c", "True")) == {}
+    # The exporter of metal-c is deleted; another exporter reports edge-1.
+    assert list(causes(exporter("metal-a", "True"))) == ["metal-c"]
+    assert list(causes(exporter("metal-a", "False"), exporter("metal-c", "True"))) == ["metal-a"]
+    # Without any pod of an exporter it is unknown whether exporters run as pods.
+    assert causes() == {}

@@ -54,7 +54,11 @@ def test_a_pipe_gets_changed_rows(saved: Save, capfd: pytest.CaptureFixture[str]
     assert [len(text.splitlines()) for text in (first, second, third)] == [4, 1, 1]
     # When the file is back, the row differs in its age only.
     assert second.split()[:-1] == third.split()[:-1]
-    assert err == f"error: {file}: cannot be read: No such file or directory; asked again in 60 s\n"
+    assert err == (
+        "warning: metal-b: its report is not confirmed at present (pods-unreported) and has changed 30m ago; "
+        "kubectl topowise doctor says more\n"
+        f"error: {file}: cannot be read: No such file or directory; asked again in 60 s\n"
+    )
 
 
 def test_a_terminal_is_drawn_anew(saved: Save, capfd: pytest.CaptureFixture[str]) -> None:
@@ -78,6 +82,9 @@ def directory(tmp_path: Path, saved: Save) -> Iterator[Path]:
 def test_directories_are_read_and_urls_are_refused(directory: Path, ask: Ask, saved: Save) -> None:
     expected = ask("nodes", "-f", saved()).text
     assert ask("nodes", "-f", str(directory)).text == expected
+    # Without pods no report is known to be outdated.
+    assert "stale" in expected
+    assert "stale" not in ask("nodes", "-f", str(directory / "reports.yaml")).text
     with pytest.raises(
         SourceError, match=r"https://host/a\.yaml: is a URL, expected a file; download it first, or pipe"
     ):
