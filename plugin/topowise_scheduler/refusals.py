@@ -26,7 +26,9 @@ NEVER_ENOUGH: Final = PREFIX + "node allocatable is too small"
 QUARANTINED: Final = PREFIX + "kubelet refused such a pod, waiting for a new report of the node"
 UNCONFIRMED: Final = PREFIX + "kubelet is restarting, waiting for a report that it confirms"
 NEW_NODE: Final = PREFIX + "node is new, waiting for the first report of its exporter"
-EXPORTER_DOWN: Final = PREFIX + "no exporter is Ready on the node, and its last report lacks pods of the node"
+EXPORTER_DOWN: Final = (
+    PREFIX + "no exporter is Ready on the node and its report lacks pods, waiting for a new report of the node"
+)
 UNCERTAIN: Final = (
     PREFIX + "pod does not fit every possible placement of the newest pods, waiting for a new report of the node"
 )

@@ -262,11 +262,12 @@ class Service:
         document = {"metadata": {"name": name, "labels": fields.get("labels")}, "spec": spec or {}, "status": status}
         self.nodes.apply("ADDED", self.nodes.decode(msgspec.json.encode(document)))
 
-    def join(self, name: str, *, age: float | None = 0.0, labels: dict[str, str] | None = None) -> None:
+    def join(self, name: str, *, age: float | None = 0.0, ready: bool = True, **metadata: Any) -> None:
         """Applies a Node event to the ledger; `age` in seconds, None for a Node without creation time."""
         created = None if age is None else datetime.fromtimestamp(WALL - age, UTC).isoformat()
-        metadata = {"name": name, "labels": labels, "creationTimestamp": created}
-        node = self.nodes.decode(msgspec.json.encode({"metadata": metadata, "status": NODE_STATUS}))
+        status = {**NODE_STATUS, "conditions": [{"type": "Ready", "status": str(ready)}]}
+        document = {"metadata": {"name": name, "creationTimestamp": created, **metadata}, "status": status}
+        node = self.nodes.decode(msgspec.json.encode(document))
         self.nodes.apply("ADDED", node)
         self.ledger.reports.put_node_object(node, WALL)
 

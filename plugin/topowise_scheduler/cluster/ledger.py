@@ -218,7 +218,7 @@ class Ledger:
             self.node_states.note_improved(name)
         yield from self.late_reports.taking()
         yield from self.node_states.ticking()
-        yield from self._outdated_reports.ticking(now, self.reports.nodes)
+        yield from self._outdated_reports.ticking(now, self.reports.nodes, self.reports.not_ready)
 
     # Inside
 

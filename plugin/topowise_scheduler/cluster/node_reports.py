@@ -36,6 +36,8 @@ class NodeReports:
         # As the Nodes tell them; the strings are shared.
         self._kubelets: dict[str, tuple[str, PageSizes]] = {}
         self._nodes: set[str] = set()
+        self.not_ready: set[str] = set()
+        """Nodes that are not Ready."""
         self.over_budget: dict[str, str] = {}
         """Nodes whose newest report is more than a report may be (report/budget.py), with the reason."""
         # What was logged of reports, by node: with two exporters at odds its problems come and go.
@@ -100,6 +102,10 @@ class NodeReports:
     def put_node_object(self, node: Node, wall: float) -> None:
         """Takes a Node; `wall` is in seconds since 1970."""
         is_first = node.name not in self._nodes
+        if node.is_ready:
+            self.not_ready.discard(node.name)
+        else:
+            self.not_ready.add(node.name)
         self._gates.new_nodes.put(node, is_first=is_first, wall=wall, now=self._clock())
         self.put_node(node.name, node.boot_id)
         self.put_kubelet(node.name, node.kubelet_version, node.page_sizes)
@@ -121,6 +127,7 @@ class NodeReports:
     def drop_node(self, name: str) -> None:
         """The Node object is gone, and with it what a deleted report left behind."""
         self._nodes.discard(name)
+        self.not_ready.discard(name)
         self._gates.unconfirmed.put_boot(name, "")
         self._gates.new_nodes.drop(name)
         self._kubelets.pop(name, None)

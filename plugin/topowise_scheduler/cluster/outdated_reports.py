@@ -32,8 +32,9 @@ class OutdatedReports:
         # Since when no exporter has been Ready, by node that should have one.
         self._down_since: dict[str, float] = {}
 
-    def ticking(self, now: float, nodes: Set[str]) -> Iterator[None]:
-        """Derives the causes of all nodes, in steps of a node; `nodes` are the names of the Node objects."""
+    def ticking(self, now: float, nodes: Set[str], not_ready: Set[str]) -> Iterator[None]:
+        """Derives the causes of all nodes, in steps of a node; `nodes` are the names of the Node objects, `not_ready`
+        of the nodes whose kubelet or network is down: their exporter is no cause of that."""
         self._exporters.forget_gone(nodes)
         reported = self._node_states.reported()
         for name in {*self._gates.unconfirmed.outdated, *self._down_since} - set(reported):
@@ -41,7 +42,11 @@ class OutdatedReports:
             self._gates.unconfirmed.put_outdated(name, ())
         for name in reported:
             node_state = self._node_states.of(name)
-            reasons = () if node_state is None else self._derive(name, node_state, now)
+            if name in not_ready:
+                self._down_since.pop(name, None)
+                reasons: tuple[str, ...] = ()
+            else:
+                reasons = () if node_state is None else self._derive(name, node_state, now)
             if self._gates.unconfirmed.put_outdated(name, reasons):
                 self._node_states.note_change(name)
                 self._node_states.note_improved(name)

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import re
+import time
+from datetime import UTC, datetime
 
+import msgspec
 import pytest
 
+from scheduling import NoApi, pod
 from topowise.errors import ConfigError
 from topowise.runtime import config
+from topowise_scheduler import refusals
 from topowise_scheduler.configuration import SchedulerConfiguration
+from topowise_scheduler.daemon.core import Core
 
 HEAD = b"apiVersion: topowise.io/v1alpha1\nkind: SchedulerConfiguration\n"
 
@@ -27,6 +33,8 @@ HEAD = b"apiVersion: topowise.io/v1alpha1\nkind: SchedulerConfiguration\n"
         ("extender: {port: 8081}", "extender.port and readOnly.port are both 8081, expected different ports"),
         ("serving: {port: 8080}", "extender.port and serving.port are both 8080"),
         ("grpc: {port: 8081}", "readOnly.port and grpc.port are both 8081"),
+        ("exporters: {grace: 0s}", "$.exporters.grace"),
+        ("exporters: {podLabels: {}}", "podLabels is empty, expected a label"),
         ("ui: {enabled: true}\nreadOnly: {port: 0}", "ui.enabled is true and readOnly.port 0"),
     ],
 )
@@ -38,3 +46,22 @@ def test_what_makes_no_sense_is_refused(text: str, named: str) -> None:
 def test_a_port_may_be_used_on_two_addresses_or_disabled() -> None:
     for text in ("extender: {port: 8081, address: 10.0.0.1}", "readOnly: {port: 0}\nserving: {port: 0}"):
         config.parse(SchedulerConfiguration, HEAD + text.encode())
+
+
+def test_the_service_recognises_the_exporters_that_are_configured() -> None:
+    text = b"exporters: {namespace: monitoring, podLabels: {app: rte}, nodeSelector: {numa: 'yes'}, firstReport: 5m}\n"
+    core = Core(config.parse(SchedulerConfiguration, HEAD + text), NoApi())
+    for namespace, labels, expected in (
+        ("monitoring", {"app": "rte", "more": "1"}, True),
+        ("monitoring", {"app": "other"}, None),
+        ("tenant", {"app": "rte"}, None),
+    ):
+        document = pod("p", node="n1", labels=labels, conditions=[{"type": "Ready", "status": "True"}])
+        document["metadata"]["namespace"] = namespace
+        assert core.records.decode(msgspec.json.encode(document)).exporter_ready is expected
+        core.ledger.put_pod(core.records.decode(msgspec.json.encode(document)))
+    for name, labels in (("n2", {"numa": "yes"}), ("n3", {})):
+        metadata = {"name": name, "labels": labels, "creationTimestamp": datetime.now(UTC).isoformat()}
+        core.ledger.reports.put_node_object(core.nodes.decode(msgspec.json.encode({"metadata": metadata})), time.time())
+    record = core.records.decode(msgspec.json.encode(pod("a", uid="uid-a")))
+    assert [core.ledger.gates.all(record, name) for name in ("n2", "n3")] == [refusals.NEW_NODE, ""]

@@ -111,6 +111,19 @@ class TestAnExporterThatIsGone:
         assert service.ledger.node_states.take_improved() == {"n1"}
         assert why(service) == ()
 
+    def test_a_node_that_is_not_ready_is_not_examined_and_has_the_whole_grace_afterwards(self) -> None:
+        service = cluster()
+        service.join("n1", ready=False)
+        service.put_exporter("n1", ready=False)
+        service.put(running("a"))
+        wait(service, 10 * GRACE_S)
+        assert why(service) == ()
+        service.join("n1")
+        service.ledger.tick()
+        assert why(service) == ("pods-unreported",)
+        wait(service, GRACE_S)
+        assert why(service) == ("exporter-down", "pods-unreported")
+
     def test_explanations_give_the_reason_and_the_cause(self) -> None:
         service = cluster()
         service.put_exporter("n1", ready=False)
