@@ -486,3 +486,16 @@ def test_notes_print_the_ports_of_the_configuration(helm: Run, chart: Path) -> N
         "install", "topowise", str(chart), "--dry-run=client", *values[:2], "--set=scheduler.config.readOnly.port=0"
     )
     assert without.returncode == 0 and "port-forward" not in without.stdout
+
+
+def test_the_scheduler_knows_the_exporters_of_the_chart(render: Any) -> None:
+    objects = render("", "exporter.nodeSelector.pool=numa")
+    known, pod = (
+        scheduler_config(objects).exporters,
+        objects.named("DaemonSet", "topowise-exporter")["spec"]["template"],
+    )
+    assert known.namespace == objects.named("DaemonSet", "topowise-exporter")["metadata"]["namespace"]
+    assert known.pod_labels.items() <= pod["metadata"]["labels"].items()
+    assert known.node_selector == pod["spec"]["nodeSelector"]
+    assert known.node_selector["pool"] == "numa"
+    assert scheduler_config(render("", "exporter.enabled=false")).exporters.namespace == ""
