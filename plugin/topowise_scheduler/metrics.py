@@ -13,9 +13,10 @@ from topowise import __version__
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.pods.records import KUBELET_REFUSALS
+from topowise_scheduler.holes import Holes
 from topowise_scheduler.kubelet.hazards import HAZARDS, hazards
 from topowise_scheduler.report import Report
-from topowise_scheduler.shortage import CAUSES, Holes, Shortage, Waits
+from topowise_scheduler.shortage import CAUSES, Shortage, Waits
 
 PREFIX = "topowise_scheduler"
 _NAME = f"{PREFIX}_"
