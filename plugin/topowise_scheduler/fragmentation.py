@@ -14,8 +14,8 @@ A kind is either a resource or a pod:
 - The size of a pod is the number of its copies that the node admits one after another, at most 8.
 
 *Aligned* means that the kubelet admits the pod. Under best-effort, which admits every pod, all hints must be preferred.
-With policy none NUMA nodes decide nothing, so the loss is 0. Every answer about a size is a trial of the model
-(kubelet/trial.py); only the free amounts of the whole node are sums, of the model's managers.
+With policy none the Topology Manager aligns nothing, so `now` is `together`. Every other answer about a size is a trial
+of the model (kubelet/trial.py); only the free amounts of the whole node are sums, of the model's managers.
 """
 
 from __future__ import annotations
@@ -147,7 +147,8 @@ def _unscaled(pod: PodRequests, _: int) -> PodRequests:
 def _figure(node: Kubelet, empty: Kubelet, kind: _Kind) -> Figure:
     covered = _largest(kind.most, lambda size: _covers(node, *kind.of(size)))
     together = _largest(covered, lambda size: _aligns(empty, *kind.of(size)))
-    now = _largest(together, lambda size: _aligns(node, *kind.of(size)))
+    aligns_nothing = node.settings.topology.policy == "none"
+    now = together if aligns_nothing else _largest(together, lambda size: _aligns(node, *kind.of(size)))
     return Figure(now * kind.unit, together * kind.unit)
 
 

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from topowise import documents, nrt
-from topowise.text import Line
-from topowise_scheduler.presentation.kubectl import json_output, objects, reasons, selection, zones
+from topowise.text import Line, Styled
+from topowise_scheduler.presentation.kubectl import fragmentation, json_output, objects, reasons, selection, zones
 from topowise_scheduler.presentation.kubectl.console import Answer, Console
 from topowise_scheduler.presentation.kubectl.durations import age
+from topowise_scheduler.presentation.kubectl.fragmentation import Losses
 from topowise_scheduler.presentation.kubectl.source import Kubectl
-from topowise_scheduler.presentation.kubectl.table import columns, width_of
+from topowise_scheduler.presentation.kubectl.table import Paint, columns, width_of
 from topowise_scheduler.report import Report, read
 
 Problems = list[tuple[str, str]]
@@ -32,22 +33,34 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     there = (
         objects.from_files(options.file)
         if options.file
-        else objects.from_cluster(Kubectl(options.kubectl), nodes=bool(options.selector))
+        else objects.from_cluster(
+            Kubectl(options.kubectl),
+            # Without the right to read pods, none waits.
+            pods_path=objects.WAITING_PATH,
+            nodes=bool(options.selector),
+            denied={},
+        )
     )
-    reports = selection.selected(options, there)
+    losses = Losses(there.pods)
+    reports = selection.selected(options, there, losses)
     if options.output not in ("table", "wide"):
-        document = [json_output.node(report, read(report.topology)) for report in reports]
+        document = _rows_as_json(reports, losses)
         names = [report.topology.metadata.name for report in reports]
         return Answer(json_output.printed(options.output, document, rows=document, names=names) or "")
     if not reports:
         return Answer("", notes=("No nodes match." if there.reports else NOTHING_FOUND,))
-    lines, notes = _shown(reports, options, console)
-    rows = [json_output.node(report, read(report.topology)) for report in reports] if options.watch else ()
-    return Answer(lines, notes=tuple(notes), key=documents.to_text(rows, "json") if options.watch else "")
+    lines, notes = _shown(reports, losses, options, console)
+    key = documents.to_text(_rows_as_json(reports, losses), "json") if options.watch else ""
+    return Answer(lines, notes=tuple(notes), key=key)
+
+
+def _rows_as_json(reports: Sequence[objects.Reported], losses: Losses) -> list[json_output.Json]:
+    read_reports = [(reported, read(reported.topology)) for reported in reports]
+    return [json_output.node(*pair, fragmentation.document(losses.of(pair[1]))) for pair in read_reports]
 
 
 def _shown(
-    reports: Sequence[objects.Reported], options: argparse.Namespace, console: Console
+    reports: Sequence[objects.Reported], losses: Losses, options: argparse.Namespace, console: Console
 ) -> tuple[list[Line], list[str]]:
     """The table for the console, and notes."""
     topologies = [report.topology for report in reports]
@@ -56,11 +69,11 @@ def _shown(
         left_out: Sequence[str] = ()
     else:
         changed = {report.topology.metadata.name: report.changed for report in reports}
-        header, rows, problems = _rows(topologies, changed, console)
+        header, rows, problems = _rows(topologies, changed, losses, console)
         if console.width is not None and width_of(header, rows) > console.width:
-            header, rows, _ = _rows(topologies, changed, console, is_short=True)
+            header, rows, _ = _rows(topologies, changed, losses, console, is_short=True)
         header, rows, left_out = _narrowed(header, rows, console.width)
-        lines = columns(header, rows)
+        lines = columns(header, rows, paint=_paint(header, console))
     if options.no_headers:
         lines = lines[1:]
     notes = reasons.notes(problems)
@@ -71,7 +84,7 @@ def _shown(
 
 def table(topologies: Iterable[nrt.NodeResourceTopology]) -> tuple[list[Line], Problems]:
     """The table of nodes, and the unusable parts of the reports."""
-    header, rows, problems = _rows(topologies, {}, Console())
+    header, rows, problems = _rows(topologies, {}, Losses(), Console())
     return columns(header, rows), problems
 
 
@@ -91,6 +104,7 @@ def wide_table(topologies: Iterable[nrt.NodeResourceTopology]) -> tuple[list[Lin
 def _rows(
     topologies: Iterable[nrt.NodeResourceTopology],
     changed: Mapping[str, str],
+    losses: Losses,
     console: Console,
     *,
     is_short: bool = False,
@@ -101,13 +115,12 @@ def _rows(
         report = read(topology)
         problems += [(report.name, problem) for problem in report.problems]
         numa_zones = [amounts for _, amounts in zones.zones_of(topology)]
-        lost = zones.lost(report, numa_zones)
         rows.append(
             [
                 *_node(report),
                 str(len(numa_zones)),
                 _free(numa_zones, "cpu", console, is_short=is_short),
-                "-" if lost is None else f"{lost}%",
+                losses.cell(report),
                 _free(numa_zones, "memory", console, is_short=is_short),
                 " ".join(
                     f"{zones.short(name)} {zones.numbers(numa_zones, name, is_short=is_short).replace(' of ', '/')}"
@@ -119,6 +132,15 @@ def _rows(
             ]
         )
     return _HEADER, rows, problems
+
+
+def _paint(header: Sequence[str], console: Console) -> Paint:
+    """Colours the losses by fragmentation."""
+
+    def paint(column: int, cell: str) -> str | Styled:
+        return console.paint(cell, fragmentation.colour_of(cell)) if header[column] == "FRAG" else cell
+
+    return paint
 
 
 def _narrowed(
