@@ -35,6 +35,9 @@ MAX_RESOURCES: Final = 32
 """Resources of a node, because writers of reports may invent resources. Machines have fewer kinds of devices."""
 MAX_PODS: Final = 8
 """Kinds of pods, and copies of a pod."""
+HIGH_LOSS: Final = 50
+MEDIUM_LOSS: Final = 25
+"""Percent from which a loss is marked."""
 _STEPS: Final = 128
 _PAGE: Final = 4096
 

@@ -1,44 +1,59 @@
-"""Metrics of fragmentation: the free resources of NUMA nodes.
+"""Metrics of fragmentation: the free resources of NUMA nodes, and the loss by fragmentation (fragmentation.py).
 
 A cluster may have free resources for hundreds of pods in sum, and no NUMA node with enough for a single pod. These
-metrics show that before the first pod waits. A sync looks at the nodes that have changed.
+metrics show that before the first pod waits. A sync looks at the nodes that have changed, in slices of the event loop.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from typing import Final
 
 from topowise_scheduler.cluster.ledger import Ledger
+from topowise_scheduler.fragmentation import MAX_PODS, MAX_RESOURCES, Fragmentation, most_frequent, steps
 from topowise_scheduler.kubelet import Kubelet, free_amounts
+from topowise_scheduler.shape import PodRequests
 
-# Writers of reports may invent resources; machines have no more kinds of devices than this.
-_MAX_RESOURCES: Final = 32
 # Bytes: smaller amounts do not count, and larger ones are rounded to these binary digits, so that few values differ.
 _GIB: Final = 1 << 30
 _DIGITS: Final = 7
+
+# Nodes whose fragmentation is computed in a sync; the remaining nodes come in the next syncs.
+_MAX_NODES: Final = 128
+PODS: Final = "pods"
+"""The waiting and declared pods, beside the names of resources."""
+_NO_PODS: Final[Mapping[str, PodRequests]] = {}
+_NO_FRAGMENTATION: Final = Fragmentation()
 
 _Zones = tuple[tuple[tuple[str, int], ...], ...]
 
 
 class Holes:
-    """Free resources by NUMA node.
+    """Free resources by NUMA node, and the loss by fragmentation for these declared pods and the waiting pods.
 
     Invariant: the counts are of the reported nodes in the state in which they were last looked at.
     """
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, declared: Mapping[str, PodRequests] = _NO_PODS) -> None:
         self._ledger = ledger
+        self._declared = dict(islice(declared.items(), MAX_PODS))
         self._zones: dict[str, _Zones] = {}
-        # By resource: how many NUMA nodes have an amount free, and how many pieces of a size fit on them.
-        self._amounts: defaultdict[str, Counter[int]] = defaultdict(Counter)
+        # By resource: how many pieces of a size fit on NUMA nodes.
         self._pieces: dict[str, Counter[int]] = {}
+        self._pods: dict[str, PodRequests] = {}
+        # Nodes whose fragmentation is due, the first due first; a dict because sets have no order.
+        self._due: dict[str, None] = {}
+        self._fragmentation: dict[str, Fragmentation] = {}
+        # The sums of `now` and `together` over all nodes, by resource, or PODS.
+        self._now: Counter[str] = Counter()
+        self._together: Counter[str] = Counter({PODS: 0})
 
     def sync(self) -> Iterator[None]:
-        """Updates the counts of changed nodes, a node per step."""
+        """Updates the counts of changed nodes and the fragmentation of some of these nodes, in steps."""
         for name in self._ledger.node_states.take_reshaped():
+            self._due[name] = None
             before = self._zones.pop(name, ())
             node_state = self._ledger.node_states.of(name)
             zones: _Zones = ()
@@ -50,25 +65,59 @@ class Holes:
                     self._count(was, -1)
                     self._count(is_now, 1)
             yield
+        yield from self._sync_fragmentation()
 
-    def largest(self) -> dict[str, int]:
-        """Returns by resource the largest amount that is free on a NUMA node."""
-        return {name: max(amounts, default=0) for name, amounts in self._amounts.items()}
+    def loss(self, name: str) -> int | None:
+        """Returns the loss of a node in percent, None if it is not known or nothing is free."""
+        return self._fragmentation.get(name, _NO_FRAGMENTATION).loss
+
+    def losses(self) -> dict[str, float]:
+        """Returns the loss of all nodes together by resource, and of PODS: 0 to 1."""
+        sums = self._together.items()
+        return {kind: 1 - self._now[kind] / together for kind, together in sums if together}
 
     def pieces(self) -> dict[str, Mapping[int, int]]:
         """Returns by resource and size how many free pieces there are; 0 for sizes that fitted before."""
         return {name: dict(sorted(pieces.items())) for name, pieces in self._pieces.items()}
 
+    def _sync_fragmentation(self) -> Iterator[None]:
+        waiting = [
+            (f"{record.namespace}/{record.name}", record.requests)
+            for record in self._ledger.waiting.values()
+            if record.requests is not None
+        ]
+        pods = {**self._declared, **most_frequent(waiting)}
+        if [requests.shape for requests in pods.values()] != [requests.shape for requests in self._pods.values()]:
+            self._due.update(dict.fromkeys(self._ledger.node_states.reported()))
+        self._pods = pods
+        for name in list(islice(self._due, _MAX_NODES)):
+            del self._due[name]
+            node_state = self._ledger.node_states.of(name)
+            fragmentation = _NO_FRAGMENTATION
+            if node_state is not None and node_state.report is not None and node_state.kubelet is not None:
+                # A change during these steps makes the node due again.
+                for fragmentation in steps(node_state.kubelet.fork(), pods):  # noqa: B007 - the last is complete
+                    yield
+            self._sum(self._fragmentation.pop(name, _NO_FRAGMENTATION), -1)
+            if fragmentation is not _NO_FRAGMENTATION:
+                self._fragmentation[name] = fragmentation
+                self._sum(fragmentation, 1)
+            yield
+
+    def _sum(self, fragmentation: Fragmentation, sign: int) -> None:
+        pods = [(PODS, figure) for figure in fragmentation.pods.values()]
+        for kind, figure in (*fragmentation.resources.items(), *pods):
+            if kind in self._together or len(self._together) <= MAX_RESOURCES:
+                self._now[kind] += sign * figure.now
+                self._together[kind] += sign * figure.together
+
     def _count(self, zone: tuple[tuple[str, int], ...], sign: int) -> None:
         for name, amount in zone:
             if name not in self._pieces:
-                if len(self._pieces) >= _MAX_RESOURCES:
+                if len(self._pieces) >= MAX_RESOURCES:
                     continue
                 self._pieces[name] = Counter()
-            amounts, pieces = self._amounts[name], self._pieces[name]
-            amounts[amount] += sign
-            if not amounts[amount]:
-                del amounts[amount]
+            pieces = self._pieces[name]
             size = _unit(name)
             while size <= amount:
                 pieces[size] += sign * (amount // size)

@@ -21,6 +21,7 @@ from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.engine import Outcome
 from topowise_scheduler.holes import Holes
+from topowise_scheduler.shape import PodRequests
 
 _INTERVAL_S: Final = 5.0
 # Pod classes of a sync; the remaining classes come in the next syncs.
@@ -115,8 +116,9 @@ class Shortage:
         answers: Answers,
         bound: Callable[[float], None],
         clock: Callable[[], float] = time.monotonic,
+        declared: Mapping[str, PodRequests] = {},
     ) -> None:
-        self.holes = Holes(ledger)
+        self.holes = Holes(ledger, declared)
         self.waits = Waits(ledger, answers, bound, clock)
 
     async def run(self) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from lives import GPU, Life, guaranteed
 from producers import rte
 from sandbox.exported import exported
-from scheduling import Service, configuration, counts, exact, kubelet, machine, pod
+from scheduling import WAITS, Service, configuration, counts, decoded, exact, kubelet, machine, pod
 from topowise import nrt
 from topowise_scheduler import report
 from topowise_scheduler.holes import Holes
@@ -29,14 +30,12 @@ def test_holes_are_counted_on_single_numa_nodes() -> None:
     service.report(exact(kubelet()))
     holes = Holes(service.ledger)
     done(holes)
-    assert holes.largest()["cpu"] == 4
     assert holes.pieces()["cpu"] == {1: 7, 2: 3, 4: 1}
     service.put(pod("p", "2", node="n1"))
     service.put(pod("q", "2", node="n1"))
     done(holes)
     # Seven minus four: three CPUs fit in sum, and two or three pods fit on single NUMA nodes.
     assert sum(service.free("n1")) == 3
-    assert holes.largest()["cpu"] == max(service.free("n1"))
     assert holes.pieces()["cpu"][4] == 0
 
 
@@ -51,7 +50,7 @@ def test_devices_have_holes_too() -> None:
     life.admit(guaranteed("c", gpus=1))
     life.report()
     done(holes)
-    assert (holes.largest()[GPU], holes.pieces()[GPU]) == (1, {1: 1, 2: 0})
+    assert holes.pieces()[GPU] == {1: 1, 2: 0}
 
 
 def test_devices_without_numa_nodes_are_in_no_hole() -> None:
@@ -72,9 +71,62 @@ def test_only_nodes_that_have_changed_are_looked_at() -> None:
     for name in ("n1", "n2", "n3"):
         service.ledger.reports.put(report.read(named(exact(kubelet()), name)))
     holes = Holes(service.ledger)
-    assert [done(holes), done(holes)] == [3, 0]
+    # A step for the node, one for each of its two resources, and two at the end.
+    assert [done(holes), done(holes)] == [15, 0]
     service.put(pod("p", "2", node="n2"))
-    assert done(holes) == 1
+    assert done(holes) == 5
+    # A waiting pod concerns each node; a second pod with the same requests changes nothing.
+    for name in ("a", "b"):
+        service.put(pod(name, "4", conditions=WAITS))
+    assert [done(holes), done(holes)] == [15, 0]
+
+
+def test_the_loss_of_nodes_and_of_the_cluster() -> None:
+    """n1 has a free CPU on the first NUMA node and 3 on the second, and 1 and 2 GiB; n2 has 3 and 4 CPUs."""
+    service = Service()
+    for name in ("n1", "n2"):
+        service.ledger.reports.put(report.read(named(exact(kubelet()), name)))
+    service.put(pod("p", "2", memory="14Gi", node="n1"))
+    service.put(pod("q", "1", memory="14Gi", node="n1"))
+    holes = Holes(service.ledger)
+    assert (holes.loss("n1"), holes.losses()) == (None, {})
+    done(holes)
+    assert (service.free("n1"), service.free("n2")) == ([1, 3], [3, 4])
+    # Of memory 2 of 3 GiB.
+    assert (holes.loss("n1"), holes.loss("n2")) == (33, 0)
+    assert holes.losses()["cpu"] == 1 - (3 + 4) / (4 + 4)
+    service.put(pod("waits", "4", conditions=WAITS))
+    done(holes)
+    assert (holes.loss("n1"), holes.loss("n2")) == (100, 0)
+    assert holes.losses()["pods"] == 0.5
+    service.ledger.drop_pod("uid-waits")
+    done(holes)
+    assert (holes.loss("n1"), "pods" in holes.losses()) == (33, False)
+
+
+def test_declared_pods_decide_the_loss_too() -> None:
+    service = Service()
+    service.report(exact(kubelet()))
+    for name, cpu in (("p", "2"), ("q", "1")):
+        service.put(pod(name, cpu, memory="14Gi", node="n1"))
+    declared = service.records.requests(decoded(pod("declared", "1")))[0]
+    holes = Holes(service.ledger, {"cpu 1, memory 1Gi": declared})
+    done(holes)
+    assert (holes.loss("n1"), holes.losses()["pods"]) == (0, 0)
+
+
+def test_a_sync_computes_the_fragmentation_of_a_part_of_the_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("topowise_scheduler.holes._MAX_NODES", 2)
+    service = Service()
+    names = ("n1", "n2", "n3", "n4", "n5")
+    for name in names:
+        service.ledger.reports.put(report.read(named(exact(kubelet()), name)))
+    holes = Holes(service.ledger)
+    known = []
+    for _ in range(4):
+        done(holes)
+        known.append(sum(holes.loss(name) is not None for name in names))
+    assert known == [2, 4, 5, 5]
 
 
 def test_a_node_that_is_gone_has_no_holes() -> None:
@@ -84,7 +136,7 @@ def test_a_node_that_is_gone_has_no_holes() -> None:
     done(holes)
     service.ledger.reports.drop("n1")
     done(holes)
-    assert holes.largest() == dict.fromkeys(holes.largest(), 0)
+    assert (holes.loss("n1"), holes.losses()) == (None, {})
     assert not any(count for pieces in holes.pieces().values() for count in pieces.values())
 
 
@@ -97,4 +149,4 @@ def test_resources_that_reports_make_up_are_bounded() -> None:
     holes = Holes(service.ledger)
     done(holes)
     assert len(holes.pieces()) == 32
-    assert len(holes.largest()) == 32
+    assert len(holes.losses()) <= 32

@@ -80,9 +80,11 @@ def test_scrapes_read_what_the_last_sync_has_found() -> None:
     service.put(pod("waits", "4", conditions=WAITS))
     registry = CollectorRegistry()
     shortage: Shortage = metrics.watch_shortage(registry, service.ledger, service.answers)
-    assert registry.get_sample_value("topowise_scheduler_largest_free_shape", {"resource": "cpu"}) is None
+    assert registry.get_sample_value("topowise_scheduler_fragmentation_ratio", {"kind": "cpu"}) is None
     done(shortage.holes)
     done(shortage.waits)
+    assert registry.get_sample_value("topowise_scheduler_fragmentation_ratio", {"kind": "cpu"}) == 0
+    assert registry.get_sample_value("topowise_scheduler_fragmentation_ratio", {"kind": "pods"}) is None
     free = registry.get_sample_value("topowise_scheduler_free_shapes", {"resource": "cpu", "size": "2"})
     assert free == sum(cpus // 2 for cpus in service.free("n1"))
     assert registry.get_sample_value("topowise_scheduler_waiting_pods_by_cause", {"cause": "room"}) == 1

@@ -7,16 +7,13 @@ declares do not count.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
 from topowise_scheduler.cluster.pods.records import Records
-from topowise_scheduler.fragmentation import Fragmentation, most_frequent, of_node
+from topowise_scheduler.fragmentation import HIGH_LOSS, MEDIUM_LOSS, Fragmentation, most_frequent, of_node
 from topowise_scheduler.kube_scheduler import Pod
 from topowise_scheduler.presentation.kubectl.console import BAD, WARN
 from topowise_scheduler.report import Report, kubelet_of
-
-# The loss in percent from which a cell has a colour.
-_COLOURS: Final = ((50, BAD), (25, WARN), (0, ""))
 
 
 class Losses:
@@ -46,7 +43,7 @@ class Losses:
 def colour_of(cell: str) -> str:
     """Returns the colour of a cell."""
     loss = 0 if cell == "-" else int(cell.removesuffix("%"))
-    return next(colour for least, colour in _COLOURS if loss >= least)
+    return BAD if loss >= HIGH_LOSS else WARN if loss >= MEDIUM_LOSS else ""
 
 
 def document(fragmentation: Fragmentation) -> dict[str, Any]:
