@@ -7,7 +7,7 @@ metrics show that before the first pod waits. A sync looks at the nodes that hav
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice, zip_longest
 from typing import Final
 
@@ -20,8 +20,8 @@ from topowise_scheduler.shape import PodRequests
 _GIB: Final = 1 << 30
 _DIGITS: Final = 7
 
-# Nodes whose fragmentation is computed in a sync; the remaining nodes come in the next syncs.
-_MAX_NODES: Final = 128
+# Seconds of a sync for the fragmentation of nodes, 2 % of the interval; the remaining nodes come in the next syncs.
+_SHARE_S: Final = 0.1
 PODS: Final = "pods"
 """The waiting and declared pods, beside the names of resources."""
 _NO_PODS: Final[Mapping[str, PodRequests]] = {}
@@ -33,11 +33,16 @@ _Zones = tuple[tuple[tuple[str, int], ...], ...]
 class Holes:
     """Free resources by NUMA node, and the loss by fragmentation for these declared pods and the waiting pods.
 
+    `clock` gives seconds, monotonic.
+
     Invariant: the counts are of the reported nodes in the state in which they were last looked at.
     """
 
-    def __init__(self, ledger: Ledger, declared: Mapping[str, PodRequests] = _NO_PODS) -> None:
+    def __init__(
+        self, ledger: Ledger, clock: Callable[[], float], declared: Mapping[str, PodRequests] = _NO_PODS
+    ) -> None:
         self._ledger = ledger
+        self._clock = clock
         self._declared = dict(islice(declared.items(), MAX_PODS))
         self._zones: dict[str, _Zones] = {}
         # By resource: how many pieces of a size fit on NUMA nodes.
@@ -90,14 +95,19 @@ class Holes:
         if [requests.shape for requests in pods.values()] != [requests.shape for requests in self._pods.values()]:
             self._due.update(dict.fromkeys(self._ledger.node_states.reported()))
         self._pods = pods
-        for name in list(islice(self._due, _MAX_NODES)):
+        spent = 0.0
+        while self._due and spent < _SHARE_S:
+            name = next(iter(self._due))
             del self._due[name]
             node_state = self._ledger.node_states.of(name)
             fragmentation = _NO_FRAGMENTATION
             if node_state is not None and node_state.report is not None and node_state.kubelet is not None:
                 # A change during these steps makes the node due again.
+                since = self._clock()
                 for fragmentation in steps(node_state.kubelet.fork(), pods):  # noqa: B007 - the last is complete
+                    spent += self._clock() - since
                     yield
+                    since = self._clock()
             self._sum(self._fragmentation.pop(name, _NO_FRAGMENTATION), -1)
             if fragmentation is not _NO_FRAGMENTATION:
                 self._fragmentation[name] = fragmentation

@@ -118,7 +118,7 @@ class Shortage:
         clock: Callable[[], float] = time.monotonic,
         declared: Mapping[str, PodRequests] = {},
     ) -> None:
-        self.holes = Holes(ledger, declared)
+        self.holes = Holes(ledger, clock, declared)
         self.waits = Waits(ledger, answers, bound, clock)
 
     async def run(self) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
-import pytest
 
 from lives import GPU, Life, guaranteed
 from producers import rte
@@ -28,7 +29,7 @@ def test_holes_are_counted_on_single_numa_nodes() -> None:
     """Three CPUs free on the first NUMA node, as CPU 0 is the system's, four on the second."""
     service = Service()
     service.report(exact(kubelet()))
-    holes = Holes(service.ledger)
+    holes = Holes(service.ledger, service.clock)
     done(holes)
     assert holes.pieces()["cpu"] == {1: 7, 2: 3, 4: 1}
     service.put(pod("p", "2", node="n1"))
@@ -41,7 +42,7 @@ def test_holes_are_counted_on_single_numa_nodes() -> None:
 
 def test_devices_have_holes_too() -> None:
     life = Life(rte)
-    holes = Holes(life.service.ledger)
+    holes = Holes(life.service.ledger, life.service.clock)
     for name in ("a", "b"):
         life.admit(guaranteed(name, gpus=1))
     life.report()
@@ -61,7 +62,7 @@ def test_devices_without_numa_nodes_are_in_no_hole() -> None:
         service = Service()
         node = Kubelet(hardware, configuration())
         service.report(exported(hardware, configuration(), node, lambda uid: ("default", uid)))
-        holes = Holes(service.ledger)
+        holes = Holes(service.ledger, service.clock)
         done(holes)
         assert holes.pieces().get("example.com/kvm") == expected
 
@@ -70,7 +71,7 @@ def test_only_nodes_that_have_changed_are_looked_at() -> None:
     service = Service()
     for name in ("n1", "n2", "n3"):
         service.ledger.reports.put(report.read(named(exact(kubelet()), name)))
-    holes = Holes(service.ledger)
+    holes = Holes(service.ledger, service.clock)
     # A step for the node, one for each of its two resources, and two at the end.
     assert [done(holes), done(holes)] == [15, 0]
     service.put(pod("p", "2", node="n2"))
@@ -88,7 +89,7 @@ def test_the_loss_of_nodes_and_of_the_cluster() -> None:
         service.ledger.reports.put(report.read(named(exact(kubelet()), name)))
     service.put(pod("p", "2", memory="14Gi", node="n1"))
     service.put(pod("q", "1", memory="14Gi", node="n1"))
-    holes = Holes(service.ledger)
+    holes = Holes(service.ledger, service.clock)
     assert (holes.loss("n1"), holes.losses()) == (None, {})
     done(holes)
     assert (service.free("n1"), service.free("n2")) == ([1, 3], [3, 4])
@@ -110,29 +111,30 @@ def test_declared_pods_decide_the_loss_too() -> None:
     for name, cpu in (("p", "2"), ("q", "1")):
         service.put(pod(name, cpu, memory="14Gi", node="n1"))
     declared = service.records.requests(decoded(pod("declared", "1")))[0]
-    holes = Holes(service.ledger, {"cpu 1, memory 1Gi": declared})
+    holes = Holes(service.ledger, service.clock, {"cpu 1, memory 1Gi": declared})
     done(holes)
     assert (holes.loss("n1"), holes.losses()["pods"]) == (0, 0)
 
 
-def test_a_sync_computes_the_fragmentation_of_a_part_of_the_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("topowise_scheduler.holes._MAX_NODES", 2)
+def test_a_sync_computes_the_fragmentation_for_a_tenth_of_a_second() -> None:
+    """Each reading of the clock takes 9 ms, and a node has three steps: 27 ms. A sync stops after 100 ms."""
     service = Service()
-    names = ("n1", "n2", "n3", "n4", "n5")
+    names = tuple(f"n{number}" for number in range(7))
     for name in names:
         service.ledger.reports.put(report.read(named(exact(kubelet()), name)))
-    holes = Holes(service.ledger)
+    readings = itertools.count()
+    holes = Holes(service.ledger, lambda: 0.009 * next(readings))
     known = []
     for _ in range(4):
         done(holes)
         known.append(sum(holes.loss(name) is not None for name in names))
-    assert known == [2, 4, 5, 5]
+    assert known == [4, 7, 7, 7]
 
 
 def test_a_node_that_is_gone_has_no_holes() -> None:
     service = Service()
     service.report(exact(kubelet()))
-    holes = Holes(service.ledger)
+    holes = Holes(service.ledger, service.clock)
     done(holes)
     service.ledger.reports.drop("n1")
     done(holes)
@@ -146,7 +148,7 @@ def test_resources_that_reports_make_up_are_bounded() -> None:
     zone = document["zones"][0]
     zone["resources"] = [{**zone["resources"][0], "name": f"example.com/r{number}"} for number in range(100)]
     service.report(nrt.decode(msgspec.json.encode(document)))
-    holes = Holes(service.ledger)
+    holes = Holes(service.ledger, service.clock)
     done(holes)
     assert len(holes.pieces()) == 32
     assert len(holes.losses()) <= 32

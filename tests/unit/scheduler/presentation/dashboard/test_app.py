@@ -70,7 +70,7 @@ class Site:
         self.view = self.service.view
         self.api = Pods()
         explainer = Explainer(self.api, self.view, lambda: None)
-        self.holes = Holes(self.service.ledger)
+        self.holes = Holes(self.service.ledger, self.service.clock)
         self.dashboard = Dashboard(
             self.service.ledger,
             self.service.answers,
