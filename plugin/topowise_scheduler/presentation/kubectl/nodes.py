@@ -12,7 +12,7 @@ from topowise_scheduler.presentation.kubectl import fragmentation, json_output, 
 from topowise_scheduler.presentation.kubectl.console import Answer, Console
 from topowise_scheduler.presentation.kubectl.durations import age
 from topowise_scheduler.presentation.kubectl.fragmentation import Losses
-from topowise_scheduler.presentation.kubectl.source import Kubectl
+from topowise_scheduler.presentation.kubectl.source import ForbiddenError, Kubectl
 from topowise_scheduler.presentation.kubectl.table import Paint, columns, width_of
 from topowise_scheduler.report import Report, read
 
@@ -30,17 +30,7 @@ _SPARED: Final = ("PRECISION", "ZONES", "SCOPE", "CHANGED", "POLICY", "FRAG", "M
 
 def run(options: argparse.Namespace, console: Console) -> Answer:
     """The command."""
-    there = (
-        objects.from_files(options.file)
-        if options.file
-        else objects.from_cluster(
-            Kubectl(options.kubectl),
-            # Without the right to read pods, none waits.
-            pods_path=objects.WAITING_PATH,
-            nodes=bool(options.selector),
-            denied={},
-        )
-    )
+    there = objects.from_files(options.file) if options.file else _from_cluster(options)
     losses = Losses(there.pods)
     reports = selection.selected(options, there, losses)
     if options.output not in ("table", "wide"):
@@ -52,6 +42,16 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     lines, notes = _shown(reports, losses, options, console)
     key = documents.to_text(_rows_as_json(reports, losses), "json") if options.watch else ""
     return Answer(lines, notes=tuple(notes), key=key)
+
+
+def _from_cluster(options: argparse.Namespace) -> objects.Objects:
+    """The reports and the waiting pods; without the right to read pods, no pods. Raises SourceError."""
+    kubectl, denied = Kubectl(options.kubectl), dict[str, ForbiddenError]()
+    there = objects.from_cluster(kubectl, pods_path=objects.WAITING_PATH, nodes=bool(options.selector), denied=denied)
+    denied.pop(objects.WAITING_PATH, None)
+    for error in denied.values():
+        raise error
+    return there
 
 
 def _rows_as_json(reports: Sequence[objects.Reported], losses: Losses) -> list[json_output.Json]:

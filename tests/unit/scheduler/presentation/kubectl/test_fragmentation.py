@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from topowise import nrt
+from topowise.errors import SourceError
+from topowise_scheduler.presentation.kubectl import objects
 from topowise_scheduler.refusals import PREFIX
 
 from .conftest import GPU, Ask, Json, Save, counted, pod
+from .test_doctor import FakeKubectl
 
 
 def gpus(name: str, *free: str) -> Json:
@@ -53,6 +60,23 @@ def test_waiting_pods_decide_the_loss(ask: Ask, saved: Save) -> None:
     assert row["copies"] == {"ml/wide": {"now": 0, "together": 1}}
     # A pod that kube-scheduler has not tried does not wait for a NUMA node.
     assert losses(ask, "-f", saved(*nodes, pod("ml/new", cpu="1", memory="1Gi", gpu="1")))["halves"] == 50
+
+
+def test_waiting_pods_are_read_from_the_cluster_if_that_is_permitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: Ask
+) -> None:
+    kubectl = FakeKubectl(tmp_path)
+    monkeypatch.setenv("KUBECTL", str(kubectl.program))
+    kubectl.answer(nrt.PATH, {"items": [gpus("halves", "1", "1")]})
+    wide = waiting("ml/wide", cpu="1", memory="1Gi", gpu="2")
+    kubectl.answer(objects.WAITING_PATH, {"items": [wide]})
+    assert losses(ask) == {"halves": 100}
+    kubectl.deny(objects.WAITING_PATH)
+    assert losses(ask) == {"halves": 50}
+    kubectl.answer(objects.WAITING_PATH, {"items": [wide]})
+    kubectl.deny(nrt.PATH)
+    with pytest.raises(SourceError, match="is forbidden"):
+        ask("nodes")
 
 
 def test_policy_none_loses_nothing(ask: Ask, saved: Save) -> None:
