@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from itertools import islice
 from typing import Final, NamedTuple
 
 from topowise.pods import HUGEPAGES, Amounts, ContainerNeeds, Needs, amount_of
@@ -38,6 +39,8 @@ MAX_PODS: Final = 8
 HIGH_LOSS: Final = 50
 MEDIUM_LOSS: Final = 25
 """Percent from which a loss is marked."""
+# A millisecond of work.
+_MAX_WAITING: Final = 1024
 _STEPS: Final = 128
 _PAGE: Final = 4096
 
@@ -104,10 +107,10 @@ def steps(node: Kubelet, pods: Mapping[str, PodRequests]) -> Iterator[Fragmentat
 
 
 def most_frequent(pods: Iterable[tuple[str, PodRequests]]) -> dict[str, PodRequests]:
-    """Returns the most frequent requests of named pods, each by the name of its first pod."""
+    """Returns the most frequent requests of the first 1,024 named pods, each by the name of its first pod."""
     first: dict[bytes, tuple[str, PodRequests]] = {}
     counts: Counter[bytes] = Counter()
-    for name, requests in pods:
+    for name, requests in islice(pods, _MAX_WAITING):
         first.setdefault(requests.shape, (name, requests))
         counts[requests.shape] += 1
     return dict(first[shape] for shape, _ in counts.most_common(MAX_PODS))

@@ -86,13 +86,13 @@ class Holes:
         return {name: dict(sorted(pieces.items())) for name, pieces in self._pieces.items()}
 
     def _sync_fragmentation(self) -> Iterator[None]:
-        waiting = [
+        waiting = (
             (f"{record.namespace}/{record.name}", record.requests)
             for record in self._ledger.waiting.values()
             if record.requests is not None
-        ]
+        )
         pods = {**self._declared, **most_frequent(waiting)}
-        if [requests.shape for requests in pods.values()] != [requests.shape for requests in self._pods.values()]:
+        if {requests.shape for requests in pods.values()} != {requests.shape for requests in self._pods.values()}:
             self._due.update(dict.fromkeys(self._ledger.node_states.reported()))
         self._pods = pods
         spent = 0.0
