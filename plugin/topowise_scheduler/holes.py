@@ -22,8 +22,8 @@ _DIGITS: Final = 7
 
 # Seconds of a sync for the fragmentation of nodes, 2 % of the interval; the remaining nodes come in the next syncs.
 _SHARE_S: Final = 0.1
-PODS: Final = "pods"
-"""The waiting and declared pods, beside the names of resources."""
+PODS: Final = "waiting or declared pods"
+"""The kind of these pods, beside the names of resources, which have no spaces."""
 _NO_PODS: Final[Mapping[str, PodRequests]] = {}
 _NO_FRAGMENTATION: Final = Fragmentation()
 

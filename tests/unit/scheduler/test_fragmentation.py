@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from lives import GPU, guaranteed
-from scheduling import GIB, configuration, decoded
-from topowise_scheduler import fragmentation
+from scheduling import GIB, configuration, counts, decoded
+from topowise import nrt
+from topowise_scheduler import fragmentation, report
 from topowise_scheduler.cluster.pods.records import Records
 from topowise_scheduler.fragmentation import Figure
 from topowise_scheduler.kubelet import (
@@ -164,6 +166,16 @@ def test_resources_that_reports_make_up_are_bounded() -> None:
     plugins = tuple(DevicePlugin(f"example.com/r{number}", (Device("d", (0,)),)) for number in range(100))
     kubelet = Kubelet(Machine(numa=machine().numa, devices=plugins), configuration())
     assert len(figures(kubelet)) == fragmentation.MAX_RESOURCES
+
+
+def test_memory_that_a_report_does_not_list_has_no_figure() -> None:
+    """The model gives such a node more memory than pods request, which is no amount of the node."""
+    document = msgspec.json.decode(msgspec.json.encode(counts("n1", ("4", "4"))))
+    for zone in document["zones"]:
+        zone["resources"].append({**zone["resources"][0], "name": PAGES, "allocatable": "4Gi", "available": "2Gi"})
+    listed = report.read(nrt.decode(msgspec.json.encode(document)))
+    resources = figures(report.kubelet_of(listed, lambda _: None))
+    assert resources == {"cpu": Figure(4, 8), PAGES: Figure(2 * GIB, 4 * GIB)}
 
 
 def test_the_most_frequent_pods_represent_the_waiting_pods() -> None:

@@ -12,7 +12,7 @@ from sandbox.exported import exported
 from scheduling import WAITS, Service, configuration, counts, decoded, exact, kubelet, machine, pod
 from topowise import nrt
 from topowise_scheduler import report
-from topowise_scheduler.holes import Holes
+from topowise_scheduler.holes import PODS, Holes
 from topowise_scheduler.kubelet import Device, DevicePlugin, Kubelet
 
 
@@ -99,10 +99,10 @@ def test_the_loss_of_nodes_and_of_the_cluster() -> None:
     service.put(pod("waits", "4", conditions=WAITS))
     done(holes)
     assert (holes.loss("n1"), holes.loss("n2")) == (100, 0)
-    assert holes.losses()["pods"] == 0.5
+    assert holes.losses()[PODS] == 0.5
     service.ledger.drop_pod("uid-waits")
     done(holes)
-    assert (holes.loss("n1"), "pods" in holes.losses()) == (33, False)
+    assert (holes.loss("n1"), PODS in holes.losses()) == (33, False)
 
 
 def test_declared_pods_decide_the_loss_too() -> None:
@@ -113,7 +113,7 @@ def test_declared_pods_decide_the_loss_too() -> None:
     declared = service.records.requests(decoded(pod("declared", "1")))[0]
     holes = Holes(service.ledger, service.clock, {"cpu 1, memory 1Gi": declared})
     done(holes)
-    assert (holes.loss("n1"), holes.losses()["pods"]) == (0, 0)
+    assert (holes.loss("n1"), holes.losses()[PODS]) == (0, 0)
 
 
 def test_a_sync_computes_the_fragmentation_for_a_tenth_of_a_second() -> None:

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 
 from scheduling import WAITS, Service, exact, kubelet, pod
 from topowise_scheduler import metrics
-from topowise_scheduler.holes import Holes
+from topowise_scheduler.holes import PODS, Holes
 from topowise_scheduler.shortage import Shortage, Waits
 
 
@@ -84,7 +84,7 @@ def test_scrapes_read_what_the_last_sync_has_found() -> None:
     done(shortage.holes)
     done(shortage.waits)
     assert registry.get_sample_value("topowise_scheduler_fragmentation_ratio", {"kind": "cpu"}) == 0
-    assert registry.get_sample_value("topowise_scheduler_fragmentation_ratio", {"kind": "pods"}) is None
+    assert registry.get_sample_value("topowise_scheduler_fragmentation_ratio", {"kind": PODS}) is None
     free = registry.get_sample_value("topowise_scheduler_free_shapes", {"resource": "cpu", "size": "2"})
     assert free == sum(cpus // 2 for cpus in service.free("n1"))
     assert registry.get_sample_value("topowise_scheduler_waiting_pods_by_cause", {"cause": "room"}) == 1
