@@ -161,7 +161,10 @@ def _figure(node: Kubelet, empty: Kubelet, kind: _Kind) -> Figure:
 
 
 def _largest(most: int, fits: Callable[[int], bool]) -> int:
-    """Returns the largest size up to `most` that fits, 0 if none fits. A size below a size that fits must fit too."""
+    """Returns the largest size up to `most` that fits, 0 if none fits; it tries `most`, then bisects.
+
+    A kubelet with policy restricted may refuse a size below a size that it admits. Then the result may be too small.
+    """
     low, high, size = 0, most + 1, most
     while high - low > 1:
         if fits(size):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import msgspec
 import pytest
 
+import random_nodes
 from lives import GPU, guaranteed
 from scheduling import GIB, configuration, counts, decoded
 from topowise import nrt
@@ -186,3 +188,15 @@ def test_the_most_frequent_pods_represent_the_waiting_pods() -> None:
     kinds = {str(count): [records.requests(decoded(guaranteed("p", cpu=str(count))))[0]] for count in range(1, 11)}
     waiting = [pod for count in range(1, 11) for pod in named(count)]
     assert list(fragmentation.most_frequent(waiting)) == [f"p{count}-0" for count in range(10, 2, -1)]
+
+
+def test_every_node_has_figures_from_nothing_to_everything() -> None:
+    """Random machines, policies and pods: the state never admits more than the empty node."""
+    records = Records()
+    for seed in range(60):
+        rng = Random(seed)
+        kubelet = random_nodes.node(rng).kubelet
+        waiting = {f"p{number}": records.requests(random_nodes.pod(rng))[0] for number in range(3)}
+        resources, copies = fragmentation.of_node(kubelet, waiting)
+        assert all(0 <= figure.now <= figure.together for figure in (*resources.values(), *copies.values())), seed
+        assert all(figure.together <= fragmentation.MAX_PODS for figure in copies.values()), seed
