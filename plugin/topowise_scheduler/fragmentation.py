@@ -21,16 +21,20 @@ of the model (kubelet/trial.py); only the free amounts of the whole node are sum
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar, cast
 
 from topowise.pods import HUGEPAGES, Amounts, ContainerNeeds, Needs, amount_of
 from topowise_scheduler.kubelet import Kubelet, free_amounts
 from topowise_scheduler.kubelet.pod import PodView
 from topowise_scheduler.kubelet.trial import place_all
 from topowise_scheduler.shape import PodRequests
+
+Result = TypeVar("Result")
+Steps = Generator[None, None, Result]
+"""Work in steps, each of a trial, and its result."""
 
 MAX_RESOURCES: Final = 32
 """Resources of a node, because writers of reports may invent resources. Machines have fewer kinds of devices."""
@@ -88,22 +92,24 @@ class _Kind(NamedTuple):
 
 def of_node(node: Kubelet, pods: Mapping[str, PodRequests]) -> Fragmentation:
     """Returns the figures of a node, with these pods by name."""
-    *_, fragmentation = steps(node, pods)
-    return fragmentation
+    run = steps(node, pods)
+    while True:
+        try:
+            next(run)
+        except StopIteration as end:
+            return cast(Fragmentation, end.value)
 
 
-def steps(node: Kubelet, pods: Mapping[str, PodRequests]) -> Iterator[Fragmentation]:
-    """Yields the figures of a node as far as they are computed, after each kind and at the end."""
+def steps(node: Kubelet, pods: Mapping[str, PodRequests]) -> Steps[Fragmentation]:
+    """Returns the figures of a node, in a step for each trial."""
     empty = node.emptied()
     resources, pod_figures = dict[str, Figure](), dict[str, Figure]()
-    fragmentation = Fragmentation(resources, pod_figures)
     for resource, kind in _resource_kinds(node, empty):
-        resources[resource] = _figure(node, empty, kind)
-        yield fragmentation
+        resources[resource] = yield from _figure(node, empty, kind)
     for name, requests in pods.items():
-        pod_figures[name] = _figure(node, empty, _Kind(MAX_PODS, 1, partial(_unscaled, requests), is_copied=True))
-        yield fragmentation
-    yield fragmentation
+        kind = _Kind(MAX_PODS, 1, partial(_unscaled, requests), is_copied=True)
+        pod_figures[name] = yield from _figure(node, empty, kind)
+    return Fragmentation(resources, pod_figures)
 
 
 def most_frequent(pods: Iterable[tuple[str, PodRequests]]) -> dict[str, PodRequests]:
@@ -152,15 +158,15 @@ def _unscaled(pod: PodRequests, _: int) -> PodRequests:
     return pod
 
 
-def _figure(node: Kubelet, empty: Kubelet, kind: _Kind) -> Figure:
-    covered = _largest(kind.most, lambda size: _covers(node, *kind.of(size)))
-    together = _largest(covered, lambda size: _aligns(empty, *kind.of(size)))
+def _figure(node: Kubelet, empty: Kubelet, kind: _Kind) -> Steps[Figure]:
+    covered = yield from _largest(kind.most, lambda size: _covers(node, *kind.of(size)))
+    together = yield from _largest(covered, lambda size: _aligns(empty, *kind.of(size)))
     aligns_nothing = node.settings.topology.policy == "none"
-    now = together if aligns_nothing else _largest(together, lambda size: _aligns(node, *kind.of(size)))
+    now = together if aligns_nothing else (yield from _largest(together, lambda size: _aligns(node, *kind.of(size))))
     return Figure(now * kind.unit, together * kind.unit)
 
 
-def _largest(most: int, fits: Callable[[int], bool]) -> int:
+def _largest(most: int, fits: Callable[[int], bool]) -> Steps[int]:
     """Returns the largest size up to `most` that fits, 0 if none fits; it tries `most`, then bisects.
 
     A kubelet with policy restricted may refuse a size below a size that it admits. Then the result may be too small.
@@ -172,6 +178,7 @@ def _largest(most: int, fits: Callable[[int], bool]) -> int:
         else:
             high = size
         size = (low + high) // 2
+        yield
     return low
 
 

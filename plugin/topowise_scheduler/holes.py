@@ -103,11 +103,15 @@ class Holes:
             fragmentation = _NO_FRAGMENTATION
             if node_state is not None and node_state.report is not None and node_state.kubelet is not None:
                 # A change during these steps makes the node due again.
-                since = self._clock()
-                for fragmentation in steps(node_state.kubelet.fork(), pods):  # noqa: B007 - the last is complete
+                run = steps(node_state.kubelet.fork(), pods)
+                while fragmentation is _NO_FRAGMENTATION:
+                    since = self._clock()
+                    try:
+                        next(run)
+                    except StopIteration as end:
+                        fragmentation = end.value
                     spent += self._clock() - since
                     yield
-                    since = self._clock()
             self._sum(self._fragmentation.pop(name, _NO_FRAGMENTATION), -1)
             if fragmentation is not _NO_FRAGMENTATION:
                 self._fragmentation[name] = fragmentation
