@@ -126,7 +126,7 @@ def _resource_kinds(node: Kubelet, empty: Kubelet) -> Iterator[tuple[str, _Kind]
     """Yields the resources that the managers of a node align."""
     by_numa_node = free_amounts.by_position(empty)
     # Memory without a capacity is not in the report: the model has any amount of it.
-    known = [name for name in by_numa_node[0] if name in node.capacity or name in node.devices.tables]
+    known = [name for name in sorted(by_numa_node[0]) if name in node.capacity or name in node.devices.tables]
     for resource in known[:MAX_RESOURCES]:
         capacity = max(amounts[resource] for amounts in by_numa_node)
         unit = _unit(node, resource, capacity)
