@@ -14,9 +14,11 @@ from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.gates import unconfirmed
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.pods.records import KUBELET_REFUSALS
+from topowise_scheduler.holes import PODS, Holes
 from topowise_scheduler.kubelet.hazards import HAZARDS, hazards
 from topowise_scheduler.report import Report
-from topowise_scheduler.shortage import CAUSES, Holes, Shortage, Waits
+from topowise_scheduler.shape import PodRequests
+from topowise_scheduler.shortage import CAUSES, Shortage, Waits
 
 PREFIX = "topowise_scheduler"
 _NAME = f"{PREFIX}_"
@@ -212,10 +214,11 @@ class _Shortages(Collector):
     def collect(self) -> Iterator[Metric]:
         """Called at every scrape."""
         yield _gauges(
-            "largest_free_shape",
-            "The largest amount of a resource that is free on one NUMA node: CPUs, bytes or devices.",
-            ["resource"],
-            [([resource], amount) for resource, amount in sorted(self._holes.largest().items())],
+            "fragmentation_ratio",
+            "Share of the largest aligned pods of all nodes that is lost because free amounts are on several NUMA "
+            f'nodes, 0 to 1, by resource, or of "{PODS}"; docs/glossary.md.',
+            ["kind"],
+            [([kind], loss) for kind, loss in sorted(self._holes.losses().items())],
         )
         pieces = sorted(self._holes.pieces().items())
         yield _gauges(
@@ -239,7 +242,9 @@ class _Shortages(Collector):
         )
 
 
-def watch_shortage(registry: CollectorRegistry, ledger: Ledger, answers: Answers) -> Shortage:
+def watch_shortage(
+    registry: CollectorRegistry, ledger: Ledger, answers: Answers, declared: Mapping[str, PodRequests] = {}
+) -> Shortage:
     """Registers the families of `Shortage`. Returns the `Shortage`, which the caller runs."""
     waited = Histogram(
         _NAME + "waited_seconds",
@@ -247,7 +252,7 @@ def watch_shortage(registry: CollectorRegistry, ledger: Ledger, answers: Answers
         buckets=_WAIT_BUCKETS,
         registry=registry,
     )
-    shortage = Shortage(ledger, answers, waited.observe)
+    shortage = Shortage(ledger, answers, waited.observe, declared=declared)
     registry.register(_Shortages(shortage.holes, shortage.waits))
     return shortage
 

@@ -96,6 +96,7 @@ async def look(service: Service, *targets: str) -> list[bytes]:
         explainer.explanations,
         lambda: None,
         decisions,
+        lambda _: None,
         monotonic=service.clock,
     )
     outcomes = []

@@ -13,7 +13,7 @@ from topowise.runtime import config, event_loop, health, tasks
 from topowise.runtime.event_loop import sliced
 from topowise.runtime.heap import Heap
 from topowise.runtime.log import kv
-from topowise_scheduler import metrics
+from topowise_scheduler import declared_shapes, metrics
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.configuration import SchedulerConfiguration
 from topowise_scheduler.daemon import ports
@@ -48,7 +48,10 @@ async def _run(core: Core) -> int:
         leader.stopped_classes,
     )
     measured = http.Metrics(registry)
-    pages = ports.for_people(core, measured, ports.dashboard(core))
+    shapes = map(declared_shapes.shape, settings.defragmenter.shapes)
+    declared = {str(shape): core.records.requests(shape.pod(0))[0] for shape in shapes}
+    shortage = metrics.watch_shortage(registry, ledger, core.answers, declared)
+    pages = ports.for_people(core, measured, ports.dashboard(core, shortage.holes))
     probes = health.Health()
     probes.ready["synced"] = core.not_synced
     return await tasks.run_until_stopped(
@@ -59,7 +62,7 @@ async def _run(core: Core) -> int:
             **({"pages": http.serve(settings.read_only, pages)} if settings.read_only.port else {}),
             "clock": _tick(ledger),
             "event loop lag": event_loop.Lag(registry, metrics.PREFIX).run(),
-            "shortage": metrics.watch_shortage(registry, ledger, core.answers).run(),
+            "shortage": shortage.run(),
             "memory": Heap().run(),
             "leader": leader.run(),
             "health": health.serve(settings.serving, probes, registry),

@@ -19,6 +19,7 @@ from topowise_scheduler.extender.replies import Verb
 from topowise_scheduler.extender.shortlist import Shortlist
 from topowise_scheduler.extender.verbs import Verbs
 from topowise_scheduler.fit_together import FitTogetherService
+from topowise_scheduler.holes import Holes
 from topowise_scheduler.presentation.dashboard import Dashboard
 from topowise_scheduler.volcano import verbs as volcano
 from topowise_scheduler.volcano.allocations import Allocations
@@ -58,11 +59,12 @@ def for_people(core: Core, measured: http.Metrics, dashboard: Dashboard | None) 
     )
 
 
-def dashboard(core: Core) -> Dashboard | None:
+def dashboard(core: Core, holes: Holes) -> Dashboard | None:
     """Returns the dashboard, None if it is disabled."""
     if core.decisions is None:
         return None
-    return Dashboard(core.ledger, core.answers, core.explainer.explanations, core.not_synced, core.decisions)
+    explanations = core.explainer.explanations
+    return Dashboard(core.ledger, core.answers, explanations, core.not_synced, core.decisions, holes.loss)
 
 
 def _verbs(core: Core) -> Mapping[str, Verb]:

@@ -48,7 +48,7 @@ _FRESH_S: Final = 1.0
 
 
 class Dashboard:
-    """The page of a service; the verbs and the pods report to `decisions`."""
+    """The page of a service; the verbs and the pods report to `decisions`. `loss` returns a node's fragmentation."""
 
     def __init__(
         self,
@@ -57,13 +57,14 @@ class Dashboard:
         explain: Explain,
         not_ready: Callable[[], str | None],
         decisions: Decisions,
+        loss: Callable[[str], int | None],
         *,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.decisions = decisions
         self._ledger = ledger
         self._monotonic = monotonic
-        self._reader = Reader(ledger, answers, decisions, not_ready)
+        self._reader = Reader(ledger, answers, decisions, not_ready, loss)
         self._nodes = node_details.NodeReader(ledger, monotonic)
         self._pods = PodReader(ledger, answers, decisions, explain, monotonic)
         self._state: tuple[float, State] | None = None

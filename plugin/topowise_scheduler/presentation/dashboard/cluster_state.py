@@ -46,13 +46,14 @@ class Zone(msgspec.Struct, frozen=True, gc=False):
 
 
 class NodeRow(msgspec.Struct, frozen=True, gc=False):
-    """A reported node; `marks` are keys of MARKS."""
+    """A reported node; `marks` are keys of MARKS, `loss` is its fragmentation in percent, None if it is not known."""
 
     name: str
     policy: str
     is_exact: bool
     marks: str
     pods: int
+    loss: int | None
     zones: tuple[Zone, ...]
 
 
@@ -98,12 +99,18 @@ class Reader:
     """Reads the state of a service."""
 
     def __init__(
-        self, ledger: Ledger, answers: Answers, decisions: Decisions, problem: Callable[[], str | None]
+        self,
+        ledger: Ledger,
+        answers: Answers,
+        decisions: Decisions,
+        problem: Callable[[], str | None],
+        loss: Callable[[str], int | None],
     ) -> None:
         self._ledger = ledger
         self._answers = answers
         self._decisions = decisions
         self._problem = problem
+        self._loss = loss
 
     async def state(self) -> State:
         """The present state."""
@@ -158,6 +165,7 @@ class Reader:
             is_exact=node_state.report.precision == "exact",
             marks=self.marks(name),
             pods=node_state.history.count,
+            loss=self._loss(name),
             zones=zones(node_state.kubelet, resource),
         )
 

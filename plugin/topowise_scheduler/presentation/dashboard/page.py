@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable
 from typing import Final
 
+from topowise_scheduler.fragmentation import HIGH_LOSS, MEDIUM_LOSS
 from topowise_scheduler.presentation.dashboard.cluster_state import ANY_MARK, NodeRow, NodeRows, State, Zone
 from topowise_scheduler.presentation.dashboard.lists import decisions_part, refused_part, waiting_part
 from topowise_scheduler.presentation.dashboard.markup import (
@@ -142,7 +143,7 @@ def _nodes(nodes: NodeRows, state: State, query: Query) -> str:
         return note("No node matches.") if state.reported else _NO_REPORT
     resource = _resource(state, query)
     keys = "".join(f'<li><span class="key b{number}"></span>{words}</li>' for number, words in enumerate(_BINS))
-    heads = ("Node", "Policy", f"NUMA nodes: free/all {escaped(resource)}", "#Pods", "State")
+    heads = ("Node", "Policy", f"NUMA nodes: free/all {escaped(resource)}", "#Fragmentation", "#Pods", "State")
     rest = nodes.matching - len(nodes.rows)
     return (
         f'<ul class="legend" aria-label="Free share of a NUMA node">{keys}<li>free for exclusive use</li></ul>'
@@ -158,8 +159,16 @@ def _row(node: NodeRow, resource: str, query: Query) -> str:
     chosen = ' class="chosen"' if node.name == query.node else ""
     return (
         f'<tr{chosen}><th scope="row">{node_link(node.name, query)}</th><td>{escaped(node.policy)}</td>'
-        f'<td><div class="zones">{cells}</div></td><td class="number">{node.pods}</td><td>{precision}{badges}</td></tr>'
+        f'<td><div class="zones">{cells}</div></td>{_loss(node.loss)}<td class="number">{node.pods}</td>'
+        f"<td>{precision}{badges}</td></tr>"
     )
+
+
+def _loss(loss: int | None) -> str:
+    """The cell of the fragmentation, in the colours of the marks."""
+    text = "–" if loss is None else f"{loss} %"
+    mark = "p" if (loss or 0) >= HIGH_LOSS else "q" if (loss or 0) >= MEDIUM_LOSS else ""
+    return f'<td class="number">{f"""<span class="badge {mark}">{text}</span>""" if mark else text}</td>'
 
 
 def _zone(zone: Zone, resource: str) -> str:

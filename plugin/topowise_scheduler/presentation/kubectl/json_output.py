@@ -43,14 +43,14 @@ def printed(output: str, document: Any, *, rows: Iterable[Any], names: Iterable[
     return None
 
 
-def node(reported: Reported, report: Report) -> Json:
-    """A row of `nodes`. `changed` is None if the time is not known; `fragmentation` is in percent."""
+def node(reported: Reported, report: Report, fragmentation: Json) -> Json:
+    """A row of `nodes`. `changed` is None if the time is not known."""
     numa_zones = zones.zones_of(reported.topology)
     amounts = [zone for _, zone in numa_zones]
     return {
         **_facts(report.name, report.policy, report.empty.settings.topology.scope, report.precision),
         "changed": reported.changed or None,
-        "fragmentation": zones.lost(report, amounts),
+        **fragmentation,
         **_amounts({name: _sum(amounts, name) for name in zones.resources(amounts)}),
         "zones": [{"id": numa_id, **_amounts(zone)} for numa_id, zone in numa_zones],
         "problems": list(report.problems),

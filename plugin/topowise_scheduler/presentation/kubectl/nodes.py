@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from topowise import documents, nrt
 from topowise.kube import paths
-from topowise.text import Line
-from topowise_scheduler.presentation.kubectl import json_output, objects, reasons, selection, zones
+from topowise.text import Line, Styled
+from topowise_scheduler.presentation.kubectl import fragmentation, json_output, objects, reasons, selection, zones
 from topowise_scheduler.presentation.kubectl.console import Answer, Console
 from topowise_scheduler.presentation.kubectl.doctor import outdated
 from topowise_scheduler.presentation.kubectl.durations import age
+from topowise_scheduler.presentation.kubectl.fragmentation import Losses
 from topowise_scheduler.presentation.kubectl.source import ForbiddenError, Kubectl
-from topowise_scheduler.presentation.kubectl.table import columns, width_of
+from topowise_scheduler.presentation.kubectl.table import Paint, columns, width_of
 from topowise_scheduler.report import Report, read
 
 Problems = list[tuple[str, str]]
@@ -34,17 +35,19 @@ _SPARED: Final = ("PRECISION", "ZONES", "SCOPE", "CHANGED", "POLICY", "FRAG", "M
 def run(options: argparse.Namespace, console: Console) -> Answer:
     """The command."""
     there, denied = _read(options)
-    reports = selection.selected(options, there)
+    losses = Losses(there.pods)
+    reports = selection.selected(options, there, losses)
     known = [(report, read(report.topology)) for report in reports]
     unconfirmed = outdated.causes(there, known, objects.saved_at(there) if options.file else console.now)
-    rows = _documents(reports, unconfirmed)
     if options.output not in ("table", "wide"):
+        rows = _documents(known, losses, unconfirmed)
         names = [report.topology.metadata.name for report in reports]
         return Answer(json_output.printed(options.output, rows, rows=rows, names=names) or "", notes=denied)
     if not reports:
         return Answer("", notes=("No nodes match." if there.reports else NOTHING_FOUND,))
-    lines, notes = _shown(reports, unconfirmed, options, console)
-    return Answer(lines, notes=(*notes, *denied), key=documents.to_text(rows, "json") if options.watch else "")
+    lines, notes = _shown(reports, losses, unconfirmed, options, console)
+    key = documents.to_text(_documents(known, losses, unconfirmed), "json") if options.watch else ""
+    return Answer(lines, notes=(*notes, *denied), key=key)
 
 
 def _read(options: argparse.Namespace) -> tuple[objects.Objects, tuple[str, ...]]:
@@ -55,7 +58,7 @@ def _read(options: argparse.Namespace) -> tuple[objects.Objects, tuple[str, ...]
     is_full = options.output != "name"
     there = objects.from_cluster(
         Kubectl(options.kubectl),
-        pods_path=objects.PODS_PATH if is_full else "",
+        pods_path=objects.PODS_PATH if is_full else objects.WAITING_PATH,
         nodes=is_full or bool(options.selector),
         denied=denied,
     )
@@ -66,18 +69,24 @@ def _read(options: argparse.Namespace) -> tuple[objects.Objects, tuple[str, ...]
     return there, tuple([f"note: outdated reports are not marked: {error}" for error in denied.values()])
 
 
-def _documents(reports: Sequence[objects.Reported], unconfirmed: Unconfirmed) -> list[dict[str, Any]]:
+def _documents(
+    known: Sequence[tuple[objects.Reported, Report]], losses: Losses, unconfirmed: Unconfirmed
+) -> list[json_output.Json]:
     return [
         {
-            **json_output.node(report, read(report.topology)),
-            "unconfirmed": list(unconfirmed.get(report.topology.metadata.name, ())),
+            **json_output.node(reported, report, fragmentation.document(losses.of(report))),
+            "unconfirmed": list(unconfirmed.get(report.name, ())),
         }
-        for report in reports
+        for reported, report in known
     ]
 
 
 def _shown(
-    reports: Sequence[objects.Reported], unconfirmed: Unconfirmed, options: argparse.Namespace, console: Console
+    reports: Sequence[objects.Reported],
+    losses: Losses,
+    unconfirmed: Unconfirmed,
+    options: argparse.Namespace,
+    console: Console,
 ) -> tuple[list[Line], list[str]]:
     """The table for the console, and notes."""
     topologies = [report.topology for report in reports]
@@ -86,13 +95,13 @@ def _shown(
         left_out: Sequence[str] = ()
     else:
         changed = {report.topology.metadata.name: report.changed for report in reports}
-        header, rows, problems = _rows(topologies, changed, console)
+        header, rows, problems = _rows(topologies, changed, losses, console)
         header, rows = _marked(header, rows, unconfirmed)
         if console.width is not None and width_of(header, rows) > console.width:
-            header, rows, _ = _rows(topologies, changed, console, is_short=True)
+            header, rows, _ = _rows(topologies, changed, losses, console, is_short=True)
             header, rows = _marked(header, rows, unconfirmed)
         header, rows, left_out = _narrowed(header, rows, console.width)
-        lines = columns(header, rows)
+        lines = columns(header, rows, paint=_paint(header, console))
     if options.no_headers:
         lines = lines[1:]
     notes = reasons.notes(problems)
@@ -110,7 +119,7 @@ def _shown(
 
 def table(topologies: Iterable[nrt.NodeResourceTopology]) -> tuple[list[Line], Problems]:
     """The table of nodes, and the unusable parts of the reports."""
-    header, rows, problems = _rows(topologies, {}, Console())
+    header, rows, problems = _rows(topologies, {}, Losses(), Console())
     return columns(header, rows), problems
 
 
@@ -130,6 +139,7 @@ def wide_table(topologies: Iterable[nrt.NodeResourceTopology]) -> tuple[list[Lin
 def _rows(
     topologies: Iterable[nrt.NodeResourceTopology],
     changed: Mapping[str, str],
+    losses: Losses,
     console: Console,
     *,
     is_short: bool = False,
@@ -140,13 +150,12 @@ def _rows(
         report = read(topology)
         problems += [(report.name, problem) for problem in report.problems]
         numa_zones = [amounts for _, amounts in zones.zones_of(topology)]
-        lost = zones.lost(report, numa_zones)
         rows.append(
             [
                 *_node(report),
                 str(len(numa_zones)),
                 _free(numa_zones, "cpu", console, is_short=is_short),
-                "-" if lost is None else f"{lost}%",
+                losses.cell(report),
                 _free(numa_zones, "memory", console, is_short=is_short),
                 " ".join(
                     f"{zones.short(name)} {zones.numbers(numa_zones, name, is_short=is_short).replace(' of ', '/')}"
@@ -168,6 +177,15 @@ def _marked(
         return header, rows
     marked = [[row[0], "stale" if row[0] in unconfirmed else "ok", *row[1:]] for row in rows]
     return [header[0], "REPORT", *header[1:]], marked
+
+
+def _paint(header: Sequence[str], console: Console) -> Paint:
+    """Colours the losses by fragmentation."""
+
+    def paint(column: int, cell: str) -> str | Styled:
+        return console.paint(cell, fragmentation.colour_of(cell)) if header[column] == "FRAG" else cell
+
+    return paint
 
 
 def _narrowed(

@@ -18,6 +18,7 @@ from topowise_scheduler.presentation.kubectl.source import ForbiddenError, Kubec
 # Ended pods hold no resources, and are most of the pods in some clusters.
 PODS_PATH: Final = "/api/v1/pods?fieldSelector=status.phase!%3DSucceeded,status.phase!%3DFailed"
 ALL_PODS_PATH: Final = "/api/v1/pods"
+WAITING_PATH: Final = "/api/v1/pods?fieldSelector=spec.nodeName%3D,status.phase%3DPending"
 _BUDGETS_PATH: Final = "/apis/policy/v1/poddisruptionbudgets"
 _CLASSES_PATH: Final = "/apis/scheduling.k8s.io/v1/priorityclasses"
 

@@ -10,6 +10,7 @@ from typing import Final
 from topowise.errors import SourceError
 from topowise_scheduler.kube_scheduler import NodeObject
 from topowise_scheduler.presentation.kubectl import names, zones
+from topowise_scheduler.presentation.kubectl.fragmentation import Losses
 from topowise_scheduler.presentation.kubectl.objects import Objects, Reported
 from topowise_scheduler.report import read
 
@@ -21,7 +22,7 @@ _REQUIREMENT: Final = re.compile(
 )
 
 
-def selected(options: argparse.Namespace, there: Objects) -> list[Reported]:
+def selected(options: argparse.Namespace, there: Objects, losses: Losses) -> list[Reported]:
     """The selected reports in the requested order. Raises SourceError."""
     reports = list(there.reports)
     if options.names:
@@ -29,7 +30,11 @@ def selected(options: argparse.Namespace, there: Objects) -> list[Reported]:
         names_ = names.existing_nodes(options.names, known, ", ".join(options.file) or "the cluster")
         reports = [report for report in reports if report.topology.metadata.name in names_]
     among = set(labelled([report.topology.metadata.name for report in reports], options.selector, there.nodes))
-    return sorted((report for report in reports if report.topology.metadata.name in among), key=KEYS[options.sort_by])
+    reports = [report for report in reports if report.topology.metadata.name in among]
+    if options.sort_by == "fragmentation":
+        # The most fragmented first; reports are in the order of names.
+        return sorted(reports, key=lambda report: -(losses.of(read(report.topology)).loss or 0))
+    return sorted(reports, key=KEYS[options.sort_by])
 
 
 def labelled(node_names: Sequence[str], text: str, nodes: Sequence[NodeObject] | None) -> Sequence[str]:
@@ -89,18 +94,11 @@ def _free(resource: str) -> Callable[[Reported], tuple[int, str]]:
     return key
 
 
-def _fragmentation(report: Reported) -> tuple[int, str]:
-    """A sort key: most fragmented first."""
-    lost = zones.lost(read(report.topology), [zone for _, zone in zones.zones_of(report.topology)])
-    return -(lost or 0), report.topology.metadata.name
-
-
 KEYS: Final[dict[str, Callable[[Reported], tuple[int, str] | tuple[str, ...]]]] = {
     "name": lambda report: (report.topology.metadata.name,),
     "cpu": _free("cpu"),
     "memory": _free("memory"),
     "devices": _free("devices"),
-    "fragmentation": _fragmentation,
     # The oldest first.
     "changed": lambda report: (report.changed, report.topology.metadata.name),
 }

@@ -8,9 +8,7 @@ from typing import Final, NamedTuple
 from topowise import nrt, quantity
 from topowise.errors import ParseError
 from topowise.pods import HUGEPAGES
-from topowise_scheduler.presentation.explain.fragmentation import lost as measured
 from topowise_scheduler.presentation.text import with_unit
-from topowise_scheduler.report import Report
 
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _ASCII_BARS: Final = "_.:-=+*#"
@@ -76,17 +74,6 @@ def numbers(zones: Zones, resource: str, *, is_short: bool = False) -> str:
     if is_short:
         return f"{text} of {to_text(resource, total)}"
     return f"{text} (one zone {best}) of {to_text(resource, total)}"
-
-
-def fragmentation(zones: Zones) -> int | None:
-    """The fragmentation of a node, None for a node with policy none."""
-    free = [max(0, zone["cpu"].available or 0) // 1000 for zone in zones if "cpu" in zone]
-    return measured(free, max((zone["cpu"].allocatable // 1000 for zone in zones if "cpu" in zone), default=0))
-
-
-def lost(report: Report, zones: Zones) -> int | None:
-    """The fragmentation of a node on which anything is aligned at all."""
-    return None if report.empty.settings.topology.policy == "none" else fragmentation(zones)
 
 
 def to_text(resource: str, amount: int) -> str:

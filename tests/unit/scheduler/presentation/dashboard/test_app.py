@@ -15,7 +15,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from sandbox.exported import exported
-from scheduling import WAITS, NoApi, Service, configuration, counts, kubelet, machine, pod, scope
+from scheduling import WAITS, NoApi, Service, configuration, counts, exact, kubelet, machine, pod, scope
 from topowise.errors import ApiError
 from topowise.kube import paths
 from topowise_scheduler import report
@@ -23,6 +23,7 @@ from topowise_scheduler.configuration import SchedulerConfiguration
 from topowise_scheduler.extender import http
 from topowise_scheduler.extender.callers import Callers
 from topowise_scheduler.extender.explaining import Explainer
+from topowise_scheduler.holes import Holes
 from topowise_scheduler.presentation.dashboard import Dashboard, Decisions, markup, page
 from topowise_scheduler.presentation.dashboard.cluster_state import NodeRows, State, Zone
 
@@ -69,12 +70,14 @@ class Site:
         self.view = self.service.view
         self.api = Pods()
         explainer = Explainer(self.api, self.view, lambda: None)
+        self.holes = Holes(self.service.ledger, self.service.clock)
         self.dashboard = Dashboard(
             self.service.ledger,
             self.service.answers,
             explainer.explanations,
             lambda: None,
             decisions,
+            self.holes.loss,
             monotonic=self.service.clock,
         )
         served = self.service.served(observer=self.dashboard.decisions if enabled else None)
@@ -212,6 +215,19 @@ def test_the_state_is_read_once_a_second(site: Site) -> None:
     assert "default/a" not in site.part("waiting-list")
     site.service.clock.now += 1
     assert "default/a" in site.part("waiting-list")
+
+
+def test_nodes_show_their_fragmentation(site: Site) -> None:
+    """Two pods leave a CPU and 3 CPUs on two NUMA nodes, and 1 and 2 GiB of memory."""
+    for name, cpu in (("p", "2"), ("q", "1")):
+        site.service.put(pod(name, cpu, memory="14Gi", node="fragmented"))
+    site.service.report(exact(kubelet(), name="fragmented"))
+    assert site.rows(name="fragmented").rows[0].loss is None
+    assert '<td class="number">–</td>' in site.part("nodes", name="fragmented")
+    for _ in site.holes.sync():
+        pass
+    assert site.rows(name="fragmented").rows[0].loss == 33
+    assert '<span class="badge q">33 %</span>' in site.part("nodes", name="fragmented")
 
 
 def test_nodes_are_filtered_by_name_and_state(site: Site) -> None:

@@ -47,7 +47,7 @@ def test_every_order_of_the_command_line_is_known(ask: Ask, saved: Save) -> None
     assert order("--sort-by", "devices") == ["metal-b", "metal-a", "edge-1", "metal-c"]
     assert order("--sort-by", "fragmentation")[0] == "edge-1"
     assert order("--sort-by", "changed") == ["metal-c", "edge-1", "metal-b", "metal-a"]
-    assert set(arguments.SORTS) == selection.KEYS.keys()
+    assert set(arguments.SORTS) == {*selection.KEYS, "fragmentation"}
 
 
 def test_nodes_are_picked_by_name_and_by_label(ask: Ask, saved: Save) -> None:

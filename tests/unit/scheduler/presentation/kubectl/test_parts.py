@@ -1,4 +1,4 @@
-"""Ages, bars, fragmentation, columns."""
+"""Ages, bars, columns."""
 
 from __future__ import annotations
 
@@ -31,29 +31,6 @@ def cpus(*amounts: tuple[int, int]) -> list[dict[str, Amount]]:
     return [{"cpu": Amount(1000 * free, 1000 * of)} for free, of in amounts]
 
 
-@pytest.mark.parametrize(
-    ("amounts", "percent"),
-    [
-        (((32, 32), (32, 32)), 0),
-        (((0, 32), (32, 32)), 0),
-        (((16, 32), (16, 32)), 50),
-        (((8, 32),) * 4, 75),
-        (((10, 30), (32, 32)), 0),
-        (((1, 32), (1, 32)), 50),
-        (((0, 32), (0, 32)), None),
-        ((), None),
-    ],
-)
-def test_fragmentation_is_the_loss_of_the_largest_pod(
-    amounts: tuple[tuple[int, int], ...], percent: int | None
-) -> None:
-    assert zones.fragmentation(cpus(*amounts)) == percent
-
-
-def test_fractions_of_cpus_do_not_count() -> None:
-    assert zones.fragmentation([{"cpu": Amount(900, 4000)}, {"cpu": Amount(900, 4000)}]) is None
-
-
 def test_no_more_is_free_than_can_be_allocated() -> None:
     """As the scheduler reads contradictory amounts of an exporter."""
     listed = tuple(
@@ -61,7 +38,6 @@ def test_no_more_is_free_than_can_be_allocated() -> None:
     )
     amounts = [zone for _, zone in zones.zones_of(nrt.NodeResourceTopology(metadata=nrt.Metadata("a"), zones=listed))]
     assert zones.numbers(amounts, "cpu") == "8+8 of 16"
-    assert zones.fragmentation(amounts) == 0
 
 
 def test_bars_distinguish_full_and_empty() -> None:
