@@ -59,7 +59,7 @@ async def _run(core: Core) -> int:
             **({"pages": http.serve(settings.read_only, pages)} if settings.read_only.port else {}),
             "clock": _tick(ledger),
             "event loop lag": event_loop.Lag(registry, metrics.PREFIX).run(),
-            "shortage": metrics.watch_shortage(registry, ledger, core.answers).run(),
+            "shortage": metrics.watch_shortage(registry, ledger, core.view).run(),
             "memory": Heap().run(),
             "leader": leader.run(),
             "health": health.serve(settings.serving, probes, registry),

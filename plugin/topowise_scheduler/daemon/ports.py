@@ -62,7 +62,7 @@ def dashboard(core: Core) -> Dashboard | None:
     """Returns the dashboard, None if it is disabled."""
     if core.decisions is None:
         return None
-    return Dashboard(core.ledger, core.answers, core.explainer.explanations, core.not_synced, core.decisions)
+    return Dashboard(core.ledger, core.view, core.explainer.explanations, core.not_synced, core.decisions)
 
 
 def _verbs(core: Core) -> Mapping[str, Verb]:

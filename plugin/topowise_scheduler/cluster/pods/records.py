@@ -10,7 +10,7 @@ record that cannot be read has no `requests` and a `problem`, never requests tha
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from hashlib import blake2b
 from typing import Final, Literal, NamedTuple
 from weakref import ReferenceType, WeakValueDictionary, ref
@@ -34,6 +34,8 @@ KUBELET_REFUSALS: Final = frozenset((TOPOLOGY_AFFINITY_ERROR, "UnexpectedAdmissi
 # Bound of shared labels. A pod with more labels than `_MOST_LABELS` rarely shares them.
 _MAX_LABEL_BYTES: Final = 4 << 20
 _MOST_LABELS: Final = 64
+# Bytes. A pod has thousands of these only to fill memory; its view says that they are not examined.
+_LARGEST_CONSTRAINTS: Final = 1 << 14
 MAX_CONTAINERS: Final = 256
 """Pods with more containers are refused: the model books a pod in one step, 20 us for each container."""
 LARGE_BYTES: Final = 1 << 17
@@ -55,7 +57,7 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     `acknowledged`: the kubelet has accepted the pod. `runs`: containers have started. `leaving`: it is being deleted.
     `waits`: pending, and refused by an extender of this project. `tried`: kube-scheduler found no node for it.
     `nominated_by_us`: this service wrote the nomination (nominations.py).
-    `constraints`: known only of a pending pod that may be nominated.
+    `constraints`: known only of a pending pod that may be nominated, or for which kube-scheduler found no node.
     `is_too_large`: more containers or amounts than the model accepts, so `requests` is None.
     `group`: names the gang that kube-scheduler places together.
     `exporter_ready`: whether this pod of an exporter is Ready, None for any other pod.
@@ -92,6 +94,12 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     def needs(self) -> pods.Needs | None:
         """Returns what the pod requests, None if its quantities cannot be read."""
         return None if self.requests is None else self.requests.needs
+
+    @property
+    def pod_class(self) -> Hashable:
+        """A key of pods that get the same answers everywhere."""
+        constraints = b"" if self.constraints is None else self.constraints.key
+        return self.shape, self.priority, self.nominated, self.demand, self.affinity_terms, constraints, self.problem
 
     @property
     def size(self) -> int:
@@ -138,9 +146,12 @@ class Records:
         if self._seen is not None:
             self._seen(pod)
         record = self.record(pod)
-        if record.problem or record.stage != "pending" or pod.spec.schedulerName not in self._nominates:
+        is_nominated_here = pod.spec.schedulerName in self._nominates and not record.problem
+        if record.stage != "pending" or not (is_nominated_here or record.tried):
             return record
         constraints = constraints_of(kube_scheduler.decode(raw).spec)
+        if len(constraints.key) > _LARGEST_CONSTRAINTS and not is_nominated_here:
+            return record
         shared = self._constraints.once(constraints.key, lambda: constraints)
         return msgspec.structs.replace(record, constraints=shared)
 

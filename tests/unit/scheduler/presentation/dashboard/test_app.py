@@ -71,7 +71,7 @@ class Site:
         explainer = Explainer(self.api, self.view, lambda: None)
         self.dashboard = Dashboard(
             self.service.ledger,
-            self.service.answers,
+            self.service.view,
             explainer.explanations,
             lambda: None,
             decisions,
