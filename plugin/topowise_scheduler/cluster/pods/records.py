@@ -59,6 +59,7 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     `nominated_by_us`: this service wrote the nomination (nominations.py).
     `constraints`: known only of a pending pod that may be nominated, or for which kube-scheduler found no node.
     `is_too_large`: more containers or amounts than the model accepts, so `requests` is None.
+    `unreadable`: why the annotations cannot be read, which are then ignored; a question about the pod gets an error.
     `group`: names the gang that kube-scheduler places together.
     `exporter_ready`: whether this pod of an exporter is Ready, None for any other pod.
     """
@@ -89,6 +90,7 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     group: str = ""
     is_too_large: bool = False
     exporter_ready: bool | None = None
+    unreadable: str = ""
 
     @property
     def needs(self) -> pods.Needs | None:
@@ -99,7 +101,15 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     def pod_class(self) -> Hashable:
         """A key of pods that get the same answers everywhere."""
         constraints = b"" if self.constraints is None else self.constraints.key
-        return self.shape, self.priority, self.nominated, self.demand, self.affinity_terms, constraints, self.problem
+        return (
+            self.shape,
+            self.priority,
+            self.nominated,
+            self.demand,
+            self.affinity_terms,
+            constraints,
+            self.problem + self.unreadable,
+        )
 
     @property
     def size(self) -> int:
@@ -170,7 +180,11 @@ class Records:
                 requests, shape = self.requests(pod)
         except ParseError as exc:
             problem = str(exc)
-        declared = _annotated_or_default(meta.annotations, requests)
+        declared, unreadable = _NO_ANNOTATIONS, ""
+        try:
+            declared = _NO_ANNOTATIONS if requests is None else annotated(meta.annotations, requests.needs)
+        except ParseError as exc:
+            unreadable = str(exc)
         stage: Stage = "ended" if pod.is_terminal else "assigned" if spec.nodeName else "pending"
         return PodRecord(
             uid=meta.uid,
@@ -200,6 +214,7 @@ class Records:
             is_too_large=is_too_large,
             group=_group(pod),
             exporter_ready=pod.is_ready if self._is_exporter(meta) else None,
+            unreadable=unreadable,
         )
 
     def requests(self, pod: pods.Pod) -> tuple[PodRequests, bytes]:
@@ -243,13 +258,6 @@ def annotated(annotations: Mapping[str, str] | None, needs: pods.Needs) -> Annot
     if not annotations:
         return _NO_ANNOTATIONS
     return Annotated(policy_annotations.demand(annotations), device_affinity.terms_of(annotations, needs))
-
-
-def _annotated_or_default(annotations: Mapping[str, str] | None, requests: PodRequests | None) -> Annotated:
-    try:
-        return _NO_ANNOTATIONS if requests is None else annotated(annotations, requests.needs)
-    except ParseError:
-        return _NO_ANNOTATIONS
 
 
 _NO_ANNOTATIONS: Final = Annotated()

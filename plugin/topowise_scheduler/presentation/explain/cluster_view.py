@@ -79,8 +79,7 @@ class ClusterView:
 
     def record(self, pod: Pod) -> PodRecord:
         """The record of a pod, with what it requires of nodes."""
-        record = self._answers.question(pod, (), is_simulation=True).record
-        return msgspec.structs.replace(record, constraints=constraints_of(pod.spec))
+        return msgspec.structs.replace(self._answers.record(pod), constraints=constraints_of(pod.spec))
 
     @property
     def changes(self) -> tuple[int, int]:
@@ -137,7 +136,7 @@ class ClusterView:
         node = self.opposition.node(name)
         if node is None:
             return kube_scheduler.NO_NODE if self.opposition.is_known else ""
-        record = self._answers.question(pod, (), is_simulation=True).record
+        record = self._answers.record(pod)
         used = dict(self.opposition.used(record, name))
         for resource, amount in change.items():
             used[resource] = used.get(resource, 0) + amount

@@ -58,6 +58,8 @@ def next_step(
     """Returns the step for a pod with this cause; yields between trials."""
     if record.is_too_large:
         return f"use several pods: expected {record.problem}"
+    if record.unreadable:
+        return f"correct the pod: {record.unreadable}"
     if not verdicts:
         return "add a node: no node is known"
     if cause == "not examined":

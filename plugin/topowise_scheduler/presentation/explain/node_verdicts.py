@@ -106,6 +106,8 @@ def node_verdicts(
     for name, row, outcome, text in zip(question.names, question.rows.tolist(), outcomes, texts, strict=True):
         exclusion, short = opposition.of(question.record, name)
         verdict, obstacle = _of_gates(outcome, text, is_reported=row >= 0)
+        if question.record.unreadable:
+            verdict, obstacle, text = "never", "never", "annotations of the pod cannot be read"
         reason = text
         # "never" of the kubelet outweighs "not now" of the sums.
         if short is not None and (verdict != "never" or short.verdict == "never"):

@@ -466,3 +466,10 @@ def test_the_next_step_is_true(title: str) -> None:
     else:
         raise AssertionError(f"no test carries out {step!r}")
     assert live.now().fits, live.now()
+
+
+def test_a_pod_with_an_unreadable_annotation_waits_until_it_is_corrected() -> None:
+    live = Live(CASES["free"]._replace(pod=w(amounts("2"), annotations={"topowise.io/numa-policy": "strict"})))
+    seen = live.now()
+    assert (seen.cause, seen.fits) == ("never", 0)
+    assert seen.next_step.startswith("correct the pod: annotation topowise.io/numa-policy 'strict'")
