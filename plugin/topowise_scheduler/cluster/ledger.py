@@ -225,6 +225,7 @@ class Ledger:
             self.node_states.note_change(name)
             self.node_states.note_improved(name)
         for name in self.gates.new_nodes.expire(now):
+            self.node_states.note_change(name)
             self.node_states.note_improved(name)
         yield from self.late_reports.taking()
         yield from self.node_states.ticking()
