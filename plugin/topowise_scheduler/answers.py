@@ -60,9 +60,7 @@ class Answers:
         self, pod: pods.Pod, names: Sequence[str], *, rows: NDArray[np.int32] | None = None, is_simulation: bool = False
     ) -> Question:
         """Returns the question in the engine's terms; `rows` if they are known (Engine.rows). Raises ParseError."""
-        record = self._records.record(pod)
-        if record.requests is None and not record.is_too_large:
-            raise ParseError("pod", f"{record.namespace}/{record.name}", record.problem)
+        record = self.record(pod)
         # A record ignores annotations that cannot be read; the caller of a question gets the error.
         requests = record.requests or _NO_REQUESTS
         annotated(pod.metadata.annotations, requests.needs)
@@ -75,6 +73,13 @@ class Answers:
             rows = self.engine.rows(names)
         unknown = () if is_simulation else self._unknown_among(names, rows)
         return Question(record, requests, names, rows, is_simulation, unknown)
+
+    def record(self, pod: pods.Pod) -> PodRecord:
+        """Returns the record of a pod, whose annotations may be unreadable. Raises ParseError for other amounts."""
+        record = self._records.record(pod)
+        if record.requests is None and not record.is_too_large:
+            raise ParseError("pod", f"{record.namespace}/{record.name}", record.problem)
+        return record
 
     def about(self, record: PodRecord, names: Sequence[str]) -> Question:
         """Returns the question of a caller that reserves nodes itself: all reservations stay."""

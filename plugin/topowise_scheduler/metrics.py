@@ -16,9 +16,11 @@ from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.pods.records import KUBELET_REFUSALS
 from topowise_scheduler.holes import PODS, Holes
 from topowise_scheduler.kubelet.hazards import HAZARDS, hazards
+from topowise_scheduler.presentation.explain.cluster_view import ClusterView
+from topowise_scheduler.presentation.explain.waiting import CAUSES
 from topowise_scheduler.report import Report
 from topowise_scheduler.shape import PodRequests
-from topowise_scheduler.shortage import CAUSES, Shortage, Waits
+from topowise_scheduler.shortage import Shortage, Waits
 
 PREFIX = "topowise_scheduler"
 _NAME = f"{PREFIX}_"
@@ -230,20 +232,20 @@ class _Shortages(Collector):
         causes = "; ".join(f'"{cause}": {words}' for cause, words in CAUSES.items())
         yield _gauges(
             "waiting_pods_by_cause",
-            f"Pending pods that this service has refused. {causes}.",
+            f"Pending pods for which kube-scheduler found no node. {causes}.",
             ["cause"],
             [([cause], count) for cause, count in self._waits.counts().items()],
         )
         yield _gauges(
             "longest_wait_seconds",
-            "The longest time that a pending pod has waited since this service first refused it.",
+            "The longest time that a pending pod has waited since this service first knew that it waits.",
             ["cause"],
             [([cause], seconds) for cause, seconds in self._waits.longest().items()],
         )
 
 
 def watch_shortage(
-    registry: CollectorRegistry, ledger: Ledger, answers: Answers, declared: Mapping[str, PodRequests] = {}
+    registry: CollectorRegistry, ledger: Ledger, view: ClusterView, declared: Mapping[str, PodRequests] = {}
 ) -> Shortage:
     """Registers the families of `Shortage`. Returns the `Shortage`, which the caller runs."""
     waited = Histogram(
@@ -252,7 +254,7 @@ def watch_shortage(
         buckets=_WAIT_BUCKETS,
         registry=registry,
     )
-    shortage = Shortage(ledger, answers, waited.observe, declared=declared)
+    shortage = Shortage(ledger, view, waited.observe, declared=declared)
     registry.register(_Shortages(shortage.holes, shortage.waits))
     return shortage
 

@@ -39,6 +39,9 @@ NOT_SURELY_NEAR: Final = PREFIX + "devices might be farther apart than the pod r
 TOO_LARGE: Final = PREFIX + "pod has too many containers or resource amounts"
 PLACES_UNKNOWN: Final = PREFIX + "node does not report how near its devices are, which the pod requires"
 
+ENDS_WITH_TIME: Final = frozenset((QUARANTINED, UNCONFIRMED, NEW_NODE, EXPORTER_DOWN))
+"""Refusals that the next report of the node ends, or time: no eviction does."""
+
 _NOW: Final = {
     "TopologyAffinityError": NOT_NOW,
     "UnexpectedAdmissionError": NOT_ALLOCATABLE,

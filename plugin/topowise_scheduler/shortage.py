@@ -9,76 +9,71 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from typing import Final, Literal
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from typing import Final
 
 import msgspec
-import numpy as np
 
 from topowise.runtime.event_loop import sliced
-from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.pods.records import PodRecord
-from topowise_scheduler.engine import Outcome
 from topowise_scheduler.holes import Holes
+from topowise_scheduler.presentation.explain.cluster_view import ClusterView
+from topowise_scheduler.presentation.explain.waiting import CAUSES, Cause, looking
 from topowise_scheduler.shape import PodRequests
 
 _INTERVAL_S: Final = 5.0
 # Pod classes of a sync; the remaining classes come in the next syncs.
-_MAX_CLASSES: Final = 64
-
-Cause = Literal["room", "never", "none"]
-CAUSES: Final[Mapping[Cause, str]] = {
-    "room": "a node would take the pod if it had the free resources in one piece",
-    "never": "no node could align the pod even if it were empty",
-    "none": "a node takes the pod now, and kube-scheduler has not retried it yet",
-}
+_MAX_CLASSES: Final = 8
 
 
 class _Wait(msgspec.Struct):
-    """Since when (seconds, monotonic) a pod is known to wait, and why."""
+    """Since when (seconds, monotonic) a pod is known to wait, and why. `is_refused`: this service has refused it."""
 
     since: float
     cause: Cause | None = None
+    is_refused: bool = False
 
 
 class Waits:
-    """Pods that this service refused: why each waits, and how long bound pods have waited.
+    """Pods for which kube-scheduler found no node: why each waits, and how long bound pods have waited.
 
-    `clock` gives seconds, monotonic; `bound` is called with the seconds that a bound pod has waited.
+    `clock` gives seconds, monotonic; `bound` is called with the seconds that a bound pod, which this service had
+    refused, has waited.
     """
 
     def __init__(
-        self, ledger: Ledger, answers: Answers, bound: Callable[[float], None], clock: Callable[[], float]
+        self, ledger: Ledger, view: ClusterView, bound: Callable[[float], None], clock: Callable[[], float]
     ) -> None:
-        self._ledger, self._answers = ledger, answers
+        self._ledger, self._view = ledger, view
         self._bound, self._clock = bound, clock
         self._waits: dict[str, _Wait] = {}
-        self._evaluated_at: dict[tuple[bytes, int], int] = {}
+        self._evaluated_at: dict[Hashable, tuple[int, int]] = {}
 
     def sync(self) -> Iterator[None]:
         """Updates the causes of waiting pods, in steps of some milliseconds."""
-        now, waiting = self._clock(), self._ledger.waiting
+        now, waiting = self._clock(), self._ledger.unscheduled
         for uid in self._waits.keys() - waiting.keys():
             wait = self._waits.pop(uid)
-            if self._ledger.pods.of(uid).node:
+            if wait.is_refused and self._ledger.pods.of(uid).node:
                 self._bound(now - wait.since)
-        classes: dict[tuple[bytes, int], list[PodRecord]] = {}
+        classes: dict[Hashable, list[PodRecord]] = {}
         for uid, record in waiting.items():
-            self._waits.setdefault(uid, _Wait(now))
-            classes.setdefault((record.shape, record.priority), []).append(record)
-        self._evaluated_at = {pod_class: self._evaluated_at.get(pod_class, -1) for pod_class in classes}
+            self._waits.setdefault(uid, _Wait(now)).is_refused |= record.waits
+            classes.setdefault(record.pod_class, []).append(record)
+        self._evaluated_at = {pod_class: self._evaluated_at.get(pod_class, (-1, -1)) for pod_class in classes}
         # The classes that were evaluated longest ago come first; without a change of a node the cause stays.
         due = [pod_class for pod_class in classes if self._is_due(classes[pod_class], pod_class)]
         due.sort(key=self._evaluated_at.__getitem__)
-        names = self._ledger.node_states.reported() if due else []
         for pod_class in due[:_MAX_CLASSES]:
-            self._evaluated_at[pod_class] = self._ledger.node_states.changes
-            yield from self._answers.fitting(classes[pod_class][0], names)
-            cause = self._cause(classes[pod_class][0], names)
-            for record in classes[pod_class]:
-                if (wait_of := self._waits.get(record.uid)) is not None:
-                    wait_of.cause = cause
+            self._evaluated_at[pod_class] = self._view.changes
+            for pod in looking(self._view, classes[pod_class][0]):
+                if pod is None:
+                    yield
+                    continue
+                for record in classes[pod_class]:
+                    if (wait_of := self._waits.get(record.uid)) is not None:
+                        wait_of.cause = pod.cause
             yield
 
     def counts(self) -> dict[Cause, int]:
@@ -94,17 +89,9 @@ class Waits:
                 longest[wait.cause] = max(longest[wait.cause], now - wait.since)
         return longest
 
-    def _is_due(self, pods: list[PodRecord], pod_class: tuple[bytes, int]) -> bool:
-        changes = self._ledger.node_states.changes
-        return self._evaluated_at[pod_class] < changes or any(self._waits[pod.uid].cause is None for pod in pods)
-
-    def _cause(self, record: PodRecord, names: list[str]) -> Cause | None:
-        if record.requests is None:
-            return None
-        outcomes = self._answers.verdicts_of(record, names).outcomes
-        if np.any(outcomes == Outcome.FITS):
-            return "none"
-        return "room" if np.any(outcomes == Outcome.UNSCHEDULABLE) else "never"
+    def _is_due(self, pods: list[PodRecord], pod_class: Hashable) -> bool:
+        is_changed = self._evaluated_at[pod_class] != self._view.changes
+        return is_changed or any(self._waits[pod.uid].cause is None for pod in pods)
 
 
 class Shortage:
@@ -113,13 +100,13 @@ class Shortage:
     def __init__(
         self,
         ledger: Ledger,
-        answers: Answers,
+        view: ClusterView,
         bound: Callable[[float], None],
         clock: Callable[[], float] = time.monotonic,
         declared: Mapping[str, PodRequests] = {},
     ) -> None:
         self.holes = Holes(ledger, clock, declared)
-        self.waits = Waits(ledger, answers, bound, clock)
+        self.waits = Waits(ledger, view, bound, clock)
 
     async def run(self) -> None:
         """Updates both until cancelled."""

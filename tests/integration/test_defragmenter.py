@@ -135,6 +135,24 @@ async def test_no_pod_is_moved_while_capacity_is_free(cluster: Cluster) -> None:
     assert cluster.there == {"small", "other"}
 
 
+async def test_nodes_that_kube_scheduler_excludes_do_not_crowd_out_free_capacity(cluster: Cluster) -> None:
+    # The evicted pod would fit on n3.
+    nearly_full = kubelet()
+    for name in ("left", "right"):
+        document = pod(name, "3", node="n3", phase="Running", startTime=STARTED)
+        assert nearly_full.admit(pods.decode(json.dumps(document).encode())).admitted
+        cluster.service.put(document, is_news=False)
+    cluster.service.report(exact(nearly_full, "1", "n3"))
+    cluster.service.put_node("n3")
+    for number in range(200):
+        cluster.service.report(exact(kubelet(), "1", f"cordoned-{number}"))
+        cluster.service.put_node(f"cordoned-{number}", {"unschedulable": True})
+    defragmenter = cluster.defragmenter(shapes=({**SHAPE, "count": 1},))
+    defragmenter._random.seed(1)
+    await looked(defragmenter)
+    assert cluster.there == {"small", "other"}
+
+
 async def test_dry_run_writes_an_event_once(cluster: Cluster) -> None:
     defragmenter = cluster.defragmenter(dry_run=True)
     for _ in range(3):

@@ -22,7 +22,7 @@ from topowise_scheduler.leader.refused_pods import RefusedPods
 from topowise_scheduler.leader.startup_taint import StartupTaint
 from topowise_scheduler.leader.unused_reports import UnusedReports
 from topowise_scheduler.leader.waiting_pods import WaitingPods
-from topowise_scheduler.presentation.explain.waiting_pod import obstacle
+from topowise_scheduler.presentation.explain.waiting import waiting_pod
 
 PODS = "/api/v1/namespaces/default/pods"
 OURS = {"key": STARTUP_TAINT, "effect": "NoSchedule"}
@@ -207,23 +207,23 @@ async def test_a_pod_that_waits_for_alignment_gets_the_reason_and_every_change_o
     del document["metadata"]["uid"]
     created = json.loads(await api.request("POST", PODS, body=json.dumps(document).encode()))
     service.put({**pod("wide", "3", conditions=WAITS, priority=5), "metadata": created["metadata"]})
-    waiting = WaitingPods(api, service.ledger, service.answers, service.clock)
+    waiting = WaitingPods(api, service.ledger, service.view, service.clock)
     assert not waiting.due(), "it may be placed at once"
     service.clock.now += 11
     first = waiting.due()
-    await waiting._post(*first.values())
+    await waiting.post(*first.values())
     assert not waiting.due(), "nothing has changed"
     service.ledger.drop_pod("uid-left")
     service.put(pod("other", "2", node="n1"))
     assert not waiting.due(), "not so soon"
     service.clock.now += 61
     second = waiting.due()
-    await waiting._post(*second.values())
+    await waiting.post(*second.values())
     events = sorted(server.store.objects("events.events.k8s.io"), key=lambda event: event["eventTime"])
     notes = [event["note"] for event in events]
     assert notes[0] == (
-        "n1 comes nearest: container c needs cpu 3, memory 1Gi together; node 0 has only cpu 0; node 1 has only cpu 1. "
-        "In the way: default/right (1 of lower priority). With enough room 1 node would do."
+        "n1 comes nearest: container c needs cpu 3, memory 1Gi together; node 1 has only cpu 1; node 0 has only cpu 0. "
+        "In the way: default/right (1 of lower priority). Next step: evicting default/right would make room on n1."
     )
     assert len(set(notes)) == 2
     (shown,) = server.store.objects("pods")
@@ -238,19 +238,17 @@ def test_what_is_in_the_way_of_a_pod() -> None:
     service.report(exact(kubelet(), name="n1"))
     service.report(exact(kubelet(), name="n2"))
     record = service.put(pod("wide", "3", conditions=WAITS))
-    assert obstacle(service.ledger, service.answers, record, ["n1", "n2"]) is None, "it fits"
+    assert waiting_pod(service.view, record).cause == "retry"
     for name in ("n1", "n2"):
         for number in range(2):
             service.put(pod(f"{name}-{number}", "2" if name == "n2" else "3", node=name, priority=9))
     service.clock.now += 10
-    blocked = obstacle(service.ledger, service.answers, record, ["n1", "n2"])
-    assert blocked is not None
-    assert (blocked.nearest, blocked.now, blocked.never, blocked.lower_priority) == ("n2", 2, 0, 0)
+    blocked = waiting_pod(service.view, record)
+    assert (blocked.nearest, blocked.counts, blocked.lower_priority) == ("n2", {"not now": 2}, 0)
     assert set(blocked.in_the_way) < {"default/n2-0", "default/n2-1"}
     huge = service.put(pod("huge", "5", conditions=WAITS))
-    never = obstacle(service.ledger, service.answers, huge, ["n1", "n2"])
-    assert never is not None
-    assert never.text == "None of 2 nodes could align the pod, even if it were empty."
+    never = waiting_pod(service.view, huge)
+    assert never.text == "Next step: no node can ever take it: cpu 5 on one NUMA node, the largest has 4."
 
 
 @pytest.mark.usefixtures("server")

@@ -92,7 +92,7 @@ async def look(service: Service, *targets: str) -> list[bytes]:
     explainer = Explainer(NoApi(), service.view, lambda: None)
     page = Dashboard(
         service.ledger,
-        service.answers,
+        service.view,
         explainer.explanations,
         lambda: None,
         decisions,

@@ -17,6 +17,7 @@ from typing import Final
 
 import msgspec
 
+from topowise.bounded import Bounded
 from topowise.runtime.log import kv
 from topowise_scheduler.cluster.bookings import Bookings
 from topowise_scheduler.cluster.gates.gates import Gates
@@ -35,6 +36,7 @@ log = logging.getLogger(__name__)
 
 # Longer than a list of all pods may be on its way: a pod that was bound since it was begun has an event of its own.
 _UNLISTED_S: Final = 120.0
+_MAX_NOT_SENT_BYTES: Final = 16 << 20
 _DEFAULT_SETTINGS: Final = Settings()
 _DEFAULT_EXPORTERS: Final = ExporterSettings()
 # What became of a nomination of the service, by whether it was honoured; as events are counted.
@@ -96,10 +98,17 @@ class Ledger:
         """By uid, pods that a kubelet has refused and that are still there."""
         self.waiting: dict[str, PodRecord] = {}
         """By UID, pending pods that were refused here; to be read."""
+        # Pods that kube-scheduler itself refused.
+        self._not_sent: Bounded[str, PodRecord] = Bounded(_MAX_NOT_SENT_BYTES, lambda _, record: record.size)
         self.began_to_wait = 0
         """Counts the pods that have come into `waiting`."""
         # The node of each pod that has ended and is not deleted yet.
         self._finished: dict[str, str] = {}
+
+    @property
+    def unscheduled(self) -> dict[str, PodRecord]:
+        """Returns by UID the pending pods for which kube-scheduler found no node, refused here or never sent here."""
+        return {**dict(self._not_sent.items()), **self.waiting}
 
     def count(self, event: str) -> None:
         """Something has happened that `events` counts."""
@@ -119,7 +128,7 @@ class Ledger:
         if record.stage == "pending":
             self._put_pending(record)
             return
-        self.waiting.pop(uid, None)
+        self.stop_waiting(uid)
         self.queue.drop(uid)
         self._end_nomination(record)
         if record.stage == "ended":
@@ -130,7 +139,7 @@ class Ledger:
     def drop_pod(self, uid: str, *, keep_refusal: bool = False) -> None:
         """A pod ended or was deleted."""
         self.exporters.drop(uid)
-        self.waiting.pop(uid, None)
+        self.stop_waiting(uid)
         self.queue.drop(uid)
         self.nominations.drop(uid)
         self.reservations.queried.pop(uid)
@@ -171,6 +180,7 @@ class Ledger:
     def stop_waiting(self, uid: str) -> None:
         """The pod does not wait any more; its next event may say otherwise."""
         self.waiting.pop(uid, None)
+        self._not_sent.pop(uid)
 
     def nominate(self, record: PodRecord, name: str) -> None:
         """Expects a pod on a node, on which it was found to fit just now, once kube-scheduler comes to it. The caller
@@ -215,6 +225,7 @@ class Ledger:
             self.node_states.note_change(name)
             self.node_states.note_improved(name)
         for name in self.gates.new_nodes.expire(now):
+            self.node_states.note_change(name)
             self.node_states.note_improved(name)
         yield from self.late_reports.taking()
         yield from self.node_states.ticking()
@@ -229,8 +240,11 @@ class Ledger:
         if record.waits and record.needs is not None:
             self.began_to_wait += record.uid not in self.waiting
             self.waiting[record.uid] = record
+            self._not_sent.pop(record.uid)
         else:
-            self.waiting.pop(record.uid, None)
+            self.stop_waiting(record.uid)
+            if record.tried and (record.needs is not None or record.is_too_large):
+                self._not_sent.put(record.uid, record)
         self.queue.put(record)
         nominated = self.nominations.observe(record)
         # A pod without readable amounts cannot be placed by the model, so it is expected nowhere.

@@ -17,7 +17,7 @@ from topowise.runtime.tasks import unending
 from topowise_scheduler.daemon.core import Core
 from topowise_scheduler.leader.alignment import AlignmentPreemption
 from topowise_scheduler.leader.defragmenter import Defragmenter
-from topowise_scheduler.leader.nominator import Cluster, Decisions, Nominator, Requested
+from topowise_scheduler.leader.nominator import Cluster, Decisions, Nominator
 from topowise_scheduler.leader.preemptor import Preemptor
 from topowise_scheduler.leader.refused_pods import RefusedPods
 from topowise_scheduler.leader.requeue import Requeuer
@@ -36,9 +36,7 @@ class Leader:
     def __init__(self, core: Core) -> None:
         self._core = core
         chosen = core.settings.nominator
-        cluster = Cluster(
-            core.ledger, core.answers, core.nodes, Requested(core.ledger), chosen.preferences == "respect"
-        )
+        cluster = Cluster(core.ledger, core.answers, core.nodes, core.view.requested, chosen.preferences == "respect")
         self._decisions = Decisions(cluster, time.monotonic, when=chosen.when, ahead=chosen.ahead)
         self._elector: Elector | None = None
         # Created once, so that recent evictions and pending requeues of a controller outlast a lost lease.
@@ -87,7 +85,7 @@ class Leader:
         defragmenter = Defragmenter(api, ledger, answers, core.view, core.budgets, settings.defragmenter)
         controllers: dict[str, tuple[bool, Work]] = {
             "requeue": (settings.requeue.enabled, requeuer.run),
-            "waiting pods": (settings.waiting_pods.tell, WaitingPods(api, ledger, answers).run),
+            "waiting pods": (settings.waiting_pods.tell, WaitingPods(api, ledger, core.view).run),
             "nominator": (settings.nominator.enabled, nominate),
             "unused reports": (True, UnusedReports(api, ledger).run),
             "start-up taint": (settings.startup_taint.enabled, StartupTaint(api, ledger, core.nodes).run),

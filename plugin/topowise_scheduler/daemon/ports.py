@@ -64,7 +64,7 @@ def dashboard(core: Core, holes: Holes) -> Dashboard | None:
     if core.decisions is None:
         return None
     explanations = core.explainer.explanations
-    return Dashboard(core.ledger, core.answers, explanations, core.not_synced, core.decisions, holes.loss)
+    return Dashboard(core.ledger, core.view, explanations, core.not_synced, core.decisions, holes.loss)
 
 
 def _verbs(core: Core) -> Mapping[str, Verb]:

@@ -17,12 +17,11 @@ from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
-import numpy as np
 
 from topowise.bounded import Bounded
 from topowise.kube import paths
 from topowise.kube.api import Api
-from topowise.runtime.event_loop import sliced
+from topowise.runtime.event_loop import collected, sliced
 from topowise.runtime.log import kv
 from topowise_scheduler import declared_shapes, defrag
 from topowise_scheduler.answers import Answers
@@ -30,7 +29,6 @@ from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.configuration import Defragmenter as Settings
 from topowise_scheduler.defrag import Plan, Step
-from topowise_scheduler.engine import Outcome
 from topowise_scheduler.kube_scheduler import Pod
 from topowise_scheduler.leader import controller, events, evictions
 from topowise_scheduler.preemption import Budgets
@@ -122,7 +120,7 @@ class Defragmenter:
         if len(self._evicted_at) >= self._settings.per_hour or self._is_in_progress(shape, now):
             return
         planned_at = self._ledger.node_states.changes
-        names = self._nodes(shape)
+        names = await self._nodes(shape)
         plan = await _sliced(
             defrag.one_more(
                 self._answers,
@@ -152,13 +150,11 @@ class Defragmenter:
         shape.victim, shape.not_before = "", now + _SETTLED_S
         return True
 
-    def _nodes(self, shape: _ShapeState) -> list[str]:
+    async def _nodes(self, shape: _ShapeState) -> list[str]:
         """Returns some nodes on which the shape fits, and some on which it might fit after moves."""
-        names = self._ledger.node_states.reported()
-        question = self._answers.question(shape.pod, names, is_simulation=True)
-        outcomes = self._answers.verdicts(question).outcomes
-        fits = [names[at] for at in np.flatnonzero(outcomes == Outcome.FITS).tolist()]
-        tight = [names[at] for at in np.flatnonzero(outcomes == Outcome.UNSCHEDULABLE).tolist()]
+        verdicts = await collected(self._view.verdicts(self._view.record(shape.pod), self._view.names))
+        fits = [node.name for node in verdicts if node.verdict == "fits"]
+        tight = [node.name for node in verdicts if node.obstacle in ("alignment", "resources")]
         return [*self._sample(fits, _MAX_NODES // 2), *self._sample(tight, _MAX_NODES // 2)]
 
     def _sample(self, names: Sequence[str], most: int) -> list[str]:

@@ -9,21 +9,22 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from topowise.errors import ApiError
 from topowise.kube import paths
 from topowise.kube.api import Api
+from topowise.runtime.event_loop import collected
 from topowise.text import escaped
-from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.leader import controller, events
-from topowise_scheduler.presentation.explain import waiting_pod
+from topowise_scheduler.presentation.explain.cluster_view import ClusterView
+from topowise_scheduler.presentation.explain.waiting import looking
 
 CONDITION: Final = "topowise.io/Alignable"
 _REASON: Final = "WaitsForAlignment"
@@ -45,61 +46,62 @@ class _Announcement(msgspec.Struct):
     at: float = float("-inf")
 
 
-class _Message(msgspec.Struct, frozen=True):
-    record: PodRecord
-    text: str
-
-
 class WaitingPods:
     """Posts the messages. `clock` gives seconds, monotonic."""
 
-    def __init__(self, api: Api, ledger: Ledger, answers: Answers, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, api: Api, ledger: Ledger, view: ClusterView, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._api = api
         self._ledger = ledger
-        self._answers = answers
+        self._view = view
         self._clock = clock
         self._announcements: dict[str, _Announcement] = {}
         # When each pod class was looked at last.
-        self._looked_at: dict[tuple[bytes, int], float] = {}
+        self._looked_at: dict[Hashable, float] = {}
 
     async def run(self) -> None:
         """Posts messages until cancelled."""
-        await controller.run("tell a pod what it waits for", self.due, self._post, interval=_INTERVAL_S)
+        await controller.run("tell a pod what it waits for", self.due, self.post, interval=_INTERVAL_S)
 
-    def due(self) -> Mapping[str, _Message]:
-        """Returns the messages to post now, by UID."""
+    def due(self) -> Mapping[str, PodRecord]:
+        """Returns the pods whose message may have to change now, by UID."""
         now, pods = self._clock(), self._ledger.waiting
         self._announcements = {uid: self._announcements.get(uid) or _Announcement(now) for uid in pods}
-        classes: dict[tuple[bytes, int], list[PodRecord]] = {}
+        classes: dict[Hashable, list[PodRecord]] = {}
         for uid, record in pods.items():
             announcement = self._announcements[uid]
             if now - announcement.since >= _AFTER_S and now - announcement.at >= _AGAIN_S:
-                classes.setdefault((record.shape, record.priority), []).append(record)
+                classes.setdefault(record.pod_class, []).append(record)
         self._looked_at = {pod_class: self._looked_at.get(pod_class, 0.0) for pod_class in classes}
-        messages: dict[str, _Message] = {}
-        names = self._ledger.node_states.reported() if classes else []
-        for pod_class in sorted(classes, key=self._looked_at.__getitem__)[:_MAX_CLASSES]:
-            self._looked_at[pod_class] = now
-            obstacle = waiting_pod.obstacle(self._ledger, self._answers, classes[pod_class][0], names)
-            for record in classes[pod_class] if obstacle is not None else ():
-                assert obstacle is not None
-                announcement = self._announcements[record.uid]
-                if obstacle.text != announcement.text and len(messages) < _MAX_MESSAGES:
-                    messages[record.uid] = _Message(record, obstacle.text)
-        return messages
+        chosen = sorted(classes, key=self._looked_at.__getitem__)[:_MAX_CLASSES]
+        self._looked_at.update(dict.fromkeys(chosen, now))
+        records = [record for pod_class in chosen for record in classes[pod_class]]
+        return {record.uid: record for record in records[:_MAX_MESSAGES]}
 
-    async def _post(self, message: _Message) -> None:
-        record, now = message.record, datetime.now(UTC)
+    async def post(self, record: PodRecord) -> None:
+        """Posts the message of a pod if it has changed. Raises ApiError."""
+        waiting = (await collected(looking(self._view, record)))[0]
+        announcement = self._announcements.get(record.uid)
+        # kube-scheduler places such a pod at its next attempt, or says itself what it refuses.
+        if announcement is None or waiting.fits or waiting.text == announcement.text:
+            return
+        await self.write(record, waiting.text)
+        announcement.text, announcement.at = waiting.text, self._clock()
+
+    async def write(self, record: PodRecord, text: str) -> None:
+        """Writes the event and the condition. Raises ApiError."""
+        now = datetime.now(UTC)
         condition = {
             "type": CONDITION,
             "status": "False",
             "reason": _REASON,
-            "message": escaped(message.text),
+            "message": escaped(text),
             "lastTransitionTime": now.isoformat(timespec="seconds").replace("+00:00", "Z"),
         }
         body = {"metadata": {"uid": record.uid}, "status": {"conditions": [condition]}}
         try:
-            await events.post(self._api, record, _REASON, message.text, kind="Normal", action="Schedule")
+            await events.post(self._api, record, _REASON, text, kind="Normal", action="Schedule")
             await self._api.request(
                 "PATCH",
                 paths.pod(record.namespace, record.name, "status"),
@@ -111,6 +113,3 @@ class WaitingPods:
             # Deleted, or a new pod of the name exists.
             if exc.status not in (404, 409):
                 raise
-        announcement: Any = self._announcements.get(record.uid)
-        if announcement is not None:
-            announcement.text, announcement.at = message.text, self._clock()

@@ -18,10 +18,12 @@ from topowise_exporter.metrics import Metrics
 from topowise_scheduler import metrics, strategies
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
+from topowise_scheduler.cluster.nodes import Nodes
 from topowise_scheduler.cluster.pods.records import Records
 from topowise_scheduler.configuration import Scoring
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.extender import http
+from topowise_scheduler.presentation.explain.cluster_view import ClusterView
 
 Document = dict[str, Any]
 
@@ -39,7 +41,7 @@ def registries() -> Iterator[CollectorRegistry]:
     strategy = strategies.make("TightFit", {"cpu": 1}, Scoring())
     answers = Answers(ledger, Records(), strategy)
     registry = metrics.registry(ledger, answers)
-    metrics.watch_shortage(registry, ledger, answers)
+    metrics.watch_shortage(registry, ledger, ClusterView(ledger, answers, Nodes()))
     metrics.watch(registry, "synced", "As the daemon has it.", lambda: 1.0)
     http.Metrics(registry)
     yield registry

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from topowise import nrt, numatopology
+from topowise import nrt
 from topowise_exporter.dra.watch import PATHS
+from topowise_exporter.publish import numatopology
 from topowise_scheduler.cluster import watch
 from topowise_scheduler.cluster.pods.records import Records
 from topowise_scheduler.preemption import Budgets

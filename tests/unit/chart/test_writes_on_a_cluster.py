@@ -29,7 +29,7 @@ from topowise_scheduler.leader.nomination import nominate
 from topowise_scheduler.leader.refused_pods import RefusedPods
 from topowise_scheduler.leader.requeue import REQUEUED_ANNOTATION, Requeuer
 from topowise_scheduler.leader.startup_taint import StartupTaint
-from topowise_scheduler.leader.waiting_pods import CONDITION, WaitingPods, _Message
+from topowise_scheduler.leader.waiting_pods import CONDITION, WaitingPods
 
 ASSETS = controlplane.assets()
 if ASSETS is None:
@@ -325,8 +325,8 @@ class Acting:
 
     async def tell(self) -> None:
         record = self.record(put(self.cluster, "to-tell", changed={"conditions": [{**READY, "status": "False"}]}))
-        await WaitingPods(self.api, self.service.ledger, self.service.answers)._post(_Message(record, "no room"))
-        await WaitingPods(self.api, self.service.ledger, self.service.answers)._post(_Message(record, "less room"))
+        for text in ("no room", "less room"):
+            await WaitingPods(self.api, self.service.ledger, self.service.view).write(record, text)
         review = {
             condition["type"]: condition.get("message") for condition in self.pod("to-tell")["status"]["conditions"]
         }

@@ -10,7 +10,7 @@ record that cannot be read has no `requests` and a `problem`, never requests tha
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from hashlib import blake2b
 from typing import Final, Literal, NamedTuple
 from weakref import ReferenceType, WeakValueDictionary, ref
@@ -34,6 +34,8 @@ KUBELET_REFUSALS: Final = frozenset((TOPOLOGY_AFFINITY_ERROR, "UnexpectedAdmissi
 # Bound of shared labels. A pod with more labels than `_MOST_LABELS` rarely shares them.
 _MAX_LABEL_BYTES: Final = 4 << 20
 _MOST_LABELS: Final = 64
+# Bytes. A pod has thousands of these only to fill memory; its view says that they are not examined.
+_LARGEST_CONSTRAINTS: Final = 1 << 14
 MAX_CONTAINERS: Final = 256
 """Pods with more containers are refused: the model books a pod in one step, 20 us for each container."""
 LARGE_BYTES: Final = 1 << 17
@@ -55,8 +57,9 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     `acknowledged`: the kubelet has accepted the pod. `runs`: containers have started. `leaving`: it is being deleted.
     `waits`: pending, and refused by an extender of this project. `tried`: kube-scheduler found no node for it.
     `nominated_by_us`: this service wrote the nomination (nominations.py).
-    `constraints`: known only of a pending pod that may be nominated.
+    `constraints`: known only of a pending pod that may be nominated, or for which kube-scheduler found no node.
     `is_too_large`: more containers or amounts than the model accepts, so `requests` is None.
+    `unreadable`: why the annotations cannot be read, which are then ignored; a question about the pod gets an error.
     `group`: names the gang that kube-scheduler places together.
     `exporter_ready`: whether this pod of an exporter is Ready, None for any other pod.
     """
@@ -87,11 +90,26 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     group: str = ""
     is_too_large: bool = False
     exporter_ready: bool | None = None
+    unreadable: str = ""
 
     @property
     def needs(self) -> pods.Needs | None:
         """Returns what the pod requests, None if its quantities cannot be read."""
         return None if self.requests is None else self.requests.needs
+
+    @property
+    def pod_class(self) -> Hashable:
+        """A key of pods that get the same answers everywhere."""
+        constraints = b"" if self.constraints is None else self.constraints.key
+        return (
+            self.shape,
+            self.priority,
+            self.nominated,
+            self.demand,
+            self.affinity_terms,
+            constraints,
+            self.problem + self.unreadable,
+        )
 
     @property
     def size(self) -> int:
@@ -138,9 +156,12 @@ class Records:
         if self._seen is not None:
             self._seen(pod)
         record = self.record(pod)
-        if record.problem or record.stage != "pending" or pod.spec.schedulerName not in self._nominates:
+        is_nominated_here = pod.spec.schedulerName in self._nominates and not record.problem
+        if record.stage != "pending" or not (is_nominated_here or record.tried):
             return record
         constraints = constraints_of(kube_scheduler.decode(raw).spec)
+        if len(constraints.key) > _LARGEST_CONSTRAINTS and not is_nominated_here:
+            return record
         shared = self._constraints.once(constraints.key, lambda: constraints)
         return msgspec.structs.replace(record, constraints=shared)
 
@@ -159,7 +180,11 @@ class Records:
                 requests, shape = self.requests(pod)
         except ParseError as exc:
             problem = str(exc)
-        declared = _annotated_or_default(meta.annotations, requests)
+        declared, unreadable = _NO_ANNOTATIONS, ""
+        try:
+            declared = _NO_ANNOTATIONS if requests is None else annotated(meta.annotations, requests.needs)
+        except ParseError as exc:
+            unreadable = str(exc)
         stage: Stage = "ended" if pod.is_terminal else "assigned" if spec.nodeName else "pending"
         return PodRecord(
             uid=meta.uid,
@@ -189,6 +214,7 @@ class Records:
             is_too_large=is_too_large,
             group=_group(pod),
             exporter_ready=pod.is_ready if self._is_exporter(meta) else None,
+            unreadable=unreadable,
         )
 
     def requests(self, pod: pods.Pod) -> tuple[PodRequests, bytes]:
@@ -232,13 +258,6 @@ def annotated(annotations: Mapping[str, str] | None, needs: pods.Needs) -> Annot
     if not annotations:
         return _NO_ANNOTATIONS
     return Annotated(policy_annotations.demand(annotations), device_affinity.terms_of(annotations, needs))
-
-
-def _annotated_or_default(annotations: Mapping[str, str] | None, requests: PodRequests | None) -> Annotated:
-    try:
-        return _NO_ANNOTATIONS if requests is None else annotated(annotations, requests.needs)
-    except ParseError:
-        return _NO_ANNOTATIONS
 
 
 _NO_ANNOTATIONS: Final = Annotated()

@@ -25,6 +25,7 @@ class SchedulingConstraints(msgspec.Struct, frozen=True, gc=False):
     """Pods with equal constraints share one object, found by `key`. `spec` has only what selects nodes.
 
     `unsupported`: why kube-scheduler has to decide about the pod alone, "" if it need not.
+    `unexamined`: the requirements on nodes that this service does not check.
     `has_preferences`: the pod declares preferences about nodes.
     `never_preempts`: kube-scheduler evicts no pod for it, so none of its nominations results from preemption.
     """
@@ -34,6 +35,7 @@ class SchedulingConstraints(msgspec.Struct, frozen=True, gc=False):
     unsupported: str
     has_preferences: bool
     never_preempts: bool
+    unexamined: tuple[str, ...] = ()
 
     def excludes(self, node: kube_scheduler.Node, *, with_preferences: bool) -> bool:
         """Returns whether these constraints exclude the node, or also prefer to avoid it (`with_preferences`)."""
@@ -58,10 +60,12 @@ def constraints_of(spec: Spec) -> SchedulingConstraints:
         affinity=Affinity(nodeAffinity=required) if required else None,
         tolerations=spec.tolerations,
         schedulerName=spec.schedulerName,
+        nodeName=spec.nodeName,
     )
     unsupported, prefers, never_preempts = _unsupported(spec), _has_preferences(spec), spec.preemptionPolicy == "Never"
-    key = _encode([selecting, unsupported, prefers, never_preempts])
-    return SchedulingConstraints(selecting, key, unsupported, prefers, never_preempts)
+    unexamined = kube_scheduler.unexamined(spec)
+    key = _encode([selecting, unsupported, prefers, never_preempts, unexamined])
+    return SchedulingConstraints(selecting, key, unsupported, prefers, never_preempts, unexamined)
 
 
 def _unsupported(spec: Spec) -> str:

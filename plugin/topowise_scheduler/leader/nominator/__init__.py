@@ -5,9 +5,9 @@ request with a single name, and no scores are needed (schedule_one.go, evaluateN
 saves the evaluation of all nodes. `deciding.py` makes the decisions, `writing.py` writes them.
 """
 
+from topowise_scheduler.cluster.requested import Requested
 from topowise_scheduler.leader.nominator.board import Cluster
 from topowise_scheduler.leader.nominator.deciding import Decisions
-from topowise_scheduler.leader.nominator.requested import Requested
 from topowise_scheduler.leader.nominator.writing import Nominator
 
 __all__ = ["Cluster", "Decisions", "Nominator", "Requested"]

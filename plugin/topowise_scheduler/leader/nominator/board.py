@@ -25,7 +25,7 @@ from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.nodes import Nodes
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.cluster.pods.scheduling_constraints import SchedulingConstraints
-from topowise_scheduler.leader.nominator.requested import Requested
+from topowise_scheduler.cluster.requested import Requested
 
 Levels = NDArray[np.int64]
 

@@ -15,13 +15,13 @@ from urllib.parse import parse_qs
 
 from topowise import __version__
 from topowise.runtime.event_loop import collected
-from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.presentation.dashboard import node_details, page, panel, pod_search
 from topowise_scheduler.presentation.dashboard.cluster_state import Reader, State
 from topowise_scheduler.presentation.dashboard.decisions import Decisions
 from topowise_scheduler.presentation.dashboard.markup import Query
 from topowise_scheduler.presentation.dashboard.pod_details import Explain, PodReader
+from topowise_scheduler.presentation.explain.cluster_view import ClusterView
 
 Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -45,6 +45,8 @@ _HTML: Final = b"text/html; charset=utf-8"
 _MIN_GZIP: Final = 4096
 # The state is read once in this time, however many pages are open.
 _FRESH_S: Final = 1.0
+# A state of a large cluster takes long: it stays fresh for this many times as long as it took.
+_SHARE: Final = 10
 
 
 class Dashboard:
@@ -53,7 +55,7 @@ class Dashboard:
     def __init__(
         self,
         ledger: Ledger,
-        answers: Answers,
+        view: ClusterView,
         explain: Explain,
         not_ready: Callable[[], str | None],
         decisions: Decisions,
@@ -64,10 +66,11 @@ class Dashboard:
         self.decisions = decisions
         self._ledger = ledger
         self._monotonic = monotonic
-        self._reader = Reader(ledger, answers, decisions, not_ready, loss)
+        self._reader = Reader(ledger, view, decisions, not_ready, loss)
         self._nodes = node_details.NodeReader(ledger, monotonic)
-        self._pods = PodReader(ledger, answers, decisions, explain, monotonic)
-        self._state: tuple[float, State] | None = None
+        self._pods = PodReader(ledger, view, decisions, explain, monotonic)
+        self._state: State | None = None
+        self._fresh_until = 0.0
         self._reading = asyncio.Lock()
         static = resources.files(__package__) / "static"
         style = (static / "style.css").read_text("utf-8") + node_details.style()
@@ -118,10 +121,12 @@ class Dashboard:
 
     async def _read(self) -> State:
         async with self._reading:
-            if self._state is None or self._monotonic() - self._state[0] >= _FRESH_S:
-                state = await self._reader.state()
-                self._state = self._monotonic(), state
-            return self._state[1]
+            began = self._monotonic()
+            if self._state is None or began >= self._fresh_until:
+                self._state = await self._reader.state()
+                now = self._monotonic()
+                self._fresh_until = now + max(_FRESH_S, _SHARE * (now - began))
+            return self._state
 
 
 class _Reply:

@@ -5,19 +5,19 @@ A walk over thousands of nodes takes milliseconds, in which kube-scheduler would
 
 from __future__ import annotations
 
-import asyncio
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Final
 
 import msgspec
 
 from topowise.runtime.event_loop import collected, sliced
-from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.pods.records import KUBELET_REFUSALS, PodRecord
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.presentation.dashboard.decisions import Decision, Decisions, reasons_of
+from topowise_scheduler.presentation.dashboard.decisions import Decision, Decisions
+from topowise_scheduler.presentation.explain.cluster_view import ClusterView
+from topowise_scheduler.presentation.explain.waiting import WaitingPod, looking
 from topowise_scheduler.presentation.explain.zone_amounts import zone_amounts
 
 UNCERTAIN: Final = "u"
@@ -65,18 +65,16 @@ class NodeRows(msgspec.Struct, frozen=True):
 
 
 class WaitingPods(msgspec.Struct, frozen=True, gc=False):
-    """Pending pods that topowise refused and that request the same.
+    """Pending pods of a class and a namespace, for which kube-scheduler found no node.
 
-    `pod` is the first of `count`, `since` (RFC 3339) the start of the longest wait. At present the pods fit on `fits`
-    nodes; `reasons` counts the refusing nodes.
+    `pod` is the first of `count`, `since` (RFC 3339) the start of the longest wait.
     """
 
     pod: str
     count: int
     priority: int
     since: str
-    fits: int
-    reasons: dict[str, int]
+    why: WaitingPod
 
 
 class State(msgspec.Struct, frozen=True, rename="camel"):
@@ -101,13 +99,13 @@ class Reader:
     def __init__(
         self,
         ledger: Ledger,
-        answers: Answers,
+        view: ClusterView,
         decisions: Decisions,
         problem: Callable[[], str | None],
         loss: Callable[[str], int | None],
     ) -> None:
         self._ledger = ledger
-        self._answers = answers
+        self._view = view
         self._decisions = decisions
         self._problem = problem
         self._loss = loss
@@ -123,8 +121,8 @@ class Reader:
             known=len(ledger.reports.nodes),
             unreported=tuple(sorted(ledger.reports.nodes - set(names))),
             counters=_counters(ledger),
-            waiting=await self._waiting(names),
-            waiting_count=len(ledger.waiting),
+            waiting=await self._waiting(),
+            waiting_count=len(ledger.unscheduled),
             refused=self._decisions.refused,
             quarantined=frozenset(ledger.gates.quarantine.all_nodes),
             decisions=self._decisions.all(),
@@ -185,30 +183,21 @@ class Reader:
         await sliced(walk())
         return tuple(sorted(resources, key=lambda resource: (resource != "cpu", resource != "memory", resource)))
 
-    async def _waiting(self, names: Sequence[str]) -> tuple[WaitingPods, ...]:
+    async def _waiting(self) -> tuple[WaitingPods, ...]:
         """Pods of a class as an entry, by priority and then by age; only the first entries are evaluated."""
-        classes: dict[tuple[bytes, int, str], list[PodRecord]] = {}
-        for record in self._ledger.waiting.values():
-            classes.setdefault((record.shape, record.priority, record.namespace), []).append(record)
-        entries = []
+        classes: dict[tuple[Hashable, str], list[PodRecord]] = {}
+        for record in self._ledger.unscheduled.values():
+            classes.setdefault((record.pod_class, record.namespace), []).append(record)
         first = heapq.nsmallest(
             _MAX_WAITING, classes.values(), key=lambda records: (-records[0].priority, _oldest(records))
         )
+        entries = []
         for records in first:
             record = records[0]
-            await sliced(self._answers.fitting(record, names))
-            reasons, _ = reasons_of(names, self._answers.verdicts_of(record, names))
+            (why,) = await collected(looking(self._view, record))
             entries.append(
-                WaitingPods(
-                    pod=f"{record.namespace}/{record.name}",
-                    count=len(records),
-                    priority=record.priority,
-                    since=_oldest(records),
-                    fits=len(names) - sum(reasons.values()),
-                    reasons=reasons,
-                )
+                WaitingPods(f"{record.namespace}/{record.name}", len(records), record.priority, _oldest(records), why)
             )
-            await asyncio.sleep(0)
         return tuple(entries)
 
 

@@ -18,6 +18,7 @@ from topowise_scheduler.presentation.dashboard.markup import (
     table,
     time_of,
 )
+from topowise_scheduler.presentation.explain.waiting import CAUSES, WaitingPod
 from topowise_scheduler.presentation.text import most_frequent_first, plural
 from topowise_scheduler.refusals import PREFIX
 
@@ -28,11 +29,11 @@ _MOST_REASONS: Final = 2
 
 
 def waiting_part(state: State, query: Query) -> str:
-    """Pending pods that topowise refused, by pod class."""
+    """Pending pods for which kube-scheduler found no node, by pod class."""
     if not state.waiting:
-        return note("No pod waits for a NUMA node.")
+        return note("No pod waits for a node.")
     rows = "".join(_waiting(pods, query) for pods in state.waiting)
-    return table("waiting", ("Pod", "Why", "Waits"), rows) + _more(
+    return table("waiting", ("Pod", "Cause", "Why", "Next step", "Waits"), rows) + _more(
         state.waiting_count - sum(pods.count for pods in state.waiting)
     )
 
@@ -73,17 +74,22 @@ def reasons_in_words(reasons: Mapping[str, int]) -> list[str]:
     return [f"{count}× {words.removeprefix(PREFIX)}" for words, count in most_frequent_first(reasons)]
 
 
+def fits_in_words(pod: WaitingPod) -> list[str]:
+    """The nodes that take the pod, if there are any."""
+    return [f"would fit on {plural(pod.fits, 'node')}"] if pod.fits else []
+
+
 def _more(count: int) -> str:
     return note(f"and {count} more") if count > 0 else ""
 
 
 def _waiting(pods: WaitingPods, query: Query) -> str:
-    facts = reasons_in_words(pods.reasons)[:_MOST_REASONS]
-    facts += [f"would fit on {plural(pods.fits, 'node')}"] if pods.fits else []
-    why = "; ".join(facts) or "no node is reported"
+    facts = [*reasons_in_words(pods.why.reasons)[:_MOST_REASONS], *fits_in_words(pods.why)]
     alike = f" and {pods.count - 1} more alike" if pods.count > 1 else ""
     return (
-        f'<tr><th scope="row">{pod_link(pods.pod, query)}{alike}</th><td>{escaped(why)}</td>'
+        f'<tr><th scope="row">{pod_link(pods.pod, query)}{alike}</th>'
+        f'<td title="{escaped(CAUSES[pods.why.cause])}">{pods.why.cause}</td><td>{escaped("; ".join(facts))}</td>'
+        f"<td>{escaped(pods.why.next_step)}</td>"
         f"<td>{since(pods.since) if pods.since else ''} <small>priority {pods.priority}</small></td></tr>"
     )
 

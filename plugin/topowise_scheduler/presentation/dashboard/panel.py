@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from topowise_scheduler.presentation.dashboard.cluster_state import DAMAGED, MARKS, STALE
-from topowise_scheduler.presentation.dashboard.lists import decisions_table, reasons_in_words
+from topowise_scheduler.presentation.dashboard.lists import decisions_table, fits_in_words, reasons_in_words
 from topowise_scheduler.presentation.dashboard.markup import (
     Query,
     badge,
@@ -21,7 +21,7 @@ from topowise_scheduler.presentation.dashboard.node_details import CERTAINTIES, 
 from topowise_scheduler.presentation.dashboard.pod_details import PodDetails
 from topowise_scheduler.presentation.dashboard.pod_search import MOST_MATCHES
 from topowise_scheduler.presentation.explain.explanation import NodeExplanation
-from topowise_scheduler.presentation.text import plural
+from topowise_scheduler.presentation.explain.waiting import CAUSES
 
 
 def node_part(node: NodeDetails, marks: str, query: Query) -> str:
@@ -75,24 +75,22 @@ def matches_part(names: Sequence[str], query: Query) -> str:
 def pod_part(pod: PodDetails, query: Query) -> str:
     """A pod: why it waits, the answers of the nodes, and the decisions."""
     parts = [_title(pod.pod, query)]
-    if pod.waits:
+    if pod.why is not None:
         waits = f", since {since(pod.since)}" if pod.since else ""
-        parts.append(f'<p class="facts">waits, priority {pod.priority}{waits}</p>')
-    if pod.obstacle is not None:
-        nearest = pod.obstacle.nearest
+        parts.append(f'<p class="facts">waits, priority {pod.priority}{waits}: {escaped(CAUSES[pod.why.cause])}</p>')
+        nearest = pod.why.nearest
         link = node_link(nearest, query) if nearest else ""
-        parts.append(f'<p class="answer">{link}{escaped(pod.obstacle.text.removeprefix(nearest))}</p>')
-    if pod.waits and not pod.problem:
-        counts = [*reasons_in_words(pod.reasons), *([f"would fit on {plural(pod.fits, 'node')}"] if pod.fits else [])]
+        parts.append(f'<p class="answer">{link}{escaped(pod.why.text.removeprefix(nearest))}</p>')
+        counts = [*reasons_in_words(pod.why.reasons), *fits_in_words(pod.why)]
         parts.append(f"<h3>By node, now</h3><ul>{''.join(f'<li>{escaped(text)}</li>' for text in counts)}</ul>")
     if pod.explained:
-        parts.append(_explained(pod.explained, query, is_sample=pod.waits or len(pod.explained) > 1))
+        parts.append(_explained(pod.explained, query, is_sample=pod.why is not None or len(pod.explained) > 1))
     if pod.problem:
         parts.append(problem(pod.problem))
     if pod.attempts:
         parts.append(f"<h3>Decisions</h3>{decisions_table(pod.attempts, query)}")
     if len(parts) == 1:
-        parts.append(note("No decision on this pod is kept, and it does not wait for a NUMA node."))
+        parts.append(note("No decision on this pod is kept, and it does not wait for a node."))
     return "".join(parts)
 
 

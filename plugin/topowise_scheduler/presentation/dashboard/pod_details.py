@@ -13,14 +13,13 @@ import msgspec
 
 from topowise.bounded import Bounded, size_of_json
 from topowise.errors import TopowiseError
-from topowise.runtime.event_loop import collected, sliced
-from topowise_scheduler.answers import Answers
+from topowise.runtime.event_loop import collected
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.pods.records import PodRecord
-from topowise_scheduler.presentation.dashboard.decisions import Decision, Decisions, reasons_of
-from topowise_scheduler.presentation.explain import waiting_pod
+from topowise_scheduler.presentation.dashboard.decisions import Decision, Decisions
+from topowise_scheduler.presentation.explain.cluster_view import ClusterView
 from topowise_scheduler.presentation.explain.explanation import NodeExplanation
-from topowise_scheduler.presentation.explain.waiting_pod import Obstacle
+from topowise_scheduler.presentation.explain.waiting import WaitingPod, looking
 
 Explain = Callable[[str, Sequence[str]], Awaitable[list[NodeExplanation]]]
 """Explains nodes for a pod of the cluster ("namespace/name"). Raises TopowiseError."""
@@ -34,18 +33,15 @@ _MOST_ATTEMPTS: Final = 10
 class PodDetails(msgspec.Struct, frozen=True):
     """`attempts` are the newest first, `since` is RFC 3339 while the pod waits.
 
-    For a waiting pod `reasons` counts all refusing nodes and `explained` has a few nodes of each; otherwise
-    `explained` has the nodes of the last attempt. `problem` says why there is no explanation.
+    For a waiting pod `explained` has a few nodes of each reason of `why`, otherwise the nodes of the last attempt.
+    `problem` says why there is no explanation.
     """
 
     pod: str
     attempts: tuple[Decision, ...]
-    waits: bool = False
     priority: int = 0
     since: str = ""
-    obstacle: Obstacle | None = None
-    reasons: dict[str, int] = {}
-    fits: int = 0
+    why: WaitingPod | None = None
     explained: tuple[NodeExplanation, ...] = ()
     problem: str = ""
 
@@ -56,13 +52,13 @@ class PodReader:
     def __init__(
         self,
         ledger: Ledger,
-        answers: Answers,
+        view: ClusterView,
         decisions: Decisions,
         explain: Explain,
         monotonic: Callable[[], float],
     ) -> None:
         self._ledger = ledger
-        self._answers = answers
+        self._view = view
         self._decisions = decisions
         self._explain = explain
         self._monotonic = monotonic
@@ -85,7 +81,7 @@ class PodReader:
 
     async def _read(self, pod: str, attempts: tuple[Decision, ...]) -> PodDetails:
         details = PodDetails(pod, attempts)
-        waiting = self._ledger.waiting.values()
+        waiting = self._ledger.unscheduled.values()
         record = next((record for record in waiting if f"{record.namespace}/{record.name}" == pod), None)
         names: list[str] = []
         if record is not None:
@@ -103,20 +99,8 @@ class PodReader:
         return msgspec.structs.replace(details, explained=tuple(explained))
 
     async def _waiting(self, details: PodDetails, record: PodRecord) -> tuple[PodDetails, list[str]]:
-        """The details of a waiting pod, and the nodes to explain: the nearest node, then a few for each refusal."""
-        names = self._ledger.node_states.reported()
-        await sliced(self._answers.fitting(record, names))
-        reasons, examples = reasons_of(names, self._answers.verdicts_of(record, names))
-        obstacles = await collected(waiting_pod.looking(self._ledger, self._answers, record, names))
-        obstacle = obstacles[0] if obstacles else None
-        nearest = [obstacle.nearest] if obstacle is not None and obstacle.nearest else []
-        details = msgspec.structs.replace(
-            details,
-            waits=True,
-            priority=record.priority,
-            since=record.started,
-            obstacle=obstacle,
-            reasons=reasons,
-            fits=len(names) - sum(reasons.values()),
-        )
-        return details, [*nearest, *(name for group in examples.values() for name in group)]
+        """The details of a waiting pod, and the nodes to explain: the nearest node, then a few for each reason."""
+        (why,) = await collected(looking(self._view, record))
+        details = msgspec.structs.replace(details, priority=record.priority, since=record.started, why=why)
+        nearest = [why.nearest] if why.nearest else []
+        return details, [*nearest, *(name for group in why.examples.values() for name in group)]

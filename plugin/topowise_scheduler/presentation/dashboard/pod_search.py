@@ -17,7 +17,7 @@ def matching(ledger: Ledger, text: str) -> Iterator[str | None]:
     """
     wanted = text.strip().lower()
     names = dict.fromkeys(
-        f"{record.namespace}/{record.name}" for record in (*ledger.waiting.values(), *ledger.refused.values())
+        f"{record.namespace}/{record.name}" for record in (*ledger.unscheduled.values(), *ledger.refused.values())
     )
     for node in [name for name, _ in ledger.node_states.items()]:
         names.update(dict.fromkeys(f"{record.namespace}/{record.name}" for record in ledger.pods_on(node)))

@@ -7,37 +7,35 @@ ask about. No question changes the ledger.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
+from topowise.bounded import Bounded, size_of_json
 from topowise.pods import Amounts
-from topowise_scheduler import kube_scheduler, refusals
-from topowise_scheduler.answers import Answers, Question, Verdicts
+from topowise_scheduler import kube_scheduler
+from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.nodes import Nodes
 from topowise_scheduler.cluster.pods.records import PodRecord
-from topowise_scheduler.engine import Outcome
+from topowise_scheduler.cluster.pods.scheduling_constraints import constraints_of
+from topowise_scheduler.cluster.requested import Requested
 from topowise_scheduler.kube_scheduler import Pod, Refusal
+from topowise_scheduler.kubelet import Kubelet, free_amounts
 from topowise_scheduler.presentation.explain import explanation
 from topowise_scheduler.presentation.explain.capacity import Filling
-from topowise_scheduler.presentation.explain.explanation import NodeExplanation
+from topowise_scheduler.presentation.explain.explanation import NodeExplanation, Verdict
+from topowise_scheduler.presentation.explain.node_verdicts import NodeVerdict, Opposition, node_verdicts
 from topowise_scheduler.report import Report
 
-_UNKNOWN: Final = Refusal("excluded", kube_scheduler.NO_NODE, kube_scheduler.NO_NODE)
-# Refusals that evictions do not end, but time does.
-_PASSING: Final = frozenset(
-    (
-        refusals.QUARANTINED,
-        refusals.UNCONFIRMED,
-        refusals.EXPORTER_DOWN,
-        refusals.NOT_NEAR,
-        refusals.NOT_SURELY_NEAR,
-        refusals.PLACES_UNKNOWN,
-    )
-)
+_OTHERWISE: Final[dict[Verdict, str]] = {
+    "fits": "the pod would fit otherwise",
+    "not now": "the pod would not fit now otherwise",
+    "never": "the pod would never fit otherwise",
+}
+_MOST_BYTES: Final = 8 << 20
 _BY_SUMS: Final = "not reported: only node allocatable was checked"
 
 
@@ -45,14 +43,19 @@ class ClusterView:
     """All nodes, reported or not. Every method raises ParseError for a pod whose amounts cannot be read."""
 
     def __init__(self, ledger: Ledger, answers: Answers, nodes: Nodes) -> None:
-        self._ledger = ledger
+        self.ledger = ledger
         self._answers = answers
         self._nodes = nodes
+        self.requested = Requested(ledger)
+        self.opposition = Opposition(ledger, nodes, self.requested)
+        self.waiting: Bounded[Hashable, tuple[tuple[int, int], Any]] = Bounded(_MOST_BYTES, size_of_json)
+        """The views of waiting pods, with `changes` (waiting.py)."""
+        self._free: Bounded[str, tuple[int, list[Amounts]]] = Bounded(_MOST_BYTES, lambda _, free: 100 * len(free[1]))
 
     @property
     def names(self) -> list[str]:
         """Names of all nodes with a report or a Node object, sorted."""
-        return sorted({*self._ledger.node_states.reported(), *self._nodes})
+        return sorted({*self.ledger.node_states.reported(), *self._nodes})
 
     def explanations(self, pod: Pod, names: Sequence[str], *, with_hints: bool = False) -> list[NodeExplanation]:
         """An explanation for each node, in order. Runs the one-node model; too slow for a verb."""
@@ -64,18 +67,51 @@ class ClusterView:
         self, pod: Pod, names: Sequence[str], *, with_hints: bool = False
     ) -> Iterator[NodeExplanation | None]:
         """`explanations` in steps, because a whole cluster takes seconds; a step without a result yields None."""
-        yield from self._answers.steps(self._answers.question(pod, names, is_simulation=True))
-        question, verdicts = self._ask(pod, names)
-        against: list[Refusal | None] = []
-        for refusal in self._against(pod, question):
-            against.append(refusal)
+        record = self.record(pod)
+        yield from self._answers.steps(self._answers.about(record, names))
+        verdicts = []
+        for node_verdict in self.verdicts(record, names):
+            verdicts.append(node_verdict)
             yield None
-        fits = [name for at, name in enumerate(names) if not (against[at] or verdicts.text(at))]
-        scores = self._scores(pod, fits)
-        not_looked_at = kube_scheduler.unexamined(pod.spec)
-        for at, (name, refusal) in enumerate(zip(question.names, against, strict=True)):
-            node_explanation = self._by_kubelet(question, at, verdicts, scores.get(name, 0), with_hints).after(refusal)
-            yield msgspec.structs.replace(node_explanation, not_looked_at=not_looked_at)
+        scores = self._scores(pod, [node.name for node in verdicts if node.takes_pod])
+        for node_verdict in verdicts:
+            yield self.explain(record, node_verdict, scores.get(node_verdict.name, 0), with_hints=with_hints)
+
+    def record(self, pod: Pod) -> PodRecord:
+        """The record of a pod, with what it requires of nodes."""
+        return msgspec.structs.replace(self._answers.record(pod), constraints=constraints_of(pod.spec))
+
+    @property
+    def changes(self) -> tuple[int, int]:
+        """A value that differs once a node, its pods or its Node object has changed."""
+        return self.ledger.node_states.changes, self._nodes.changes
+
+    def steps(self, record: PodRecord, names: Sequence[str]) -> Iterator[None]:
+        """The steps that `verdicts` would take long for."""
+        return self._answers.fitting(record, names)
+
+    def free_amounts(self, name: str, kubelet: Kubelet) -> list[Amounts]:
+        """The free amounts by NUMA node, kept until the node changes."""
+        changed_at = self.ledger.node_states.changed_at(name)
+        kept = self._free.get(name)
+        if kept is None or kept[0] != changed_at:
+            kept = changed_at, free_amounts.by_position(kubelet)
+            self._free.put(name, kept)
+        return kept[1]
+
+    def takes_without(self, record: PodRecord, name: str, leaving: Sequence[str]) -> bool:
+        """Whether the node takes the pod once the pods `leaving` (UIDs) have left, cordons and the like aside."""
+        node, needs = self.opposition.node(name), record.needs
+        if needs is None:
+            return False
+        if node is not None and kube_scheduler.short(node, needs, self.opposition.used(record, name, leaving)):
+            return False
+        return not self.ledger.gates.all(record, name, leaving)
+
+    def verdicts(self, record: PodRecord, names: Sequence[str]) -> Iterator[NodeVerdict]:
+        """The verdict of each node, in order."""
+        question = msgspec.structs.replace(self._answers.about(record, names), is_simulation=True)
+        return node_verdicts(self.ledger, self._answers, self.opposition, question)
 
     def refusals(self, pod: Pod, names: Sequence[str]) -> dict[str, str]:
         """kube-scheduler's own refusal of each node, in the words of its event; "" if it accepts the node."""
@@ -87,21 +123,24 @@ class ClusterView:
 
     def opposing(self, pod: Pod, names: Sequence[str]) -> Iterator[tuple[str, Refusal | None]]:
         """`against` node by node, because a whole cluster takes long."""
-        return zip(names, self._against(pod, self._answers.question(pod, names, is_simulation=True)), strict=True)
+        record = self.record(pod)
+        for name in names:
+            exclusion, short = self.opposition.of(record, name)
+            yield name, exclusion or short
 
     def lacks(self, pod: Pod, name: str, change: Mapping[str, int]) -> str:
         """kube-scheduler's refusal by sums if the pods on the node requested `change` more, "" if there is none.
 
         `change` has amounts by resource, and the number of pods as "pods".
         """
-        node = self._nodes.get(name)
+        node = self.opposition.node(name)
         if node is None:
-            return kube_scheduler.NO_NODE if len(self._nodes) else ""
-        question = self._answers.question(pod, [name], is_simulation=True)
-        used = dict(_Used(self._ledger, question.record).on(name))
+            return kube_scheduler.NO_NODE if self.opposition.is_known else ""
+        record = self._answers.record(pod)
+        used = dict(self.opposition.used(record, name))
         for resource, amount in change.items():
             used[resource] = used.get(resource, 0) + amount
-        refusal = kube_scheduler.short(node, question.requests.needs, used)
+        refusal = None if record.needs is None else kube_scheduler.short(node, record.needs, used)
         return "" if refusal is None else refusal.words
 
     def kubelet_refusals(self, pod: Pod, names: Sequence[str]) -> dict[str, str]:
@@ -116,20 +155,21 @@ class ClusterView:
 
     def fillings(self, pod: Pod, names: Sequence[str]) -> Iterator[Filling]:
         """Each node, ready to be filled with copies of the pod. Nodes are independent of each other."""
-        question, verdicts = self._ask(pod, names)
-        used = _Used(self._ledger, question.record)
-        for at, (name, refusal) in enumerate(zip(names, self._against(pod, question), strict=True)):
-            node, precision = self._nodes.get(name), self.precision(name)
-            words = verdicts.text(at) if refusal is None else refusal.words
-            by_sums = None if node is None else kube_scheduler.room(node, question.requests.needs, used.on(name))
-            if words:
-                yield Filling(name, question.record, limit=words)
+        record = self.record(pod)
+        question = self._answers.question(pod, names, is_simulation=True)
+        for verdict in self.verdicts(record, names):
+            name = verdict.name
+            node, precision = self.opposition.node(name), self.precision(name)
+            used = self.opposition.used(record, name)
+            by_sums = None if node is None else kube_scheduler.room(node, question.requests.needs, used)
+            if not verdict.takes_pod:
+                yield Filling(name, record, limit=verdict.reason)
             elif precision:
                 states = list(self._answers.states_for(question, name))
-                affinity = partial(self._answers.affinity_refusal, question.record, name)
-                yield Filling(name, question.record, states, by_sums, is_exact=precision == "exact", affinity=affinity)
+                affinity = partial(self._answers.affinity_refusal, record, name)
+                yield Filling(name, record, states, by_sums, is_exact=precision == "exact", affinity=affinity)
             else:
-                yield Filling(name, question.record, count=by_sums[0] if by_sums else 0, limit=_BY_SUMS)
+                yield Filling(name, record, count=by_sums[0] if by_sums else 0, limit=_BY_SUMS)
 
     def precision(self, name: str) -> str:
         """The precision of a node's report, "" without a report."""
@@ -137,75 +177,56 @@ class ClusterView:
         return "" if report is None else report.precision
 
     def _report(self, name: str) -> Report | None:
-        node_state = self._ledger.node_states.of(name)
+        node_state = self.ledger.node_states.of(name)
         return None if node_state is None else node_state.report
-
-    def _ask(self, pod: Pod, names: Sequence[str]) -> tuple[Question, Verdicts]:
-        question = self._answers.question(pod, names, is_simulation=True)
-        return question, self._answers.verdicts(question)
-
-    def _against(self, pod: Pod, question: Question) -> Iterator[Refusal | None]:
-        """kube-scheduler's own refusal of each node of the question; None if no Node objects are known."""
-        used = _Used(self._ledger, question.record)
-        for name in question.names:
-            node = self._nodes.get(name)
-            if node is not None:
-                yield kube_scheduler.refusal(node, pod.spec, question.requests.needs, used.on(name))
-            else:
-                yield _UNKNOWN if len(self._nodes) else None
 
     def _scores(self, pod: Pod, names: Sequence[str]) -> dict[str, int]:
         """Scores of nodes on which the pod fits: kube-scheduler asks about these, and scores are spread over them."""
         question = self._answers.question(pod, names, is_simulation=True)
         return dict(zip(names, self._answers.scores(question).tolist(), strict=True))
 
-    def _by_kubelet(
-        self, question: Question, at: int, verdicts: Verdicts, score: int, with_hints: bool
+    def explain(
+        self, record: PodRecord, node: NodeVerdict, score: int = 0, *, with_hints: bool = False
     ) -> NodeExplanation:
-        name = question.names[at]
-        if question.record.is_too_large:
-            return explanation.too_large(name, question.record.problem)
+        """The explanation of a verdict; runs the one-node model."""
+        unexamined = () if record.constraints is None else record.constraints.unexamined
+        explained = self._by_kubelet(record, node, score, with_hints=with_hints)
+        text = explained.text
+        if node.refusal is not None:
+            text, unless = node.refusal.text, _OTHERWISE.get(node.otherwise, "")
+            text = f"{text}; {unless}" if node.verdict == "excluded" and unless else text
+        return msgspec.structs.replace(
+            explained,
+            verdict=node.verdict,
+            otherwise=node.otherwise if node.verdict == "excluded" else "",
+            text=text,
+            precision="" if node.refusal is not None else explained.precision,
+            score=score if node.takes_pod else 0,
+            not_looked_at=unexamined,
+        )
+
+    def _by_kubelet(self, record: PodRecord, node: NodeVerdict, score: int, *, with_hints: bool) -> NodeExplanation:
+        name, over_budget = node.name, self.ledger.reports.over_budget.get(node.name, "")
+        if record.is_too_large:
+            return explanation.too_large(name, record.problem)
+        question = self._answers.about(record, [name])
         state = next(self._answers.states_for(question, name), None)
         if state is None:
-            explained = explanation.not_reported(name, verdicts.text(at))
-            return explained.beside(self._ledger.reports.over_budget.get(name, ""))
-        words = verdicts.text(at)
-        explained = explanation.explain(
-            name,
-            state,
-            question.record.view(state),
-            precision=self.precision(name),
-            refusal=words,
-            never=bool(verdicts.outcomes[at] == Outcome.UNRESOLVABLE) and words not in _PASSING,
-            score=score,
-            unconfirmed=self._ledger.gates.unconfirmed.why(name),
-            report=self._report(name),
-            with_hints=with_hints,
-            by_chance=verdicts.outcomes[at] == Outcome.FITS and self._answers.may_be_refused(question.record, name),
+            return explanation.not_reported(name, node.gate).beside(over_budget)
+        return (
+            explanation.explain(
+                name,
+                state,
+                record.view(state),
+                precision=self.precision(name),
+                refusal=node.gate,
+                never=node.otherwise == "never",
+                score=score,
+                unconfirmed=self.ledger.gates.unconfirmed.why(name),
+                report=self._report(name),
+                with_hints=with_hints,
+                by_chance=node.otherwise == "fits" and self._answers.may_be_refused(record, name),
+            )
+            .with_affinity(self._answers.affinity(question, name))
+            .beside(over_budget)
         )
-        return explained.with_affinity(self._answers.affinity(question, name)).beside(
-            self._ledger.reports.over_budget.get(name, "")
-        )
-
-
-class _Used:
-    """Requested amounts by node, without pods that may not count against this pod (Ledger.exceptions)."""
-
-    def __init__(self, ledger: Ledger, record: PodRecord) -> None:
-        self._ledger = ledger
-        self._aside = ledger.gates.ignored.everywhere(record.uid, record.priority)
-
-    def on(self, name: str) -> Mapping[str, int]:
-        """The sums by resource, with the number of pods as "pods"."""
-        node_state = self._ledger.node_states.of(name)
-        aside = self._aside.get(name, ())
-        counted = (
-            [entry for entry in node_state.history.entries() if entry.uid not in aside]
-            if node_state is not None
-            else []
-        )
-        used: Amounts = {"pods": len(counted)}
-        for booking in counted:
-            for resource, amount in booking.needs.requests.items():
-                used[resource] = used.get(resource, 0) + amount
-        return used

@@ -6,7 +6,7 @@ itself, not a second opinion.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import reduce
 from operator import or_
 from typing import Literal
@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from topowise_scheduler.device_affinity import AffinityVerdict, Outcome
-from topowise_scheduler.kube_scheduler import Refusal, to_text
+from topowise_scheduler.kube_scheduler import to_text
 from topowise_scheduler.kubelet import Admission, Kubelet, cost
 from topowise_scheduler.kubelet.allocated_nodes import AllocatedNodes, allocated_nodes
 from topowise_scheduler.kubelet.hints import Hint, Hints
@@ -82,6 +82,7 @@ class NodeExplanation(msgspec.Struct, frozen=True, rename="camel"):
 
     `precision` is "exact" if the report has ids, "counts" if it has only amounts, "" if no report was used. `kubelet`
     is the kubelet version that the model applied, with "?" if the version is not verified, "" if it is not known.
+    `otherwise` is the verdict on an excluded node without the exclusion, "" for any other node.
     `not_looked_at` are terms of the pod that are not evaluated, the same for all nodes.
     """
 
@@ -98,6 +99,7 @@ class NodeExplanation(msgspec.Struct, frozen=True, rename="camel"):
     not_looked_at: tuple[str, ...] = ()
     kubelet: str = ""
     device_affinity: tuple[AffinityExplanation, ...] = ()
+    otherwise: Verdict | Literal[""] = ""
 
     def with_affinity(self, judged: AffinityVerdict | None) -> NodeExplanation:
         """Adds the verdict on the pod's affinity terms; `judged` is None for a pod without terms."""
@@ -115,15 +117,6 @@ class NodeExplanation(msgspec.Struct, frozen=True, rename="camel"):
         if not over_budget:
             return self
         return msgspec.structs.replace(self, text=f"{self.text}; of its newest report nothing is used: {over_budget}")
-
-    def after(self, refusal: Refusal | None) -> NodeExplanation:
-        """Adds kube-scheduler's own refusal, which comes first: it does not ask extenders about such a node.
-
-        "never" outweighs kube-scheduler's "not now".
-        """
-        if refusal is None or (refusal.verdict == "not now" and self.verdict == "never"):
-            return self
-        return msgspec.structs.replace(self, verdict=refusal.verdict, text=refusal.text, precision="", score=0)
 
 
 def not_reported(name: str, refusal: str = "") -> NodeExplanation:
@@ -205,6 +198,7 @@ def _tried(node: Kubelet, pod: PodView, *, with_hints: bool = False) -> tuple[Ad
         kubelet: Kubelet, container: ContainerView | None, groups: Sequence[tuple[str, Hints]], merged: Hint
     ) -> None:
         rooms = tuple(_room(kubelet, pod, container, resource, hints) for resource, hints in groups)
+        rooms += tuple(_without_hints(kubelet, pod, container, {room.resource for room in rooms}))
         chosen = None if merged.mask is None else kubelet.ids(merged.mask)
         table = merge_table(kubelet, groups) if with_hints else None
         steps.append(Step("" if container is None else container.name, chosen, merged.preferred, rooms, table))
@@ -229,6 +223,18 @@ def _room(kubelet: Kubelet, pod: PodView, container: ContainerView | None, resou
         )
     )
     return ResourceRoom(resource, _requested_amount(pod, container, resource), bool(hints.fits), zones)
+
+
+def _without_hints(
+    kubelet: Kubelet, pod: PodView, container: ContainerView | None, known: Collection[str]
+) -> Iterator[ResourceRoom]:
+    """Memory that no set of NUMA nodes has: the memory manager gives no hints for it, and fails to allocate it."""
+    memory = pod.memory if container is None else container.memory
+    for resource, asked in (memory or {}).items():
+        if asked and resource not in known and kubelet.memory is not None and pod.pinned:
+            amounts = zip(kubelet.node_ids, zone_amounts(kubelet, resource), strict=True)
+            zones = tuple(ZoneRoom(numa, free or 0, total, (free or 0) >= asked) for numa, (free, total) in amounts)
+            yield ResourceRoom(resource, asked, any(zone.fits for zone in zones), zones)
 
 
 def _requested_amount(pod: PodView, container: ContainerView | None, resource: str) -> int:
@@ -292,26 +298,41 @@ def _scope_of(step: Step) -> str:
     return f"container {step.container}" if step.container else "the pod"
 
 
+def _lacks_memory(step: Step) -> bool:
+    return any(not room.fits and not any(zone.fits for zone in room.zones) for room in step.resources)
+
+
+def nearness(step: Step, at: int) -> tuple[bool, float]:
+    """How much a NUMA node lacks; the least is the nearest: whether it can never have a resource, and the missing
+    amounts in shares of what it can have."""
+    short = [(room.asked, room.zones[at]) for room in step.resources if not room.zones[at].fits]
+    missing = sum(max(1, asked - zone.available) / max(1, zone.allocatable) for asked, zone in short)
+    return any(zone.allocatable < asked for asked, zone in short), missing
+
+
 def _refused(steps: Sequence[Step], admission: Admission) -> str:
     if admission.shortages:
         worst = max(admission.shortages, key=lambda short: (short.requested + short.used) / max(1, short.capacity))
         amounts = (worst.requested, worst.used, worst.capacity)
         requested, used, capacity = (to_text(worst.resource, amount) for amount in amounts)
         return f"{worst.reason}: asks for {requested}, {used} of {capacity} are in use"
-    if admission.reason != "TopologyAffinityError" or not steps:
+    step = steps[-1] if steps else None
+    is_explained = admission.reason == "TopologyAffinityError" or (step is not None and _lacks_memory(step))
+    if step is None or not is_explained:
         return f"{admission.reason}: {admission.message}"
-    step = steps[-1]
     amounts_text = _requested(step)
     if not amounts_text:
         return f"{admission.reason}: {_scope_of(step)} cannot be aligned"
-    zones = sorted(
-        (sum(not room.zones[at].fits for room in step.resources), at) for at in range(len(step.resources[0].zones))
-    )
+    zones = sorted((nearness(step, at), at) for at in range(len(step.resources[0].zones)))
     # The nearest NUMA nodes suffice to show what is missing.
-    lacks = [_lack(step, at) for lacking, at in zones[:_MAX_ZONES] if lacking]
-    if len(lacks) < min(len(zones), _MAX_ZONES):
+    shown = [at for (_, missing), at in zones[:_MAX_ZONES] if missing]
+    if len(shown) < min(len(zones), _MAX_ZONES):
         return f"{_scope_of(step)} needs {amounts_text}; no set of NUMA nodes is the best for all of it"
-    rest = f"; {len(zones) - _MAX_ZONES} more lack as much" if len(zones) > _MAX_ZONES else ""
+    alike = sum(near == zones[_MAX_ZONES - 1][0] for near, _ in zones[_MAX_ZONES:])
+    further = len(zones) - len(shown) - alike
+    rest = f"; {alike} more lack as much" if alike else ""
+    rest += f"; {further} more lack more" if further else ""
+    lacks = [_lack(step, at) for at in shown]
     return f"{_scope_of(step)} needs {amounts_text} together; {'; '.join(lacks)}{rest}"
 
 

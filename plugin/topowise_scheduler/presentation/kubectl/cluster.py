@@ -66,7 +66,7 @@ class Cluster:
                 self.notes.append(f"warning: pod {record.namespace}/{record.name} is not counted: {record.problem}")
             self._time = now - max(0.0, seconds_since(record.started, now) or 0.0)
             self.ledger.put_pod(record, is_news=False)
-        self._time = now
+        self._time = self.now = now
         nodes = Nodes()
         for node in there.nodes or ():
             reduced = nodes.node(node)

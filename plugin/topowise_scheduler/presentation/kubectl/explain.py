@@ -11,10 +11,11 @@ import msgspec
 from topowise.errors import SourceError
 from topowise.text import Line, Styled
 from topowise_scheduler.kube_scheduler import Metadata, Pod, Spec, unbound
-from topowise_scheduler.presentation.explain.explanation import NodeExplanation, Step, ZoneRoom
+from topowise_scheduler.presentation.explain.explanation import NodeExplanation, Step, nearness
 from topowise_scheduler.presentation.kubectl import console as colours
 from topowise_scheduler.presentation.kubectl import hints, json_output, manifests, names, objects, reasons, selection
 from topowise_scheduler.presentation.kubectl.console import Answer, Console
+from topowise_scheduler.presentation.kubectl.durations import age
 from topowise_scheduler.presentation.kubectl.source import Kubectl
 from topowise_scheduler.presentation.kubectl.table import columns, paragraphs
 from topowise_scheduler.presentation.text import plural, with_unit
@@ -30,11 +31,12 @@ _COLOURS: Final = {
 
 
 class Explained(msgspec.Struct, frozen=True):
-    """A pod and the explanation of each node. `note` states a limit of the answer."""
+    """A pod and the explanation of each node. `note` states a limit of the answer. `next_step` is "" if unknown."""
 
     pod: Pod
     nodes: list[NodeExplanation]
     note: str = ""
+    next_step: str = ""
 
     @property
     def name(self) -> str:
@@ -66,6 +68,8 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
         raise SourceError("explain --hints", "is computed locally, expected no --service with it")
     if options.service and options.selector:
         raise SourceError("explain -l", "is computed locally, expected no --service with it")
+    if not (options.pod or options.file) and options.output == "table" and not options.hints:
+        return _list(options, console)
     answers, notes = _ask_service(options) if options.service else _ask_ourselves(options)
     notes += [
         manifests.note_on(f"Pod {answer.name}", unexamined)
@@ -90,17 +94,26 @@ def ordered(nodes: Sequence[NodeExplanation]) -> list[NodeExplanation]:
     return sorted(nodes, key=lambda node: (_ORDER.index(node.verdict), -node.score, _lacks(node), node.node))
 
 
-def _lacks(node: NodeExplanation) -> float:
-    """How much the nearest zone lacks: the number of resources, and the worst share."""
-    rooms = node.steps[-1].resources if node.steps else ()
-    if not rooms:
-        return 0.0
-    return min(sum(_lack(room.asked, room.zones[at]) for room in rooms) for at in range(len(rooms[0].zones)))
+def _lacks(node: NodeExplanation) -> tuple[bool, float]:
+    """How much the nearest zone lacks."""
+    step = node.steps[-1] if node.steps else None
+    zones = len(step.resources[0].zones) if step is not None and step.resources else 0
+    return min((nearness(step, at) for at in range(zones) if step is not None), default=(False, 0.0))
 
 
-def _lack(requested: int, zone: ZoneRoom) -> float:
-    """0 for a zone with enough, else 1 and half of the missing share."""
-    return 0.0 if zone.fits else 1.5 - max(0, zone.available) / max(1, requested) / 2
+def _list(options: argparse.Namespace, console: Console) -> Answer:
+    """The waiting pods, the oldest first, with cause and next step."""
+    from topowise_scheduler.presentation.explain.waiting import waiting_pod
+    from topowise_scheduler.presentation.kubectl import cluster
+
+    known, workloads, notes = cluster.open_with_manifests(options, top_score=10)
+    rows = []
+    for workload in workloads:
+        pod, metadata = waiting_pod(known.view, known.view.record(workload.pod)), workload.pod.metadata
+        name = f"{metadata.namespace}/{metadata.name}" if options.all_namespaces else metadata.name
+        rows.append([name, age(metadata.creationTimestamp or "", known.now), pod.cause, pod.next_step])
+    table = columns(["POD", "AGE", "CAUSE", "NEXT STEP"], rows, width=console.width) if rows else []
+    return Answer(table, 0, [*notes, *manifests.not_looked_at(workloads)])
 
 
 def _ask_service(options: argparse.Namespace) -> tuple[list[Explained], list[str]]:
@@ -119,6 +132,7 @@ def _ask_service(options: argparse.Namespace) -> tuple[list[Explained], list[str
 
 
 def _ask_ourselves(options: argparse.Namespace) -> tuple[list[Explained], list[str]]:
+    from topowise_scheduler.presentation.explain.waiting import waiting_pod
     from topowise_scheduler.presentation.kubectl import cluster
 
     if options.pod and names.is_pod(options.pod):
@@ -137,7 +151,13 @@ def _ask_ourselves(options: argparse.Namespace) -> tuple[list[Explained], list[s
     named = names.existing_nodes(options.node, there_are, "--node") or there_are
     nodes = selection.labelled(named, options.selector, known.nodes)
     return [
-        Explained(pod, known.view.explanations(pod, nodes, with_hints=options.hints), note) for pod, note in pods
+        Explained(
+            pod,
+            known.view.explanations(pod, nodes, with_hints=options.hints),
+            note,
+            waiting_pod(known.view, known.view.record(pod)).step_of_refused,
+        )
+        for pod, note in pods
     ], notes
 
 
@@ -154,7 +174,8 @@ def _text(explained: Explained, console: Console, options: argparse.Namespace) -
     is_wide, with_hints = options.output == "wide", options.hints
     fitting = sum(node.verdict == "fits" for node in nodes)
     title = f"Pod {explained.name}: fits {fitting} of {plural(len(nodes), 'node')}"
-    lines: list[Line] = [[console.paint(title, colours.BOLD)], *([explained.note] if explained.note else []), ""]
+    lines: list[Line] = [[console.paint(title, colours.BOLD)], *([explained.note] if explained.note else [])]
+    lines += [*([f"Next step: {explained.next_step}"] if explained.next_step else []), ""]
     is_summed_up = len(nodes) > reasons.MOST_ROWS and not (options.all or is_wide or with_hints)
     if is_summed_up:
         header, rows = ["VERDICT", "NODES", "WHY"], reasons.rows(nodes)

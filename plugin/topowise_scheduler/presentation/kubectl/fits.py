@@ -11,6 +11,7 @@ import msgspec
 from topowise.text import Line, Styled
 from topowise_scheduler.presentation.explain.capacity import Room
 from topowise_scheduler.presentation.explain.cluster_view import ClusterView
+from topowise_scheduler.presentation.explain.waiting import waiting_pod
 from topowise_scheduler.presentation.kubectl import cluster, json_output, reasons, selection
 from topowise_scheduler.presentation.kubectl import console as colours
 from topowise_scheduler.presentation.kubectl.console import Answer, Console
@@ -32,7 +33,10 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
         total = sum(room.count for room in rooms)
         status = status if total else 1
         documents.append(_document(workload, rooms, total))
-        texts.append(_text(workload, rooms, total, console, options))
+        text = _text(workload, rooms, total, console, options)
+        if not total:
+            text += ["", f"Next step: {waiting_pod(known.view, known.view.record(workload.numbered(0))).next_step}"]
+        texts.append(text)
     rows = [(document["pod"], room) for document in documents for room in document["nodes"]]
     body = json_output.printed(
         options.output,

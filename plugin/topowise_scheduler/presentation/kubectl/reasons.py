@@ -32,7 +32,7 @@ _PLAIN: Final = (
 ALL: Final = "--all has a row for each node, -o wide too."
 
 # Shortages of NUMA nodes differ between nodes with the same reason.
-_OF_ONE_NODE: Final = re.compile(r"; (?:node \d+ has only [^;]*|\d+ more lack as much)")
+_OF_ONE_NODE: Final = re.compile(r"; (?:node \d+ has only [^;]*|\d+ more lack (?:as much|more))")
 _AMOUNT: Final = re.compile(r"\d+(?:\.\d+)?(?:m|[KMGTP]i?)?\b")
 
 

@@ -16,6 +16,7 @@ from topowise.runtime.progress import Progress
 from topowise.text import Line, Styled
 from topowise_scheduler.kube_scheduler import Pod
 from topowise_scheduler.presentation.explain import numa_placement as placing
+from topowise_scheduler.presentation.explain.waiting import waiting_pod
 from topowise_scheduler.presentation.kubectl import cluster, json_output, reasons
 from topowise_scheduler.presentation.kubectl import console as colours
 from topowise_scheduler.presentation.kubectl.console import Answer, Console
@@ -41,6 +42,7 @@ class SimulatedPod(msgspec.Struct, frozen=True):
     containers: Mapping[str, placing.Placed] = {}
     refusals: Mapping[str, str] = {}
     reasons: Mapping[str, str] = {}
+    next_step: str = ""
 
     @property
     def summary(self) -> str:
@@ -53,6 +55,7 @@ class SimulatedPod(msgspec.Struct, frozen=True):
         if self.node:
             document["containers"] = {name: place.as_json() for name, place in self.containers.items()}
         else:
+            document["nextStep"] = self.next_step
             document["refusals"] = {name: self.reasons.get(name, words) for name, words in self.refusals.items()}
         return document
 
@@ -89,7 +92,7 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     )
     for pod in refused:
         if pod.reasons:
-            lines += ["", f"{pod.pod} fits nowhere then:", *_refused(pod, console)]
+            lines += ["", f"{pod.pod} fits nowhere then:", *_refused(pod, console), f"  Next step: {pod.next_step}"]
     return Answer(lines, status, notes)
 
 
@@ -156,7 +159,8 @@ class Simulation:
         fitting = [name for name, refusal in refusals.items() if not refusal]
         if not fitting:
             texts = {why.node: why.text for why in ordered(self._view.explanations(pod, list(refusals)))}
-            return msgspec.structs.replace(simulated, refusals=refusals, reasons=texts)
+            step = waiting_pod(self._view, self._view.record(pod)).next_step
+            return msgspec.structs.replace(simulated, refusals=refusals, reasons=texts, next_step=step)
         node = self._view.best(pod, fitting)
         uid = self._cluster.assign(pod, node)
         self._changed = [node]

@@ -23,16 +23,28 @@ def check(
 ) -> Iterator[Finding]:
     """Checks all pods; `records` are in the order of the pods."""
     yield from _refused(there.pods or (), now)
-    for record in records:
-        if record.waits:
-            yield Finding(
-                "pods", "warning", "pod", (f"{record.namespace}/{record.name}",),
-                "waiting for NUMA resources: no node's kubelet could align it",
-                "on every NUMA node too little is free for it, or the NUMA nodes are too small for it altogether",
-                "kubectl topowise explain POD -n NAMESPACE shows what each node lacks",
-            )  # fmt: skip
+    if any(record.tried for record in records):
+        yield from _waiting(there, now)
     yield from _odd(records, reports)
     yield from _apart(records, reports)
+
+
+def _waiting(there: Objects, now: float) -> Iterator[Finding]:
+    # Imported on demand: the model needs numpy, and the other checks do not.
+    from topowise_scheduler.presentation.explain.waiting import CAUSES, waiting_pod
+    from topowise_scheduler.presentation.kubectl.cluster import Cluster
+
+    view = Cluster(there, now).view
+    for record in (view.record(pod) for pod in there.pods or () if not pod.spec.nodeName):
+        if record.tried and not record.leaving:
+            pod = waiting_pod(view, record)
+            yield Finding(
+                "pods", "note" if pod.fits or pod.cause == "unconfirmed" else "warning", "pod",
+                (f"{record.namespace}/{record.name}",),
+                f"waits, cause {pod.cause}: {CAUSES[pod.cause]}",
+                pod.summary or f"{plural(pod.fits, 'node')} would take the pod",
+                pod.next_step,
+            )  # fmt: skip
 
 
 def _refused(all_pods: Sequence[pods.Pod], now: float) -> Iterator[Finding]:

@@ -73,7 +73,7 @@ class Site:
         self.holes = Holes(self.service.ledger, self.service.clock)
         self.dashboard = Dashboard(
             self.service.ledger,
-            self.service.answers,
+            self.service.view,
             explainer.explanations,
             lambda: None,
             decisions,

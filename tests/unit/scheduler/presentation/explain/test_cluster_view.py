@@ -155,7 +155,7 @@ def test_a_bound_pod_is_explained_as_unbound(service: Service) -> None:
     wish = kube_scheduler.unbound(pod_object(uid="", node="good"))
     assert explained(service, wish)["gpu"] == (
         "excluded",
-        "node(s) didn't match the requested node name: good",
+        "node(s) didn't match the requested node name: good; the pod would fit otherwise",
     )
 
 

@@ -265,7 +265,7 @@ def test_pods_that_wait_and_pods_that_never_run(objects: dict[str, Json], examin
     waiting["spec"]["containers"][0]["resources"] = {"requests": amounts, "limits": amounts}
     report = configured(objects[REPORT], cpuManagerPolicyOptions={"full-pcpus-only": "true"})
     lines = examine(report, waiting)
-    assert "warning pod ml/late: waiting for NUMA resources: no node's kubelet could align it" in lines
+    assert "warning pod ml/late: waits, cause never: no node could take the pod even if it were empty" in lines
     (odd,) = [line for line in lines if "whole cores" in line]
     assert "1 pending pod with a number of CPUs that is no multiple of 2: ml/late" in odd
 

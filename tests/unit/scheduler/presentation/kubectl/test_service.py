@@ -32,6 +32,7 @@ SHOWN = {
     "notLookedAt": [],
     "kubelet": "",
     "deviceAffinity": [],
+    "otherwise": "",
 }
 
 

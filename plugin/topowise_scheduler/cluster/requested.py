@@ -7,10 +7,14 @@ without a change of the node.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
+from topowise.bounded import Bounded
 from topowise.pods import Amounts
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.node.history import Entry
+
+_MOST_BYTES: Final = 16 << 20
 
 
 class Requested:
@@ -18,21 +22,24 @@ class Requested:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._sums: dict[str, tuple[int, Amounts]] = {}
+        self._sums: Bounded[str, tuple[int, Amounts]] = Bounded(_MOST_BYTES, lambda _, sums: 100 * len(sums[1]))
 
-    def on(self, name: str, priority: int) -> Mapping[str, int]:
-        """Returns the requests on a node, with the number of pods as "pods". Nominated pods of a lower priority than
-        `priority` do not count."""
+    def on(self, name: str, priority: int, uid: str = "") -> Mapping[str, int]:
+        """Returns the requests on a node, with the number of pods as "pods".
+
+        The pod `uid` and nominated pods of a lower priority than `priority` do not count.
+        """
         node_state = self._ledger.node_states.of(name)
         entries = () if node_state is None else node_state.history.entries()
-        lower_priority = self._ledger.gates.ignored.on("", priority, name)
-        if lower_priority:
-            return _sums(entry for entry in entries if entry.uid not in lower_priority)
+        ignored = self._ledger.gates.ignored.on(uid, priority, name)
+        # A node without a report notes no changes.
+        if ignored or node_state is None or node_state.report is None:
+            return _sums(entry for entry in entries if entry.uid not in ignored)
         changed_at = self._ledger.node_states.changed_at(name)
-        at, sums = self._sums.get(name, (-1, {}))
+        at, sums = self._sums.get(name) or (-1, {})
         if at != changed_at:
             sums = _sums(entries)
-            self._sums[name] = changed_at, sums
+            self._sums.put(name, (changed_at, sums))
         return sums
 
     def forget(self) -> None:
