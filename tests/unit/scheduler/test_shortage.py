@@ -90,7 +90,7 @@ def test_scrapes_read_what_the_last_sync_has_found() -> None:
     done(shortage.waits)
     # Three CPUs are free together, and at most two on a NUMA node.
     assert registry.get_sample_value("topowise_scheduler_fragmentation_ratio", {"kind": "cpu"}) == pytest.approx(1 / 3)
-    assert registry.get_sample_value("topowise_scheduler_fragmentation_ratio", {"kind": PODS}) is None
+    assert registry.get_sample_value("topowise_scheduler_fragmentation_ratio", {"kind": PODS}) == 1
     free = registry.get_sample_value("topowise_scheduler_free_shapes", {"resource": "cpu", "size": "2"})
     assert free == sum(cpus // 2 for cpus in service.free("n1"))
     assert registry.get_sample_value("topowise_scheduler_waiting_pods_by_cause", {"cause": "alignment"}) == 1
