@@ -28,16 +28,20 @@ from topowise.checkpoints import (
 )
 from topowise.errors import ParseError
 
-_NOT_RESTORED: Final = "could not restore state from checkpoint: "
-CORRUPTED: Final = f"{_NOT_RESTORED}checkpoint is corrupted"
+NOT_RESTORED: Final = "could not restore state from checkpoint: "
+CORRUPTED: Final = f"{NOT_RESTORED}checkpoint is corrupted"
 _DIFFERENT: Final = "[memorymanager] the expected machine state is different from the real one"
 
 
 class Problem(NamedTuple):
-    """Why a kubelet would not start: its own error, and the particular difference ("" if the error has it)."""
+    """Why a kubelet would not start: its own error, and the particular difference ("" if the error has it).
+
+    `by_chance`: the kubelet reads the file in random order, and starts in some orders.
+    """
 
     error: str
     detail: str = ""
+    by_chance: bool = False
 
 
 class MemoryAmounts(NamedTuple):
@@ -56,8 +60,15 @@ def cpu_problem(text: bytes, *, policy: str, cpus: Cpus, reserved: Cpus, strict:
         state = cpu_state(text)
     except ParseError as exc:
         return Problem(CORRUPTED, str(exc))
+    return refused_cpu_state(state, policy=policy, cpus=cpus, reserved=reserved, strict=strict)
+
+
+def refused_cpu_state(
+    state: CpuState, *, policy: str, cpus: Cpus, reserved: Cpus, strict: bool = False
+) -> Problem | None:
+    """Returns why a kubelet refuses a decoded `cpu_manager_state`; the arguments are those of `cpu_problem`."""
     if state.policy != policy:
-        return Problem(_NOT_RESTORED + _other_policy(policy, state.policy))
+        return Problem(NOT_RESTORED + _other_policy(policy, state.policy))
     if policy != "static":
         return None
     return _invalid_cpu_state(state, cpus - reserved if strict else cpus, reserved, strict)
@@ -70,8 +81,15 @@ def memory_problem(text: bytes, *, policy: str, nodes: Mapping[int, Mapping[str,
         state = memory_state(text)
     except ParseError as exc:
         return Problem(CORRUPTED, str(exc)[:200])
+    return refused_memory_state(state, policy=policy, nodes=nodes)
+
+
+def refused_memory_state(
+    state: MemoryState, *, policy: str, nodes: Mapping[int, Mapping[str, MemoryAmounts]]
+) -> Problem | None:
+    """Returns why a kubelet refuses a decoded `memory_manager_state`; the arguments are those of `memory_problem`."""
     if state.policy != policy:
-        return Problem(f"{_NOT_RESTORED}[memorymanager] {_other_policy(policy, state.policy)}")
+        return Problem(f"{NOT_RESTORED}[memorymanager] {_other_policy(policy, state.policy)}")
     if policy != "Static":
         return None
     assignments = list(_held_memory(state))
@@ -85,9 +103,24 @@ def memory_problem(text: bytes, *, policy: str, nodes: Mapping[int, Mapping[str,
             return Problem(f"{uses} the NUMA that does not exist", f"node {missing_node}")
         if any(block.type not in nodes[node] for node in block.nodes):
             return Problem(f"{uses} memory resource that does not exist", block.type)
-    expected = _expected(nodes, [block for _, block in assignments])
-    detail = next(_differences(state.nodes, expected), None)
+    blocks = [block for _, block in assignments]
+    mixed = next(_mixed_groups(blocks), None)
+    if mixed is not None:
+        return Problem(_DIFFERENT, mixed, by_chance=True)
+    detail = next(_differences(state.nodes, _expected(nodes, blocks)), None)
     return None if detail is None else Problem(_DIFFERENT, detail)
+
+
+def _mixed_groups(blocks: Iterable[MemoryBlock]) -> Iterator[str]:
+    """Yields the nodes whose blocks belong to several groups. The last block in random order decides on the group."""
+    groups: dict[int, tuple[int, ...]] = {}
+    for block in blocks:
+        for node in block.nodes:
+            if groups.setdefault(node, block.nodes) != block.nodes:
+                yield (
+                    f"node {node} has blocks of the groups {cpuset.to_text(groups[node])} and "
+                    f"{cpuset.to_text(block.nodes)}; the kubelet reads them in random order, and starts in some orders"
+                )
 
 
 def _held_memory(state: MemoryState) -> Iterator[tuple[str, MemoryBlock]]:
