@@ -74,7 +74,8 @@ def restart(
     admitted, instead of after that.
     """
     node = after.fork()
-    for file, problem in ((CPU_FILE, _cpu_problem(before, node)), (MEMORY_FILE, _memory_problem(before, node))):
+    for file, problem_of in ((CPU_FILE, cpu_problem), (MEMORY_FILE, memory_problem)):
+        problem = problem_of(before, node)
         if problem is not None:
             return Restart(node, problem=problem, file=file)
     _restore(before, node)
@@ -122,7 +123,8 @@ def _restore(before: Kubelet, node: Kubelet) -> None:
                 devices.hold(uid, name, resource, before.devices.tables[resource].names(allocated))
 
 
-def _cpu_problem(before: Kubelet, node: Kubelet) -> Problem | None:
+def cpu_problem(before: Kubelet, node: Kubelet) -> Problem | None:
+    """Returns why the CPU manager of `node` does not start with the state of `before`, None if it starts."""
     state = _cpu_state(before.cpu)
     if before.settings.pod_level_resource_managers and not node.settings.pod_level_resource_managers:
         # The gate PodLevelResourceManagers adds pods to the file, and no other kubelet reads that form.
@@ -152,7 +154,8 @@ def _cpu_state(manager: CpuManager | None) -> CpuState:
     )
 
 
-def _memory_problem(before: Kubelet, node: Kubelet) -> Problem | None:
+def memory_problem(before: Kubelet, node: Kubelet) -> Problem | None:
+    """Returns why the memory manager of `node` does not start with the state of `before`, None if it starts."""
     policy = "None" if node.memory is None else "Static"
     return refused_memory_state(_memory_state(before), policy=policy, nodes=memory_amounts(node))
 
