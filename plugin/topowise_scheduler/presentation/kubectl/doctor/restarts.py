@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from topowise.pods import Pod
 from topowise_scheduler.kubelet.hints import SMT_ALIGNMENT
 from topowise_scheduler.presentation.kubectl.doctor.finding import Finding
-from topowise_scheduler.presentation.kubectl.restarts import foresee_all
 from topowise_scheduler.presentation.text import plural
 from topowise_scheduler.report import Report
+from topowise_scheduler.report.restart_forecast import foresee_all
 
 _WHY = "a restarted kubelet admits all its pods again, and decides otherwise than when the pods started"
 _WHY_SMT = "full-pcpus-only counts free cores before it finds the CPUs that a container already has"
