@@ -136,7 +136,8 @@ def replay_scenario(scenario: Scenario) -> dict[str, Any]:
 class Replay:
     """The node of a scenario. Raises KubeletStartError and ParseError.
 
-    The allocations of a pod that has ended, or was refused, stay until the next admission, as in the kubelet.
+    The allocations of a pod that has ended, or was refused, stay until the next admission, as in the kubelet. The
+    device manager writes its checkpoint only when it allocates, and when a plugin sends a list.
     """
 
     def __init__(self, scenario: Scenario, kubelet: Kubelet | None = None) -> None:
@@ -144,6 +145,7 @@ class Replay:
         self.kubelet = kubelet or _kubelet_of(scenario)
         self._pods: dict[str, Pod] = {}
         self._ended: list[str] = []
+        self._checkpoint = self.kubelet.devices.fork()
 
     def apply(self, event: Event) -> dict[str, Any]:
         """Applies an event to the node; returns the result."""
@@ -155,6 +157,7 @@ class Replay:
                 return self._restart(event)
             case "devices":
                 kubelet.report_devices(event.resource, event.devices)
+                self._checkpoint = kubelet.devices.fork()
                 return {"op": "devices", "resource": event.resource}
             case "start":
                 known = kubelet.start(event.uid, event.containers)
@@ -183,6 +186,8 @@ class Replay:
             pod = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, uid=event.uid))
         self.settle()
         admission = self.kubelet.decide(self.kubelet.view_of(pod))
+        if admission.uid in self.kubelet.devices.allocations:
+            self._checkpoint = self.kubelet.devices.fork()
         if admission.admitted:
             self._pods[admission.uid] = pod
         else:
@@ -203,14 +208,17 @@ class Replay:
         pods = sorted(
             [self._pods[uid] for uid in self.kubelet.active], key=lambda pod: pod.metadata.creationTimestamp or ""
         )
+        before = self.kubelet.fork()
+        before.devices = self._checkpoint
         result = restart(
-            self.kubelet,
+            before,
             after,
             [after.view_of(pod) for pod in pods],
             event.running or {},
             plugins_first=event.plugins,
         )
         self.kubelet, self._ended = result.node, [*result.stale]
+        self._checkpoint = result.node.devices.fork()
         if result.problem is not None:
             return {"op": "restart", "file": result.file, **result.problem._asdict()}
         return {

@@ -74,18 +74,21 @@ def refused_cpu_state(
     return _invalid_cpu_state(state, cpus - reserved if strict else cpus, reserved, strict)
 
 
-def memory_problem(text: bytes, *, policy: str, nodes: Mapping[int, Mapping[str, MemoryAmounts]]) -> Problem | None:
+def memory_problem(
+    text: bytes, *, policy: str, nodes: Mapping[int, Mapping[str, MemoryAmounts]], by_group: bool = True
+) -> Problem | None:
     """Returns why a kubelet would refuse `memory_manager_state` at its next start, None if it would accept it. `policy`
-    is memoryManagerPolicy, `nodes` has the amounts of every NUMA node and type at that start."""
+    is memoryManagerPolicy, `nodes` has the amounts of every NUMA node and type at that start. `by_group` False compares
+    the amounts of each NUMA node instead of a group's sums, as kubelets before 1.32 do (kubernetes#127074)."""
     try:
         state = memory_state(text)
     except ParseError as exc:
         return Problem(CORRUPTED, str(exc)[:200])
-    return refused_memory_state(state, policy=policy, nodes=nodes)
+    return refused_memory_state(state, policy=policy, nodes=nodes, by_group=by_group)
 
 
 def refused_memory_state(
-    state: MemoryState, *, policy: str, nodes: Mapping[int, Mapping[str, MemoryAmounts]]
+    state: MemoryState, *, policy: str, nodes: Mapping[int, Mapping[str, MemoryAmounts]], by_group: bool = True
 ) -> Problem | None:
     """Returns why a kubelet refuses a decoded `memory_manager_state`; the arguments are those of `memory_problem`."""
     if state.policy != policy:
@@ -107,7 +110,7 @@ def refused_memory_state(
     mixed = next(_mixed_groups(blocks), None)
     if mixed is not None:
         return Problem(_DIFFERENT, mixed, by_chance=True)
-    detail = next(_differences(state.nodes, _expected(nodes, blocks)), None)
+    detail = next(_differences(state.nodes, _expected(nodes, blocks), by_group=by_group), None)
     return None if detail is None else Problem(_DIFFERENT, detail)
 
 
@@ -202,8 +205,10 @@ def _expected(nodes: Mapping[int, Mapping[str, MemoryAmounts]], blocks: Iterable
     }
 
 
-def _differences(stored: Mapping[int, MemoryNode], expected: Mapping[int, MemoryNode]) -> Iterator[str]:
-    """Yields differences as areMachineStatesEqual finds them: amounts are compared for the whole group of nodes."""
+def _differences(
+    stored: Mapping[int, MemoryNode], expected: Mapping[int, MemoryNode], *, by_group: bool
+) -> Iterator[str]:
+    """Yields differences as areMachineStatesEqual finds them."""
     if stored.keys() != expected.keys():
         yield f"NUMA nodes {cpuset.to_text(stored)} in the file, {cpuset.to_text(expected)} on the machine"
         return
@@ -227,7 +232,8 @@ def _differences(stored: Mapping[int, MemoryNode], expected: Mapping[int, Memory
                         f"now {getattr(now, field)}"
                     )
             # A node of the group without this type, in the file or now, is reported on its own.
-            tables = [(stored[member].memory_map, expected[member].memory_map) for member in cells if member in stored]
+            compared = cells if by_group else (node,)
+            tables = [(stored[own].memory_map, expected[own].memory_map) for own in compared if own in stored]
             together = [(old[name], new[name]) for old, new in tables if name in old and name in new]
             for field in ("free", "reserved"):
                 before = sum(getattr(old, field) for old, _ in together)

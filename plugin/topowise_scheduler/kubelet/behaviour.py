@@ -34,6 +34,10 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True, gc=False, cache_hash=
     memory_groups_are_checked: bool = False
     """The memory manager refuses a hint that joins nodes with single-node allocations, or nodes of another group."""
 
+    memory_groups_are_compared: bool = False
+    """At its start the memory manager compares the sums of a group with its file. Before, the bytes of each NUMA node,
+    which differ after a release in a group. Then the kubelet did not start."""
+
     smt_refusal_counts_free_cores: bool = False
     """A full-pcpus-only refusal has the number of free CPUs even if it is 0 (text only)."""
 
@@ -110,6 +114,7 @@ ROWS: Final = (
         "1.32.13",
         {
             "memory_groups_are_checked": "kubernetes#123443",
+            "memory_groups_are_compared": "kubernetes#127074",
             "smt_refusal_counts_free_cores": "kubernetes#127959",
             "memory_policies_are_by_platform": "kubernetes#128560",
         },

@@ -157,7 +157,12 @@ def _cpu_state(manager: CpuManager | None) -> CpuState:
 def memory_problem(before: Kubelet, node: Kubelet) -> Problem | None:
     """Returns why the memory manager of `node` does not start with the state of `before`, None if it starts."""
     policy = "None" if node.memory is None else "Static"
-    return refused_memory_state(_memory_state(before), policy=policy, nodes=memory_amounts(node))
+    return refused_memory_state(
+        _memory_state(before),
+        policy=policy,
+        nodes=memory_amounts(node),
+        by_group=node.settings.behaviour.memory_groups_are_compared,
+    )
 
 
 def memory_amounts(node: Kubelet) -> dict[int, dict[str, MemoryAmounts]]:

@@ -1,4 +1,4 @@
-"""Restarts equal those of the code of 1.36.2: the pods that it refuses, and the managers that do not start."""
+"""Restarts equal those of the code of 1.36.2 and 1.31.14: refused pods, and managers that do not start."""
 
 from __future__ import annotations
 
@@ -22,6 +22,16 @@ def test_every_restart_equals_the_recording() -> None:
     assert sum("error" in event for event in restarts) >= 15
     assert sum(not pod["admitted"] for event in restarts for pod in event.get("readmitted") or ()) >= 50
     assert [problem for line in lines for problem in _differences(line)] == []
+
+
+def test_before_1_32_the_memory_manager_compares_each_numa_node() -> None:
+    lines = lzma.decompress(RECORDED.read_bytes()).splitlines()
+    old = [line for line in lines if b'"kubeletVersion":"v1.31' in line]
+    assert len(old) >= 5
+    for line in old:
+        later = line.replace(b'"kubeletVersion":"v1.31.14"', b'"kubeletVersion":"v1.32.0"')
+        assert _differences(line) == []
+        assert _differences(later) != []
 
 
 def _differences(line: bytes) -> list[str]:
