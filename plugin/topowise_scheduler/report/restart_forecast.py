@@ -1,8 +1,8 @@
 """Forecasts what a restart of its kubelet does to a reported node.
 
 Limits: a container of a running pod counts as running, except an init container that has to end. Device plugins count
-as registering after the kubelet has admitted its pods again, as most do. A pod that the report does not list yet has the
-allocations that the model predicts.
+as registering after the kubelet has admitted its pods again, as most do. A pod that the report does not list yet has
+the allocations that the model predicts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from topowise import pods
 from topowise.errors import TopowiseError
 from topowise_scheduler.kubelet import Kubelet, KubeletStartError, KubeletVersion
 from topowise_scheduler.kubelet.restart import restart
-from topowise_scheduler.report.exact import Source
+from topowise_scheduler.report.exact import ExactSource
 from topowise_scheduler.report.kubelet_state import kubelet_of
 from topowise_scheduler.report.nrt_report import PodName, Report
 from topowise_scheduler.report.stored_state import stored_state
@@ -65,7 +65,7 @@ def foresee(
 ) -> NodeRestart | None:
     """Returns what a restart does to a node with these pods; None if the report is not exact."""
     source = report.source
-    if not isinstance(source, Source):
+    if not isinstance(source, ExactSource):
         return None
     after = report.empty
     if change != NO_CHANGE:

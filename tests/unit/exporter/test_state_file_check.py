@@ -149,7 +149,7 @@ def test_before_1_32_the_memory_of_a_group_must_equal_by_numa_node(
     """A release in a group returns memory to the first NUMA node, whichever NUMA node has provided it."""
     check = write(tmp_path)
     nodes = {str(number): {**memory_node(number, (GIB, 0)[number]), "cells": [0, 1]} for number in (0, 1)}
-    for node, reserved in zip(nodes.values(), (6 * GIB, 4 * GIB), strict=True):
+    for node, reserved in zip(nodes.values(), (4 * GIB, 6 * GIB), strict=True):
         memory = node["memoryMap"]["memory"]
         memory["reserved"], memory["free"] = reserved, memory["allocatable"] - reserved
         node["numberOfAssignments"] = 1
