@@ -45,7 +45,8 @@ class DeviceTable:
                     near[positions[node]] = near.get(positions[node], 0) | 1 << number
         self._near = near
         self._everywhere = everywhere
-        self.nodes: Mask = mask_of(positions.values() if everywhere else near)
+        # Without any known node the kubelet iterates over all nodes; hints matter then for a request of 0 only.
+        self.nodes: Mask = mask_of(near if near and not everywhere else positions.values())
         self.with_nodes: DeviceSet = self.touching(self.nodes)
         # Whether no device is near several NUMA nodes: then masks are sums over nodes.
         self.of_one_node = (
