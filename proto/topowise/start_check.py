@@ -64,14 +64,17 @@ def cpu_problem(text: bytes, *, policy: str, cpus: Cpus, reserved: Cpus, strict:
 
 
 def refused_cpu_state(
-    state: CpuState, *, policy: str, cpus: Cpus, reserved: Cpus, strict: bool = False
+    state: CpuState, *, policy: str, cpus: Cpus, reserved: Cpus, strict: bool = False, lists_reserved: bool = False
 ) -> Problem | None:
-    """Returns why a kubelet refuses a decoded `cpu_manager_state`; the arguments are those of `cpu_problem`."""
+    """Returns why a kubelet refuses a decoded `cpu_manager_state`; the arguments are those of `cpu_problem`.
+
+    `lists_reserved`: the kubelet expects the reserved CPUs in the file even if `strict`.
+    """
     if state.policy != policy:
         return Problem(NOT_RESTORED + _other_policy(policy, state.policy))
     if policy != "static":
         return None
-    return _invalid_cpu_state(state, cpus - reserved if strict else cpus, reserved, strict)
+    return _invalid_cpu_state(state, cpus - reserved if strict and not lists_reserved else cpus, reserved, strict)
 
 
 def memory_problem(

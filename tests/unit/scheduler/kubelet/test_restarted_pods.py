@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from topowise_scheduler.kubelet import Device, Kubelet
+from topowise_scheduler.kubelet import Device, Kubelet, KubeletConfiguration, version_of
 from topowise_scheduler.kubelet.hints import SMT_ALIGNMENT, UNEXPECTED, WOULD_PANIC
 from topowise_scheduler.kubelet.restart import CPU_FILE, MEMORY_FILE, Restart, restart
 
@@ -107,6 +107,22 @@ def test_a_changed_configuration_needs_new_state_files(
     assert result.file == file
     assert (result.problem is None) == (file == "")
     assert [admission.uid for admission in result.admissions] == ([] if file else ["p"])
+
+
+@pytest.mark.parametrize(
+    ("version", "starts"), [("v1.36.2", True), ("v1.36.2+7cf4c05", False), ("v1.33.6+0d2b5f1", False)]
+)
+def test_a_kubelet_of_openshift_does_not_start_again_with_strict_reservation(
+    machine_of: MachineOf, version: str, starts: bool
+) -> None:
+    config = KubeletConfiguration(
+        cpuManagerPolicy="static",
+        reservedSystemCPUs="0",
+        cpuManagerPolicyOptions={"strict-cpu-reservation": "true"},
+    )
+    kubelet = Kubelet(machine_of(4), config, version=version_of(version))
+    result = restart(kubelet, kubelet.emptied(), [], {})
+    assert (result.problem is None) == starts
 
 
 def test_pod_level_state_files_are_unreadable_without_the_gate(
