@@ -6,10 +6,9 @@ import argparse
 
 import msgspec
 
-from topowise import documents
 from topowise.text import Line, Styled
 from topowise_scheduler.kubelet import version_of
-from topowise_scheduler.presentation.kubectl import cluster, objects
+from topowise_scheduler.presentation.kubectl import cluster, json_output, objects
 from topowise_scheduler.presentation.kubectl import console as colours
 from topowise_scheduler.presentation.kubectl.console import Answer, Console
 from topowise_scheduler.presentation.kubectl.table import columns
@@ -33,7 +32,8 @@ def run(options: argparse.Namespace, console: Console, change: Change) -> Answer
     if not there.reports:
         raise objects.no_nodes(options.nodes_file)
     versions = there.kubelet_versions
-    notes: list[str] = []
+    remark = change.version.remark if change.version is not None else ""
+    notes = [f"warning: {remark}"] if remark else []
     reports = [
         read(reported.topology, versions.get(reported.topology.metadata.name, ""), size=reported.size)
         for reported in there.reports
@@ -44,9 +44,10 @@ def run(options: argparse.Namespace, console: Console, change: Change) -> Answer
     if len(nodes) < len(reports):
         skipped = plural(len(reports) - len(nodes), "node")
         notes.append(f"note: {skipped} skipped: only an exact report describes the state of a kubelet")
-    if options.output in ("json", "yaml"):
-        document = {"nodes": [{**msgspec.to_builtins(node), "outcome": node.outcome} for node in nodes]}
-        return Answer(documents.to_text(document, options.output), status, notes)
+    rows_of_json = [{**msgspec.to_builtins(node), "outcome": node.outcome} for node in nodes]
+    body = json_output.printed(options.output, {"nodes": rows_of_json}, rows=rows_of_json)
+    if body is not None:
+        return Answer(body, status, notes)
 
     def paint(column: int, cell: str) -> str | Styled:
         return console.paint(cell, colours.BAD) if cell in (REFUSES, STOPS) else cell

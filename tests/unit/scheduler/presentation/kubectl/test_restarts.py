@@ -92,6 +92,11 @@ def test_a_version_that_does_not_know_an_option_does_not_start(ask: Ask, saved: 
     assert _nodes(ask(*words, "v1.36.0"))["metal-a"]["outcome"] == "admits all pods"
 
 
+def test_a_text_that_is_no_version_is_named(ask: Ask, saved: Save) -> None:
+    (note, *_) = ask("simulate", "--kubelet-version", "newest", "--nodes-file", saved()).notes
+    assert note.startswith("warning: kubelet version 'newest' is not a release, expected a version such as v1.33.5")
+
+
 def test_the_forecast_of_a_report_equals_the_restart_of_the_kubelet() -> None:
     pairs = []
     for line in lzma.decompress(RECORDED.read_bytes()).splitlines():
