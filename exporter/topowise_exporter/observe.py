@@ -183,7 +183,9 @@ class Observer:
         """Why the kubelet would not start again, by state file; the last answer while the kubelet is doubted."""
         if self._files.is_mounted and is_true:
             machine = sources.hardware.machine
-            return self._start.compare(sources.kubelet, machine, sources.allocatable, self._clock())
+            return self._start.compare(
+                sources.kubelet, machine, sources.allocatable, self._clock(), sources.version or None
+            )
         return {} if self._previous is None else self._previous.observation.refused_state_files
 
     def _observation(

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+from topowise import kubeletconfig
 from topowise.errors import SourceError
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.start_check import CORRUPTED, MemoryAmounts, Problem, cpu_problem, memory_problem
@@ -26,6 +27,7 @@ from topowise_exporter.zones import hugepages_name
 
 _LONGEST: Final = 400
 _SETTLED_S: Final = 5.0
+_COMPARES_GROUPS: Final = (1, 32)
 _TRUE: Final = frozenset(("1", "t", "T", "TRUE", "true", "True"))
 
 
@@ -41,11 +43,18 @@ class StartCheck:
         self._problems: Mapping[str, str] = {}
 
     def compare(
-        self, config: KubeletConfiguration, machine: Machine, allocatable: Allocatable, now: float
+        self,
+        config: KubeletConfiguration,
+        machine: Machine,
+        allocatable: Allocatable,
+        now: float,
+        version: str | None = None,
     ) -> Mapping[str, str]:
         """Returns why the kubelet would refuse to start, by name of the state file. The first call compares at once;
-        later, a change is compared once it has stayed the same for a while. `now` is in seconds, monotonic."""
-        seen = (_text(self._cpu), _text(self._memory), config, machine, allocatable.cpus)
+        later, a change is compared once it has stayed the same for a while. `now` is in seconds, monotonic. `version`
+        is the kubelet's, None if unknown."""
+        by_group = kubeletconfig.release_of(version) >= _COMPARES_GROUPS
+        seen = (_text(self._cpu), _text(self._memory), config, machine, allocatable.cpus, by_group)
         if seen != self._seen:
             self._seen_since = now if self._seen else now - _SETTLED_S
             self._seen = seen
@@ -59,7 +68,9 @@ class StartCheck:
         if cpu is not None:
             problems[CPU_STATE] = _damage(checksum.check_cpu_state, cpu) or of_cpus(cpu, config, machine, allocatable)
         if memory is not None:
-            problems[MEMORY_STATE] = _damage(checksum.check_memory_state, memory) or of_memory(memory, config, machine)
+            problems[MEMORY_STATE] = _damage(checksum.check_memory_state, memory) or of_memory(
+                memory, config, machine, by_group=by_group
+            )
         self._problems = {
             name: previous.get(name) or _text_of(problem) for name, problem in problems.items() if problem is not None
         }
@@ -77,10 +88,10 @@ def of_cpus(text: bytes, config: KubeletConfiguration, machine: Machine, allocat
     return cpu_problem(text, policy=config.cpuManagerPolicy, cpus=cpus, reserved=reserved, strict=strict)
 
 
-def of_memory(text: bytes, config: KubeletConfiguration, machine: Machine) -> Problem | None:
+def of_memory(text: bytes, config: KubeletConfiguration, machine: Machine, *, by_group: bool = True) -> Problem | None:
     """Why `memory_manager_state` would be refused, None if it would not."""
     nodes = {node.id: _amounts(node, config) for node in machine.nodes}
-    return memory_problem(text, policy=config.memoryManagerPolicy, nodes=nodes)
+    return memory_problem(text, policy=config.memoryManagerPolicy, nodes=nodes, by_group=by_group)
 
 
 def _damage(check: Callable[[bytes, str], None], text: bytes) -> Problem | None:

@@ -25,6 +25,7 @@ from topowise.runtime import output
 from topowise.runtime.progress import Progress
 from topowise.text import escaped_json
 from topowise_scheduler.kubelet import (
+    Admission,
     Device,
     Kubelet,
     KubeletConfiguration,
@@ -37,6 +38,7 @@ from topowise_scheduler.kubelet import (
 from topowise_scheduler.kubelet.configuration import Evidence
 from topowise_scheduler.kubelet.hints import NEVER_ENDS
 from topowise_scheduler.kubelet.masks import members
+from topowise_scheduler.kubelet.restart import restart
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED
 
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -49,14 +51,23 @@ class Configuration(KubeletConfiguration, frozen=True, gc=False):
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
-    """An event on the node; its fields depend on `op`."""
+    """An event on the node; its fields depend on `op`.
 
-    op: Literal["admit", "start", "remove", "devices"]
+    A restart has the names of running containers by pod UID, a changed configuration or machine, and whether device
+    plugins register before the pods are admitted.
+    """
+
+    op: Literal["admit", "start", "remove", "devices", "restart"]
     uid: str = ""
     pod: Pod | None = None
     containers: tuple[str, ...] | None = None
     resource: str = ""
     devices: tuple[Device, ...] = ()
+    running: Mapping[str, tuple[str, ...]] | None = None
+    plugins: bool = True
+    config: Configuration | None = None
+    machine: Machine | None = None
+    kubeletVersion: str | None = None
 
 
 class Scenario(msgspec.Struct, frozen=True, gc=False):
@@ -105,23 +116,118 @@ def replay_scenario(scenario: Scenario) -> dict[str, Any]:
     if scenario.kubeletVersion is not None:
         result["kubelet"] = _version_of(scenario)
     try:
-        kubelet = kubelet_of(scenario)
+        node = Replay(scenario)
     except KubeletStartError as exc:
         return {**result, "configError": str(exc)}
-    if kubelet.settings.drafts:
-        result["drafts"] = kubelet.settings.drafts
+    if node.kubelet.settings.drafts:
+        result["drafts"] = node.kubelet.settings.drafts
     for event in scenario.events:
-        outcome = apply(kubelet, event)
+        outcome = node.apply(event)
         if outcome.get("reason") == NEVER_ENDS:
             # A kubelet that never answers does not process the next event.
             result["hang"] = outcome["message"]
             break
         result["events"].append(outcome)
+        if event.op == "restart" and "error" in outcome:
+            break
     return result
 
 
-def kubelet_of(scenario: Scenario) -> Kubelet:
-    """The kubelet of a scenario, before its first event. Raises KubeletStartError and ParseError."""
+class Replay:
+    """The node of a scenario. Raises KubeletStartError and ParseError.
+
+    The allocations of a pod that has ended, or was refused, stay until the next admission, as in the kubelet. The
+    device manager writes its checkpoint only when it allocates, and when a plugin sends a list.
+    """
+
+    def __init__(self, scenario: Scenario, kubelet: Kubelet | None = None) -> None:
+        self._scenario = scenario
+        self.kubelet = kubelet or _kubelet_of(scenario)
+        self._pods: dict[str, Pod] = {}
+        self._ended: list[str] = []
+        self._checkpoint = self.kubelet.devices.fork()
+
+    def apply(self, event: Event) -> dict[str, Any]:
+        """Applies an event to the node; returns the result."""
+        kubelet = self.kubelet
+        match event.op:
+            case "admit":
+                return self._admit(event)
+            case "restart":
+                return self._restart(event)
+            case "devices":
+                kubelet.report_devices(event.resource, event.devices)
+                self._checkpoint = kubelet.devices.fork()
+                return {"op": "devices", "resource": event.resource}
+            case "start":
+                known = kubelet.start(event.uid, event.containers)
+            case "remove":
+                known = kubelet.forget(event.uid)
+                self._ended.append(event.uid)
+        result: dict[str, Any] = {"op": event.op, "uid": event.uid}
+        if not known:
+            result["error"] = "unknown uid"
+        elif event.op == "start":
+            result["containers"] = _containers(kubelet.placements(event.uid))
+        return result
+
+    def settle(self) -> None:
+        """Releases the allocations of ended and refused pods."""
+        for uid in self._ended:
+            if uid not in self.kubelet.active:
+                self.kubelet.release(uid)
+        self._ended = []
+
+    def _admit(self, event: Event) -> dict[str, Any]:
+        if event.pod is None:
+            raise msgspec.ValidationError(f"event admit of {event.uid!r}: expected a pod")
+        pod = event.pod
+        if event.uid and pod.metadata.uid != event.uid:
+            pod = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, uid=event.uid))
+        self.settle()
+        admission = self.kubelet.decide(self.kubelet.view_of(pod))
+        if admission.uid in self.kubelet.devices.allocations:
+            self._checkpoint = self.kubelet.devices.fork()
+        if admission.admitted:
+            self._pods[admission.uid] = pod
+        else:
+            self._ended = [admission.uid]
+        return {"op": "admit", **_decision(self.kubelet, admission)}
+
+    def _restart(self, event: Event) -> dict[str, Any]:
+        scenario = self._scenario = msgspec.structs.replace(
+            self._scenario,
+            machine=event.machine or self._scenario.machine,
+            config=event.config or self._scenario.config,
+            kubeletVersion=event.kubeletVersion or self._scenario.kubeletVersion,
+        )
+        try:
+            after = _kubelet_of(scenario)
+        except KubeletStartError as exc:
+            return {"op": "restart", "error": str(exc)}
+        pods = sorted(
+            [self._pods[uid] for uid in self.kubelet.active], key=lambda pod: pod.metadata.creationTimestamp or ""
+        )
+        before = self.kubelet.fork()
+        before.devices = self._checkpoint
+        result = restart(
+            before,
+            after,
+            [after.view_of(pod) for pod in pods],
+            event.running or {},
+            plugins_first=event.plugins,
+        )
+        self.kubelet, self._ended = result.node, [*result.stale]
+        self._checkpoint = result.node.devices.fork()
+        if result.problem is not None:
+            return {"op": "restart", "file": result.file, **result.problem._asdict()}
+        return {
+            "op": "restart",
+            "readmitted": [_decision(self.kubelet, admission) for admission in result.admissions],
+        }
+
+
+def _kubelet_of(scenario: Scenario) -> Kubelet:
     version = NEWEST_RECORDED if scenario.kubeletVersion is None else version_of(scenario.kubeletVersion)
     evidence: Evidence = "runs" if scenario.kubeletVersion is None else "options"
     return Kubelet(
@@ -137,26 +243,6 @@ def _version_of(scenario: Scenario) -> dict[str, str]:
     version = version_of(scenario.kubeletVersion or "")
     described = {"version": version.name, "certainty": version.certainty}
     return {**described, "remark": version.remark} if version.remark else described
-
-
-def apply(kubelet: Kubelet, event: Event) -> dict[str, Any]:
-    """Applies an event to the kubelet; returns the result."""
-    match event.op:
-        case "admit":
-            return _admit(kubelet, event)
-        case "devices":
-            kubelet.report_devices(event.resource, event.devices)
-            return {"op": "devices", "resource": event.resource}
-        case "start":
-            known = kubelet.start(event.uid, event.containers)
-        case "remove":
-            known = kubelet.remove(event.uid)
-    result: dict[str, Any] = {"op": event.op, "uid": event.uid}
-    if not known:
-        result["error"] = "unknown uid"
-    elif event.op == "start":
-        result["containers"] = _containers(kubelet.placements(event.uid))
-    return result
 
 
 def main_replay(path: str, progress: Callable[[str], None] | None = None) -> int:
@@ -197,14 +283,8 @@ def _open(path: str) -> Iterator[tuple[BinaryIO, Callable[[], str]]]:
             yield file, share
 
 
-def _admit(kubelet: Kubelet, event: Event) -> dict[str, Any]:
-    if event.pod is None:
-        raise msgspec.ValidationError(f"event admit of {event.uid!r}: expected a pod")
-    pod = event.pod
-    if event.uid and pod.metadata.uid != event.uid:
-        pod = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, uid=event.uid))
-    admission = kubelet.admit(pod)
-    result: dict[str, Any] = {"op": "admit", "uid": admission.uid, "admitted": admission.admitted, "qos": admission.qos}
+def _decision(kubelet: Kubelet, admission: Admission) -> dict[str, Any]:
+    result: dict[str, Any] = {"uid": admission.uid, "admitted": admission.admitted, "qos": admission.qos}
     if admission.admitted:
         result["containers"] = _containers(admission.placements)
         return result

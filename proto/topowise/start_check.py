@@ -28,16 +28,20 @@ from topowise.checkpoints import (
 )
 from topowise.errors import ParseError
 
-_NOT_RESTORED: Final = "could not restore state from checkpoint: "
-CORRUPTED: Final = f"{_NOT_RESTORED}checkpoint is corrupted"
+NOT_RESTORED: Final = "could not restore state from checkpoint: "
+CORRUPTED: Final = f"{NOT_RESTORED}checkpoint is corrupted"
 _DIFFERENT: Final = "[memorymanager] the expected machine state is different from the real one"
 
 
 class Problem(NamedTuple):
-    """Why a kubelet would not start: its own error, and the particular difference ("" if the error has it)."""
+    """Why a kubelet would not start: its own error, and the particular difference ("" if the error has it).
+
+    `by_chance`: the kubelet reads the file in random order, and starts in some orders.
+    """
 
     error: str
     detail: str = ""
+    by_chance: bool = False
 
 
 class MemoryAmounts(NamedTuple):
@@ -56,22 +60,42 @@ def cpu_problem(text: bytes, *, policy: str, cpus: Cpus, reserved: Cpus, strict:
         state = cpu_state(text)
     except ParseError as exc:
         return Problem(CORRUPTED, str(exc))
+    return refused_cpu_state(state, policy=policy, cpus=cpus, reserved=reserved, strict=strict)
+
+
+def refused_cpu_state(
+    state: CpuState, *, policy: str, cpus: Cpus, reserved: Cpus, strict: bool = False, lists_reserved: bool = False
+) -> Problem | None:
+    """Returns why a kubelet refuses a decoded `cpu_manager_state`; the arguments are those of `cpu_problem`.
+
+    `lists_reserved`: the kubelet expects the reserved CPUs in the file even if `strict`.
+    """
     if state.policy != policy:
-        return Problem(_NOT_RESTORED + _other_policy(policy, state.policy))
+        return Problem(NOT_RESTORED + _other_policy(policy, state.policy))
     if policy != "static":
         return None
-    return _invalid_cpu_state(state, cpus - reserved if strict else cpus, reserved, strict)
+    return _invalid_cpu_state(state, cpus - reserved if strict and not lists_reserved else cpus, reserved, strict)
 
 
-def memory_problem(text: bytes, *, policy: str, nodes: Mapping[int, Mapping[str, MemoryAmounts]]) -> Problem | None:
+def memory_problem(
+    text: bytes, *, policy: str, nodes: Mapping[int, Mapping[str, MemoryAmounts]], by_group: bool = True
+) -> Problem | None:
     """Returns why a kubelet would refuse `memory_manager_state` at its next start, None if it would accept it. `policy`
-    is memoryManagerPolicy, `nodes` has the amounts of every NUMA node and type at that start."""
+    is memoryManagerPolicy, `nodes` has the amounts of every NUMA node and type at that start. `by_group` False compares
+    the amounts of each NUMA node instead of a group's sums, as kubelets before 1.32 do (kubernetes#127074)."""
     try:
         state = memory_state(text)
     except ParseError as exc:
         return Problem(CORRUPTED, str(exc)[:200])
+    return refused_memory_state(state, policy=policy, nodes=nodes, by_group=by_group)
+
+
+def refused_memory_state(
+    state: MemoryState, *, policy: str, nodes: Mapping[int, Mapping[str, MemoryAmounts]], by_group: bool = True
+) -> Problem | None:
+    """Returns why a kubelet refuses a decoded `memory_manager_state`; the arguments are those of `memory_problem`."""
     if state.policy != policy:
-        return Problem(f"{_NOT_RESTORED}[memorymanager] {_other_policy(policy, state.policy)}")
+        return Problem(f"{NOT_RESTORED}[memorymanager] {_other_policy(policy, state.policy)}")
     if policy != "Static":
         return None
     assignments = list(_held_memory(state))
@@ -85,9 +109,24 @@ def memory_problem(text: bytes, *, policy: str, nodes: Mapping[int, Mapping[str,
             return Problem(f"{uses} the NUMA that does not exist", f"node {missing_node}")
         if any(block.type not in nodes[node] for node in block.nodes):
             return Problem(f"{uses} memory resource that does not exist", block.type)
-    expected = _expected(nodes, [block for _, block in assignments])
-    detail = next(_differences(state.nodes, expected), None)
+    blocks = [block for _, block in assignments]
+    mixed = next(_mixed_groups(blocks), None)
+    if mixed is not None:
+        return Problem(_DIFFERENT, mixed, by_chance=True)
+    detail = next(_differences(state.nodes, _expected(nodes, blocks), by_group=by_group), None)
     return None if detail is None else Problem(_DIFFERENT, detail)
+
+
+def _mixed_groups(blocks: Iterable[MemoryBlock]) -> Iterator[str]:
+    """Yields the nodes whose blocks belong to several groups. The last block in random order decides on the group."""
+    groups: dict[int, tuple[int, ...]] = {}
+    for block in blocks:
+        for node in block.nodes:
+            if groups.setdefault(node, block.nodes) != block.nodes:
+                yield (
+                    f"node {node} has blocks of the groups {cpuset.to_text(groups[node])} and "
+                    f"{cpuset.to_text(block.nodes)}; the kubelet reads them in random order, and starts in some orders"
+                )
 
 
 def _held_memory(state: MemoryState) -> Iterator[tuple[str, MemoryBlock]]:
@@ -169,8 +208,10 @@ def _expected(nodes: Mapping[int, Mapping[str, MemoryAmounts]], blocks: Iterable
     }
 
 
-def _differences(stored: Mapping[int, MemoryNode], expected: Mapping[int, MemoryNode]) -> Iterator[str]:
-    """Yields differences as areMachineStatesEqual finds them: amounts are compared for the whole group of nodes."""
+def _differences(
+    stored: Mapping[int, MemoryNode], expected: Mapping[int, MemoryNode], *, by_group: bool
+) -> Iterator[str]:
+    """Yields differences as areMachineStatesEqual finds them."""
     if stored.keys() != expected.keys():
         yield f"NUMA nodes {cpuset.to_text(stored)} in the file, {cpuset.to_text(expected)} on the machine"
         return
@@ -194,7 +235,8 @@ def _differences(stored: Mapping[int, MemoryNode], expected: Mapping[int, Memory
                         f"now {getattr(now, field)}"
                     )
             # A node of the group without this type, in the file or now, is reported on its own.
-            tables = [(stored[member].memory_map, expected[member].memory_map) for member in cells if member in stored]
+            compared = cells if by_group else (node,)
+            tables = [(stored[own].memory_map, expected[own].memory_map) for own in compared if own in stored]
             together = [(old[name], new[name]) for old, new in tables if name in old and name in new]
             for field in ("free", "reserved"):
                 before = sum(getattr(old, field) for old, _ in together)

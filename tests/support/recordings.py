@@ -106,9 +106,9 @@ def _replayed(scenario: replay.Scenario, version: KubeletVersion) -> dict[str, A
         )
     except KubeletStartError as exc:
         return {"configError": str(exc)}
-    events = []
+    events, node = [], replay.Replay(scenario, kubelet)
     for event in scenario.events:
-        said = replay.apply(kubelet, event)
+        said = node.apply(event)
         if said.get("reason") == NEVER_ENDS:
             return {"hang": said["message"]}
         events.append(json.loads(msgspec.json.encode(said)))

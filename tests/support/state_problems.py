@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from topowise.start_check import MemoryAmounts, Problem, cpu_problem, memory_problem
+from topowise.start_check import Problem, cpu_problem, memory_problem
 from topowise_scheduler.kubelet.masks import members
 from topowise_scheduler.kubelet.node import Kubelet
+from topowise_scheduler.kubelet.restart import memory_amounts
 
 
 def cpu_state_problem(kubelet: Kubelet, text: bytes) -> Problem | None:
@@ -23,13 +24,5 @@ def cpu_state_problem(kubelet: Kubelet, text: bytes) -> Problem | None:
 
 def memory_state_problem(kubelet: Kubelet, text: bytes) -> Problem | None:
     """Why `memory_manager_state` would be refused by a kubelet with this machine and configuration."""
-    if kubelet.memory is None:
-        return memory_problem(text, policy="None", nodes={})
-    policy = kubelet.memory.policy
-    # A node that the model leaves out has nothing, of every type.
-    nodes = {node: dict.fromkeys(policy.total, MemoryAmounts(0, 0, 0)) for node in kubelet.all_node_ids}
-    for position, node in enumerate(kubelet.node_ids):
-        for name, total in policy.total.items():
-            reserved = policy.system_reserved[position].get(name, 0)
-            nodes[node][name] = MemoryAmounts(total[position], reserved, policy.allocatable[name][position])
-    return memory_problem(text, policy="Static", nodes=nodes)
+    policy = "None" if kubelet.memory is None else "Static"
+    return memory_problem(text, policy=policy, nodes=memory_amounts(kubelet))

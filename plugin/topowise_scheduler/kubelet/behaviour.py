@@ -34,6 +34,14 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True, gc=False, cache_hash=
     memory_groups_are_checked: bool = False
     """The memory manager refuses a hint that joins nodes with single-node allocations, or nodes of another group."""
 
+    memory_groups_are_compared: bool = False
+    """At its start the memory manager compares the sums of a group with its file. Before, the bytes of each NUMA node,
+    which differ after a release in a group. Then the kubelet did not start."""
+
+    strict_state_needs_all_cpus: bool = False
+    """Only OpenShift: a start with strict-cpu-reservation compares the CPUs of `cpu_manager_state`, which lacks the
+    reserved CPUs, with all CPUs. So the kubelet does not start a second time."""
+
     smt_refusal_counts_free_cores: bool = False
     """A full-pcpus-only refusal has the number of free CPUs even if it is 0 (text only)."""
 
@@ -110,6 +118,7 @@ ROWS: Final = (
         "1.32.13",
         {
             "memory_groups_are_checked": "kubernetes#123443",
+            "memory_groups_are_compared": "kubernetes#127074",
             "smt_refusal_counts_free_cores": "kubernetes#127959",
             "memory_policies_are_by_platform": "kubernetes#128560",
         },
@@ -140,14 +149,16 @@ ROWS: Final = (
     ),
 )
 
+_ALL_CPUS: Final = {"strict_state_needs_all_cpus": "cpumanager/policy_static.go, validateState"}
+
 DISTRIBUTIONS: Final = (
     Distribution("OpenShift 4.18", 31, "its option table", options={"prefer-align-cpus-by-uncorecache": "alpha"}),
-    Distribution("OpenShift 4.20", 33, "its code", {"uncore_rounds_cores_up": "kubernetes#131850"}),
+    Distribution("OpenShift 4.20", 33, "its code", {"uncore_rounds_cores_up": "kubernetes#131850", **_ALL_CPUS}),
     Distribution(
         "OpenShift 4.22",
         35,
         "1.35.6, equal to 1.36.2 in 24,000 of 24,000 scenarios",
-        {"device_hints_are_near_devices": "kubernetes#138244"},
+        {"device_hints_are_near_devices": "kubernetes#138244", **_ALL_CPUS},
     ),
-    Distribution("OpenShift 4.23", 36, "the build of 1.36.2 that was run"),
+    Distribution("OpenShift 4.23", 36, "the build of 1.36.2 that was run", _ALL_CPUS),
 )

@@ -138,8 +138,11 @@ class CpuManager:
         self._reusable = self._reusable | cpus if container.kind == "init" else self._reusable & ~cpus
 
     def allocate_pod(self, pod: PodView, hint: Hint) -> None:
-        """AllocatePod (KEP-5526): allocates a bubble for the pod and partitions it. Raises Refused."""
-        if not pod.cpus or pod.uid in self.bubbles:
+        """AllocatePod (KEP-5526): allocates a bubble for the pod and partitions it. Raises Refused.
+
+        A restarted kubelet allocates a second bubble for the pod, and never releases the first bubble.
+        """
+        if not pod.cpus:
             return
         problem = _empty_pool(pod)
         if problem:
@@ -201,10 +204,10 @@ class CpuManager:
         allocated = 0
         for container in pod.containers:
             cpus = by_container.get(container.name)
-            if cpus is None or not container.cpus:
+            if cpus is None:
                 continue
             if cpus.bit_count() != container.cpus:
-                # The container's request changed since the allocation.
+                # The request changed since the allocation, or the container has the shared CPUs of its pod.
                 return IMPOSSIBLE
             allocated |= cpus
         if allocated.bit_count() == pod.cpus:

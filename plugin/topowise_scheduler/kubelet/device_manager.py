@@ -7,9 +7,10 @@ returns. With a `chooser`, a caller can try every choice that the kubelet may ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
+from topowise_scheduler.kubelet import panics
 from topowise_scheduler.kubelet.behaviour import Behaviour
 from topowise_scheduler.kubelet.device_table import DeviceSet, DeviceTable, shared_table
 from topowise_scheduler.kubelet.hints import IMPOSSIBLE, Hint, Hints, ProviderHints, Refused
@@ -43,10 +44,21 @@ Chooser = Callable[[Choice], DeviceSet]
 class DeviceManager:
     """The state: a table per resource, and the devices of every container by pod UID and name.
 
-    A `chooser` overrides the plugins' preferred allocations (`preferred`).
+    A `chooser` overrides the plugins' preferred allocations (`preferred`). `running` has the names of running
+    containers by pod UID while a restarted kubelet admits its pods again, and is empty otherwise.
     """
 
-    __slots__ = ("_everywhere", "_reusable", "allocated", "allocations", "chooser", "positions", "preferred", "tables")
+    __slots__ = (
+        "_everywhere",
+        "_reusable",
+        "allocated",
+        "allocations",
+        "chooser",
+        "positions",
+        "preferred",
+        "running",
+        "tables",
+    )
 
     def __init__(self, machine: Machine, behaviour: Behaviour = NEWEST_RECORDED.behaviour) -> None:
         self._everywhere = not behaviour.device_hints_are_near_devices
@@ -57,6 +69,7 @@ class DeviceManager:
         self.allocations: dict[str, dict[str, Devices]] = {}
         self._reusable: Devices = {}
         self.chooser: Chooser | None = None
+        self.running: Mapping[str, Collection[str]] = {}
 
     def fork(self) -> DeviceManager:
         """Returns an independent copy of the state."""
@@ -69,6 +82,7 @@ class DeviceManager:
         copy.allocations = self.allocations.copy()
         copy._reusable = {}
         copy.chooser = self.chooser
+        copy.running = self.running
         return copy
 
     def table(self, devices: Iterable[Device]) -> DeviceTable:
@@ -117,7 +131,7 @@ class DeviceManager:
                 continue
             allocated = by_resource.get(resource, 0)
             if allocated:
-                hints[resource] = self._hints_again(table, allocated, requested)
+                hints[resource] = _hints_again(table, resource, allocated, requested)
             else:
                 hints[resource] = _fitting(table, self.free(resource), reusable.get(resource, 0), requested)
         return hints
@@ -136,7 +150,7 @@ class DeviceManager:
             for by_resource in by_container.values():
                 allocated |= by_resource.get(resource, 0)
             if allocated:
-                hints[resource] = self._hints_again(table, allocated, requested)
+                hints[resource] = _hints_again(table, resource, allocated, requested)
             else:
                 hints[resource] = _fitting(table, self.free(resource), 0, requested)
         return hints
@@ -147,6 +161,7 @@ class DeviceManager:
         reusable = dict(self._reusable)
         previous = by_container.get(container.name, {})
         taken: Devices = {}
+        is_running = container.name in self.running.get(pod.uid, ())
         for resource, required in container.limits.items():
             table = self.tables.get(resource)
             if table is None:
@@ -158,9 +173,13 @@ class DeviceManager:
                     f"from {devices.bit_count()} to {required}"
                 )
             # Upstream checks health before it checks how many devices are needed (kubernetes#109595).
-            if not table.healthy:
+            if not is_running and not table.healthy:
                 raise Refused(f"no healthy devices present; cannot allocate unhealthy devices {resource}")
-            if not devices and required > 0:
+            if not is_running and devices & ~table.healthy:
+                raise Refused(
+                    "previously allocated devices are no longer healthy; cannot allocate unhealthy devices " + resource
+                )
+            if not is_running and not devices and required > 0:
                 pool = reusable.get(resource, 0)
                 if self.chooser is None:
                     devices = self._take(resource, required, pool, hint)
@@ -206,10 +225,6 @@ class DeviceManager:
                 for resource, devices in by_resource.items():
                     allocated[resource] |= devices
         self.allocated = allocated
-
-    def _hints_again(self, table: DeviceTable, allocated: DeviceSet, requested: int) -> Hints:
-        """Returns the hints of a container that has its devices already, after a restart of the kubelet."""
-        return _fitting(table, allocated, 0, requested) if allocated.bit_count() == requested else IMPOSSIBLE
 
     def _take(self, resource: str, required: int, reusable: DeviceSet, hint: Hint) -> DeviceSet:
         # devicesToAllocate: reusable devices first, then devices near the hint, then other devices. Raises Refused.
@@ -274,6 +289,16 @@ class DeviceManager:
         if preference == "first":
             return included | lowest(candidates, missing)
         return included | candidates & ~lowest(candidates, candidates.bit_count() - missing)
+
+
+def _hints_again(table: DeviceTable, resource: str, allocated: DeviceSet, requested: int) -> Hints:
+    """Returns the hints of a container that has its devices already. Raises Refused where the kubelet would panic."""
+    if allocated.bit_count() != requested:
+        return IMPOSSIBLE
+    missing = allocated & ~table.reported
+    if missing:
+        raise panics.device_missing(resource, table.names(missing))
+    return _fitting(table, allocated, 0, requested)
 
 
 def _fitting(table: DeviceTable, available: DeviceSet, reusable: DeviceSet, requested: int) -> Hints:

@@ -27,11 +27,11 @@ class DeviceTable:
         everywhere: bool = False,
     ) -> None:
         listed = {device.id: device for device in devices}
-        self._devices = tuple(listed.values())
+        self.devices = tuple(listed.values())
         self._positions = positions
         self.ids = tuple(sorted({*listed, *unreported_ids}))
         self.index = {device_id: number for number, device_id in enumerate(self.ids)}
-        reported = [(self.index[device.id], device) for device in self._devices]
+        reported = [(self.index[device.id], device) for device in self.devices]
         self.reported: DeviceSet = mask_of(number for number, _ in reported)
         self.healthy: DeviceSet = mask_of(number for number, device in reported if device.healthy)
         self.without_topology: DeviceSet = mask_of(number for number, device in reported if device.numa is None)
@@ -45,7 +45,8 @@ class DeviceTable:
                     near[positions[node]] = near.get(positions[node], 0) | 1 << number
         self._near = near
         self._everywhere = everywhere
-        self.nodes: Mask = mask_of(positions.values() if everywhere else near)
+        # Without any known node the kubelet iterates over all nodes; hints matter then for a request of 0 only.
+        self.nodes: Mask = mask_of(near if near and not everywhere else positions.values())
         self.with_nodes: DeviceSet = self.touching(self.nodes)
         # Whether no device is near several NUMA nodes: then masks are sums over nodes.
         self.of_one_node = (
@@ -116,7 +117,7 @@ class DeviceTable:
         missing = [device_id for device_id in ids if device_id not in self.index]
         if not missing:
             return self
-        return DeviceTable(self._devices, self._positions, (*self.ids, *missing), everywhere=self._everywhere)
+        return DeviceTable(self.devices, self._positions, (*self.ids, *missing), everywhere=self._everywhere)
 
 
 # Device ids are often PCI addresses, equal on all nodes of a machine type. A table lives as long as a node uses it.

@@ -109,7 +109,7 @@ class MemoryManager:
 
     def allocate_pod(self, pod: PodView, hint: Hint) -> None:
         """AllocatePod (KEP-5526): books the pod's total; the containers' blocks are shares of it. Raises Refused."""
-        if not pod.pinned or pod.memory is None or pod.uid in self.bubbles:
+        if not pod.pinned or pod.memory is None:
             return
         problem = _empty_pool(pod, pod.memory)
         if problem:

@@ -170,8 +170,12 @@ class Kubelet:
 
     def admit(self, pod: pods.Pod) -> Admission:
         """Decides a pod and, if it is admitted, books it. Raises ParseError for a malformed quantity."""
+        return self.admit_view(self.view_of(pod))
+
+    def view_of(self, pod: pods.Pod) -> PodView:
+        """Returns the pod as this kubelet sees it. Raises ParseError for a malformed quantity."""
         needs = pods.needs(pod, pod_level_resources=self.settings.pod_level_resources)
-        return self.admit_view(self.view(pod.metadata.uid, needs))
+        return self.view(pod.metadata.uid, needs)
 
     def view(self, uid: str, needs: pods.Needs) -> PodView:
         """Returns the pod as this kubelet sees it; equal on all nodes with the same behaviour and feature gates."""
@@ -185,10 +189,17 @@ class Kubelet:
     def admit_view(self, seen: PodView, observe: Observer | None = None) -> Admission:
         """Decides a pod with a known view; `observe` is called for every merge.
 
-        A pod that is active already is admitted again, as after a restart of the kubelet, and keeps its allocations.
+        A pod that is active already is admitted again, and keeps its allocations. A refused pod has none.
         """
+        admission = self.decide(seen, observe)
+        if not admission.admitted:
+            self.release(seen.uid)
+        return admission
+
+    def decide(self, seen: PodView, observe: Observer | None = None) -> Admission:
+        """Decides a pod like `admit_view`, and leaves the allocations of a refused pod."""
         # Its own requests must not count against the pod.
-        self._forget(seen.uid)
+        self.forget(seen.uid)
         for manager in (self.devices, self.cpu, self.memory):
             if manager is not None:
                 manager.begin()
@@ -247,11 +258,10 @@ class Kubelet:
 
     def remove(self, uid: str) -> bool:
         """Removes an ended pod: its allocations are free at the next admission. False for an unknown UID."""
-        if uid not in self.active:
-            return False
-        self._forget(uid)
-        self._release(uid)
-        return True
+        known = self.forget(uid)
+        if known:
+            self.release(uid)
+        return known
 
     def report_devices(self, resource: str, devices: Iterable[Device]) -> None:
         """Applies a device plugin's list. Raises ConfigError for a device near a node that is not modelled."""
@@ -377,8 +387,6 @@ class Kubelet:
         rejection: Rejection | None = None,
         shortages: tuple[Shortage, ...] = (),
     ) -> Admission:
-        """Returns a refusal, and releases the pod's allocations."""
-        self._release(pod.uid)
         return Admission(
             uid=pod.uid,
             qos=pod.qos,
@@ -423,14 +431,16 @@ class Kubelet:
         for name, amount in active.requests.items():
             self.requested[name] = self.requested.get(name, 0) + amount
 
-    def _forget(self, uid: str) -> None:
-        """Stops counting the pod; its allocations stay for now."""
+    def forget(self, uid: str) -> bool:
+        """Stops counting the pod; its allocations stay for now. False for an unknown UID."""
         active = self.active.pop(uid, None)
-        if active is not None:
-            for name, amount in active.requests.items():
-                self.requested[name] -= amount
+        if active is None:
+            return False
+        for name, amount in active.requests.items():
+            self.requested[name] -= amount
+        return True
 
-    def _release(self, uid: str) -> None:
+    def release(self, uid: str) -> None:
         """Releases the pod's allocations (removeStaleState of each manager)."""
         self.devices.release(uid)
         if self.cpu is not None:

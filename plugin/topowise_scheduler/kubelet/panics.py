@@ -7,6 +7,8 @@ these places (docs/development/kubelet-versions.md lists them):
   an entry for each online NUMA node. So if the ids of a machine have gaps, the highest ids are out of range.
 - `calculateHints` (memorymanager/policy_static.go) reads the memory of a page size on every NUMA node. A NUMA node
   without the page size has no entry. Before Linux 6.1 a NUMA node without memory has no page sizes.
+- `generateDeviceTopologyHints` (devicemanager/topology_hints.go) reads the listed device of each allocated id. After a
+  restart a container can have a device that its plugin no longer lists.
 - `bitmask.NewBitMask` (topologymanager/bitmask) returns a nil mask for an id of 64 or more, and its callers use it.
 """
 
@@ -39,6 +41,15 @@ def page_size_missing(name: str, ids: Sequence[int]) -> Refused:
     where = f"NUMA node {', '.join(map(str, ids))} does not have" if ids else "no NUMA node has"
     return Refused(
         f"the kubelet would panic: its memory manager looks up {name} on every NUMA node, and {where} it", WOULD_PANIC
+    )
+
+
+def device_missing(resource: str, ids: Sequence[str]) -> Refused:
+    """Returns the refusal for allocated devices that the device plugin no longer lists."""
+    return Refused(
+        f"the kubelet would panic: a container that is admitted again has {resource} {', '.join(ids)}, which the "
+        "device plugin does not list",
+        WOULD_PANIC,
     )
 
 

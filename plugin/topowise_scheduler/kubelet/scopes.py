@@ -81,11 +81,12 @@ def _decide(node: Kubelet, pod: PodView, container: ContainerView | None, observ
     vote = None
     if node.settings.topology.prefer_most_allocated:
         vote = MostAllocated(node.cpu, node.memory)
-    # Among the providers only the memory manager raises: where the kubelet would panic.
-    refusing = "memory"
+    # A provider raises only where the kubelet would panic.
+    refusing = ""
     try:
-        for provider in (node.devices, node.cpu, node.memory):
+        for name_of_provider, provider in (("device", node.devices), ("cpu", node.cpu), ("memory", node.memory)):
             if provider is not None:
+                refusing = name_of_provider
                 hints_by_resource = provider.pod_hints(pod) if container is None else provider.hints(pod, container)
                 groups += hints_by_resource.items()
         refusing = "topology"

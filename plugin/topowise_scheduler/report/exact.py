@@ -31,6 +31,13 @@ class ExactSource(NamedTuple):
         """
         return hardware.empty(self.facts, self.devices, version).kubelet
 
+    def changed(self, version: KubeletVersion, fields: Mapping[str, str]) -> Kubelet:
+        """Returns the node without pods, with another version and other fields of its configuration.
+
+        Raises KubeletStartError if such a kubelet does not start.
+        """
+        return hardware.changed(self.facts, self.devices, version, fields)
+
 
 class Exact(NamedTuple):
     empty: Kubelet

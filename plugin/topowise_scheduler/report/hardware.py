@@ -22,6 +22,7 @@ from topowise.errors import TopowiseError
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.pods import HUGEPAGES, MAX_AMOUNT
 from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, KubeletStartError, Machine, NumaNode
+from topowise_scheduler.kubelet.configuration import Evidence
 from topowise_scheduler.kubelet.machine import WIDE
 from topowise_scheduler.kubelet.versions import KubeletVersion
 from topowise_scheduler.report import budget
@@ -198,13 +199,33 @@ def _start(facts: Facts, near: tuple[DevicePlugin, ...], version: KubeletVersion
         config = kubeletconfig.decode(facts.configuration)
         _check_limits(facts, config)
         amounts = [_amounts(zone) for zone in facts.zones]
-        machine = msgspec.structs.replace(_machine(facts, config, amounts), devices=near)
-        kubelet = Kubelet(machine, _with_absolute_threshold(config, facts), version=version)
+        kubelet = _kubelet(facts, config, near, version, "runs")
     except KubeletStartError as exc:
         return Empty(None, (f"attribute {attributes.KUBELET_CONFIGURATION}: no kubelet would start with it: {exc}",))
     except (TopowiseError, ValueError) as exc:
         return Empty(None, (str(exc),))
     return Empty(kubelet, tuple(_cpu_problems(kubelet, facts, amounts)))
+
+
+def changed(facts: Facts, listed_devices: str, version: KubeletVersion, fields: Mapping[str, str]) -> Kubelet:
+    """Returns the node without pods, with another version and other fields of its configuration.
+
+    Raises KubeletStartError if such a kubelet does not start, and TopowiseError or ValueError for unreadable texts.
+    """
+    config = msgspec.structs.replace(kubeletconfig.decode(facts.configuration), **fields)
+    return _kubelet(facts, config, _parse_plugins(listed_devices) if listed_devices else (), version, "none")
+
+
+def _kubelet(
+    facts: Facts,
+    config: KubeletConfiguration,
+    plugins: tuple[DevicePlugin, ...],
+    version: KubeletVersion,
+    evidence: Evidence,
+) -> Kubelet:
+    machine = _machine(facts, config, [_amounts(zone) for zone in facts.zones])
+    config = _with_absolute_threshold(config, facts)
+    return Kubelet(msgspec.structs.replace(machine, devices=plugins), config, version=version, evidence=evidence)
 
 
 def _check_limits(facts: Facts, config: KubeletConfiguration) -> None:

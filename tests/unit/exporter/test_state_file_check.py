@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from sandbox.kubelet import state_files
 from topowise.attributes import refused_state_files
@@ -139,6 +140,24 @@ def test_a_node_without_memory_has_no_hugepages_of_any_size(tmp_path: Path) -> N
     assert compare(check, CONFIG, two(memory_bytes=0, hugepages={})) == {}
     problems = compare(check, CONFIG, two(memory_bytes=0, hugepages={2 << 20: 0}))
     assert "node 1: memory, now hugepages-2Mi, memory" in problems["memory_manager_state"]
+
+
+@pytest.mark.parametrize(("version", "starts"), [("v1.31.14", False), ("v1.32.0", True), (None, True)])
+def test_before_1_32_the_memory_of_a_group_must_equal_by_numa_node(
+    tmp_path: Path, version: str | None, starts: bool
+) -> None:
+    """A release in a group returns memory to the first NUMA node, whichever NUMA node has provided it."""
+    check = write(tmp_path)
+    nodes = {str(number): {**memory_node(number, (GIB, 0)[number]), "cells": [0, 1]} for number in (0, 1)}
+    for node, reserved in zip(nodes.values(), (4 * GIB, 6 * GIB), strict=True):
+        memory = node["memoryMap"]["memory"]
+        memory["reserved"], memory["free"] = reserved, memory["allocatable"] - reserved
+        node["numberOfAssignments"] = 1
+    entries = {"p": {"c": [{"numaAffinity": [0, 1], "type": "memory", "size": 10 * GIB}]}}
+    state = {"policyName": "Static", "machineState": nodes, "entries": entries}
+    (tmp_path / "memory_manager_state").write_text(json.dumps(state))
+    problems = check.compare(CONFIG, two(), ALLOCATABLE, next(TIMES), version)
+    assert ("memory_manager_state" not in problems) == starts
 
 
 def test_a_node_of_a_group_that_has_lost_a_size_is_named(tmp_path: Path) -> None:

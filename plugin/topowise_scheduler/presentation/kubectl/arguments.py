@@ -10,6 +10,7 @@ from topowise.errors import SourceError
 from topowise.runtime import output
 from topowise.runtime.output import Parser
 from topowise_scheduler import strategy_names
+from topowise_scheduler.kubelet.configuration import TOPOLOGY_POLICIES, TOPOLOGY_SCOPES
 
 _MAX_COUNT: Final = 1000
 _DIGITS: Final = len(str(_MAX_COUNT))
@@ -177,6 +178,10 @@ def _simulate(command: Parser) -> None:
         default="TightFit",
         help="scoring.strategy of the service (%(default)s)",
     )
+    command.add_argument("--restart", action="store_true", help="restart all kubelets instead of placing pods")
+    command.add_argument("--kubelet-version", default="", metavar="V", help="restart the kubelets with this version")
+    command.add_argument("--policy", choices=TOPOLOGY_POLICIES, help="restart with this topologyManagerPolicy")
+    command.add_argument("--scope", choices=TOPOLOGY_SCOPES, help="restart with this topologyManagerScope")
     _output(command, "table", "wide", "json", "yaml")
 
 

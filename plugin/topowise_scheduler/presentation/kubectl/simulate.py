@@ -17,7 +17,7 @@ from topowise.text import Line, Styled
 from topowise_scheduler.kube_scheduler import Pod
 from topowise_scheduler.presentation.explain import numa_placement as placing
 from topowise_scheduler.presentation.explain.waiting import waiting_pod
-from topowise_scheduler.presentation.kubectl import cluster, json_output, reasons
+from topowise_scheduler.presentation.kubectl import cluster, json_output, reasons, restarts
 from topowise_scheduler.presentation.kubectl import console as colours
 from topowise_scheduler.presentation.kubectl.console import Answer, Console
 from topowise_scheduler.presentation.kubectl.explain import ordered
@@ -62,6 +62,9 @@ class SimulatedPod(msgspec.Struct, frozen=True):
 
 def run(options: argparse.Namespace, console: Console) -> Answer:
     """The command."""
+    change = restarts.change_of(options)
+    if change is not None:
+        return restarts.run(options, console, change)
     known, workloads, notes = cluster.open_with_manifests(options, options.strategy)
     notes += not_looked_at(workloads)
     for workload in workloads if not (options.pod or options.file) else ():

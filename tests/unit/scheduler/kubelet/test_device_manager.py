@@ -207,3 +207,13 @@ def test_in_pod_scope_containers_keep_different_devices_after_a_restart(
     first = kubelet.admit(pod)
     assert first.admitted
     assert kubelet.admit(pod) == first
+
+
+@pytest.mark.parametrize(("amount", "admitted"), [(0, True), (1, False)])
+@pytest.mark.parametrize("scope", ["container", "pod"])
+def test_devices_near_unknown_numa_nodes_fit_a_request_of_none_only(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf, amount: int, admitted: bool, scope: str
+) -> None:
+    machine = machine_of(2, 2, devices={"x.io/nic": [Device("n0", (7,)), Device("n1", (7,))]})
+    kubelet = kubelet_of(machine, topologyManagerPolicy="single-numa-node", topologyManagerScope=scope)
+    assert kubelet.admit(pod_of("p", {"cpu": "1", "memory": "1Gi", "x.io/nic": amount})).admitted == admitted

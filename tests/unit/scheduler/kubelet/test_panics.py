@@ -194,10 +194,10 @@ def test_recorded_panics_and_earlier_admissions() -> None:
 def _differences(line: bytes) -> list[str]:
     want = json.loads(line)["result"]
     scenario = replay.read_scenario(line)
-    kubelet = replay.kubelet_of(scenario)
+    node = replay.Replay(scenario)
     problems = []
     for number, event in enumerate(scenario.events):
-        result = json.loads(msgspec.json.encode(replay.apply(kubelet, event)))
+        result = json.loads(msgspec.json.encode(node.apply(event)))
         if number < len(want["events"]):
             expected = want["events"][number]
             if _comparable(result) != _comparable(expected):

@@ -7,7 +7,9 @@ import pytest
 
 from topowise import pods
 from topowise_scheduler.kubelet import Admission, Device, Kubelet
+from topowise_scheduler.kubelet.hints import UNEXPECTED
 from topowise_scheduler.kubelet.pod import view
+from topowise_scheduler.kubelet.restart import restart
 
 from .conftest import GI, KubeletOf, MachineOf, PodOf
 
@@ -52,18 +54,21 @@ def test_the_pod_gets_a_bubble_which_its_shared_containers_divide(
     assert kubelet.memory.tables.free["memory"] == [7 * GI, 8 * GI]
 
 
-def test_a_pod_keeps_its_bubble_when_it_is_admitted_again(
+def test_a_restarted_kubelet_allocates_a_second_bubble_and_loses_the_first(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
 ) -> None:
     kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicy="best-effort", topologyManagerScope="pod", **GATE)
     pod = pod_of("p", _exclusive(2), {}, level={"cpu": "6", "memory": "6Gi"})
-    first = kubelet.admit(pod)
-    again = kubelet.admit(pod)
-    assert _counts(again) == _counts(first)
-    assert kubelet.cpu is not None
-    assert kubelet.cpu.available.bit_count() == 15 - 6
-    kubelet.remove("p")
-    assert kubelet.cpu.available.bit_count() == 15
+    assert kubelet.admit(pod).admitted
+    result = restart(kubelet, kubelet.emptied(), [kubelet.view_of(pod)], {})
+    assert result.problem is None
+    # The CPU manager takes the second bubble before the memory manager refuses a second group.
+    assert [admission.reason for admission in result.refused] == [UNEXPECTED]
+    assert result.node.cpu is not None
+    assert result.node.cpu.available.bit_count() == 15 - 2 * 6
+    again = restart(result.node, kubelet.emptied(), [kubelet.view_of(pod)], {})
+    assert again.problem is not None
+    assert again.file == "cpu_manager_state"
 
 
 def test_a_sidecar_keeps_its_share_and_init_containers_use_the_rest(

@@ -1,0 +1,32 @@
+"""Checks what the next restart of a kubelet does to the pods that run on its node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from topowise.pods import Pod
+from topowise_scheduler.kubelet.hints import SMT_ALIGNMENT
+from topowise_scheduler.presentation.kubectl.doctor.finding import Finding
+from topowise_scheduler.presentation.text import plural
+from topowise_scheduler.report import Report
+from topowise_scheduler.report.restart_forecast import foresee_all
+
+_WHY = "a restarted kubelet admits all its pods again, and decides otherwise than when the pods started"
+_WHY_SMT = "full-pcpus-only counts free cores before it finds the CPUs that a container already has"
+
+
+def check(reports: Sequence[Report], all_pods: Sequence[Pod]) -> Iterator[Finding]:
+    """Checks each exact report. The exporter checks the state files (kubelets.py)."""
+    for node in foresee_all(reports, all_pods, []):
+        by_reason: dict[str, list[str]] = {}
+        for pod in node.refused:
+            if pod.is_running:
+                by_reason.setdefault(pod.reason, []).append(pod.pod)
+        for reason, names in by_reason.items():
+            yield Finding(
+                "restart", "warning", "node", (node.node,),
+                f"a restart of the kubelet would end {plural(len(names), 'running pod')} with {reason}: "
+                f"{', '.join(names[:3])}{' ...' if len(names) > 3 else ''}",
+                _WHY_SMT if reason == SMT_ALIGNMENT else _WHY,
+                "drain the node before the kubelet restarts; kubectl topowise simulate --restart shows each pod",
+            )  # fmt: skip

@@ -1,0 +1,73 @@
+"""Restarts equal those of the code of 1.36.2 and 1.31.14: refused pods, and managers that do not start."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from topowise_scheduler import replay
+from topowise_scheduler.kubelet.hints import WOULD_PANIC
+
+RECORDED = Path(__file__).parent / "recorded" / "restarts.jsonl.xz"
+
+
+def test_every_restart_equals_the_recording() -> None:
+    lines = lzma.decompress(RECORDED.read_bytes()).splitlines()
+    recorded = [json.loads(line)["result"] for line in lines]
+    restarts = [event for result in recorded for event in result.get("events", ()) if event["op"] == "restart"]
+    assert sum("error" in event for event in restarts) >= 15
+    assert sum(not pod["admitted"] for event in restarts for pod in event.get("readmitted") or ()) >= 50
+    assert [problem for line in lines for problem in _differences(line)] == []
+
+
+def test_before_1_32_the_memory_manager_compares_each_numa_node() -> None:
+    lines = lzma.decompress(RECORDED.read_bytes()).splitlines()
+    old = [line for line in lines if b'"kubeletVersion":"v1.31' in line]
+    assert len(old) >= 5
+    for line in old:
+        later = line.replace(b'"kubeletVersion":"v1.31.14"', b'"kubeletVersion":"v1.32.0"')
+        assert _differences(line) == []
+        assert _differences(later) != []
+
+
+def _differences(line: bytes) -> list[str]:
+    want = json.loads(line)["result"]
+    result = json.loads(msgspec.json.encode(replay.replay_scenario(replay.read_scenario(line))))
+    if "panic" in want:
+        pods = [pod for event in result["events"] for pod in (event, *event.get("readmitted", ()))]
+        foretold = any(pod.get("reason") == WOULD_PANIC for pod in pods)
+        return [] if foretold else [f"{result['id']}: recorded {want['panic']}"]
+    if len(result["events"]) != len(want["events"]):
+        return [f"{result['id']}: {len(result['events'])} events, recorded {len(want['events'])}"]
+    return [
+        f"{result['id']}, event {number}: {got}, recorded {expected}"
+        for number, (got, expected) in enumerate(zip(result["events"], want["events"], strict=True))
+        if _comparable(got) != _comparable(expected)
+    ]
+
+
+def _comparable(event: dict[str, Any]) -> dict[str, Any]:
+    """The deterministic part: the kubelet names a random resource among several short resources."""
+    if event["op"] == "restart":
+        # The checks of several containers run in random order.
+        error = event.get("error", "").partition(" ")[0]
+        return {"error": error, "pods": [_decision(pod) for pod in event.get("readmitted") or ()]}
+    return _decision(event) if event["op"] == "admit" else {}
+
+
+def _decision(pod: dict[str, Any]) -> dict[str, Any]:
+    decision = {field: pod.get(field) for field in ("uid", "admitted", "stage")}
+    decision["reason"] = "OutOf" if pod.get("reason", "").startswith("OutOf") else pod.get("reason")
+    decision["containers"] = {
+        name: {
+            **container,
+            "memory": sorted(container.get("memory") or (), key=lambda block: str(block["type"])),
+            "devices": container.get("devices") or {},
+        }
+        for name, container in (pod.get("containers") or {}).items()
+    }
+    return decision

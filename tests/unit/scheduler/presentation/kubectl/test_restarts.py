@@ -1,0 +1,149 @@
+"""`simulate --restart` and doctor foresee the pods that a restarted kubelet refuses, and kubelets that do not start."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from sandbox.exported import exported
+from topowise import nrt, pods
+from topowise_scheduler import replay
+from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.kubelet.restart import restart
+from topowise_scheduler.report import kubelet_of, read, restart_forecast
+
+from .conftest import TWO, Ask, Json, Save, configuration, node, pod, report
+
+RECORDED = Path(__file__).parents[2] / "kubelet" / "recorded" / "restarts.jsonl.xz"
+FULL = [pod(f"db/large-{number}", "metal-a", cpu="24", memory="4Gi", started=900 - number) for number in range(2)]
+
+
+def _nodes(answer: Any) -> dict[str, Json]:
+    return {item["node"]: item for item in json.loads(answer.text)["nodes"]}
+
+
+def test_a_restart_keeps_the_pods_of_healthy_nodes(ask: Ask, saved: Save) -> None:
+    answer = ask("simulate", "--restart", "--nodes-file", saved(), "-o", "json")
+    assert answer.status == 0, answer.text
+    outcomes = {name: (item["outcome"], item["admitted"]) for name, item in _nodes(answer).items()}
+    assert outcomes == {
+        "metal-a": ("admits all pods", 3),
+        "metal-b": ("admits all pods", 2),
+        "metal-c": ("admits all pods", 7),
+    }
+    assert "note: 1 node skipped: only an exact report describes the state of a kubelet" in answer.notes
+
+
+def _whole_cores(saved: Save, *, phase: str = "Running") -> str:
+    """A node with full-pcpus-only, whose free cores are fewer than the CPUs of each of its two pods."""
+    config = configuration(TWO, cpuManagerPolicyOptions={"full-pcpus-only": "true"})
+    there = [{**item, "status": {**item["status"], "phase": phase}} for item in FULL]
+    return saved(report("metal-a", TWO, config, FULL), node("metal-a"), *there, name="whole.json")
+
+
+def test_full_pcpus_only_refuses_pods_that_run(ask: Ask, saved: Save) -> None:
+    file = _whole_cores(saved)
+    answer = ask("simulate", "--restart", "--nodes-file", file, "-o", "json")
+    metal_a = _nodes(answer)["metal-a"]
+    assert answer.status == 1
+    assert [(item["pod"], item["reason"]) for item in metal_a["refused"]] == [
+        ("db/large-0", "SMTAlignmentError"),
+        ("db/large-1", "SMTAlignmentError"),
+    ]
+    text = ask("simulate", "--restart", "--nodes-file", file).text
+    assert "metal-a refuses pods" in text
+    assert "drain the node before its kubelet restarts" in text
+
+
+@pytest.mark.parametrize("phase", ["Running", "Pending"])
+def test_doctor_warns_of_running_pods_only(ask: Ask, saved: Save, phase: str) -> None:
+    findings = json.loads(ask("doctor", "-f", _whole_cores(saved, phase=phase), "-o", "json").text)
+    values = [item["value"] for item in findings if item["check"] == "restart"]
+    assert values == (
+        ["a restart of the kubelet would end 2 running pods with SMTAlignmentError: db/large-0, db/large-1"]
+        if phase == "Running"
+        else []
+    )
+
+
+def test_another_policy_refuses_pods_that_it_would_not_align(ask: Ask, saved: Save) -> None:
+    config = configuration(TWO, topologyManagerPolicy="best-effort", memoryManagerPolicy="None")
+    wide = pod("db/wide", "metal-a", cpu="40", memory="4Gi")
+    file = saved(report("metal-a", TWO, config, [wide]), node("metal-a"), wide, name="wide.json")
+    words = ("simulate", "--nodes-file", file, "-o", "json")
+    assert _nodes(ask(*words, "--restart"))["metal-a"]["refused"] == []
+    (refused,) = _nodes(ask(*words, "--policy", "single-numa-node"))["metal-a"]["refused"]
+    assert (refused["pod"], refused["reason"]) == ("db/wide", "TopologyAffinityError")
+    assert _nodes(ask(*words, "--policy", "restricted", "--scope", "pod"))["metal-a"]["refused"] == []
+
+
+def test_a_version_that_does_not_know_an_option_does_not_start(ask: Ask, saved: Save) -> None:
+    config = configuration(TWO, cpuManagerPolicyOptions={"strict-cpu-reservation": "true"})
+    file = saved(report("metal-a", TWO, config, [FULL[0]]), node("metal-a"), FULL[0], name="strict.json")
+    words = ("simulate", "--nodes-file", file, "-o", "json", "--kubelet-version")
+    metal_a = _nodes(ask(*words, "v1.30.0"))["metal-a"]
+    assert metal_a["outcome"] == "does not start"
+    assert metal_a["error"] == ('new static policy error: unknown CPU Manager Policy option: "strict-cpu-reservation"')
+    assert _nodes(ask(*words, "v1.36.0"))["metal-a"]["outcome"] == "admits all pods"
+
+
+def test_a_text_that_is_no_version_is_named(ask: Ask, saved: Save) -> None:
+    (note, *_) = ask("simulate", "--kubelet-version", "newest", "--nodes-file", saved()).notes
+    assert note.startswith("warning: kubelet version 'newest' is not a release, expected a version such as v1.33.5")
+
+
+def test_the_forecast_of_a_report_equals_the_restart_of_the_kubelet() -> None:
+    pairs = []
+    for line in lzma.decompress(RECORDED.read_bytes()).splitlines():
+        scenario = replay.read_scenario(line)
+        result = json.loads(line)["result"]
+        if scenario.config.predicates and "panic" not in result:
+            pairs.append(_refused_of(scenario))
+    truth, forecast = (set().union(*(pair[side] for pair in pairs)) for side in (0, 1))
+    assert len(truth) >= 15
+    # A report lacks the memory of init containers, and the devices that they have left.
+    assert len(truth & forecast) >= 0.9 * len(truth)
+    assert len(forecast - truth) <= 0.1 * len(truth)
+
+
+def _refused_of(scenario: replay.Scenario) -> tuple[set[str], set[str]]:
+    """The pods that the kubelet refuses at a restart at the end of the scenario, and the forecast."""
+    life = replay.Replay(scenario)
+    assigned: dict[str, pods.Pod] = {}
+    for event in scenario.events:
+        if event.op == "restart":
+            continue
+        life.apply(event)
+        if event.pod is not None:
+            assigned[event.uid] = event.pod
+    life.settle()
+    kubelet = life.kubelet
+    running = pods.Status(phase="Running")
+    there = [msgspec.structs.replace(assigned[uid], status=running) for uid in kubelet.active]
+    for uid in kubelet.active:
+        kubelet.start(uid)
+    views = [kubelet.view_of(item) for item in there]
+    names = {
+        view.uid: [container.name for container in view.containers if container.declared != "init"] for view in views
+    }
+    true = restart(kubelet, kubelet.emptied(), views, names)
+    foreseen = _foresee(scenario, kubelet, there)
+    if true.problem is not None or foreseen is None or foreseen.error:
+        return set(), set()
+    return (
+        {f"{scenario.id} {item.uid}" for item in true.refused},
+        {f"{scenario.id} {item.pod.rpartition('/')[2]}" for item in foreseen.refused},
+    )
+
+
+def _foresee(scenario: replay.Scenario, kubelet: Kubelet, there: list[pods.Pod]) -> restart_forecast.NodeRestart | None:
+    names = {item.metadata.uid: (item.metadata.namespace, item.metadata.name) for item in there}
+    topology = exported(scenario.machine, scenario.config, kubelet, names.__getitem__)
+    seen = read(msgspec.convert(json.loads(msgspec.json.encode(topology)), nrt.NodeResourceTopology), "v1.36.2")
+    by_name = {name: (uid, dict[str, int]()) for uid, name in names.items()}
+    return restart_forecast.foresee(seen, kubelet_of(seen, by_name.get), there)
