@@ -369,8 +369,8 @@ def test_a_waiting_pod_has_the_same_answer_everywhere(title: str) -> None:
 
 def assert_shown_by_the_service(service: Service, record: PodRecord, seen: WaitingPod) -> None:
     decisions = Decisions(10, lambda: 0.0)
-    reader = Reader(service.ledger, service.view, decisions, lambda: None, lambda _: None)
-    (shown,) = (pods for pods in asyncio.run(reader.state()).waiting if pods.pod == f"default/{W}")
+    states = Reader(service.ledger, service.view, decisions, lambda: None, lambda _: None)
+    (shown,) = (pods for pods in asyncio.run(states.state()).waiting if pods.pod == f"default/{W}")
     assert shown.why == seen
 
     async def explain(_pod: str, _names: Any) -> list[Any]:
