@@ -10,6 +10,7 @@ from topowise_scheduler.presentation.dashboard.decisions import Decision
 from topowise_scheduler.presentation.dashboard.markup import (
     Query,
     badge,
+    cause_link,
     escaped,
     node_link,
     note,
@@ -18,7 +19,7 @@ from topowise_scheduler.presentation.dashboard.markup import (
     table,
     time_of,
 )
-from topowise_scheduler.presentation.explain.waiting import CAUSES, WaitingPod
+from topowise_scheduler.presentation.explain.waiting import WaitingPod
 from topowise_scheduler.presentation.text import most_frequent_first, plural
 from topowise_scheduler.refusals import PREFIX
 
@@ -88,7 +89,7 @@ def _waiting(pods: WaitingPods, query: Query) -> str:
     alike = f" and {pods.count - 1} more alike" if pods.count > 1 else ""
     return (
         f'<tr><th scope="row">{pod_link(pods.pod, query)}{alike}</th>'
-        f'<td title="{escaped(CAUSES[pods.why.cause])}">{pods.why.cause}</td><td>{escaped("; ".join(facts))}</td>'
+        f"<td>{cause_link(pods.why.cause)}</td><td>{escaped('; '.join(facts))}</td>"
         f"<td>{escaped(pods.why.next_step)}</td>"
         f"<td>{since(pods.since) if pods.since else ''} <small>priority {pods.priority}</small></td></tr>"
     )

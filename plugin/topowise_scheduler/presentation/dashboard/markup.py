@@ -12,7 +12,9 @@ import msgspec
 
 from topowise.text import escaped as visible
 from topowise_scheduler.presentation.dashboard.cluster_state import MARKS
+from topowise_scheduler.presentation.explain.waiting import CAUSES, Cause
 
+_CAUSES_PAGE: Final = "https://github.com/topowise/topowise/blob/main/docs/how-to/explain.md#why-a-pod-waits"
 BADGES: Final = {"u": "uncertain", "q": "quarantine", "p": "damaged report", "s": "stale report"}
 
 
@@ -47,6 +49,11 @@ def pod_link(name: str, query: Query) -> str:
         return "<bdi>(unreadable request)</bdi>"
     address = escaped(query.link(pod=name, node=""))
     return f'<a href="{address}" data-pod="{escaped(name)}"><bdi>{escaped(name)}</bdi></a>'
+
+
+def cause_link(cause: Cause) -> str:
+    """A link from the cause of a wait to the page that says what to do."""
+    return f'<a href="{_CAUSES_PAGE}" title="{escaped(CAUSES[cause])}" rel="noreferrer">{escaped(cause)}</a>'
 
 
 def table(kind: str, heads: Sequence[str], rows: str) -> str:

@@ -9,6 +9,7 @@ from topowise_scheduler.presentation.dashboard.lists import decisions_table, fit
 from topowise_scheduler.presentation.dashboard.markup import (
     Query,
     badge,
+    cause_link,
     escaped,
     node_link,
     note,
@@ -77,7 +78,8 @@ def pod_part(pod: PodDetails, query: Query) -> str:
     parts = [_title(pod.pod, query)]
     if pod.why is not None:
         waits = f", since {since(pod.since)}" if pod.since else ""
-        parts.append(f'<p class="facts">waits, priority {pod.priority}{waits}: {escaped(CAUSES[pod.why.cause])}</p>')
+        why = f"{cause_link(pod.why.cause)}, {escaped(CAUSES[pod.why.cause])}"
+        parts.append(f'<p class="facts">waits, priority {pod.priority}{waits}: {why}</p>')
         nearest = pod.why.nearest
         link = node_link(nearest, query) if nearest else ""
         parts.append(f'<p class="answer">{link}{escaped(pod.why.text.removeprefix(nearest))}</p>')

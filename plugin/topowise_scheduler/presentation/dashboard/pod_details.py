@@ -16,6 +16,7 @@ from topowise.errors import TopowiseError
 from topowise.runtime.event_loop import collected
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.pods.records import PodRecord
+from topowise_scheduler.presentation.dashboard import pod_search
 from topowise_scheduler.presentation.dashboard.decisions import Decision, Decisions
 from topowise_scheduler.presentation.explain.cluster_view import ClusterView
 from topowise_scheduler.presentation.explain.explanation import NodeExplanation
@@ -28,6 +29,9 @@ Explain = Callable[[str, Sequence[str]], Awaitable[list[NodeExplanation]]]
 _FRESH_S: Final = 10.0
 _MOST_BYTES: Final = 8 << 20
 _MOST_ATTEMPTS: Final = 10
+
+
+_UNKNOWN: Final = "the cluster has no such pod that waits or is assigned to a node; expected NAMESPACE/NAME of a pod that is not deleted"
 
 
 class PodDetails(msgspec.Struct, frozen=True):
@@ -91,7 +95,8 @@ class PodReader:
             examples = [name for group in last.examples.values() for name in group]
             names = [name for name in (last.bound, last.expected, *examples) if name]
         if not names:
-            return details
+            is_known = pod in await collected(pod_search.matching(self._ledger, pod))
+            return details if is_known else msgspec.structs.replace(details, problem=_UNKNOWN)
         try:
             explained = await self._explain(pod, list(dict.fromkeys(names)))
         except TopowiseError as exc:

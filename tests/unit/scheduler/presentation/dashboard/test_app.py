@@ -263,7 +263,7 @@ def test_a_decision_has_its_outcome_and_times(site: Site) -> None:
     assert decision.filter_ms
     assert "reserved" in site.call("/ui").text
     assert 'data-pod="default/a"' in site.part("decisions-list")
-    assert "No decision on this pod is kept" in site.part("panel", pod="default/nobody")
+    assert "the cluster has no such pod" in site.part("panel", pod="default/nobody")
 
 
 def test_few_decisions_are_sent_by_default(site: Site) -> None:
@@ -388,6 +388,7 @@ def test_waiting_pods_have_reasons_and_details() -> None:
     assert "and 4 more alike" in listed
     assert "2× no room that the kubelet could align" in listed
     assert 'datetime="2023-11-14T22:00:00Z"' in listed
+    assert "docs/how-to/explain.md#why-a-pod-waits" in listed
     opened = site.part("panel", pod="default/web-0")
     assert 'data-node="n1"><bdi>n1</bdi></a> comes nearest: container c needs cpu 4 together' in opened
     assert "priority 7" in opened
