@@ -72,7 +72,6 @@ autocomplete="off"></label>
 <main>
 <section id="summary" aria-label="Summary" data-part>{_summary(state)}</section>
 <aside id="panel" aria-label="Details"{"" if panel else " hidden"} tabindex="-1" data-part>{panel}</aside>
-<div class="pair">
 <section id="waiting" aria-labelledby="waiting-title">
 <h2 id="waiting-title">Waiting pods</h2>
 <div id="waiting-list" class="list" data-part>{waiting_part(state, query)}</div>
@@ -81,7 +80,6 @@ autocomplete="off"></label>
 <h2 id="refused-title">Refused by kubelets</h2>
 <div id="refused-list" class="list" data-part>{refused_part(state, query)}</div>
 </section>
-</div>
 <section id="decisions" aria-labelledby="decisions-title">
 <h2 id="decisions-title">Last decisions</h2>
 <div id="decisions-list" class="list tall" data-part>{decisions_part(state.decisions, query)}</div>
