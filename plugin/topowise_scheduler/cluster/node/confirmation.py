@@ -359,4 +359,4 @@ def _is_exclusive_amount(node: Kubelet, resource: str, amount: int, *, guarantee
         return guaranteed and node.memory is not None
     # Devices without a NUMA node are in no zone.
     table = node.devices.tables.get(resource)
-    return table is not None and table.nodes != 0
+    return table is not None and table.with_nodes != 0

@@ -31,7 +31,10 @@ _MOST_BYTES: Final = 8 << 20
 _MOST_ATTEMPTS: Final = 10
 
 
-_UNKNOWN: Final = "the cluster has no such pod that waits or is assigned to a node; expected NAMESPACE/NAME of a pod that is not deleted"
+_UNKNOWN: Final = (
+    "the cluster has no such pod that waits or is assigned to a node; "
+    "expected NAMESPACE/NAME of a pod that is not deleted"
+)
 
 
 class PodDetails(msgspec.Struct, frozen=True):

@@ -38,17 +38,19 @@ def _differences(line: bytes) -> Iterator[str]:
         kubelet = Kubelet(scenario.machine, scenario.config, predicates=scenario.config.predicates)
     except KubeletStartError:
         return
+    node = replay.Replay(scenario, kubelet)
     for number, event in enumerate(scenario.events):
+        node.settle()
         # A scheduler does not decide the admission of a running pod after a kubelet restart.
         if event.op != "admit" or event.pod is None or (event.uid or event.pod.metadata.uid) in kubelet.active:
-            replay.apply(kubelet, event)
+            node.apply(event)
             continue
         engine = Engine()
         engine.put("node", kubelet.fork())
         judgement = judge(
             engine, PodRequests(pods.needs(event.pod), pods.needs(event.pod, pod_level_resources=False)), located=True
         )
-        result = replay.apply(kubelet, event)
+        result = node.apply(event)
         reason = result.get("reason", "")
         if judgement.reason_of(0) != ("OutOf" if reason.startswith("OutOf") else reason):
             yield f"{scenario.id}, event {number}: {judgement.reason_of(0)!r}, recorded {reason!r}"

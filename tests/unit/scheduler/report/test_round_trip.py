@@ -145,6 +145,7 @@ def outcome(request: pytest.FixtureRequest) -> RoundTrip:
         pytest.skip("the recorded decisions are not beside this repository")
     round_trip = RoundTrip(request.param)
     for scenario, machine, kubelet in _nodes(request.param):
+        node = replay.Replay(scenario, kubelet)
         for number, event in enumerate(scenario.events):
             rest = scenario.events[number : number + 6]
             if event.op == "admit" and number % 4 == 0:
@@ -157,7 +158,8 @@ def outcome(request: pytest.FixtureRequest) -> RoundTrip:
                 original = kubelet.fork()
                 original.remove(event.uid)
                 round_trip.compare(f"{scenario.id}, without {event.uid}", kubelet, (original, restored), rest[1:])
-            replay.apply(kubelet, event)
+            node.apply(event)
+            node.settle()
     return round_trip
 
 
