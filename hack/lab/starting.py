@@ -20,6 +20,18 @@ from lab.qemu import Ports
 from lab.running import Plan, Processes
 from sandbox.processes import free_ports
 
+# External programs of the host, with their Debian package; docs/development/lab-binaries.md has the same table.
+PROGRAMS: Final = {
+    qemu.PROGRAM: "qemu-system-x86",
+    "qemu-img": "qemu-utils",
+    "mkfs.ext4": "e2fsprogs",
+    "mmdebstrap": "mmdebstrap",
+    "buildah": "buildah",
+    "ssh": "openssh-client",
+    "ssh-keygen": "openssh-client",
+    "openssl": "openssl",
+    "git": "git",
+}
 _PAUSE: Final = "localhost/lab-pause:1"
 _PARTS: Final = 9
 _IMPORT_S: Final = 900.0
@@ -44,11 +56,7 @@ def up(names: Sequence[str], before: str = "") -> Lab:
     for name in names:
         machine.read(name)
     binaries = controlplane.binaries()
-    for program in (qemu.PROGRAM, "qemu-img", "mkfs.ext4", "ssh", "ssh-keygen"):
-        if not shutil.which(program):
-            raise LabError(
-                f"{program} is not installed; apt-get install qemu-system-x86 qemu-utils e2fsprogs openssh-client"
-            )
+    _check_programs()
     chart.fetch_helm()
     directory = running.new()
     progress.part(f"the guests' Debian (kept in {base.cache()})")
@@ -87,6 +95,15 @@ def up(names: Sequence[str], before: str = "") -> Lab:
         raise LabError(f"objects differ from their guests: {'; '.join(different)[:600]}")
     print(f"lab: is up; KUBECONFIG={lab.kubeconfig}, make lab ARGS=down ends it", flush=True)
     return lab
+
+
+def _check_programs() -> None:
+    """Raises LabError that names every missing program and the packages that have it."""
+    if missing := [program for program in PROGRAMS if not shutil.which(program)]:
+        packages = dict.fromkeys(PROGRAMS[program] for program in missing)
+        raise LabError(
+            f"{', '.join(missing)} not found on PATH, so the lab does not start; apt-get install {' '.join(packages)}"
+        )
 
 
 def _plan(names: Sequence[str]) -> Plan:

@@ -1,0 +1,52 @@
+"""The lab names each external program that it calls, with its package: in its check before the start, and on the page."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lab import starting
+from lab.errors import LabError
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+HACK = REPOSITORY / "hack"
+SOURCES = [*(HACK / "lab").glob("*.py"), *(HACK / "lab/parts").glob("*.py"), HACK / "sandbox/controlplane.py"]
+PAGE = REPOSITORY / "docs/development/lab-binaries.md"
+# Every Linux distribution has it.
+_ALWAYS = {"cat"}
+_CALLS = {"subprocess.run", "subprocess.Popen", "shutil.which", "_first_line"}
+
+
+def called(path: Path) -> Iterator[str]:
+    """Yields the literal names of programs that a source file runs or looks for."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Call) or ast.unparse(node.func) not in _CALLS or not node.args:
+            continue
+        argument = node.args[0]
+        program = argument.elts[0] if isinstance(argument, ast.List) else argument
+        if isinstance(program, ast.Constant) and isinstance(program.value, str):
+            yield program.value
+
+
+def test_the_check_before_the_start_names_every_program_that_the_lab_calls() -> None:
+    programs = {program for path in SOURCES for program in called(path)} - _ALWAYS
+    assert {"qemu-img", "mkfs.ext4", "mmdebstrap", "ssh-keygen", "openssl", "git"} <= programs
+    assert programs <= set(starting.PROGRAMS)
+
+
+def test_the_page_has_the_programs_of_the_check() -> None:
+    page = PAGE.read_text()
+    rows = dict(re.findall(r"^\| `([\w.-]+)` \| ([\w.-]+) \|", page, re.M))
+    assert rows == starting.PROGRAMS
+    (command,) = re.findall(r"^\$ apt-get install (.*)$", page, re.M)
+    assert set(command.split()) == {*starting.PROGRAMS.values(), "etcd-server"}
+
+
+def test_a_missing_program_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(LabError, match=r"qemu-img.*ssh-keygen.*apt-get install .*qemu-utils.*openssh-client"):
+        starting._check_programs()
