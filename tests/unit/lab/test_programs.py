@@ -1,4 +1,4 @@
-"""The lab names each external program that it calls, with its package: in its check before the start, and on the page."""
+"""The check before the start and the page name each external program that the lab calls, with its package."""
 
 from __future__ import annotations
 
