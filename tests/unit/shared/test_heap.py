@@ -27,15 +27,18 @@ def _thawed() -> Iterator[None]:
 
 
 class Longest:
-    """The longest full collection so far, and the most objects that a collection visited."""
+    """The longest full collection so far, the most objects that it visited, and the most new objects that any
+    collection visited."""
 
     def __init__(self) -> None:
         self.ms = 0.0
         self.objects = 0
+        self.young = 0
         self._since = 0.0
 
     def __call__(self, phase: str, info: dict[str, int]) -> None:
         if phase == "start":
+            self.young = max(self.young, len(gc.get_objects(generation=0)))
             if info["generation"] == 2:
                 self.objects = max(self.objects, len(gc.get_objects()))
             self._since = time.thread_time()
@@ -72,6 +75,24 @@ async def test_objects_that_take_long_are_gone_through_a_few_at_a_time() -> None
     assert len(objects) == 100_000
     assert 0 < longest.objects < MOST_OBJECTS
     assert gc.get_threshold() == (700, 10, 10)
+
+
+async def test_objects_that_replace_frozen_objects_are_collected_in_portions() -> None:
+    """Python starts a collection by the number of new containers less freed ones, which stays at 0 here."""
+    objects = [[number] for number in range(30_000)]
+    gc.collect()
+    longest, heap = Longest(), asyncio.create_task(Heap().run())
+    await asyncio.sleep(0)
+    gc.callbacks.append(longest)
+    for first in range(0, len(objects), 100):
+        for number in range(first, first + 100):
+            objects[number] = [number]
+        await asyncio.sleep(0.001)
+    gc.collect()
+    gc.callbacks.remove(longest)
+    heap.cancel()
+    await asyncio.gather(heap, return_exceptions=True)
+    assert 0 < longest.young < len(objects) / 3
 
 
 def test_connections_that_were_open_at_a_collection_leave_nothing_when_they_close() -> None:
