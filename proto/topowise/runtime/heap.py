@@ -24,14 +24,14 @@ from typing import Final
 
 # CPU time of a full collection after which its survivors are excluded from the next, and of the collections of younger
 # generations after which a full collection is due.
-_LONG_S: Final = 0.002
+_LONG_S: Final = 0.001
 # New states of nodes are some 150 containers per millisecond, which take 0.1 ms to collect.
 _INTERVAL_S: Final = 0.02
 TRIM_S: Final = 30.0
 """Interval in seconds at which free pages are returned to the system."""
 # Numbers of new containers, and of collections of each younger generation, before the next collection; Python's
-# defaults are 700, 10, 10.
-_THRESHOLDS: Final = (700, 5, 2)
+# defaults are 700, 10, 10. The timer collects often enough for replaced containers; these bound a single long step.
+_THRESHOLDS: Final = (3000, 1, 1)
 
 
 class Heap:
