@@ -38,9 +38,8 @@ NOT_NEAR: Final = PREFIX + "devices would be farther apart than the pod requires
 NOT_SURELY_NEAR: Final = PREFIX + "devices might be farther apart than the pod requires"
 TOO_LARGE: Final = PREFIX + "pod has too many containers or resource amounts"
 PLACES_UNKNOWN: Final = PREFIX + "node does not report how near its devices are, which the pod requires"
-
-ENDS_WITH_TIME: Final = frozenset((QUARANTINED, UNCONFIRMED, NEW_NODE, EXPORTER_DOWN))
-"""Refusals that the next report of the node ends, or time: no eviction does."""
+OF_DEVICES: Final = frozenset((NOT_NEAR, NOT_SURELY_NEAR, PLACES_UNKNOWN))
+"""Refusals of a node that other pods on the node may end, although evictions are not planned for that."""
 
 _NOW: Final = {
     "TopologyAffinityError": NOT_NOW,

@@ -16,7 +16,7 @@ def check_ledger(ledger: Ledger) -> None:
         assert not (pod.state is State.BOUND and uid in ledger.waiting), f"{uid} waits and is bound"
     _check_bookings(ledger._bookings)
     for name, state in ledger.node_states.items():
-        _check_node(name, state, ledger._clock())
+        _check_node(name, state, ledger.clock())
         assert (state.kubelet is not None) == (ledger.engine.row(name) >= 0), f"{name} in the engine"
 
 

@@ -63,7 +63,8 @@ class Ledger:
         exporters: ExporterSettings = _DEFAULT_EXPORTERS,
     ) -> None:
         self.engine = engine
-        self._clock = clock
+        self.clock = clock
+        """Seconds, monotonic; to be read."""
         self.events: Counter[str] = Counter()
         """How often what has happened, for the metrics; 0 for what has not."""
         self._bookings = Bookings(engine, clock)
@@ -158,7 +159,7 @@ class Ledger:
     def note_listed(self, uids: Collection[str]) -> None:
         """These are all pods there are. A pod that the service has bound, and that no event names soon, was deleted
         unseen."""
-        self.pods.note_listed(uids, self._clock())
+        self.pods.note_listed(uids, self.clock())
 
     def pods_on(self, name: str) -> list[PodRecord]:
         """Returns the pods that are assigned to a node."""
@@ -214,7 +215,7 @@ class Ledger:
     def ticking(self) -> Iterator[None]:
         """What time alone changes, in steps of some nodes; to be gone through about every second."""
         self.reservations.expire()
-        now = self._clock()
+        now = self.clock()
         for uid in self.pods.unlisted(now - _UNLISTED_S):
             self.drop_pod(uid)
         # The write of the nomination failed silently, so the pod waits for kube-scheduler again.
@@ -262,7 +263,7 @@ class Ledger:
             return
         self._finished[record.uid] = record.node
         node_state = self.node_states.made(record.node)
-        if node_state.finish(record.uid, (record.namespace, record.name), self._clock()):
+        if node_state.finish(record.uid, (record.namespace, record.name), self.clock()):
             self.node_states.publish(record.node, node_state)
         self.node_states.note_past(record.node, node_state)
 
@@ -294,7 +295,7 @@ class Ledger:
     def _update(self, record: PodRecord) -> None:
         node_state = self.node_states.of(record.node)
         assert node_state is not None, f"{record.uid} is assigned to a node that has no state"
-        if record.needs is not None and node_state.update(record, self._clock()):
+        if record.needs is not None and node_state.update(record, self.clock()):
             self.node_states.note_past(record.node, node_state)
             self.node_states.publish(record.node, node_state)
 
@@ -312,5 +313,5 @@ class Ledger:
             extra=kv(pod=f"{record.namespace}/{record.name}", node=record.node, reason=record.refusal),
         )
         if node_state is not None and node_state.report is not None and record.shape:
-            self.gates.quarantine.put(record.shape, record.node, self._clock())
+            self.gates.quarantine.put(record.shape, record.node, self.clock())
             self.node_states.note_change(record.node)

@@ -39,10 +39,10 @@ _MAX_MESSAGES: Final = 20
 
 
 class _Announcement(msgspec.Struct):
-    """Since when a pod is known to wait, and its last message and the time of it (seconds, monotonic)."""
+    """Since when a pod is known to wait, and the topic and time of its last message (seconds, monotonic)."""
 
     since: float
-    text: str = ""
+    topic: str = ""
     at: float = float("-inf")
 
 
@@ -84,10 +84,10 @@ class WaitingPods:
         waiting = (await collected(looking(self._view, record)))[0]
         announcement = self._announcements.get(record.uid)
         # kube-scheduler places such a pod at its next attempt, or says itself what it refuses.
-        if announcement is None or waiting.fits or waiting.text == announcement.text:
+        if announcement is None or waiting.fits or waiting.topic == announcement.topic:
             return
         await self.write(record, waiting.text)
-        announcement.text, announcement.at = waiting.text, self._clock()
+        announcement.topic, announcement.at = waiting.topic, self._clock()
 
     async def write(self, record: PodRecord, text: str) -> None:
         """Writes the event and the condition. Raises ApiError."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from topowise import quantity
@@ -42,6 +43,11 @@ def with_unit(resource: str, amount: int) -> str:
     if resource == "memory" or resource.startswith(HUGEPAGES):
         return quantity.human_bytes(amount)
     return str(amount)
+
+
+def rounded_up(seconds: float) -> str:
+    """A remaining time, rounded up to 10 seconds below a minute, else to minutes: "20s", "2m"."""
+    return f"{math.ceil(seconds / 10) * 10}s" if seconds <= 60 else f"{math.ceil(seconds / 60)}m"
 
 
 def rough_duration(seconds: float) -> str:

@@ -31,6 +31,8 @@ class AffinityGate:
     Fewer pods on a node need not bring its devices nearer to each other, so preemption does not help against this gate.
     """
 
+    temporary: Final[frozenset[str]] = frozenset()
+
     def __init__(self, node_states: NodeStates, ignored: IgnoredPods, settings: Settings) -> None:
         self._node_states = node_states
         self._ignored = ignored

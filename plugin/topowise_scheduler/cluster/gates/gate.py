@@ -90,6 +90,10 @@ class Draft:
 class Gate(Protocol):
     """One reason to keep pods from nodes, asked about many nodes at once or about one node."""
 
+    @property
+    def temporary(self) -> frozenset[str]:
+        """Returns the refusals of this gate that time or the next report of the node ends, and no eviction."""
+
     def verdicts(self, question: Question, draft: Draft) -> None:
         """Refuses in the draft the nodes that this gate keeps the pod from."""
 

@@ -6,7 +6,8 @@ beside all gates, because only then is it known which other pods are on their wa
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -91,6 +92,8 @@ class Gates:
             self.quarantine,
         )
         self._all: tuple[Gate, ...] = (*self._standing, self.capacity, self.affinity)
+        self.temporary = frozenset().union(*(gate.temporary for gate in self._all))
+        """Refusals that time or the next report of the node ends."""
 
     def verdicts(self, question: Question) -> Verdicts:
         """Returns the verdict of all gates for each node. A node without a report fits: nothing is known against it."""
@@ -101,6 +104,14 @@ class Gates:
             for gate in self._all:
                 gate.verdicts(question, draft)
         return Verdicts(draft.outcomes, draft.words, self._texts.texts, self._node_states.changes)
+
+    def until(self, record: PodRecord, node: str, refusal: str) -> float:
+        """Returns when a refusal ends at the latest (seconds, monotonic), infinity if only an event ends it."""
+        ends: dict[str, Mapping[str, float]] = {
+            refusals.NEW_NODE: self.new_nodes.until,
+            refusals.QUARANTINED: self.quarantine.nodes(record.shape),
+        }
+        return ends.get(refusal, {}).get(node, math.inf)
 
     def standing(self, record: PodRecord, name: str) -> str:
         """Returns why the node takes no such pod whatever capacity is free, "" if it does."""

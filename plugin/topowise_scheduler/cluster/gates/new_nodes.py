@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import datetime
+from typing import Final
 
 import numpy as np
 
@@ -25,16 +26,19 @@ from topowise_scheduler.kube_scheduler import Node
 class NewNodes:
     """Nodes by name with the end of the wait (seconds, monotonic). Not thread-safe."""
 
+    temporary: Final = frozenset((refusals.NEW_NODE,))
+
     def __init__(self, engine: Engine, exporters: ExporterPods, settings: ExporterSettings) -> None:
         self._engine = engine
         self._exporters = exporters
         self._settings = settings
-        self._until: dict[str, float] = {}
-        # Nodes in `_until` that the nodeSelector of the exporter selects.
+        self.until: dict[str, float] = {}
+        """To be read."""
+        # Nodes in `until` that the nodeSelector of the exporter selects.
         self._selected: set[str] = set()
 
     def __len__(self) -> int:
-        return sum([self._waits(name) for name in self._until])
+        return sum([self._waits(name) for name in self.until])
 
     def put(self, node: Node, *, is_first: bool, wall: float, now: float) -> None:
         """Takes a Node event. The age of the Node counts when the service sees the Node first, so that a clock that
@@ -42,8 +46,8 @@ class NewNodes:
         if is_first:
             rest = self._settings.first_report_s - max(0.0, wall - _created(node))
             if rest > 0:
-                self._until[node.name] = now + rest
-        if node.name in self._until and selects(self._settings.node_selector, node):
+                self.until[node.name] = now + rest
+        if node.name in self.until and selects(self._settings.node_selector, node):
             self._selected.add(node.name)
         else:
             # A label that the nodeSelector requires may come later, or go.
@@ -51,19 +55,19 @@ class NewNodes:
 
     def drop(self, name: str) -> None:
         """Drops a deleted node."""
-        self._until.pop(name, None)
+        self.until.pop(name, None)
         self._selected.discard(name)
 
     def expire(self, now: float) -> list[str]:
         """Ends the waits that are over. Returns their nodes."""
-        late = [name for name, until in self._until.items() if until <= now]
+        late = [name for name, until in self.until.items() if until <= now]
         for name in late:
             self.drop(name)
         return late
 
     def verdicts(self, question: Question, draft: Draft) -> None:
         """See `Gate`."""
-        if not self._until or not may_get_exclusive(question.record):
+        if not self.until or not may_get_exclusive(question.record):
             return
         is_new = np.zeros(len(question.names), np.bool_)
         for at in np.flatnonzero(question.rows < 0).tolist():
@@ -73,10 +77,10 @@ class NewNodes:
 
     def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> str:
         """See `Gate`."""
-        return refusals.NEW_NODE if name in self._until and may_get_exclusive(record) and self._waits(name) else ""
+        return refusals.NEW_NODE if name in self.until and may_get_exclusive(record) and self._waits(name) else ""
 
     def _waits(self, name: str) -> bool:
-        if name not in self._until or self._engine.row(name) >= 0:
+        if name not in self.until or self._engine.row(name) >= 0:
             return False
         # The DaemonSet controller takes minutes to create the pods of many new nodes, so a pod elsewhere is enough.
         return self._exporters.is_covered(name) or (self._exporters.is_known and name in self._selected)

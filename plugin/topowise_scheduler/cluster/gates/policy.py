@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Final
 
 import numpy as np
 
@@ -13,6 +14,8 @@ from topowise_scheduler.engine import Engine
 
 class PolicyGate:
     """A node without a report has no known policy, and is refused too."""
+
+    temporary: Final[frozenset[str]] = frozenset()
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

@@ -5,7 +5,7 @@ Invariant: every pair of shape and node expires, and neither a shape nor a node 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Set
+from collections.abc import Collection, Mapping, Set
 from typing import Final
 
 from topowise_scheduler import refusals
@@ -23,6 +23,8 @@ _MOST: Final = 1 << 16
 class Quarantine:
     """Pairs of shape and node, each with its end (seconds, monotonic)."""
 
+    temporary: Final = frozenset((refusals.QUARANTINED,))
+
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._until: dict[bytes, dict[str, float]] = {}
@@ -38,9 +40,9 @@ class Quarantine:
         """Returns the nodes with a pair."""
         return self._shapes.keys()
 
-    def nodes(self, shape: bytes) -> Collection[str]:
-        """Returns the nodes that do not get pods of this shape."""
-        return self._until.get(shape, ())
+    def nodes(self, shape: bytes) -> Mapping[str, float]:
+        """Returns the nodes that do not get pods of this shape, each with the end of the pair."""
+        return self._until.get(shape, {})
 
     def verdicts(self, question: Question, draft: Draft) -> None:
         """See `Gate`."""

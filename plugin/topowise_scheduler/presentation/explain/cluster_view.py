@@ -48,8 +48,8 @@ class ClusterView:
         self._nodes = nodes
         self.requested = Requested(ledger)
         self.opposition = Opposition(ledger, nodes, self.requested)
-        self.waiting: Bounded[Hashable, tuple[tuple[int, int], Any]] = Bounded(_MOST_BYTES, size_of_json)
-        """The views of waiting pods, with `changes` (waiting.py)."""
+        self.waiting: Bounded[Hashable, tuple[tuple[int, int], float, Any]] = Bounded(_MOST_BYTES, size_of_json)
+        """The views of waiting pods, with `changes` and the end of their validity (waiting.py)."""
         self._free: Bounded[str, tuple[int, list[Amounts]]] = Bounded(_MOST_BYTES, lambda _, free: 100 * len(free[1]))
 
     @property

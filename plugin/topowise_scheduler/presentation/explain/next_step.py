@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -10,11 +11,12 @@ import msgspec
 from topowise.pods import ContainerNeeds, Needs, aggregate
 from topowise_scheduler import kube_scheduler, refusals
 from topowise_scheduler.cluster.pods.records import PodRecord
+from topowise_scheduler.device_affinity import ANNOTATION
 from topowise_scheduler.kube_scheduler import Node, Spec
 from topowise_scheduler.presentation.explain.explanation import NodeExplanation, ResourceRoom
 from topowise_scheduler.presentation.explain.node_verdicts import NodeVerdict, spec_of
 from topowise_scheduler.presentation.explain.zone_amounts import zone_amounts
-from topowise_scheduler.presentation.text import first_of, plural, with_unit
+from topowise_scheduler.presentation.text import first_of, plural, rounded_up, with_unit
 from topowise_scheduler.shape import PodRequests
 
 if TYPE_CHECKING:
@@ -70,10 +72,8 @@ def next_step(
     if cause == "never":
         return _never(view, record, verdicts, nearest)
     if cause == "unconfirmed":
-        node = next(node for node in verdicts if node.obstacle == "unconfirmed")
-        why = ", ".join(view.ledger.gates.unconfirmed.why(node.name))
-        within = " (at most 5 minutes)" if node.gate == refusals.QUARANTINED else ""
-        return f"wait: {node.name}: {node.gate.removeprefix(refusals.PREFIX)}{within}{f' ({why})' if why else ''}"
+        assert nearest is not None
+        return _report(view, nearest.verdict)
     if cause != "excluded" and nearest is not None:
         evicted = yield from _evictions(view, record, nearest)
         if evicted:
@@ -83,10 +83,30 @@ def next_step(
         return opened
     if cause == "excluded" or nearest is None:
         return _excluded(view, record, nearest)
+    if nearest.verdict.reason in refusals.OF_DEVICES:
+        return f"{ANNOTATION} with prefer instead of require would fit on {nearest.verdict.name}"
     less = yield from _less(view, record, nearest)
     if less:
         return less
     return (yield from _ends(view, record, nearest))
+
+
+def latest_report(view: ClusterView, record: PodRecord, nearest: Nearest) -> str:
+    """Returns the remaining time of a wait that ends by itself: " (expected within 2m)", "" for any other wait."""
+    gates, node = view.ledger.gates, nearest.verdict
+    rest = gates.until(record, node.name, node.gate) - view.ledger.clock()
+    return f" (expected within {rounded_up(max(1.0, rest))})" if rest < math.inf else ""
+
+
+def _report(view: ClusterView, node: NodeVerdict) -> str:
+    """Returns what ends a wait for a report."""
+    if node.gate == refusals.NEW_NODE:
+        return f"wait: {node.name} has not reported yet"
+    text = node.gate.removeprefix(refusals.PREFIX)
+    if node.gate == refusals.EXPORTER_DOWN:
+        return f"repair the exporter on {node.name}: {text.partition(',')[0]}"
+    why = ", ".join(view.ledger.gates.unconfirmed.why(node.name))
+    return f"wait: {node.name}: {text}{f' ({why})' if why else ''}"
 
 
 def _retry(verdicts: Sequence[NodeVerdict]) -> str:

@@ -5,7 +5,7 @@ Every screen and metric reads these verdicts, so that all give the same answer a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
@@ -24,8 +24,6 @@ from topowise_scheduler.presentation.explain.explanation import Verdict
 Obstacle = Literal["", "alignment", "resources", "excluded", "unconfirmed", "never"]
 
 _NO_NODE: Final = Refusal("excluded", kube_scheduler.NO_NODE, kube_scheduler.NO_NODE)
-# Other pods on the node change how near its free devices are, although evictions are not planned for that.
-_OF_DEVICES: Final = frozenset((refusals.NOT_NEAR, refusals.NOT_SURELY_NEAR, refusals.PLACES_UNKNOWN))
 _NO_SPEC: Final = Spec()
 
 
@@ -105,7 +103,7 @@ def node_verdicts(
         outcomes[at], texts[at] = outcome, verdicts.texts[word] or texts[at]
     for name, row, outcome, text in zip(question.names, question.rows.tolist(), outcomes, texts, strict=True):
         exclusion, short = opposition.of(question.record, name)
-        verdict, obstacle = _of_gates(outcome, text, is_reported=row >= 0)
+        verdict, obstacle = _of_gates(outcome, text, ledger.gates.temporary, is_reported=row >= 0)
         if question.record.unreadable:
             verdict, obstacle, text = "never", "never", "annotations of the pod cannot be read"
         reason = text
@@ -119,12 +117,12 @@ def node_verdicts(
             yield NodeVerdict(name, "excluded", "excluded", exclusion.words, exclusion, text, verdict)
 
 
-def _of_gates(outcome: int, text: str, *, is_reported: bool) -> tuple[Verdict, Obstacle]:
+def _of_gates(outcome: int, text: str, temporary: Set[str], *, is_reported: bool) -> tuple[Verdict, Obstacle]:
     if not text:
         return ("fits" if is_reported else "not reported"), ""
-    if text == refusals.UNCERTAIN or (text in refusals.ENDS_WITH_TIME and outcome == Outcome.FITS):
+    if text == refusals.UNCERTAIN or (text in temporary and outcome == Outcome.FITS):
         return "not now", "unconfirmed"
-    if text in _OF_DEVICES or outcome == Outcome.UNSCHEDULABLE:
+    if text in refusals.OF_DEVICES or outcome == Outcome.UNSCHEDULABLE:
         return "not now", "resources" if text == refusals.OUT_OF else "alignment"
     return "never", "never"
 
@@ -134,7 +132,7 @@ def _behind(ledger: Ledger, question: Question, texts: Sequence[str]) -> Iterato
 
     Such a node may be full too, or too small, which that gate does not say.
     """
-    at = np.array([index for index, text in enumerate(texts) if text in refusals.ENDS_WITH_TIME], np.intp)
+    at = np.array([index for index, text in enumerate(texts) if text in ledger.gates.temporary], np.intp)
     if not len(at):
         return
     names = [question.names[index] for index in at.tolist()]

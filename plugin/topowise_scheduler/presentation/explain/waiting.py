@@ -5,6 +5,7 @@ Every screen, event and metric about a waiting pod shows a `WaitingPod`, so that
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Final, Literal
@@ -15,7 +16,7 @@ from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.kubelet.allocated_nodes import allocated_nodes
 from topowise_scheduler.presentation.explain.cluster_view import ClusterView
 from topowise_scheduler.presentation.explain.explanation import NodeExplanation, nearness
-from topowise_scheduler.presentation.explain.next_step import Nearest, next_step
+from topowise_scheduler.presentation.explain.next_step import Nearest, latest_report, next_step
 from topowise_scheduler.presentation.explain.node_verdicts import NodeVerdict
 from topowise_scheduler.presentation.text import first_of, most_frequent_first
 from topowise_scheduler.refusals import PREFIX
@@ -36,6 +37,8 @@ _EXAMPLES: Final = 3
 # Nodes between two steps.
 _STEP: Final = 64
 _MOST_BYTES: Final = 8 << 20
+# A remaining time is rounded up to as much.
+_KEPT_S: Final = 10.0
 
 
 class WaitingPod(msgspec.Struct, frozen=True, rename="camel"):
@@ -45,6 +48,7 @@ class WaitingPod(msgspec.Struct, frozen=True, rename="camel"):
     nodes that take the pod under "". `nearest` is "" if no node can ever take the pod; `numa` is None unless the pod
     lacks something on that NUMA node. `in_the_way` are the pods ("namespace/name") with allocations there, pods of
     lower priority first; `lower_priority` is their number. `unexamined` are requirements that are not checked.
+    `within` is the end of `next_step` that changes with time.
     """
 
     cause: Cause
@@ -58,6 +62,7 @@ class WaitingPod(msgspec.Struct, frozen=True, rename="camel"):
     in_the_way: tuple[str, ...] = ()
     lower_priority: int = 0
     unexamined: tuple[str, ...] = ()
+    within: str = ""
 
     @property
     def fits(self) -> int:
@@ -82,6 +87,11 @@ class WaitingPod(msgspec.Struct, frozen=True, rename="camel"):
         return " ".join(parts)
 
     @property
+    def topic(self) -> str:
+        """`text` without what time alone changes."""
+        return self.text.replace(self.within, "")
+
+    @property
     def summary(self) -> str:
         """The refusing nodes by reason: "2x no room that the kubelet could align; 1x Insufficient cpu"."""
         return "; ".join(
@@ -95,11 +105,12 @@ def waiting_pod(view: ClusterView, record: PodRecord) -> WaitingPod:
 
 
 def looking(view: ClusterView, record: PodRecord) -> Iterator[WaitingPod | None]:
-    """`waiting_pod` in steps of a few milliseconds; a step without a result yields None. Kept until a node changes."""
-    key, stamp = record.pod_class, view.changes
+    """`waiting_pod` in steps of a few milliseconds; a step without a result yields None. Kept until a node changes,
+    or until a remaining time in it does."""
+    key, stamp, now = record.pod_class, view.changes, view.ledger.clock()
     kept = view.waiting.get(key)
-    if kept is not None and kept[0] == stamp:
-        yield kept[1]
+    if kept is not None and kept[0] == stamp and now < kept[1]:
+        yield kept[2]
         return
     names = view.names
     yield from view.steps(record, names)
@@ -109,7 +120,7 @@ def looking(view: ClusterView, record: PodRecord) -> Iterator[WaitingPod | None]
         if not len(verdicts) % _STEP:
             yield None
     pod = yield from _look(view, record, verdicts)
-    view.waiting.put(key, (stamp, pod))
+    view.waiting.put(key, (stamp, now + _KEPT_S if pod.within else math.inf, pod))
     yield pod
 
 
@@ -124,9 +135,10 @@ def _look(view: ClusterView, record: PodRecord, verdicts: Sequence[NodeVerdict])
         if len(names) < _EXAMPLES:
             names.append(node.name)
     step = yield from next_step(view, record, cause, verdicts, nearest)
+    within = latest_report(view, record, nearest) if cause == "unconfirmed" and nearest is not None else ""
     return WaitingPod(
         cause=cause,
-        next_step=step,
+        next_step=step + within,
         counts=dict(Counter(node.verdict for node in verdicts)),
         reasons=dict(Counter(node.reason for node in verdicts if node.reason)),
         examples={reason: tuple(names) for reason, names in examples.items()},
@@ -136,6 +148,7 @@ def _look(view: ClusterView, record: PodRecord, verdicts: Sequence[NodeVerdict])
         in_the_way=() if nearest is None else tuple(f"{pod.namespace}/{pod.name}" for pod in nearest.in_the_way),
         lower_priority=0 if nearest is None else sum(pod.priority < record.priority for pod in nearest.in_the_way),
         unexamined=unexamined,
+        within=within,
     )
 
 

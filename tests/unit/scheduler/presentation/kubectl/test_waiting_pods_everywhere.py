@@ -13,9 +13,12 @@ import msgspec
 import pytest
 from tests.unit.scheduler.presentation.kubectl.conftest import Ask, Save, written
 
-from scheduling import Service, configuration, topology_of
+from scheduling import EXPORTER_LABELS, Service, configuration, topology_of
 from topowise import nrt, pods
+from topowise.attributes import PCI, pci_devices
+from topowise.attributes.pci_devices import Located
 from topowise.kube.api import Api
+from topowise.pci import Place
 from topowise_scheduler import kube_scheduler
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, Machine, NumaNode
@@ -29,7 +32,9 @@ from topowise_scheduler.shortage import Waits
 Json = dict[str, Any]
 GIB = 1 << 30
 GPU = "nvidia.com/gpu"
-STARTED = datetime.fromtimestamp(1_779_990_000, UTC).isoformat().replace("+00:00", "Z")
+WALL = 1_779_990_000.0
+STARTED = datetime.fromtimestamp(WALL, UTC).isoformat().replace("+00:00", "Z")
+CREATED = datetime.fromtimestamp(WALL - 20, UTC).isoformat().replace("+00:00", "Z")
 ASKED = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes are available"}]
 TAINT = {"key": "only", "value": "x", "effect": "NoSchedule"}
 VOLUME = [{"name": "v", "persistentVolumeClaim": {"claimName": "v"}}]
@@ -64,7 +69,11 @@ def pod(name: str, *limits: Json, node: str = "", spec: Json | None = None, **me
 
 
 class Node(NamedTuple):
-    """Two NUMA nodes with `cores` CPUs each, of which CPU 0 is reserved; `running` are CPUs or (CPUs, priority)."""
+    """Two NUMA nodes with `cores` CPUs each, of which CPU 0 is reserved; `running` are CPUs or (CPUs, priority).
+
+    The report lacks the pods of `unreported`; `ports` are the PCIe switches of the GPUs.
+    `exporter` is the condition Ready of the exporter's pod, "" for no pod.
+    """
 
     name: str = "n1"
     cores: int = 4
@@ -78,6 +87,18 @@ class Node(NamedTuple):
     unconfirmed: str = ""
     is_reported: bool = True
     pages: int = 0
+    created: str = ""
+    exporter: str = ""
+    unreported: tuple[Json, ...] = ()
+    ports: tuple[int, ...] = ()
+
+    def all_pods(self) -> list[Json]:
+        exporters = []
+        if self.exporter:
+            exporter = pod("exporter", {}, node=self.name, namespace="topowise-system", labels=EXPORTER_LABELS)
+            exporter["status"]["conditions"] = [{"type": "Ready", "status": self.exporter}]
+            exporters.append(exporter)
+        return [*self.pods(), *self.unreported, *exporters]
 
     def pods(self) -> list[Json]:
         made = []
@@ -97,7 +118,7 @@ class Node(NamedTuple):
         return {
             "apiVersion": "v1",
             "kind": "Node",
-            "metadata": {"name": self.name, "labels": dict(self.labels)},
+            "metadata": {"name": self.name, "labels": dict(self.labels), "creationTimestamp": self.created or None},
             "spec": dict(self.spec),
             "status": {
                 "allocatable": {**allocatable, **self.allocatable},
@@ -105,7 +126,7 @@ class Node(NamedTuple):
             },
         }
 
-    def topology(self) -> nrt.NodeResourceTopology:
+    def topology(self, version: str = "7") -> nrt.NodeResourceTopology:
         plugins = tuple(Device(f"g{zone}{at}", (zone,)) for zone in range(2) for at in range(self.gpus[zone]))
         machine = Machine(
             numa=tuple(
@@ -125,11 +146,19 @@ class Node(NamedTuple):
         for document in self.pods():
             admission = kubelet.admit(pods.decode(json.dumps(document).encode()))
             assert admission.admitted, admission.message
-        topology = topology_of(machine, config, kubelet, "7", self.name)
-        if not self.unconfirmed:
-            return topology
-        marked = nrt.Attribute("topowise.io/unconfirmed", self.unconfirmed)
-        return msgspec.structs.replace(topology, attributes=(*topology.attributes, marked))
+        topology = topology_of(machine, config, kubelet, version, self.name)
+        added = []
+        if self.unconfirmed:
+            added.append(nrt.Attribute("topowise.io/unconfirmed", self.unconfirmed))
+        if self.ports:
+            located = {
+                device.id: Located(
+                    f"0000:{at + 1:02x}:00.0", Place(("pci0000:00", f"0000:00:{port:02x}.0"), *(device.numa or ()))
+                )
+                for at, (device, port) in enumerate(zip(plugins, self.ports, strict=True))
+            }
+            added.append(nrt.Attribute(PCI, pci_devices.write(located).text))
+        return msgspec.structs.replace(topology, attributes=(*topology.attributes, *added))
 
 
 class Case(NamedTuple):
@@ -151,7 +180,7 @@ VERDICTS = {"f": "fits", "n": "not now", "N": "never", "x": "excluded", "-": "no
 BUSY = (("2", 0), ("2", 0))
 NONE = {"topologyManagerPolicy": "none"}
 W = "w"
-REQUIRE = {"topowise.io/device-affinity": f"require {GPU}: numa-node"}
+REQUIRE = {"topowise.io/device-affinity": f"require {GPU}: pcie-switch"}
 
 
 def w(*limits: Json, spec: Json | None = None, **metadata: Any) -> Json:
@@ -229,6 +258,20 @@ CASES: dict[str, Case] = {
     "unconfirmed": Case((Node(unconfirmed="pods"),), w(amounts("2")), "n", "unconfirmed", "wait: n1: .*pods"),
     "unconfirmed, BestEffort": Case((Node(unconfirmed="pods"),), w({}), "f", "retry", "fits on n1"),
     "not reported": Case((Node(is_reported=False),), w(amounts("2")), "-", "retry", "n1 has no report"),
+    "new node": Case(
+        (Node(is_reported=False, created=CREATED, exporter="False"),), w(amounts("2")), "n", "unconfirmed",
+        r"^wait: n1 has not reported yet \(expected within 2m\)$",
+    ),
+    "exporter down": Case(
+        (Node(exporter="False", unreported=(pod("late", amounts("1"), node="n1"),)),), w(amounts("2")), "n",
+        "unconfirmed", "^repair the exporter on n1: no exporter is Ready on the node and its report lacks pods$",
+        "grace",
+    ),
+    "device affinity require": Case(
+        (Node(gpus=(2, 2), ports=(0, 1, 2, 2), running=(pod("g", amounts("4", gpus=1), node="n1"),)),),
+        w(amounts("1", gpus=2), annotations=REQUIRE), "n", "alignment",
+        "^topowise.io/device-affinity with prefer instead of require would fit on n1$",
+    ),
     "not reported, too few CPUs": Case(
         (Node(is_reported=False, running=(("6", 0),)),), w(amounts("2")), "n", "resources", "1 CPU less"
     ),
@@ -243,10 +286,10 @@ CASES: dict[str, Case] = {
         (Node(running=(("3", -5), ("4", -5))),), w(amounts("3")), "n", "resources", "evicting default/n1-. would"
     ),
     "reserved by another pod": Case(
-        (Node(cores=2),), w(amounts("2")), "n", "unconfirmed|alignment|resources", "", "reserve"
+        (Node(cores=2),), w(amounts("2")), "n", "resources", "^1 CPU less would fit on n1$", "reserve"
     ),
     "nominated pod in the way": Case(
-        (Node(cores=2),), w(amounts("2")), "n", "unconfirmed|alignment|resources", "", "nominate"
+        (Node(cores=2),), w(amounts("2")), "n", "resources", "^1 CPU less would fit on n1$", "nominate"
     ),
     "policy none": Case(
         (Node(kubelet=NONE, running=BUSY),), w(amounts("3")), "f", "retry", "fits on n1"
@@ -309,10 +352,12 @@ class Live:
         self.service = Service("TightFit")
         for node in case.nodes:
             self.put_node(node.object())
-            for document in node.pods():
+            for document in node.all_pods():
                 self.service.put(document, is_news=False)
         self.service.clock.now += 10_000
         for node in case.nodes:
+            nodes = self.service.nodes
+            self.service.ledger.reports.put_node_object(nodes.decode(json.dumps(node.object()).encode()), WALL)
             if node.is_reported:
                 self.service.report(node.topology())
         self.record = self.service.put(case.pod)
@@ -334,6 +379,10 @@ class Live:
             nominated = pod("first", amounts("2"), spec={"priority": 10})
             nominated["status"] = {"phase": "Pending", "nominatedNodeName": name}
             service.put(nominated)
+        elif event == "grace":
+            for _ in range(3):
+                service.clock.now += 60
+                service.ledger.tick()
         elif event == "bind":
             service.put(pod("late", amounts("3"), node=name))
 
@@ -400,7 +449,7 @@ def test_kubectl_says_the_same(title: str, ask: Ask, saved: Save) -> None:
     case = CASES[title]
     seen = Live(case).now()
     reports = [written(node.topology(), node.name, 200, "topowise-exporter") for node in case.nodes if node.is_reported]
-    running = [document for node in case.nodes for document in node.pods()]
+    running = [document for node in case.nodes for document in node.all_pods()]
     file = saved(*reports, *(node.object() for node in case.nodes), *running, case.pod)
     step = " ".join(seen.next_step.split())
     listed = ask("explain", "--nodes-file", file, width=4000).text.splitlines()[1]
@@ -434,7 +483,7 @@ def test_the_next_step_is_true(title: str) -> None:
     if uncordoned := re.match(r"uncordon (\S+)$", step):
         node = next(node for node in case.nodes if node.name == uncordoned[1])
         live.put_node(node._replace(spec={}).object())
-    elif re.match(r"(uncordon|remove|repair)", step):
+    elif re.match(r"(uncordon|remove|repair \S+:)", step):
         for node in case.nodes:
             live.put_node(node._replace(spec={}, ready="True").object())
     elif step.startswith("change what the pod requires"):
@@ -451,6 +500,15 @@ def test_the_next_step_is_true(title: str) -> None:
     elif names := re.findall(r"default/(\S+?)(?:,| |$)", step):
         for name in names:
             live.service.ledger.drop_pod(f"uid-{name}")
+    elif step.startswith("topowise.io/device-affinity"):
+        preferred = {name: text.replace("require", "prefer") for name, text in REQUIRE.items()}
+        live.record = live.service.put({**case.pod, "metadata": {**case.pod["metadata"], "annotations": preferred}})
+    elif step.startswith("repair the exporter"):
+        repaired = case.nodes[0]._replace(exporter="True", running=case.nodes[0].unreported, unreported=())
+        for document in repaired.all_pods():
+            live.service.put(document)
+        live.service.report(repaired.topology("8"))
+        live.service.ledger.tick()
     elif step.startswith("wait: "):
         if case.event == "quarantine":
             live.service.clock.now += 301
@@ -470,3 +528,13 @@ def test_a_pod_with_an_unreadable_annotation_waits_until_it_is_corrected() -> No
     seen = live.now()
     assert (seen.cause, seen.fits) == ("never", 0)
     assert seen.next_step.startswith("correct the pod: annotation topowise.io/numa-policy 'strict'")
+
+
+def test_the_remaining_time_of_a_new_node_decreases_and_posts_no_further_event() -> None:
+    live = Live(CASES["new node"])
+    service = live.service
+    first = live.now()
+    service.clock.now += 61
+    later = live.now()
+    assert later.next_step == "wait: n1 has not reported yet (expected within 40s)"
+    assert later.topic == first.topic
