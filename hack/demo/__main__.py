@@ -25,6 +25,7 @@ from sandbox.tables import columns
 from topowise import cpuset, nrt, quantity
 from topowise.errors import TopowiseError
 from topowise.kube.api import Api
+from topowise.text import rendered
 from topowise_exporter.kubelet.podresources import PodResources
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.presentation import picture
@@ -210,7 +211,12 @@ async def _what_is_left(cluster: Cluster, api: Api) -> str:
         return used == 1000 * accounted
 
     await cluster.until(all_accounted_for, "reports of all exporters that account for every pod")
-    return f"{table(reports)[0]}\n\n{_fullest(reports)}"
+    return f"{left(reports)}\n{_fullest(reports)}"
+
+
+def left(reports: list[nrt.NodeResourceTopology]) -> str:
+    """Returns the table of `kubectl topowise nodes`."""
+    return rendered(table(reports)[0])
 
 
 def _fullest(reports: list[nrt.NodeResourceTopology]) -> str:

@@ -13,7 +13,7 @@ class Changes:
 
     def __init__(self) -> None:
         self.count = 0
-        """Number of changes so far."""
+        """Number of changes so far, ends of objects included."""
         self._last: dict[str, int] = {}
 
     def note(self, name: str) -> None:
@@ -24,7 +24,8 @@ class Changes:
         self._last[name] = self.count
 
     def forget(self, name: str) -> None:
-        """Forgets an object that does not exist any more."""
+        """Forgets an object that does not exist any more, which is a change too."""
+        self.count += 1
         self._last.pop(name, None)
 
     def at(self, name: str) -> int:

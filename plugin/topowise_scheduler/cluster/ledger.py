@@ -123,7 +123,8 @@ class Ledger:
         `is_news` is False for a pod that was there before the service.
         """
         uid = record.uid
-        self.exporters.put(record)
+        if self.exporters.put(record):
+            self.node_states.note_change(record.node)
         self.pods.note_event(uid)
         self.reservations.unverified_pods.note_watched(uid, record.version, is_pending=record.stage == "pending")
         if record.stage == "pending":

@@ -92,6 +92,7 @@ class NodeReports:
     def drop(self, name: str) -> None:
         """Forgets the report of a node."""
         self._gates.unconfirmed.put(name, ())
+        self._gates.unconfirmed.put_outdated(name, ())
         self._gates.slow_admissions.put(name, None)
         node_state = self._node_states.of(name)
         if node_state is not None and node_state.report is not None:

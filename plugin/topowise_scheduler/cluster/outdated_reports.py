@@ -37,9 +37,8 @@ class OutdatedReports:
         of the nodes whose kubelet or network is down: their exporter is no cause of that."""
         self._exporters.forget_gone(nodes)
         reported = self._node_states.reported()
-        for name in {*self._gates.unconfirmed.outdated, *self._down_since} - set(reported):
-            self._down_since.pop(name, None)
-            self._gates.unconfirmed.put_outdated(name, ())
+        for name in self._down_since.keys() - set(reported):
+            del self._down_since[name]
         for name in reported:
             node_state = self._node_states.of(name)
             if name in not_ready:
@@ -47,9 +46,7 @@ class OutdatedReports:
                 reasons: tuple[str, ...] = ()
             else:
                 reasons = () if node_state is None else self._derive(name, node_state, now)
-            if self._gates.unconfirmed.put_outdated(name, reasons):
-                self._node_states.note_change(name)
-                self._node_states.note_improved(name)
+            self._gates.unconfirmed.put_outdated(name, reasons)
             yield
 
     def _derive(self, name: str, node_state: NodeState, now: float) -> tuple[str, ...]:

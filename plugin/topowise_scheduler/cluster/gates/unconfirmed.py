@@ -87,21 +87,16 @@ class UnconfirmedNodes:
                 del self._boots[node]
             self._update(node)
 
-    def put_outdated(self, node: str, reasons: tuple[str, ...]) -> bool:
-        """Sets why the report is outdated, no reason if it is not. Returns whether that is a change."""
+    def put_outdated(self, node: str, reasons: tuple[str, ...]) -> None:
+        """Sets why the report is outdated, no reason if it is not."""
         if self._outdated.get(node, ()) == reasons:
-            return False
+            return
         if reasons:
             self._outdated[node] = reasons
         else:
             del self._outdated[node]
         self._update(node)
-        return True
-
-    @property
-    def outdated(self) -> Collection[str]:
-        """Returns the nodes whose report is outdated."""
-        return self._outdated
+        self._node_states.note_improved(node)
 
     def by_report(self, node: str) -> tuple[str, ...]:
         """Returns the reasons in the report and the Node alone."""
@@ -117,6 +112,7 @@ class UnconfirmedNodes:
         reasons = (*self.by_report(node), *self._outdated.get(node, ()))
         if self._reasons.get(node, ()) != reasons:
             self._rows = None
+            self._node_states.note_change(node)
             if reasons:
                 self._reasons[node] = reasons
             else:

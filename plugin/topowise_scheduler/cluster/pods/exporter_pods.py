@@ -45,14 +45,17 @@ class ExporterPods:
         """Returns whether the cluster has, or had lately, a pod of an exporter."""
         return bool(self._covered)
 
-    def put(self, record: PodRecord) -> None:
-        """Takes a version of a pod; a pod that is no exporter, has no node or has ended does not count."""
+    def put(self, record: PodRecord) -> bool:
+        """Takes a version of a pod; a pod that is no exporter, has no node or has ended does not count. Returns whether
+        the node was not covered before."""
         if record.exporter_ready is None or record.stage != "assigned":
             self.drop(record.uid)
-            return
+            return False
+        is_new = record.node not in self._covered
         self._nodes[record.uid] = record.node
         self._ready.setdefault(record.node, {})[record.uid] = record.exporter_ready
         self._covered.add(record.node)
+        return is_new
 
     def drop(self, uid: str) -> None:
         """Drops a deleted pod."""

@@ -98,6 +98,19 @@ class TestANewNode:
         assert (shown.verdict, shown.text) == ("not now", refusals.NEW_NODE)
 
 
+def test_the_first_pod_of_an_exporter_is_a_change() -> None:
+    service = Service(exporters=ExporterSettings())
+    service.join("n2")
+    changes = service.view.changes
+    assert service.fits(pod("a", "2"), "n2") == ["n2"]
+    service.put_exporter("n2")
+    assert service.fits(pod("a", "2"), "n2") == []
+    assert service.view.changes != changes
+    changes = service.view.changes
+    service.put_exporter("n2", ready=False)
+    assert service.view.changes == changes
+
+
 class TestNodesWithoutAnExporter:
     def test_a_node_that_the_node_selector_excludes_does_not_wait(self) -> None:
         service = cluster(node_selector={"kubernetes.io/os": "linux"})

@@ -142,10 +142,20 @@ class TestAnExporterThatIsGone:
         wait(service, GRACE_S)
         service.ledger.drop_pod(service.put_exporter("n1"))
         service.ledger.reports.drop_node("n1")
+        changes = service.ledger.node_states.changes
         service.ledger.reports.lose("n1")
         service.ledger.tick()
         assert len(service.ledger.gates.unconfirmed) == 0
         assert not service.ledger.exporters.is_known
+        assert service.ledger.node_states.changes > changes
+        assert list(service.ledger.node_states.changed_since(0)) == []
+
+    def test_a_deleted_object_is_a_change(self) -> None:
+        service = cluster()
+        changes = service.ledger.node_states.changes
+        service.ledger.reports.lose("n1")
+        assert why(service) == ("object-deleted",)
+        assert service.ledger.node_states.changes > changes
 
     def test_an_exporter_that_was_gone_before_the_service_is_missed_by_the_boot_id(self) -> None:
         service = Service(exporters=ExporterSettings())
