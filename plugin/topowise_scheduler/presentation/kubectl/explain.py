@@ -122,13 +122,14 @@ def _ask_service(options: argparse.Namespace) -> tuple[list[Explained], list[str
     if options.pod:
         namespace = options.namespace or Kubectl(options.kubectl).namespace()
         pod = Pod(Metadata(options.pod, namespace), Spec())
-        explanations = service.explain(options.service, f"{namespace}/{options.pod}", None, options.node)
-        return [Explained(pod, explanations)], []
+        nodes, step = service.explain(options.service, f"{namespace}/{options.pod}", None, options.node)
+        return [Explained(pod, nodes, next_step=step)], []
     workloads, notes = manifests.workloads_of(options)
-    return [
-        Explained(workload.pod, service.explain(options.service, "", msgspec.to_builtins(workload.pod), options.node))
-        for workload in workloads
-    ], notes
+    answers = []
+    for workload in workloads:
+        nodes, step = service.explain(options.service, "", msgspec.to_builtins(workload.pod), options.node)
+        answers.append(Explained(workload.pod, nodes, next_step=step))
+    return answers, notes
 
 
 def _ask_ourselves(options: argparse.Namespace) -> tuple[list[Explained], list[str]]:

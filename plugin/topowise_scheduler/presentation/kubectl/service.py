@@ -16,13 +16,16 @@ from topowise_scheduler.presentation.explain.explanation import NodeExplanation
 _TIMEOUT_S: Final = 10
 
 
-class _Refusal(msgspec.Struct, frozen=True):
-    error: str
+class _Reply(msgspec.Struct, frozen=True, rename="camel"):
+    error: str = ""
+    next_step: str = ""
+    nodes: list[NodeExplanation] = []
 
 
-def explain(url: str, pod: str, manifest: Any, names: Sequence[str]) -> list[NodeExplanation]:
-    """The explanations of the service for a pod of the cluster ("namespace/name"), or for a manifest."""
-    query = [("node", name) for name in names]
+def explain(url: str, pod: str, manifest: Any, names: Sequence[str]) -> tuple[list[NodeExplanation], str]:
+    """The explanations of the service for a pod of the cluster ("namespace/name"), or for a manifest, and the next
+    step, "" for a pod that fits and from a service of an earlier version."""
+    query = [("view", "waiting"), *[("node", name) for name in names]]
     if manifest is None:
         query.insert(0, ("pod", pod))
     address = f"{url.rstrip('/')}/explain?{urllib.parse.urlencode(query)}"
@@ -37,9 +40,11 @@ def explain(url: str, pod: str, manifest: Any, names: Sequence[str]) -> list[Nod
         why = exc.reason if isinstance(exc, urllib.error.URLError) else exc
         raise SourceError(url, f"cannot be asked: {why}; is it forwarded (kubectl port-forward)?") from exc
     try:
-        answer = msgspec.json.decode(received, type=list[NodeExplanation] | _Refusal)
+        answer = msgspec.json.decode(received, type=list[NodeExplanation] | _Reply)
     except msgspec.DecodeError as exc:
         raise SourceError(url, f"sent an invalid answer: {exc}") from exc
-    if isinstance(answer, _Refusal):
+    if isinstance(answer, list):
+        return answer, ""
+    if answer.error:
         raise SourceError(url, answer.error)
-    return answer
+    return answer.nodes, answer.next_step

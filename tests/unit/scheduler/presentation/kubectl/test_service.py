@@ -79,7 +79,14 @@ def test_a_pod_by_its_name(stub: Stub, ask: Ask) -> None:
     answer = ask("explain", "web", "-n", "prod", "--service", url, "--node", "metal-a")
     assert answer.status == 0
     assert "metal-a   fits      7       the pod goes to NUMA node 1 (cpu 4)" in answer.text
-    assert stub.queries == [({"pod": ["prod/web"], "node": ["metal-a"]}, None)]
+    assert stub.queries == [({"pod": ["prod/web"], "view": ["waiting"], "node": ["metal-a"]}, None)]
+    assert json.loads(ask("explain", "web", "-n", "prod", "--service", url, "-o", "json").text) == [SHOWN]
+
+
+def test_the_next_step_of_a_newer_service(stub: Stub, ask: Ask) -> None:
+    stub.answer = json.dumps({"cause": "excluded", "nextStep": "uncordon metal-a", "nodes": [SHOWN]})
+    url = f"http://127.0.0.1:{stub.server_port}/"
+    assert "Next step: uncordon metal-a\n" in ask("explain", "web", "-n", "prod", "--service", url).text
     assert json.loads(ask("explain", "web", "-n", "prod", "--service", url, "-o", "json").text) == [SHOWN]
 
 
