@@ -188,10 +188,15 @@ class CpuManager:
 
     def release(self, uid: str) -> None:
         """Releases all CPUs of the pod (RemoveContainer, for each of its containers)."""
-        for cpus in self.allocations.pop(uid, {}).values():
-            self.default |= cpus
-        # A bubble may have CPUs that no container uses exclusively.
-        self.default |= self.bubbles.pop(uid, 0)
+        by_container = self.allocations.pop(uid, {})
+        if uid not in self.bubbles:
+            for cpus in by_container.values():
+                self.default |= cpus
+        elif by_container:
+            # The last container releases the bubble. On a machine with uneven cores the containers may have CPUs
+            # outside the bubble, which the kubelet does not release. It never releases a bubble without containers,
+            # which remains if a container did not fit the bubble (policy_static.go, AllocatePod step 5).
+            self.default |= self.bubbles.pop(uid)
 
     def exclusive_cpus(self, position: int) -> tuple[int, int]:
         """Returns the exclusively allocated and the allocatable CPUs of a NUMA node, as numbers."""

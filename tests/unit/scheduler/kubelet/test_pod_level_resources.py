@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import lzma
+from pathlib import Path
+
 import msgspec
 import pytest
 
 from topowise import pods
+from topowise_scheduler import replay
 from topowise_scheduler.kubelet import Admission, Device, Kubelet
 from topowise_scheduler.kubelet.hints import UNEXPECTED
 from topowise_scheduler.kubelet.pod import view
@@ -13,6 +18,7 @@ from topowise_scheduler.kubelet.restart import restart
 
 from .conftest import GI, KubeletOf, MachineOf, PodOf
 
+RECORDED = Path(__file__).parent / "recorded" / "uneven-pods.jsonl.xz"
 GATE = {"featureGates": {"PodLevelResourceManagers": True}}
 
 
@@ -216,3 +222,21 @@ def test_pod_level_resources_are_managed_only_with_the_gate() -> None:
     assert (view("p", needs).by_pod_level, view("p", needs).cpus) == (False, 0)
     managed = view("p", needs, pod_level_resource_managers=True)
     assert (managed.by_pod_level, managed.cpus, managed.memory) == (True, 2, {"memory": 2})
+
+
+def test_pods_on_machines_with_uneven_cores_equal_the_recording() -> None:
+    """The static policy takes busy CPUs on such machines, so a container can have CPUs outside the pod's CPUs."""
+    lines = lzma.decompress(RECORDED.read_bytes()).splitlines()
+    assert len(lines) == 2
+    for line in lines:
+        result = json.loads(msgspec.json.encode(replay.replay_scenario(replay.read_scenario(line))))
+        assert [_decision(event) for event in result["events"]] == [
+            _decision(event) for event in json.loads(line)["result"]["events"]
+        ]
+
+
+def _decision(event: dict[str, object]) -> tuple[object, ...]:
+    containers = event.get("containers") or {}
+    assert isinstance(containers, dict)
+    cpus = {name: (container["hint"], container["cpus"]) for name, container in containers.items()}
+    return event["op"], event["uid"], event.get("admitted"), event.get("message"), cpus
