@@ -49,7 +49,8 @@ class Shape(NamedTuple):
 
     `containers` are in the order of admission, with their `kinds`; `total` is the pod's request in scope pod.
     `requests` are the predicates' amounts above 0, `init_requests` the amounts that count even if a node lacks the
-    resource. `pinned` and `by_pod_level` as in PodView.
+    resource. `pinned` and `by_pod_level` as in PodView. `unpinned` are the containers that this kubelet never pins,
+    because the pod has pod-level resources, while a kubelet with other gates or of another version may pin them.
     """
 
     containers: tuple[AlignedRequest, ...]
@@ -60,6 +61,7 @@ class Shape(NamedTuple):
     by_pod_level: bool
     init_requests: Amounts
     has_sidecars: bool
+    unpinned: frozenset[int] = frozenset()
 
     @classmethod
     def of(cls, view: PodView) -> Shape:
@@ -164,8 +166,25 @@ class PodRequests:
                     pod_level_pods_are_not_aligned=variant.ignores_pod_level,
                 ),
             )
-            form = self._forms[variant] = PodForm(pod_view, Shape.of(pod_view))
+            shape = Shape.of(pod_view)
+            if variant.pod_level and needs.pod_level is not None and variant.ignores_pod_level and not variant.managers:
+                shape = shape._replace(unpinned=self._pinned_elsewhere(variant))
+            form = self._forms[variant] = PodForm(pod_view, shape)
         return form
+
+    def _pinned_elsewhere(self, variant: _Variant) -> frozenset[int]:
+        """Returns the containers whose CPUs or memory a kubelet with other gates or of another version may pin."""
+        variants = (
+            variant._replace(managers=True),
+            variant._replace(pod_level=False),
+            variant._replace(ignores_pod_level=False),
+        )
+        return frozenset(
+            number
+            for shape in [self._build(pinning).shape for pinning in variants]
+            for number, request in enumerate(shape.containers)
+            if shape.pinned and (request.cpus or request.memory)
+        )
 
 
 class _Variant(NamedTuple):

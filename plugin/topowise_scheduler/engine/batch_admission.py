@@ -34,7 +34,7 @@ class Placements:
 
     `zones` (containers, nodes) are the NUMA nodes of its CPUs, memory and devices together, bit z for position z, and 0
     for a container without them. `aligned` (containers, nodes) is whether its hint was preferred, or no request could
-    be aligned. `computed` (nodes,) is False where zones were not computed. `known_cpus` and `known_devices` (nodes,)
+    be aligned, and False for a container that only other kubelets pin (Shape.unpinned). `computed` (nodes,) is False where zones were not computed. `known_cpus` and `known_devices` (nodes,)
     are False where ids of CPUs or devices decide: zones are an upper bound there.
     """
 
@@ -196,12 +196,14 @@ class _Admission:
         """Stores the container's placement; on a single NUMA node nothing is aligned."""
         request, placements = self.shape.containers[number], self.placements
         uses_zones = self._uses_zones(request)
+        if number in self.shape.unpinned:
+            placements.aligned[number] = False
         if self.traits.zones == 1:
             placements.zones[number] = uses_zones
             return
         # 0 for containers without CPUs, memory and devices of a NUMA node.
         np.multiply(zones, uses_zones, out=placements.zones[number])
-        if request.can_be_aligned(pinned=self.shape.pinned):
+        if number not in self.shape.unpinned and request.can_be_aligned(pinned=self.shape.pinned):
             placements.aligned[number] = preferred
 
     def _uses_zones(self, request: AlignedRequest) -> Flags:

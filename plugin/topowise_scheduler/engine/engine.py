@@ -442,8 +442,9 @@ class Engine:
         allocations = [by_name[container.name] for container in form.view.containers]
         cached.zones[:, row] = [allocation.mask & _ALL_ZONES for allocation in allocations]
         cached.aligned[:, row] = [
-            allocation.preferred or not request.can_be_aligned(pinned=form.shape.pinned)
-            for allocation, request in zip(allocations, form.shape.containers, strict=True)
+            number not in form.shape.unpinned
+            and (allocation.preferred or not request.can_be_aligned(pinned=form.shape.pinned))
+            for number, (allocation, request) in enumerate(zip(allocations, form.shape.containers, strict=True))
         ]
         cached.located[row], cached.rated[row] = EXACT, False
 

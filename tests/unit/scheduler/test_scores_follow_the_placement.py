@@ -449,3 +449,22 @@ def test_on_a_node_without_alignment_the_explanation_names_the_numa_nodes() -> N
     unbound = kube_scheduler.unbound(msgspec.convert(pod("p", "9"), kube_scheduler.Pod))
     [explanation] = service.view.explanations(unbound, ["n1"])
     assert explanation.text.endswith("; container c has CPUs on NUMA nodes 0 and 1, memory on 0")
+
+
+@EVERY
+@pytest.mark.parametrize("policy", ["best-effort", "restricted"])
+@pytest.mark.parametrize("pinning", [{"PodLevelResources": False}, {"PodLevelResourceManagers": True}])
+def test_a_kubelet_that_pins_a_pod_with_pod_level_resources_wins(
+    strategy: str, policy: str, pinning: Mapping[str, bool]
+) -> None:
+    """From 1.34 on the pod gets CPUs of the shared pool and no hint, unless PodLevelResourceManagers is on."""
+    built = machine([8, 8])
+    service = reported(
+        node("shared", built, configuration(2, policy)),
+        node("pinned", built, configuration(2, policy, featureGates=pinning), [PLAIN] * 2),
+    )
+    document = containers("p", {"cpu": "4", "memory": "1Gi"})
+    document["spec"]["resources"] = {"requests": {"cpu": "4", "memory": "1Gi"}, "limits": {"cpu": "4", "memory": "1Gi"}}
+    assert service.fits(document, "shared", "pinned") == ["shared", "pinned"]
+    shared, pinned = scores(service, document, "shared", "pinned", strategy=strategy)
+    assert pinned > shared

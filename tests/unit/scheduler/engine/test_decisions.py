@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 from random import Random
 
+import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -19,6 +20,8 @@ from topowise import pods
 from topowise_scheduler.engine import Engine, Outcome
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.allocated_nodes import allocated_nodes
+from topowise_scheduler.kubelet.pod import view
+from topowise_scheduler.kubelet.versions import NEWEST_RECORDED
 from topowise_scheduler.shape import PodRequests, Shape
 
 from .conftest import GPU
@@ -118,11 +121,17 @@ def expected(node: random_nodes.Node, pod: pods.Pod) -> Verdict:
     if admission.admitted:
         places = allocated_nodes(kubelet, "new")
         requests = dict(zip([container.name for container in needs.containers], Shape.of(seen).containers, strict=True))
+        is_ignored = kubelet.settings.behaviour.pod_level_pods_are_not_aligned and not seen.by_pod_level
+        unpinned = _pinned_elsewhere(pod) if needs.pod_level is not None and is_ignored else ()
         return (
             Outcome.FITS,
             "",
             [
-                (place.mask, place.preferred or not requests[name].can_be_aligned(pinned=seen.pinned))
+                (
+                    place.mask,
+                    name not in unpinned
+                    and (place.preferred or not requests[name].can_be_aligned(pinned=seen.pinned)),
+                )
                 for name, place in ((container.name, places[container.name]) for container in needs.containers)
             ],
         )
@@ -130,3 +139,20 @@ def expected(node: random_nodes.Node, pod: pods.Pod) -> Verdict:
     ever = empty.admit_view(empty.view("new", needs)).admitted
     reason = "OutOf" if admission.shortages else admission.reason
     return Outcome.UNSCHEDULABLE if ever else Outcome.UNRESOLVABLE, reason, []
+
+
+def _pinned_elsewhere(pod: pods.Pod) -> set[str]:
+    """Returns the containers that get own CPUs or memory with other gates, or from a kubelet before 1.34."""
+    gated = pods.needs(pod)
+    before = msgspec.structs.replace(NEWEST_RECORDED.behaviour, pod_level_pods_are_not_aligned=False)
+    views = [
+        view("new", gated, pod_level_resource_managers=True),
+        view("new", gated, behaviour=before),
+        view("new", pods.needs(pod, pod_level_resources=False)),
+    ]
+    return {
+        container.name
+        for seen in views
+        for container in seen.containers
+        if seen.pinned and (container.cpus or container.memory)
+    }
