@@ -468,3 +468,12 @@ def test_a_kubelet_that_pins_a_pod_with_pod_level_resources_wins(
     assert service.fits(document, "shared", "pinned") == ["shared", "pinned"]
     shared, pinned = scores(service, document, "shared", "pinned", strategy=strategy)
     assert pinned > shared
+
+
+@pytest.mark.parametrize(("closest", "score"), [("false", 76), ("true", 82)])
+def test_prefer_closest_numa_nodes_decides_the_placement_and_not_the_formula(closest: str, score: int) -> None:
+    """Of the pairs of free NUMA nodes, {0, 1} has the lowest ids, and {0, 2} is the closest pair."""
+    distances = [[10, 20, 12, 20], [20, 10, 20, 20], [12, 20, 10, 20], [20, 20, 20, 10]]
+    config = configuration(4, topologyManagerPolicyOptions={"prefer-closest-numa-nodes": closest})
+    service = reported(node("n", machine([4] * 4, distances=distances), config))
+    assert scores(service, pod("p", "6"), "n", strategy="LeastNUMANodes") == [score]
