@@ -34,8 +34,9 @@ class Placements:
 
     `zones` (containers, nodes) are the NUMA nodes of its CPUs, memory and devices together, bit z for position z, and 0
     for a container without them. `aligned` (containers, nodes) is whether its hint was preferred, or no request could
-    be aligned, and False for a container that only other kubelets pin (Shape.unpinned). `computed` (nodes,) is False where zones were not computed. `known_cpus` and `known_devices` (nodes,)
-    are False where ids of CPUs or devices decide: zones are an upper bound there.
+    be aligned, and False for a container that only other kubelets pin (Shape.unpinned). `computed` (nodes,) is False
+    where zones were not computed. `known_cpus` and `known_devices` (nodes,) are False where ids of CPUs or devices
+    decide: zones are an upper bound there.
     """
 
     __slots__ = ("aligned", "computed", "known_cpus", "known_devices", "zones")

@@ -3,8 +3,8 @@
 The container with the most NUMA nodes counts, in scope pod the pod: `100 - n * (100 / max)`, plus half a step if every
 container has a closest combination of its size; 100 for a pod without NUMA resources
 (pkg/noderesourcetopology/least_numa.go, read at 903da7d). In whole percents, times 100. `max` is the node's
-topologyManagerMaxNUMANodes. Upstream's normalizeScore adds the half step for every policy and policy option, also without
-prefer-closest-numa-nodes: the option affects only which NUMA nodes the kubelet chooses. Differences:
+topologyManagerMaxNUMANodes. Upstream's normalizeScore adds the half step for every policy and policy option. The
+kubelet's prefer-closest-numa-nodes only affects which NUMA nodes the kubelet chooses. Differences:
 
 - n is the kubelet's allocation, by its model. Upstream searches for the fewest NUMA nodes with sufficient amounts,
   which the Topology Manager may not find or not look for;

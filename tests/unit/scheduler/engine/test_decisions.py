@@ -129,8 +129,7 @@ def expected(node: random_nodes.Node, pod: pods.Pod) -> Verdict:
             [
                 (
                     place.mask,
-                    name not in unpinned
-                    and (place.preferred or not requests[name].can_be_aligned(pinned=seen.pinned)),
+                    name not in unpinned and (place.preferred or not requests[name].can_be_aligned(pinned=seen.pinned)),
                 )
                 for name, place in ((container.name, places[container.name]) for container in needs.containers)
             ],
