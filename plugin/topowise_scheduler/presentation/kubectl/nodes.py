@@ -6,12 +6,14 @@ import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+import msgspec
+
 from topowise import documents, nrt
 from topowise.kube import paths
 from topowise.text import Line, Styled
 from topowise_scheduler.presentation.kubectl import fragmentation, json_output, objects, reasons, selection, zones
 from topowise_scheduler.presentation.kubectl.console import Answer, Console
-from topowise_scheduler.presentation.kubectl.doctor import outdated
+from topowise_scheduler.presentation.kubectl.doctor import exporters, outdated
 from topowise_scheduler.presentation.kubectl.durations import age
 from topowise_scheduler.presentation.kubectl.fragmentation import Losses
 from topowise_scheduler.presentation.kubectl.source import ForbiddenError, Kubectl
@@ -38,7 +40,8 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     losses = Losses(there.pods)
     reports = selection.selected(options, there, losses)
     known = [(report, read(report.topology)) for report in reports]
-    unconfirmed = outdated.causes(there, known, objects.saved_at(there) if options.file else console.now)
+    now = objects.saved_at(there) if options.file else console.now
+    unconfirmed = outdated.causes(there, known, now, has_all_pods=bool(options.file))
     if options.output not in ("table", "wide"):
         rows = _documents(known, losses, unconfirmed)
         names = [report.topology.metadata.name for report in reports]
@@ -51,17 +54,17 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
 
 
 def _read(options: argparse.Namespace) -> tuple[objects.Objects, tuple[str, ...]]:
-    """The objects, and a note if the pods, which show outdated reports, may not be read."""
+    """The objects, and a note if the pods, which show outdated reports, may not be read.
+
+    Of a cluster only the waiting pods and the exporters are read: all pods of a large cluster take minutes.
+    """
     if options.file:
         return objects.from_files(options.file), ()
     denied: dict[str, ForbiddenError] = {}
-    is_full = options.output != "name"
-    there = objects.from_cluster(
-        Kubectl(options.kubectl),
-        pods_path=objects.PODS_PATH if is_full else objects.WAITING_PATH,
-        nodes=is_full or bool(options.selector),
-        denied=denied,
-    )
+    kubectl = Kubectl(options.kubectl)
+    there = objects.from_cluster(kubectl, pods_path=objects.WAITING_PATH, nodes=bool(options.selector), denied=denied)
+    if there.pods is not None and options.output != "name":
+        there = msgspec.structs.replace(there, pods=(*there.pods, *objects.pods(kubectl, exporters.PATH)))
     if options.selector and paths.NODES in denied:
         raise denied[paths.NODES]
     if nrt.PATH in denied:

@@ -180,6 +180,12 @@ def no_nodes(files: Sequence[str]) -> SourceError:
     return SourceError(where, "has neither a NodeResourceTopology nor a Node, expected some")
 
 
+def pods(kubectl: Kubectl, path: str) -> tuple[Pod, ...]:
+    """The pods of a list. Raises SourceError."""
+    (answer,) = kubectl.get(path)
+    return _listed(answer, Pod, path)
+
+
 def _listed(answer: bytes | SourceError, kind: type[T], path: str) -> tuple[T, ...]:
     if isinstance(answer, SourceError):
         raise answer

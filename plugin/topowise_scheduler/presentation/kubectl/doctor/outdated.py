@@ -9,9 +9,14 @@ from topowise_scheduler.presentation.kubectl.objects import Objects, Reported
 from topowise_scheduler.report import Report
 
 
-def causes(there: Objects, known: Sequence[tuple[Reported, Report]], now: float) -> dict[str, list[str]]:
-    """The causes by node. A single look cannot show for how long an exporter has been not Ready."""
-    mismatched = reports.mismatches(there, known, now)
+def causes(
+    there: Objects, known: Sequence[tuple[Reported, Report]], now: float, *, has_all_pods: bool
+) -> dict[str, list[str]]:
+    """The causes by node. A single look cannot show for how long an exporter has been not Ready.
+
+    Without all pods of the cluster no report is compared with the pods of its node.
+    """
+    mismatched = reports.mismatches(there, known, now) if has_all_pods else {}
     pods = [pod for pod in there.pods or () if own_pods.is_of(pod.metadata, exporters.COMPONENT)]
     ready = {pod.spec.nodeName for pod in pods if pod.is_ready}
     covered = {pod.spec.nodeName for pod in pods}

@@ -10,8 +10,8 @@ import pytest
 
 from topowise import nrt
 from topowise.errors import SourceError
-from topowise.kube import paths
 from topowise_scheduler.presentation.kubectl import objects
+from topowise_scheduler.presentation.kubectl.doctor import exporters
 from topowise_scheduler.refusals import PREFIX
 
 from .conftest import GPU, Ask, Json, Save, counted, pod
@@ -69,13 +69,13 @@ def test_waiting_pods_are_read_from_the_cluster_if_that_is_permitted(
     kubectl = FakeKubectl(tmp_path)
     monkeypatch.setenv("KUBECTL", str(kubectl.program))
     kubectl.answer(nrt.PATH, {"items": [gpus("halves", "1", "1")]})
-    kubectl.answer(paths.NODES, {"items": []})
+    kubectl.answer(exporters.PATH, {"items": []})
     wide = waiting("ml/wide", cpu="1", memory="1Gi", gpu="2")
-    kubectl.answer(objects.PODS_PATH, {"items": [wide]})
+    kubectl.answer(objects.WAITING_PATH, {"items": [wide]})
     assert losses(ask) == {"halves": 100}
-    kubectl.deny(objects.PODS_PATH)
+    kubectl.deny(objects.WAITING_PATH)
     assert losses(ask) == {"halves": 50}
-    kubectl.answer(objects.PODS_PATH, {"items": [wide]})
+    kubectl.answer(objects.WAITING_PATH, {"items": [wide]})
     kubectl.deny(nrt.PATH)
     with pytest.raises(SourceError, match="is forbidden"):
         ask("nodes")
