@@ -52,7 +52,8 @@ class AffinityGate:
     def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> str:
         """See `Gate`."""
         node_state = self._node_states.of(name)
-        if not record.affinity_terms or (node_state is not None and node_state.is_as_judged(record.uid)):
+        is_as_judged = record.steered is None and node_state is not None and node_state.is_as_judged(record.uid)
+        if not record.affinity_terms or is_as_judged:
             return ""
         if not leaving:
             return self.of(record, name).refusal(self._settings.admits)
@@ -102,7 +103,7 @@ class AffinityGate:
 
     def _key(self, record: PodRecord, name: str, affinity_terms: tuple[AffinityTerm, ...]) -> _Key:
         ignored = frozenset(self._ignored.on(record.uid, record.priority, name))
-        return name, record.shape, affinity_terms, ignored
+        return name, record.admission_key, affinity_terms, ignored
 
     def _states(self, record: PodRecord, key: _Key) -> Iterator[Kubelet]:
         name, _, _, ignored = key

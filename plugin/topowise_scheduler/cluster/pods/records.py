@@ -62,6 +62,7 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     `unreadable`: why the annotations cannot be read, which are then ignored; a question about the pod gets an error.
     `group`: names the gang that kube-scheduler places together.
     `exporter_ready`: whether this pod of an exporter is Ready, None for any other pod.
+    `steered`: the NUMA node of the marker devices while the kubelet admits the pod, which no API object has.
     """
 
     uid: str
@@ -91,6 +92,16 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     is_too_large: bool = False
     exporter_ready: bool | None = None
     unreadable: str = ""
+    steered: int | None = None
+
+    @property
+    def admission_key(self) -> bytes:
+        """Returns a key that is equal for pods that every kubelet admits alike: of equal requests and steering."""
+        return self.shape if self.steered is None else b"%b-%d" % (self.shape, self.steered)
+
+    def steered_as(self, booked: PodRecord) -> PodRecord:
+        """Returns this version of a pod with the steering of its booked version."""
+        return self if booked.steered is None else msgspec.structs.replace(self, steered=booked.steered)
 
     @property
     def needs(self) -> pods.Needs | None:
@@ -119,7 +130,7 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     def view(self, node: Kubelet) -> PodView:
         """Returns the pod as a kubelet with these feature gates sees it. Requires readable quantities."""
         assert self.requests is not None
-        return self.requests.view(self.uid, node.settings)
+        return self.requests.view(self.uid, node.settings, self.steered)
 
     def seen(self, node: Kubelet) -> PodView:
         """Returns the same view without the UID of the pod, shared by pods with equal requests."""
