@@ -23,6 +23,9 @@ REQUEST: Final = "topowise.io/steering-request"
 STATUS: Final = "topowise.io/steering-status"
 
 MOST_SECONDS: Final = 30.0
+MOST_CONTAINERS: Final = 256
+ALLOCATED: Final = "the kubelet has allocated all markers of the pod"
+"""The reason of `released` if the label has served its pod; any other reason means that it may not have."""
 _MOST_TEXT: Final = 512
 
 
@@ -32,7 +35,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     id: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
     numa: Annotated[int, msgspec.Meta(ge=0, le=63)]
-    containers: Annotated[int, msgspec.Meta(ge=1, le=256)]
+    containers: Annotated[int, msgspec.Meta(ge=1, le=MOST_CONTAINERS)]
     seconds: Annotated[float, msgspec.Meta(gt=0, le=MOST_SECONDS)]
 
 

@@ -49,7 +49,7 @@ class Ledger:
     `clock` gives seconds, monotonic. `reservation_s` is for how long a pod is expected on the node it was reserved for,
     0 for not at all. `max_admission_s` is how long a kubelet may take to decide a pod, 0 for as long as it takes.
     `affinity` is what is known of device plug-ins, and what pods that require near devices have to be content with.
-    `exporters`: how long the service waits for exporters.
+    `exporters`: how long the service waits for exporters. `steers`: the service chooses NUMA nodes (steering).
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class Ledger:
         max_admission_s: float = 0.0,
         affinity: Settings = _DEFAULT_SETTINGS,
         exporters: ExporterSettings = _DEFAULT_EXPORTERS,
+        steers: bool = True,
     ) -> None:
         self.engine = engine
         self.clock = clock
@@ -84,6 +85,7 @@ class Ledger:
             max_admission_s=max_admission_s,
             exporters=self.exporters,
             exporter_settings=exporters,
+            steers=steers,
         )
         """What may keep a pod from a node."""
         self._outdated_reports = OutdatedReports(self.node_states, self.gates, self.exporters, exporters)
@@ -166,6 +168,11 @@ class Ledger:
         """Returns the pods that are assigned to a node."""
         node_state = self.node_states.of(name)
         return [] if node_state is None else [entry.record for entry in node_state.history.bound()]
+
+    def lose_label(self, uid: str, name: str) -> None:
+        """The label of a steered pod may have ended before its kubelet admitted the pod, so it may be anywhere."""
+        if (node_state := self.node_states.of(name)) is not None and node_state.lose_label(uid):
+            self.node_states.publish(name, node_state)
 
     # Pods, as schedulers ask about them
 

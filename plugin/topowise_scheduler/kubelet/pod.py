@@ -42,8 +42,8 @@ class PodView(msgspec.Struct, frozen=True, gc=False):
     `pinned`: the memory manager allocates for the pod (Guaranteed, and not ignored because of pod-level resources).
     `by_pod_level`: the managers handle pod-level resources. Then `cpus` and `memory` are the pod's own totals, and only
     an exclusive container has `cpus` and `memory`. `init_requests` is the request of all init containers, including
-    sidecars. `steered` is the NUMA node of all marker devices (topowise.steering) while the kubelet admits the pod, None
-    if the markers have no NUMA node.
+    sidecars. `steered` is the NUMA node of all marker devices (topowise.steering) at the admission of the pod, None if
+    the markers have no NUMA node.
     """
 
     uid: str

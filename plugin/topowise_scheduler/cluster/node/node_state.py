@@ -191,6 +191,14 @@ class NodeState:
         self._become(self.history.with_entry(entry, settled=False))
         return True
 
+    def lose_label(self, uid: str) -> bool:
+        """The label of a steered pod may have ended before its admission. Returns whether that changes the node."""
+        entry = self.history.entry(uid)
+        if entry is None or entry.record.steered is None:
+            return False
+        self._become(self.history.with_entry(_unsteered(entry), settled=uid in self.history.settled))
+        return True
+
     def lower(self, uid: str, state: BookingState) -> bool:
         """The pod is less sure to come than it was. Returns whether the pod is here."""
         entry = self.history.entry(uid)
@@ -397,3 +405,7 @@ class NodeState:
     def _placements(self, uid: str) -> Placements:
         """Returns what the pod holds at present, nothing if it has no room."""
         return self.kubelet.placements(uid) if self.kubelet is not None and uid in self.kubelet.active else {}
+
+
+def _unsteered(entry: Entry) -> Entry:
+    return _replace(entry, record=_replace(entry.record, steered=None))

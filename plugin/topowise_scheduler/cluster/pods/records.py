@@ -20,7 +20,7 @@ import msgspec
 from topowise import pods
 from topowise.bounded import Bounded, size_of_dict
 from topowise.errors import ParseError
-from topowise_scheduler import device_affinity, kube_scheduler, policy_annotations
+from topowise_scheduler import device_affinity, kube_scheduler, policy_annotations, steering
 from topowise_scheduler.cluster.pods.scheduling_constraints import SchedulingConstraints, constraints_of
 from topowise_scheduler.device_affinity import AffinityTerm
 from topowise_scheduler.kubelet import Kubelet
@@ -62,6 +62,7 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     `unreadable`: why the annotations cannot be read, which are then ignored; a question about the pod gets an error.
     `group`: names the gang that kube-scheduler places together.
     `exporter_ready`: whether this pod of an exporter is Ready, None for any other pod.
+    `numa_node`: the id of the NUMA node that the pod requires.
     `steered`: the NUMA node of the marker devices while the kubelet admits the pod, which no API object has.
     """
 
@@ -79,6 +80,7 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     version: str
     demand: policy_annotations.Demand = policy_annotations.NOTHING
     affinity_terms: tuple[AffinityTerm, ...] = ()
+    numa_node: int | None = None
     runs: bool = False
     acknowledged: bool = False
     waits: bool = False
@@ -118,6 +120,7 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
             self.nominated,
             self.demand,
             self.affinity_terms,
+            self.numa_node,
             constraints,
             self.problem + self.unreadable,
         )
@@ -213,6 +216,7 @@ class Records:
             version=meta.resourceVersion,
             demand=declared.demand,
             affinity_terms=declared.affinity_terms,
+            numa_node=declared.numa_node,
             runs=status.phase == "Running",
             # The kubelet sets status.startTime with the first status (status_manager.go, updateStatusInternal).
             acknowledged=bool(status.startTime) or status.phase == "Running",
@@ -261,6 +265,7 @@ class Annotated(NamedTuple):
 
     demand: policy_annotations.Demand = policy_annotations.NOTHING
     affinity_terms: tuple[AffinityTerm, ...] = ()
+    numa_node: int | None = None
 
 
 def annotated(annotations: Mapping[str, str] | None, needs: pods.Needs) -> Annotated:
@@ -268,7 +273,8 @@ def annotated(annotations: Mapping[str, str] | None, needs: pods.Needs) -> Annot
     caller that decides about a pod calls this function first."""
     if not annotations:
         return _NO_ANNOTATIONS
-    return Annotated(policy_annotations.demand(annotations), device_affinity.terms_of(annotations, needs))
+    demand, terms = policy_annotations.demand(annotations), device_affinity.terms_of(annotations, needs)
+    return Annotated(demand, terms, steering.required_numa_node(annotations))
 
 
 _NO_ANNOTATIONS: Final = Annotated()

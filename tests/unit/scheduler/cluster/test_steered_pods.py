@@ -8,15 +8,10 @@ import msgspec
 import pytest
 
 from scheduling import Service, counts, exact, kubelet, pod
+from steering_pods import marked
 from topowise.steering import RESOURCE
 from topowise_scheduler import refusals
 from topowise_scheduler.cluster.pods.records import PodRecord
-
-
-def marked(name: str, cpu: str = "2", **fields: Any) -> dict[str, Any]:
-    """Returns a pod whose container requests a marker."""
-    amounts = {"cpu": cpu, "memory": "1Gi", RESOURCE: "1"}
-    return pod(name, containers=[{"name": "c", "resources": {"requests": amounts, "limits": amounts}}], **fields)
 
 
 def assume(service: Service, record: PodRecord, zone: int | None) -> None:
