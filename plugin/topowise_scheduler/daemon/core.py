@@ -17,6 +17,7 @@ from topowise_scheduler.cluster.watch import reflectors
 from topowise_scheduler.configuration import SchedulerConfiguration
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.extender.explaining import Explainer
+from topowise_scheduler.extender.steering import NodeSteering
 from topowise_scheduler.fit_together import FitTogetherService
 from topowise_scheduler.preemption import Budgets
 from topowise_scheduler.presentation.dashboard import Decisions
@@ -36,6 +37,7 @@ class Core:
             reservation_s=settings.reservations.ttl if settings.reservations.enabled else 0.0,
             max_admission_s=settings.filter.max_admission_time,
             affinity=settings.device_affinity.settings,
+            steers=settings.steering.enabled,
             exporters=ExporterSettings(
                 exporters.node_selector, exporters.first_report, exporters.grace, exporters.grace
             ),
@@ -50,6 +52,9 @@ class Core:
         self.budgets = Budgets()
         self.nodes = Nodes()
         self.sources: list[Reflector[Any]] = reflectors(api, self.ledger, self.records, self.budgets, self.nodes)
+        self.steering = self._steering() if settings.steering.enabled else None
+        if self.steering is not None:
+            self.sources.append(self.steering.source)
         strategy = self.strategy(settings.scoring.strategy)
         self.answers = Answers(self.ledger, self.records, strategy, top_score=settings.extender.score_scale)
         self.view = ClusterView(self.ledger, self.answers, self.nodes)
@@ -62,6 +67,12 @@ class Core:
         """Returns which collections have not been listed yet, None once all have."""
         waiting = [source.name for source in self.sources if not source.synced]
         return f"not yet listed: {', '.join(waiting)}" if waiting else None
+
+    def _steering(self) -> NodeSteering:
+        section, lost = self.settings.steering, self.ledger.lose_label
+        return NodeSteering(
+            self.api, section.namespace, wait=section.wait, expiry=section.expiry, lost=lost, clock=time.monotonic
+        )
 
     def strategy(self, name: str) -> strategies.Strategy:
         """Returns the strategy of this name, with the configured weights and options."""
