@@ -21,6 +21,9 @@
 {{- if dig "nominator" "enabled" false $scheduler.config -}}
 {{- $_ := set $known "nominator" (dict "schedulerNames" (list (ternary $scheduler.kubeScheduler.schedulerName "default-scheduler" (eq $scheduler.mode "own")))) -}}
 {{- end -}}
+{{- if or (dig "enabled" false (.Values.steering | default dict)) (dig "steering" "enabled" false $scheduler.config) -}}
+{{- $_ := set $known "steering" (dict "enabled" true "namespace" .Release.Namespace) -}}
+{{- end -}}
 {{- $head := dict "apiVersion" "topowise.io/v1alpha1" "kind" "SchedulerConfiguration" -}}
 {{- toYaml (mustMergeOverwrite $known (deepCopy $scheduler.config) $head) -}}
 {{- end -}}
@@ -41,7 +44,9 @@ weight: {{ $extender.weight }}
 # Names instead of whole nodes. `false` also breaks kube-scheduler's own scores (kubernetes#141781).
 nodeCacheCapable: true
 ignorable: {{ $extender.ignorable }}
-httpTimeout: {{ $extender.httpTimeout }}
+{{- /* A steered bind waits for the marker plug-in of its node; the value for other binds is too short for that. */}}
+{{- $steering := (include "topowise.schedulerConfig" .root | fromYaml).steering | default dict }}
+httpTimeout: {{ ternary "10s" $extender.httpTimeout (and (dig "enabled" false $steering) (eq $extender.httpTimeout "2s")) }}
 {{- with $extender.managedResources }}
 managedResources:
 {{- range . }}

@@ -77,6 +77,11 @@ DEFRAGMENTER: dict[tuple[str, str], set[Right]] = {
 ELECTION: dict[tuple[str, str], set[Right]] = {
     ("topowise/kube/lease.py", "?"): {(*LEASES, "get"), (*LEASES, "create"), (*LEASES, "update")},
 }
+# Of the service's requests to marker plug-ins; an apply creates the Lease. Its reflector lists and watches them.
+STEERING_REQUESTS: dict[tuple[str, str], set[Right]] = {
+    ("topowise_scheduler/extender/steering.py", "PATCH"): {(*LEASES, "create"), (*LEASES, "patch")},
+}
+STEERING_REQUESTS_WATCH: set[Right] = {(*LEASES, "list"), (*LEASES, "watch")}
 # With kube-scheduler's account, in mode own.
 TOKENS: dict[tuple[str, str], set[Right]] = {
     ("topowise/kube/account_token.py", "POST"): {("", "serviceaccounts/token", "create")},
@@ -129,6 +134,7 @@ def test_every_request_in_the_code_is_listed(repository: Path) -> None:
         DEFRAGMENTER,
         ELECTION,
         TOKENS,
+        STEERING_REQUESTS,
     )
     known = (EXPORTER, PLACEMENTS, SCHEDULER, *by_controller)
     assert requests(repository) == set().union(*(calls.keys() for calls in known))
@@ -230,6 +236,14 @@ def test_what_the_leader_repairs_takes_rights_only_where_it_is_switched_on(
 ) -> None:
     objects = render("", f"scheduler.config.{option}=true")
     assert rights(objects.named("ClusterRole", "topowise-scheduler")) == needs(SCHEDULER) | needs(calls)
+
+
+def test_steering_takes_rights_in_the_namespace_of_its_leases(render: Any) -> None:
+    objects = render("", "scheduler.config.steering.enabled=true")
+    role = objects.named("Role", "topowise-scheduler-steering")
+    assert rights(role) == needs(STEERING_REQUESTS) | STEERING_REQUESTS_WATCH
+    assert "leases" in restricted(objects)
+    assert not any("steering" in role["metadata"]["name"] for role in render("").kinds("Role"))
 
 
 @pytest.mark.parametrize("name", ["preemptor", "defragmenter"])
