@@ -2,7 +2,9 @@
 
 {{- define "topowise.exporterConfig" -}}
 {{- $head := dict "apiVersion" "topowise.io/v1alpha1" "kind" "ExporterConfiguration" -}}
-{{- toYaml (mustMergeOverwrite (dict) (deepCopy .Values.exporter.config) $head) -}}
+{{- $known := dict -}}
+{{- if .Values.steering.enabled -}}{{- $_ := set $known "steering" (dict "enabled" true "namespace" .Release.Namespace) -}}{{- end -}}
+{{- toYaml (mustMergeOverwrite $known (deepCopy .Values.exporter.config) $head) -}}
 {{- end -}}
 
 {{- define "topowise.schedulerConfig" -}}

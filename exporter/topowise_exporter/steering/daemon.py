@@ -34,6 +34,8 @@ from topowise_exporter.steering.lease import SteeringLease
 log = logging.getLogger(__name__)
 
 _PODRESOURCES_S: Final = 1.0
+# A status has at most 512 characters, also if each of these is escaped.
+_MOST_REASON: Final = 200
 
 
 class Steering:
@@ -66,7 +68,7 @@ class Steering:
         try:
             request = steering.decode_request(text) if text else None
         except ParseError as exc:
-            self._labels.reject(str(exc), self._clock())
+            self._labels.reject(str(exc)[:_MOST_REASON], self._clock())
         else:
             self._labels.request(request, self._clock(), is_new=is_new)
         self._changed.set()

@@ -18,6 +18,7 @@ from typing import Final
 import grpc
 
 from topowise import steering
+from topowise.errors import SourceError
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.log import V2, kv
 from topowise.runtime.log_once import OncePerChange
@@ -129,13 +130,17 @@ class Registration:
         self.is_new_kubelet = False
 
     async def serve(self) -> grpc.aio.Server:
-        """Starts the server of the plug-in. Raises OSError."""
+        """Starts the server of the plug-in. Raises SourceError."""
         path = self._directory / _ENDPOINT
-        path.parent.mkdir(mode=0o750, exist_ok=True)
-        path.unlink(missing_ok=True)
-        server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        server = grpc.aio.server()
         add_DevicePluginServicer_to_server(self._plugin, server)  # type: ignore[no-untyped-call]
-        server.add_insecure_port(f"unix://{path}")
+        try:
+            path.parent.mkdir(mode=0o750, exist_ok=True)
+            path.unlink(missing_ok=True)
+            server.add_insecure_port(f"unix://{path}")
+        except (OSError, RuntimeError) as exc:
+            problem = "the socket of the plug-in cannot be made; is the directory mounted, and writable?"
+            raise SourceError(str(path), f"{exc}: {problem}") from exc
         await server.start()
         return server
 
