@@ -77,6 +77,11 @@ DEFRAGMENTER: dict[tuple[str, str], set[Right]] = {
 ELECTION: dict[tuple[str, str], set[Right]] = {
     ("topowise/kube/lease.py", "?"): {(*LEASES, "get"), (*LEASES, "create"), (*LEASES, "update")},
 }
+# Of the marker plug-in.
+STEERING: dict[tuple[str, str], set[Right]] = {
+    ("topowise_exporter/steering/lease.py", "PATCH"): {(*LEASES, "patch")},
+}
+STEERING_WATCH: set[Right] = {(*LEASES, "list"), (*LEASES, "watch")}
 # With kube-scheduler's account, in mode own.
 TOKENS: dict[tuple[str, str], set[Right]] = {
     ("topowise/kube/account_token.py", "POST"): {("", "serviceaccounts/token", "create")},
@@ -129,6 +134,7 @@ def test_every_request_in_the_code_is_listed(repository: Path) -> None:
         DEFRAGMENTER,
         ELECTION,
         TOKENS,
+        STEERING,
     )
     known = (EXPORTER, PLACEMENTS, SCHEDULER, *by_controller)
     assert requests(repository) == set().union(*(calls.keys() for calls in known))
@@ -373,9 +379,7 @@ def test_before_1_30_the_right_to_patch_any_lease_must_be_accepted(render: Any) 
     with pytest.raises(ValueError, match="patch every Lease of the namespace"):
         render("", setting, kube_version="1.29.8")
     objects = render("", setting, "exporter.restrictToOwnNode=false", kube_version="1.29.8")
-    assert rights(objects.named("Role", "topowise-exporter")) == {
-        ("coordination.k8s.io", "leases", verb) for verb in ("list", "watch", "patch")
-    }
+    assert rights(objects.named("Role", "topowise-exporter")) == needs(STEERING) | STEERING_WATCH
 
 
 def test_without_steering_nothing_of_the_kubelet_is_writable(render: Any) -> None:
