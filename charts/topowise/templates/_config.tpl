@@ -2,7 +2,9 @@
 
 {{- define "topowise.exporterConfig" -}}
 {{- $head := dict "apiVersion" "topowise.io/v1alpha1" "kind" "ExporterConfiguration" -}}
-{{- toYaml (mustMergeOverwrite (dict) (deepCopy .Values.exporter.config) $head) -}}
+{{- $known := dict -}}
+{{- if .Values.steering.enabled -}}{{- $_ := set $known "steering" (dict "enabled" true "namespace" .Release.Namespace) -}}{{- end -}}
+{{- toYaml (mustMergeOverwrite $known (deepCopy .Values.exporter.config) $head) -}}
 {{- end -}}
 
 {{- define "topowise.schedulerConfig" -}}
@@ -21,7 +23,7 @@
 {{- if dig "nominator" "enabled" false $scheduler.config -}}
 {{- $_ := set $known "nominator" (dict "schedulerNames" (list (ternary $scheduler.kubeScheduler.schedulerName "default-scheduler" (eq $scheduler.mode "own")))) -}}
 {{- end -}}
-{{- if or (dig "enabled" false (.Values.steering | default dict)) (dig "steering" "enabled" false $scheduler.config) -}}
+{{- if .Values.steering.enabled -}}
 {{- $_ := set $known "steering" (dict "enabled" true "namespace" .Release.Namespace) -}}
 {{- end -}}
 {{- $head := dict "apiVersion" "topowise.io/v1alpha1" "kind" "SchedulerConfiguration" -}}

@@ -82,6 +82,11 @@ STEERING_REQUESTS: dict[tuple[str, str], set[Right]] = {
     ("topowise_scheduler/extender/steering.py", "PATCH"): {(*LEASES, "create"), (*LEASES, "patch")},
 }
 STEERING_REQUESTS_WATCH: set[Right] = {(*LEASES, "list"), (*LEASES, "watch")}
+# Of the marker plug-in.
+STEERING: dict[tuple[str, str], set[Right]] = {
+    ("topowise_exporter/steering/lease.py", "PATCH"): {(*LEASES, "patch")},
+}
+STEERING_WATCH: set[Right] = {(*LEASES, "list"), (*LEASES, "watch")}
 # With kube-scheduler's account, in mode own.
 TOKENS: dict[tuple[str, str], set[Right]] = {
     ("topowise/kube/account_token.py", "POST"): {("", "serviceaccounts/token", "create")},
@@ -135,6 +140,7 @@ def test_every_request_in_the_code_is_listed(repository: Path) -> None:
         ELECTION,
         TOKENS,
         STEERING_REQUESTS,
+        STEERING,
     )
     known = (EXPORTER, PLACEMENTS, SCHEDULER, *by_controller)
     assert requests(repository) == set().union(*(calls.keys() for calls in known))
@@ -309,6 +315,7 @@ ROWS = {
         "config.resourceSlices": "exporter.config.resourceSlices=true",
         "config.numatopology": "exporter.config.numatopology=true",
         "config.podPlacements": "exporter.config.podPlacements=true",
+        "steering.enabled": "steering.enabled=true",
         "config.kubelet.configz": "exporter.config.kubelet.configz.enabled=true",
     },
 }
@@ -379,6 +386,24 @@ def test_before_1_30_the_right_to_patch_any_pod_must_be_accepted(render: Any) ->
         render("", setting, kube_version="1.29.8")
     objects = render("", setting, "exporter.restrictToOwnNode=false", kube_version="1.29.8")
     assert needs(PLACEMENTS) <= rights(objects.named("ClusterRole", "topowise-exporter"))
+
+
+def test_before_1_30_the_right_to_patch_any_lease_must_be_accepted(render: Any) -> None:
+    setting = "steering.enabled=true"
+    with pytest.raises(ValueError, match="patch every Lease of the namespace"):
+        render("", setting, kube_version="1.29.8")
+    objects = render("", setting, "exporter.restrictToOwnNode=false", kube_version="1.29.8")
+    assert rights(objects.named("Role", "topowise-exporter")) == needs(STEERING) | STEERING_WATCH
+
+
+def test_without_steering_nothing_of_the_kubelet_is_writable(render: Any) -> None:
+    def writable(objects: Any) -> list[str]:
+        pod = objects.named("DaemonSet", "topowise-exporter")["spec"]["template"]["spec"]
+        mounts = [mount for container in pod["containers"] for mount in container["volumeMounts"]]
+        return [mount["mountPath"] for mount in mounts if not mount.get("readOnly")]
+
+    assert not writable(render(""))
+    assert writable(render("", "steering.enabled=true")) == ["/var/lib/kubelet/device-plugins"]
 
 
 def test_rights_shrink_with_what_is_switched_off(render: Any) -> None:

@@ -20,7 +20,6 @@ from topowise_scheduler.extender.steering import NodeSteering
 WAIT_S = 60.0
 SHORT_S = 0.05
 """For an answer that does not come."""
-ALLOCATED = "the kubelet has allocated all markers of the pod"
 
 
 class Cluster(NoApi):
@@ -77,7 +76,7 @@ class Cluster(NoApi):
         self.status = self.answer(request) or self.status
         self.show()
 
-    def finish(self, reason: str = ALLOCATED) -> None:
+    def finish(self, reason: str = steering.ALLOCATED) -> None:
         """The plug-in reports the end of the present request."""
         assert self.status is not None
         self.status = steering.Status(self.status.id, "released", reason)
@@ -150,7 +149,7 @@ async def test_requests_of_another_replica_count(cluster: Cluster) -> None:
     cluster.show()
     cluster.steering.wait = SHORT_S
     assert await cluster.bind(marked("a", "1")) == "the markers of n1 are labelled for another pod"
-    cluster.status = steering.Status("of-another", "released", ALLOCATED)
+    cluster.status = steering.Status("of-another", "released", steering.ALLOCATED)
     cluster.show()
     assert await cluster.bind(marked("a", "1")) == ""
 
