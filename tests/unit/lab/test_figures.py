@@ -21,9 +21,20 @@ def test_metrics_are_known_by_name_and_labels() -> None:
 
 @pytest.mark.parametrize(("hits", "misses", "rate"), [(97, 3, 97.0), (2, 1, 66.7), (0, 0, "-")])
 def test_a_series_has_the_predictions_of_its_own_time(hits: int, misses: int, rate: float | str) -> None:
-    before = {"hit": 40.0, "miss": 7.0}
-    after = {"hit": 40.0 + hits, "miss": 7.0 + misses}
-    assert list(came_true(before, after).values()) == [hits, misses, rate]
+    before = {"hit": 40.0, "miss": 7.0, "verdicts": 90.0, "waits": 5.0}
+    after = {"hit": 40.0 + hits, "miss": 7.0 + misses, "verdicts": 99.0, "waits": 6.0}
+    assert list(came_true(before, after).values()) == [hits, misses, rate, 9, 1]
+
+
+def test_an_evicted_pod_is_not_a_refused_pod() -> None:
+    admitted = {"phase": "Running", "conditions": [{"type": "Initialized", "status": "True"}]}
+    evicted = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}
+    changes = [
+        (0.0, "a", {"spec": {"nodeName": "dual"}, "status": admitted}),
+        (1.0, "a", {"spec": {"nodeName": "dual"}, "status": evicted}),
+        (2.0, "b", {"spec": {"nodeName": "dual"}, "status": evicted}),
+    ]
+    assert refusals(changes) == (["b on dual: Evicted: The node was low on resource: memory."], [])
 
 
 def test_no_bytecode_of_today_is_left_of_what_an_earlier_image_has_its_own_of() -> None:
