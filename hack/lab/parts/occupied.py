@@ -22,7 +22,7 @@ SETTLED_S: Final = 300.0
 PLACED_S: Final = 120.0
 # A container needs seconds to start under emulation.
 _RUNNING_S: Final = 240.0
-_NEXT: Final = 8
+_NEXT: Final = 5
 Found = tuple[list[str], dict[str, Any]]
 """Problems in words, and figures by name."""
 Act = Callable[[Lab, str], Found]
