@@ -65,6 +65,7 @@ class Placing:
 
     def __init__(self, lab: Lab, seed: int, by_hand: float = 1.0) -> None:
         self._lab, self._random, self._by_hand = lab, random.Random(seed), by_hand
+        self._placed: set[str] = set()
         self.tally = Tally()
 
     def run(self, series: Series, count: int) -> Tally:
@@ -80,6 +81,7 @@ class Placing:
             self.tally.wrong(UNSETTLED, f"before {name}: {'; '.join(different)[:400]}")
         said = self._lab.explain(pod)
         self._lab.api.create(PODS, pod)
+        self._placed.add(name)
         self.tally.counts[SENT] += 1
         decided = self._lab.outcome(name)
         node = "" if decided is None else decided["spec"].get("nodeName", "")
@@ -146,9 +148,9 @@ class Placing:
 
     def _make_room(self) -> None:
         """Deletes many pods at once: ending several pods takes a kubelet no longer than ending a single pod. So nodes
-        are filled and emptied, and most pods fit somewhere."""
+        are filled and emptied, and most pods fit somewhere. Pods of other origin stay."""
         for node in self._lab.guests:
-            there = self._lab.live(node)
+            there = [name for name in self._lab.live(node) if name in self._placed]
             if len(there) > self._random.choice(_STAY):
                 self._lab.delete(self._random.sample(there, self._random.randint(len(there) // 2, len(there))))
 

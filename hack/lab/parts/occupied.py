@@ -70,6 +70,7 @@ def disturbed(title: str, lab: Lab, act: Act) -> Part:
     problems: list[str] = []
     figures: dict[str, Any] = {}
     for node in lab.guests:
+        lab.clear()
         names = occupy(lab, node)
         problems += lab.settle(SETTLED_S)
         before = allocations(lab, node, names)
