@@ -34,8 +34,8 @@ _LAB_PODS: Final = f"/api/v1/namespaces/{instruments.NAMESPACE}/pods"
 _UNHEALTHY: Final = "/var/lib/kubelet/lab-unhealthy"
 _DEVICES_S: Final = 120.0
 # MiB that the part pressure leaves until the threshold of eviction, and that its pod takes.
-_MARGIN: Final = 500
-_EATEN: Final = 1200
+_MARGIN: Final = 800
+_EATEN: Final = 1500
 
 
 def of_load(load: Load) -> dict[str, Any]:

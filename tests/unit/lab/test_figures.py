@@ -29,12 +29,14 @@ def test_a_series_has_the_predictions_of_its_own_time(hits: int, misses: int, ra
 def test_an_evicted_pod_is_not_a_refused_pod() -> None:
     admitted = {"phase": "Running", "conditions": [{"type": "Initialized", "status": "True"}]}
     evicted = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}
+    refused = {**evicted, "message": "The node had condition: [MemoryPressure]."}
     changes = [
         (0.0, "a", {"spec": {"nodeName": "dual"}, "status": admitted}),
         (1.0, "a", {"spec": {"nodeName": "dual"}, "status": evicted}),
         (2.0, "b", {"spec": {"nodeName": "dual"}, "status": evicted}),
+        (3.0, "c", {"spec": {"nodeName": "dual"}, "status": refused}),
     ]
-    assert refusals(changes) == (["b on dual: Evicted: The node was low on resource: memory."], [])
+    assert refusals(changes) == (["c on dual: Evicted: The node had condition: [MemoryPressure]."], [])
 
 
 def test_no_bytecode_of_today_is_left_of_what_an_earlier_image_has_its_own_of() -> None:
