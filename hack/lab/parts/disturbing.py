@@ -89,7 +89,7 @@ def reconfigure(lab: Lab, name: str, changed: Json) -> None:
 def reboot(lab: Lab) -> Part:
     """Restarts the machine with pods on it; the object must follow the kubelet's state afterwards."""
 
-    def act(lab: Lab, node: str) -> Found:
+    def act(lab: Lab, node: str, _: list[str]) -> Found:
         before = attribute(lab.reports.objects[node], "topowise.io/boot-id")
         start = time.monotonic()
         restart(lab, node)

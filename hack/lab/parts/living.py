@@ -20,6 +20,7 @@ from lab.parts.occupied import (
     SETTLED_S,
     Found,
     disturbed,
+    fresh,
     in_short,
     patch,
     place_next,
@@ -32,6 +33,8 @@ from lab.series import Series, container, small
 
 _LAB_PODS: Final = f"/api/v1/namespaces/{instruments.NAMESPACE}/pods"
 _UNHEALTHY: Final = "/var/lib/kubelet/lab-unhealthy"
+# Errors of the kubelet while a plug-in is gone: between Bind and Allocate no scheduler can know of that.
+_PLUGIN_GONE: Final = ("Allocate failed due to rpc error", "no healthy devices present", "unregistered device")
 _DEVICES_S: Final = 120.0
 # MiB that the part pressure leaves until the threshold of eviction, and that its pod takes.
 _MARGIN: Final = 800
@@ -50,17 +53,21 @@ def of_load(load: Load) -> dict[str, Any]:
 
 def _loaded(lab: Lab, node: str, label: str, act: Any) -> Found:
     """Runs `act` while pods arrive."""
-    load = under_load(lab, act, Series(lab.machines[node], 6, f"{label}-{node}").pods(LOADED))
+    prefix = fresh(label)
+    load = under_load(lab, act, Series(lab.machines[node], 6, prefix).pods(LOADED))
     # Pods without a node would be bound among the next pods.
-    lab.delete([name for name in list(lab.pods.objects) if name.startswith(f"{label}-{node}-")])
+    lab.delete([name for name in list(lab.pods.objects) if name.startswith(prefix)])
     return load.problems, of_load(load)
 
 
 def plugin_restart(lab: Lab) -> Part:
     """Kills the device plug-ins while pods arrive. The kubelet then has no healthy device until they register again."""
 
-    def act(lab: Lab, node: str) -> Found:
-        return _loaded(lab, node, "plugin", lambda: _restart_plugins(lab, node))
+    def act(lab: Lab, node: str, names: list[str]) -> Found:
+        problems, figures = _loaded(lab, node, "plugin", lambda: _restart_plugins(lab, node))
+        gone = [problem for problem in problems if any(text in problem for text in _PLUGIN_GONE)]
+        figures |= {"refused after fits": len(problems) - len(gone), "refused as the plug-in had ended": len(gone)}
+        return [problem for problem in problems if problem not in gone], figures
 
     return disturbed("Device plug-ins restart under load", lab, act)
 
@@ -86,9 +93,9 @@ def _restarts(lab: Lab, node: str) -> int:
 def unhealthy_devices(lab: Lab) -> Part:
     """Makes an allocated and a free device unhealthy, and later healthy again."""
 
-    def act(lab: Lab, node: str) -> Found:
+    def act(lab: Lab, node: str, names: list[str]) -> Found:
         resource = lab.machines[node].devices[-1].resource
-        allocated = lab.holding(node).listed["default", f"held-{node}-2"]["main"].devices[resource]
+        allocated = lab.holding(node).listed["default", names[2]]["main"].devices[resource]
         free = sorted(lab.holding(node).near[resource].keys() - allocated)
         ids, count = [*allocated, free[0]], _allocatable(lab, node, resource)
         lab.guests[node].write({_UNHEALTHY: "\n".join(ids)})
@@ -109,7 +116,7 @@ def _allocatable(lab: Lab, node: str, resource: str) -> int:
 def static_pods(lab: Lab) -> Part:
     """A static pod allocates CPUs and a device without the scheduler, and ends."""
 
-    def act(lab: Lab, node: str) -> Found:
+    def act(lab: Lab, node: str, names: list[str]) -> Found:
         sizes = {"cpu": "2"} | {plugin.resource: "1" for plugin in lab.machines[node].devices[-1:]}
         path, name = f"{kubelet.STATIC_PODS}/static.json", f"static-{node}"
         manifest = small("static", sizes=sizes, starts=True)
@@ -136,10 +143,10 @@ def policy_with_pods(lab: Lab) -> Part:
     other: Json = {"topologyManagerPolicy": "best-effort", "topologyManagerScope": "pod"}
     strict: Json = {"topologyManagerPolicy": "single-numa-node", "topologyManagerScope": "container"}
 
-    def act(lab: Lab, node: str) -> Found:
+    def act(lab: Lab, node: str, names: list[str]) -> Found:
         restart_with(lab, node, other)
         problems = lab.settle(SETTLED_S) + _policy_problems(lab, node, other)
-        wide = f"wide-{node}"
+        wide = fresh("wide")
         most = max(len(each.cpus) for each in lab.nodes(node).values())
         until_placed(lab, small(wide, node, {"cpu": str(most + 1)}, starts=True), PLACED_S)
         until_phase(lab, wide, "Running")
@@ -168,8 +175,8 @@ def _policy_problems(lab: Lab, node: str, fields: Json) -> list[str]:
 def resize(lab: Lab) -> Part:
     """Resizes a Guaranteed pod, which is infeasible with the static CPU manager, and a burstable pod."""
 
-    def act(lab: Lab, node: str) -> Found:
-        fixed, name = f"held-{node}-1", f"burst-{node}"
+    def act(lab: Lab, node: str, names: list[str]) -> Found:
+        fixed, name = names[1], fresh("burst")
         requests = {"cpu": "500m", "memory": "64Mi"}
         burst = small(name, node, starts=True)
         burst["spec"]["containers"][0]["resources"] = {"requests": requests}
@@ -206,8 +213,8 @@ def _allocated(lab: Lab, name: str) -> str:
 def ephemeral_containers(lab: Lab) -> Part:
     """Adds an ephemeral container to a running pod with CPUs and a device."""
 
-    def act(lab: Lab, node: str) -> Found:
-        name = f"held-{node}-2"
+    def act(lab: Lab, node: str, names: list[str]) -> Found:
+        name = names[2]
         debug = {key: value for key, value in container("debug", {}).items() if key != "resources"}
         patch(lab, name, "ephemeralcontainers", {"ephemeralContainers": [{**debug, "targetContainerName": "main"}]})
 
@@ -224,7 +231,7 @@ def ephemeral_containers(lab: Lab) -> Part:
 def pressure(lab: Lab) -> Part:
     """A BestEffort pod takes memory until the kubelet evicts it, while pods arrive."""
 
-    def act(lab: Lab, node: str) -> Found:
+    def act(lab: Lab, node: str, names: list[str]) -> Found:
         free = int(lab.guests[node].run("awk '/MemAvailable/ {print $2}' /proc/meminfo")) // 1024
         soft = {"memory.available": f"{free - _MARGIN}Mi"}
         restart_with(
@@ -237,8 +244,9 @@ def pressure(lab: Lab) -> Part:
             },
         )
         problems = lab.settle(SETTLED_S)
-        more, figures = _loaded(lab, node, "pressed", lambda: _until_evicted(lab, node))
-        lab.delete([f"eater-{node}"])
+        eater = fresh("eater")
+        more, figures = _loaded(lab, node, "pressed", lambda: _until_evicted(lab, node, eater))
+        lab.delete([eater])
         wait(lambda: not _has_pressure(lab, node), SETTLED_S, f"{node} has no memory pressure", 0.5)
         restart_with(lab, node, {})
         return [*problems, *more], {"evicted": 1, **figures}
@@ -246,8 +254,7 @@ def pressure(lab: Lab) -> Part:
     return disturbed("A kubelet evicts under memory pressure", lab, act)
 
 
-def _until_evicted(lab: Lab, node: str) -> None:
-    name = f"eater-{node}"
+def _until_evicted(lab: Lab, node: str, name: str) -> None:
     program = f"import time; taken = b'x' * ({_EATEN} << 20); time.sleep(1e9)"
     eater = small(name, node, starts=True)
     eater["spec"]["containers"][0] |= {"resources": {}, "command": ["python3", "-c", program]}
