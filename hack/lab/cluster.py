@@ -28,7 +28,7 @@ _DISAGREES: Final = "the expected machine state is different from the real one"
 _STARTING_S: Final = 120.0
 _SETTLED_S: Final = 90.0
 _OUTCOME_S: Final = 60.0
-_PREDICTIONS: Final = "topowise_scheduler_predictions_total"
+_PREDICTIONS: Final = 'topowise_scheduler_predictions_total{precision="'
 MEMORY_STATE: Final = "memory_manager_state"
 STATE_FILES: Final = ("cpu_manager_state", MEMORY_STATE)
 
@@ -231,10 +231,14 @@ class Lab:
         return by_name(self.guests[name].relayed(f"http://{address}:9153/metrics"))
 
     def predictions(self) -> dict[str, float]:
-        """Returns the service's own counts of correct and of wrong predictions."""
+        """Returns the service's own counts of predictions by precision."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.plan.metrics}/metrics", timeout=20) as answer:
             counts = by_name(answer.read().decode())
-        return {outcome: counts.get(f'{_PREDICTIONS}{{outcome="{outcome}"}}', 0.0) for outcome in ("hit", "miss")}
+        return {
+            name.removeprefix(_PREDICTIONS).removesuffix('"}'): count
+            for name, count in counts.items()
+            if name.startswith(_PREDICTIONS)
+        }
 
     def kubectl(self, *arguments: str) -> str:
         """Runs kubectl, and returns its output. Raises LabError."""

@@ -115,8 +115,10 @@ class Test:
 
 
 def came_true(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, Figure]:
-    """Returns the increase of the service's counts of correct and wrong predictions."""
-    hits, misses = (int(after[result] - before[result]) for result in ("hit", "miss"))
+    """Returns the increase of the service's counts of predictions; a hit has any precision but "missed"."""
+    increase = {precision: int(count - before[precision]) for precision, count in after.items()}
+    misses = increase.pop("missed")
+    hits = sum(increase.values())
     return {results.HITS: hits, results.MISSES: misses, results.HIT_RATE: results.hit_rate(hits, misses)}
 
 
