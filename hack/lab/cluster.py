@@ -28,7 +28,7 @@ _DISAGREES: Final = "the expected machine state is different from the real one"
 _STARTING_S: Final = 120.0
 _SETTLED_S: Final = 90.0
 _OUTCOME_S: Final = 60.0
-_PREDICTIONS: Final = "topowise_scheduler_predictions_total"
+_PREDICTIONS: Final = 'topowise_scheduler_predictions_total{precision="'
 _VERDICTS: Final = "topowise_scheduler_verdicts_total"
 _WAITS: Final = "waiting for a"
 MEMORY_STATE: Final = "memory_manager_state"
@@ -235,13 +235,18 @@ class Lab:
         return by_name(self.guests[name].relayed(f"http://{address}:9153/metrics"))
 
     def predictions(self) -> dict[str, float]:
-        """Returns the service's counts of correct and of wrong predictions, of verdicts on nodes, and of verdicts that
-        wait for a report."""
+        """Returns the service's own counts of predictions by precision, of verdicts on nodes, and of verdicts that wait
+        for a report."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.plan.metrics}/metrics", timeout=20) as answer:
             counts = by_name(answer.read().decode())
+        predictions = {
+            name.removeprefix(_PREDICTIONS).removesuffix('"}'): count
+            for name, count in counts.items()
+            if name.startswith(_PREDICTIONS)
+        }
         verdicts = {name: count for name, count in counts.items() if name.startswith(_VERDICTS)}
         return {
-            **{outcome: counts.get(f'{_PREDICTIONS}{{outcome="{outcome}"}}', 0.0) for outcome in ("hit", "miss")},
+            **predictions,
             "verdicts": sum(verdicts.values()),
             "waits": sum(count for name, count in verdicts.items() if _WAITS in name),
         }

@@ -134,15 +134,14 @@ class Test:
 
 
 def came_true(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, Figure]:
-    """Returns the increase of the service's counts of predictions and verdicts."""
-    hits, misses, verdicts, waits = (
-        int(after[result] - before[result]) for result in ("hit", "miss", "verdicts", "waits")
-    )
-    rate = results.hit_rate(hits, misses)
+    """Returns the increase of the service's counts of predictions and verdicts; a hit has any precision but "missed"."""
+    increase = {name: int(count - before[name]) for name, count in after.items()}
+    misses, verdicts, waits = (increase.pop(name) for name in ("missed", "verdicts", "waits"))
+    hits = sum(increase.values())
     return {
         results.HITS: hits,
         results.MISSES: misses,
-        results.HIT_RATE: rate,
+        results.HIT_RATE: results.hit_rate(hits, misses),
         results.VERDICTS: verdicts,
         results.WAITS: waits,
     }

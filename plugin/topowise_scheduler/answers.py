@@ -214,6 +214,10 @@ class Answers:
             # All other nodes keep their order behind the sure nodes.
             if 0 < len(sure) < len(best):
                 rated = rated._replace(ranks=ranks.first(rated.ranks, np.isin(rated.at, sure)))
+        undecided = rated.undecided_by_cache()
+        if undecided.size and rated.in_one_cache is not None:
+            rows = question.rows[rated.at[undecided]]
+            rated.in_one_cache[undecided] = self.engine.confirm_caches(question.requests, rows)
         return rated
 
     def _unknown_among(self, names: Sequence[str], rows: NDArray[np.int32]) -> Sequence[str]:

@@ -72,8 +72,8 @@ class TestAnExactReport:
         service.report(exact(truth, "3"))
         free_when_whole = service.free("n1")
         assert free_when_whole == [1, 0]
-        assert service.ledger.events["prediction_miss"] == 1
-        assert service.ledger.events["prediction_hit"] == 0
+        assert service.ledger.events["prediction_missed"] == 1
+        assert service.ledger.events["prediction_ids"] == 0
 
     def test_a_prediction_is_counted_once_and_when_the_pod_is_whole(self, service: Service) -> None:
         service.put(wide("a", node="n1"))
@@ -84,7 +84,7 @@ class TestAnExactReport:
         service.report(exact(truth, "4"))
         service.report(exact(kubelet(), "5"))
         service.report(exact(truth, "6"))
-        assert (service.ledger.events["prediction_hit"], service.ledger.events["prediction_miss"]) == (1, 0)
+        assert (service.ledger.events["prediction_ids"], service.ledger.events["prediction_missed"]) == (1, 0)
 
     def test_a_pod_admitted_long_ago_has_what_is_listed(self, service: Service) -> None:
         service.put(wide("a", node="n1"))
