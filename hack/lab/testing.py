@@ -134,7 +134,7 @@ class Test:
 
 
 def came_true(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, Figure]:
-    """Returns the increase of the service's counts of predictions and verdicts; a hit has any precision but "missed"."""
+    """Returns the increase of the counts of predictions and verdicts; a hit has any precision but "missed"."""
     increase = {name: int(count - before[name]) for name, count in after.items()}
     misses, verdicts, waits = (increase.pop(name) for name in ("missed", "verdicts", "waits"))
     hits = sum(increase.values())
