@@ -165,6 +165,7 @@ def cases(port: int) -> dict[str, Case]:
         **{name: Case(extenders) for name, extenders in competitors(port).items()},
         "with topowise": Case(),
         "with topowise that names the best node": Case(service={"filter": {"bestNodes": 1}}),
+        "with topowise that names all nodes": Case(service={"filter": {"mergeEqualNodes": False}}),
         "with topowise that nominates": Case(service=NOMINATED, together=True),
         "with topowise that has nominated all": Case(service=NOMINATED, beforehand=True),
     }
