@@ -33,7 +33,8 @@ pytestmark = pytest.mark.apiserver
 
 Json = dict[str, Any]
 
-# Each case takes a minute or more; THROUGHPUT_NODES overrides the sizes, THROUGHPUT_ONLY (a regular expression) selects cases.
+# Each case takes a minute or more; THROUGHPUT_NODES overrides the sizes, the regular expression THROUGHPUT_ONLY selects
+# cases.
 SIZES = [int(size) for size in os.environ.get("THROUGHPUT_NODES", "500").split(",")]
 _SAID = ("nominations_total", "verdicts_total", "reservations_ended_total")
 _ONLY = os.environ.get("THROUGHPUT_ONLY", "")
