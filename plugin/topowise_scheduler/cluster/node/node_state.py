@@ -227,9 +227,12 @@ class NodeState:
     def _end_of(self, entry: Entry, now: float) -> Ended:
         self._turns += 1
         report = self.report
-        was_predicted = entry.seen.listed is None and not self.is_reported(entry.uid)
-        allocated = report.held.get(entry.name) if report is not None and entry.seen.listed is not None else None
-        return Ended(now, entry, self._turns, allocated, was_predicted=was_predicted)
+        if entry.seen.listed is None:
+            return Ended(now, entry, self._turns, was_predicted=not self.is_reported(entry.uid))
+        allocated = None if report is None else report.held.get(entry.name)
+        # A kubelet lists active pods only, so that a pod can leave the reports before the API server deletes the pod.
+        has_left = report is not None and report.precision == "exact" and allocated is None
+        return Ended(now, entry, self._turns, allocated, has_left=has_left)
 
     def finish(self, uid: str, name: PodName, now: float) -> bool:
         """A pod has ended by its own status: what a report lists of the pod is free now. Returns whether that

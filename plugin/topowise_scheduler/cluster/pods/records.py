@@ -21,6 +21,7 @@ from topowise import pods
 from topowise.bounded import Bounded, size_of_dict
 from topowise.errors import ParseError
 from topowise_scheduler import device_affinity, kube_scheduler, policy_annotations, steering
+from topowise_scheduler.cluster.pods.attracting_pods import attracted_namespaces
 from topowise_scheduler.cluster.pods.scheduling_constraints import SchedulingConstraints, constraints_of
 from topowise_scheduler.device_affinity import AffinityTerm
 from topowise_scheduler.kubelet import Kubelet
@@ -61,6 +62,7 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     `is_too_large`: more containers or amounts than the model accepts, so `requests` is None.
     `unreadable`: why the annotations cannot be read, which are then ignored; a question about the pod gets an error.
     `group`: names the gang that kube-scheduler places together.
+    `attracts`: namespaces of the affinity terms by which kube-scheduler scores other pods (attracting_pods.py).
     `exporter_ready`: whether this pod of an exporter is Ready, None for any other pod.
     `numa_node`: the id of the NUMA node that the pod requires.
     `steered`: the NUMA node of the marker devices while the kubelet admits the pod, which no API object has.
@@ -93,6 +95,7 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     group: str = ""
     is_too_large: bool = False
     exporter_ready: bool | None = None
+    attracts: tuple[str, ...] = ()
     unreadable: str = ""
     steered: int | None = None
 
@@ -229,6 +232,7 @@ class Records:
             is_too_large=is_too_large,
             group=_group(pod),
             exporter_ready=pod.is_ready if self._is_exporter(meta) else None,
+            attracts=attracted_namespaces(pod),
             unreadable=unreadable,
         )
 
