@@ -15,6 +15,7 @@ from topowise_scheduler.cluster.gates import unconfirmed
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.node.precision import Precision
 from topowise_scheduler.cluster.pods.records import KUBELET_REFUSALS
+from topowise_scheduler.extender.steering import RESULTS, NodeSteering
 from topowise_scheduler.holes import PODS, Holes
 from topowise_scheduler.kubelet.hazards import HAZARDS, hazards
 from topowise_scheduler.presentation.explain.cluster_view import ClusterView
@@ -26,6 +27,7 @@ from topowise_scheduler.shortage import Shortage, Waits
 PREFIX = "topowise_scheduler"
 _NAME = f"{PREFIX}_"
 _NOMINATIONS = ("written", "honoured", "elsewhere", "late", "moved", "withdrawn", "conflict", "failed")
+_LABEL_BUCKETS = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 _WAIT_BUCKETS = (1, 5, 15, 60, 300, 900, 3600, 14400, 86400)
 
 
@@ -258,6 +260,34 @@ def watch_shortage(
     shortage = Shortage(ledger, view, waited.observe, declared=declared)
     registry.register(_Shortages(shortage.holes, shortage.waits))
     return shortage
+
+
+class _Steering(Collector):
+    """Collects the results of steering requests."""
+
+    def __init__(self, steering: NodeSteering) -> None:
+        self._steering = steering
+
+    def collect(self) -> Iterator[Metric]:
+        """Called at every scrape."""
+        yield _counter(
+            "steering_requests",
+            "Requests to label the markers of a node for a pod, by result.",
+            "result",
+            {result: self._steering.results[result] for result in RESULTS},
+        )
+
+
+def watch_steering(registry: CollectorRegistry, steering: NodeSteering) -> None:
+    """Registers the families of steering."""
+    seconds = Histogram(
+        _NAME + "steering_label_duration_seconds",
+        "From a steering request to the label that the kubelet shows: the time that steering adds to a bind.",
+        buckets=_LABEL_BUCKETS,
+        registry=registry,
+    )
+    steering.observe = seconds.observe
+    registry.register(_Steering(steering))
 
 
 def registry(ledger: Ledger, answers: Answers) -> CollectorRegistry:

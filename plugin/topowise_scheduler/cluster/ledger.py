@@ -174,6 +174,16 @@ class Ledger:
         node_state = self.node_states.of(name)
         return [] if node_state is None else [entry.record for entry in node_state.history.bound()]
 
+    def unadmitted(self, name: str, resource: str) -> set[str]:
+        """Returns the UIDs of the pods that are bound to a node and request a resource, and whose admission by the
+        kubelet the API server does not show yet."""
+        node_state = self.node_states.of(name)
+        return {
+            entry.uid
+            for entry in (() if node_state is None else node_state.history.bound())
+            if entry.seen.acknowledged is None and entry.needs.requests.get(resource)
+        }
+
     def lose_label(self, uid: str, name: str) -> None:
         """The label of a steered pod may have ended before its kubelet admitted the pod, so it may be anywhere."""
         if (node_state := self.node_states.of(name)) is not None and node_state.lose_label(uid):

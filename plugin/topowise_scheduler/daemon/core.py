@@ -7,6 +7,7 @@ from typing import Any
 
 from topowise.kube.api import Api
 from topowise.kube.reflector import Reflector
+from topowise.steering import RESOURCE as MARKER
 from topowise_scheduler import strategies
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
@@ -69,9 +70,15 @@ class Core:
         return f"not yet listed: {', '.join(waiting)}" if waiting else None
 
     def _steering(self) -> NodeSteering:
-        section, lost = self.settings.steering, self.ledger.lose_label
+        section, ledger = self.settings.steering, self.ledger
         return NodeSteering(
-            self.api, section.namespace, wait=section.wait, expiry=section.expiry, lost=lost, clock=time.monotonic
+            self.api,
+            section.namespace,
+            wait=section.wait,
+            expiry=section.expiry,
+            lost=ledger.lose_label,
+            unadmitted=lambda name: ledger.unadmitted(name, MARKER),
+            clock=time.monotonic,
         )
 
     def strategy(self, name: str) -> strategies.Strategy:

@@ -142,6 +142,9 @@ class Binder:
         self, steering: NodeSteering, node: str, record: PodRecord, needs: pods.Needs, numa: int
     ) -> str:
         """Books the pod and has the markers labelled. Returns why the pod is not steered, "" if it is."""
+        problem = await steering.admission(node)
+        if problem:
+            return problem
         reservations, steered = self._ledger.reservations, msgspec.structs.replace(record, steered=numa)
         refusal = reservations.assume(steered, needs, node)
         if refusal:

@@ -81,6 +81,10 @@ ELECTION: dict[tuple[str, str], set[Right]] = {
 STEERING_REQUESTS: dict[tuple[str, str], set[Right]] = {
     ("topowise_scheduler/extender/steering.py", "PATCH"): {(*LEASES, "create"), (*LEASES, "patch")},
 }
+# The Node owns the Lease.
+STEERING_OWNERS: dict[tuple[str, str], set[Right]] = {
+    ("topowise_scheduler/extender/steering.py", "GET"): {("", "nodes", "get")},
+}
 STEERING_REQUESTS_WATCH: set[Right] = {(*LEASES, "list"), (*LEASES, "watch")}
 # Of the marker plug-in.
 STEERING: dict[tuple[str, str], set[Right]] = {
@@ -140,6 +144,7 @@ def test_every_request_in_the_code_is_listed(repository: Path) -> None:
         ELECTION,
         TOKENS,
         STEERING_REQUESTS,
+        STEERING_OWNERS,
         STEERING,
     )
     known = (EXPORTER, PLACEMENTS, SCHEDULER, *by_controller)
@@ -248,6 +253,8 @@ def test_steering_takes_rights_in_the_namespace_of_its_leases(render: Any) -> No
     objects = render("", "scheduler.config.steering.enabled=true")
     role = objects.named("Role", "topowise-scheduler-steering")
     assert rights(role) == needs(STEERING_REQUESTS) | STEERING_REQUESTS_WATCH
+    cluster_role = objects.named("ClusterRole", "topowise-scheduler")
+    assert rights(cluster_role) == needs(SCHEDULER) | needs(STEERING_OWNERS)
     assert "leases" in restricted(objects)
     assert not any("steering" in role["metadata"]["name"] for role in render("").kinds("Role"))
 

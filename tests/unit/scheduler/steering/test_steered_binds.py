@@ -38,18 +38,26 @@ class Cluster(NoApi):
         self.status: steering.Status | None = None
         self.version = 1
         self.refuses: ApiError | None = None
-        self.refuses_binding: ApiError | None = None
+        self.refuses_binding: Callable[[], ApiError] | None = None
         self.steering = NodeSteering(
-            self, "system", wait=WAIT_S, expiry=10.0, lost=service.ledger.lose_label, clock=service.clock
+            self,
+            "system",
+            wait=WAIT_S,
+            expiry=10.0,
+            lost=service.ledger.lose_label,
+            unadmitted=lambda name: service.ledger.unadmitted(name, steering.RESOURCE),
+            clock=service.clock,
         )
         self.binder = Binder(self, service.ledger, service.records, lambda: None, steering=self.steering)
 
     async def request(self, method: str, path: str, *, body: bytes = b"", **options: Any) -> bytes:  # type: ignore[override]
-        document = json.loads(body)
         await asyncio.sleep(0)
+        if path == "/api/v1/nodes/n1":
+            return b'{"metadata": {"name": "n1", "uid": "uid-n1"}}'
+        document = json.loads(body)
         if path.endswith("/binding"):
             if self.refuses_binding is not None:
-                raise self.refuses_binding
+                raise self.refuses_binding()
             self.log.append("bound")
             return b"{}"
         assert (method, path) == (
@@ -59,6 +67,8 @@ class Cluster(NoApi):
         assert options["query"] == {"fieldManager": "topowise-scheduler", "force": "true"}
         if self.refuses is not None:
             raise self.refuses
+        (owner,) = document["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["name"], owner["uid"]) == ("Node", "n1", "uid-n1")
         expected = document["metadata"].get("resourceVersion")
         if expected not in (None, str(self.version)):
             raise ApiError(409, "Conflict", "the object has been modified", request=path)
@@ -144,6 +154,51 @@ async def test_the_next_pod_with_a_marker_waits_for_the_end_of_the_label(cluster
     assert cluster.log == [(1, 1), "bound", "bound", (0, 1), "bound"]
 
 
+async def test_no_label_before_earlier_pods_with_a_marker_are_admitted(cluster: Cluster) -> None:
+    """The label would move a pod that is on its way to its kubelet."""
+    assert await cluster.bind(marked("a", "1")) == ""
+    cluster.steering.wait = SHORT_S
+    assert await cluster.bind(requiring("b", 1)) == "the kubelet of n1 has yet to admit a pod with a marker"
+    assert cluster.log == ["bound"]
+    assert await cluster.bind(marked("c", "1")) == ""
+    cluster.steering.wait = WAIT_S
+    waiting = asyncio.create_task(cluster.bind(requiring("b", 1)))
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    for name in ("a", "c"):
+        cluster.service.put(admitted(marked(name, "1")))
+    assert await waiting == ""
+    assert cluster.log == ["bound", "bound", (1, 1), "bound"]
+
+
+async def test_the_request_of_another_replica_is_not_withdrawn(cluster: Cluster) -> None:
+    def binding() -> ApiError:
+        cluster.request_text = steering.encode(steering.Request("of-another", 1, 1, 10.0))
+        cluster.show()
+        return ApiError(409, "Conflict", "pod is bound", request="POST")
+
+    cluster.refuses_binding = binding
+    assert "binding failed" in await cluster.bind(requiring("a", 1))
+    assert cluster.log == [(1, 1)]
+    assert cluster.request_text is not None
+
+
+async def test_requests_are_counted_by_result(cluster: Cluster) -> None:
+    seconds: list[float] = []
+    cluster.steering.observe = seconds.append
+    assert await cluster.bind(requiring("a", 1)) == ""
+    cluster.finish()
+    assert await cluster.bind(requiring("b", 1)) == ""
+    cluster.finish("the request has expired")
+    cluster.service.put(admitted(requiring("b", 1)))
+    cluster.answer = lambda request: steering.Status(request.id, "rejected", "the kubelet has just started")
+    assert await cluster.bind(requiring("c", 1)) != ""
+    cluster.answer = lambda request: steering.Status(request.id, "released", "the kubelet has disconnected")
+    assert await cluster.bind(requiring("d", 1)) != ""
+    assert cluster.steering.results == {"allocated": 1, "lost": 2, "refused": 1}
+    assert len(seconds) == 2
+
+
 async def test_requests_of_another_replica_count(cluster: Cluster) -> None:
     cluster.request_text = steering.encode(steering.Request("of-another", 1, 1, 10.0))
     cluster.show()
@@ -206,7 +261,7 @@ async def test_a_refused_request_is_no_label(cluster: Cluster) -> None:
 
 
 async def test_a_failed_binding_withdraws_the_request(cluster: Cluster) -> None:
-    cluster.refuses_binding = ApiError(409, "Conflict", "pod is bound", request="POST")
+    cluster.refuses_binding = lambda: ApiError(409, "Conflict", "pod is bound", request="POST")
     assert "binding failed" in await cluster.bind(requiring("a", 1))
     assert cluster.log == [(1, 1), "withdrawn"]
     assert cluster.service.free("n1") == [3, 4]
@@ -217,6 +272,12 @@ async def test_a_numa_node_that_has_filled_up_is_not_requested(cluster: Cluster)
     cluster.finish()
     assert refused_for_room(await cluster.bind(requiring("a", 1)))
     assert cluster.log == [(1, 1), "bound"]
+
+
+def admitted(document: dict[str, Any]) -> dict[str, Any]:
+    """Returns the pod after its admission by n1."""
+    status = {"phase": "Pending", "startTime": "2026-01-01T00:00:00Z"}
+    return {**document, "spec": {**document["spec"], "nodeName": "n1"}, "status": status}
 
 
 def refused_for_room(error: str) -> bool:
