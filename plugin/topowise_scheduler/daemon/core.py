@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
 from topowise.kube.api import Api
@@ -32,13 +33,14 @@ class Core:
         self.settings = settings
         self.api = api
         exporters = settings.exporters
+        self.nodes = Nodes()
         self.ledger = Ledger(
             Engine(),
             time.monotonic,
             reservation_s=settings.reservations.ttl if settings.reservations.enabled else 0.0,
             max_admission_s=settings.filter.max_admission_time,
             affinity=settings.device_affinity.settings,
-            steers=settings.steering.enabled,
+            markers=partial(self.nodes.allocatable, MARKER) if settings.steering.enabled else None,
             exporters=ExporterSettings(
                 exporters.node_selector, exporters.first_report, exporters.grace, exporters.grace
             ),
@@ -51,7 +53,6 @@ class Core:
             recognises(exporters.namespace, exporters.pod_labels),
         )
         self.budgets = Budgets()
-        self.nodes = Nodes()
         self.sources: list[Reflector[Any]] = reflectors(api, self.ledger, self.records, self.budgets, self.nodes)
         self.steering = self._steering() if settings.steering.enabled else None
         if self.steering is not None:

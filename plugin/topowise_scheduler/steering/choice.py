@@ -40,11 +40,6 @@ class Choice(NamedTuple):
     problem: Problem = ""
 
 
-def requests_marker(pod: PodView) -> bool:
-    """Returns whether any container requests a marker."""
-    return any(container.limits.get(MARKER) for container in pod.containers)
-
-
 def choose(states: Sequence[Kubelet], views: Views, required: int | None) -> Choice:
     """Returns the choice for a pod; `states` are the possible states of the node, the predicted state first.
 

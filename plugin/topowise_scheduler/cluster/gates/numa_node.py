@@ -1,16 +1,21 @@
-"""Nodes on which the pod cannot have the NUMA node that it requires (`topowise.io/numa-node`).
+"""Nodes that lack markers for the pod, or the NUMA node that the pod requires (`topowise.io/numa-node`).
+
+kube-scheduler ignores requests of markers (`ignoredResources`), so that a pod with a marker also goes to nodes without
+steering. A kubelet ignores the request too if its Node does not list the resource (removeMissingExtendedResources).
+Otherwise the kubelet counts, so this gate counts.
 
 Invariant: a cached verdict is used only until its node changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Final
+from collections.abc import Callable, Collection, Set
+from typing import Final, TypeAlias
 
 import msgspec
 import numpy as np
 
+from topowise.steering import RESOURCE as MARKER
 from topowise_scheduler import refusals, steering
 from topowise_scheduler.cluster.gates.affinity import CacheUntilChange
 from topowise_scheduler.cluster.gates.gate import FITS, Draft, Question
@@ -29,24 +34,29 @@ _TEXTS: Final = {
 }
 
 
+Markers: TypeAlias = Callable[[str], int | None]
+"""Returns how many markers a Node lists as allocatable, None if it does not list the resource."""
+
+
 class NumaNodeGate:
-    """See `Gate`. Without steering no pod with such a requirement fits: the kubelet alone would choose.
+    """See `Gate`. `markers` is None without steering. Then no pod with a required NUMA node fits: the kubelet alone
+    would choose.
 
     Preemption is not planned for this gate: it does not know which pods are on a NUMA node.
     """
 
     temporary: Final[frozenset[str]] = frozenset()
 
-    def __init__(self, node_states: NodeStates, ignored: IgnoredPods, *, is_enabled: bool) -> None:
+    def __init__(self, node_states: NodeStates, ignored: IgnoredPods, markers: Markers | None) -> None:
         self._node_states = node_states
         self._ignored = ignored
-        self.is_enabled = is_enabled
-        """Steering is enabled in the configuration."""
+        self._markers = markers
+        self._used_by_node = CacheUntilChange[int, tuple[str, frozenset[str]]](node_states)
         self._cache = CacheUntilChange[str, tuple[str, bytes, int, frozenset[str]]](node_states)
 
     def verdicts(self, question: Question, draft: Draft) -> None:
         """See `Gate`."""
-        if question.record.numa_node is None:
+        if question.record.numa_node is None and not _wanted(question.record):
             return
         for at in np.flatnonzero(draft.outcomes == FITS).tolist():
             text = self.refusal(question.record, question.names[at])
@@ -55,12 +65,32 @@ class NumaNodeGate:
 
     def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> str:
         """See `Gate`."""
-        numa = record.numa_node
-        if numa is None:
-            return ""
-        if not self.is_enabled:
-            return refusals.STEERING_IS_OFF
+        numa, wanted = record.numa_node, _wanted(record)
+        if self._markers is None or (numa is None and not wanted):
+            return "" if numa is None else refusals.STEERING_IS_OFF
+        markers = self._markers(name)
+        if markers is None:
+            return "" if numa is None else refusals.NODE_HAS_NO_MARKERS
         ignored = frozenset((*self._ignored.on(record.uid, record.priority, name), *leaving))
+        if wanted > markers - self._used(name, {record.uid, *ignored}):
+            return refusals.TOO_FEW_MARKERS
+        return "" if numa is None else self._numa_refusal(record, name, numa, ignored)
+
+    def _used(self, name: str, ignored: Set[str]) -> int:
+        """Returns the number of markers that pods on a node have, or will have, without the pods `ignored`."""
+        node_state = self._node_states.of(name)
+        if node_state is None:
+            return 0
+        history, key = node_state.history, (name, frozenset[str]())
+        # A node without a report notes no changes.
+        used = None if node_state.report is None else self._used_by_node.get(key)
+        if used is None:
+            used = sum([entry.needs.requests.get(MARKER, 0) for entry in history.entries()])
+            self._used_by_node.put(key, used)
+        absent = [entry for entry in map(history.entry, ignored) if entry is not None]
+        return used - sum([entry.needs.requests.get(MARKER, 0) for entry in absent])
+
+    def _numa_refusal(self, record: PodRecord, name: str, numa: int, ignored: frozenset[str]) -> str:
         key = (name, record.shape, numa, ignored)
         text = self._cache.get(key)
         if text is None:
@@ -71,14 +101,19 @@ class NumaNodeGate:
         return text
 
     def choice(self, record: PodRecord, name: str) -> Choice:
-        """Returns the choice of a NUMA node for a pod, nothing to send if the pod requests no marker or the node is not
-        reported."""
+        """Returns the choice of a NUMA node for a pod, nothing to send if the pod requests no marker, or the node has
+        no markers or no report."""
+        if self._markers is None or not self._markers(name) or not _wanted(record):
+            return Choice()
         states = list(
             self._node_states.states(name, {record.uid, *self._ignored.on(record.uid, record.priority, name)})
         )
-        if not self.is_enabled or not states or not steering.requests_marker(record.seen(states[0])):
-            return Choice()
-        return steering.choose(states, views_of(record), record.numa_node)
+        return steering.choose(states, views_of(record), record.numa_node) if states else Choice()
+
+
+def _wanted(record: PodRecord) -> int:
+    """Returns the number of markers that a pod requests."""
+    return 0 if record.needs is None else record.needs.requests.get(MARKER, 0)
 
 
 def views_of(record: PodRecord) -> steering.Views:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scheduling import Service, counts, exact, kubelet, pod
-from steering_pods import requiring
+from steering_pods import marked, requiring
 from topowise_scheduler import refusals
 
 
@@ -40,7 +40,39 @@ def test_a_node_that_cannot_give_it_is_refused(document: dict[str, Any], text: s
 
 
 def test_without_steering_no_node_gives_it() -> None:
-    assert refusal(made(steers=False), requiring("a", 1)) == refusals.STEERING_IS_OFF
+    assert refusal(made(markers=None), requiring("a", 1)) == refusals.STEERING_IS_OFF
+
+
+@pytest.mark.parametrize(
+    ("markers", "document", "text"),
+    [
+        (None, marked("a"), ""),
+        (None, requiring("a", 1), refusals.NODE_HAS_NO_MARKERS),
+        (0, marked("a"), refusals.TOO_FEW_MARKERS),
+        (3, marked("a", "1", "1"), refusals.TOO_FEW_MARKERS),
+        (4, marked("a", "1", "1"), ""),
+        (0, pod("a", "1"), ""),
+    ],
+    ids=str,
+)
+def test_a_node_has_enough_markers_or_none_at_all(markers: int | None, document: dict[str, Any], text: str) -> None:
+    """A kubelet ignores the request only if its Node does not list the resource. The pod on the node has two."""
+    service = made(markers=lambda name: markers)
+    service.put(marked("there", "1", "1", node="n1"))
+    assert refusal(service, document) == text
+    service.put(marked("ended", "1", node="n1"))
+    service.put(marked("ended", "1", node="n1", phase="Succeeded"))
+    assert refusal(service, document) == text
+
+
+def test_a_pod_does_not_take_its_own_markers() -> None:
+    service = made(markers=lambda name: 1)
+    record = service.put(marked("a", "1"))
+    assert refusal(service, marked("a", "1")) == ""
+    assert record.needs is not None
+    service.ledger.reservations.put(record, record.needs, "n1")
+    assert refusal(service, marked("a", "1")) == ""
+    assert refusal(service, marked("b", "1")) == refusals.TOO_FEW_MARKERS
 
 
 def test_a_node_without_a_report_does_not_fit() -> None:
