@@ -51,7 +51,8 @@ ignorable: {{ $extender.ignorable }}
 httpTimeout: {{ ternary "10s" $extender.httpTimeout (and (dig "enabled" false $steering) (eq $extender.httpTimeout "2s")) }}
 {{- with $extender.managedResources }}
 managedResources:
-{{- range . }}
+{{- $marker := dict "name" "topowise.io/numa" "ignoredByScheduler" true }}
+{{- range ternary (append . $marker) . (dig "enabled" false $steering) }}
   - name: {{ .name }}
     ignoredByScheduler: {{ .ignoredByScheduler | default false }}
 {{- end }}
@@ -71,7 +72,13 @@ tlsConfig: {{- toYaml . | nindent 2 }}
 {{- $known := dict "leaderElection" $election -}}
 {{/* A sample of the nodes may be the very one without NUMA room (kubernetes#122057). */}}
 {{- $_ := set $known "percentageOfNodesToScore" 100 -}}
-{{- $_ := set $known "profiles" (list (dict "schedulerName" $scheduler.kubeScheduler.schedulerName)) -}}
+{{- $profile := dict "schedulerName" $scheduler.kubeScheduler.schedulerName -}}
+{{- if dig "steering" "enabled" false $service -}}
+{{/* Nodes without steering take pods with a marker too; the service counts the markers of the other nodes. */}}
+{{- $args := dict "apiVersion" "kubescheduler.config.k8s.io/v1" "kind" "NodeResourcesFitArgs" "ignoredResources" (list "topowise.io/numa") -}}
+{{- $_ := set $profile "pluginConfig" (list (dict "name" "NodeResourcesFit" "args" $args)) -}}
+{{- end -}}
+{{- $_ := set $known "profiles" (list $profile) -}}
 {{- $_ := set $known "extenders" (list (include "topowise.extenderEntry" (dict "root" . "url" $url) | fromYaml)) -}}
 {{- $head := dict "apiVersion" "kubescheduler.config.k8s.io/v1" "kind" "KubeSchedulerConfiguration" -}}
 {{- toYaml (mustMergeOverwrite $known (deepCopy $scheduler.kubeScheduler.config) $head) -}}
