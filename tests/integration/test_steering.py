@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 
 from daemons import Start, assert_eventually
 from exporter_setup import FakeKubelet, published
 from sandbox.apiserver import ApiServer
+from sandbox.kubelet.plugin_sockets import PluginSockets
 from topowise import steering
 from topowise.kube.api import MERGE_PATCH, Api
 from topowise.steering import Request, Status
 from topowise.wire import deviceplugin_pb2 as pb
-from topowise.wire import deviceplugin_pb2_grpc as rpc
+from topowise_scheduler.kubelet import Device
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
 LEASE = "leases.coordination.k8s.io"
@@ -28,75 +27,21 @@ NAME = "topowise-steering-n1"
 NO_LABEL = {None}
 
 
-class DeviceManager(rpc.RegistrationServicer):
-    """The device manager of a kubelet: a new kubelet removes the sockets of its directory, takes registrations, and
-    shows the last list in podresources."""
+class DeviceManager(PluginSockets):
+    """The device manager of a kubelet that shows the last list in podresources."""
 
     def __init__(self, directory: Path, kubelet: FakeKubelet) -> None:
-        self.directory, self._kubelet = directory, kubelet
-        self._server: grpc.aio.Server | None = None
-        self._channel: grpc.aio.Channel | None = None
-        self._follower: asyncio.Task[None] | None = None
-        self.registrations: list[pb.RegisterRequest] = []
+        super().__init__(directory, self._show, lambda resource: None)
+        self._kubelet = kubelet
         self.lists: list[set[int | None]] = []
-        self.is_slow = asyncio.Event()
 
     async def start(self) -> None:
-        for path in self.directory.iterdir():
-            if path.is_socket():
-                path.unlink()
         self._kubelet.device_nodes = {}
-        self._server = grpc.aio.server()
-        rpc.add_RegistrationServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
-        self._server.add_insecure_port(f"unix://{self.directory}/kubelet.sock")
-        await self._server.start()
+        await super().start()
 
-    async def stop(self) -> None:
-        await self.drop()
-        if self._server is not None:
-            await self._server.stop(None)
-            self._server = None
-
-    async def drop(self) -> None:
-        """Closes the connection to the plug-in."""
-        if self._follower is not None:
-            self._follower.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._follower
-            self._follower = None
-        if self._channel is not None:
-            await self._channel.close()
-            self._channel = None
-
-    async def Register(self, request: pb.RegisterRequest, context: Any) -> pb.Empty:  # noqa: N802
-        self.registrations.append(request)
-        socket = self.directory / request.endpoint
-        self._channel = grpc.aio.insecure_channel(f"unix://{socket}", [("grpc.default_authority", "localhost")])
-        self._plugin = rpc.DevicePluginStub(self._channel)  # type: ignore[no-untyped-call]
-        options = await self._plugin.GetDevicePluginOptions(pb.Empty())
-        assert not options.pre_start_required
-        self._follower = asyncio.create_task(self._follow(request.resource_name))
-        return pb.Empty()
-
-    async def _follow(self, resource: str) -> None:
-        with contextlib.suppress(grpc.aio.AioRpcError):
-            await self._take_lists(resource)
-
-    async def _take_lists(self, resource: str) -> None:
-        async for message in self._plugin.ListAndWatch(pb.Empty()):
-            while self.is_slow.is_set():
-                await asyncio.sleep(0.01)
-            nodes = {
-                device.ID: tuple(node.ID for node in device.topology.nodes) if device.HasField("topology") else None
-                for device in message.devices
-            }
-            self.lists.append({None if near is None else near[0] for near in nodes.values()})
-            self._kubelet.device_nodes = {(resource, marker): near for marker, near in nodes.items()}
-
-    async def allocate(self, containers: int) -> pb.AllocateResponse:
-        requests = [pb.ContainerAllocateRequest(devices_ids=[f"marker-{number:04}"]) for number in range(containers)]
-        answer: pb.AllocateResponse = await self._plugin.Allocate(pb.AllocateRequest(container_requests=requests))
-        return answer
+    def _show(self, resource: str, devices: list[Device]) -> None:
+        self.lists.append({None if device.numa is None else device.numa[0] for device in devices})
+        self._kubelet.device_nodes = {(resource, device.id): device.numa for device in devices}
 
     @property
     def markers(self) -> list[str]:
@@ -177,7 +122,7 @@ async def test_a_pod_is_steered_from_the_request_to_the_release(
     await scheduler.ask(Request("a", 4, 2, 20))
     await scheduler.until("a", "labelled")
     assert manager.lists[-1] == {4}
-    answer = await manager.allocate(2)
+    answer = await manager.allocate(steering.RESOURCE, [["marker-0000"], ["marker-0001"]])
     assert answer == pb.AllocateResponse(container_responses=[pb.ContainerAllocateResponse()] * 2)
     status = await scheduler.until("a", "released")
     assert status.reason == steering.ALLOCATED
@@ -203,11 +148,11 @@ async def test_no_status_before_the_kubelet_has_the_list(
     start: Start, steered: dict[str, Any], manager: DeviceManager, scheduler: Scheduler
 ) -> None:
     await settled(start, manager, steered)
-    manager.is_slow.set()
+    manager.takes_lists.clear()
     await scheduler.ask(Request("a", 4, 1, 20))
     await asyncio.sleep(1)
     assert scheduler.status() is None
-    manager.is_slow.clear()
+    manager.takes_lists.set()
     await scheduler.until("a", "labelled")
 
 

@@ -111,7 +111,7 @@ def test_nothing_is_made_by_default(render: Any) -> None:
 
 
 def test_an_older_cluster_without_the_api_is_an_error(render: Any) -> None:
-    with pytest.raises(ValueError, match="set steering.addMarkers=false"):
+    with pytest.raises(ValueError, match=r"set steering\.addMarkers=false"):
         render("", *ON, kube_version="1.35.2")
     api = "admissionregistration.k8s.io/v1beta1/MutatingAdmissionPolicy"
     documents = render("", *ON, kube_version="1.35.2", api=api)
