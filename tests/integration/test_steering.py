@@ -189,6 +189,22 @@ async def test_a_restarted_kubelet_gets_markers_without_a_label(
     assert daemon.process.returncode is None
 
 
+async def test_a_slow_kubelet_gets_a_single_registration(
+    start: Start, steered: dict[str, Any], manager: DeviceManager, scheduler: Scheduler
+) -> None:
+    """It is a new kubelet also if its socket changes before it connects."""
+    manager.connects.clear()
+    await start("topowise_exporter", "steer", config=steered)
+    await assert_eventually(lambda: len(manager.registrations) == 1)
+    (manager.directory / "kubelet.sock").chmod(0o700)
+    await asyncio.sleep(1.5)
+    assert len(manager.registrations) == 1
+    manager.connects.set()
+    await assert_eventually(lambda: manager.lists == [NO_LABEL])
+    await scheduler.ask(Request("a", 4, 1, 30))
+    await scheduler.until("a", "rejected")
+
+
 async def test_a_closed_stream_is_registered_again(
     start: Start, steered: dict[str, Any], manager: DeviceManager, scheduler: Scheduler
 ) -> None:

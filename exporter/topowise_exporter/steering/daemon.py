@@ -74,7 +74,7 @@ class Steering:
         self._changed.set()
 
     def _connected(self) -> None:
-        self._labels.connect(self._clock(), is_new_kubelet=self.registration.is_new_kubelet)
+        self._labels.connect(self._clock(), is_new_kubelet=self.registration.connect())
         self._label = None
         log.info("The kubelet watches the markers", extra=kv(resource=steering.RESOURCE))
         self._changed.set()

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
+from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -46,6 +47,8 @@ _STREAM: Final = "stream"
 # A kubelet that notices the end of a stream disconnects the plug-in's newest connection (runClient). A registration
 # before that would be lost.
 _PAUSE_S: Final = 0.1
+# A kubelet connects after its answer to the registration. A second registration would close the connection.
+_CONNECT_S: Final = 5.0
 
 
 def marker_ids(count: int) -> list[str]:
@@ -127,7 +130,8 @@ class Registration:
         self._kubelet: tuple[int, int] | None = None
         self._failure = OncePerChange()
         self._backoff = Backoff(_FIRST_RETRY_S, _INTERVAL_S)
-        self.is_new_kubelet = False
+        self._connected: tuple[int, int] | None = None
+        self._registered = -inf
 
     async def serve(self) -> grpc.aio.Server:
         """Starts the server of the plug-in. Raises SourceError."""
@@ -148,8 +152,14 @@ class Registration:
         """Returns the watch of the kubelet's socket."""
         return FileWatch(self._trigger, {self._directory: frozenset({KUBELET_SOCKET})}, retry=_INTERVAL_S)
 
+    def connect(self) -> bool:
+        """The kubelet has opened its stream. Returns whether it is another process than the kubelet before."""
+        is_new, self._connected = self._kubelet != self._connected, self._kubelet
+        return is_new
+
     def retry(self) -> None:
         """The kubelet has closed its stream."""
+        self._registered = -inf
         self._trigger.notify(_STREAM)
 
     async def run(self) -> None:
@@ -162,21 +172,25 @@ class Registration:
             if _STREAM in reasons:
                 await asyncio.sleep(_PAUSE_S)
             kubelet, delay = self._identity(), _INTERVAL_S
-            if kubelet is not None and (kubelet != self._kubelet or not self._plugin.is_connected):
+            is_lost = not self._plugin.is_connected and time.monotonic() - self._registered > _CONNECT_S
+            if kubelet is not None and (kubelet != self._kubelet or is_lost):
                 delay = _INTERVAL_S if await self._register(kubelet) else self._backoff.next_delay()
 
     def _identity(self) -> tuple[int, int] | None:
-        """Returns the identity of the kubelet's socket, which each kubelet makes again; None without a socket."""
+        """Returns the identity of the kubelet's socket, which each kubelet makes again; None without a socket.
+
+        Not the time of the last change of status: the owner of a new socket sets its mode.
+        """
         try:
             stat = (self._directory / KUBELET_SOCKET).stat()
         except OSError:
             return None
-        return stat.st_ino, stat.st_ctime_ns
+        return stat.st_ino, stat.st_mtime_ns
 
     async def _register(self, kubelet: tuple[int, int]) -> bool:
         """Returns whether the kubelet has accepted the registration; its stream follows."""
-        self.is_new_kubelet = kubelet != self._kubelet
-        sent = time.monotonic()
+        # Before the call: the kubelet may connect before its answer is read.
+        self._kubelet, self._registered, sent = kubelet, -inf, time.monotonic()
         # The kubelet's gRPC requires a valid authority; of a unix socket the default is the path.
         options = [("grpc.default_authority", "localhost"), ("grpc.enable_http_proxy", 0)]
         target = f"unix://{self._directory / KUBELET_SOCKET}"
@@ -190,7 +204,7 @@ class Registration:
             if self._failure.is_change(problem):
                 log.warning("Cannot register with the kubelet, trying again", extra=kv(why=problem))
             return False
-        self._kubelet = kubelet
+        self._registered = sent
         self._failure.clear()
         milliseconds = round(1000 * (time.monotonic() - sent), 1)
         log.log(V2, "Registered with the kubelet", extra=kv(resource=steering.RESOURCE, milliseconds=milliseconds))

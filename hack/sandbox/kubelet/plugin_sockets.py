@@ -31,6 +31,9 @@ class PluginSockets(rpc.RegistrationServicer):
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._followers: dict[str, asyncio.Task[None]] = {}
         self.registrations: list[pb.RegisterRequest] = []
+        self.connects = asyncio.Event()
+        """While not set, a plug-in that has registered waits for its connection."""
+        self.connects.set()
         self.takes_lists = asyncio.Event()
         """While not set, lists wait."""
         self.takes_lists.set()
@@ -88,6 +91,7 @@ class PluginSockets(rpc.RegistrationServicer):
 
     async def _follow(self, resource: str, channel: grpc.aio.Channel) -> None:
         plugin = rpc.DevicePluginStub(channel)  # type: ignore[no-untyped-call]
+        await self.connects.wait()
         with contextlib.suppress(grpc.aio.AioRpcError):
             options = await plugin.GetDevicePluginOptions(pb.Empty())
             assert not options.pre_start_required
