@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, AsyncExitStack, contextmanager
 from pathlib import Path
 from random import Random
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 import aiohttp
 import pytest
@@ -95,6 +95,10 @@ class Cluster:
         LEASES.format("kube-system"),
     )
     """Collections that are emptied in the end: the next cluster on this API server finds none of this one."""
+    extender: ClassVar[Json] = {}
+    """Fields of kube-scheduler's entry for the service that are not as in the default chart."""
+    profile: ClassVar[Json] = {}
+    """The same of kube-scheduler's profile."""
 
     def __init__(
         self,
@@ -186,9 +190,12 @@ class Cluster:
                 "renewDeadline": "3s",
                 "retryPeriod": "1s",
             }
+        configuration = chart_configuration(self.services[number].prefix, **changed)
+        configuration["extenders"][0] |= self.extender
+        configuration["profiles"][0] |= self.profile
         scheduler = StockScheduler(
             self.plane,
-            chart_configuration(self.services[number].prefix, **changed),
+            configuration,
             self._directory / f"kube-scheduler-{number}-{time.monotonic_ns()}",
             user=controlplane.ADMIN if self._pairs > 1 else stock_scheduler.USER,
         )

@@ -76,7 +76,8 @@ class Core:
             self.api,
             section.namespace,
             wait=section.wait,
-            expiry=section.expiry,
+            # Not the section's own type, which no request is encoded with.
+            expiry=float(section.expiry),
             lost=ledger.lose_label,
             unadmitted=lambda name: ledger.unadmitted(name, MARKER),
             clock=time.monotonic,

@@ -146,14 +146,17 @@ class Binder:
         if problem:
             return problem
         reservations, steered = self._ledger.reservations, msgspec.structs.replace(record, steered=numa)
-        refusal = reservations.assume(steered, needs, node)
-        if refusal:
-            return f"kubelet of {node} would refuse the pod on NUMA node {numa} now: {refusal}"
+        def book() -> str:
+            refusal = reservations.assume(steered, needs, node)
+            return f"kubelet of {node} would refuse the pod on NUMA node {numa} now: {refusal}" if refusal else ""
+
+        problem = book()
+        if problem:
+            return problem
         problem = "cancelled"
         try:
-            problem = await steering.request(node, record.uid, numa, _markers(needs))
-            # Other pods may have been bound while the service waited.
-            problem = problem or reservations.assume(steered, needs, node)
+            # The node may have changed while the service waited.
+            problem = await steering.request(node, record.uid, numa, _markers(needs)) or book()
         finally:
             if problem:
                 reservations.forget(record.uid, node)
