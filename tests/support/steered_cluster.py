@@ -140,7 +140,16 @@ class SteeredCluster(Cluster):
                 plugin = self.plugins[name] = Plugin(self, node, self._work)
                 self._stack.push_async_callback(plugin.stop)
                 await plugin.start(self._kubeconfig, sysfs, procfs)
+        # Pods that come before the markers may request any number: the kubelet ignores the request, and counts it later.
+        for name in self.plugins:
+            while steering.RESOURCE not in await self._allocatable(name):
+                self.check()
+                await asyncio.sleep(0.05)
         return self
+
+    async def _allocatable(self, name: str) -> Json:
+        node: Json = json.loads(await self.api.request("GET", f"/api/v1/nodes/{name}"))
+        return dict(node["status"]["allocatable"])
 
     def numa(self, name: str) -> set[int]:
         """Returns the NUMA nodes of the CPUs of a pod that its kubelet has admitted."""
@@ -188,7 +197,7 @@ class SteeredCluster(Cluster):
 def steered(name: str, cpus: int = 1, numa: int | None = None, *, markers: int = 1, **spec: Any) -> Json:
     """Returns a Guaranteed pod with markers in its container."""
     sizes = {"cpu": str(cpus), "memory": "256Mi", steering.RESOURCE: str(markers)}
-    container = {"name": "app", "image": "none", "resources": {"requests": sizes, "limits": sizes}}
+    container = {"name": "app", "image": "none", "resources": {"requests": dict(sizes), "limits": sizes}}
     metadata: Json = {"name": name, "namespace": "default"}
     if numa is not None:
         metadata["annotations"] = {_NODE_NUMA: str(numa)}
