@@ -43,6 +43,8 @@ NODE_HAS_NO_MARKERS: Final = PREFIX + "pod requires a NUMA node, but the node of
 TOO_FEW_MARKERS: Final = PREFIX + "node has too few free topowise.io/numa"
 NO_SUCH_NUMA_NODE: Final = PREFIX + "node does not report the NUMA node that the pod requires"
 NUMA_NODE_FULL: Final = PREFIX + "NUMA node that the pod requires has no room"
+OF_STEERING: Final = frozenset((TOO_FEW_MARKERS, NUMA_NODE_FULL))
+"""Refusals that end with other pods of the node."""
 TOO_LARGE: Final = PREFIX + "pod has too many containers or resource amounts"
 PLACES_UNKNOWN: Final = PREFIX + "node does not report how near its devices are, which the pod requires"
 OF_DEVICES: Final = frozenset((NOT_NEAR, NOT_SURELY_NEAR, PLACES_UNKNOWN))

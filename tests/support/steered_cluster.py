@@ -140,7 +140,7 @@ class SteeredCluster(Cluster):
                 plugin = self.plugins[name] = Plugin(self, node, self._work)
                 self._stack.push_async_callback(plugin.stop)
                 await plugin.start(self._kubeconfig, sysfs, procfs)
-        # Pods that come before the markers may request any number: the kubelet ignores the request, and counts it later.
+        # A pod that comes before the markers may request any number: the kubelet ignores it, and counts it later.
         for name in self.plugins:
             while steering.RESOURCE not in await self._allocatable(name):
                 self.check()

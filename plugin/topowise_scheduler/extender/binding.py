@@ -146,6 +146,7 @@ class Binder:
         if problem:
             return problem
         reservations, steered = self._ledger.reservations, msgspec.structs.replace(record, steered=numa)
+
         def book() -> str:
             refusal = reservations.assume(steered, needs, node)
             return f"kubelet of {node} would refuse the pod on NUMA node {numa} now: {refusal}" if refusal else ""

@@ -16,14 +16,14 @@ import msgspec
 import numpy as np
 
 from topowise.steering import RESOURCE as MARKER
-from topowise_scheduler import refusals, steering
+from topowise_scheduler import refusals
 from topowise_scheduler.cluster.gates.affinity import CacheUntilChange
 from topowise_scheduler.cluster.gates.gate import FITS, Draft, Question
 from topowise_scheduler.cluster.gates.ignored_pods import IgnoredPods
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.cluster.rows.node_states import NodeStates
 from topowise_scheduler.kubelet.trial import View
-from topowise_scheduler.steering import Choice
+from topowise_scheduler.steering.choice import Choice, Views, choose, problem_of
 
 _TEXTS: Final = {
     "": "",
@@ -95,7 +95,7 @@ class NumaNodeGate:
         text = self._cache.get(key)
         if text is None:
             states = list(self._node_states.states(name, {record.uid, *ignored}))
-            problem = steering.problem_of(states, views_of(record), numa) if states else "missing"
+            problem = problem_of(states, views_of(record), numa) if states else "missing"
             text = _TEXTS[problem]
             self._cache.put(key, text)
         return text
@@ -108,7 +108,7 @@ class NumaNodeGate:
         states = list(
             self._node_states.states(name, {record.uid, *self._ignored.on(record.uid, record.priority, name)})
         )
-        return steering.choose(states, views_of(record), record.numa_node) if states else Choice()
+        return choose(states, views_of(record), record.numa_node) if states else Choice()
 
 
 def _wanted(record: PodRecord) -> int:
@@ -116,7 +116,7 @@ def _wanted(record: PodRecord) -> int:
     return 0 if record.needs is None else record.needs.requests.get(MARKER, 0)
 
 
-def views_of(record: PodRecord) -> steering.Views:
+def views_of(record: PodRecord) -> Views:
     """Returns the views of a pod by the NUMA node of the markers."""
 
     def view(numa: int | None) -> View:

@@ -20,7 +20,7 @@ import msgspec
 from topowise import pods
 from topowise.bounded import Bounded, size_of_dict
 from topowise.errors import ParseError
-from topowise_scheduler import device_affinity, kube_scheduler, policy_annotations, steering
+from topowise_scheduler import device_affinity, kube_scheduler, policy_annotations
 from topowise_scheduler.cluster.pods.attracting_pods import attracted_namespaces
 from topowise_scheduler.cluster.pods.scheduling_constraints import SchedulingConstraints, constraints_of
 from topowise_scheduler.device_affinity import AffinityTerm
@@ -28,6 +28,7 @@ from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
 from topowise_scheduler.refusals import PREFIX
 from topowise_scheduler.shape import PodRequests
+from topowise_scheduler.steering.annotation import required_numa_node
 
 # status.reason of a pod that its kubelet refused (pkg/kubelet/lifecycle, cm/admission).
 TOPOLOGY_AFFINITY_ERROR: Final = "TopologyAffinityError"
@@ -278,7 +279,7 @@ def annotated(annotations: Mapping[str, str] | None, needs: pods.Needs) -> Annot
     if not annotations:
         return _NO_ANNOTATIONS
     demand, terms = policy_annotations.demand(annotations), device_affinity.terms_of(annotations, needs)
-    return Annotated(demand, terms, steering.required_numa_node(annotations))
+    return Annotated(demand, terms, required_numa_node(annotations))
 
 
 _NO_ANNOTATIONS: Final = Annotated()

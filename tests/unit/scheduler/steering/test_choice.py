@@ -10,7 +10,8 @@ from topowise.errors import ParseError
 from topowise_scheduler.cluster.gates.numa_node import views_of
 from topowise_scheduler.cluster.pods.records import PodRecord, Records
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.steering import Choice, choose, problem_of, required_numa_node
+from topowise_scheduler.steering.annotation import required_numa_node
+from topowise_scheduler.steering.choice import Choice, choose, problem_of
 
 
 def record(document: dict[str, object]) -> PodRecord:
