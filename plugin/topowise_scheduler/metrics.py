@@ -15,7 +15,7 @@ from topowise_scheduler.cluster.gates import unconfirmed
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.node.precision import Precision
 from topowise_scheduler.cluster.pods.records import KUBELET_REFUSALS
-from topowise_scheduler.extender.steering import RESULTS, NodeSteering
+from topowise_scheduler.extender.steering import RESULTS
 from topowise_scheduler.holes import PODS, Holes
 from topowise_scheduler.kubelet.hazards import HAZARDS, hazards
 from topowise_scheduler.presentation.explain.cluster_view import ClusterView
@@ -265,8 +265,8 @@ def watch_shortage(
 class _Steering(Collector):
     """Collects the results of steering requests."""
 
-    def __init__(self, steering: NodeSteering) -> None:
-        self._steering = steering
+    def __init__(self, results: Mapping[str, int]) -> None:
+        self._results = results
 
     def collect(self) -> Iterator[Metric]:
         """Called at every scrape."""
@@ -274,20 +274,20 @@ class _Steering(Collector):
             "steering_requests",
             "Requests to label the markers of a node for a pod, by result.",
             "result",
-            {result: self._steering.results[result] for result in RESULTS},
+            {result: self._results.get(result, 0) for result in RESULTS},
         )
 
 
-def watch_steering(registry: CollectorRegistry, steering: NodeSteering) -> None:
-    """Registers the families of steering."""
+def watch_steering(registry: CollectorRegistry, results: Mapping[str, int]) -> Callable[[float], None]:
+    """Registers the families of steering. Returns what receives the seconds from each request to its label."""
     seconds = Histogram(
         _NAME + "steering_label_duration_seconds",
         "From a steering request to the label that the kubelet shows: the time that steering adds to a bind.",
         buckets=_LABEL_BUCKETS,
         registry=registry,
     )
-    steering.observe = seconds.observe
-    registry.register(_Steering(steering))
+    registry.register(_Steering(results))
+    return seconds.observe
 
 
 def registry(ledger: Ledger, answers: Answers) -> CollectorRegistry:

@@ -37,6 +37,7 @@ _WRITER: Final = "topowise-scheduler"
 _MARGIN_S: Final = 5.0
 _WRITE_S: Final = 1.0
 _SILENCE_S: Final = 60.0
+_MOST_PENDING: Final = 64
 # An admission brings no event of a Lease.
 _POLL_S: Final = 0.05
 RESULTS: Final = ("allocated", "lost", "withdrawn", "refused", "unanswered", "failed")
@@ -84,6 +85,12 @@ class _Node(msgspec.Struct):
             for request_id in ids[:last]:
                 del self.pending[request_id]
 
+    def expect(self, request_id: str, ends: float) -> None:
+        """A request was, or may have been, written."""
+        self.pending.setdefault(request_id, ends)
+        if len(self.pending) > _MOST_PENDING:
+            del self.pending[next(iter(self.pending))]
+
     def is_at_rest(self, now: float) -> bool:
         """Returns whether the markers have no label and get none."""
         return all(now >= ends for ends in self.pending.values())
@@ -129,7 +136,7 @@ class NodeSteering:
         """Implements Consumer."""
         listed = {item.metadata.name for item in items}
         for name in [name for name in self._nodes if steering.lease_name(name) not in listed]:
-            self._nodes.pop(name)
+            self._forget(name)
         for item in items:
             self.apply("MODIFIED", item)
 
@@ -139,11 +146,16 @@ class NodeSteering:
         if name == item.metadata.name:
             return
         if event == "DELETED":
-            self._nodes.pop(name, None)
+            self._forget(name)
         else:
             self._note(name, item.metadata)
         self._changed.set()
         self._changed = asyncio.Event()
+
+    def _forget(self, name: str) -> None:
+        """There is no Lease of the node, or none yet. Its last requests stay, because the kubelet may have the label."""
+        if (node := self._nodes.pop(name, None)) is not None and not node.is_at_rest(self._clock()):
+            self._nodes[name] = _Node(pending=node.pending, own=node.own, uid=node.uid, silent_until=node.silent_until)
 
     def _note(self, name: str, metadata: _Lease.Metadata) -> None:
         node, annotations = self._nodes.setdefault(name, _Node()), metadata.annotations or {}
@@ -152,7 +164,7 @@ class NodeSteering:
         if request is not None and request.id != node.seen:
             node.seen = request.id
             # Another replica's request, or a request of before this process; own requests are known already.
-            node.pending.setdefault(request.id, self._clock() + request.seconds + _MARGIN_S)
+            node.expect(request.id, self._clock() + request.seconds + _MARGIN_S)
         status = _read(steering.decode_status, annotations.get(steering.STATUS), name)
         if status is None:
             return
@@ -200,7 +212,8 @@ class NodeSteering:
         request = Request(secrets.token_hex(8), numa, min(containers, steering.MOST_CONTAINERS), self._expiry)
         ends = sent + self._expiry + _MARGIN_S
         # Before the write: its event may come before its answer, and without an answer it may have been written.
-        node.own, node.uid, node.pending[request.id] = request.id, uid, ends
+        node.own, node.uid = request.id, uid
+        node.expect(request.id, ends)
         asyncio.get_running_loop().call_later(ends - sent, self._expire, name, request.id)
         try:
             await self._write(name, node, request)
@@ -211,10 +224,11 @@ class NodeSteering:
             return f"the steering request cannot be written: {exc}"
 
         def answer() -> Status | None:
-            return node.status if node.status is not None and node.status.id == request.id else None
+            status = self._nodes[name].status if name in self._nodes else None
+            return status if status is not None and status.id == request.id else None
 
         await self._until(lambda: answer() is not None)
-        status = answer()
+        status, node = answer(), self._nodes.get(name, node)
         if status is None:
             self.results["unanswered"] += 1
             node.silent_until = ends + _SILENCE_S
@@ -244,6 +258,8 @@ class NodeSteering:
         node = self._nodes.get(name)
         if node is not None and node.own == request_id:
             self._lose(name, node, "the marker plug-in has not reported the end")
+        if node is not None and not node.version:
+            self._forget(name)
 
     async def _until(self, is_true: Callable[[], bool]) -> bool:
         """Returns whether this becomes true within the time for an answer."""

@@ -314,6 +314,7 @@ ROWS = {
         "config.preemptor": "scheduler.config.preemptor.enabled=true",
         "config.defragmenter": "scheduler.config.defragmenter.enabled=true",
         "config.refusedPods": "scheduler.config.refusedPods.delete=true",
+        "steering.enabled": "steering.enabled=true",
         "config.startupTaint": "scheduler.config.startupTaint.enabled=true",
         "more than one replica": "scheduler.replicas=2",
     },
@@ -354,7 +355,12 @@ def test_the_threat_model_has_each_right_with_what_switches_it_on(
     for switch, setting in ROWS[component].items():
         objects = render("", *LEAST, *([setting] if setting else []))
         roles = [objects.named("ClusterRole", f"topowise-{component}")]
-        roles += [role for role in objects.kinds("Role") if role["metadata"]["name"] == f"topowise-{component}"]
+        names = (
+            {f"topowise-{component}", "topowise-scheduler-steering"}
+            if component == "scheduler"
+            else {f"topowise-{component}"}
+        )
+        roles += [role for role in objects.kinds("Role") if role["metadata"]["name"] in names]
         assert {(resource, verb) for _, resource, verb in rights(*roles)} == rows["always"] | rows[switch], switch
 
 

@@ -274,6 +274,27 @@ async def test_a_numa_node_that_has_filled_up_is_not_requested(cluster: Cluster)
     assert cluster.log == [(1, 1), "bound"]
 
 
+async def test_a_list_without_the_lease_forgets_no_request(cluster: Cluster) -> None:
+    """The list may be older than the Lease, and a deleted Lease does not take the label from the kubelet."""
+    assert await cluster.bind(requiring("a", 1)) == ""
+    cluster.steering.replace([])
+    cluster.steering.wait = SHORT_S
+    assert await cluster.bind(marked("b", "1")) == "the markers of n1 are labelled for another pod"
+    cluster.show()
+    cluster.finish("the request has expired")
+    assert cluster.steering.results == {"lost": 1}
+    cluster.steering.replace([])
+    assert not cluster.steering._nodes
+
+
+async def test_requests_that_are_remembered_are_bounded(cluster: Cluster) -> None:
+    """A writer of Leases changes the request all the time, and no plug-in answers."""
+    for number in range(200):
+        cluster.request_text = steering.encode(steering.Request(f"r{number}", 1, 1, 10.0))
+        cluster.show()
+    assert list(cluster.steering._nodes["n1"].pending) == [f"r{number}" for number in range(136, 200)]
+
+
 def admitted(document: dict[str, Any]) -> dict[str, Any]:
     """Returns the pod after its admission by n1."""
     status = {"phase": "Pending", "startTime": "2026-01-01T00:00:00Z"}
