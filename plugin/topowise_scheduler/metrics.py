@@ -15,7 +15,6 @@ from topowise_scheduler.cluster.gates import unconfirmed
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.node.precision import Precision
 from topowise_scheduler.cluster.pods.records import KUBELET_REFUSALS
-from topowise_scheduler.extender.steering import RESULTS
 from topowise_scheduler.holes import PODS, Holes
 from topowise_scheduler.kubelet.hazards import HAZARDS, hazards
 from topowise_scheduler.presentation.explain.cluster_view import ClusterView
@@ -27,6 +26,7 @@ from topowise_scheduler.shortage import Shortage, Waits
 PREFIX = "topowise_scheduler"
 _NAME = f"{PREFIX}_"
 _NOMINATIONS = ("written", "honoured", "elsewhere", "late", "moved", "withdrawn", "conflict", "failed")
+_REQUESTS = ("allocated", "lost", "withdrawn", "refused", "unanswered", "failed")
 _LABEL_BUCKETS = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 _WAIT_BUCKETS = (1, 5, 15, 60, 300, 900, 3600, 14400, 86400)
 
@@ -274,7 +274,7 @@ class _Steering(Collector):
             "steering_requests",
             "Requests to label the markers of a node for a pod, by result.",
             "result",
-            {result: self._results.get(result, 0) for result in RESULTS},
+            {result: self._results.get(result, 0) for result in _REQUESTS},
         )
 
 

@@ -40,9 +40,6 @@ _SILENCE_S: Final = 60.0
 _MOST_PENDING: Final = 64
 # An admission brings no event of a Lease.
 _POLL_S: Final = 0.05
-RESULTS: Final = ("allocated", "lost", "withdrawn", "refused", "unanswered", "failed")
-"""The results of a request: the pod got the label, the label ended too early, the bind failed, the plug-in refused, the
-plug-in gave no answer, the request was not written."""
 Document = TypeVar("Document", Request, Status)
 
 
@@ -123,7 +120,9 @@ class NodeSteering:
         self._nodes: dict[str, _Node] = {}
         self._changed = asyncio.Event()
         self.results: Counter[str] = Counter()
-        """Requests by result (RESULTS)."""
+        """Requests by result: the pod got the label (allocated), the label ended too early (lost), the bind failed
+        (withdrawn), the plug-in refused, the plug-in gave no answer (unanswered), the request was not written (failed).
+        """
         self.observe: Callable[[float], object] = lambda seconds: None
         """Receives the time from each request to its label, in seconds."""
         query = {"labelSelector": ",".join(f"{key}={value}" for key, value in LABELS.items())}
