@@ -68,13 +68,16 @@ def _filled(zones: int, share: float, seed: int, *, is_steered: bool) -> tuple[K
             node.remove(name)
             del running[name]
         view = _view(node, f"small-{number}", cpus)
-        choice = choose([node], lambda numa, view=view: lambda _: _near(view, numa), None) if is_steered else None
-        numa = None if choice is None else choice.numa
+        numa = _chosen(node, view) if is_steered else None
         if node.admit_view(_near(view, numa)).admitted:
             running[view.uid] = cpus
             admitted += 1
             sent += numa is not None
     return node, sent / admitted
+
+
+def _chosen(node: Kubelet, view: PodView) -> int | None:
+    return choose([node], lambda numa: lambda _: _near(view, numa), None).numa
 
 
 def _near(view: PodView, numa: int | None) -> PodView:

@@ -60,9 +60,10 @@ async def test_pods_are_on_the_numa_nodes_that_they_require(
     await cluster.assert_all_well()
     metrics = await cluster.service.metrics(cluster.session)
     results = {result: metrics[f'steering_requests_total{{result="{result}"}}'] for result in ("allocated", "lost")}
-    predicted = {name: count for name, count in metrics.items() if name.startswith("predictions_total") and count}
+    shown = ("predictions_total", "verdicts_total", "steering_label_duration_seconds")
     with capsys.disabled():
-        print(f"\n  {results} {predicted}", end="")  # noqa: T201
+        lines = [f"{name} {count:g}" for name, count in metrics.items() if count and name.startswith(shown)]
+        print("", *lines, sep="\n  ")  # noqa: T201
     assert results["allocated"] >= 4 * 2
     assert not results["lost"]
 

@@ -152,7 +152,7 @@ class NodeSteering:
         self._changed = asyncio.Event()
 
     def _forget(self, name: str) -> None:
-        """There is no Lease of the node, or none yet. Its last requests stay, because the kubelet may have the label."""
+        """There is no Lease of the node, or none yet. Its last requests stay: the kubelet may have the label."""
         if (node := self._nodes.pop(name, None)) is not None and not node.is_at_rest(self._clock()):
             self._nodes[name] = _Node(pending=node.pending, own=node.own, uid=node.uid, silent_until=node.silent_until)
 
