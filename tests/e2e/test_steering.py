@@ -6,6 +6,7 @@ The kubelets' device manager and admission are emulated: markers are devices lik
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,10 +14,11 @@ from signal import SIGSTOP
 
 import pytest
 
-from real_cluster import ASSETS, MISSING
+from real_cluster import ASSETS, MISSING, PODS
 from sandbox.controlplane import ControlPlane
 from steered_cluster import SteeredCluster, steered
 from topowise import steering
+from topowise.kube.api import MERGE_PATCH
 
 if ASSETS is None:
     pytest.skip(MISSING, allow_module_level=True)
@@ -137,7 +139,11 @@ async def test_a_tenant_takes_no_markers_and_no_numa_node_from_others(plane: Con
         await placed(cluster, "first", 1, 1)
         await cluster.create(steered("elsewhere", 1, nodeSelector={"kubernetes.io/hostname": "n1"}))
         await cluster.until_bound("elsewhere")
-        await placed(cluster, "second", 1, 0)
+        # The annotation of a bound pod moves nothing, also not in the service's state of the node.
+        changed = json.dumps({"metadata": {"annotations": {"topowise.io/numa-node": "0"}}}).encode()
+        await cluster.api.request("PATCH", f"{PODS}/first", body=changed, content_type=MERGE_PATCH)
+        await placed(cluster, "second", 14, 0)
+        assert cluster.numa("first") == {1}
         waiting = {pod["metadata"]["name"] for pod in await cluster.waiting()}
         assert waiting == {"missing", "unreadable"} | ({"many"} & waiting)
         assert not cluster.refusals
