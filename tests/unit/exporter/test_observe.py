@@ -49,6 +49,9 @@ class Kubelet:
     async def read(self, version: str | None) -> KubeletConfiguration:
         return KubeletConfiguration(cpuManagerPolicy="static")
 
+    def expire(self) -> None:
+        pass
+
     async def allocatable(self) -> Allocatable:
         return self.allocated
 
@@ -198,6 +201,9 @@ class Node:
 
     async def read(self, version: str | None) -> KubeletConfiguration:
         return self.config
+
+    def expire(self) -> None:
+        pass
 
     async def allocatable(self) -> Allocatable:
         return self.allocated
