@@ -196,7 +196,8 @@ class NodeState:
         entry = self.history.entry(uid)
         if entry is None or entry.record.steered is None:
             return False
-        self._become(self.history.with_entry(_unsteered(entry), settled=uid in self.history.settled))
+        unsteered = _replace(entry, record=_replace(entry.record, steered=None))
+        self._become(self.history.with_entry(unsteered, settled=uid in self.history.settled))
         return True
 
     def lower(self, uid: str, state: BookingState) -> bool:
@@ -408,7 +409,3 @@ class NodeState:
     def _placements(self, uid: str) -> Placements:
         """Returns what the pod holds at present, nothing if it has no room."""
         return self.kubelet.placements(uid) if self.kubelet is not None and uid in self.kubelet.active else {}
-
-
-def _unsteered(entry: Entry) -> Entry:
-    return _replace(entry, record=_replace(entry.record, steered=None))
