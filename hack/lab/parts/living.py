@@ -153,8 +153,8 @@ def static_pods(lab: Lab) -> Part:
 
 
 def policy_with_pods(lab: Lab) -> Part:
-    """Restarts the kubelet with other policies and with its state files. A pod on both NUMA nodes is running: the
-    kubelet admits all pods once more, and single-numa-node refuses this pod then (HandlePodAdditions)."""
+    """Restarts the kubelet with other policies and with its state files. A pod on both NUMA nodes is running, and
+    the kubelet admits all pods once more (HandlePodAdditions): the figures say whether single-numa-node refuses it."""
     other: Json = {"topologyManagerPolicy": "best-effort", "topologyManagerScope": "pod"}
     strict: Json = {"topologyManagerPolicy": "single-numa-node", "topologyManagerScope": "container"}
 
