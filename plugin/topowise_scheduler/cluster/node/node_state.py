@@ -219,9 +219,11 @@ class NodeState:
     def _end_of(self, entry: Entry, now: float) -> Ended:
         self._turns += 1
         report = self.report
-        was_predicted = entry.seen.listed is None and not self.is_reported(entry.uid)
+        # A pod without allocations leaves no trace, and no report lists the pod.
+        is_over = report is not None and is_bare(entry, report)
+        was_predicted = not is_over and entry.seen.listed is None and not self.is_reported(entry.uid)
         allocated = report.held.get(entry.name) if report is not None and entry.seen.listed is not None else None
-        return Ended(now, entry, self._turns, allocated, was_predicted=was_predicted)
+        return Ended(now, entry, self._turns, allocated, has_left=is_over, was_predicted=was_predicted)
 
     def finish(self, uid: str, name: PodName, now: float) -> bool:
         """A pod has ended by its own status: what a report lists of the pod is free now. Returns whether that

@@ -134,6 +134,21 @@ class TestOrders:
         node.wait(3)
         assert node.free() == {(1, 4), (3, 2)}
 
+    def test_the_past_of_a_pod_without_allocations_contradicts_no_order(self) -> None:
+        """The report is newer than such a pod, and another pod has the CPUs that its requests counted."""
+        node = Node()
+        requests = {"cpu": "5", "memory": "1Gi"}
+        containers = [{"name": "c", "resources": {"requests": requests}}]
+        node.service.put(pod("burstable", containers=containers, node="n1", phase="Running"))
+        node.ends("burstable")
+        node.admits("b0", "3")
+        node.service.report(exact(holding("3"), version="2"))
+        node.admits("a", "2")
+        node.admits("b", "1")
+        node.wait(3)
+        assert not node.possible().uncertain
+        assert node.fits("1")
+
     def test_a_pod_in_admission_may_have_any_placement_in_each_state(self) -> None:
         node = Node()
         node.admits("a", "3")
