@@ -333,7 +333,7 @@ class NodeState:
         uncertain = [view for view in views if matters(node, view)]
         states = [self._fold.expecting(state, history, without) for state in bound]
         alternatives = distinct(states, [view.uid for view in uncertain], [node])
-        heights = highest(history, [node, *alternatives]) if uncertain and is_alone else {}
+        heights = highest(history, [node, *alternatives], now, is_alone=is_alone) if uncertain else {}
         views = [entry.record.view(node) for entry in moved(settled, node, alternatives)]
         return Possible(node, uncertain, heights, alternatives, views)
 
