@@ -47,8 +47,12 @@ log = logging.getLogger(__name__)
 _NO_KUBELET = "Cannot read the node, publishing nothing until it can be read"
 _NO_WRITE = "Cannot publish, trying again"
 
-# The kubelet's writes of an admission end within this time. It is most of the exporter's own delay.
-_QUIET_S = 0.001
+# The longest wait for the end of an admission before a sync; the kubelet's last write ends it.
+_ADMISSION_S = 0.3
+# Writes of an admission, which leave unchanged what is allocatable.
+_ADMISSION_EVENTS = frozenset(
+    (state_files.CPU_STATE, state_files.MEMORY_STATE, state_files.ALLOCATED_STATE, "pods", pods_api.REASON)
+)
 # All clients of a kubelet share a hundred podresources calls a second; the exporter takes at most twenty of them.
 _SYNCS_PER_SECOND = 10.0
 _SYNCS_AT_ONCE = 5
@@ -255,11 +259,16 @@ class Exporter:
         return "machine" if source.startswith(self._settings.sysfs_root.rstrip("/") + "/") else "kubelet-config"
 
     async def _wait(self, seconds: float) -> None:
-        reasons = await self._trigger.wait(seconds, quiet=_QUIET_S)
+        reasons = await self._trigger.wait(seconds)
+        deadline = time.monotonic() + _ADMISSION_S
+        while reasons and self._observer.is_admitting() and (left := deadline - time.monotonic()) > 0:
+            reasons |= await self._trigger.wait(left)
         for reason in reasons or ("interval",):
             self._metrics.events.labels(reason.partition(":")[0]).inc()
         if any(reason.startswith(triggers.MACHINE) for reason in reasons):
             self._observer.forget_machine()
+        if reasons - _ADMISSION_EVENTS:
+            self._observer.forget_allocatable()
         if Path(self._settings.podresources_socket).name in reasons:
             self._drift.hasten()
             self._source.expire()

@@ -131,10 +131,23 @@ class Observer:
         self._kubelet = KubeletRestarts(settings.podresources_socket, clock)
         self._start = StartCheck(Path(settings.kubelet_root))
         self._previous: _Previous | None = None
+        self._config: KubeletConfiguration | None = None
 
     def forget_machine(self) -> None:
         """Make the next reading scan the hardware."""
         self._hardware.forget()
+
+    def forget_allocatable(self) -> None:
+        """Make the next reading ask the kubelet for what is allocatable."""
+        self._podresources.expire()
+
+    def is_admitting(self) -> bool:
+        """Whether the state files show a pod that no reading has seen, and nothing shows that its admission has ended.
+        List would show a part of the pod. The kubelet's next write is an event."""
+        if self._config is None:
+            return False
+        states = self._files.read(self._config).readable
+        return self._admissions.has_begun(states, self._files.admitted_pods().proven)
 
     def remember(self, devices: tuple[Device, ...], unlisted: frozenset[str]) -> None:
         """Start from the last object of an earlier exporter: its devices, and uids of pods that List does not show."""
@@ -145,12 +158,15 @@ class Observer:
         """Returns a reading. The kubelet's defaults depend on `node_version`, the version in the Node; None means the
         newest. Raises SourceError if the kubelet does not answer or its configuration was never readable."""
         sources = await self._read_sources(node_version)
+        self._config = sources.kubelet
         files, directories = sources.files, sources.admitted.directories or _NONE
         pods = self._whole_pods.of(sources.pods, files.cpu, files.memory)
         admission = self._admissions.sort(pods, files.readable, sources.admitted.proven, self._clock())
         answer = _answer(sources, pods, admission.listed)
         doubts, absent = self._kubelet.doubts(answer), self._kubelet.absent(answer)
-        if not doubts:
+        if doubts:
+            self._podresources.expire()
+        else:
             self._kubelet.believe(answer, absent)
         unlisted = self._unlisted.read(files, pods, admission, directories)
         devices, no_claims = self._claims.read(sources.kubelet, sources.version or node_version, pods)

@@ -44,7 +44,7 @@ class Trigger:
         self.reasons.add(reason)
         self._notified.set()
 
-    async def wait(self, at_most: float, *, quiet: float) -> frozenset[str]:
+    async def wait(self, at_most: float, *, quiet: float = 0.0) -> frozenset[str]:
         """Waits for an event and then for `quiet` seconds without events (at most ten times that); or for `at_most`.
         Returns the events, empty if only time has passed."""
         with contextlib.suppress(TimeoutError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Final, NamedTuple
 
 from topowise.checkpoints import CpuState
@@ -39,19 +40,26 @@ class UnlistedResources:
         self._listed_with_cpus: frozenset[str] = _NONE
         self._listed_with_devices: frozenset[str] = _NONE
         self._leftovers = entry_owners.Leftovers()
+        self._last: tuple[tuple[object, ...], frozenset[str], Unlisted] = (), _NONE, Unlisted({}, {})
 
     def remember(self, uids: frozenset[str]) -> None:
         """Take the pods that the last object of an earlier exporter had beyond List."""
         self._leftovers = entry_owners.Leftovers(uids)
+        self._last = (), _NONE, Unlisted({}, {})
 
     def read(
         self, files: FilesReading, pods: tuple[PodAllocation, ...], admission: Sorted, directories: frozenset[str]
     ) -> Unlisted:
-        """`pods` are all pods of List."""
+        """`pods` are all pods of List. Returns the same object for the same inputs."""
+        inputs = files.cpu, files.devices, pods, admission
+        last_inputs, last_directories, last = self._last
+        is_same = len(last_inputs) == len(inputs) and all(map(operator.is_, inputs, last_inputs))
+        if is_same and directories == last_directories:
+            return last
         cpus = {} if files.cpu is None else self._cpus(files.cpu, admission, directories)
-        return Unlisted(
-            cpus, {} if files.devices is None else self._devices(files.devices, pods, admission, directories)
-        )
+        devices = {} if files.devices is None else self._devices(files.devices, pods, admission, directories)
+        self._last = inputs, directories, Unlisted(cpus, devices)
+        return self._last[2]
 
     def _cpus(self, state: CpuState, admission: Sorted, directories: frozenset[str]) -> dict[str, frozenset[int]]:
         pods = admission.pods

@@ -15,6 +15,8 @@ from images.application import REPOSITORY, ImageError
 from lab import pages, results, running, starting, testing
 from lab.cluster import Lab
 from lab.errors import LabError
+from lab.series import STARTED
+from lab.settings import SETTINGS
 from sandbox import kept
 
 _LAST: Final = REPOSITORY / "dist/lab.json"
@@ -42,6 +44,10 @@ def main(arguments: list[str]) -> int:
         action="append",
         choices=(*testing.NAMES, *testing.ALL_SERIES),
         help="run only this part; may be repeated",
+    )
+    test.add_argument("--policy", default="", choices=["", *SETTINGS], help="the kubelets' policies during parts")
+    test.add_argument(
+        "--started", type=float, default=STARTED, metavar="SHARE", help="the share of pods of a series that run"
     )
     test.add_argument("--onto", action="store_true", help=f"keep the results of other parts in {_LAST.name}")
     test.add_argument("--note", action="append", default=[], help="a sentence for the page, about this run")
@@ -95,7 +101,10 @@ def _test(args: argparse.Namespace) -> int:
     start = time.monotonic()
     try:
         lab = _up(args.machines, args.before) if is_own else starting.again()
-        test = testing.Test(lab, chosen, args.pods, start + 60 * args.minutes, lambda run: _save(run, earlier))
+        deadline = start + 60 * args.minutes
+        test = testing.Test(
+            lab, chosen, args.pods, deadline, lambda run: _save(run, earlier), args.policy, args.started
+        )
         run = _save(msgspec.structs.replace(test.run(), notes=tuple(args.note)), earlier)
     finally:
         if is_own:

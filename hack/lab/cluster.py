@@ -28,13 +28,16 @@ _DISAGREES: Final = "the expected machine state is different from the real one"
 _STARTING_S: Final = 120.0
 _SETTLED_S: Final = 90.0
 _OUTCOME_S: Final = 60.0
-_PREDICTIONS: Final = "topowise_scheduler_predictions_total"
+_PREDICTIONS: Final = 'topowise_scheduler_predictions_total{precision="'
+_VERDICTS: Final = "topowise_scheduler_verdicts_total"
+_WAITS: Final = "waiting for a"
 MEMORY_STATE: Final = "memory_manager_state"
 STATE_FILES: Final = ("cpu_manager_state", MEMORY_STATE)
 
 
 class Lab:
-    """`changed` are the fields of KubeletConfiguration that a test has set, by guest; `disagreements` counts kubelets
+    """`setting` are the fields of KubeletConfiguration of the whole test, `changed` the fields that a part has set, by
+    guest, in addition; `disagreements` counts kubelets
     that their own memory_manager_state kept from starting, so that it was removed, as an operator has to."""
 
     def __init__(self, directory: Path, plan: Plan) -> None:
@@ -48,6 +51,7 @@ class Lab:
             Path(name).stem: Guest(Path(name).stem, directory, ports, self.base.key)
             for name, ports in plan.guests.items()
         }
+        self.setting: Json = {}
         self.changed: dict[str, Json] = {name: {} for name in self.guests}
         self.hardware: dict[str, dict[int, truth.Node]] = {}
         self.disagreements = 0
@@ -83,7 +87,7 @@ class Lab:
 
     def configure(self, name: str) -> None:
         """Writes the configuration of its kubelet."""
-        configuration = kubelet.configuration(self.machines[name], self.changed[name])
+        configuration = kubelet.configuration(self.machines[name], {**self.setting, **self.changed[name]})
         self.guests[name].write({kubelet.CONFIG: json.dumps(configuration, indent=1)})
 
     def restart_kubelet(self, name: str, *, forget: bool = False) -> None:
@@ -231,10 +235,21 @@ class Lab:
         return by_name(self.guests[name].relayed(f"http://{address}:9153/metrics"))
 
     def predictions(self) -> dict[str, float]:
-        """Returns the service's own counts of correct and of wrong predictions."""
+        """Returns the service's own counts of predictions by precision, of verdicts on nodes, and of verdicts that wait
+        for a report."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.plan.metrics}/metrics", timeout=20) as answer:
             counts = by_name(answer.read().decode())
-        return {outcome: counts.get(f'{_PREDICTIONS}{{outcome="{outcome}"}}', 0.0) for outcome in ("hit", "miss")}
+        predictions = {
+            name.removeprefix(_PREDICTIONS).removesuffix('"}'): count
+            for name, count in counts.items()
+            if name.startswith(_PREDICTIONS)
+        }
+        verdicts = {name: count for name, count in counts.items() if name.startswith(_VERDICTS)}
+        return {
+            **predictions,
+            "verdicts": sum(verdicts.values()),
+            "waits": sum(count for name, count in verdicts.items() if _WAITS in name),
+        }
 
     def kubectl(self, *arguments: str) -> str:
         """Runs kubectl, and returns its output. Raises LabError."""

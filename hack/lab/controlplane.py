@@ -85,7 +85,8 @@ def start_schedulers(processes: Processes, plan: Plan) -> None:
     _until_ready(processes, Api(f"http://127.0.0.1:{plan.metrics}", ""), "topowise-scheduler")
     (port,) = free_ports(1)
     configuration = {"extenders": [stock_scheduler.extender(f"http://127.0.0.1:{plan.extender}")]}
-    processes.start("kube-scheduler", stock_scheduler.arguments(folder, work, kubeconfig_path, configuration, port))
+    binary = folder / stock_scheduler.BINARY
+    processes.start("kube-scheduler", stock_scheduler.arguments(binary, work, kubeconfig_path, configuration, port))
 
 
 def _manager(folder: Path, work: Path, port: int, own_port: int) -> list[str]:

@@ -13,6 +13,7 @@ Json = dict[str, Any]
 # MiB for the system on each node, and below which memory the kubelet evicts. Both must add up to the reserved memory.
 _SYSTEM: Final = 100
 _EVICT: Final = 100
+STATIC_PODS: Final = "/etc/kubernetes/manifests"
 CONFIG: Final = "/var/lib/kubelet/config.yaml"
 KUBECONFIG: Final = "/etc/kubernetes/kubelet.kubeconfig"
 ENVIRONMENT: Final = "/etc/kubernetes/kubelet.env"
@@ -39,6 +40,7 @@ def configuration(machine: Machine, changed: Json | None = None) -> Json:
         "memoryManagerPolicy": "Static",
         "topologyManagerScope": "container",
         "reservedSystemCPUs": "0",
+        "staticPodPath": STATIC_PODS,
         "systemReserved": {"memory": f"{_SYSTEM * len(machine.nodes)}Mi"},
         "evictionHard": {"memory.available": f"{_EVICT}Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
         **machine.kubelet,

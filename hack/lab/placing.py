@@ -6,7 +6,9 @@ For every node that the service refused, a copy of the pod is bound to the node,
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -24,6 +26,8 @@ _STAY: Final = (2, 4, 6)
 # Verdicts that are about the kubelet, which alone a kubelet can contradict.
 _JUDGED: Final = ("not now", "never")
 _MOST_PROBLEMS: Final = 40
+# The object is as the guest already, so that the service needs only read it.
+_REPORT_S: Final = 30.0
 
 
 class Tally(msgspec.Struct):
@@ -39,7 +43,7 @@ class Tally(msgspec.Struct):
     def part(self, name: str) -> Part:
         """Returns the part: passed if no kubelet refused a pod after "fits", or took a pod after a refusal."""
         figures = {kind: self.counts[kind] for kind in (*ORDER, *sorted(self.counts.keys() - set(ORDER)))}
-        failed = self.counts[REFUSED] + self.counts[TAKEN] + self.counts[UNSETTLED] + self.counts[UNDECIDED]
+        failed = sum(self.counts[kind] for kind in (REFUSED, TAKEN, UNSETTLED, UNDECIDED, STUCK))
         return Part(name, failed == 0, dict(figures), tuple(self.problems[:_MOST_PROBLEMS]))
 
 
@@ -57,6 +61,8 @@ OTHER: Final = "refused for another reason"
 TAKEN: Final = "taken by the kubelet"
 UNSETTLED: Final = "objects that did not follow"
 UNDECIDED: Final = "not decided in time"
+WAITED: Final = "explained after a wait for a report"
+STUCK: Final = "waiting for a report that does not come"
 ORDER: Final = (SENT, ADMITTED, NOWHERE, REFUSED, EXACT, EQUAL, OTHERWISE, UNPREDICTED, BY_HAND, SAME, OTHER, TAKEN)
 
 
@@ -65,6 +71,7 @@ class Placing:
 
     def __init__(self, lab: Lab, seed: int, by_hand: float = 1.0) -> None:
         self._lab, self._random, self._by_hand = lab, random.Random(seed), by_hand
+        self._placed: set[str] = set()
         self.tally = Tally()
 
     def run(self, series: Series, count: int) -> Tally:
@@ -78,8 +85,9 @@ class Placing:
         name = pod["metadata"]["name"]
         if different := self._lab.settle():
             self.tally.wrong(UNSETTLED, f"before {name}: {'; '.join(different)[:400]}")
-        said = self._lab.explain(pod)
+        said = self._explained(pod)
         self._lab.api.create(PODS, pod)
+        self._placed.add(name)
         self.tally.counts[SENT] += 1
         decided = self._lab.outcome(name)
         node = "" if decided is None else decided["spec"].get("nodeName", "")
@@ -91,6 +99,20 @@ class Placing:
             if candidate != node and is_judged and self._random.random() < self._by_hand:
                 self._bind(pod, candidate, verdict)
         self._make_room()
+
+    def _explained(self, pod: Json) -> dict[str, Json]:
+        """Returns the explanation once no verdict waits for a report, as such a verdict is not about the kubelet."""
+        deadline = time.monotonic() + _REPORT_S
+        said = self._lab.explain(pod)
+        if is_waiting(said):
+            self.tally.counts[WAITED] += 1
+        while is_waiting(said) and time.monotonic() < deadline:
+            time.sleep(0.2)
+            said = self._lab.explain(pod)
+        if is_waiting(said):
+            texts = [f"{node}: {verdict['text'][:200]}" for node, verdict in said.items()]
+            self.tally.wrong(STUCK, f"{pod['metadata']['name']} {_sizes(pod)}: {'; '.join(texts)}")
+        return said
 
     def _judge(self, pod: Json, decided: Json | None, said: dict[str, Json]) -> None:
         name, sizes = pod["metadata"]["name"], _sizes(pod)
@@ -146,11 +168,16 @@ class Placing:
 
     def _make_room(self) -> None:
         """Deletes many pods at once: ending several pods takes a kubelet no longer than ending a single pod. So nodes
-        are filled and emptied, and most pods fit somewhere."""
+        are filled and emptied, and most pods fit somewhere. Pods of other origin stay."""
         for node in self._lab.guests:
-            there = self._lab.live(node)
+            there = [name for name in self._lab.live(node) if name in self._placed]
             if len(there) > self._random.choice(_STAY):
                 self._lab.delete(self._random.sample(there, self._random.randint(len(there) // 2, len(there))))
+
+
+def is_waiting(said: Mapping[str, Json]) -> bool:
+    """Returns whether a verdict says that the service waits for a report of the node."""
+    return any("waiting for a" in verdict.get("text", "") for verdict in said.values())
 
 
 def is_offered(pod: Json, machine: Machine) -> bool:

@@ -13,6 +13,8 @@ Figure: TypeAlias = int | float | str
 HITS: Final = "predictions that the service saw come true"
 MISSES: Final = "and not"
 HIT_RATE: Final = "hit rate, %"
+VERDICTS: Final = "verdicts on nodes"
+WAITS: Final = "of them waiting for a report"
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -52,8 +54,9 @@ class Results(msgspec.Struct, frozen=True):
 
 def merged(earlier: Results, run: Results) -> Results:
     """Returns a run, with the earlier run's parts that were not repeated on the same guests and kubelet."""
-    again = {(part.key, part.on, part.kubelet) for part in run.parts}
-    parts = (*(part for part in earlier.parts if (part.key, part.on, part.kubelet) not in again), *run.parts)
+    again = {(part.key, part.name, part.on, part.kubelet) for part in run.parts}
+    kept = (part for part in earlier.parts if (part.key, part.name, part.on, part.kubelet) not in again)
+    parts = (*kept, *run.parts)
     there = {part.key for part in parts}
     return msgspec.structs.replace(
         run,

@@ -7,7 +7,8 @@ starts it, because a container costs seconds under emulation. Sizes follow the m
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 from lab.instruments import IMAGE
@@ -17,8 +18,8 @@ Json = dict[str, Any]
 
 NEVER_STARTS: Final = "lab-never-starts"
 LABEL: Final = "lab-series"
-# Some are, for what only containers do; each takes as long as ten that are not.
-_STARTED: Final = 0.02
+# The default share of pods that run: each takes as long as ten pods that are only admitted.
+STARTED: Final = 0.02
 
 
 def runtime_class() -> Json:
@@ -32,11 +33,11 @@ def runtime_class() -> Json:
 
 
 class Series:
-    """Random pods for a machine, equal for equal numbers; their names begin with `name`."""
+    """Random pods for a machine, equal for equal numbers; their names begin with `name`, and a share `started` runs."""
 
-    def __init__(self, machine: Machine, seed: int, name: str) -> None:
+    def __init__(self, machine: Machine, seed: int, name: str, started: float = STARTED) -> None:
         self._random = random.Random(seed)
-        self._name = name
+        self._name, self._started = name, started
         self._resources = [plugin.resource for plugin in machine.devices]
         self._most_cpus = max(2, machine.cpus * 2 // 3)
         self._most_memory = max(node.memory for node in machine.nodes) * 3 // 4
@@ -48,7 +49,7 @@ class Series:
         for number in range(count):
             (kind,) = self._random.choices(list(_KINDS), weights)
             spec = _KINDS[kind][1](self)
-            yield pod(f"{self._name}-{number}", kind, spec, starts=self._random.random() < _STARTED)
+            yield pod(f"{self._name}-{number}", kind, spec, starts=self._random.random() < self._started)
 
     def one(self) -> Json:
         """Whole CPUs."""
@@ -127,10 +128,11 @@ def pod(name: str, kind: str, spec: Json, *, starts: bool = False) -> Json:
     }
 
 
-def small(name: str, node: str = "") -> Json:
-    """Returns a pod that allocates a CPU and memory, on any NUMA node or on `node`."""
+def small(name: str, node: str = "", sizes: Mapping[str, str] = MappingProxyType({}), *, starts: bool = False) -> Json:
+    """Returns a pod that allocates a CPU and memory, on any node or on `node`; `sizes` adds or replaces amounts."""
     selector = {"nodeSelector": {"kubernetes.io/hostname": node}} if node else {}
-    return pod(name, "one", {"containers": [container("main", {"cpu": "1", "memory": "64Mi"})], **selector})
+    amounts = {"cpu": "1", "memory": "64Mi", **sizes}
+    return pod(name, "one", {"containers": [container("main", amounts)], **selector}, starts=starts)
 
 
 def container(name: str, sizes: Json, command: Sequence[str] = ("sleep", "infinity")) -> Json:

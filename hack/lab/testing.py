@@ -22,7 +22,7 @@ from lab.machine import Machine
 from lab.parts.disturbing import reconfigure
 from lab.placing import Placing
 from lab.results import Figure, Part, Results
-from lab.series import Series
+from lab.series import STARTED, Series
 from lab.settings import SETTINGS
 from lab.starting import Progress
 
@@ -35,11 +35,21 @@ Save = Callable[[Results], object]
 
 
 class Test:
-    """`deadline` is in monotonic time: no series begins after it, and a running series ends early."""
+    """`deadline` is in monotonic time: no series begins after it, and a running series ends early. `setting` names the
+    kubelets' policies during parts; `started` is the share of pods of a series that run."""
 
-    def __init__(self, lab: Lab, chosen: Collection[str], pods: int, deadline: float, save: Save) -> None:
+    def __init__(
+        self,
+        lab: Lab,
+        chosen: Collection[str],
+        pods: int,
+        deadline: float,
+        save: Save,
+        setting: str = "",
+        started: float = STARTED,
+    ) -> None:
         self._lab, self._pods, self._deadline, self._save = lab, pods, deadline, save
-        self._chosen = chosen
+        self._chosen, self._setting, self._started = chosen, setting, started
         self._series = [name for name in SETTINGS if SERIES in chosen or f"{SERIES} {name}" in chosen]
         self._progress = Progress(len({*chosen} - {SERIES, *ALL_SERIES}) + len(self._series))
         self.results = Results(
@@ -55,6 +65,10 @@ class Test:
         self._at = f"{self.results.day}, {self.results.commit}, {self.results.versions['image']}"
 
     def run(self) -> Results:
+        if self._setting:
+            self._lab.setting = SETTINGS[self._setting]
+            for name in self._lab.guests:
+                reconfigure(self._lab, name, {})
         for name, part in parts.BEFORE.items():
             self._run(name, part)
         for number, setting in enumerate(SETTINGS):
@@ -74,30 +88,35 @@ class Test:
         if parts.WANTS.get(name, "") not in ("", *self._lab.guests):
             self._skip(name)
         else:
-            self._add(name, _guarded(name, lambda: part(self._lab)))
+            done = _guarded(name, lambda: part(self._lab))
+            self._add(name, msgspec.structs.replace(done, name=f"{done.name}{self._under()}"))
+
+    def _under(self) -> str:
+        return f" ({self._setting})" if self._setting else ""
 
     def _place(self, number: int, setting: str) -> None:
         self._progress.part(f"series {setting}")
         if time.monotonic() > self._deadline:
             self._skip(f"series {setting}")
             return
+        title = f"Series: {setting}" + ("" if self._started == STARTED else f", {self._started:.0%} of the pods run")
 
         def run() -> Part:
             for name in self._lab.guests:
                 reconfigure(self._lab, name, SETTINGS[setting])
             placing = Placing(self._lab, number)
-            series = Series(next(iter(self._lab.machines.values())), number, f"s{number}")
+            series = Series(next(iter(self._lab.machines.values())), number, f"s{number}", self._started)
             before = self._lab.predictions()
             for pod in series.pods(self._pods):
                 if time.monotonic() > self._deadline:
                     break
                 placing.place(pod)
-            part = placing.tally.part(f"Series: {setting}")
+            part = placing.tally.part(title)
             predicted = came_true(before, self._lab.predictions())
             self._lab.clear()
             return msgspec.structs.replace(part, figures={**part.figures, **predicted})
 
-        self._add(f"series {setting}", _guarded(f"Series: {setting}", run))
+        self._add(f"series {setting}", _guarded(title, run))
 
     def _add(self, key: str, result: Part) -> None:
         guests, kubelet = ", ".join(self._lab.guests), self.results.versions["kubelet"]
@@ -115,9 +134,17 @@ class Test:
 
 
 def came_true(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, Figure]:
-    """Returns the increase of the service's counts of correct and wrong predictions."""
-    hits, misses = (int(after[result] - before[result]) for result in ("hit", "miss"))
-    return {results.HITS: hits, results.MISSES: misses, results.HIT_RATE: results.hit_rate(hits, misses)}
+    """Returns the increase of the counts of predictions and verdicts; a hit has any precision but "missed"."""
+    increase = {name: int(count - before[name]) for name, count in after.items()}
+    misses, verdicts, waits = (increase.pop(name) for name in ("missed", "verdicts", "waits"))
+    hits = sum(increase.values())
+    return {
+        results.HITS: hits,
+        results.MISSES: misses,
+        results.HIT_RATE: results.hit_rate(hits, misses),
+        results.VERDICTS: verdicts,
+        results.WAITS: waits,
+    }
 
 
 def _guarded(name: str, run: Callable[[], Part]) -> Part:

@@ -27,7 +27,7 @@ from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.shape import PodRequests
 from topowise_scheduler.strategies import Rated, Strategy, ranks
 
-__all__ = ["Answers", "Question", "Verdicts"]
+__all__ = ["Answers", "Question", "Verdicts", "part"]
 
 _MAX_UNKNOWN: Final = 1000
 # Of the name of a Node (RFC 1123 subdomain): a longer name is neither remembered nor logged.
@@ -125,10 +125,14 @@ class Answers:
 
     def best(self, question: Question, among: NDArray[np.intp], most: int) -> NDArray[np.intp]:
         """Returns at most `most` of the nodes `among` (indices), best first, without nodes that have no report."""
-        left = msgspec.structs.replace(
-            question, names=[question.names[at] for at in among.tolist()], rows=question.rows[among]
-        )
-        return among[self._rate(left, self._strategy).best(most)]
+        return among[self._rate(part(question, among), self._strategy).best(most)]
+
+    def best_of_each(self, question: Question, among: NDArray[np.intp], numbers: NDArray[np.int64]) -> NDArray[np.intp]:
+        """Returns indices into `among`, sorted: of each number the best node, and all nodes with number -1. `among` are
+        indices of nodes, each with one of `numbers`."""
+        best = self._rate(part(question, among), self._strategy).best(among.size)
+        first = np.unique(numbers[best], return_index=True)[1]
+        return np.union1d(best[first], np.flatnonzero(numbers < 0))
 
     def percents(self, question: Question, strategy: Strategy) -> NDArray[np.int64]:
         """Returns 0 to 100 per node (nodes,) by a strategy, truncated; 0 if it does not fit or has no report."""
@@ -214,6 +218,10 @@ class Answers:
             # All other nodes keep their order behind the sure nodes.
             if 0 < len(sure) < len(best):
                 rated = rated._replace(ranks=ranks.first(rated.ranks, np.isin(rated.at, sure)))
+        undecided = rated.undecided_by_cache()
+        if undecided.size and rated.in_one_cache is not None:
+            rows = question.rows[rated.at[undecided]]
+            rated.in_one_cache[undecided] = self.engine.confirm_caches(question.requests, rows)
         return rated
 
     def _unknown_among(self, names: Sequence[str], rows: NDArray[np.int32]) -> Sequence[str]:
@@ -228,3 +236,10 @@ class Answers:
                 self._unknown.add(name)
                 unknown.append(name)
         return unknown
+
+
+def part(question: Question, at: NDArray[np.intp]) -> Question:
+    """Returns the question about some of its nodes (indices)."""
+    return msgspec.structs.replace(
+        question, names=[question.names[index] for index in at.tolist()], rows=question.rows[at]
+    )

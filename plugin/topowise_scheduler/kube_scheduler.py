@@ -24,6 +24,8 @@ MIRROR: Final = "kubernetes.io/config.mirror"
 NO_NODE: Final = "node(s) without a Node object"
 _PODS: Final = "pods"
 _HARD: Final = ("NoSchedule", "NoExecute")
+PREFER_NO_SCHEDULE: Final = "PreferNoSchedule"
+"""Effect of a taint that kube-scheduler only scores."""
 
 
 class Taint(msgspec.Struct, frozen=True, gc=False):
@@ -59,10 +61,15 @@ class NodeInfo(msgspec.Struct, frozen=True, gc=False):
     bootID: str = ""
 
 
+class NodeImage(msgspec.Struct, frozen=True, gc=False):
+    names: tuple[str, ...] | None = None
+
+
 class NodeStatus(msgspec.Struct, frozen=True, gc=False):
     allocatable: pods.Quantities | None = None
     nodeInfo: NodeInfo = NodeInfo()
     conditions: tuple[pods.Condition, ...] | None = None
+    images: tuple[NodeImage, ...] | None = None
 
 
 class NodeObject(msgspec.Struct, frozen=True, gc=False):
@@ -81,7 +88,7 @@ class NodeObject(msgspec.Struct, frozen=True, gc=False):
 
 class Node(msgspec.Struct, frozen=True, gc=False):
     """The stored fields of a v1.Node. `labels` lack the hostname, so that nodes of a pool can share them. `created` is
-    RFC 3339."""
+    RFC 3339. `images` are all names of the images that the node has."""
 
     name: str
     allocatable: Amounts = {}
@@ -93,6 +100,7 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     kubelet_version: str = ""
     boot_id: str = ""
     created: str = ""
+    images: tuple[str, ...] = ()
 
     @property
     def page_sizes(self) -> tuple[str, ...]:
@@ -167,15 +175,8 @@ class NodeAffinity(msgspec.Struct, frozen=True, gc=False):
     preferredDuringSchedulingIgnoredDuringExecution: tuple[Any, ...] | None = None
 
 
-class PodAffinity(msgspec.Struct, frozen=True, gc=False):
-    requiredDuringSchedulingIgnoredDuringExecution: tuple[Any, ...] | None = ()
-    preferredDuringSchedulingIgnoredDuringExecution: tuple[Any, ...] | None = None
-
-
-class Affinity(msgspec.Struct, frozen=True, gc=False):
+class Affinity(pods.Affinity, frozen=True, gc=False):
     nodeAffinity: NodeAffinity | None = None
-    podAffinity: PodAffinity | None = None
-    podAntiAffinity: PodAffinity | None = None
 
 
 class Port(msgspec.Struct, frozen=True, gc=False):

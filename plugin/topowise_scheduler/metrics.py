@@ -13,6 +13,7 @@ from topowise import __version__
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.gates import unconfirmed
 from topowise_scheduler.cluster.ledger import Ledger
+from topowise_scheduler.cluster.node.precision import Precision
 from topowise_scheduler.cluster.pods.records import KUBELET_REFUSALS
 from topowise_scheduler.holes import PODS, Holes
 from topowise_scheduler.kubelet.hazards import HAZARDS, hazards
@@ -85,9 +86,9 @@ class Counts(Collector):
         )
         yield _counter(
             "predictions",
-            "Placements that a report has confirmed, by whether the prediction was correct.",
-            "outcome",
-            {"hit": events["prediction_hit"], "miss": events["prediction_miss"]},
+            "Placements that a report has confirmed, by what was as predicted.",
+            "precision",
+            {precision.label: events[f"prediction_{precision.label}"] for precision in Precision},
         )
         yield _counter(
             "device_affinity",

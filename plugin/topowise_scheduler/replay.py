@@ -137,7 +137,8 @@ class Replay:
     """The node of a scenario. Raises KubeletStartError and ParseError.
 
     The allocations of a pod that has ended, or was refused, stay until the next admission, as in the kubelet. The
-    device manager writes its checkpoint only when it allocates, and when a plugin sends a list.
+    device manager writes its checkpoint only when it allocates, and when a plugin sends a list. The CPU manager writes
+    the form of PodLevelResourceManagers when its state changes, not when it starts (`_lists_pods`).
     """
 
     def __init__(self, scenario: Scenario, kubelet: Kubelet | None = None) -> None:
@@ -146,6 +147,7 @@ class Replay:
         self._pods: dict[str, Pod] = {}
         self._ended: list[str] = []
         self._checkpoint = self.kubelet.devices.fork()
+        self._lists_pods = self.kubelet.settings.pod_level_resource_managers
 
     def apply(self, event: Event) -> dict[str, Any]:
         """Applies an event to the node; returns the result."""
@@ -184,15 +186,38 @@ class Replay:
         pod = event.pod
         if event.uid and pod.metadata.uid != event.uid:
             pod = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, uid=event.uid))
+        before, ended = self.kubelet.fork(), self._ended
         self.settle()
-        admission = self.kubelet.decide(self.kubelet.view_of(pod))
+        view = self.kubelet.view_of(pod)
+        admission = self.kubelet.decide(view)
         if admission.uid in self.kubelet.devices.allocations:
             self._checkpoint = self.kubelet.devices.fork()
         if admission.admitted:
             self._pods[admission.uid] = pod
         else:
             self._ended = [admission.uid]
+            rejection = admission.rejection
+            if rejection is not None and rejection.container == view.containers[0].name:
+                self._keep_stale(before, ended, rejection.provider)
+        self._note_write(before)
         return {"op": "admit", **_decision(self.kubelet, admission)}
+
+    def _keep_stale(self, before: Kubelet, ended: list[str], provider: str) -> None:
+        """Restores the stale allocations that a kubelet keeps if `provider` refuses the first container.
+
+        With policy none a manager releases stale allocations when it allocates, after the managers before it.
+        """
+        if self.kubelet.settings.topology.policy == "none" and provider in ("device", "cpu"):
+            self.kubelet.memory = before.memory
+            if provider == "device":
+                self.kubelet.cpu = before.cpu
+            self._ended += ended
+
+    def _note_write(self, before: Kubelet) -> None:
+        """Sets the form of `cpu_manager_state` if the CPU manager's state has changed since `before`."""
+        old, new = before.cpu, self.kubelet.cpu
+        if old is not None and new is not None and (old.default, old.allocations) != (new.default, new.allocations):
+            self._lists_pods = self.kubelet.settings.pod_level_resource_managers
 
     def _restart(self, event: Event) -> dict[str, Any]:
         scenario = self._scenario = msgspec.structs.replace(
@@ -210,6 +235,7 @@ class Replay:
         )
         before = self.kubelet.fork()
         before.devices = self._checkpoint
+        before.settings = msgspec.structs.replace(before.settings, pod_level_resource_managers=self._lists_pods)
         result = restart(
             before,
             after,
@@ -219,6 +245,7 @@ class Replay:
         )
         self.kubelet, self._ended = result.node, [*result.stale]
         self._checkpoint = result.node.devices.fork()
+        self._note_write(before)
         if result.problem is not None:
             return {"op": "restart", "file": result.file, **result.problem._asdict()}
         return {

@@ -69,6 +69,29 @@ class SchedulingGroup(msgspec.Struct, frozen=True, gc=False):
     podGroupName: str = ""
 
 
+class LabelSelector(msgspec.Struct, frozen=True, gc=False):
+    """A selector, of which only the presence is decoded."""
+
+
+class PodAffinityTerm(msgspec.Struct, frozen=True, gc=False):
+    namespaces: tuple[str, ...] | None = None
+    namespaceSelector: LabelSelector | None = None
+
+
+class WeightedPodAffinityTerm(msgspec.Struct, frozen=True, gc=False):
+    podAffinityTerm: PodAffinityTerm = PodAffinityTerm()
+
+
+class PodAffinity(msgspec.Struct, frozen=True, gc=False):
+    requiredDuringSchedulingIgnoredDuringExecution: tuple[PodAffinityTerm, ...] | None = None
+    preferredDuringSchedulingIgnoredDuringExecution: tuple[WeightedPodAffinityTerm, ...] | None = None
+
+
+class Affinity(msgspec.Struct, frozen=True, gc=False):
+    podAffinity: PodAffinity | None = None
+    podAntiAffinity: PodAffinity | None = None
+
+
 class Spec(msgspec.Struct, frozen=True, gc=False):
     containers: tuple[Container, ...] | None = ()
     initContainers: tuple[Container, ...] | None = ()
@@ -78,6 +101,7 @@ class Spec(msgspec.Struct, frozen=True, gc=False):
     schedulerName: str = ""
     priority: int | None = None
     schedulingGroup: SchedulingGroup | None = None
+    affinity: Affinity | None = None
 
 
 class Condition(msgspec.Struct, frozen=True, gc=False):

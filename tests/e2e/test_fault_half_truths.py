@@ -47,7 +47,7 @@ async def test_a_pod_bound_during_another_admission_waits_until_it_fits(
             await node.delete(f"second-{trial}")
             # The versions of the next trial then show only its own admission.
             await assert_eventually(lambda: not holdings_of(node.versions[-1]), within=LONG_S)
-        assert (await node.predictions()).get("miss", 0) == 0
+        assert (await node.predictions()).get("missed", 0) == 0
 
 
 async def send_while_half_admitted(node: WholeNode, first: str, second: str) -> None:

@@ -17,6 +17,7 @@ from burst.nodes import nodes
 from burst.workload import Workload
 from real_cluster import ASSETS, MISSING, PODS, SCHEDULER, Cluster
 from sandbox.controlplane import ControlPlane
+from topowise_scheduler.cluster.node.precision import Precision
 
 if ASSETS is None:
     pytest.skip(MISSING, allow_module_level=True)
@@ -37,7 +38,7 @@ async def show(cluster: Cluster, seconds: float, capsys: pytest.CaptureFixture[s
     phases = await cluster.phases()
     metrics = await cluster.service.metrics(cluster.session)
     with capsys.disabled():
-        predicted = {name: metrics.get(f'predictions_total{{outcome="{name}"}}') for name in ("hit", "miss")}
+        predicted = {known.label: metrics.get(f'predictions_total{{precision="{known.label}"}}') for known in Precision}
         print(f"\n  300 pods in {seconds:.1f}s  {dict(phases)}  predictions {predicted}", end="")  # noqa: T201
 
 

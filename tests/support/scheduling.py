@@ -258,6 +258,7 @@ class Service:
         status = {
             "allocatable": fields.get("allocatable", {"cpu": "8", "memory": "64Gi", "pods": "110"}),
             "conditions": [{"type": "Ready", "status": fields.get("ready", "True")}],
+            "images": [{"names": [image]} for image in fields.get("images", ())],
         }
         document = {"metadata": {"name": name, "labels": fields.get("labels")}, "spec": spec or {}, "status": status}
         self.nodes.apply("ADDED", self.nodes.decode(msgspec.json.encode(document)))

@@ -111,13 +111,13 @@ class WholeNode:
         await assert_eventually(lambda: not set(names) & holdings_of(self.versions[-1]).keys(), within=LONG_S)
 
     async def predictions(self) -> Mapping[str, int]:
-        """By outcome."""
+        """Returns the counts by precision."""
         url = f"http://127.0.0.1:{self.service.health_port}/metrics"
         async with self._session.get(url) as response:
             lines = (await response.text()).splitlines()
-        prefix = 'topowise_scheduler_predictions_total{outcome="'
+        prefix = 'topowise_scheduler_predictions_total{precision="'
         samples = (line.removeprefix(prefix).split('"} ') for line in lines if line.startswith(prefix))
-        return {outcome: int(float(count)) for outcome, count in samples}
+        return {precision: int(float(count)) for precision, count in samples}
 
 
 def container(name: str, cpus: int, gpus: int = 0) -> Json:

@@ -11,7 +11,8 @@ Every kubelet from 1.28 on serves List and GetAllocatableResources. List differs
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
@@ -41,6 +42,10 @@ _CLAIMS: Final = "KubeletPodResourcesDynamicResources"
 
 Message = TypeVar("Message", pb.AllocatableResourcesResponse, pb.PodResources, ListFrames)
 
+# What is allocatable changes with the state of device plug-ins, which the checkpoint of the device manager shows at
+# once, except the end of a plug-in. The kubelet's own Node shows that end after up to 10 s.
+_ALLOCATABLE_S: Final = 5.0
+
 # A List of 250 pods has 43 KB. The kubelet's own clients raise gRPC's limit of 4 MiB to 16 MiB as well.
 _MAX_MESSAGE = 16 << 20
 
@@ -61,12 +66,17 @@ def lists_claims(version: str | None, gates: Mapping[str, bool]) -> bool:
 class PodResources:
     """Client of a kubelet. The channel reconnects by itself when the kubelet recreates its socket."""
 
-    def __init__(self, socket: str = DEFAULT_SOCKET, *, timeout: float = 10.0) -> None:
+    def __init__(
+        self, socket: str = DEFAULT_SOCKET, *, timeout: float = 10.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._socket = socket_path(socket)
         self._timeout = timeout
+        self._clock = clock
         self._channel: grpc.aio.Channel | None = None
         self._calls: dict[str, Any] = {}
         self._last_allocatable: tuple[bytes | None, Allocatable] = None, Allocatable()
+        self._allocatable_due = float("-inf")
+        self._socket_file: tuple[int, ...] = ()
         self._decoder = PodDecoder(self._socket)
 
     async def __aenter__(self) -> Self:
@@ -77,8 +87,16 @@ class PodResources:
     ) -> None:
         await self._drop()
 
+    def expire(self) -> None:
+        """Makes the next `allocatable` ask the kubelet."""
+        self._allocatable_due = float("-inf")
+
     async def allocatable(self) -> Allocatable:
-        """Calls GetAllocatableResources. Raises SourceError."""
+        """Returns the answer to GetAllocatableResources, at most five seconds old and from the present socket file.
+        Raises SourceError."""
+        await self._look_for_socket()
+        if self._clock() < self._allocatable_due:
+            return self._last_allocatable[1]
         answer = await self._call("GetAllocatableResources")
         last_answer, allocatable = self._last_allocatable
         if answer != last_answer:
@@ -86,24 +104,16 @@ class PodResources:
             # Later stages compare by identity: the same object means that there is nothing to do.
             allocatable = allocatable if decoded == allocatable else decoded
             self._last_allocatable = answer, allocatable
+        self._allocatable_due = self._clock() + _ALLOCATABLE_S
         return allocatable
 
     async def pods(self) -> tuple[PodAllocation, ...]:
         """Calls List; the pods are sorted by namespace and name. Raises SourceError."""
+        await self._look_for_socket()
         return self._decoder.decode(await self._call("List"))
 
     async def _call(self, method: str) -> bytes:
         """Returns the answer as bytes: most answers equal the previous answer and need no decoding."""
-        # gRPC reports a missing socket as an unreachable address, and only after its back-off. This error names the
-        # cause at once.
-        try:
-            exists = Path(self._socket).exists()
-        except OSError as exc:
-            await self._drop()
-            raise SourceError(self._socket, f"cannot be accessed: {exc.strerror}; is its directory mounted?") from exc
-        if not exists:
-            await self._drop()
-            raise SourceError(self._socket, "no such socket (is the kubelet running, is the directory mounted?)")
         if self._channel is None:
             options = [("grpc.max_receive_message_length", _MAX_MESSAGE), ("grpc.enable_http_proxy", 0)]
             self._channel = grpc.aio.insecure_channel(f"unix://{self._socket}", options=options)
@@ -121,7 +131,27 @@ class PodResources:
             raise SourceError(self._socket, f"{method}: {exc.code().name}: {details}") from exc
         return answer
 
+    async def _look_for_socket(self) -> None:
+        # gRPC reports a missing socket as an unreachable address, and only after its back-off. This error names the
+        # cause at once.
+        try:
+            status = Path(self._socket).stat()
+        except FileNotFoundError:
+            await self._drop()
+            raise SourceError(
+                self._socket, "no such socket (is the kubelet running, is the directory mounted?)"
+            ) from None
+        except OSError as exc:
+            await self._drop()
+            raise SourceError(self._socket, f"cannot be accessed: {exc.strerror}; is its directory mounted?") from exc
+        # A kubelet that starts creates its socket again.
+        socket_file = (status.st_dev, status.st_ino, status.st_mtime_ns)
+        if socket_file != self._socket_file:
+            self._socket_file = socket_file
+            self.expire()
+
     async def _drop(self) -> None:
+        self.expire()
         channel, self._channel = self._channel, None
         if channel is not None:
             await channel.close()

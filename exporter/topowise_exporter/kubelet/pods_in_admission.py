@@ -42,6 +42,11 @@ class States(NamedTuple):
     memory: MemoryState | None = None
     devices: DeviceState | None = None
 
+    @property
+    def holders(self) -> frozenset[str]:
+        """UIDs of pods with an entry."""
+        return _NONE.union(*(state.holders for state in self if state is not None))
+
 
 class Sorted(NamedTuple):
     """`pods` are to be published; of these, `admitting` may be incomplete. `withheld` are not published. After `due`
@@ -107,6 +112,12 @@ class Admissions:
             self._last = self._sorted(pods, _Sync(_Uids(states, directories or _NONE), directories, now))
             self._has_synced = True
         return self._last
+
+    def has_begun(self, states: States, directories: frozenset[str] | None) -> bool:
+        """Whether the state files show a UID that `sort` has not seen, without a directory."""
+        if directories is None or not self._has_synced:
+            return False
+        return not states.holders <= self._closed | self._open.keys() | directories
 
     def _sorted(self, pods: tuple[PodAllocation, ...], sync: _Sync) -> Sorted:
         self._note_open(sync)
@@ -176,7 +187,7 @@ class _Uids:
         self._living = living
         self._taken: set[str] = set()
         self._by_entry: dict[_Entry, set[str]] | None = None
-        self.all = _NONE.union(*(state.holders for state in states if state is not None))
+        self.all = states.holders
 
     def take(self, uids: Iterable[str]) -> None:
         """Excludes UIDs that other pods have."""

@@ -35,6 +35,7 @@ class Kubelet:
         self._root = root
         self._free = {node: list(cpus[2:]) for node, cpus in CPUS.items()}
         self._pods: dict[str, PodHoldings] = {}
+        self._with_directory: set[str] = set()
         for number in range(pods):
             self._put(f"pod-{number}", number % 8, exclusive=number < 80)
         self._devices: dict[tuple[str, str], tuple[int, ...] | None] = {}
@@ -87,5 +88,6 @@ class Kubelet:
     def _write(self, *, admitted: bool) -> None:
         self._files.write(self.holdings(), cpu_policy="static", memory_policy="None", admitted=admitted)
         # What tells that an admission is over; directories of pods that have ended linger.
-        for pod in self._pods:
+        for pod in self._pods.keys() - self._with_directory:
             (self._root / "pods" / pod).mkdir(parents=True, exist_ok=True)
+        self._with_directory |= self._pods.keys()

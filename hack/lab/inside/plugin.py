@@ -3,6 +3,7 @@
 plugin.py RESOURCE --pci-class 0200           every function of that class with a NUMA node
 plugin.py RESOURCE --near 0=3 --near 0,1=1    three devices near node 0, a device near both; --near =1 has no node
 
+Devices whose ids are lines of the file UNHEALTHY are unhealthy.
 The plug-in registers again whenever the kubelet has recreated its socket. The few messages are described here instead
 of by generated code.
 """
@@ -23,6 +24,7 @@ import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 FOLDER: Final = Path("/var/lib/kubelet/device-plugins")
+UNHEALTHY: Final = Path("/var/lib/kubelet/lab-unhealthy")
 PCI: Final = Path("/host/sys/bus/pci/devices")
 PACKAGE: Final = "v1beta1"
 # Fields by number; * repeats, and what is no scalar is another message. As k8s.io/kubelet's deviceplugin/v1beta1.
@@ -73,21 +75,30 @@ class Plugin:
     """The device plug-in service of a resource; `devices` are the NUMA node ids by device id."""
 
     def __init__(self, devices: dict[str, list[int]]) -> None:
-        self._list = KINDS["ListAndWatchResponse"]()
-        for name, nodes in devices.items():
-            device = self._list.devices.add(ID=name, health="Healthy")
+        self._devices = devices
+
+    def listed(self, unhealthy: frozenset[str]) -> Any:
+        """Returns the list of devices and their health."""
+        answer = KINDS["ListAndWatchResponse"]()
+        for name, nodes in self._devices.items():
+            device = answer.devices.add(ID=name, health="Unhealthy" if name in unhealthy else "Healthy")
             for node in nodes:
                 device.topology.nodes.add(ID=node)
+        return answer
 
     def options(self, request: Any, context: grpc.ServicerContext) -> Any:
         return KINDS["DevicePluginOptions"]()
 
     def watch(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-        """They never change; the stream stays open for as long as the kubelet wants it."""
-        yield self._list
-        over = threading.Event()
+        """Yields the list whenever the health of a device has changed, until the kubelet closes the stream."""
+        over, sent = threading.Event(), None
         context.add_callback(over.set)
-        over.wait()
+        while not over.is_set():
+            unhealthy = frozenset(UNHEALTHY.read_text().split() if UNHEALTHY.exists() else ())
+            if unhealthy != sent:
+                yield self.listed(unhealthy)
+                sent = unhealthy
+            over.wait(0.5)
 
     def allocate(self, request: Any, context: grpc.ServicerContext) -> Any:
         """Returns an empty response per container: the devices are not real."""

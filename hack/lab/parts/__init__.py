@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from lab.cluster import Lab
-from lab.parts import disturbing, jobs, observing
+from lab.parts import disturbing, jobs, living, observing
 from lab.results import Part
 
 Run = Callable[[Lab], Part]
@@ -23,6 +23,13 @@ BEFORE: Final[dict[str, Run]] = {
 AFTER: Final[dict[str, Run]] = {
     "restart": disturbing.kubelet_restart,
     "policy": disturbing.policy_change,
+    "plugin": living.plugin_restart,
+    "unhealthy": living.unhealthy_devices,
+    "static": living.static_pods,
+    "policy-with-pods": living.policy_with_pods,
+    "resize": living.resize,
+    "ephemeral": living.ephemeral_containers,
+    "pressure": living.pressure,
     "reboot": disturbing.reboot,
     "upgrade": disturbing.exporter_upgrade,
     "drain": disturbing.drain,

@@ -12,15 +12,14 @@ from typing import Any, Final
 from lab import chart, earlier, instruments
 from lab.api import NODES, Json, wait
 from lab.cluster import Lab, attribute
-from lab.parts.loading import Load, under_load
+from lab.parts.living import of_load
+from lab.parts.loading import under_load
+from lab.parts.occupied import LOADED, SETTLED_S, Found, disturbed, occupy
 from lab.placing import until_placed
 from lab.results import Part
 from lab.series import Series, small
 from topowise import nrt
 
-# More than there is time for.
-_LOADED: Final = 10_000
-_SETTLED_S: Final = 300.0
 _SAME: Final = instruments.IMAGE.rpartition(":")[0]
 
 
@@ -29,7 +28,7 @@ def kubelet_restart(lab: Lab) -> Part:
     problems: list[str] = []
     figures: dict[str, Any] = {}
     for name in lab.guests:
-        occupied = _occupy(lab, name)
+        occupied = occupy(lab, name)
         lab.settle()
         since, start, disagreements = time.time(), time.monotonic(), lab.disagreements
 
@@ -37,36 +36,19 @@ def kubelet_restart(lab: Lab) -> Part:
             lab.restart_kubelet(name)
             lab.until_devices(name)
 
-        load = under_load(lab, restart, Series(lab.machines[name], 3, f"restart-{name}").pods(_LOADED))
-        problems += [*load.problems, *lab.settle(_SETTLED_S)]
+        load = under_load(lab, restart, Series(lab.machines[name], 3, f"restart-{name}").pods(LOADED))
+        problems += [*load.problems, *lab.settle(SETTLED_S)]
         lacking = _lacking(lab, name, since, occupied)
         figures |= {
             f"s until {name} is as before": round(time.monotonic() - start, 1),
             f"objects of {name} that lacked a pod": lacking,
             "starts that its own memory_manager_state prevented": lab.disagreements - disagreements,
-            **_of_load(load),
+            **of_load(load),
         }
         if lacking:
             problems.append(f"{lacking} objects of {name} lacked a pod that its kubelet held all along")
         lab.clear()
     return Part("A kubelet restarts under load", not problems, figures, tuple(problems))
-
-
-def _of_load(load: Load) -> dict[str, Any]:
-    return {
-        "pods meanwhile": load.sent,
-        "of them bound": load.bound,
-        "refused after fits": load.refused,
-        "refused when admitted once more": load.readmitted,
-    }
-
-
-def _occupy(lab: Lab, node: str) -> list[str]:
-    """Creates pods on the node that allocate CPUs and memory, and returns their names."""
-    names = [f"held-{node}-{number}" for number in range(2)]
-    for name in names:
-        until_placed(lab, small(name, node), 60)
-    return names
 
 
 def _lacking(lab: Lab, node: str, since: float, names: list[str]) -> int:
@@ -82,7 +64,7 @@ def policy_change(lab: Lab) -> Part:
     for name in lab.guests:
         start = time.monotonic()
         reconfigure(lab, name, fields)
-        problems += lab.settle(_SETTLED_S)
+        problems += lab.settle(SETTLED_S)
         figures[f"s until the object of {name} has it"] = round(time.monotonic() - start, 1)
         raw = lab.reports.objects[name]
         problems += [
@@ -91,7 +73,7 @@ def policy_change(lab: Lab) -> Part:
             if attribute(raw, key) != value
         ]
         reconfigure(lab, name, {})
-    problems += lab.settle(_SETTLED_S)
+    problems += lab.settle(SETTLED_S)
     return Part("Policies change", not problems, figures, tuple(problems))
 
 
@@ -106,21 +88,18 @@ def reconfigure(lab: Lab, name: str, changed: Json) -> None:
 
 def reboot(lab: Lab) -> Part:
     """Restarts the machine with pods on it; the object must follow the kubelet's state afterwards."""
-    problems: list[str] = []
-    figures: dict[str, Any] = {}
-    for name in lab.guests:
-        _occupy(lab, name)
-        lab.settle()
-        before = attribute(lab.reports.objects[name], "topowise.io/boot-id")
+
+    def act(lab: Lab, node: str, _: list[str]) -> Found:
+        before = attribute(lab.reports.objects[node], "topowise.io/boot-id")
         start = time.monotonic()
-        restart(lab, name)
+        restart(lab, node)
         # The object from before may say the same as the kubelet: what it held it holds again.
-        if lab.reports.until(partial(_is_of_another_boot, name, before), _SETTLED_S) is None:
-            problems.append(f"the object of {name} is still of the boot before")
-        problems += lab.settle(_SETTLED_S)
-        figures[f"s from power off to a true object of {name}"] = round(time.monotonic() - start, 1)
-        lab.clear()
-    return Part("A machine reboots", not problems, figures, tuple(problems))
+        is_new = lab.reports.until(partial(_is_of_another_boot, node, before), SETTLED_S)
+        problems = [] if is_new else [f"the object of {node} is still of the boot before"]
+        problems += lab.settle(SETTLED_S)
+        return problems, {f"s from power off to a true object of {node}": round(time.monotonic() - start, 1)}
+
+    return disturbed("A machine reboots", lab, act)
 
 
 def _is_of_another_boot(name: str, before: str, reports: dict[str, Json]) -> bool | None:
@@ -161,27 +140,27 @@ def exporter_upgrade(lab: Lab) -> Part:
         chart.until_rolled_out(lab.api)
 
     start = time.monotonic()
-    load = under_load(lab, roll, Series(next(iter(lab.machines.values())), 5, "upgrade").pods(_LOADED))
+    load = under_load(lab, roll, Series(next(iter(lab.machines.values())), 5, "upgrade").pods(LOADED))
     seconds = round(time.monotonic() - start, 1)
     lab.clear()
     if is_earlier:
         chart.install(lab.kubeconfig)
         chart.until_rolled_out(lab.api)
-    problems = [*load.problems, *lab.settle(_SETTLED_S)]
+    problems = [*load.problems, *lab.settle(SETTLED_S)]
     origin = "from an earlier state of the project" if is_earlier else "the same image under another tag"
-    figures: dict[str, Any] = {"what": origin, "s for upgrade and rollback": seconds, **_of_load(load)}
+    figures: dict[str, Any] = {"what": origin, "s for upgrade and rollback": seconds, **of_load(load)}
     return Part("The exporter is upgraded and rolled back under load", not problems, figures, tuple(problems))
 
 
 def drain(lab: Lab) -> Part:
     """`kubectl drain`: the object gets empty, the node is excluded; and after `uncordon` it takes pods again."""
     name = next(iter(lab.guests))
-    _occupy(lab, name)
+    occupy(lab, name)
     lab.settle()
     start = time.monotonic()
     lab.kubectl("drain", name, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=120s")
     # Evicted pods without a grace period are gone before their kubelet has heard of it: it is as full as its object.
-    is_empty = lab.reports.until(partial(_is_empty, name), _SETTLED_S)
+    is_empty = lab.reports.until(partial(_is_empty, name), SETTLED_S)
     seconds = round(time.monotonic() - start, 1)
     problems = [] if is_empty else ["the object still has pods"]
     problems += lab.settle()
@@ -209,7 +188,7 @@ def rejoin(lab: Lab) -> Part:
     gone = round(time.monotonic() - start, 1)
     lab.restart_kubelet(name, forget=True)
     chart.until_rolled_out(lab.api)
-    problems = lab.settle(_SETTLED_S)
+    problems = lab.settle(SETTLED_S)
     figures: dict[str, Any] = {"s until it is back, with a true object": round(time.monotonic() - start, 1)}
     if is_gone:
         figures["s until its object was gone"] = gone

@@ -18,6 +18,8 @@ from lab.errors import LabError
 _STAY: Final = 4
 _PATIENCE_S: Final = 5.0
 _PAUSE_S: Final = 1.5
+# The beginning of the message of an evicted pod. The kubelet refuses pods with the same reason, but another message.
+_EVICTION: Final = "The node was low on resource"
 # Pods that are created after the disturbance.
 _AFTER: Final = 4
 
@@ -79,7 +81,7 @@ def refusals(changes: Iterable[tuple[float, str, Json]]) -> tuple[list[str], lis
     refused: dict[str, str] = {}
     again: dict[str, str] = {}
     for _, name, pod in changes:
-        if is_refused(pod):
+        if is_refused(pod) and not pod["status"].get("message", "").startswith(_EVICTION):
             where, status = pod["spec"].get("nodeName"), pod["status"]
             words = f"{name} on {where}: {status['reason']}: {status.get('message', '')[:160]}"
             (again if name in admitted else refused)[name] = words

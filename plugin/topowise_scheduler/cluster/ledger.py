@@ -24,6 +24,7 @@ from topowise_scheduler.cluster.gates.gates import Gates
 from topowise_scheduler.cluster.late_reports import LateReports
 from topowise_scheduler.cluster.node_reports import NodeReports
 from topowise_scheduler.cluster.outdated_reports import OutdatedReports
+from topowise_scheduler.cluster.pods.attracting_pods import AttractingPods
 from topowise_scheduler.cluster.pods.exporter_pods import ExporterPods, ExporterSettings
 from topowise_scheduler.cluster.pods.pod_states import NOWHERE, PodState, State, bound
 from topowise_scheduler.cluster.pods.records import PodRecord
@@ -76,6 +77,8 @@ class Ledger:
         """The pods that this project has nominated."""
         self.exporters = ExporterPods()
         """The pods of exporters, by node."""
+        self.attracting = AttractingPods()
+        """The pods by whose affinity terms kube-scheduler scores other pods."""
         self.gates = Gates(
             engine,
             self.node_states,
@@ -125,6 +128,7 @@ class Ledger:
         uid = record.uid
         if self.exporters.put(record):
             self.node_states.note_change(record.node)
+        self.attracting.put(uid, record.attracts)
         self.pods.note_event(uid)
         self.reservations.unverified_pods.note_watched(uid, record.version, is_pending=record.stage == "pending")
         if record.stage == "pending":
@@ -141,6 +145,7 @@ class Ledger:
     def drop_pod(self, uid: str, *, keep_refusal: bool = False) -> None:
         """A pod ended or was deleted."""
         self.exporters.drop(uid)
+        self.attracting.put(uid, ())
         self.stop_waiting(uid)
         self.queue.drop(uid)
         self.nominations.drop(uid)
@@ -296,9 +301,15 @@ class Ledger:
     def _update(self, record: PodRecord) -> None:
         node_state = self.node_states.of(record.node)
         assert node_state is not None, f"{record.uid} is assigned to a node that has no state"
-        if record.needs is not None and node_state.update(record, self.clock()):
+        if record.needs is None:
+            return
+        before = node_state.history.entry(record.uid)
+        if node_state.update(record, self.clock()):
             self.node_states.note_past(record.node, node_state)
             self.node_states.publish(record.node, node_state)
+        elif before is not None and (before.record.labels, before.record.leaving) != (record.labels, record.leaving):
+            # kube-scheduler spreads pods by the labels of pods that stay (equal_nodes.py).
+            self.node_states.note_change(record.node)
 
     def _end_nomination(self, record: PodRecord) -> None:
         """The pod is bound, or has ended."""

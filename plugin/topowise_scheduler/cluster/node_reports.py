@@ -16,6 +16,7 @@ from topowise_scheduler.cluster.bookings import Bookings
 from topowise_scheduler.cluster.gates.gates import Gates
 from topowise_scheduler.cluster.gates.unconfirmed import OBJECT_DELETED, OVER_BUDGET
 from topowise_scheduler.cluster.node.confirmation import Comparison
+from topowise_scheduler.cluster.node.precision import Precision
 from topowise_scheduler.kube_scheduler import Node
 from topowise_scheduler.report import PageSizes, Report, of_node
 
@@ -156,12 +157,12 @@ class NodeReports:
 
     def _count(self, report: Report, comparison: Comparison) -> None:
         """Counts and logs what became of predictions."""
-        self._events["prediction_hit"] += comparison.hits
-        self._events["prediction_miss"] += len(comparison.misses)
-        for namespace, name in comparison.misses:
-            log.info(
-                "Pod lies on other NUMA nodes than predicted", extra=kv(node=report.name, pod=f"{namespace}/{name}")
-            )
+        for (namespace, name), precision in comparison.precisions:
+            self._events[f"prediction_{precision.label}"] += 1
+            if precision is Precision.MISSED:
+                log.info(
+                    "Pod lies on other NUMA nodes than predicted", extra=kv(node=report.name, pod=f"{namespace}/{name}")
+                )
         for is_met, (namespace, pod), why in comparison.affinity_terms:
             self._events[_WISHES[is_met]] += 1
             if is_met is False:

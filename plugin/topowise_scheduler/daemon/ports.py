@@ -77,7 +77,13 @@ def _verbs(core: Core) -> Mapping[str, Verb]:
             observer=decisions,
             # The dashboard shows the duration of each call, so each call does its own work.
             scores_ahead=decisions is None,
-            shortlist=Shortlist(core.answers, core.nodes, settings.filter.best_nodes),
+            shortlist=Shortlist(
+                core.answers,
+                core.ledger,
+                core.nodes,
+                settings.filter.best_nodes,
+                merges_equal=settings.filter.merge_equal_nodes,
+            ),
         ),
         Binder(
             core.api,

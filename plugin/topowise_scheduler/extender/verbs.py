@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topowise import pods
-from topowise_scheduler.answers import Answers, Question, Verdicts
+from topowise_scheduler.answers import Answers, Question, Verdicts, part
 from topowise_scheduler.engine import Outcome
 from topowise_scheduler.extender import binding, replies, wire
 from topowise_scheduler.extender.binding import Binder
@@ -33,7 +33,7 @@ from topowise_scheduler.extender.replies import (
     check_ready,
     warn_of_unknown,
 )
-from topowise_scheduler.extender.shortlist import Shortlist
+from topowise_scheduler.extender.shortlist import Shortened, Shortlist
 from topowise_scheduler.preemption import Choice
 
 _NO_VICTIMS: Final = Choice((), 0)
@@ -78,15 +78,17 @@ class Verbs:
         question, names, nodes = self._read(body)
         self._prefetched.drop(question.record.uid)
         verdicts = self._answers.verdicts(question, at_once=False)
-        few = None if self._shortlist is None else self._shortlist.of(question, verdicts, body)
-        answer, fitting, _ = names.answer(verdicts) if few is None else names.shortened(few)
+        short = None if self._shortlist is None else self._shortlist.of(question, verdicts, body)
+        answer, fitting, _ = names.answer(verdicts) if short is None else names.shortened(short.among[short.chosen])
         if nodes is not None:
             answer = wire.encode(
                 msgspec.structs.replace(wire.decode_result(answer), NodeNames=None, Nodes=_of(nodes, verdicts))
             )
-        return Reply(answer, partial(self._after_filter, question, verdicts, fitting))
+        return Reply(answer, partial(self._after_filter, question, verdicts, fitting, short))
 
-    def _after_filter(self, question: Question, verdicts: Verdicts, fitting: Names, seconds: float) -> None:
+    def _after_filter(
+        self, question: Question, verdicts: Verdicts, fitting: Names, short: Shortened | None, seconds: float
+    ) -> None:
         if self._observer is not None:
             self._observer.filtered(question, verdicts, seconds)
         remaining = msgspec.structs.replace(question, names=fitting.names, rows=fitting.rows)
@@ -97,8 +99,12 @@ class Verbs:
         elif len(fitting.names) == 1:
             # kube-scheduler does not request the score of a single node.
             self._expect(remaining, 0, verdicts.judged_at)
-        elif self._scores_ahead:
-            self._prefetched.put(Prefetched(remaining, verdicts.judged_at, self._answers.scores(remaining), fitting))
+        elif self._scores_ahead or short is not None:
+            if short is None:
+                scores = self._answers.scores(remaining)
+            else:
+                scores = self._answers.scores(part(question, short.among))[short.chosen]
+            self._prefetched.put(Prefetched(remaining, verdicts.judged_at, scores, fitting))
             self._lists.keep(fitting)
         self._lists.trim()
         warn_of_unknown(question)

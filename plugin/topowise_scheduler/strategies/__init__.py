@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topowise_scheduler.engine import Candidates, Ratings
+from topowise_scheduler.engine.l3_caches import BY_COUNTS, SPLIT, UNREPORTED
 from topowise_scheduler.strategies import l3_caches, ranks, scale
 from topowise_scheduler.strategies.least_numa_nodes import LeastNUMANodes
 from topowise_scheduler.strategies.numa_aware import NUMAAware
@@ -43,6 +44,13 @@ class Rated(NamedTuple):
             scale.break_tie(levels, self.raw, self.ranks, self.in_one_cache, top, low)
         return levels
 
+    def undecided_by_cache(self) -> NDArray[np.intp]:
+        """Returns indices of `at`: the best nodes, if there are several and L3 caches decide among them."""
+        if self.in_one_cache is None or not self.at.size:
+            return np.zeros(0, np.intp)
+        tied = np.flatnonzero(scale.tied(self.raw, self.ranks))
+        return tied[self.in_one_cache[tied]] if tied.size > 1 else tied[:0]
+
     def best(self, most: int) -> NDArray[np.intp]:
         """At most `most` of `at`, the best first, equal nodes in their order."""
         chosen = np.arange(self.at.size)
@@ -59,7 +67,6 @@ class Rated(NamedTuple):
 
 
 _PERCENT = 100
-_UNREPORTED = -1
 
 
 class Rater(NamedTuple):
@@ -68,15 +75,15 @@ class Rater(NamedTuple):
     strategy: Strategy
 
     def rate(self, candidates: Candidates) -> tuple[NDArray[np.int64], ranks.Ranks, NDArray[np.int8]]:
-        """(nodes,) raw scores, ranks, and whether CPUs will share an L3 cache, _UNREPORTED for unknown caches."""
+        """(nodes,) raw scores, ranks, and whether an L3 cache has enough CPUs, UNREPORTED for unknown caches."""
         raw, in_one = self.strategy.raw(candidates), l3_caches.in_one(candidates)
-        in_cache = np.full(len(raw), _UNREPORTED, np.int8) if in_one is None else in_one.astype(np.int8)
+        in_cache = np.full(len(raw), UNREPORTED, np.int8) if in_one is None else in_one * np.int8(BY_COUNTS)
         return raw, ranks.of(candidates), in_cache
 
     def finished(self, ratings: Ratings) -> Rated:
         """The ratings of all nodes of a call, finished by the strategy."""
         raw, in_cache = self.strategy.finish(ratings.raw), ratings.in_cache
-        in_one = None if (in_cache == _UNREPORTED).all() else in_cache > 0
+        in_one = None if (in_cache == UNREPORTED).all() else in_cache > SPLIT
         return Rated(ratings.at, raw, ratings.ranks, self.strategy.in_percent, in_one)
 
 

@@ -1,8 +1,8 @@
-"""Whether a pod's CPUs will share an L3 cache, the last criterion among otherwise equal nodes.
+"""Whether an L3 cache has enough CPUs for a pod, the last criterion among otherwise equal nodes.
 
 Only a CPU manager with prefer-align-cpus-by-uncorecache places a container in an L3 cache on purpose, so only such
-nodes count. Each container of several on a NUMA node is checked as if it came first, which suffices for the last
-criterion.
+nodes count. Each container of several on a NUMA node is checked as if it came first. The model confirms the result of
+the best nodes (Engine.confirm_caches).
 """
 
 from __future__ import annotations

@@ -50,14 +50,20 @@ def spread(raw: NDArray[np.int64], ranks: Ranks, top: int, low: int = 0, *, more
     return levels
 
 
+def tied(raw: NDArray[np.int64], ranks: Ranks) -> NDArray[np.bool_]:
+    """Returns (nodes,) whether the node has the best rank, and the best raw score of that rank."""
+    best: NDArray[np.bool_] = ranks == ranks.min()
+    best &= raw == raw[best].max()
+    return best
+
+
 def break_tie(
     levels: Levels, raw: NDArray[np.int64], ranks: Ranks, wins: NDArray[np.bool_], top: int, low: int
 ) -> None:
     """Lowers all nodes but the best nodes with `wins` by a level, so that these nodes have the top level alone."""
     if not raw.size:
         return
-    best = ranks == ranks.min()
-    best &= raw == raw[best].max()
+    best = tied(raw, ranks)
     winners = best & wins
     if not winners.any() or wins[best].all():
         return

@@ -32,6 +32,7 @@ from topowise.kube import credentials
 from topowise.kube.api import Api
 from topowise.kube.credentials import Credentials
 from topowise_scheduler import refusals
+from topowise_scheduler.cluster.node.precision import Precision
 
 CRD: Final = Path(__file__).parents[3] / "charts/topowise/crds/noderesourcetopologies.yaml"
 _QUIET_S: Final = 1.5
@@ -268,8 +269,7 @@ class Bench:
             "victims": str(counts["victims"]),
             "left": str(len(self.scheduler.pending)),
             "requeued": metric("requeued_pods_total"),
-            "hits": metric('predictions_total{outcome="hit"}'),
-            "misses": metric('predictions_total{outcome="miss"}'),
+            **{known.label: metric(f'predictions_total{{precision="{known.label}"}}') for known in Precision},
             "reports": str(sum(node.reporter.written for node in self.fleet.nodes.values())),
         }
 

@@ -76,7 +76,7 @@ class Service(Listener):
     async def start(self) -> None:
         """Returns when it is ready."""
         await self._process.start("topowise_scheduler", "serve", "--config", str(self._file))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(180):
             while not await self.is_ready():
                 self.check()
                 await asyncio.sleep(0.05)

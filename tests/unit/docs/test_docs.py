@@ -247,7 +247,7 @@ def test_the_glossary_has_no_word_that_nothing_uses() -> None:
 def test_the_reference_lists_every_metric_with_its_labels(metrics: frozenset[str]) -> None:
     documented = generator().metrics_page().decode()
     assert "topowise_scheduler_synced" in metrics
-    assert "| `topowise_scheduler_predictions_total` | counter | `outcome` | " in documented
+    assert "| `topowise_scheduler_predictions_total` | counter | `precision` | " in documented
     assert "| `topowise_exporter_zone_resource` | gauge | `zone`, `resource`, `amount` | " in documented
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -33,7 +34,8 @@ class Stub:
     def __init__(self, observe: Exception | None = None, write: ApiError | None = None, *reasons: str) -> None:
         self._observe, self._write = observe, write
         self.doubts = frozenset(reasons)
-        self.checks = self.expired = 0
+        self.checks = self.expired = self.observed = self.forgotten = 0
+        self.admits = False
         self.wrote: tuple[str, frozenset[str]] | None = None
 
     async def check_drift(self) -> Outcome:
@@ -46,10 +48,17 @@ class Stub:
     async def recall(self) -> None:
         pass
 
+    def is_admitting(self) -> bool:
+        return self.admits
+
+    def forget_allocatable(self) -> None:
+        self.forgotten += 1
+
     def differs_from(self, version: str | None) -> bool:
         return False
 
     async def observe(self, node_version: str | None) -> Reading:
+        self.observed += 1
         if self._observe:
             raise self._observe
         return Reading(SEEN, self.doubts)
@@ -128,3 +137,50 @@ async def test_a_kubelet_that_was_restarted_may_have_made_its_node_anew(monkeypa
     await asyncio.sleep(0.3)
     task.cancel()
     assert (stub.checks, stub.expired) == (1, 1)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+async def test_an_admission_is_read_after_the_kubelets_last_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(daemon, "_ADMISSION_S", 60.0)
+    stub = Stub()
+    running = exporter(stub, interval=Duration(60))
+    task = asyncio.create_task(running.run())
+    await until(lambda: stub.observed == 1)
+    stub.admits = True
+    for state_file in ("cpu_manager_state", "memory_manager_state"):
+        running._trigger.notify(state_file)
+        await asyncio.sleep(0.05)
+    assert stub.observed == 1
+    stub.admits = False
+    running._trigger.notify("allocated_pods_state")
+    await until(lambda: stub.observed == 2)
+    assert stub.forgotten == 0
+    task.cancel()
+
+
+async def test_an_admission_without_an_end_delays_a_sync_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(daemon, "_ADMISSION_S", 0.05)
+    stub = Stub()
+    running = exporter(stub, interval=Duration(60))
+    task = asyncio.create_task(running.run())
+    await until(lambda: stub.observed == 1)
+    stub.admits = True
+    running._trigger.notify("cpu_manager_state")
+    await until(lambda: stub.observed == 2)
+    task.cancel()
+
+
+async def test_an_event_of_devices_makes_the_next_sync_ask_for_what_is_allocatable() -> None:
+    stub = Stub()
+    running = exporter(stub, interval=Duration(60))
+    task = asyncio.create_task(running.run())
+    await until(lambda: stub.observed == 1)
+    running._trigger.notify("kubelet_internal_checkpoint")
+    await until(lambda: stub.observed == 2)
+    assert stub.forgotten == 1
+    task.cancel()

@@ -49,6 +49,9 @@ class Kubelet:
     async def read(self, version: str | None) -> KubeletConfiguration:
         return KubeletConfiguration(cpuManagerPolicy="static")
 
+    def expire(self) -> None:
+        pass
+
     async def allocatable(self) -> Allocatable:
         return self.allocated
 
@@ -199,6 +202,9 @@ class Node:
     async def read(self, version: str | None) -> KubeletConfiguration:
         return self.config
 
+    def expire(self) -> None:
+        pass
+
     async def allocatable(self) -> Allocatable:
         return self.allocated
 
@@ -243,6 +249,21 @@ def write_allocated(root: Path, *uids: str) -> None:
     resources = {"c": {"limits": {"cpu": "1"}, "requests": {"cpu": "1"}}}
     data = msgspec.json.encode({"entries": {uid: {"ContainerResources": resources} for uid in uids}}).decode()
     (root / "allocated_pods_state").write_bytes(msgspec.json.encode({"data": data, "checksum": 2718281828}))
+
+
+async def test_an_admission_ends_with_the_record_of_the_allocation_manager_or_a_directory(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.write({})
+    write_allocated(tmp_path)
+    assert not node.observer.is_admitting()
+    await node.observe()
+    assert not node.observer.is_admitting()
+    node.write({"u": {"c": "2"}, "v": {"c": "3"}})
+    assert node.observer.is_admitting()
+    write_allocated(tmp_path, "u")
+    assert node.observer.is_admitting()
+    (tmp_path / "pods/v").mkdir()
+    assert not node.observer.is_admitting()
 
 
 async def test_a_pod_that_is_written_down_as_admitted_needs_no_directory(tmp_path: Path) -> None:

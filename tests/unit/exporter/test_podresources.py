@@ -3,8 +3,10 @@
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from exporter_setup import Clock
 from sandbox.kubelet import podresources as server
 from sandbox.kubelet.holdings import Block, ContainerHoldings, NodeHoldings, PodHoldings
 from topowise.errors import SourceError
@@ -137,6 +139,31 @@ async def test_a_real_socket_is_asked_and_asked_again_after_the_kubelet_restarts
         running = await server.start(socket, lambda: HOLDINGS)
         assert len(await client.pods()) == 1
     await running.stop(None)
+
+
+async def test_what_is_allocatable_is_asked_again_after_its_time_a_restart_and_an_event(tmp_path: Path) -> None:
+    socket, clock, current = tmp_path / "kubelet.sock", Clock(), HOLDINGS
+    running = await server.start(socket, lambda: current)
+    async with PodResources(str(socket), timeout=2, clock=clock) as client:
+
+        async def allocatable(*cpus: int) -> frozenset[int]:
+            nonlocal current
+            current = msgspec.structs.replace(HOLDINGS, allocatable_cpus=frozenset(cpus))
+            return (await client.allocatable()).cpus
+
+        assert await allocatable(1) == {1}
+        clock.now += 4.9
+        assert await allocatable(2) == {1}
+        clock.now += 0.2
+        assert await allocatable(2) == {2}
+        client.expire()
+        assert await allocatable(3) == {3}
+        await running.stop(None)
+        running = await server.start(socket, lambda: current)
+        assert await allocatable(4) == {4}
+        await running.stop(None)
+        with pytest.raises(SourceError):
+            await client.allocatable()
 
 
 async def test_a_missing_socket_is_said_to_be_missing_at_once(tmp_path: Path) -> None:

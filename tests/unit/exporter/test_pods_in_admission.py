@@ -52,6 +52,20 @@ class Node:
         return self.admissions.sort(tuple(pods.values()), read, frozenset(directories), self.now)
 
 
+def test_an_admission_has_begun_for_a_new_entry_until_its_evidence_or_the_next_sync() -> None:
+    node, admissions = Node(), Admissions()
+    old, new = states(old=OLD.containers), states(old=OLD.containers, new=(FIRST,))
+    assert not node.admissions.has_begun(old, frozenset({"old"}))
+    assert node.admissions.has_begun(new, frozenset({"old"}))
+    assert not node.admissions.has_begun(new, frozenset({"old", "new"}))
+    # Without directories there is no evidence to wait for, and before the first sync every entry is new.
+    assert not node.admissions.has_begun(new, None)
+    assert not admissions.has_begun(new, frozenset({"old"}))
+    # A pod that the kubelet refuses may leave its entry: no later sync waits for it.
+    node.sync({"old": OLD, "new": pod("new", FIRST)}, "old")
+    assert not node.admissions.has_begun(new, frozenset({"old"}))
+
+
 def test_a_pod_appears_as_a_whole_when_its_directory_does() -> None:
     node = Node()
     half, whole = pod("new", FIRST), pod("new", FIRST, SECOND)

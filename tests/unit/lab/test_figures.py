@@ -12,18 +12,31 @@ from lab.parts.loading import refusals
 from lab.placing import is_offered
 from lab.testing import came_true
 
-PAGE = '# HELP x y\n# TYPE x counter\nx_total{outcome="hit"} 97.0\nx_total{outcome="miss"} 3.0\n\ny 1e3\n'
+PAGE = '# HELP x y\n# TYPE x counter\nx_total{precision="ids"} 97.0\nx_total{precision="missed"} 3.0\n\ny 1e3\n'
 
 
 def test_metrics_are_known_by_name_and_labels() -> None:
-    assert by_name(PAGE) == {'x_total{outcome="hit"}': 97.0, 'x_total{outcome="miss"}': 3.0, "y": 1000.0}
+    assert by_name(PAGE) == {'x_total{precision="ids"}': 97.0, 'x_total{precision="missed"}': 3.0, "y": 1000.0}
 
 
-@pytest.mark.parametrize(("hits", "misses", "rate"), [(97, 3, 97.0), (2, 1, 66.7), (0, 0, "-")])
-def test_a_series_has_the_predictions_of_its_own_time(hits: int, misses: int, rate: float | str) -> None:
-    before = {"hit": 40.0, "miss": 7.0}
-    after = {"hit": 40.0 + hits, "miss": 7.0 + misses}
-    assert list(came_true(before, after).values()) == [hits, misses, rate]
+@pytest.mark.parametrize(("ids", "hint", "misses", "rate"), [(96, 1, 3, 97.0), (1, 1, 1, 66.7), (0, 0, 0, "-")])
+def test_a_series_has_the_predictions_of_its_own_time(ids: int, hint: int, misses: int, rate: float | str) -> None:
+    before = {"ids": 40.0, "hint": 2.0, "missed": 7.0, "verdicts": 90.0, "waits": 5.0}
+    after = {"ids": 40.0 + ids, "hint": 2.0 + hint, "missed": 7.0 + misses, "verdicts": 99.0, "waits": 6.0}
+    assert list(came_true(before, after).values()) == [ids + hint, misses, rate, 9, 1]
+
+
+def test_an_evicted_pod_is_not_a_refused_pod() -> None:
+    admitted = {"phase": "Running", "conditions": [{"type": "Initialized", "status": "True"}]}
+    evicted = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}
+    refused = {**evicted, "message": "The node had condition: [MemoryPressure]."}
+    changes = [
+        (0.0, "a", {"spec": {"nodeName": "dual"}, "status": admitted}),
+        (1.0, "a", {"spec": {"nodeName": "dual"}, "status": evicted}),
+        (2.0, "b", {"spec": {"nodeName": "dual"}, "status": evicted}),
+        (3.0, "c", {"spec": {"nodeName": "dual"}, "status": refused}),
+    ]
+    assert refusals(changes) == (["c on dual: Evicted: The node had condition: [MemoryPressure]."], [])
 
 
 def test_no_bytecode_of_today_is_left_of_what_an_earlier_image_has_its_own_of() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from lab import instruments, kubelet, machine, pages, results
 from lab.cluster import is_decided
+from lab.inside import plugin
 from lab.placing import ADMITTED, REFUSED, SENT, Tally
 from lab.results import Part, Results
 from lab.series import LABEL, Series, bound_by_hand
@@ -71,6 +72,18 @@ def test_plug_ins_get_the_devices_of_the_machine_file() -> None:
     nic, gpu = machine.read("dual").devices
     assert instruments.plugin(nic) == ["plugin.py", "example.com/nic", "--pci-class", "0200"]
     assert instruments.plugin(gpu)[2:] == ["--near", "0=3", "--near", "1=2", "--near", "0,1=1"]
+
+
+def test_a_plug_in_lists_unhealthy_devices_with_their_numa_nodes() -> None:
+    listed = plugin.Plugin({"gpu-0": [0], "gpu-1": [0, 1]}).listed(frozenset({"gpu-1"}))
+    assert [(device.ID, device.health) for device in listed.devices] == [("gpu-0", "Healthy"), ("gpu-1", "Unhealthy")]
+    assert [node.ID for node in listed.devices[1].topology.nodes] == [0, 1]
+
+
+def test_a_share_of_the_pods_of_a_series_runs() -> None:
+    dual = machine.read("dual")
+    assert all("runtimeClassName" not in pod["spec"] for pod in Series(dual, 1, "s", started=1.0).pods(20))
+    assert all("runtimeClassName" in pod["spec"] for pod in Series(dual, 1, "s", started=0.0).pods(20))
 
 
 def test_the_programs_of_a_guest_are_python_of_its_image() -> None:

@@ -410,6 +410,71 @@ def test_of_equal_nodes_the_node_with_enough_cpus_in_one_cache_wins(strategy: st
 
 
 @EVERY
+@pytest.mark.parametrize("scale", [10, 100])
+@pytest.mark.parametrize("names", [("old", "new"), ("new", "old"), ("old", "new", "old-2")])
+def test_of_equal_nodes_the_kubelet_that_takes_the_cpus_from_one_cache_wins(
+    strategy: str, scale: int, names: Sequence[str]
+) -> None:
+    """A kubelet before 1.34 (kubernetes#131850) takes 7 CPUs from 2 caches, although 8 CPUs of a cache are free."""
+    service = by_version({"old": "v1.33.5", "new": "v1.34.1", "old-2": "v1.33.5"})
+    scored = dict(zip(names, scores(service, pod("p", "7"), *names, strategy=strategy, scale=scale), strict=True))
+    in_percent = strategy == "LeastNUMANodes" and scale == 100
+    new = scored.pop("new")
+    assert {score == new if in_percent else score < new for score in scored.values()} == {True}
+
+
+def test_a_changed_node_is_asked_again_for_its_cache() -> None:
+    service = by_version({"old": "v1.33.5", "new": "v1.34.1"})
+    document = pod("p", "7")
+    old, new = scores(service, document, "old", "new")
+    assert new > old
+    service.ledger.reports.put_kubelet("old", "v1.34.1")
+    old, new = scores(service, document, "old", "new")
+    assert new == old
+
+
+def test_later_calls_ask_the_model_about_the_rest_of_many_equal_nodes() -> None:
+    service = by_version({"new": "v1.34.1", **{f"old-{number}": "v1.33.5" for number in range(40)}})
+    names = ["new", *[f"old-{number}" for number in range(40)]]
+    answers = Answers(service.ledger, service.records, strategies.make("TightFit", {}, Scoring()))
+    question = answers.question(decoded(pod("p", "7")), names)
+    new, *old = answers.scores(question).tolist()
+    assert max(old) == new > min(old)
+    new, *old = answers.scores(question).tolist()
+    assert max(old) < new
+
+
+def test_containers_take_their_cpus_one_after_the_other() -> None:
+    """8 CPUs are free in 2 caches, 7 and 1 or 4 and 4: 2 containers of 4 CPUs have a cache each on the second node."""
+    built = cached([0] * 9 + [1] * 8)
+    config = configuration(1, "single-numa-node", "None", cpuManagerPolicyOptions=BY_CACHE)
+    service = reported(
+        node("uneven", built, config, [PLAIN] * 16, removed=[*range(7), 8]),
+        node("even", built, config, [PLAIN] * 16, removed=[*range(4), *range(8, 12)]),
+    )
+    uneven, even = scores(service, containers("p", *[{"cpu": "4", "memory": "1Gi"}] * 2), "uneven", "even")
+    assert even > uneven
+
+
+def by_version(versions: Mapping[str, str]) -> Service:
+    """Returns equal nodes, but for their kubelets: 2 L3 caches of 4 cores with 2 threads, CPUs 0 and 1 reserved."""
+    cores = tuple(Core(socket=0, threads=(2 * core, 2 * core + 1), uncore=core // 4) for core in range(8))
+    built = Machine(numa=(NumaNode(0, 17 * GIB, cores, {}, (10,)),))
+    config = configuration(
+        1,
+        "single-numa-node",
+        "None",
+        cpuManagerPolicyOptions=BY_CACHE,
+        featureGates={"CPUManagerPolicyAlphaOptions": True},
+    )
+    config = msgspec.structs.replace(config, reservedSystemCPUs="0-1")
+    service = reported(*[node(name, built, config) for name in versions])
+    for name, version in versions.items():
+        service.ledger.reports.put_kubelet(name, version)
+    return service
+
+
+@EVERY
 def test_caches_do_not_count_where_the_cpu_manager_does_not_look_at_them(strategy: str) -> None:
     built, config = cached([0] * 5 + [1] * 4), configuration(1, "single-numa-node", "None")
     service = reported(

@@ -39,7 +39,7 @@ def service() -> Service:
 
 
 def verbs(service: Service, most: int) -> Verbs:
-    return service.verbs(shortlist=Shortlist(service.answers, service.nodes, most))
+    return service.verbs(shortlist=Shortlist(service.answers, service.ledger, service.nodes, most))
 
 
 def body(document: dict[str, Any], names: list[str] = _NAMES) -> bytes:

@@ -70,6 +70,37 @@ async def test_an_answer_that_is_no_http_gives_the_same_error_each_time(address:
     assert len(shown) == 1
 
 
+async def test_a_cancelled_request_leaves_no_connection_in_use() -> None:
+    all_arrived = asyncio.Barrier(32)
+
+    async def wait_for_all(_: web.Request) -> web.Response:
+        await all_arrived.wait()
+        return web.Response()
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(body=b"{}")
+
+    application = web.Application()
+    application.router.add_get("/all", wait_for_all)
+    application.router.add_get("/x", answer)
+    server = TestServer(application)
+    await server.start_server()
+    try:
+        async with Api(Credentials(str(server.make_url("")).rstrip("/"), None, anonymous), "test", timeout=60) as api:
+            # More requests than connections, cancelled in each state: queued, connecting, sent, answered.
+            for turns in range(60):
+                tasks = [asyncio.create_task(api.request("GET", "/x")) for _ in range(40)]
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+            # The server answers when all connections of the pool carry a request at the same time.
+            await asyncio.gather(*(api.request("GET", "/all") for _ in range(32)))
+    finally:
+        await server.close()
+
+
 @pytest.mark.parametrize("problem", [SourceError("/token", "gone"), ConfigError("kubeconfig", "half written")])
 async def test_credentials_that_cannot_be_read_now_are_no_answer(address: str, problem: Exception) -> None:
     async def authorization(renew: bool) -> str:

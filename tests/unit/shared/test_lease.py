@@ -19,6 +19,8 @@ from topowise.kube.api import Api
 from topowise.kube.lease import Elector, Timing
 
 FAST = Timing(lease_duration=0.3, renew_deadline=0.2, retry_period=0.04)
+# A lease that a busy machine does not lose.
+LONG = Timing(lease_duration=60, renew_deadline=40, retry_period=0.04)
 COLLECTION = "/apis/coordination.k8s.io/v1/namespaces/system/leases"
 PATH = f"{COLLECTION}/scheduler"
 
@@ -65,7 +67,7 @@ class FakeApi(Api):
         return spec
 
 
-def candidate(api: Api, identity: str = "a", timing: Timing = FAST) -> Elector:
+def candidate(api: Api, identity: str = "a", timing: Timing = LONG) -> Elector:
     return Elector(api, "system", "scheduler", identity, timing=timing)
 
 
@@ -96,7 +98,7 @@ def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 async def test_a_missing_lease_is_created_with_the_whole_record() -> None:
     api = FakeApi()
-    async with running(elector := candidate(api)):
+    async with running(elector := candidate(api, timing=FAST)):
         await until(lambda: elector.is_leader)
         assert elector.holder == "a"
         spec = api.spec
@@ -256,7 +258,7 @@ async def test_every_request_ends_within_the_retry_period() -> None:
 
 
 async def test_a_process_that_was_frozen_does_not_take_itself_for_the_leader() -> None:
-    async with running(elector := candidate(FakeApi())):
+    async with running(elector := candidate(FakeApi(), timing=FAST)):
         await until(lambda: elector.is_leader)
         time.sleep(FAST.renew_deadline + 0.05)
         assert not elector.is_leader
@@ -276,7 +278,7 @@ async def test_a_lease_that_is_taken_while_the_loop_stands_still_is_lost_and_won
         finally:
             ended.append(api.version)
 
-    async with running(elector := candidate(api), work) as task:
+    async with running(elector := candidate(api, timing=FAST), work) as task:
         for stalls in range(1, 6):
             await until(lambda: elector.is_leader and len(begun) > len(ended))
             before = len(ended)
@@ -419,7 +421,7 @@ async def test_one_line_a_change(caplog: pytest.LogCaptureFixture) -> None:
 
     api.before = before
     api.put({"holderIdentity": "b", "leaseDurationSeconds": 1, "renewTime": "x"})
-    async with running(elector := candidate(api)):
+    async with running(elector := candidate(api, timing=FAST)):
         await until(lambda: elector.is_leader)
         await asyncio.sleep(0.1)
         failing = True

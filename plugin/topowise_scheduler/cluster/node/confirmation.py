@@ -22,11 +22,10 @@ from topowise_scheduler.cluster.node.event_windows import ENDED_KEPT_S, LATE_S
 from topowise_scheduler.cluster.node.history import Ended, Entry, History
 from topowise_scheduler.cluster.node.included import included
 from topowise_scheduler.cluster.node.possible_placements import own_amounts
+from topowise_scheduler.cluster.node.precision import Precision, precision_of
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.device_affinity import observed
 from topowise_scheduler.kubelet import Kubelet, Placement
-from topowise_scheduler.kubelet.device_table import DeviceTable
-from topowise_scheduler.kubelet.masks import mask_of
 from topowise_scheduler.kubelet.pod import ContainerView
 from topowise_scheduler.report import Placements, PodName, Report
 
@@ -37,14 +36,13 @@ _MAX_LATELY: Final = 4
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """Predictions that a report has confirmed: how many pods lie on the predicted NUMA nodes, and the other pods.
+    """The pods that a report has confirmed, with the precision of their predictions.
 
-    `wishes` has each wish of these pods for near devices: whether the allocation meets it (None if unknown), the pod,
-    and the reason in words.
+    `affinity_terms` has each term of these pods: whether the allocation meets it (None if unknown), the pod, and the
+    reason in words.
     """
 
-    hits: int = 0
-    misses: tuple[PodName, ...] = ()
+    precisions: tuple[tuple[PodName, Precision], ...] = ()
     affinity_terms: tuple[tuple[bool | None, PodName, str], ...] = ()
     entries: tuple[Entry, ...] = ()
     """The entries that the comparison has changed."""
@@ -153,10 +151,9 @@ def compare(
 ) -> Comparison:
     """Compares an exact report with the predictions of pods, once for each pod, when the report lists the whole pod.
 
-    A pod with a part on other NUMA nodes is placed anew around that part, so the entry keeps the miss.
+    The rest of a partly listed pod is placed anew around the listed part, so the entry keeps the part's precision.
     """
-    hits = 0
-    misses = []
+    precisions = []
     entries = []
     affinity_terms: list[tuple[bool | None, PodName, str]] = []
     for entry in assigned:
@@ -165,58 +162,27 @@ def compare(
             continue
         placements = predicted.placements(entry.uid)
         # No report has plain init containers, and "" is the pod itself.
-        missed = entry.seen.missed or not all(
-            name in placements and _lies_there(placement, placements[name], predicted)
-            for name, placement in held.items()
-            if name
+        precision = min(
+            entry.seen.precision,
+            *(
+                precision_of(placement, placements[name], predicted) if name in placements else Precision.MISSED
+                for name, placement in held.items()
+                if name
+            ),
         )
         # The rest of the pod is not allocated yet. A later report compares the whole pod.
         if not confirms(report, entry, ended, reported_at):
-            if missed and not entry.seen.missed:
-                entries.append(entry.seen_as(missed=True))
+            if precision < entry.seen.precision:
+                entries.append(entry.seen_as(precision=precision))
             continue
-        entries.append(entry.seen_as(missed=missed, compared=True))
+        entries.append(entry.seen_as(precision=precision, compared=True))
         if terms := entry.record.affinity_terms:
             results = observed(terms, entry.needs, held, report.places)
             affinity_terms += [
                 (is_met, entry.name, f"{wish}: {why}") for wish, (is_met, why) in zip(terms, results, strict=True)
             ]
-        if missed:
-            misses.append(entry.name)
-        else:
-            hits += 1
-    return Comparison(hits, tuple(misses), tuple(affinity_terms), tuple(entries))
-
-
-def _lies_there(listed: Placement, predicted: Placement, node: Kubelet) -> bool:
-    """Returns whether what is listed of a container is on the predicted NUMA nodes."""
-    return all(
-        is_listed == is_predicted
-        for is_listed, is_predicted in zip(_numa_nodes(listed, node), _numa_nodes(predicted, node), strict=True)
-        if is_listed
-    ) and all(
-        _is_such_a_choice(table, ids, predicted.devices.get(resource, ()), predicted.numa, node)
-        for resource, ids in listed.devices.items()
-        if ids and (table := node.devices.tables.get(resource)) is not None
-    )
-
-
-def _is_such_a_choice(
-    table: DeviceTable, listed: Sequence[str], predicted: Sequence[str], hint: Sequence[int] | None, node: Kubelet
-) -> bool:
-    """Returns whether the devices are near the hint's NUMA nodes if the predicted devices are.
-
-    The kubelet (Go's map order) or the device plugin chooses among such devices, which may be near further NUMA nodes.
-    """
-    if hint is None or not table.index.keys() >= {*listed, *predicted}:
-        return hint is None
-    # filterByAffinity takes devices near the hint first, so both sets must be near it or neither.
-    near = table.touching(mask_of(node.node_ids.index(numa) for numa in hint if numa in node.node_ids))
-    if not table.select(predicted) & ~near:
-        return not table.select(listed) & ~near
-    return sorted(_nodes_of(table, device) for device in listed) == sorted(
-        _nodes_of(table, device) for device in predicted
-    )
+        precisions.append((entry.name, precision))
+    return Comparison(tuple(precisions), tuple(affinity_terms), tuple(entries))
 
 
 def counted(report: Report, assigned: Sequence[Entry], ended: Mapping[PodName, Ended]) -> list[Entry]:
@@ -320,20 +286,6 @@ def _in_use(report: Report) -> Counter[str]:
 def _own(report: Report, record: PodRecord) -> dict[str, int]:
     """Returns what the pod takes of the numbers of this report."""
     return own_amounts(report.empty, record.view(report.empty))
-
-
-def _numa_nodes(placement: Placement, node: Kubelet) -> list[object]:
-    """Returns the NUMA nodes of a container's CPUs and of its memory."""
-    cpus = [numa.id for numa in node.topology.numas if numa.cpus & (placement.cpus or 0)]
-    memory = {block.type: block.numa for block in placement.memory if block.size}
-    return [cpus, memory]
-
-
-def _nodes_of(table: DeviceTable, device: str) -> tuple[int, ...]:
-    number = table.index.get(device)
-    if number is None:
-        return ()
-    return tuple(position for position, near in enumerate(table.near) if near >> number & 1)
 
 
 def is_exclusive(node: Kubelet, needs: pods.Needs) -> bool:

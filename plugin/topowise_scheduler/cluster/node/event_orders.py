@@ -2,8 +2,9 @@
 
 Each admission and each end has a window of time (uncertainty.py). Of two events whose windows overlap either may have
 come first. The release of the memory of init containers is an event that the kubelet reports to no API: it comes at any
-time after the admission, and before now if the pod runs. The states are the folds over all orders that agree with the windows. An order in which the kubelet would
-have refused a pod that it has acknowledged contradicts the evidence, and is left out.
+time after the admission, and before now if the pod runs. The states are the folds over all orders that agree with the
+windows. An order in which the kubelet would have refused a pod that it has acknowledged contradicts the evidence, and
+is left out.
 
 Invariant: if the windows are right and no event is missing, the kubelet is in one of the states.
 """

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from topowise import pods
+from topowise_scheduler.cluster.node.precision import Precision
 from topowise_scheduler.cluster.pods.booking_state import BookingState
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.report import Placements, PodName, Report
@@ -40,9 +41,9 @@ class Evidence(msgspec.Struct, frozen=True, gc=False):
     resized: Resize | None = None
     """Until a report shows the new amounts."""
     compared: bool = False
-    """The prediction has been counted as a hit or a miss."""
-    missed: bool = False
-    """A part of the pod was listed on other NUMA nodes than predicted."""
+    """The prediction has been counted."""
+    precision: Precision = Precision.IDS
+    """The precision of the prediction of the parts that reports have listed."""
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):

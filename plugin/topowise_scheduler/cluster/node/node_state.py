@@ -219,11 +219,15 @@ class NodeState:
     def _end_of(self, entry: Entry, now: float) -> Ended:
         self._turns += 1
         report = self.report
-        # A pod without allocations leaves no trace, and no report lists the pod.
-        is_over = report is not None and is_bare(entry, report)
-        was_predicted = not is_over and entry.seen.listed is None and not self.is_reported(entry.uid)
-        allocated = report.held.get(entry.name) if report is not None and entry.seen.listed is not None else None
-        return Ended(now, entry, self._turns, allocated, has_left=is_over, was_predicted=was_predicted)
+        if entry.seen.listed is None:
+            # A pod without allocations leaves no trace, and no report lists the pod.
+            is_over = report is not None and is_bare(entry, report)
+            was_predicted = not (is_over or self.is_reported(entry.uid))
+            return Ended(now, entry, self._turns, has_left=is_over, was_predicted=was_predicted)
+        allocated = None if report is None else report.held.get(entry.name)
+        # A kubelet lists active pods only, so that a pod can leave the reports before the API server deletes the pod.
+        has_left = report is not None and report.precision == "exact" and allocated is None
+        return Ended(now, entry, self._turns, allocated, has_left=has_left)
 
     def finish(self, uid: str, name: PodName, now: float) -> bool:
         """A pod has ended by its own status: what a report lists of the pod is free now. Returns whether that

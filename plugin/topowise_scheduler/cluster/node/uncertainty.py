@@ -95,6 +95,16 @@ def is_settled(entry: Entry, now: float) -> bool:
     return acknowledged is not None and now - acknowledged >= LATE_S and not entry.seen.was_there
 
 
+def may_change_between(history: History, first: float, last: float) -> bool:
+    """Returns whether time alone may change the doubts of a node between these moments: a window is settled, a pod
+    has been seen, or an unreported pod counts as never reported."""
+    return any(
+        entry.seen.acknowledged is not None and first <= entry.seen.acknowledged + limit <= last
+        for entry in history.log
+        for limit in (EARLY_S, LATE_S, ENDED_KEPT_S)
+    )
+
+
 def highest(history: History, states: Sequence[Kubelet], now: float, *, is_alone: bool) -> dict[str, int]:
     """Returns by UID the highest position of a NUMA node at which a pod may lie in these states of the node.
 

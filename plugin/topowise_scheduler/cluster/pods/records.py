@@ -21,6 +21,7 @@ from topowise import pods
 from topowise.bounded import Bounded, size_of_dict
 from topowise.errors import ParseError
 from topowise_scheduler import device_affinity, kube_scheduler, policy_annotations
+from topowise_scheduler.cluster.pods.attracting_pods import attracted_namespaces
 from topowise_scheduler.cluster.pods.scheduling_constraints import SchedulingConstraints, constraints_of
 from topowise_scheduler.device_affinity import AffinityTerm
 from topowise_scheduler.kubelet import Kubelet
@@ -61,6 +62,7 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     `is_too_large`: more containers or amounts than the model accepts, so `requests` is None.
     `unreadable`: why the annotations cannot be read, which are then ignored; a question about the pod gets an error.
     `group`: names the gang that kube-scheduler places together.
+    `attracts`: namespaces of the affinity terms by which kube-scheduler scores other pods (attracting_pods.py).
     `exporter_ready`: whether this pod of an exporter is Ready, None for any other pod.
     """
 
@@ -90,6 +92,7 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     group: str = ""
     is_too_large: bool = False
     exporter_ready: bool | None = None
+    attracts: tuple[str, ...] = ()
     unreadable: str = ""
 
     @property
@@ -214,6 +217,7 @@ class Records:
             is_too_large=is_too_large,
             group=_group(pod),
             exporter_ready=pod.is_ready if self._is_exporter(meta) else None,
+            attracts=attracted_namespaces(pod),
             unreadable=unreadable,
         )
 

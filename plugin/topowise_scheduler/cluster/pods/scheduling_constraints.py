@@ -11,13 +11,12 @@ from typing import Final
 import msgspec
 
 from topowise_scheduler import kube_scheduler
-from topowise_scheduler.kube_scheduler import Affinity, Spec, Taint
+from topowise_scheduler.kube_scheduler import PREFER_NO_SCHEDULE, Affinity, Spec, Taint
 
 # Volumes that exist on every node; "name" is the name of the volume, not a source.
 _NODE_INDEPENDENT_VOLUMES: Final = frozenset(
     ("name", "configMap", "downwardAPI", "emptyDir", "gitRepo", "hostPath", "image", "nfs", "projected", "secret")
 )
-_PREFERRED: Final = "PreferNoSchedule"
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
@@ -45,7 +44,7 @@ class SchedulingConstraints(msgspec.Struct, frozen=True, gc=False):
 
     def _avoids(self, taint: Taint) -> bool:
         tolerations = self.spec.tolerations or ()
-        return taint.effect == _PREFERRED and not any(toleration.covers(taint) for toleration in tolerations)
+        return taint.effect == PREFER_NO_SCHEDULE and not any(toleration.covers(taint) for toleration in tolerations)
 
 
 def constraints_of(spec: Spec) -> SchedulingConstraints:

@@ -14,6 +14,7 @@ from topowise.runtime.log import V2, kv
 from topowise_scheduler.cluster.changes import Changes
 from topowise_scheduler.cluster.node.node_state import NodeState
 from topowise_scheduler.cluster.node.possible_placements import Possible
+from topowise_scheduler.cluster.node.uncertainty import may_change_between
 from topowise_scheduler.cluster.rows.possible_rows import PossibleRows
 from topowise_scheduler.cluster.rows.same_states import SameStates
 from topowise_scheduler.engine import Engine
@@ -34,6 +35,7 @@ class NodeStates:
         self._published = published
         self._states: dict[str, NodeState] = {}
         self._others_bound_at = float("-inf")
+        self._ticked_at = float("-inf")
         self._with_past: set[str] = set()
         self._changes = Changes()
         self._same_states = SameStates()
@@ -183,11 +185,14 @@ class NodeStates:
                 self._with_past.discard(name)
                 self.forget_if_empty(name)
             yield
+        ticked_at, self._ticked_at = self._ticked_at, now
         for name, before in self.possible.items():
             # The node may have gone since the last step.
             state = self._states.get(name)
-            possible = None if state is None else state.possible(now)
-            if state is not None and possible is not None and possible.doubted != before.doubted:
+            if state is None or not may_change_between(state.history, ticked_at, now):
+                continue
+            possible = state.possible(now)
+            if possible is not None and possible.doubted != before.doubted:
                 self.publish(name, state)
             yield
 

@@ -13,6 +13,7 @@ import msgspec
 
 from topowise.runtime.event_loop import collected, sliced
 from topowise_scheduler.cluster.ledger import Ledger
+from topowise_scheduler.cluster.node.precision import Precision
 from topowise_scheduler.cluster.pods.records import KUBELET_REFUSALS, PodRecord
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.presentation.dashboard.decisions import Decision, Decisions
@@ -216,8 +217,7 @@ def _counters(ledger: Ledger) -> dict[str, int]:
     """Events since the start of the service, and present numbers."""
     events = ledger.events
     return {
-        "predictionHits": events["prediction_hit"],
-        "predictionMisses": events["prediction_miss"],
+        **{precision.name: events[f"prediction_{precision.label}"] for precision in Precision},
         "refusals": sum(events[f"refusal_{reason}"] for reason in KUBELET_REFUSALS),
         "bindConflicts": events["bind_conflict"],
         "openReservations": len(ledger.reservations),

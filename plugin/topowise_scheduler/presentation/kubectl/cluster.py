@@ -57,6 +57,7 @@ class Cluster:
         # A single look cannot show for how long an exporter has been not Ready.
         self.ledger = Ledger(Engine(), lambda: self._time, exporters=ExporterSettings(grace_s=0.0))
         self.answers = Answers(self.ledger, self.records, strategies.make(strategy, {}, Scoring()), top_score=top_score)
+        self.objects = there
         self.pods = there.pods or ()
         self.budgets = Budgets(there.budgets)
         self.nodes = there.nodes

@@ -135,11 +135,14 @@ def _ask_service(options: argparse.Namespace) -> tuple[list[Explained], list[str
 def _ask_ourselves(options: argparse.Namespace) -> tuple[list[Explained], list[str]]:
     from topowise_scheduler.presentation.explain.waiting import waiting_pod
     from topowise_scheduler.presentation.kubectl import cluster
+    from topowise_scheduler.presentation.kubectl.doctor import restarts
 
+    present = []
     if options.pod and names.is_pod(options.pod):
         manifests.check(options)
         pod = objects.pod_of(manifests.named(options)[0], options.pod)
         known = cluster.Cluster(*cluster.read(options))
+        present = [pod]
         # The question is where the pod would go, so its present booking must not count.
         known.ledger.drop_pod(pod.metadata.uid)
         pods, notes = [(unbound(pod), _already(pod))], known.notes
@@ -150,6 +153,9 @@ def _ask_ourselves(options: argparse.Namespace) -> tuple[list[Explained], list[s
     if not there_are:
         raise objects.no_nodes(options.nodes_file)
     named = names.existing_nodes(options.node, there_are, "--node") or there_are
+    # A single node, as each node costs an admission of all its pods.
+    single = named if len(options.node) == 1 else [pod.spec.nodeName for pod in present]
+    notes += [line for node in single for line in restarts.lines(known.objects, node)]
     nodes = selection.labelled(named, options.selector, known.nodes)
     return [
         Explained(

@@ -72,8 +72,8 @@ class TestAnExactReport:
         service.report(exact(truth, "3"))
         free_when_whole = service.free("n1")
         assert free_when_whole == [1, 0]
-        assert service.ledger.events["prediction_miss"] == 1
-        assert service.ledger.events["prediction_hit"] == 0
+        assert service.ledger.events["prediction_missed"] == 1
+        assert service.ledger.events["prediction_ids"] == 0
 
     def test_a_prediction_is_counted_once_and_when_the_pod_is_whole(self, service: Service) -> None:
         service.put(wide("a", node="n1"))
@@ -84,7 +84,7 @@ class TestAnExactReport:
         service.report(exact(truth, "4"))
         service.report(exact(kubelet(), "5"))
         service.report(exact(truth, "6"))
-        assert (service.ledger.events["prediction_hit"], service.ledger.events["prediction_miss"]) == (1, 0)
+        assert (service.ledger.events["prediction_ids"], service.ledger.events["prediction_missed"]) == (1, 0)
 
     def test_a_pod_admitted_long_ago_has_what_is_listed(self, service: Service) -> None:
         service.put(wide("a", node="n1"))
@@ -137,6 +137,21 @@ class TestANameThatIsUsedAgain:
         again.report(exact(kubelet(), "2"))
         again.report(exact(truth, "3"))
         assert again.fits(pod("b", "4"), "n1") == ["n1"]
+
+    def test_so_it_is_if_the_first_has_left_the_reports_before_the_service_hears_of_its_end(
+        self, truth: Kubelet
+    ) -> None:
+        """A kubelet lists active pods only, so a pod leaves List before the API server deletes it."""
+        service = Service()
+        service.put(pod("a", "3", node="n1", startTime="2026-01-01T00:00:00Z"), is_news=False)
+        service.report(exact(truth, "1"))
+        service.clock.now += 60
+        service.report(exact(kubelet(), "2"))
+        service.ledger.drop_pod("uid-a")
+        service.clock.now += 0.1
+        service.put(pod("a", "3", node="n1", uid="second", startTime="2026-01-01T00:01:00Z"))
+        service.report(exact(truth, "3"))
+        assert service.fits(pod("b", "4"), "n1") == ["n1"]
 
     def test_so_it_is_if_other_cpus_are_listed(self, again: Service) -> None:
         elsewhere = kubelet_with(pod("unseen", "2"), pod("a", "3"))

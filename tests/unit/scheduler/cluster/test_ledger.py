@@ -160,7 +160,7 @@ class TestReportsOfOurExporter:
         admit(truth, pod("a", "3"))
         service.report(exact(truth, "2"))
         assert service.free("n1") == [0, 4]
-        assert (service.ledger.events["prediction_hit"], service.ledger.events["prediction_miss"]) == (1, 0)
+        assert (service.ledger.events["prediction_ids"], service.ledger.events["prediction_missed"]) == (1, 0)
 
     def test_a_pod_placed_elsewhere_is_moved_and_counted(self, service: Service) -> None:
         truth = kubelet()
@@ -170,7 +170,7 @@ class TestReportsOfOurExporter:
         admit(truth, pod("a", "3"))
         service.report(exact(truth, "2"))
         assert service.free("n1") == [1, 1]
-        assert service.ledger.events["prediction_miss"] == 1
+        assert service.ledger.events["prediction_missed"] == 1
 
     def test_pods_not_in_the_report_yet_stay_booked_on_top(self, service: Service) -> None:
         truth = kubelet()

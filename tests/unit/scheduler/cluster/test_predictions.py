@@ -1,4 +1,4 @@
-"""Which placements count as predicted: a choice that the kubelet leaves to Go's map order is not a misprediction."""
+"""The precision of a prediction: the kubelet chooses among devices in Go's map order, which nobody can predict."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 
 from scheduling import Service, configuration, decoded, machine, pod, topology_of
 from topowise import nrt
-from topowise_scheduler.kubelet import Kubelet, Machine, Placement
+from topowise.kubeletconfig import KubeletConfiguration
+from topowise_scheduler.kubelet import Kubelet, Machine, MemoryBlock
 from topowise_scheduler.kubelet.machine import Device, DevicePlugin
 
 GPU = "example.com/gpu"
@@ -28,27 +29,52 @@ def gpu_pod(**fields: Any) -> dict[str, Any]:
     return document
 
 
-def reported(node: Kubelet, version: str) -> nrt.NodeResourceTopology:
-    return topology_of(hardware(), configuration(), node, version)
+def reported(node: Kubelet, version: str, config: KubeletConfiguration | None = None) -> nrt.NodeResourceTopology:
+    return topology_of(hardware(), config or configuration(), node, version)
 
 
 @pytest.mark.parametrize(
-    ("device", "outcome"),
-    [("a", "hit"), ("b", "hit"), ("c", "hit"), ("d", "miss")],
+    ("allocated", "precision"),
+    [
+        ({}, "ids"),
+        ({"devices": {GPU: ("b",)}}, "numa_nodes"),
+        # "c" is as near to the hint as "a" is, so the kubelet may choose it.
+        ({"devices": {GPU: ("c",)}}, "hint"),
+        ({"devices": {GPU: ("d",)}}, "missed"),
+        ({"cpus": 0b1100}, "numa_nodes"),
+        ({"cpus": 0b110000}, "missed"),
+        ({"cpus": 0b1100, "devices": {GPU: ("c",)}}, "hint"),
+        ({"cpus": 0b110000, "devices": {GPU: ("b",)}}, "missed"),
+        ({"memory": (MemoryBlock("memory", (1,), 1 << 30),)}, "missed"),
+    ],
 )
-def test_any_device_near_the_hint_is_as_predicted(device: str, outcome: str) -> None:
+def test_the_worst_allocation_of_a_pod_decides(allocated: dict[str, Any], precision: str) -> None:
     service = Service()
     service.report(reported(Kubelet(hardware(), configuration()), "1"))
     service.put(gpu_pod(node="n1"))
     truth = Kubelet(hardware(), configuration())
-    needs = decoded(gpu_pod())
-    placement = truth.fork().admit(needs).placements["c"]
-    assert (placement.numa, placement.devices) == ((0,), {GPU: ("a",)})
-    truth.hold("uid-p", {}, {"c": _with(placement, device)})
+    placement = truth.fork().admit(decoded(gpu_pod())).placements["c"]
+    assert (placement.numa, placement.cpus, placement.devices) == ((0,), 0b110, {GPU: ("a",)})
+    truth.hold("uid-p", {}, {"c": msgspec.structs.replace(placement, **allocated)})
     service.report(reported(truth, "2"))
-    events = service.ledger.events
-    assert {name: events[f"prediction_{name}"] for name in ("hit", "miss")} == {"hit": 0, "miss": 0, outcome: 1}
+    assert predictions(service) == {precision: 1}
 
 
-def _with(placement: Placement, device: str) -> Placement:
-    return msgspec.structs.replace(placement, devices={GPU: (device,)})
+def test_without_a_hint_every_device_is_equal() -> None:
+    """Under the policy none the devices come from any NUMA node, and the CPUs are still predicted."""
+    config = configuration(topologyManagerPolicy="none")
+    service = Service()
+    service.report(reported(Kubelet(hardware(), config), "1", config))
+    service.put(gpu_pod(node="n1"))
+    truth = Kubelet(hardware(), config)
+    placement = truth.fork().admit(decoded(gpu_pod())).placements["c"]
+    assert placement.numa is None
+    truth.hold("uid-p", {}, {"c": msgspec.structs.replace(placement, devices={GPU: ("d",)})})
+    service.report(reported(truth, "2", config))
+    assert predictions(service) == {"hint": 1}
+
+
+def predictions(service: Service) -> dict[str, int]:
+    prefix = "prediction_"
+    events = service.ledger.events.items()
+    return {name.removeprefix(prefix): count for name, count in events if name.startswith(prefix) and count}

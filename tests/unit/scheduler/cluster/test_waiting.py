@@ -10,7 +10,7 @@ def test_no_kubelet_refuses_a_sent_pod_and_few_pods_wait_beside_free_resources(s
     played = Simulation(seed)
     played.run()
     assert played.decisions > 1000
-    assert played.service.ledger.events["prediction_hit"] > 50
+    assert played.service.ledger.events["prediction_ids"] > 50
     assert played.refused == 0
     assert not played.misplaced
     # Nearly all of them beside a pod whose end its kubelet knows and the API server does not.

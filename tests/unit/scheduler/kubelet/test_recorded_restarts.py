@@ -1,4 +1,4 @@
-"""Restarts equal those of the code of 1.36.2 and 1.31.14: refused pods, and managers that do not start."""
+"""Restarts equal those of the code of 1.31.14, 1.33.13 and 1.36.2: refused pods, and managers that do not start."""
 
 from __future__ import annotations
 

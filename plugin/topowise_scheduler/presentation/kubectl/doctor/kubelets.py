@@ -58,7 +58,7 @@ def check(raw: Reported, report: Report) -> Iterator[Finding]:
     if config is None:
         return
     zones = nrt.numa_zones(raw.topology)
-    parts = _of_policy(config, len(zones)), _of_options(config, zones, report), _of_restarts(raw), _of_hazards(report)
+    parts = _of_policy(config, len(zones)), _of_options(config, zones, report), of_restarts(raw), _of_hazards(report)
     for severity, value, why, mend in chain.from_iterable(parts):
         yield Finding("kubelet", severity, "node", (report.name,), value, why, mend)
 
@@ -105,7 +105,8 @@ def _of_policy(config: KubeletConfiguration, zones: int) -> Iterator[Words]:
         )
 
 
-def _of_restarts(raw: Reported) -> Iterator[Words]:
+def of_restarts(raw: Reported) -> Iterator[Words]:
+    """Yields the state files that the kubelet refuses at its next start."""
     for name, why in refused_state_files.read(nrt.attributes_of(raw.topology.attributes)).items():
         yield (
             "error",

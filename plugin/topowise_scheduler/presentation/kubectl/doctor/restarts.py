@@ -6,9 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from topowise.pods import Pod
 from topowise_scheduler.kubelet.hints import SMT_ALIGNMENT
+from topowise_scheduler.presentation.kubectl.doctor import kubelets
 from topowise_scheduler.presentation.kubectl.doctor.finding import Finding
+from topowise_scheduler.presentation.kubectl.objects import Objects
 from topowise_scheduler.presentation.text import plural
-from topowise_scheduler.report import Report
+from topowise_scheduler.report import Report, read
 from topowise_scheduler.report.restart_forecast import foresee_all
 
 _WHY = "a restarted kubelet admits all its pods again, and decides otherwise than when the pods started"
@@ -30,3 +32,14 @@ def check(reports: Sequence[Report], all_pods: Sequence[Pod]) -> Iterator[Findin
                 _WHY_SMT if reason == SMT_ALIGNMENT else _WHY,
                 "drain the node before the kubelet restarts; kubectl topowise simulate --restart shows each pod",
             )  # fmt: skip
+
+
+def lines(there: Objects, node: str) -> list[str]:
+    """Returns a line for each finding about a restart of this node's kubelet."""
+    raw = there.report(node)
+    if raw is None:
+        return []
+    report = read(raw.topology, there.kubelet_versions.get(node, ""), size=raw.size)
+    words = [(severity, value, mend) for severity, value, _, mend in kubelets.of_restarts(raw)]
+    words += [(finding.severity, finding.value, finding.mend) for finding in check([report], there.pods or ())]
+    return [f"{severity}: node {node}: {value}; {mend}" for severity, value, mend in words]

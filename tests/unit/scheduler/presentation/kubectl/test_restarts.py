@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import msgspec
 import pytest
 
 from sandbox.exported import exported
-from topowise import nrt, pods
+from topowise import attributes, nrt, pods
 from topowise_scheduler import replay
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.restart import restart
@@ -39,11 +40,11 @@ def test_a_restart_keeps_the_pods_of_healthy_nodes(ask: Ask, saved: Save) -> Non
     assert "note: 1 node skipped: only an exact report describes the state of a kubelet" in answer.notes
 
 
-def _whole_cores(saved: Save, *, phase: str = "Running") -> str:
+def _whole_cores(saved: Save, also: Sequence[Json] = (), *, phase: str = "Running") -> str:
     """A node with full-pcpus-only, whose free cores are fewer than the CPUs of each of its two pods."""
     config = configuration(TWO, cpuManagerPolicyOptions={"full-pcpus-only": "true"})
     there = [{**item, "status": {**item["status"], "phase": phase}} for item in FULL]
-    return saved(report("metal-a", TWO, config, FULL), node("metal-a"), *there, name="whole.json")
+    return saved(report("metal-a", TWO, config, FULL), node("metal-a"), *there, *also, name="whole.json")
 
 
 def test_full_pcpus_only_refuses_pods_that_run(ask: Ask, saved: Save) -> None:
@@ -69,6 +70,40 @@ def test_doctor_warns_of_running_pods_only(ask: Ask, saved: Save, phase: str) ->
         if phase == "Running"
         else []
     )
+
+
+END = (
+    "warning: node metal-a: a restart of the kubelet would end 2 running pods with SMTAlignmentError: db/large-0, "
+    "db/large-1; drain the node before the kubelet restarts; kubectl topowise simulate --restart shows each pod"
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "is_named"),
+    [
+        (["large-0", "-n", "db"], True),
+        (["--node", "metal-a"], True),
+        (["--node", "metal-a", "--node", "metal-b"], False),
+        ([], False),
+    ],
+)
+def test_explain_warns_of_a_restart_on_the_named_node(ask: Ask, saved: Save, words: list[str], is_named: bool) -> None:
+    config = configuration(TWO, cpuManagerPolicyOptions={"full-pcpus-only": "true"})
+    also = [pod(f"db/more-{number}", "metal-b", cpu="24", memory="4Gi") for number in range(2)]
+    file = _whole_cores(saved, [report("metal-b", TWO, config, also), node("metal-b"), *also])
+    waiting = saved(pod("db/next", "", cpu="1", memory="1Gi"), name="next.json")
+    pod_words = [] if "large-0" in words else ["-f", waiting]
+    notes = ask("explain", *words, *pod_words, "--nodes-file", file).notes
+    assert [note for note in notes if "restart" in note] == ([END] if is_named else [])
+
+
+def test_explain_names_a_state_file_that_the_kubelet_refuses(ask: Ask, saved: Save) -> None:
+    refused = msgspec.json.encode({"cpu_manager_state": "current set of available CPUs differs"}).decode()
+    item = report("metal-a", TWO, configuration(TWO), [FULL[0]])
+    item["attributes"] = [*item["attributes"], {"name": attributes.REFUSED_STATE_FILES, "value": refused}]
+    file = saved(item, node("metal-a"), FULL[0], name="refused.json")
+    (note,) = [note for note in ask("explain", "large-0", "-n", "db", "--nodes-file", file).notes if "start" in note]
+    assert note.startswith("error: node metal-a: kubelet will not start again with its cpu_manager_state: current set")
 
 
 def test_another_policy_refuses_pods_that_it_would_not_align(ask: Ask, saved: Save) -> None:

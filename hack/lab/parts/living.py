@@ -1,0 +1,272 @@
+"""What happens on a node while pods run: plug-ins restart, devices fail, and pods change without the scheduler.
+
+Each part is an act of `occupied.disturbed`: pods have allocations before it, and the next pods follow it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any, Final
+
+from lab import instruments, kubelet
+from lab.api import NODES, PODS, Json, wait
+from lab.cluster import Lab, attribute, is_refused
+from lab.errors import LabError
+from lab.parts.loading import Load, under_load
+from lab.parts.occupied import (
+    LOADED,
+    PLACED_S,
+    SETTLED_S,
+    Found,
+    disturbed,
+    fresh,
+    in_short,
+    patch,
+    place_next,
+    restart_with,
+    until_phase,
+)
+from lab.placing import until_placed
+from lab.results import Part
+from lab.series import Series, container, small
+
+_LAB_PODS: Final = f"/api/v1/namespaces/{instruments.NAMESPACE}/pods"
+_UNHEALTHY: Final = "/var/lib/kubelet/lab-unhealthy"
+# Errors of the kubelet while a plug-in is gone: between Bind and Allocate no scheduler can know of that.
+_PLUGIN_GONE: Final = ("Allocate failed due to rpc error", "no healthy devices present", "unregistered device")
+_DEVICES_S: Final = 120.0
+# MiB that the part pressure leaves until the threshold of eviction, and that its pod takes.
+_MARGIN: Final = 800
+_EATEN: Final = 1500
+
+
+def of_load(load: Load) -> dict[str, Any]:
+    """Returns the figures of pods that arrived during a disturbance."""
+    return {
+        "pods meanwhile": load.sent,
+        "of them bound": load.bound,
+        "refused after fits": load.refused,
+        "refused when admitted once more": load.readmitted,
+    }
+
+
+def _loaded(lab: Lab, node: str, label: str, act: Any) -> Found:
+    """Runs `act` while pods arrive."""
+    prefix = fresh(label)
+    load = under_load(lab, act, Series(lab.machines[node], 6, prefix).pods(LOADED))
+    # Pods without a node would be bound among the next pods.
+    lab.delete([name for name in list(lab.pods.objects) if name.startswith(prefix)])
+    return load.problems, of_load(load)
+
+
+def plugin_restart(lab: Lab) -> Part:
+    """Kills the device plug-ins while pods arrive. The kubelet then has no healthy device until they register again."""
+
+    def act(lab: Lab, node: str, names: list[str]) -> Found:
+        problems, figures = _loaded(lab, node, "plugin", lambda: _restart_plugins(lab, node))
+        gone = [problem for problem in problems if any(text in problem for text in _PLUGIN_GONE)]
+        figures |= {"refused after fits": len(problems) - len(gone), "refused as the plug-in had ended": len(gone)}
+        return [problem for problem in problems if problem not in gone], figures
+
+    return disturbed("Device plug-ins restart under load", lab, act)
+
+
+def _restart_plugins(lab: Lab, node: str) -> None:
+    before = _restarts(lab, node)
+    lab.guests[node].run("pkill -KILL -f '[/]lab/plugin[.]py'")
+    count = len(lab.machines[node].devices)
+    wait(lambda: _restarts(lab, node) >= before + count, _DEVICES_S, f"the device plug-ins of {node} restart", 0.5)
+    lab.until_devices(node)
+
+
+def _restarts(lab: Lab, node: str) -> int:
+    """Returns how often the containers of the lab's own pod have restarted."""
+    return sum(
+        status.get("restartCount", 0)
+        for item in lab.api.items(_LAB_PODS)
+        if item["spec"].get("nodeName") == node
+        for status in item["status"].get("containerStatuses", ())
+    )
+
+
+def unhealthy_devices(lab: Lab) -> Part:
+    """Makes an allocated and a free device unhealthy, and later healthy again."""
+
+    def act(lab: Lab, node: str, names: list[str]) -> Found:
+        resource = lab.machines[node].devices[-1].resource
+        allocated = lab.holding(node).listed["default", names[2]]["main"].devices[resource]
+        free = sorted(lab.holding(node).near[resource].keys() - allocated)
+        ids, count = [*allocated, free[0]], _allocatable(lab, node, resource)
+        lab.guests[node].write({_UNHEALTHY: "\n".join(ids)})
+        wait(lambda: _allocatable(lab, node, resource) == count - len(ids), _DEVICES_S, f"{ids} are unhealthy", 0.5)
+        problems = lab.settle(SETTLED_S)
+        tally = place_next(lab, node, "sick")
+        lab.guests[node].write({_UNHEALTHY: ""})
+        wait(lambda: _allocatable(lab, node, resource) == count, _DEVICES_S, f"{ids} are healthy", 0.5)
+        return [*problems, *tally.problems], {"unhealthy devices": len(ids), **in_short(tally, "meanwhile ")}
+
+    return disturbed("Devices become unhealthy", lab, act)
+
+
+def _allocatable(lab: Lab, node: str, resource: str) -> int:
+    return int(lab.api.call("GET", f"{NODES}/{node}")["status"]["allocatable"].get(resource, 0))
+
+
+def static_pods(lab: Lab) -> Part:
+    """A static pod allocates CPUs and a device without the scheduler, and ends."""
+
+    def act(lab: Lab, node: str, names: list[str]) -> Found:
+        sizes = {"cpu": "2"} | {plugin.resource: "1" for plugin in lab.machines[node].devices[-1:]}
+        path, name = f"{kubelet.STATIC_PODS}/static.json", f"static-{node}"
+        manifest = small("static", sizes=sizes, starts=True)
+        # Without the label of series, as `Lab.clear` could delete only its mirror pod.
+        del manifest["metadata"]["labels"]
+        lab.guests[node].write({path: json.dumps(manifest)})
+        try:
+            until_phase(lab, name, "Running")
+            problems = lab.settle(SETTLED_S)
+            if not any(map(any, lab.holding(node).listed.get(("default", name), {}).values())):
+                problems.append(f"the kubelet lists no allocation of {name}, expected CPUs and memory")
+            tally = place_next(lab, node, "beside")
+        finally:
+            lab.guests[node].run(f"rm {path}")
+        wait(lambda: name not in lab.pods.objects, _DEVICES_S, f"{name} ends")
+        return [*problems, *tally.problems], in_short(tally, "beside it ")
+
+    return disturbed("A static pod comes and ends", lab, act)
+
+
+def policy_with_pods(lab: Lab) -> Part:
+    """Restarts the kubelet with other policies and with its state files. A pod on both NUMA nodes is running: the
+    kubelet admits all pods once more, and single-numa-node refuses this pod then (HandlePodAdditions)."""
+    other: Json = {"topologyManagerPolicy": "best-effort", "topologyManagerScope": "pod"}
+    strict: Json = {"topologyManagerPolicy": "single-numa-node", "topologyManagerScope": "container"}
+
+    def act(lab: Lab, node: str, names: list[str]) -> Found:
+        restart_with(lab, node, other)
+        problems = lab.settle(SETTLED_S) + _policy_problems(lab, node, other)
+        wide = fresh("wide")
+        most = max(len(each.cpus) for each in lab.nodes(node).values())
+        until_placed(lab, small(wide, node, {"cpu": str(most + 1)}, starts=True), PLACED_S)
+        until_phase(lab, wide, "Running")
+        tally = place_next(lab, node, "other")
+        restart_with(lab, node, strict)
+        problems += lab.settle(SETTLED_S) + _policy_problems(lab, node, strict)
+        refused = int(is_refused(lab.pods.objects[wide]))
+        lab.delete([wide])
+        restart_with(lab, node, {})
+        figures = {"pods on both NUMA nodes refused when admitted once more": refused, **in_short(tally, "other ")}
+        return [*problems, *tally.problems], figures
+
+    return disturbed("Policies change while pods run", lab, act)
+
+
+def _policy_problems(lab: Lab, node: str, fields: Json) -> list[str]:
+    lab.reports.until(lambda reports: all(attribute(reports[node], key) == fields[key] for key in fields), SETTLED_S)
+    raw = lab.reports.objects[node]
+    return [
+        f"{key} of {node} is {attribute(raw, key)!r}, expected {value!r}"
+        for key, value in fields.items()
+        if attribute(raw, key) != value
+    ]
+
+
+def resize(lab: Lab) -> Part:
+    """Resizes a Guaranteed pod, which is infeasible with the static CPU manager, and a burstable pod."""
+
+    def act(lab: Lab, node: str, names: list[str]) -> Found:
+        fixed, name = names[1], fresh("burst")
+        requests = {"cpu": "500m", "memory": "64Mi"}
+        burst = small(name, node, starts=True)
+        burst["spec"]["containers"][0]["resources"] = {"requests": requests}
+        until_placed(lab, burst, PLACED_S)
+        until_phase(lab, name, "Running")
+        amounts = {"cpu": "3", "memory": "64Mi"}
+        patch(lab, fixed, "resize", _resized({"requests": amounts, "limits": amounts}))
+        patch(lab, name, "resize", _resized({"requests": {**requests, "cpu": "1500m"}}))
+        infeasible = wait(lambda: _pending(lab.pods.objects[fixed]), _DEVICES_S, f"the resize of {fixed} is decided")
+        wait(lambda: _allocated(lab, name) == "1500m" or None, _DEVICES_S, f"{name} is resized")
+        tally = place_next(lab, node, "resized")
+        lab.delete([name])
+        problems = [] if infeasible == "Infeasible" else [f"{fixed}: {infeasible}, expected Infeasible"]
+        return [*problems, *tally.problems], {"Guaranteed pod": infeasible, **in_short(tally, "meanwhile ")}
+
+    return disturbed("Pods are resized in place", lab, act)
+
+
+def _resized(resources: Json) -> Json:
+    return {"containers": [{"name": "main", "resources": resources}]}
+
+
+def _pending(pod: Json) -> str:
+    """Returns the reason why the resize of the pod is pending, "" without a pending resize."""
+    conditions = pod["status"].get("conditions", ())
+    return next((each.get("reason", "") for each in conditions if each["type"] == "PodResizePending"), "")
+
+
+def _allocated(lab: Lab, name: str) -> str:
+    statuses = lab.pods.objects[name]["status"].get("containerStatuses", ())
+    return next((str(each.get("allocatedResources", {}).get("cpu", "")) for each in statuses), "")
+
+
+def ephemeral_containers(lab: Lab) -> Part:
+    """Adds an ephemeral container to a running pod with CPUs and a device."""
+
+    def act(lab: Lab, node: str, names: list[str]) -> Found:
+        name = names[2]
+        debug = {key: value for key, value in container("debug", {}).items() if key != "resources"}
+        patch(lab, name, "ephemeralcontainers", {"ephemeralContainers": [{**debug, "targetContainerName": "main"}]})
+
+        def runs() -> bool:
+            statuses = lab.pods.objects[name]["status"].get("ephemeralContainerStatuses", ())
+            return any("running" in each["state"] for each in statuses)
+
+        wait(runs, PLACED_S, f"the ephemeral container of {name} runs")
+        return [], {}
+
+    return disturbed("An ephemeral container starts", lab, act)
+
+
+def pressure(lab: Lab) -> Part:
+    """A BestEffort pod takes memory until the kubelet evicts it, while pods arrive."""
+
+    def act(lab: Lab, node: str, names: list[str]) -> Found:
+        free = int(lab.guests[node].run("awk '/MemAvailable/ {print $2}' /proc/meminfo")) // 1024
+        soft = {"memory.available": f"{free - _MARGIN}Mi"}
+        restart_with(
+            lab,
+            node,
+            {
+                "evictionSoft": soft,
+                "evictionSoftGracePeriod": {"memory.available": "1s"},
+                "evictionPressureTransitionPeriod": "5s",
+            },
+        )
+        problems = lab.settle(SETTLED_S)
+        eater = fresh("eater")
+        more, figures = _loaded(lab, node, "pressed", lambda: _until_evicted(lab, node, eater))
+        lab.delete([eater])
+        wait(lambda: not _has_pressure(lab, node), SETTLED_S, f"{node} has no memory pressure", 0.5)
+        restart_with(lab, node, {})
+        return [*problems, *more], {"evicted": 1, **figures}
+
+    return disturbed("A kubelet evicts under memory pressure", lab, act)
+
+
+def _until_evicted(lab: Lab, node: str, name: str) -> None:
+    program = f"import time; taken = b'x' * ({_EATEN} << 20); time.sleep(1e9)"
+    eater = small(name, node, starts=True)
+    eater["spec"]["containers"][0] |= {"resources": {}, "command": ["python3", "-c", program]}
+    lab.api.create(PODS, eater)
+    failed = until_phase(lab, name, "Failed")
+    if failed["status"].get("reason") != "Evicted":
+        raise LabError(f"{name} has failed: {failed['status'].get('reason')}, expected Evicted")
+    time.sleep(1)
+
+
+def _has_pressure(lab: Lab, node: str) -> bool:
+    document = lab.api.call("GET", f"{NODES}/{node}")
+    return bool(document["spec"].get("taints")) or any(
+        each["type"] == "MemoryPressure" and each["status"] == "True" for each in document["status"]["conditions"]
+    )
