@@ -35,6 +35,8 @@ class Life(msgspec.Struct):
     ended: float = _NEVER
     end_heard: float = _NEVER
     is_own: bool = False
+    started: float = -0.5
+    """When the init containers are done. A report of second 0 may be from before."""
     is_refused: bool = False
 
     @property
@@ -48,7 +50,7 @@ class Course:
     def __init__(self, seed: int) -> None:
         self.random = random = Random(seed)
         zones = random.choice((2, 2, 4))
-        policy = random.choice(("restricted", "single-numa-node", "best-effort"))
+        policy = random.choice(("restricted", "single-numa-node", "best-effort", "none"))
         changed: Json = {"topologyManagerPolicy": policy}
         if random.random() < 0.4:
             changed |= {"memoryManagerPolicy": "None", "reservedMemory": None}
@@ -57,22 +59,26 @@ class Course:
         self.now = random.uniform(4, 9)
         self.lives = [self._life(f"p{number}", was_there=False) for number in range(random.randint(1, 5))]
         self.before = [self._life(f"b{number}", was_there=True) for number in range(random.randint(0, zones))]
-        self.newcomer = pod("newcomer", random.choice("1234"), random.choice(("1Gi", "8Gi")))
+        self.newcomer = pod("newcomer", random.choice("1234"), random.choice(("1Gi", "8Gi", "20Gi")))
 
     def truth(self) -> Kubelet:
         """Returns the kubelet now, and notes the pods that it refused."""
         node, events = self.empty.fork(), []
         for life in self.before:
             life.is_refused = not node.admit(_decoded(life.document)).admitted
+            if self.random.random() < 0.5:
+                node.start(life.uid)
         self.reported = node.fork()
         for life in (*self.lives, *self.before):
-            events += [(life.admitted, False, life)] if life in self.lives else []
-            events += [(life.ended, True, life)]
-        for at, is_end, life in sorted(events, key=lambda event: event[:2]):
+            events += [(life.admitted, 0, life)] if life in self.lives else []
+            events += [(life.started, 1, life), (life.ended, 2, life)]
+        for at, kind, life in sorted(events, key=lambda event: event[:2]):
             if at > self.now:
                 break
-            if is_end:
+            if kind == 2:
                 node.remove(life.uid)
+            elif kind == 1:
+                node.start(life.uid)
             else:
                 life.is_refused = not node.admit(_decoded(life.document)).admitted
         return node
@@ -130,7 +136,8 @@ class Course:
 
     def _life(self, name: str, *, was_there: bool) -> Life:
         random = self.random
-        document = pod(name, random.choice("1223"), random.choice(("1Gi", "4Gi", "8Gi")))
+        # On two NUMA nodes 20 GiB form a group.
+        document = pod(name, random.choice("1223"), random.choice(("1Gi", "4Gi", "8Gi", "8Gi", "20Gi")))
         if random.random() < 0.1:
             first = {"name": "i", "resources": document["spec"]["containers"][0]["resources"]}
             document["spec"]["initContainers"] = [first]
@@ -138,11 +145,14 @@ class Course:
         admitted = -1.0 if was_there else bound + random.uniform(0.01, 1)
         acknowledged = admitted + random.uniform(0.01, 0.6)
         life = Life(document, bound, admitted, acknowledged, is_own=random.random() < 0.5)
+        if not was_there:
+            life.started = random.uniform(admitted, acknowledged)
         if random.random() < 0.45:
             life.ended = random.uniform(max(admitted, 0) + 0.01, 8)
             life.end_heard = life.ended + random.uniform(0, LATE_S - 0.01)
             # The API server tells of the events of a pod in their order.
             life.acknowledged = min(life.acknowledged, life.end_heard)
+            life.started = min(life.started, life.acknowledged)
         return life
 
     def _suits_kube_scheduler(self) -> bool:
@@ -186,19 +196,24 @@ class Course:
             if life in self.lives:
                 last = life.acknowledged if is_acknowledged else min(life.end_heard, self.now + 1)
                 came = random.uniform(life.bound - EARLY_S, max(last, life.bound))
-                events.append((came, False, life))
+                events.append((came, 0, life))
+                events.append((random.uniform(came, max(last, came)), 1, life))
                 if is_acknowledged:
                     sure.add(life.uid)
+            else:
+                events.append((random.uniform(-1, 0), 1, life))
             if life.end_heard <= self.now:
                 first = max(came, life.end_heard - LATE_S)
-                events.append((random.uniform(first, max(first, life.end_heard)), True, life))
+                events.append((random.uniform(first, max(first, life.end_heard)), 2, life))
             elif random.random() < 0.2:
                 first = max(came, self.now - LATE_S)
-                events.append((random.uniform(first, self.now + 1), True, life))
+                events.append((random.uniform(first, self.now + 1), 2, life))
         node = self.reported.fork()
-        for _, is_end, life in sorted(events, key=lambda event: event[:2]):
-            if is_end:
+        for _, kind, life in sorted(events, key=lambda event: event[:2]):
+            if kind == 2:
                 node.remove(life.uid)
+            elif kind == 1:
+                node.start(life.uid)
             elif not node.admit(_decoded(life.document)).admitted and life.uid in sure:
                 return None
         return node

@@ -8,12 +8,13 @@ node provided it. The model keeps the consequences: even a refused pod can leave
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 from typing import NamedTuple
 
 from topowise.pods import Amounts
 from topowise_scheduler.kubelet import panics
 from topowise_scheduler.kubelet.hints import EMPTY_POOL, IMPOSSIBLE, Hint, Hints, ProviderHints, Refused
-from topowise_scheduler.kubelet.masks import Mask, MaskSet, by_size, masks_in, reaching
+from topowise_scheduler.kubelet.masks import Mask, MaskSet, by_size, masks_in, reaching, union
 from topowise_scheduler.kubelet.memory_tables import MemoryPolicy, MemoryTables
 from topowise_scheduler.kubelet.pod import NOT_WHOLE, ContainerView, PodView
 from topowise_scheduler.kubelet.shared_allocations import with_container
@@ -138,6 +139,15 @@ class MemoryManager:
         """Releases all memory of the pod (RemoveContainer, for each of its containers)."""
         # Sorted, because the order of releases decides which node gets memory back.
         self.remove(uid, sorted(self.allocations.get(uid, ())))
+
+    def drop_unlisted(self) -> None:
+        """Drops the assignments of NUMA nodes on which no known container has a block.
+
+        The kubelet counts the blocks of init containers, and its podresources do not list these blocks. They end with
+        their pod at the latest.
+        """
+        blocks = (block for by_container in self.allocations.values() for block in chain(*by_container.values()))
+        self.tables.drop_assignments(~union(block.mask for block in blocks))
 
     def _remove(self, uid: str, name: str) -> None:
         by_container = dict(self.allocations.get(uid, {}))

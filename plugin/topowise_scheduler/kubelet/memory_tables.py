@@ -138,6 +138,13 @@ class MemoryTables:
             self.assignments = list(assignments)
             self.cells = list(cells)
 
+    def drop_assignments(self, mask: Mask) -> None:
+        """Drops all assignments of these nodes, and takes the nodes out of groups."""
+        for position, count in enumerate(self.assignments):
+            if count and mask >> position & 1:
+                self.assignments[position] = 0
+                self.cells[position] = 1 << position
+
     def reserved(self, name: str, position: int) -> int:
         """Returns the bytes of a type that containers have on a node."""
         return self.policy.allocatable[name][position] - self.free[name][position]

@@ -1,18 +1,23 @@
 """The states in which a node may be by the order of the known events, each state once.
 
 Each admission and each end has a window of time (uncertainty.py). Of two events whose windows overlap either may have
-come first. The states are the folds over all orders that agree with the windows. An order in which the kubelet would
-have refused a pod that it has acknowledged contradicts the evidence, and is left out.
+come first. The release of the memory of init containers is an event that the kubelet reports to no API: it comes at any
+time after the admission, and before now if the pod runs. The states are the folds over all orders that agree with the
+windows. An order in which the kubelet would have refused a pod that it has acknowledged contradicts the evidence, and
+is left out.
 
 Invariant: if the windows are right and no event is missing, the kubelet is in one of the states.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import chain
+from math import inf
 from typing import Final, NamedTuple
 
-from topowise_scheduler.cluster.node.fold import Operation, admit, gives_back, lists, operations_of
+from topowise_scheduler.cluster.node.fold import Operation, gives_back, lists, operations_of
 from topowise_scheduler.cluster.node.history import Entry, History
 from topowise_scheduler.cluster.node.possible_placements import position_of
 from topowise_scheduler.cluster.node.uncertainty import (
@@ -24,6 +29,7 @@ from topowise_scheduler.cluster.node.uncertainty import (
     unreported,
 )
 from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.kubelet.masks import members
 from topowise_scheduler.kubelet.pod import finished
 
 _MOST_STATES: Final = 16
@@ -31,12 +37,15 @@ _MOST_ADMISSIONS: Final = 64
 
 
 class _Event(NamedTuple):
-    """`is_sure`: the kubelet did not refuse the pod. `before` is a mask of the events that surely came earlier, and
-    `alike` a mask of the earlier events that may change places with this event, so that they are tried in turn."""
+    """`is_sure`: the kubelet did not refuse the pod, or has released the memory. `before` is a mask of the events that
+    surely came earlier, and `alike` a mask of the earlier events that may change places with this event, so that they
+    are tried in turn. `released` are the init containers whose memory becomes free."""
 
     operation: Operation
+    window: Window
     is_sure: bool
-    before: int
+    released: Sequence[str] = ()
+    before: int = 0
     alike: int = 0
 
 
@@ -46,9 +55,9 @@ def possible_states(base: Kubelet, history: History, now: float, named: Collecti
 
     Pods of one shape change places, but for pods that are `named`: which pod has what does not matter to newcomers.
     """
-    if not _is_told_by_events(base, history):
+    if not _is_told_by_events(base, history) or _hides_blocks(base):
         return None
-    events = _events(history, now)
+    events = _events(base, history, now)
     return None if events is None else _folds(base, _with_alike(events, named))
 
 
@@ -94,45 +103,75 @@ def _is_told_by_events(base: Kubelet, history: History) -> bool:
             return False
         if has_choice(entry, base):
             return False
-    # Memory of init containers becomes free when the containers are done, of which no time is known.
-    is_init_memory_free = base.memory is not None and any(
-        _has_init_memory(base, entry) for entry in (*admitted, *history.settled.values())
+    return True
+
+
+def _hides_blocks(base: Kubelet) -> bool:
+    """Returns whether the kubelet counts more blocks of memory than the report lists.
+
+    The kubelet lists no init containers. Nothing tells which pod has such blocks, and when they become free.
+    """
+    if base.memory is None:
+        return False
+    listed = Counter(
+        position
+        for containers in base.memory.allocations.values()
+        for block in chain.from_iterable(containers.values())
+        for position in members(block.mask)
     )
-    return not is_init_memory_free
+    assignments = base.memory.tables.assignments
+    return any(count > listed[position] for position, count in enumerate(assignments))
 
 
-def _has_init_memory(node: Kubelet, entry: Entry) -> bool:
-    view = entry.record.seen(node)
-    done = finished(view, None)
-    return any(container.name in done and any((container.memory or {}).values()) for container in view.containers)
-
-
-def _events(history: History, now: float) -> list[_Event] | None:
+def _events(base: Kubelet, history: History, now: float) -> list[_Event] | None:
     """Returns the events since the report in the order in which the service heard of them."""
     assert history.report is not None
     ended = {end.entry.uid: end for end in history.ended}
-    operations = operations_of(history, history.report, expected=False)
-    windows: list[Window] = []
-    for operation in operations:
+    events: list[_Event] = []
+    for operation in (operations := operations_of(history, history.report, expected=False)):
         entry, end = operation.entry, ended.get(operation.uid)
         if entry is not None:
-            windows.append(admission_window(entry, end))
+            events.append(_Event(operation, admission_window(entry, end), is_settled(entry, now)))
         elif end is not None:
-            windows.append(end_window(end))
+            events.append(_Event(operation, end_window(end), is_sure=False))
     # A UID that came or ended twice has no single window.
     # None instead of a guess: the caller then takes all placements as possible.
-    if len(windows) < len(operations) or len({operation.key[:2] for operation in operations}) < len(operations):
+    if len({operation.key[:2] for operation in operations}) < len(operations) or len(events) < len(operations):
         return None
-    events = []
-    for at, (operation, window) in enumerate(zip(operations, windows, strict=True)):
-        before = 0
-        for other, (earlier, its) in enumerate(zip(operations, windows, strict=True)):
-            is_own_admission = earlier.uid == operation.uid and operation.entry is None and other != at
-            if is_own_admission or its.is_before(window):
-                before |= 1 << other
-        entry = operation.entry
-        events.append(_Event(operation, entry is not None and is_settled(entry, now), before))
-    return events
+    events += _releases(base, history, events)
+    return [event._replace(before=_before(event, events)) for event in events]
+
+
+def _before(event: _Event, events: Sequence[_Event]) -> int:
+    """Returns the mask of the events that surely came before an event."""
+    before, operation = 0, event.operation
+    for at, earlier in enumerate(events):
+        is_own_admission = operation.entry is None and earlier.operation.entry is not None
+        if (is_own_admission and earlier.operation.uid == operation.uid) or earlier.window.is_before(event.window):
+            before |= 1 << at
+    return before
+
+
+def _releases(base: Kubelet, history: History, events: Iterable[_Event]) -> list[_Event]:
+    """Returns the releases of the memory of init containers, of pods in the base and of pods that came later."""
+    if base.memory is None:
+        return []
+    releases = []
+    admissions = {event.operation.uid: event for event in events if event.operation.entry is not None}
+    for entry in (*history.settled.values(), *history.log, *[end.entry for end in history.ended]):
+        admission, allocated = admissions.get(entry.uid), base.memory.allocations.get(entry.uid, {})
+        if admission is None and not allocated:
+            continue
+        view = entry.record.seen(base)
+        memory = {container.name: container.memory for container in view.containers}
+        names = [name for name in finished(view, None) if any((memory[name] or {}).values())]
+        if admission is None:
+            names = [name for name in names if name in allocated]
+        if names:
+            first = -inf if admission is None else admission.window.first
+            operation = Operation(("release", entry.uid), entry.uid)
+            releases.append(_Event(operation, Window(first, inf), entry.record.runs, names))
+    return releases
 
 
 def _with_alike(events: Sequence[_Event], named: Collection[str]) -> list[_Event]:
@@ -164,7 +203,7 @@ def _folds(base: Kubelet, events: Sequence[_Event]) -> list[Kubelet] | None:
                 # Visits each set of events once, so the cost grows with 2^n and not with n!.
                 if come >> at & 1 or (event.before | event.alike) & ~come:
                     continue
-                after = [state for kubelet in before if (state := _after(kubelet, event)) is not None]
+                after = [state for kubelet in before for state in _after(kubelet, event)]
                 admissions += len(before) * (event.operation.entry is not None)
                 known = following.setdefault(come | 1 << at, [])
                 known += distinct(after, (), known)
@@ -174,17 +213,22 @@ def _folds(base: Kubelet, events: Sequence[_Event]) -> list[Kubelet] | None:
     return next(iter(states.values()), None) or None
 
 
-def _after(kubelet: Kubelet, event: _Event) -> Kubelet | None:
-    """Returns the state after an event, None if the event contradicts the evidence."""
+def _after(kubelet: Kubelet, event: _Event) -> list[Kubelet]:
+    """Returns the states after an event, none if the event contradicts the evidence."""
     operation = event.operation
     # The end of a pod that was refused in this order.
     if operation.entry is None and operation.uid not in kubelet.active:
-        return kubelet
-    if operation.entry is None:
-        return kubelet.without((operation.uid,))
+        return [kubelet]
+    if operation.entry is None and not event.released:
+        return [kubelet.without((operation.uid,))]
     copy = kubelet.fork()
+    if operation.entry is None:
+        assert copy.memory is not None
+        copy.memory.remove(operation.uid, event.released)
+        return [copy] if event.is_sure else [kubelet, copy]
     # A pod that the kubelet has not acknowledged may have been refused, which leaves traces.
-    return copy if admit(copy, operation.entry) or not event.is_sure else None
+    is_admitted = copy.admit_view(operation.entry.record.view(copy)).admitted
+    return [copy] if is_admitted or not event.is_sure else []
 
 
 def _without(state: Kubelet, uids: Collection[str]) -> Kubelet:

@@ -350,7 +350,10 @@ def apply(state: State, operation: Operation) -> State:
         left = tuple([pod for pod in refused if pod.uid != operation.uid])
         if operation.uid not in kubelet.active:
             return State(kubelet, left)
-        return _retried(kubelet.without((operation.uid,)), left)
+        kubelet = kubelet.without((operation.uid,))
+        if kubelet.memory is not None:
+            kubelet.memory.drop_unlisted()
+        return _retried(kubelet, left)
     kubelet = kubelet.fork()
     if entry.is_bound and entry.seen.listed is not None:
         # No admission: the pod lies where it was listed, or it has ended and its room is taken.

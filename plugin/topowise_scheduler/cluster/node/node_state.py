@@ -229,7 +229,10 @@ class NodeState:
         self._turns += 1
         report = self.report
         if entry.seen.listed is None:
-            return Ended(now, entry, self._turns, was_predicted=not self.is_reported(entry.uid))
+            # A pod without allocations leaves no trace, and no report lists the pod.
+            is_over = report is not None and is_bare(entry, report)
+            was_predicted = not (is_over or self.is_reported(entry.uid))
+            return Ended(now, entry, self._turns, has_left=is_over, was_predicted=was_predicted)
         allocated = None if report is None else report.held.get(entry.name)
         # A kubelet lists active pods only, so that a pod can leave the reports before the API server deletes the pod.
         has_left = report is not None and report.precision == "exact" and allocated is None
@@ -343,7 +346,7 @@ class NodeState:
         uncertain = [view for view in views if matters(node, view)]
         states = [self._fold.expecting(state, history, without) for state in bound]
         alternatives = distinct(states, [view.uid for view in uncertain], [node])
-        heights = highest(history, [node, *alternatives]) if uncertain and is_alone else {}
+        heights = highest(history, [node, *alternatives], now, is_alone=is_alone) if uncertain else {}
         views = [entry.record.view(node) for entry in moved(settled, node, alternatives)]
         return Possible(node, uncertain, heights, alternatives, views)
 

@@ -14,7 +14,7 @@ every NUMA node at once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, product
+from itertools import chain, combinations, islice, product
 from math import prod
 from typing import Final, NamedTuple
 
@@ -24,7 +24,7 @@ from topowise import pods
 from topowise_scheduler.kubelet import Kubelet, Placement
 from topowise_scheduler.kubelet.cpu_topology import CpuSet
 from topowise_scheduler.kubelet.device_table import DeviceSet
-from topowise_scheduler.kubelet.masks import lowest, union
+from topowise_scheduler.kubelet.masks import Mask, lowest, mask_of, members, union
 from topowise_scheduler.kubelet.pod import PodView, device_requests
 
 # Under the other policies CPUs and devices may come from anywhere, so that only their sums decide.
@@ -146,48 +146,93 @@ def possible_placements(
     """
     if not uncertain:
         return []
-    if _may_lie_in_groups(node, uncertain, highest):
-        return [_without_memory(_at_worst(node, uncertain))]
-    choices = _choices(node, uncertain, highest)
+    is_grouped = _may_lie_in_groups(node, uncertain, highest)
+    # By best-effort a group decides whether the kubelet refuses a hint that is not preferred.
+    is_unknown = is_grouped and node.settings.topology.policy == "best-effort"
+    choices = None if is_unknown else _choices(node, uncertain, highest)
     if choices is None or prod(map(len, choices)) > at_most:
-        return [_at_worst(node, uncertain)]
+        worst = _at_worst(node, uncertain)
+        return [_without_memory(worst) if is_grouped else worst]
     copies = []
     base = node.without([pod.uid for pod in uncertain])
     for combination in product(*choices):
         copy = base.fork()
         for placed in combination:
             if placed is not None:
-                _reserve(copy, node, *placed, ())
+                _reserve_on_mask(copy, node, *placed)
         copies.append(copy)
     return copies
 
 
 def _choices(
     node: Kubelet, uncertain: Sequence[PodView], highest: Mapping[str, int]
-) -> list[list[tuple[int, _Part] | None]] | None:
-    """Returns for each part of the pods where it may lie, None if the parts depend on each other or are wide."""
+) -> list[list[tuple[Mask, _Part] | None]] | None:
+    """Returns for each part of the pods where it may lie, None if the parts depend on each other or are too wide."""
     parts_of = [[part for part in _parts(node, pod) if part] for pod in uncertain]
-    takes_the_lowest = (
+    only_ends = (
         all(pod.uid in highest for pod in uncertain)
-        and not node.settings.topology.prefer_most_allocated
         and all(_had_its_wish(node, pod) for pod in uncertain)
         and all(parts == parts_of[0] for parts in parts_of[1:])
     )
-    choices: list[list[tuple[int, _Part] | None]] = []
+    # Ends may also leave a NUMA node the fullest on which other pods have something.
+    fuller = _in_use(node.without([pod.uid for pod in uncertain])) if only_ends and _takes_the_fullest(node) else 0
+    choices: list[list[tuple[Mask, _Part] | None]] = []
     for pod, parts in zip(uncertain, parts_of, strict=True):
         if not _lie_each_for_itself(parts) or has_choice_of_devices(node, pod):
             return None
         # After ends alone the pod lies on the predicted NUMA node or on a lower NUMA node.
-        count = highest[pod.uid] + 1 if takes_the_lowest else len(node.node_ids)
+        count = highest[pod.uid] + 1 if only_ends else len(node.node_ids)
         for part in parts:
+            masks = [
+                1 << position
+                for position in range(len(node.node_ids))
+                if (position < count or fuller >> position & 1) and _is_possible(part, node, position)
+            ]
             if _is_wide(part, node):
-                return None
-            places = [position for position in range(count) if _is_possible(part, node, position)]
+                masks = _wide_masks(part, node, pod if only_ends and len(parts) == 1 else None)
+                if not masks:
+                    return None
             if not part.has_place:
-                del places[1:]
+                del masks[1:]
             # None for a part that fits nowhere on the empty node: its pod was refused.
-            choices.append([(position, part) for position in places] or [None])
+            choices.append([(mask, part) for mask in masks] or [None])
     return choices
+
+
+def _takes_the_fullest(node: Kubelet) -> bool:
+    topology = node.settings.topology
+    return topology.prefer_most_allocated and topology.policy == "single-numa-node"
+
+
+def _in_use(node: Kubelet) -> Mask:
+    """Returns the NUMA nodes on which pods have CPUs or memory of their own."""
+    positions = range(len(node.node_ids))
+    mask = mask_of([at for at in positions if node.cpu is not None and node.cpu.exclusive_cpus(at)[0]])
+    tables = None if node.memory is None else node.memory.tables
+    return mask | mask_of([at for at in positions if tables is not None and tables.assignments[at]])
+
+
+def _wide_masks(part: _Part, node: Kubelet, predicted: PodView | None) -> list[Mask]:
+    """Returns the NUMA nodes together that may have a wide part, none if they are too many.
+
+    `predicted` is the pod of the part if only ends can have come in between. The kubelet prefers few NUMA nodes, then
+    low positions, and an end takes no choice away. By policy none a pod may also lie on more NUMA nodes than necessary.
+    """
+    count = len(node.node_ids)
+    size = next(size for size in range(2, count + 1) if any(_masks_of_size(part, node, size)))
+    blocks = {} if node.memory is None or predicted is None else node.memory.allocations.get(predicted.uid, {})
+    last = max((block.mask for of_container in blocks.values() for block in of_container), default=0)
+    is_bounded = last.bit_count() == size and not node.settings.topology.prefer_closest
+    sizes = [size] if is_bounded or node.settings.topology.policy != "none" else range(size, count + 1)
+    masks = (mask for size in sizes for mask in _masks_of_size(part, node, size) if not is_bounded or mask <= last)
+    few = list(islice(masks, MAX_POSSIBLE + 1))
+    return few if len(few) <= MAX_POSSIBLE else []
+
+
+def _masks_of_size(part: _Part, node: Kubelet, size: int) -> Iterator[Mask]:
+    for positions in combinations(range(len(node.node_ids)), size):
+        if _is_possible(part, node, *positions):
+            yield mask_of(positions)
 
 
 def _lie_each_for_itself(parts: Sequence[_Part]) -> bool:
@@ -363,6 +408,20 @@ def _is_possible(part: _Part, node: Kubelet, *positions: int) -> bool:
 
 
 _NONE = (0,) * 64
+
+
+def _reserve_on_mask(copy: Kubelet, node: Kubelet, mask: Mask, part: _Part) -> None:
+    """Reserves what is free of the part. A wide part may have any share of it on each of its NUMA nodes."""
+    if mask.bit_count() == 1:
+        _reserve(copy, node, mask.bit_length() - 1, part, ())
+        return
+    for position in members(mask):
+        _reserve(copy, node, position, msgspec.structs.replace(part, memory={}), ())
+    if copy.memory is not None:
+        # The group of these NUMA nodes keeps other memory away.
+        tables = copy.memory.tables
+        for name in part.memory.keys() & tables.free.keys():
+            tables.take(name, mask, sum([tables.free[name][position] for position in members(mask)]))
 
 
 def _reserve(copy: Kubelet, node: Kubelet, position: int, part: _Part, predicted: Sequence[Placement]) -> None:

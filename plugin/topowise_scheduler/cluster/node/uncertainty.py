@@ -101,32 +101,37 @@ def is_settled(entry: Entry, now: float) -> bool:
 
 
 def may_change_between(history: History, first: float, last: float) -> bool:
-    """Returns whether time alone may change the doubts of a node between these moments: a window is settled, or an
-    unreported pod counts as never reported."""
+    """Returns whether time alone may change the doubts of a node between these moments: a window is settled, a pod
+    has been seen, or an unreported pod counts as never reported."""
     return any(
         entry.seen.acknowledged is not None and first <= entry.seen.acknowledged + limit <= last
         for entry in history.log
-        for limit in (LATE_S, ENDED_KEPT_S)
+        for limit in (EARLY_S, LATE_S, ENDED_KEPT_S)
     )
 
 
-def highest(history: History, states: Sequence[Kubelet]) -> dict[str, int]:
+def highest(history: History, states: Sequence[Kubelet], now: float, *, is_alone: bool) -> dict[str, int]:
     """Returns by UID the highest position of a NUMA node at which a pod may lie in these states of the node.
 
     This holds if only ends came between decision and admission, which move pods to lower positions. The lowest NUMA
     node that will do depends on unlike pods before it: where such a pod has ended unreported, any position is possible.
+    Unless this service `is_alone` in binding pods, another pod may have come first, until its Binding has been seen.
     From amounts alone a prediction is not exact enough.
     """
     report = history.report
     if report is None or report.precision != "exact":
         return {}
     last = len(states[0].node_ids) - 1
-    # A pod that was there when an unreported pod ended may have been placed beside that pod.
-    unseen = max((ended.turn for ended in history.ended if ended.was_predicted), default=0)
+    # A pod that was there when an unreported pod ended may have been placed beside that pod. Where the fullest NUMA
+    # node is taken, any pod that ended may have filled it.
+    is_fullest = states[0].settings.topology.prefer_most_allocated
+    unseen = max((ended.turn for ended in history.ended if ended.was_predicted or is_fullest), default=0)
     positions: dict[str, int] = {}
     for entry in chain(history.log, history.expected):
+        acknowledged = entry.seen.acknowledged
+        is_seen = is_alone or (acknowledged is not None and now - acknowledged >= EARLY_S)
         # A pod from before the service has no decision of the service that bounds its position.
-        if entry.uid in states[0].active and not entry.seen.was_there:
+        if is_seen and entry.uid in states[0].active and not entry.seen.was_there:
             at = [position_of(state, state.placements(entry.uid)) for state in states if entry.uid in state.active]
             positions[entry.uid] = last if entry.turn < unseen else max(at)
     return positions

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from scheduling import GIB, Service, configuration, decoded, kubelet, machine, pod, topology_of
+from scheduling import GIB, Service, configuration, decoded, exact, kubelet, machine, pod, topology_of
 from topowise import pods
 from topowise_scheduler.cluster.node.possible_placements import holds_anything, position_of, possible_placements
 from topowise_scheduler.kubelet import Kubelet
@@ -131,3 +131,23 @@ def test_what_was_there_gives_back_as_its_kubelet_does(service: Service) -> None
     assert free(service) == [0, 6]
     service.ledger.drop_pod("uid-a")
     assert free(service) == [5, 6]
+
+
+def test_a_group_ends_with_its_pod_although_no_report_lists_its_init_container() -> None:
+    node = kubelet(topologyManagerPolicy="none")
+    resources = {"cpu": "2", "memory": "20Gi"}
+    resources = {"requests": resources, "limits": resources}
+    both = {
+        "initContainers": [{"name": "i", "resources": resources}],
+        "containers": [{"name": "c", "resources": resources}],
+    }
+    assert node.admit(decoded(pod("wide", **both))).admitted
+    service = Service()
+    service.put(pod("wide", node="n1", phase="Running", **both))
+    service.report(exact(node, topologyManagerPolicy="none"))
+    service.ledger.drop_pod("uid-wide")
+    service.clock.now += 5
+    service.put(pod("small", "1", "1Gi", node="n1", phase="Running"))
+    service.clock.now += 5
+    # The small pod is alone on NUMA node 0, so that no pod gets memory of both.
+    assert not service.fits(pod("newcomer", "1", "20Gi"), "n1")

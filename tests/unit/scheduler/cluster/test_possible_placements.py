@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduling import GIB, Service, configuration, counts, decoded, kubelet, machine, pod, topology_of
+from scheduling import GIB, Service, configuration, counts, decoded, exact, kubelet, machine, pod, topology_of
 from topowise import nrt, pods
 from topowise_scheduler.cluster.node.possible_placements import holds_anything, possible_placements
 from topowise_scheduler.kubelet import Device, DevicePlugin, Kubelet
@@ -133,6 +133,33 @@ class TestPossiblePlacements:
             [11, 16],
             [15, 12],
         ]
+
+    @pytest.mark.parametrize("policy", ["single-numa-node", "restricted"])
+    def test_the_next_pod_counts_on_the_numa_node_that_most_allocated_takes(self, policy: str) -> None:
+        """No other pod has anything, so that no end can change the vote. Restricted ignores the option."""
+        options = {"prefer-most-allocated-numa-node": "true"}
+        changed = {"topologyManagerPolicy": policy, "topologyManagerPolicyOptions": options}
+        service = Service()
+        service.report(exact(kubelet(**changed), **changed))
+        record = service.put(pod("first", "2"))
+        assert record.needs is not None
+        service.ledger.reservations.put(record, record.needs, "n1")
+        service.put(pod("first", "2", node="n1"))
+        assert service.fits(pod("second", "4"), "n1")
+
+    def test_most_allocated_may_take_each_numa_node_that_was_fuller_before_an_end(self) -> None:
+        node = kubelet(topologyManagerPolicyOptions={"prefer-most-allocated-numa-node": "true"})
+        assert node.admit_view(view(node, "large", "3")).admitted
+        assert node.admit_view(view(node, "small", "2")).admitted
+        node.remove("uid-large")
+        moved = view(node, "moved", "1")
+        assert node.admit_view(moved).admitted
+        assert free(node)[0] == [3, 1]
+        # The small pod may have ended before the other pod was admitted.
+        free_cpus = [free(possible)[0] for possible in possible_placements(node, [moved], {moved.uid: 1})]
+        assert free_cpus == [[2, 2], [3, 1]]
+        empty = node.without(["uid-small"])
+        assert [free(possible)[0] for possible in possible_placements(empty, [moved], {moved.uid: 0})] == [[2, 4]]
 
     @pytest.mark.parametrize("numa", [None, ()])
     def test_devices_near_no_numa_node_keep_a_pod_from_none(self, numa: tuple[int, ...] | None) -> None:
