@@ -27,7 +27,7 @@ test: venv ## Unit, contract and integration tests (4 to 5 minutes on 2 cores).
 check: venv ## Formatting, lint, types, import directions, generated code.
 	@hack/check
 
-bench: venv ## Figures of processes and hot paths, as tables and JSON; PART=exporter|engine|scheduler|density, ARGS=--against.
+bench: venv ## Figures of processes and hot paths, as tables and JSON; PART=exporter|engine|scheduler|density|steering, ARGS=--against.
 	@$(BIN)/python -m bench $(PART) $(ARGS)
 
 e2e: venv ## Slow tests on real processes, some minutes; not part of make test.

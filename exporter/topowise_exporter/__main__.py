@@ -1,4 +1,4 @@
-"""topowise-exporter: `run` the daemon, print the object `once`, or show the `machine`."""
+"""topowise-exporter: `run` the daemon or `steer` pods, print the object `once`, or show the `machine`."""
 
 from __future__ import annotations
 
@@ -34,6 +34,10 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="the daemon")
     cli.add_config(run, "an ExporterConfiguration")
     run.set_defaults(command=_run)
+
+    steer = commands.add_parser("steer", help="the marker plug-in of steering")
+    cli.add_config(steer, "an ExporterConfiguration")
+    steer.set_defaults(command=_steer)
 
     once = commands.add_parser("once", help="print the object that would be published")
     once.add_argument("--config", metavar="FILE", default="", help="an ExporterConfiguration; options go before it")
@@ -72,6 +76,20 @@ def _run(options: argparse.Namespace) -> int:
     if IN_CLUSTER in os.environ and not settings.client.kubeconfig:
         # With a kubeconfig there may be programs to run for credentials, which keep files of theirs.
         confine()
+    return asyncio.run(daemon.run(settings))
+
+
+def _steer(options: argparse.Namespace) -> int:
+    from topowise.runtime import config, log
+    from topowise_exporter.configuration import ExporterConfiguration
+
+    settings = config.load(ExporterConfiguration, options.config)
+    if options.check:
+        return cli.check(options, settings)
+
+    from topowise_exporter.steering import daemon
+
+    log.set_up(settings.logging.verbosity, settings.logging.format)
     return asyncio.run(daemon.run(settings))
 
 

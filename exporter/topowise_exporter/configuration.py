@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import os
 import socket
+from typing import Annotated
 
 import msgspec
 
-from topowise.runtime.config import Configuration, PositiveDuration, Serving
+from topowise.runtime.config import Configuration, PositiveDuration, Section, Serving
 from topowise_exporter.exclusions import Exclusions
 from topowise_exporter.kubelet.podresources import DEFAULT_SOCKET
 from topowise_exporter.kubelet.settings import Kubelet
 from topowise_exporter.publish.topology import Publishing
+
+
+class MarkerPlugin(Section, frozen=True):
+    """The marker plug-in (`topowise-exporter steer`), by which topowise-scheduler chooses the NUMA node of pods."""
+
+    enabled: bool = False
+    """Offer markers (`topowise.io/numa`) to the kubelet."""
+    namespace: str = "topowise-system"
+    """Namespace of the Leases `topowise-steering-NODE`; the chart sets it to its own."""
+    markers: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 512
+    """Number of markers of a node; a container with a marker has one. At least maxPods times the containers of such a
+    pod. Another number changes the node's allocatable resources."""
+    device_plugin_directory: str = "/var/lib/kubelet/device-plugins"
+    """Directory of the kubelet's socket for device plug-ins. Kubelets have no option for it."""
 
 
 class ExporterConfiguration(Configuration, frozen=True, tag="ExporterConfiguration"):
@@ -53,6 +68,8 @@ class ExporterConfiguration(Configuration, frozen=True, tag="ExporterConfigurati
     pod_placements: bool = False
     """Annotate the node's pods with the NUMA nodes of their resources, as KAI's numa-placement-exporter does
     (`kai.scheduler/numa-placement-observed`); run only one of the two. Needs `list` and `patch` of pods."""
+    steering: MarkerPlugin = msgspec.field(default_factory=MarkerPlugin)
+    """Steering of pods to a NUMA node."""
     serving: Serving = msgspec.field(default_factory=Serving)
     """Metrics and health."""
 

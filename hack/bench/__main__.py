@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from bench import against, density, engine, exporter, pages, results, scheduler, tables
+from bench import against, density, engine, exporter, pages, results, scheduler, steering, tables
 from bench.results import Machine, PartResults, Results
 
 PARTS: Final[dict[str, Callable[[], Awaitable[PartResults]]]] = {
@@ -25,6 +25,7 @@ PARTS: Final[dict[str, Callable[[], Awaitable[PartResults]]]] = {
     "engine": engine.measure,
     "scheduler": scheduler.measure,
     "density": density.measure,
+    "steering": steering.measure,
 }
 _REPOSITORY: Final = Path(__file__).resolve().parents[2]
 _LATEST: Final = _REPOSITORY / ".bench/latest.json"

@@ -6,7 +6,7 @@ from pathlib import Path
 from string import Template
 from typing import Final
 
-from bench import markdown, results, tables
+from bench import markdown, results, steering, tables
 from bench.density import mix
 from bench.density.measuring import NODES
 from bench.figures import Figure
@@ -41,6 +41,11 @@ _STORM: Final = {
     "{} with 100 pods/s: CPU of the service": "CPU",
     "{} alone: CPU of the service": "for the events alone",
     "{} with 100 pods/s: until nothing is left to take": "behind",
+}
+_STEERED: Final = {
+    "{}: large pods, kubelet alone": "kubelet alone",
+    "{}: large pods, steered": "steered",
+    "{}: pods with a request": "pods with a request",
 }
 _SERVICE: Final = (
     "5,000 NRTs and 150,000 pods: start to ready",
@@ -87,6 +92,12 @@ def page(run: Results) -> bytes:
             ),
             density=markdown.density(density, mixes),
             kinds=len(markdown.clusters(density)),
+            steering=markdown.grid(
+                {figure.name: figure for figure in run.parts["steering"].figures},
+                "a node",
+                dict(zip(steering.names(), steering.names(), strict=True)),
+                _STEERED,
+            ),
             choice=markdown.choice(markdown.clusters(density)),
             **_targets([figure for part in run.parts.values() for figure in part.figures if figure.target is not None]),
         )

@@ -39,9 +39,12 @@ def fetch_helm() -> None:
         )
 
 
-def install(kubeconfig: Path, values: Mapping[str, str] | None = None, tree: Path = REPOSITORY) -> None:
+def install(kubeconfig: Path, values: Mapping[str, str | bool] | None = None, tree: Path = REPOSITORY) -> None:
     """Installs or upgrades the release, with the chart in a tree."""
-    spelt = [f"--set-string={key}={value}" for key, value in {**_VALUES, **(values or {})}.items()]
+    spelt = [
+        f"--set={key}={str(value).lower()}" if isinstance(value, bool) else f"--set-string={key}={value}"
+        for key, value in {**_VALUES, **(values or {})}.items()
+    ]
     # Not every API server that people run answers for its schema.
     helm(
         kubeconfig,

@@ -19,6 +19,7 @@ from topowise.runtime.config import (
     Serving,
     ServingTls,
 )
+from topowise.steering import MOST_SECONDS
 from topowise_scheduler import declared_shapes, device_affinity, strategy_names
 
 _ANYWHERE: Final = frozenset(("", "0.0.0.0", "::"))
@@ -127,6 +128,24 @@ class Filter(Section, frozen=True):
     """The filter verb returns only this number of fitting nodes, the best by `scoring`; 0: all. With 1, kube-scheduler
     scores no nodes, which is fastest. Pods with preferences and pods of repeated requests always get all nodes. The
     service must be the last of kube-scheduler's extenders then."""
+
+
+class Steering(Section, frozen=True):
+    """The choice of the NUMA node for pods that request `topowise.io/numa`; docs/how-to/steering.md."""
+
+    enabled: bool = False
+    """Needs the right to create, patch, list and watch Leases, and `bindVerb`."""
+    namespace: str = "topowise-system"
+    """Namespace of the Leases `topowise-steering-NODE`, as in the exporters' configuration."""
+    wait: PositiveDuration = PositiveDuration(2)
+    """Time for the answer of the node's marker plug-in, and for the end of the request before. A bind may wait for both
+    and for two binds to the node before it: set kube-scheduler's `httpTimeout` to four times this value at least."""
+    expiry: PositiveDuration = PositiveDuration(10)
+    """The label ends after this time, at most 30 s, if its kubelet has not admitted the pod."""
+
+    def __post_init__(self) -> None:
+        if self.expiry > MOST_SECONDS:
+            raise ValueError(f"expiry is {self.expiry:g} s, expected at most {MOST_SECONDS:g} s")
 
 
 class WaitingPods(Section, frozen=True):
@@ -335,6 +354,7 @@ class SchedulerConfiguration(Configuration, frozen=True, tag="SchedulerConfigura
     filter: Filter = msgspec.field(default_factory=Filter)
     device_affinity: DeviceAffinity = msgspec.field(default_factory=DeviceAffinity)
     reservations: Reservations = msgspec.field(default_factory=Reservations)
+    steering: Steering = msgspec.field(default_factory=Steering)
     fit_together: FitTogether = msgspec.field(default_factory=FitTogether)
     requeue: Requeue = msgspec.field(default_factory=Requeue)
     waiting_pods: WaitingPods = msgspec.field(default_factory=WaitingPods)

@@ -17,6 +17,7 @@ import msgspec
 
 from topowise import pods, quantity
 from topowise.pods import Amounts, Needs
+from topowise.steering import RESOURCE as MARKER
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 MIRROR: Final = "kubernetes.io/config.mirror"
@@ -311,11 +312,15 @@ def exclusion_of(node: Node, spec: Spec) -> Refusal | None:
 
 
 def short(node: Node, needs: Needs, used: Mapping[str, int]) -> Refusal | None:
-    """The resources that the node lacks, in the order of the pod's requests; None if it has enough."""
+    """The resources that the node lacks, in the order of the pod's requests; None if it has enough.
+
+    A node that lists no markers takes pods with markers: kube-scheduler is to ignore them (`ignoredResources`).
+    """
     short = [
         (resource, amount, node.allocatable.get(resource, 0))
         for resource, amount in _requests(needs)
         if amount > node.allocatable.get(resource, 0) - used.get(resource, 0)
+        and (resource != MARKER or MARKER in node.allocatable)
     ]
     if not short:
         return None

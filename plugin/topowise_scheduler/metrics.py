@@ -26,6 +26,8 @@ from topowise_scheduler.shortage import Shortage, Waits
 PREFIX = "topowise_scheduler"
 _NAME = f"{PREFIX}_"
 _NOMINATIONS = ("written", "honoured", "elsewhere", "late", "moved", "withdrawn", "conflict", "failed")
+_REQUESTS = ("allocated", "lost", "withdrawn", "refused", "unanswered", "failed")
+_LABEL_BUCKETS = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 _WAIT_BUCKETS = (1, 5, 15, 60, 300, 900, 3600, 14400, 86400)
 
 
@@ -258,6 +260,34 @@ def watch_shortage(
     shortage = Shortage(ledger, view, waited.observe, declared=declared)
     registry.register(_Shortages(shortage.holes, shortage.waits))
     return shortage
+
+
+class _Steering(Collector):
+    """Collects the results of steering requests."""
+
+    def __init__(self, results: Mapping[str, int]) -> None:
+        self._results = results
+
+    def collect(self) -> Iterator[Metric]:
+        """Called at every scrape."""
+        yield _counter(
+            "steering_requests",
+            "Requests to label the markers of a node for a pod, by result.",
+            "result",
+            {result: self._results.get(result, 0) for result in _REQUESTS},
+        )
+
+
+def watch_steering(registry: CollectorRegistry, results: Mapping[str, int]) -> Callable[[float], None]:
+    """Registers the families of steering. Returns what receives the seconds from each request to its label."""
+    seconds = Histogram(
+        _NAME + "steering_label_duration_seconds",
+        "From a steering request to the label that the kubelet shows: the time that steering adds to a bind.",
+        buckets=_LABEL_BUCKETS,
+        registry=registry,
+    )
+    registry.register(_Steering(results))
+    return seconds.observe
 
 
 def registry(ledger: Ledger, answers: Answers) -> CollectorRegistry:

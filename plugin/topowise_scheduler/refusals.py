@@ -36,6 +36,15 @@ WEAKER_POLICY: Final = PREFIX + "Topology Manager policy is weaker than the pod 
 OTHER_POLICY: Final = PREFIX + "Topology Manager policy differs from the policy that the pod asks for"
 NOT_NEAR: Final = PREFIX + "devices would be farther apart than the pod requires"
 NOT_SURELY_NEAR: Final = PREFIX + "devices might be farther apart than the pod requires"
+STEERING_IS_OFF: Final = PREFIX + "pod requires a NUMA node, but steering is not enabled in topowise-scheduler"
+NOT_STEERED_BY_POLICY: Final = PREFIX + "pod requires a NUMA node, but the Topology Manager policy of the node is none"
+NO_MARKERS: Final = PREFIX + "pod requires a NUMA node, but not each of its containers requests topowise.io/numa"
+NODE_HAS_NO_MARKERS: Final = PREFIX + "pod requires a NUMA node, but the node offers no topowise.io/numa"
+TOO_FEW_MARKERS: Final = PREFIX + "node has too few free topowise.io/numa"
+NO_SUCH_NUMA_NODE: Final = PREFIX + "node does not report the NUMA node that the pod requires"
+NUMA_NODE_FULL: Final = PREFIX + "NUMA node that the pod requires has no room"
+OF_STEERING: Final = frozenset((TOO_FEW_MARKERS, NUMA_NODE_FULL))
+"""Refusals that end with other pods of the node."""
 TOO_LARGE: Final = PREFIX + "pod has too many containers or resource amounts"
 PLACES_UNKNOWN: Final = PREFIX + "node does not report how near its devices are, which the pod requires"
 OF_DEVICES: Final = frozenset((NOT_NEAR, NOT_SURELY_NEAR, PLACES_UNKNOWN))

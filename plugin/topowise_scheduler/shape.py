@@ -148,9 +148,9 @@ class PodRequests:
             _ = self.forms
         return self._only_form or self._build(_variant(gates, self._dims or _NO_DIMENSIONS))
 
-    def view(self, uid: str, gates: Gates) -> PodView:
-        """Returns the view of a pod with these needs and this UID."""
-        return msgspec.structs.replace(self.form(gates).view, uid=uid)
+    def view(self, uid: str, gates: Gates, steered: int | None = None) -> PodView:
+        """Returns the view of a pod with these needs and this UID, whose markers are near the NUMA node `steered`."""
+        return msgspec.structs.replace(self.form(gates).view, uid=uid, steered=steered)
 
     def _build(self, variant: _Variant) -> PodForm:
         form = self._forms.get(variant)

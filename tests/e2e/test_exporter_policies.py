@@ -33,8 +33,11 @@ PLURALS = {
     "ValidatingAdmissionPolicyBinding": f"{ADMISSION}/validatingadmissionpolicybindings",
     "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
     "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+    "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/topowise-system/roles",
+    "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/topowise-system/rolebindings",
 }
 PODS = "/api/v1/namespaces/default/pods"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/topowise-system/leases"
 KEPT = {"metadata": {"annotations": {placement_annotation.ANNOTATION: "[]"}}}
 
 
@@ -61,6 +64,10 @@ class Cluster:
         kind = "application/merge-patch+json"
         return (await self.ask("PATCH", f"{PODS}/{pod}", change, node=node, kind=kind))[0]
 
+    async def patch_lease(self, name: str, change: Any, node: str) -> int:
+        kind = "application/merge-patch+json"
+        return (await self.ask("PATCH", f"{LEASES}/{name}", change, node=node, kind=kind))[0]
+
     async def apply(self, name: str, node: str) -> int:
         topology = {"apiVersion": nrt.API_VERSION, "kind": nrt.KIND, "metadata": {"name": name}, "zones": []}
         path = f"{nrt.PATH}/{name}?fieldManager=topowise-exporter&force=true"
@@ -70,7 +77,10 @@ class Cluster:
 def rendered() -> Iterator[dict[str, Any]]:
     command = [str(HELM), "template", "topowise", str(CHART), "--namespace=topowise-system", "--kube-version=1.36.2"]
     done = subprocess.run(
-        [*command, "--set=exporter.config.podPlacements=true"], check=True, capture_output=True, timeout=60
+        [*command, "--set=exporter.config.podPlacements=true", "--set=steering.enabled=true"],
+        check=True,
+        capture_output=True,
+        timeout=60,
     )
     for document in yaml.safe_load_all(done.stdout):
         if document and document["kind"] in PLURALS and "exporter" in document["metadata"]["name"]:
@@ -88,6 +98,8 @@ def plane() -> Iterator[ControlPlane]:
 async def cluster(plane: ControlPlane) -> AsyncIterator[Cluster]:
     async with aiohttp.ClientSession() as session:
         cluster = Cluster(session, plane)
+        status, text = await cluster.ask("POST", "/api/v1/namespaces", {"metadata": {"name": "topowise-system"}})
+        assert status in (201, 409), text
         crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
         for path, document in [(crds, yaml.safe_load(CRD.read_text())), *((PLURALS[o["kind"]], o) for o in rendered())]:
             status, text = await cluster.ask("POST", path, document)
@@ -98,6 +110,12 @@ async def cluster(plane: ControlPlane) -> AsyncIterator[Cluster]:
             metadata = {"name": name, "annotations": old, "labels": {"app": "x"}}
             pod = {"metadata": metadata, "spec": {"nodeName": node, "containers": [container]}}
             status, text = await cluster.ask("POST", PODS, pod)
+            assert status in (201, 409), text
+
+        for name in ("topowise-steering-n1", "topowise-steering-n2", "topowise-scheduler-requeue"):
+            request = {"topowise.io/steering-request": "{}"}
+            lease = {"metadata": {"name": name, "annotations": request}, "spec": {"holderIdentity": "scheduler"}}
+            status, text = await cluster.ask("POST", LEASES, lease)
             assert status in (201, 409), text
 
         async def is_in_force() -> bool:
@@ -149,3 +167,42 @@ async def test_nothing_else_of_a_pod_is_its_to_change(cluster: Cluster, change: 
     assert status == 200
     assert metadata["annotations"]["kept"] == "as it was"
     assert metadata["labels"] == {"app": "x"}
+
+
+STATUS = {"metadata": {"annotations": {"topowise.io/steering-status": "{}"}}}
+
+
+async def leases_are_in_force(cluster: Cluster) -> bool:
+    own = await cluster.patch_lease("topowise-steering-n1", STATUS, "n1")
+    return own == 200 and await cluster.patch_lease("topowise-steering-n2", STATUS, "n1") == 422
+
+
+async def test_an_exporter_writes_the_steering_status_of_its_own_node_only(cluster: Cluster) -> None:
+    await assert_eventually(lambda: leases_are_in_force(cluster), within=30)
+    assert await cluster.patch_lease("topowise-steering-n2", STATUS, "n2") == 200
+    assert await cluster.patch_lease("topowise-scheduler-requeue", STATUS, "n1") == 422
+    status, _ = await cluster.ask("POST", LEASES, {"metadata": {"name": "topowise-steering-n3"}}, node="n3")
+    assert status == 403
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"metadata": {"annotations": {"topowise.io/steering-request": "changed"}}},
+        {"metadata": {"annotations": {"topowise.io/steering-request": None}}},
+        {"metadata": {"annotations": {"topowise.io/steering-status": "x" * 513}}},
+        {"metadata": {"annotations": {"new": "annotation"}}},
+        {"metadata": {"labels": {"new": "label"}}},
+        {"metadata": {"finalizers": ["example.com/never"]}},
+        {"spec": {"holderIdentity": "exporter"}},
+        {"spec": None},
+    ],
+    ids=str,
+)
+async def test_an_exporter_changes_nothing_else_of_a_lease(cluster: Cluster, change: Any) -> None:
+    await assert_eventually(lambda: leases_are_in_force(cluster), within=30)
+    assert await cluster.patch_lease("topowise-steering-n1", change, "n1") == 422
+    _, text = await cluster.ask("GET", f"{LEASES}/topowise-steering-n1")
+    lease = json.loads(text)
+    assert lease["metadata"]["annotations"]["topowise.io/steering-request"] == "{}"
+    assert lease["spec"]["holderIdentity"] == "scheduler"

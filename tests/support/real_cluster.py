@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, AsyncExitStack, contextmanager
 from pathlib import Path
 from random import Random
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 import aiohttp
 import pytest
@@ -102,6 +102,10 @@ class Cluster:
         LEASES.format("kube-system"),
     )
     """Collections that are emptied in the end: the next cluster on this API server finds none of this one."""
+    extender: ClassVar[Json] = {}
+    """Fields of kube-scheduler's entry for the service that are not as in the default chart."""
+    profile: ClassVar[Json] = {}
+    """The same of kube-scheduler's profile."""
 
     def __init__(
         self,
@@ -197,6 +201,8 @@ class Cluster:
                 "retryPeriod": "1s",
             }
         configuration, binary = chart_configuration(self.services[number].prefix, **changed), None
+        configuration["extenders"][0] |= self.extender
+        configuration["profiles"][0] |= self.profile
         if self._plugins is not None:
             configuration["profiles"] = [{**configuration["profiles"][0], **self._plugins.profile}]
             binary = self._plugins.binary

@@ -2,7 +2,9 @@
 
 {{- define "topowise.exporterConfig" -}}
 {{- $head := dict "apiVersion" "topowise.io/v1alpha1" "kind" "ExporterConfiguration" -}}
-{{- toYaml (mustMergeOverwrite (dict) (deepCopy .Values.exporter.config) $head) -}}
+{{- $known := dict -}}
+{{- if .Values.steering.enabled -}}{{- $_ := set $known "steering" (dict "enabled" true "namespace" .Release.Namespace) -}}{{- end -}}
+{{- toYaml (mustMergeOverwrite $known (deepCopy .Values.exporter.config) $head) -}}
 {{- end -}}
 
 {{- define "topowise.schedulerConfig" -}}
@@ -20,6 +22,9 @@
 {{- end -}}
 {{- if dig "nominator" "enabled" false $scheduler.config -}}
 {{- $_ := set $known "nominator" (dict "schedulerNames" (list (ternary $scheduler.kubeScheduler.schedulerName "default-scheduler" (eq $scheduler.mode "own")))) -}}
+{{- end -}}
+{{- if .Values.steering.enabled -}}
+{{- $_ := set $known "steering" (dict "enabled" true "namespace" .Release.Namespace) -}}
 {{- end -}}
 {{- $head := dict "apiVersion" "topowise.io/v1alpha1" "kind" "SchedulerConfiguration" -}}
 {{- toYaml (mustMergeOverwrite $known (deepCopy $scheduler.config) $head) -}}
@@ -41,10 +46,13 @@ weight: {{ $extender.weight }}
 # Names instead of whole nodes. `false` also breaks kube-scheduler's own scores (kubernetes#141781).
 nodeCacheCapable: true
 ignorable: {{ $extender.ignorable }}
-httpTimeout: {{ $extender.httpTimeout }}
+{{- /* A steered bind waits for the marker plug-in of its node; the value for other binds is too short for that. */}}
+{{- $steering := (include "topowise.schedulerConfig" .root | fromYaml).steering | default dict }}
+httpTimeout: {{ ternary "10s" $extender.httpTimeout (and (dig "enabled" false $steering) (eq $extender.httpTimeout "2s")) }}
 {{- with $extender.managedResources }}
 managedResources:
-{{- range . }}
+{{- $marker := dict "name" "topowise.io/numa" "ignoredByScheduler" true }}
+{{- range ternary (append . $marker) . (dig "enabled" false $steering) }}
   - name: {{ .name }}
     ignoredByScheduler: {{ .ignoredByScheduler | default false }}
 {{- end }}
@@ -64,7 +72,13 @@ tlsConfig: {{- toYaml . | nindent 2 }}
 {{- $known := dict "leaderElection" $election -}}
 {{/* A sample of the nodes may be the very one without NUMA room (kubernetes#122057). */}}
 {{- $_ := set $known "percentageOfNodesToScore" 100 -}}
-{{- $_ := set $known "profiles" (list (dict "schedulerName" $scheduler.kubeScheduler.schedulerName)) -}}
+{{- $profile := dict "schedulerName" $scheduler.kubeScheduler.schedulerName -}}
+{{- if dig "steering" "enabled" false $service -}}
+{{/* Nodes without steering take pods with a marker too; the service counts the markers of the other nodes. */}}
+{{- $args := dict "apiVersion" "kubescheduler.config.k8s.io/v1" "kind" "NodeResourcesFitArgs" "ignoredResources" (list "topowise.io/numa") -}}
+{{- $_ := set $profile "pluginConfig" (list (dict "name" "NodeResourcesFit" "args" $args)) -}}
+{{- end -}}
+{{- $_ := set $known "profiles" (list $profile) -}}
 {{- $_ := set $known "extenders" (list (include "topowise.extenderEntry" (dict "root" . "url" $url) | fromYaml)) -}}
 {{- $head := dict "apiVersion" "kubescheduler.config.k8s.io/v1" "kind" "KubeSchedulerConfiguration" -}}
 {{- toYaml (mustMergeOverwrite $known (deepCopy $scheduler.kubeScheduler.config) $head) -}}

@@ -6,7 +6,8 @@ names many pods that are long gone; and it names pods by UID. Formats (pkg/kubel
 Kubernetes 1.19 DeviceIDs is a list of ids. Since then it maps NUMA nodes to ids, where -1 is no node; a device near two
 nodes is under both.
 
-The checksum is recomputed (checksum.py), because the kubelet rejects a file with a wrong checksum.
+The checksum is recomputed (checksum.py), because the kubelet rejects a file with a wrong checksum. Markers of steering
+are left out, as in podresources.py.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from topowise import documents
+from topowise import documents, steering
 from topowise.errors import SourceError
 from topowise_exporter.kubelet.allocations import Device
 from topowise_exporter.kubelet.checksum import MOST_DUMPED, fnv1a
@@ -70,7 +71,8 @@ def parse(text: bytes, source: str) -> DeviceState:
     except ValueError as exc:
         raise SourceError(source, f"has an invalid NUMA node or plug-in answer: {str(exc)[:200]}") from exc
     registered = checkpoint.Data.RegisteredDevices or {}
-    return DeviceState(holders, frozenset(resource for resource, ids in registered.items() if ids))
+    registered_names = {name for name, ids in registered.items() if ids}
+    return DeviceState(holders, frozenset(registered_names - {steering.RESOURCE}))
 
 
 def checksum(data: DeviceData) -> int | None:
@@ -86,7 +88,7 @@ def _holders(data: DeviceData, source: str) -> dict[str, dict[str, tuple[Device,
     nodes: dict[tuple[str, str, str, str], set[int]] = {}
     count = 0
     for entry in data.PodDeviceEntries or ():
-        for node, device in _placed(entry):
+        for node, device in _placed(entry) if entry.ResourceName != steering.RESOURCE else ():
             near = nodes.setdefault((entry.PodUID, entry.ContainerName, entry.ResourceName, device), set())
             near.update([node] if node >= 0 else [])
             count += 1

@@ -2,7 +2,8 @@
 
 Decoding is separate from the calls, so that tests can use recorded bytes. Quirks of the API: lists are unordered; a
 device has an entry for each of its NUMA nodes; plug-ins report ids such as -1; pod-level CPUs and memory overlap with
-those of the containers; all clients share 100 requests a second. API: k8s.io/kubelet/pkg/apis/podresources/v1.
+those of the containers; all clients share 100 requests a second. Markers of steering are left out: they are no
+hardware, and their labels change with each steered pod. API: k8s.io/kubelet/pkg/apis/podresources/v1.
 
 Every kubelet from 1.28 on serves List and GetAllocatableResources. List differs by version: devices of resource claims
 (`lists_claims`), ended pods, which it names up to 1.33, and pod-level resources from 1.37 on
@@ -21,7 +22,7 @@ from typing import Any, Final, Self, TypeVar
 import grpc
 from google.protobuf.message import DecodeError
 
-from topowise import feature_gates, kubeletconfig
+from topowise import feature_gates, kubeletconfig, steering
 from topowise.errors import SourceError
 from topowise.wire import podresources_pb2 as pb
 from topowise.wire.podresources_frames_pb2 import ListFrames
@@ -106,6 +107,10 @@ class PodResources:
             self._last_allocatable = answer, allocatable
         self._allocatable_due = self._clock() + _ALLOCATABLE_S
         return allocatable
+
+    async def allocatable_message(self) -> pb.AllocatableResourcesResponse:
+        """As `allocatable`, but undecoded: with the markers of steering. Raises SourceError."""
+        return _parse(pb.AllocatableResourcesResponse, await self._call("GetAllocatableResources"), self._socket)
 
     async def pods(self) -> tuple[PodAllocation, ...]:
         """Calls List; the pods are sorted by namespace and name. Raises SourceError."""
@@ -235,6 +240,8 @@ def _memory(blocks: Iterable[pb.ContainerMemory]) -> tuple[MemoryBlock, ...]:
 def _devices(entries: Iterable[pb.ContainerDevices]) -> tuple[Device, ...]:
     nodes_by_device: dict[tuple[str, str], set[int]] = {}
     for entry in entries:
+        if entry.resource_name == steering.RESOURCE:
+            continue
         nodes = _nodes(entry.topology)
         for device_id in entry.device_ids:
             nodes_by_device.setdefault((entry.resource_name, device_id), set()).update(nodes)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from lab.cluster import Lab
-from lab.parts import disturbing, jobs, living, observing
+from lab.parts import disturbing, jobs, living, observing, steering
 from lab.results import Part
 
 Run = Callable[[Lab], Part]
@@ -34,6 +34,7 @@ AFTER: Final[dict[str, Run]] = {
     "upgrade": disturbing.exporter_upgrade,
     "drain": disturbing.drain,
     "rejoin": disturbing.rejoin,
+    "steering": steering.steered_pods,
     jobs.MACHINE: jobs.p5,
 }
 # Guests without which a part cannot be.

@@ -21,6 +21,7 @@ import msgspec
 from sandbox import simulated_time
 from sandbox.kubelet.node import EmulatedNode
 from sandbox.kubelet.pace import Pace, Startup
+from sandbox.kubelet.plugin_sockets import PluginSockets
 from sandbox.kubelet.registration import register
 from sandbox.kubelet.root import Root
 from topowise import pods
@@ -82,6 +83,8 @@ class Lifecycle:
         self._ended: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._moving = 0
+        self.plugins: PluginSockets | None = None
+        """The device plug-ins that are processes of their own, if there are any."""
         self.history: deque[tuple[float, str]] = deque(maxlen=_HISTORY)
         """What happened on the node, newest last, with the event loop's time; for people."""
 
@@ -259,6 +262,8 @@ class Lifecycle:
             devices = step.devices
         if steps:
             await asyncio.sleep(self._pace.pause.draw(self._random))
+        if self.plugins is not None:
+            await self.plugins.allocate_all(self.node.devices_of(pod.metadata.uid))
         self.node.end_admission(pod, decision)
         self._changed()
         return decision

@@ -118,6 +118,19 @@ class EmulatedNode:
         self._registered.add(resource)
         self._report_devices(everything=False)
 
+    def list_devices(self, resource: str, devices: Sequence[Device]) -> None:
+        """A device plug-in has sent a list."""
+        plugins = [plugin for plugin in self._machine.devices if plugin.resource != resource]
+        self._machine = msgspec.structs.replace(
+            self._machine, devices=(*plugins, DevicePlugin(resource, tuple(devices)))
+        )
+        self.plug(resource)
+
+    def unplug(self, resource: str) -> None:
+        """A device plug-in has closed its stream."""
+        self._registered.discard(resource)
+        self._report_devices(everything=False)
+
     def _report_devices(self, *, everything: bool) -> None:
         """What the model is to know. A container that has run through a restart keeps what it has without its plugin
         being asked (devicemanager/manager.go, devicesToAllocate), which for the model are healthy devices."""
@@ -296,18 +309,25 @@ class EmulatedNode:
     def _held(self, uid: str, kinds: Mapping[str, str]) -> tuple[ContainerHoldings, ...]:
         cpus = self._managers.cpu.allocations.get(uid, {}) if self._managers.cpu else {}
         memory = self._managers.memory.allocations.get(uid, {}) if self._managers.memory else {}
-        devices = self._managers.devices.allocations.get(uid, {})
-        tables = self._managers.devices.tables
+        devices = self.devices_of(uid)
         return tuple(
             ContainerHoldings(
                 name=name,
                 kind=kind,
                 cpus=frozenset(members(cpus.get(name, 0))),
                 memory=self._blocks(memory.get(name, ())),
-                devices={resource: tables[resource].names(ids) for resource, ids in devices.get(name, {}).items()},
+                devices=devices.get(name, {}),
             )
             for name, kind in kinds.items()
         )
+
+    def devices_of(self, uid: str) -> dict[str, dict[str, tuple[str, ...]]]:
+        """Returns the ids of a pod's devices by container and resource."""
+        tables, allocations = self._managers.devices.tables, self._managers.devices.allocations
+        return {
+            container: {resource: tables[resource].names(ids) for resource, ids in devices.items()}
+            for container, devices in allocations.get(uid, {}).items()
+        }
 
     def _blocks(self, blocks: Blocks) -> tuple[Block, ...]:
         return tuple(Block(block.type, self._kubelet.ids(block.mask), block.size) for block in blocks)

@@ -21,6 +21,7 @@ from topowise.bounded import Bounded
 from topowise.runtime.log import kv
 from topowise_scheduler.cluster.bookings import Bookings
 from topowise_scheduler.cluster.gates.gates import Gates
+from topowise_scheduler.cluster.gates.numa_node import Markers
 from topowise_scheduler.cluster.late_reports import LateReports
 from topowise_scheduler.cluster.node_reports import NodeReports
 from topowise_scheduler.cluster.outdated_reports import OutdatedReports
@@ -50,7 +51,7 @@ class Ledger:
     `clock` gives seconds, monotonic. `reservation_s` is for how long a pod is expected on the node it was reserved for,
     0 for not at all. `max_admission_s` is how long a kubelet may take to decide a pod, 0 for as long as it takes.
     `affinity` is what is known of device plug-ins, and what pods that require near devices have to be content with.
-    `exporters`: how long the service waits for exporters.
+    `exporters`: how long the service waits for exporters. `markers`: see NumaNodeGate.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Ledger:
         max_admission_s: float = 0.0,
         affinity: Settings = _DEFAULT_SETTINGS,
         exporters: ExporterSettings = _DEFAULT_EXPORTERS,
+        markers: Markers | None = None,
     ) -> None:
         self.engine = engine
         self.clock = clock
@@ -87,6 +89,7 @@ class Ledger:
             max_admission_s=max_admission_s,
             exporters=self.exporters,
             exporter_settings=exporters,
+            markers=markers,
         )
         """What may keep a pod from a node."""
         self._outdated_reports = OutdatedReports(self.node_states, self.gates, self.exporters, exporters)
@@ -171,6 +174,21 @@ class Ledger:
         """Returns the pods that are assigned to a node."""
         node_state = self.node_states.of(name)
         return [] if node_state is None else [entry.record for entry in node_state.history.bound()]
+
+    def unadmitted(self, name: str, resource: str) -> set[str]:
+        """Returns the UIDs of the pods that are bound to a node and request a resource, and whose admission by the
+        kubelet the API server does not show yet."""
+        node_state = self.node_states.of(name)
+        return {
+            entry.uid
+            for entry in (() if node_state is None else node_state.history.bound())
+            if entry.seen.acknowledged is None and entry.needs.requests.get(resource)
+        }
+
+    def lose_label(self, uid: str, name: str) -> None:
+        """The label of a steered pod may have ended before its kubelet admitted the pod, so it may be anywhere."""
+        if (node_state := self.node_states.of(name)) is not None and node_state.lose_label(uid):
+            self.node_states.publish(name, node_state)
 
     # Pods, as schedulers ask about them
 

@@ -66,6 +66,11 @@ class Nodes:
         """Yields the nodes that were added, changed or deleted since `Nodes.changes` was `changes`."""
         return self._changes.since(changes)
 
+    def allocatable(self, resource: str, name: str) -> int | None:
+        """Returns how much of a resource a node has, None if the Node does not list the resource."""
+        node = self._nodes.get(name)
+        return None if node is None else node.allocatable.get(resource)
+
     def kubelet(self, name: str) -> tuple[str, tuple[str, ...]]:
         """Returns the kubelet version and the hugepage sizes that a node reports, "" and none if there is no such
         object."""

@@ -80,7 +80,7 @@ class Reservations:
         is_as_judged = judged_at >= node_states.changed_at(name)
         until = self._clock() + (min(KEPT_S, self._seconds) if record.group else self._seconds)
         reserved = msgspec.structs.replace(pod, node=name, state=State.RESERVED, until=until)
-        self._bookings.move(record, reserved, needs=needs)
+        self._bookings.move(msgspec.structs.replace(record, steered=record.numa_node), reserved, needs=needs)
         if is_as_judged:
             node_state.note_judged(record.uid)
 

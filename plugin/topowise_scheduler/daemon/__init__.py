@@ -51,6 +51,8 @@ async def _run(core: Core) -> int:
     shapes = map(declared_shapes.shape, settings.defragmenter.shapes)
     declared = {str(shape): core.records.requests(shape.pod(0))[0] for shape in shapes}
     shortage = metrics.watch_shortage(registry, ledger, core.view, declared)
+    if core.steering is not None:
+        core.steering.observe = metrics.watch_steering(registry, core.steering.results)
     pages = ports.for_people(core, measured, ports.dashboard(core, shortage.holes))
     probes = health.Health()
     probes.ready["synced"] = core.not_synced

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
 from topowise.kube.api import Api
 from topowise.kube.reflector import Reflector
+from topowise.steering import RESOURCE as MARKER
 from topowise_scheduler import strategies
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
@@ -17,6 +19,7 @@ from topowise_scheduler.cluster.watch import reflectors
 from topowise_scheduler.configuration import SchedulerConfiguration
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.extender.explaining import Explainer
+from topowise_scheduler.extender.steering import NodeSteering
 from topowise_scheduler.fit_together import FitTogetherService
 from topowise_scheduler.preemption import Budgets
 from topowise_scheduler.presentation.dashboard import Decisions
@@ -30,12 +33,14 @@ class Core:
         self.settings = settings
         self.api = api
         exporters = settings.exporters
+        self.nodes = Nodes()
         self.ledger = Ledger(
             Engine(),
             time.monotonic,
             reservation_s=settings.reservations.ttl if settings.reservations.enabled else 0.0,
             max_admission_s=settings.filter.max_admission_time,
             affinity=settings.device_affinity.settings,
+            markers=partial(self.nodes.allocatable, MARKER) if settings.steering.enabled else None,
             exporters=ExporterSettings(
                 exporters.node_selector, exporters.first_report, exporters.grace, exporters.grace
             ),
@@ -48,8 +53,10 @@ class Core:
             recognises(exporters.namespace, exporters.pod_labels),
         )
         self.budgets = Budgets()
-        self.nodes = Nodes()
         self.sources: list[Reflector[Any]] = reflectors(api, self.ledger, self.records, self.budgets, self.nodes)
+        self.steering = self._steering() if settings.steering.enabled else None
+        if self.steering is not None:
+            self.sources.append(self.steering.source)
         strategy = self.strategy(settings.scoring.strategy)
         self.answers = Answers(self.ledger, self.records, strategy, top_score=settings.extender.score_scale)
         self.view = ClusterView(self.ledger, self.answers, self.nodes)
@@ -62,6 +69,19 @@ class Core:
         """Returns which collections have not been listed yet, None once all have."""
         waiting = [source.name for source in self.sources if not source.synced]
         return f"not yet listed: {', '.join(waiting)}" if waiting else None
+
+    def _steering(self) -> NodeSteering:
+        section, ledger = self.settings.steering, self.ledger
+        return NodeSteering(
+            self.api,
+            section.namespace,
+            wait=section.wait,
+            # Not the section's own type, which no request is encoded with.
+            expiry=float(section.expiry),
+            lost=ledger.lose_label,
+            unadmitted=lambda name: ledger.unadmitted(name, MARKER),
+            clock=time.monotonic,
+        )
 
     def strategy(self, name: str) -> strategies.Strategy:
         """Returns the strategy of this name, with the configured weights and options."""

@@ -92,6 +92,7 @@ def _verbs(core: Core) -> Mapping[str, Verb]:
             core.not_synced,
             observer=decisions,
             tells_prediction=settings.extender.predictions,
+            steering=core.steering,
         ),
         core.explainer,
         partial(fit_together, core.fitting, core.not_synced),

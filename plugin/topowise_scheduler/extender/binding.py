@@ -8,6 +8,7 @@ second; a refusal by the kubelet would fail the pod.
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from functools import partial
 from weakref import WeakValueDictionary
@@ -18,11 +19,16 @@ from topowise import pods
 from topowise.errors import ApiError
 from topowise.kube import paths
 from topowise.kube.api import Api
+from topowise.runtime.log import kv
+from topowise.steering import RESOURCE as MARKER
 from topowise_scheduler import predicted_annotation
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.pods.records import PodRecord, Records
 from topowise_scheduler.extender import wire
 from topowise_scheduler.extender.replies import BadRequestError, NotReady, Observer, Reply
+from topowise_scheduler.extender.steering import NodeSteering
+
+log = logging.getLogger(__name__)
 
 # Together less than the 2 s of kube-scheduler's httpTimeout in our documentation.
 _WAIT_S = 0.5
@@ -42,6 +48,7 @@ class Binder:
         *,
         observer: Observer | None = None,
         tells_prediction: bool = True,
+        steering: NodeSteering | None = None,
     ) -> None:
         self._api = api
         self._ledger = ledger
@@ -49,6 +56,9 @@ class Binder:
         self._not_ready = not_ready
         self._observer = observer
         self._tells_prediction = tells_prediction
+        self._steering = steering
+        # A steered bind waits for its own label and for the end of the label before.
+        self._wait = _WAIT_S if steering is None else _WAIT_S + 2 * steering.wait
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def bind(self, body: bytes) -> Reply:
@@ -77,7 +87,7 @@ class Binder:
         if record.needs is None:
             return f"pod cannot be placed: {record.problem}"
         try:
-            async with asyncio.timeout(_WAIT_S):
+            async with asyncio.timeout(self._wait):
                 lock = self._locks.setdefault(args.Node, asyncio.Lock())
                 await lock.acquire()
         except TimeoutError:
@@ -89,9 +99,9 @@ class Binder:
             lock.release()
 
     async def _book_and_bind(self, args: wire.ExtenderBindingArgs, record: PodRecord, needs: pods.Needs) -> str:
-        reason = self._ledger.reservations.assume(record, needs, args.Node)
-        if reason:
-            return f"kubelet of {args.Node} would refuse the pod now: {reason}"
+        problem = await self._book(args.Node, record, needs)
+        if problem:
+            return problem
         try:
             path = paths.pod(args.PodNamespace, args.PodName, "binding")
             await self._api.request("POST", path, body=self._binding(args), timeout=_TIMEOUT_S)
@@ -100,12 +110,59 @@ class Binder:
             # Without an answer, or after a 5xx status, the pod may be bound.
             if not exc.status or exc.status >= 500:
                 self._keep_reservation(record, args.Node)
+            elif self._steering is not None:
+                await self._steering.withdraw(args.Node, args.PodUID)
             return _without_uids(f"binding failed: {exc}")
         except asyncio.CancelledError:
             self._ledger.reservations.forget(args.PodUID, args.Node)
             self._keep_reservation(record, args.Node)
             raise
         return ""
+
+    async def _book(self, node: str, record: PodRecord, needs: pods.Needs) -> str:
+        """Books the pod on the node, steered if a NUMA node is chosen. Returns why it is not booked, "" if it is."""
+        reservations = self._ledger.reservations
+        if self._steering is not None and _markers(needs):
+            problem = await self._steering.rest(node)
+            if problem:
+                return problem
+            choice = self._ledger.gates.numa_node.choice(record, node)
+            if choice.numa is not None:
+                problem = await self._book_steered(self._steering, node, record, needs, choice.numa)
+                if not problem or record.numa_node is not None:
+                    return problem
+                log.warning("Pod is not steered", extra=kv(node=node, why=_without_uids(problem)))
+                problem = await self._steering.rest(node)
+                if problem:
+                    return problem
+        reason = reservations.assume(record, needs, node)
+        return f"kubelet of {node} would refuse the pod now: {reason}" if reason else ""
+
+    async def _book_steered(
+        self, steering: NodeSteering, node: str, record: PodRecord, needs: pods.Needs, numa: int
+    ) -> str:
+        """Books the pod and has the markers labelled. Returns why the pod is not steered, "" if it is."""
+        problem = await steering.admission(node)
+        if problem:
+            return problem
+        reservations, steered = self._ledger.reservations, msgspec.structs.replace(record, steered=numa)
+
+        def book() -> str:
+            refusal = reservations.assume(steered, needs, node)
+            return f"kubelet of {node} would refuse the pod on NUMA node {numa} now: {refusal}" if refusal else ""
+
+        problem = book()
+        if problem:
+            return problem
+        problem = "cancelled"
+        try:
+            # The node may have changed while the service waited.
+            problem = await steering.request(node, record.uid, numa, _markers(needs)) or book()
+        finally:
+            if problem:
+                reservations.forget(record.uid, node)
+                await steering.withdraw(node, record.uid)
+        return problem
 
     def _binding(self, args: wire.ExtenderBindingArgs) -> bytes:
         # With the uid, the API server refuses to bind a new pod of the same name.
@@ -141,6 +198,11 @@ class Binder:
         if record.uid != args.PodUID:
             raise ApiError(409, "Conflict", "the pod of this name is another one by now", request=f"GET {path}")
         return record
+
+
+def _markers(needs: pods.Needs) -> int:
+    """Returns the number of containers that request a marker."""
+    return sum(bool(container.limits.get(MARKER)) for container in needs.containers)
 
 
 def _without_uids(text: str) -> str:

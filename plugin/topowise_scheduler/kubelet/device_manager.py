@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
+from topowise.steering import RESOURCE as MARKER
 from topowise_scheduler.kubelet import panics
 from topowise_scheduler.kubelet.behaviour import Behaviour
 from topowise_scheduler.kubelet.device_table import DeviceSet, DeviceTable, shared_table
@@ -121,10 +122,12 @@ class DeviceManager:
 
     def hints(self, pod: PodView, container: ContainerView) -> ProviderHints:
         """Returns the hints for a container (GetTopologyHints)."""
-        hints: ProviderHints = {}
+        hints = self._marked(pod, container.limits.get(MARKER))
         reusable = self._reusable
         by_resource = self.allocations.get(pod.uid, {}).get(container.name, {})
         for resource, requested in container.limits.items():
+            if resource in hints:
+                continue
             table = self.tables.get(resource)
             if table is None or not table.has_topology:
                 # No hint means "don't care" (deviceHasTopologyAlignment).
@@ -138,10 +141,10 @@ class DeviceManager:
 
     def pod_hints(self, pod: PodView) -> ProviderHints:
         """Returns the hints for the pod as a whole (GetPodTopologyHints), which reuses no devices."""
-        hints: ProviderHints = {}
+        hints = self._marked(pod, device_requests(pod, MARKER))
         by_container = self.allocations.get(pod.uid, {})
         for resource, table in self.tables.items():
-            if not table.has_topology:
+            if resource in hints or not table.has_topology:
                 continue
             requested = device_requests(pod, resource)
             if requested is None:
@@ -154,6 +157,16 @@ class DeviceManager:
             else:
                 hints[resource] = _fitting(table, self.free(resource), 0, requested)
         return hints
+
+    def _marked(self, pod: PodView, requested: int | None) -> ProviderHints:
+        """Returns the hints of the markers for a steered pod, none for any other pod.
+
+        A marker has no NUMA node at rest, so it gives no hint and reports leave it out. Free markers never run out: a
+        marker of an ended pod has the same label.
+        """
+        if pod.steered is None or not requested:
+            return {}
+        return {MARKER: _fitting(self.table((Device("", (pod.steered,)),)), 1, 0, 1)}
 
     def allocate(self, pod: PodView, container: ContainerView, hint: Hint) -> None:
         """Allocates for a container (allocateContainerResources). Raises Refused without any change."""

@@ -42,7 +42,8 @@ class PodView(msgspec.Struct, frozen=True, gc=False):
     `pinned`: the memory manager allocates for the pod (Guaranteed, and not ignored because of pod-level resources).
     `by_pod_level`: the managers handle pod-level resources. Then `cpus` and `memory` are the pod's own totals, and only
     an exclusive container has `cpus` and `memory`. `init_requests` is the request of all init containers, including
-    sidecars.
+    sidecars. `steered` is the NUMA node of all marker devices (topowise.steering) at the admission of the pod, None if
+    the markers have no NUMA node.
     """
 
     uid: str
@@ -54,6 +55,7 @@ class PodView(msgspec.Struct, frozen=True, gc=False):
     cpus: int
     memory: Amounts | None
     init_requests: Amounts = {}
+    steered: int | None = None
 
 
 def view(

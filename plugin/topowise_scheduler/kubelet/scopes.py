@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from topowise.steering import RESOURCE as MARKER
 from topowise_scheduler.kubelet import hints as reasons
 from topowise_scheduler.kubelet.admission import Rejection
 from topowise_scheduler.kubelet.hints import NO_AFFINITY, Hint, Hints, Refused
@@ -92,7 +93,7 @@ def _decide(node: Kubelet, pod: PodView, container: ContainerView | None, observ
         refusing = "topology"
         # Their number, because the kubelet merges device resources in random order (Go maps) and before the other
         # resources.
-        devices = sum(resource in node.devices.tables for resource, _ in groups)
+        devices = sum(resource == MARKER or resource in node.devices.tables for resource, _ in groups)
         hint, admitted = node.topology_manager.decide([hints for _, hints in groups], vote, devices)
     except Refused as refused:
         raise Rejected(refused.reason, refused.message, Rejection(name, refusing, refused.error)) from refused

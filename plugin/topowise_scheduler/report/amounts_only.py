@@ -10,6 +10,7 @@ import msgspec
 from topowise import attributes, nrt, quantity
 from topowise.errors import ConfigError, ParseError
 from topowise.pods import HUGEPAGES
+from topowise.steering import RESOURCE as MARKER
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.configuration import TopologySettings
 from topowise_scheduler.kubelet.machine import is_memory
@@ -133,8 +134,9 @@ def _usable(zone: nrt.Zone, counts: Mapping[str, ZoneAmount], problems: list[str
     """Returns the amounts that the synthetic machine can represent."""
     usable = {}
     for name, count in counts.items():
-        # The kubelet aligns nothing to devices of resource claims, and no container requests them by this name.
-        if name.startswith(attributes.CLAIMED_DEVICES):
+        # The kubelet aligns nothing to devices of resource claims, and no container requests them by this name. Markers
+        # of steering have the NUMA node of the moment at which another project's exporter read them.
+        if name.startswith(attributes.CLAIMED_DEVICES) or name == MARKER:
             continue
         if name.startswith(HUGEPAGES) and page_kib(name) is None:
             problems.append(f"zone {zone.name}: {name!r:.80}, expected a size such as hugepages-2Mi; not checked")

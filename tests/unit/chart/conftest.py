@@ -102,9 +102,10 @@ def dashboard(chart: Path) -> Document:
 def render(helm: Callable[..., subprocess.CompletedProcess[str]]) -> Render:
     """The objects of a values set: a recipe's name or none, and settings as --set takes them."""
 
-    def objects(recipe: str = "", *settings: str, kube_version: str = "1.36.2") -> Rendered:
+    def objects(recipe: str = "", *settings: str, kube_version: str = "1.36.2", api: str = "") -> Rendered:
         arguments = ["template", "topowise", str(CHART), f"--namespace={NAMESPACE}", f"--kube-version={kube_version}"]
         arguments += [f"--values={CHART}/recipes/{recipe}.yaml"] if recipe else []
+        arguments += [f"--api-versions={api}"] if api else []
         done = helm(*arguments, *(f"--set={setting}" for setting in settings))
         if done.returncode:
             raise ValueError(done.stderr)

@@ -206,6 +206,25 @@ def test_kube_scheduler_is_wired_as_recommended(default: Any) -> None:
     assert kube_config["leaderElection"]["resourceName"] != service.leader_election.lease_name
 
 
+def test_steering_configures_all_parts(render: Any) -> None:
+    """kube-scheduler ignores markers, and waits longer for a bind."""
+    objects = render("", "steering.enabled=true")
+    kube_config = kube_scheduler_config(objects)
+    (profile,) = kube_config["profiles"]
+    (plug_in,) = profile["pluginConfig"]
+    assert plug_in["name"] == "NodeResourcesFit"
+    assert plug_in["args"]["ignoredResources"] == ["topowise.io/numa"]
+    (extender,) = kube_config["extenders"]
+    assert extender["httpTimeout"] == "10s"
+    assert "managedResources" not in extender, "all pods are the service's concern"
+    assert scheduler_config(objects).steering.enabled
+    resource = "scheduler.extender.managedResources[0].name=example.com/gpu"
+    (extender,) = kube_scheduler_config(render("", "steering.enabled=true", resource))["extenders"]
+    assert [item["name"] for item in extender["managedResources"]] == ["example.com/gpu", "topowise.io/numa"]
+    (extender,) = kube_scheduler_config(render("", resource))["extenders"]
+    assert [item["name"] for item in extender["managedResources"]] == ["example.com/gpu"]
+
+
 def test_the_service_starts_before_the_scheduler_that_asks_it(default: Any) -> None:
     pod = default.pod("Deployment", "topowise-scheduler")
     token, service = pod["initContainers"]

@@ -77,6 +77,20 @@ DEFRAGMENTER: dict[tuple[str, str], set[Right]] = {
 ELECTION: dict[tuple[str, str], set[Right]] = {
     ("topowise/kube/lease.py", "?"): {(*LEASES, "get"), (*LEASES, "create"), (*LEASES, "update")},
 }
+# Of the service's requests to marker plug-ins; an apply creates the Lease. Its reflector lists and watches them.
+STEERING_REQUESTS: dict[tuple[str, str], set[Right]] = {
+    ("topowise_scheduler/extender/steering.py", "PATCH"): {(*LEASES, "create"), (*LEASES, "patch")},
+}
+# The Node owns the Lease.
+STEERING_OWNERS: dict[tuple[str, str], set[Right]] = {
+    ("topowise_scheduler/extender/steering.py", "GET"): {("", "nodes", "get")},
+}
+STEERING_REQUESTS_WATCH: set[Right] = {(*LEASES, "list"), (*LEASES, "watch")}
+# Of the marker plug-in.
+STEERING: dict[tuple[str, str], set[Right]] = {
+    ("topowise_exporter/steering/lease.py", "PATCH"): {(*LEASES, "patch")},
+}
+STEERING_WATCH: set[Right] = {(*LEASES, "list"), (*LEASES, "watch")}
 # With kube-scheduler's account, in mode own.
 TOKENS: dict[tuple[str, str], set[Right]] = {
     ("topowise/kube/account_token.py", "POST"): {("", "serviceaccounts/token", "create")},
@@ -129,6 +143,9 @@ def test_every_request_in_the_code_is_listed(repository: Path) -> None:
         DEFRAGMENTER,
         ELECTION,
         TOKENS,
+        STEERING_REQUESTS,
+        STEERING_OWNERS,
+        STEERING,
     )
     known = (EXPORTER, PLACEMENTS, SCHEDULER, *by_controller)
     assert requests(repository) == set().union(*(calls.keys() for calls in known))
@@ -232,6 +249,16 @@ def test_what_the_leader_repairs_takes_rights_only_where_it_is_switched_on(
     assert rights(objects.named("ClusterRole", "topowise-scheduler")) == needs(SCHEDULER) | needs(calls)
 
 
+def test_steering_takes_rights_in_the_namespace_of_its_leases(render: Any) -> None:
+    objects = render("", "scheduler.config.steering.enabled=true")
+    role = objects.named("Role", "topowise-scheduler-steering")
+    assert rights(role) == needs(STEERING_REQUESTS) | STEERING_REQUESTS_WATCH
+    cluster_role = objects.named("ClusterRole", "topowise-scheduler")
+    assert rights(cluster_role) == needs(SCHEDULER) | needs(STEERING_OWNERS)
+    assert "leases" in restricted(objects)
+    assert not any("steering" in role["metadata"]["name"] for role in render("").kinds("Role"))
+
+
 @pytest.mark.parametrize("name", ["preemptor", "defragmenter"])
 def test_a_dry_run_takes_no_right(render: Any, name: str) -> None:
     objects = render("", f"scheduler.config.{name}.enabled=true", f"scheduler.config.{name}.dryRun=true")
@@ -287,6 +314,7 @@ ROWS = {
         "config.preemptor": "scheduler.config.preemptor.enabled=true",
         "config.defragmenter": "scheduler.config.defragmenter.enabled=true",
         "config.refusedPods": "scheduler.config.refusedPods.delete=true",
+        "steering.enabled": "steering.enabled=true",
         "config.startupTaint": "scheduler.config.startupTaint.enabled=true",
         "more than one replica": "scheduler.replicas=2",
     },
@@ -295,6 +323,7 @@ ROWS = {
         "config.resourceSlices": "exporter.config.resourceSlices=true",
         "config.numatopology": "exporter.config.numatopology=true",
         "config.podPlacements": "exporter.config.podPlacements=true",
+        "steering.enabled": "steering.enabled=true",
         "config.kubelet.configz": "exporter.config.kubelet.configz.enabled=true",
     },
 }
@@ -326,7 +355,12 @@ def test_the_threat_model_has_each_right_with_what_switches_it_on(
     for switch, setting in ROWS[component].items():
         objects = render("", *LEAST, *([setting] if setting else []))
         roles = [objects.named("ClusterRole", f"topowise-{component}")]
-        roles += [role for role in objects.kinds("Role") if role["metadata"]["name"] == f"topowise-{component}"]
+        names = (
+            {f"topowise-{component}", "topowise-scheduler-steering"}
+            if component == "scheduler"
+            else {f"topowise-{component}"}
+        )
+        roles += [role for role in objects.kinds("Role") if role["metadata"]["name"] in names]
         assert {(resource, verb) for _, resource, verb in rights(*roles)} == rows["always"] | rows[switch], switch
 
 
@@ -365,6 +399,24 @@ def test_before_1_30_the_right_to_patch_any_pod_must_be_accepted(render: Any) ->
         render("", setting, kube_version="1.29.8")
     objects = render("", setting, "exporter.restrictToOwnNode=false", kube_version="1.29.8")
     assert needs(PLACEMENTS) <= rights(objects.named("ClusterRole", "topowise-exporter"))
+
+
+def test_before_1_30_the_right_to_patch_any_lease_must_be_accepted(render: Any) -> None:
+    setting = "steering.enabled=true"
+    with pytest.raises(ValueError, match="patch every Lease of the namespace"):
+        render("", setting, kube_version="1.29.8")
+    objects = render("", setting, "exporter.restrictToOwnNode=false", kube_version="1.29.8")
+    assert rights(objects.named("Role", "topowise-exporter")) == needs(STEERING) | STEERING_WATCH
+
+
+def test_without_steering_nothing_of_the_kubelet_is_writable(render: Any) -> None:
+    def writable(objects: Any) -> list[str]:
+        pod = objects.named("DaemonSet", "topowise-exporter")["spec"]["template"]["spec"]
+        mounts = [mount for container in pod["containers"] for mount in container["volumeMounts"]]
+        return [mount["mountPath"] for mount in mounts if not mount.get("readOnly")]
+
+    assert not writable(render(""))
+    assert writable(render("", "steering.enabled=true")) == ["/var/lib/kubelet/device-plugins"]
 
 
 def test_rights_shrink_with_what_is_switched_off(render: Any) -> None:

@@ -24,6 +24,7 @@ from topowise.kube.lease import Elector, Timing
 from topowise_scheduler.cluster.nodes import Nodes
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.extender.binding import Binder
+from topowise_scheduler.extender.steering import NodeSteering
 from topowise_scheduler.leader import events, evictions
 from topowise_scheduler.leader.nomination import nominate
 from topowise_scheduler.leader.refused_pods import RefusedPods
@@ -44,6 +45,7 @@ EVERY_FEATURE = (
     "scheduler.config.nominator.enabled=true",
     "scheduler.config.defragmenter.enabled=true",
     "exporter.config.podPlacements=true",
+    "steering.enabled=true",
 )
 PODS = "/api/v1/namespaces/default/pods"
 SYSTEM = "/api/v1/namespaces/kube-system/pods"
@@ -103,6 +105,10 @@ def event(reporter: str, kind: str) -> Write:
     return create(EVENTS, {"metadata": meta, **times, **said, "reportingController": reporter}, "in its own name")
 
 
+def lease(name: str, metadata: Document, refusal: str = "of Leases of steering, nothing else", **changed: Any) -> Write:
+    return Write("PATCH", f"{LEASES}/{name}", {"metadata": metadata, **changed}, refusal)
+
+
 def token_request(account: str, seconds: int, refusal: str, by: str) -> Write:
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": seconds}}
     return create(f"{ACCOUNTS}/{account}/token", body, refusal, by)
@@ -150,6 +156,15 @@ THEFTS = {
     "event of another reporter": event("kubelet", "Pod"),
     "event of a ConfigMap": event("topowise.io/topowise-scheduler", "ConfigMap"),
     "other lease": create(LEASES, {"metadata": {"name": "topowise-scheduler"}}, "Lease topowise-scheduler-requeue"),
+    "leadership of kube-scheduler": lease("topowise-scheduler", {}, spec={"holderIdentity": "theft"}),
+    "holder of a steering lease": lease("topowise-steering-metal-0", {}, spec={"holderIdentity": "theft"}),
+    "status of steering": lease("topowise-steering-metal-0", {"annotations": {"topowise.io/steering-status": "{}"}}),
+    "finalizer of a steering lease": lease("topowise-steering-metal-0", {"finalizers": ["example.com/theft"]}),
+    "long request of steering": lease(
+        "topowise-steering-metal-0",
+        {"annotations": {"topowise.io/steering-request": "x" * 513}},
+        "at most 512 characters",
+    ),
     "token of kube-scheduler": token_request(_KUBE_SCHEDULER, 3600, _FORBIDDEN, "topowise-scheduler"),
     "own token": token_request("topowise-scheduler", 3600, _FORBIDDEN, "topowise-scheduler"),
     "token for a day": token_request("topowise-scheduler", 86400, "an hour at most", _KUBE_SCHEDULER),
@@ -201,6 +216,8 @@ def filled(render: Any, *settings: str) -> Iterator[Cluster]:
         proxy = pod("proxy", namespace="kube-system")
         proxy["spec"]["containers"][0]["securityContext"] = {"privileged": True}
         assert cluster.call("POST", SYSTEM, proxy)[0] == 201
+        for name in ("topowise-scheduler", "topowise-steering-metal-0"):
+            cluster.call("POST", LEASES, {"metadata": {"name": name}, "spec": {"holderIdentity": "theirs"}})
         put(cluster, "waits")
         running = {"phase": "Running", "conditions": [READY]}
         put(cluster, "runs", "metal-0", running, labels={"app": "theirs"}, annotations={"example.com/a": "theirs"})
@@ -356,6 +373,27 @@ class Acting:
         assert bound["spec"]["nodeName"] == "metal-0"
         assert "topowise.io/predicted" in bound["metadata"]["annotations"]
 
+    async def steer(self) -> None:
+        """Requests a label twice and withdraws the request, without a plug-in that answers."""
+        ledger, name = self.service.ledger, "metal-1"
+        self.cluster.call("POST", "/api/v1/nodes", {"metadata": {"name": name}})
+        steering = NodeSteering(
+            self.api, NAMESPACE, wait=0.5, expiry=30.0, lost=ledger.lose_label, unadmitted=lambda _: set(), clock=float
+        )
+        watch = asyncio.create_task(steering.source.run())
+        assert "has not answered" in await steering.request(name, "uid-a", 1, 1)
+        async with asyncio.timeout(30):
+            while not steering._nodes[name].seen:
+                await asyncio.sleep(0.05)
+        path = f"{LEASES}/topowise-steering-{name}"
+        meta = self.cluster.call("GET", path)[1]["metadata"]
+        assert '"numa":1' in meta["annotations"]["topowise.io/steering-request"]
+        assert [owner["name"] for owner in meta["ownerReferences"]] == [name]
+        await steering.withdraw(name, "uid-a")
+        left = self.cluster.call("GET", path)[1]["metadata"].get("annotations", {})
+        assert "topowise.io/steering-request" not in left
+        watch.cancel()
+
     async def remove_taint(self) -> None:
         nodes = Nodes()
         self.cluster.call("POST", "/api/v1/nodes", {"metadata": {"name": "new"}, "spec": {"taints": [OURS, THEIRS]}})
@@ -386,7 +424,7 @@ class Acting:
 
 WRITES: dict[str, Callable[[Acting], Awaitable[None]]] = {
     name: getattr(Acting, name)
-    for name in ("requeue", "nominate", "tell", "clear_up", "evict", "bind", "remove_taint", "lead")
+    for name in ("requeue", "nominate", "tell", "clear_up", "evict", "bind", "steer", "remove_taint", "lead")
 }
 
 

@@ -128,5 +128,5 @@ def test_what_cannot_be_built_is_refused_in_one_line(tmp_path: Path, text: str, 
 
 
 def test_an_unknown_machine_is_answered_with_the_known_machines() -> None:
-    with pytest.raises(LabError, match="expected a machine file or dual, memory, octo, p5, quad"):
+    with pytest.raises(LabError, match="expected a machine file or dual, duo, memory, octo, p5, quad"):
         machine.read("toaster")

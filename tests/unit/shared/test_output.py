@@ -27,6 +27,7 @@ ARGUMENTS = {
     ],
     "machine": [["--sysfs-root", "{hostile}", "--procfs-root", "{hostile}"]],
     "replay": [["{hostile}"], ["{scenarios}"]],
+    "steer": [["--config", "{hostile}"], ["--config", "{config}"]],
     "token": [["--account", "{hostile}", "--directory", "{hostile}"]],
 }
 """Arguments of each command; a command that is not here fails the test."""

@@ -135,6 +135,7 @@ statusFields: {{ concat (ternary (list "nominatedNodeName") list $nominates) (te
 nodes: {{ dig "startupTaint" "enabled" false $config }}
 deletions: {{ $deletes }}
 evictions: {{ or $preempts $moves }}
+steering: {{ dig "steering" "enabled" false $config }}
 leases: {{ or $config.leaderElection.enabled (eq .Values.scheduler.mode "static") }}
 {{- end -}}
 

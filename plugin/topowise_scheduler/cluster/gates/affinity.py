@@ -6,8 +6,8 @@ verdict, the pod's affinity terms, and the pods that do not count for the pod.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-from typing import Final, Generic, TypeVar
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,7 @@ _MOST_BYTES: Final = 16 << 20
 
 _Key = tuple[str, bytes, tuple[AffinityTerm, ...], frozenset[str]]
 Value = TypeVar("Value")
+Key = TypeVar("Key", bound=tuple[Any, ...])
 
 
 class AffinityGate:
@@ -37,8 +38,9 @@ class AffinityGate:
         self._node_states = node_states
         self._ignored = ignored
         self._settings = settings
-        self._judged = _CacheUntilChange[AffinityVerdict](node_states)
-        self._by_chance = _CacheUntilChange[bool](node_states)
+        # Bytes: a verdict on each affinity term.
+        self._judged = CacheUntilChange[AffinityVerdict, _Key](node_states, lambda key: 512 * (1 + len(key[2])))
+        self._by_chance = CacheUntilChange[bool, _Key](node_states)
 
     def verdicts(self, question: Question, draft: Draft) -> None:
         """See `Gate`."""
@@ -52,7 +54,8 @@ class AffinityGate:
     def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> str:
         """See `Gate`."""
         node_state = self._node_states.of(name)
-        if not record.affinity_terms or (node_state is not None and node_state.is_as_judged(record.uid)):
+        is_as_judged = record.steered is None and node_state is not None and node_state.is_as_judged(record.uid)
+        if not record.affinity_terms or is_as_judged:
             return ""
         if not leaving:
             return self.of(record, name).refusal(self._settings.admits)
@@ -102,25 +105,24 @@ class AffinityGate:
 
     def _key(self, record: PodRecord, name: str, affinity_terms: tuple[AffinityTerm, ...]) -> _Key:
         ignored = frozenset(self._ignored.on(record.uid, record.priority, name))
-        return name, record.shape, affinity_terms, ignored
+        return name, record.admission_key, affinity_terms, ignored
 
     def _states(self, record: PodRecord, key: _Key) -> Iterator[Kubelet]:
         name, _, _, ignored = key
         return self._node_states.states(name, {record.uid, *ignored})
 
 
-class _CacheUntilChange(Generic[Value]):
-    """Values of nodes that have not changed since; bounded in bytes."""
+class CacheUntilChange(Generic[Value, Key]):
+    """Values of nodes that have not changed since; bounded in bytes. A key begins with the node and ends with UIDs."""
 
-    def __init__(self, node_states: NodeStates) -> None:
+    def __init__(self, node_states: NodeStates, size: Callable[[Key], int] = lambda _: 512) -> None:
         self._node_states = node_states
-        # Bytes: a verdict on each affinity term, and the UIDs of pods.
-        self._values: Bounded[_Key, tuple[int, Value]]
-        self._values = Bounded(_MOST_BYTES, lambda key, _: 512 * (1 + len(key[2])) + 100 * len(key[3]))
+        self._values: Bounded[Key, tuple[int, Value]]
+        self._values = Bounded(_MOST_BYTES, lambda key, _: size(key) + 100 * len(key[-1]))
 
-    def get(self, key: _Key) -> Value | None:
+    def get(self, key: Key) -> Value | None:
         value = self._values.get(key)
         return value[1] if value is not None and value[0] == self._node_states.changed_at(key[0]) else None
 
-    def put(self, key: _Key, value: Value) -> None:
+    def put(self, key: Key, value: Value) -> None:
         self._values.put(key, (self._node_states.changed_at(key[0]), value))

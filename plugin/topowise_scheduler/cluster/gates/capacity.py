@@ -67,7 +67,8 @@ class CapacityGate:
     def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> str:
         """See `Gate`. Returns the kubelet's own reason."""
         node_state = self._node_states.of(name)
-        if node_state is None or node_state.is_as_judged(record.uid):
+        # A question is about the pod as the kubelet would place it by itself.
+        if node_state is None or (record.steered is None and node_state.is_as_judged(record.uid)):
             return ""
         return first_refusal(self.states(record, name, leaving), record.view) or ""
 

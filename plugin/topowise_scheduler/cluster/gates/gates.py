@@ -20,6 +20,7 @@ from topowise_scheduler.cluster.gates.capacity import CapacityGate
 from topowise_scheduler.cluster.gates.gate import Draft, Gate, Question, Texts
 from topowise_scheduler.cluster.gates.ignored_pods import IgnoredPods
 from topowise_scheduler.cluster.gates.new_nodes import NewNodes
+from topowise_scheduler.cluster.gates.numa_node import Markers, NumaNodeGate
 from topowise_scheduler.cluster.gates.policy import PolicyGate
 from topowise_scheduler.cluster.gates.quarantine import Quarantine
 from topowise_scheduler.cluster.gates.slow_admissions import SlowAdmissions
@@ -67,6 +68,7 @@ class Gates:
         max_admission_s: float,
         exporters: ExporterPods,
         exporter_settings: ExporterSettings,
+        markers: Markers | None,
     ) -> None:
         self._node_states = node_states
         self._texts = Texts()
@@ -84,6 +86,8 @@ class Gates:
         """Nodes whose kubelet would refuse the pod."""
         self.affinity = AffinityGate(node_states, ignored, affinity)
         """Nodes whose devices are too far apart for the pod."""
+        self.numa_node = NumaNodeGate(node_states, ignored, markers)
+        """Nodes without markers for the pod, or without the NUMA node that the pod requires."""
         self._standing: tuple[Gate, ...] = (
             PolicyGate(engine),
             self.slow_admissions,
@@ -91,7 +95,7 @@ class Gates:
             self.unconfirmed,
             self.quarantine,
         )
-        self._all: tuple[Gate, ...] = (*self._standing, self.capacity, self.affinity)
+        self._all: tuple[Gate, ...] = (*self._standing, self.capacity, self.affinity, self.numa_node)
         self.temporary = frozenset().union(*(gate.temporary for gate in self._all))
         """Refusals that time or the next report of the node ends."""
 

@@ -86,12 +86,12 @@ def _fit_after(state: Kubelet, record: PodRecord, coming: Sequence[PodRecord]) -
 def _fit_in_any_order(state: Kubelet, record: PodRecord, coming: Sequence[PodRecord], at_most: int) -> bool:
     """Returns whether another pod and these pods fit in every order. Takes these pods off the node."""
     # Pods of one shape need no order among them. The new pod is tried first, then the pods that were booked last.
-    shapes: dict[bytes, list[PodView]] = {record.shape: [record.view(state)]}
+    shapes: dict[bytes, list[PodView]] = {record.admission_key: [record.view(state)]}
     for pod in reversed(coming):
         view = pod.view(state)
         if holds_own(state, view):
             state.remove(pod.uid)
-            shapes.setdefault(pod.shape, []).append(view)
+            shapes.setdefault(pod.admission_key, []).append(view)
     return _fit(state, list(shapes.values()), [at_most])
 
 

@@ -80,10 +80,10 @@ def moved(entries: Sequence[Entry], node: Kubelet, alternatives: Sequence[Kubele
     """
     positions: dict[bytes, set[int | None]] = {}
     for entry in entries:
-        positions.setdefault(entry.record.shape, set()).update(
+        positions.setdefault(entry.record.admission_key, set()).update(
             _position(entry, state) for state in (node, *alternatives)
         )
-    return [entry for entry in entries if len(positions[entry.record.shape]) > 1]
+    return [entry for entry in entries if len(positions[entry.record.admission_key]) > 1]
 
 
 def _position(entry: Entry, node: Kubelet) -> int | None:
@@ -185,7 +185,7 @@ def _with_alike(events: Sequence[_Event], named: Collection[str]) -> list[_Event
             continue
         # Pods may change places only if the same events surely come before and after them.
         later = sum([1 << number for number, other in enumerate(events) if other.before >> at & 1])
-        kind = (entry.record.shape, gives_back(entry), event.is_sure, event.before, later)
+        kind = (entry.record.admission_key, gives_back(entry), event.is_sure, event.before, later)
         marked.append(event._replace(alike=kinds.get(kind, 0)))
         kinds[kind] = kinds.get(kind, 0) | 1 << at
     return marked

@@ -319,7 +319,9 @@ def _position(turn_and_operation: tuple[int, Operation]) -> int:
 
 
 def _place(entry: Entry, listed: Placements = _NOTHING) -> Operation:
-    return Operation(("place", entry.uid, entry.record.shape, gives_back(entry), id(listed)), entry.uid, entry, listed)
+    return Operation(
+        ("place", entry.uid, entry.record.admission_key, gives_back(entry), id(listed)), entry.uid, entry, listed
+    )
 
 
 def _end(uid: str) -> Operation:

@@ -136,7 +136,7 @@ class NodeState:
             booked = None
         if booked is not None and entry.state <= booked.state:
             # The event is no news: the pod holds what it held.
-            return self._update(_replace(booked, record=entry.record))
+            return self._update(_replace(booked, record=entry.record.steered_as(booked.record)))
         self._turns += 1
         entry = _replace(entry, turn=self._turns)
         # From now on a pod that was only nominated by kube-scheduler may lie elsewhere than predicted.
@@ -164,12 +164,12 @@ class NodeState:
         booked = self.history.entry(record.uid)
         if booked is None:
             return False
-        before, entry = booked.record, _replace(booked, record=record)
+        before, entry = booked.record, _replace(booked, record=record.steered_as(booked.record))
         if record.acknowledged and booked.seen.acknowledged is None:
             entry = entry.seen_as(acknowledged=now)
         # Other amounts than before: the pod was resized in place (KEP-1287).
         if record.shape != before.shape and record.needs is not None and before.needs is not None:
-            return self._resize(_replace(entry, needs=record.needs), before, now)
+            return self._resize(_replace(entry, record=record, needs=record.needs), before, now)
         if gives_back(entry) == gives_back(booked):
             self.history = self.history.with_entry(entry, settled=record.uid in self.history.settled)
             return False
@@ -189,6 +189,15 @@ class NodeState:
         seen = Evidence(now, now, entry.seen.was_there, resized=resized)
         entry = _replace(entry, turn=self._turns, seen=seen)
         self._become(self.history.with_entry(entry, settled=False))
+        return True
+
+    def lose_label(self, uid: str) -> bool:
+        """The label of a steered pod may have ended before its admission. Returns whether that changes the node."""
+        entry = self.history.entry(uid)
+        if entry is None or entry.record.steered is None:
+            return False
+        unsteered = _replace(entry, record=_replace(entry.record, steered=None))
+        self._become(self.history.with_entry(unsteered, settled=uid in self.history.settled))
         return True
 
     def lower(self, uid: str, state: BookingState) -> bool:

@@ -16,7 +16,12 @@ from typing import NamedTuple
 
 from topowise_scheduler.cluster.node.event_windows import EARLY_S, ENDED_KEPT_S, LATE_S
 from topowise_scheduler.cluster.node.history import Ended, Entry, History
-from topowise_scheduler.cluster.node.possible_placements import has_choice_of_devices, holds_own, position_of
+from topowise_scheduler.cluster.node.possible_placements import (
+    has_choice_of_devices,
+    holds_own,
+    is_of_any_size,
+    position_of,
+)
 from topowise_scheduler.cluster.pods.booking_state import BookingState
 from topowise_scheduler.kubelet import Kubelet
 
@@ -44,7 +49,7 @@ def doubts(history: History, node: Kubelet, now: float) -> Doubts:
     predicted = [
         entry
         for entry in chain(history.log, history.expected)
-        if _is_predicted(entry, now) and holds_own(node, entry.record.seen(node))
+        if _is_predicted(entry, now) and holds_own(node, entry.record.seen(node)) and not _is_chosen(entry, node)
     ]
     if not predicted:
         return Doubts()
@@ -152,6 +157,15 @@ def _is_predicted(entry: Entry, now: float) -> bool:
 
 def _is_open(entry: Entry, now: float) -> bool:
     return not entry.is_bound or not is_settled(entry, now)
+
+
+def _is_chosen(entry: Entry, node: Kubelet) -> bool:
+    """Returns whether the service has chosen the NUMA node of the pod and knows the amounts that the pod gets there.
+
+    The kubelet then has no other hint, whatever pods have ended before.
+    """
+    is_steered = entry.is_bound and entry.record.steered is not None
+    return is_steered and not (has_choice(entry, node) or is_of_any_size(node, entry.record.seen(node)))
 
 
 def _overlapping(history: History, node: Kubelet) -> dict[str, Entry]:

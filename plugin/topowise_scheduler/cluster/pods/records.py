@@ -28,6 +28,7 @@ from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
 from topowise_scheduler.refusals import PREFIX
 from topowise_scheduler.shape import PodRequests
+from topowise_scheduler.steering.annotation import required_numa_node
 
 # status.reason of a pod that its kubelet refused (pkg/kubelet/lifecycle, cm/admission).
 TOPOLOGY_AFFINITY_ERROR: Final = "TopologyAffinityError"
@@ -64,6 +65,8 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     `group`: names the gang that kube-scheduler places together.
     `attracts`: namespaces of the affinity terms by which kube-scheduler scores other pods (attracting_pods.py).
     `exporter_ready`: whether this pod of an exporter is Ready, None for any other pod.
+    `numa_node`: the id of the NUMA node that the pod requires.
+    `steered`: the NUMA node of the marker devices while the kubelet admits the pod, which no API object has.
     """
 
     uid: str
@@ -80,6 +83,7 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     version: str
     demand: policy_annotations.Demand = policy_annotations.NOTHING
     affinity_terms: tuple[AffinityTerm, ...] = ()
+    numa_node: int | None = None
     runs: bool = False
     acknowledged: bool = False
     waits: bool = False
@@ -94,6 +98,16 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     exporter_ready: bool | None = None
     attracts: tuple[str, ...] = ()
     unreadable: str = ""
+    steered: int | None = None
+
+    @property
+    def admission_key(self) -> bytes:
+        """Returns a key that is equal for pods that every kubelet admits alike: of equal requests and steering."""
+        return self.shape if self.steered is None else b"%b-%d" % (self.shape, self.steered)
+
+    def steered_as(self, booked: PodRecord) -> PodRecord:
+        """Returns this version of a pod with the steering of its booked version."""
+        return self if booked.steered is None else msgspec.structs.replace(self, steered=booked.steered)
 
     @property
     def needs(self) -> pods.Needs | None:
@@ -110,6 +124,7 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
             self.nominated,
             self.demand,
             self.affinity_terms,
+            self.numa_node,
             constraints,
             self.problem + self.unreadable,
         )
@@ -122,7 +137,7 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     def view(self, node: Kubelet) -> PodView:
         """Returns the pod as a kubelet with these feature gates sees it. Requires readable quantities."""
         assert self.requests is not None
-        return self.requests.view(self.uid, node.settings)
+        return self.requests.view(self.uid, node.settings, self.steered)
 
     def seen(self, node: Kubelet) -> PodView:
         """Returns the same view without the UID of the pod, shared by pods with equal requests."""
@@ -205,6 +220,7 @@ class Records:
             version=meta.resourceVersion,
             demand=declared.demand,
             affinity_terms=declared.affinity_terms,
+            numa_node=declared.numa_node,
             runs=status.phase == "Running",
             # The kubelet sets status.startTime with the first status (status_manager.go, updateStatusInternal).
             acknowledged=bool(status.startTime) or status.phase == "Running",
@@ -254,6 +270,7 @@ class Annotated(NamedTuple):
 
     demand: policy_annotations.Demand = policy_annotations.NOTHING
     affinity_terms: tuple[AffinityTerm, ...] = ()
+    numa_node: int | None = None
 
 
 def annotated(annotations: Mapping[str, str] | None, needs: pods.Needs) -> Annotated:
@@ -261,7 +278,8 @@ def annotated(annotations: Mapping[str, str] | None, needs: pods.Needs) -> Annot
     caller that decides about a pod calls this function first."""
     if not annotations:
         return _NO_ANNOTATIONS
-    return Annotated(policy_annotations.demand(annotations), device_affinity.terms_of(annotations, needs))
+    demand, terms = policy_annotations.demand(annotations), device_affinity.terms_of(annotations, needs)
+    return Annotated(demand, terms, required_numa_node(annotations))
 
 
 _NO_ANNOTATIONS: Final = Annotated()

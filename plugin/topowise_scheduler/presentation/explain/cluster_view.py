@@ -213,6 +213,9 @@ class ClusterView:
         state = next(self._answers.states_for(question, name), None)
         if state is None:
             return explanation.not_reported(name, node.gate).beside(over_budget)
+        choice = self.ledger.gates.numa_node.choice(record, name)
+        if choice.problem in ("", "full"):
+            record = msgspec.structs.replace(record, steered=choice.numa if not choice.problem else record.numa_node)
         return (
             explanation.explain(
                 name,
@@ -227,6 +230,7 @@ class ClusterView:
                 with_hints=with_hints,
                 by_chance=node.otherwise == "fits" and self._answers.may_be_refused(record, name),
             )
+            .steered_by(choice, record.numa_node)
             .with_affinity(self._answers.affinity(question, name))
             .beside(over_budget)
         )

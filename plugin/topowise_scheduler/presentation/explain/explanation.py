@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from functools import reduce
 from operator import or_
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from topowise.steering import RESOURCE as MARKER
 from topowise_scheduler.device_affinity import AffinityVerdict, Outcome
 from topowise_scheduler.kube_scheduler import to_text
 from topowise_scheduler.kubelet import Admission, Kubelet, cost
@@ -25,6 +26,10 @@ from topowise_scheduler.presentation.explain.merge_table import MergeTable, merg
 from topowise_scheduler.presentation.explain.zone_amounts import zone_amounts
 from topowise_scheduler.presentation.text import enumerated, rough_duration, with_unit
 from topowise_scheduler.report import Report
+
+if TYPE_CHECKING:
+    # At run time the import would load numpy.
+    from topowise_scheduler.steering.choice import Choice
 
 Verdict = Literal["fits", "not now", "never", "excluded", "not reported"]
 _MAX_ZONES = 2
@@ -100,6 +105,16 @@ class NodeExplanation(msgspec.Struct, frozen=True, rename="camel"):
     kubelet: str = ""
     device_affinity: tuple[AffinityExplanation, ...] = ()
     otherwise: Verdict | Literal[""] = ""
+
+    def steered_by(self, choice: Choice, required: int | None) -> NodeExplanation:
+        """Adds the NUMA node that the service chooses for the pod, or that the pod requires and that is full."""
+        if choice.numa is None and choice.problem != "full":
+            return self
+        alone = "no single NUMA node" if choice.alone is None else choice.alone
+        text = f"steered to NUMA node {choice.numa} (the kubelet alone would take {alone})"
+        if choice.problem:
+            text = f"the pod requires NUMA node {required}"
+        return msgspec.structs.replace(self, text=f"{self.text}; {text}")
 
     def with_affinity(self, judged: AffinityVerdict | None) -> NodeExplanation:
         """Adds the verdict on the pod's affinity terms; `judged` is None for a pod without terms."""
@@ -197,7 +212,9 @@ def _tried(node: Kubelet, pod: PodView, *, with_hints: bool = False) -> tuple[Ad
     def watch(
         kubelet: Kubelet, container: ContainerView | None, groups: Sequence[tuple[str, Hints]], merged: Hint
     ) -> None:
-        rooms = tuple(_room(kubelet, pod, container, resource, hints) for resource, hints in groups)
+        # Markers are not in reports, so they have no amounts.
+        amounts = [(resource, hints) for resource, hints in groups if resource != MARKER]
+        rooms = tuple(_room(kubelet, pod, container, resource, hints) for resource, hints in amounts)
         rooms += tuple(_without_hints(kubelet, pod, container, {room.resource for room in rooms}))
         chosen = None if merged.mask is None else kubelet.ids(merged.mask)
         table = merge_table(kubelet, groups) if with_hints else None

@@ -122,7 +122,7 @@ def _of_gates(outcome: int, text: str, temporary: Set[str], *, is_reported: bool
         return ("fits" if is_reported else "not reported"), ""
     if text == refusals.UNCERTAIN or (text in temporary and outcome == Outcome.FITS):
         return "not now", "unconfirmed"
-    if text in refusals.OF_DEVICES or outcome == Outcome.UNSCHEDULABLE:
+    if text in refusals.OF_DEVICES or text in refusals.OF_STEERING or outcome == Outcome.UNSCHEDULABLE:
         return "not now", "resources" if text == refusals.OUT_OF else "alignment"
     return "never", "never"
 

@@ -11,11 +11,13 @@ import logging
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 
 import msgspec
 
 from topowise import pods
+from topowise.steering import RESOURCE as MARKER
 from topowise_scheduler import report, strategies
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
@@ -55,7 +57,9 @@ class Cluster:
         self._time = 0.0
         self.records = Records(is_exporter=recognises(None, Exporters().pod_labels))
         # A single look cannot show for how long an exporter has been not Ready.
-        self.ledger = Ledger(Engine(), lambda: self._time, exporters=ExporterSettings(grace_s=0.0))
+        nodes = Nodes()
+        markers = partial(nodes.allocatable, MARKER)
+        self.ledger = Ledger(Engine(), lambda: self._time, exporters=ExporterSettings(grace_s=0.0), markers=markers)
         self.answers = Answers(self.ledger, self.records, strategies.make(strategy, {}, Scoring()), top_score=top_score)
         self.objects = there
         self.pods = there.pods or ()
@@ -68,7 +72,6 @@ class Cluster:
             self._time = now - max(0.0, seconds_since(record.started, now) or 0.0)
             self.ledger.put_pod(record, is_news=False)
         self._time = self.now = now
-        nodes = Nodes()
         for node in there.nodes or ():
             reduced = nodes.node(node)
             nodes.apply("ADDED", reduced)

@@ -1,0 +1,236 @@
+"""The marker plug-in as a process, between a kubelet's device manager and the node's Lease."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daemons import Start, assert_eventually
+from exporter_setup import FakeKubelet, published
+from sandbox.apiserver import ApiServer
+from sandbox.kubelet.plugin_sockets import PluginSockets
+from topowise import steering
+from topowise.kube.api import MERGE_PATCH, Api
+from topowise.steering import Request, Status
+from topowise.wire import deviceplugin_pb2 as pb
+from topowise_scheduler.kubelet import Device
+
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
+LEASE = "leases.coordination.k8s.io"
+NAME = "topowise-steering-n1"
+NO_LABEL = {None}
+
+
+class DeviceManager(PluginSockets):
+    """The device manager of a kubelet that shows the last list in podresources."""
+
+    def __init__(self, directory: Path, kubelet: FakeKubelet) -> None:
+        super().__init__(directory, self._show, lambda resource: None)
+        self._kubelet = kubelet
+        self.lists: list[set[int | None]] = []
+
+    async def start(self) -> None:
+        self._kubelet.device_nodes = {}
+        await super().start()
+
+    def _show(self, resource: str, devices: list[Device]) -> None:
+        self.lists.append({None if device.numa is None else device.numa[0] for device in devices})
+        self._kubelet.device_nodes = {(resource, device.id): device.numa for device in devices}
+
+    @property
+    def markers(self) -> list[str]:
+        return sorted(marker for _, marker in self._kubelet.device_nodes)
+
+
+@pytest.fixture
+async def manager(kubelet: FakeKubelet) -> AsyncIterator[DeviceManager]:
+    # The path of a socket has at most 107 bytes, which tmp_path may exceed.
+    with tempfile.TemporaryDirectory(prefix="device-plugins-") as directory:
+        manager = DeviceManager(Path(directory), kubelet)
+        await manager.start()
+        yield manager
+        await manager.stop()
+
+
+@pytest.fixture
+def steered(config: dict[str, Any], manager: DeviceManager) -> dict[str, Any]:
+    section = {
+        "enabled": True,
+        "namespace": "default",
+        "markers": 8,
+        "devicePluginDirectory": str(manager.directory),
+    }
+    return {**config, "steering": section}
+
+
+class Scheduler:
+    """Writes requests as topowise-scheduler does, and reads the status."""
+
+    def __init__(self, api: Api, server: ApiServer) -> None:
+        self._api, self._server = api, server
+
+    async def ask(self, request: Request | None) -> None:
+        text = None if request is None else steering.encode(request)
+        body = {"metadata": {"annotations": {steering.REQUEST: text}}}
+        await self._api.request("PATCH", f"{LEASES}/{NAME}", body=json.dumps(body).encode(), content_type=MERGE_PATCH)
+
+    def status(self) -> Status | None:
+        (lease,) = (item for item in self._server.store.objects(LEASE) if item["metadata"]["name"] == NAME)
+        text = (lease["metadata"].get("annotations") or {}).get(steering.STATUS)
+        return None if text is None else steering.decode_status(text)
+
+    async def until(self, request_id: str, state: str) -> Status:
+        def has_come() -> bool:
+            status = self.status()
+            return status is not None and (status.id, status.state) == (request_id, state)
+
+        await assert_eventually(has_come)
+        status = self.status()
+        assert status is not None
+        return status
+
+
+@pytest.fixture
+def scheduler(api: Api, server: ApiServer) -> Scheduler:
+    server.create(LEASE, {"metadata": {"name": NAME}})
+    return Scheduler(api, server)
+
+
+async def settled(start: Start, manager: DeviceManager, config: dict[str, Any]) -> Any:
+    """Starts the plug-in, and ends the first stream: a kubelet that connects again is not a new kubelet, so the plug-in
+    takes requests at once afterwards."""
+    daemon = await start("topowise_exporter", "steer", config=config)
+    await assert_eventually(lambda: manager.lists == [NO_LABEL])
+    await asyncio.sleep(10.5)
+    return daemon
+
+
+async def test_a_pod_is_steered_from_the_request_to_the_release(
+    start: Start, steered: dict[str, Any], manager: DeviceManager, scheduler: Scheduler
+) -> None:
+    daemon = await settled(start, manager, steered)
+    (registration,) = manager.registrations
+    assert (registration.version, registration.resource_name) == ("v1beta1", "topowise.io/numa")
+    markers = manager.markers
+    assert len(markers) == 8
+    await scheduler.ask(Request("a", 4, 2, 20))
+    await scheduler.until("a", "labelled")
+    assert manager.lists[-1] == {4}
+    answer = await manager.allocate(steering.RESOURCE, [["marker-0000"], ["marker-0001"]])
+    assert answer == pb.AllocateResponse(container_responses=[pb.ContainerAllocateResponse()] * 2)
+    status = await scheduler.until("a", "released")
+    assert status.reason == steering.ALLOCATED
+    assert manager.lists == [NO_LABEL, {4}, NO_LABEL]
+    assert manager.markers == markers
+    assert await daemon.stop() == 0
+
+
+async def test_a_request_ends_while_the_api_server_is_down(
+    start: Start, steered: dict[str, Any], manager: DeviceManager, scheduler: Scheduler, server: ApiServer
+) -> None:
+    await settled(start, manager, steered)
+    await scheduler.ask(Request("a", 4, 1, 2))
+    await scheduler.until("a", "labelled")
+    server.levers.down()
+    await assert_eventually(lambda: manager.lists[-1] == NO_LABEL)
+    server.levers.up()
+    status = await scheduler.until("a", "released")
+    assert status.reason == "the request has expired"
+
+
+async def test_no_status_before_the_kubelet_has_the_list(
+    start: Start, steered: dict[str, Any], manager: DeviceManager, scheduler: Scheduler
+) -> None:
+    await settled(start, manager, steered)
+    manager.takes_lists.clear()
+    await scheduler.ask(Request("a", 4, 1, 20))
+    await asyncio.sleep(1)
+    assert scheduler.status() is None
+    manager.takes_lists.set()
+    await scheduler.until("a", "labelled")
+
+
+async def test_a_restarted_plug_in_does_not_take_the_request_of_its_predecessor(
+    start: Start, steered: dict[str, Any], manager: DeviceManager, scheduler: Scheduler
+) -> None:
+    """The plug-in is killed between the request and the end of the pod's admission."""
+    daemon = await settled(start, manager, steered)
+    await scheduler.ask(Request("a", 4, 1, 30))
+    await scheduler.until("a", "labelled")
+    daemon.process.kill()
+    await daemon.process.wait()
+    await manager.drop()
+    await start("topowise_exporter", "steer", config=steered)
+    await scheduler.until("a", "rejected")
+    await assert_eventually(lambda: manager.lists == [NO_LABEL, {4}, NO_LABEL])
+
+
+async def test_a_restarted_kubelet_gets_markers_without_a_label(
+    start: Start, steered: dict[str, Any], manager: DeviceManager, scheduler: Scheduler
+) -> None:
+    daemon = await settled(start, manager, steered)
+    await scheduler.ask(Request("a", 4, 1, 30))
+    await scheduler.until("a", "labelled")
+    await manager.stop()
+    status = await scheduler.until("a", "released")
+    assert status.reason == "the kubelet has disconnected"
+    await manager.start()
+    await assert_eventually(lambda: len(manager.registrations) == 2)
+    await assert_eventually(lambda: manager.lists == [NO_LABEL, {4}, NO_LABEL])
+    await scheduler.ask(Request("b", 4, 1, 30))
+    status = await scheduler.until("b", "rejected")
+    assert status.reason.startswith("the kubelet has just started; try again in")
+    assert daemon.process.returncode is None
+
+
+async def test_a_slow_kubelet_gets_a_single_registration(
+    start: Start, steered: dict[str, Any], manager: DeviceManager, scheduler: Scheduler
+) -> None:
+    """It is a new kubelet also if its socket changes before it connects."""
+    manager.connects.clear()
+    await start("topowise_exporter", "steer", config=steered)
+    await assert_eventually(lambda: len(manager.registrations) == 1)
+    (manager.directory / "kubelet.sock").chmod(0o700)
+    await asyncio.sleep(1.5)
+    assert len(manager.registrations) == 1
+    manager.connects.set()
+    await assert_eventually(lambda: manager.lists == [NO_LABEL])
+    await scheduler.ask(Request("a", 4, 1, 30))
+    await scheduler.until("a", "rejected")
+
+
+async def test_a_closed_stream_is_registered_again(
+    start: Start, steered: dict[str, Any], manager: DeviceManager, scheduler: Scheduler
+) -> None:
+    await settled(start, manager, steered)
+    await manager.drop()
+    await assert_eventually(lambda: len(manager.registrations) == 2 and manager.lists == [NO_LABEL, NO_LABEL])
+    await scheduler.ask(Request("a", 0, 1, 30))
+    await scheduler.until("a", "labelled")
+
+
+async def test_markers_are_not_in_the_node_s_object(
+    start: Start, steered: dict[str, Any], manager: DeviceManager, server: ApiServer, kubelet: FakeKubelet
+) -> None:
+    """A label changes with each pod. The object would change with it, in all watches of the cluster."""
+    kubelet.device_nodes = {
+        (steering.RESOURCE, "marker-0000"): (4,),
+        ("example.com/nic", "nic-0"): (4,),
+    }
+    await start("topowise_exporter", "run", config=steered)
+    await assert_eventually(lambda: published(server))
+    topology = json.dumps(published(server))
+    assert "example.com/nic" in topology
+    assert steering.RESOURCE not in topology
+
+
+async def test_steering_that_is_switched_off_does_not_start(start: Start, config: dict[str, Any]) -> None:
+    daemon = await start("topowise_exporter", "steer", config=config)
+    assert await daemon.process.wait() != 0
+    assert "steering.enabled" in daemon.log
