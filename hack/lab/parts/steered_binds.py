@@ -22,9 +22,9 @@ from lab.results import Figure, Part, percentile
 from topowise import steering
 
 _POLICIES: Final = ("restricted", "single-numa-node", "best-effort")
-_ALONE: Final = 20
+_ALONE: Final = 12
 _BURST: Final = 5
-_BURSTS: Final = 4
+_BURSTS: Final = 3
 _RUNNING: Final = 3
 _ANNOTATION: Final = "topowise.io/numa-node"
 # kube-scheduler tries a pod again after a backoff of some seconds.
