@@ -93,7 +93,8 @@ def start_schedulers(processes: Processes, plan: Plan) -> None:
     ignored = {"name": "NodeResourcesFit", "args": {"ignoredResources": [steering.RESOURCE]}}
     profile = {"schedulerName": "default-scheduler", "pluginConfig": [ignored]}
     configuration = {"profiles": [profile], "extenders": [extender]}
-    processes.start("kube-scheduler", stock_scheduler.arguments(folder, work, kubeconfig_path, configuration, port))
+    binary = folder / stock_scheduler.BINARY
+    processes.start("kube-scheduler", stock_scheduler.arguments(binary, work, kubeconfig_path, configuration, port))
 
 
 def _manager(folder: Path, work: Path, port: int, own_port: int) -> list[str]:

@@ -43,11 +43,17 @@ def extender(url: str, **fields: object) -> Json:
 
 
 class StockScheduler:
-    """kube-scheduler as a context manager. Its configuration, certificate and `log` are files in the folder `work`."""
+    """kube-scheduler as a context manager. Its configuration, certificate and `log` are files in the folder `work`.
 
-    def __init__(self, plane: ControlPlane, configuration: Json, work: Path, *, user: str = USER) -> None:
+    `binary` is a kube-scheduler with other plug-ins.
+    """
+
+    def __init__(
+        self, plane: ControlPlane, configuration: Json, work: Path, *, user: str = USER, binary: Path | None = None
+    ) -> None:
         self._plane = plane
         self._user = user
+        self._binary = binary or plane.folder / BINARY
         self._configuration = configuration
         self._work = work
         self._stack = ExitStack()
@@ -73,10 +79,10 @@ class StockScheduler:
     def _arguments(self, port: int) -> list[str]:
         kubeconfig = self._plane.kubeconfig(self._work / "kubeconfig", self._user)
         gates = [f"--feature-gates={self._plane.gates}"] if self._plane.gates else []
-        return [*arguments(self._plane.folder, self._work, kubeconfig, self._configuration, port), *gates]
+        return [*arguments(self._binary, self._work, kubeconfig, self._configuration, port), *gates]
 
 
-def arguments(folder: Path, work: Path, kubeconfig: Path, configuration: Json, port: int) -> list[str]:
+def arguments(binary: Path, work: Path, kubeconfig: Path, configuration: Json, port: int) -> list[str]:
     """Its command line; what is said of its configuration is made whole and written into `work`."""
     whole = {
         "apiVersion": API_VERSION,
@@ -88,7 +94,7 @@ def arguments(folder: Path, work: Path, kubeconfig: Path, configuration: Json, p
     config = work / "scheduler.yaml"
     config.write_text(yaml.safe_dump(whole, sort_keys=False))
     return [
-        str(folder / BINARY),
+        str(binary),
         f"--config={config}",
         "--bind-address=127.0.0.1",
         f"--secure-port={port}",

@@ -22,7 +22,7 @@ import psutil
 import pytest
 
 from burst.nodes import KINDS, Kind
-from real_cluster import ASSETS, MISSING, SCHEDULER, Cluster
+from real_cluster import ASSETS, MISSING, SCHEDULER, Cluster, Plugins
 from sandbox.controlplane import ControlPlane
 from sandbox.hollow.reporter import Reporting
 from sandbox.processes import Process, free_ports
@@ -36,6 +36,9 @@ Json = dict[str, Any]
 # Each case takes a minute or more; THROUGHPUT_NODES overrides the sizes, the regular expression THROUGHPUT_ONLY selects
 # cases.
 SIZES = [int(size) for size in os.environ.get("THROUGHPUT_NODES", "500").split(",")]
+# A kube-scheduler with NodeResourceTopologyMatch: go build ./cmd/noderesourcetopology-plugin in scheduler-plugins or in
+# a fork that vendors the modules.
+_PLUGIN = os.environ.get("SCHEDULER_PLUGINS", "")
 _SAID = ("nominations_total", "verdicts_total", "reservations_ended_total")
 _ONLY = os.environ.get("THROUGHPUT_ONLY", "")
 # The number of pods that fit before any kubelet has reported a placement.
@@ -160,11 +163,26 @@ class Case(NamedTuple):
     service: Json | None = None
     beforehand: bool = False
     together: bool = False
+    plugins: Plugins | None = None
+
+
+def go_plugin(binary: str) -> Plugins:
+    """Returns NodeResourceTopologyMatch with its cache of reservations, without which it decides by old reports."""
+    match = {"enabled": [{"name": "NodeResourceTopologyMatch"}]}
+    arguments = {"scoringStrategy": {"type": "LeastAllocated"}, "cacheResyncPeriodSeconds": 5}
+    return Plugins(
+        Path(binary),
+        {
+            "plugins": {"filter": match, "score": match, "reserve": match},
+            "pluginConfig": [{"name": "NodeResourceTopologyMatch", "args": arguments}],
+        },
+    )
 
 
 def cases(port: int) -> dict[str, Case]:
     return {
         **{name: Case(extenders) for name, extenders in competitors(port).items()},
+        **({"with the Go plug-in": Case([], plugins=go_plugin(_PLUGIN))} if _PLUGIN else {}),
         "with topowise": Case(),
         "with topowise that names the best node": Case(service={"filter": {"bestNodes": 1}}),
         "with topowise that names all nodes": Case(service={"filter": {"mergeEqualNodes": False}}),
@@ -184,7 +202,7 @@ async def test_pods_per_second(
         plane, tmp_path, strict_nodes(nodes), client={"qps": 5000, "burst": 10000}, reporting=_REPORTING
     ) as cluster:
         for name, case in chosen.items():
-            await cluster.start_anew(case.extenders, case.service)
+            await cluster.start_anew(case.extenders, case.service, case.plugins)
             figures = await measure(plane, cluster, count, beforehand=case.beforehand, together=case.together)
             rates[name] = figures.rate
             compared = figures.rate / rates.get("without an extender", figures.rate)

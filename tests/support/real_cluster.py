@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, AsyncExitStack, contextmanager
 from pathlib import Path
 from random import Random
 from types import TracebackType
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 import aiohttp
 import pytest
@@ -80,6 +80,13 @@ def pod(name: str, cpu: str, **spec: Any) -> Json:
     }
 
 
+class Plugins(NamedTuple):
+    """A kube-scheduler with plug-ins of other projects, and what its profile enables."""
+
+    binary: Path
+    profile: Json
+
+
 class Cluster:
     """An async context. `pairs` is the number of replicas, each a service with its own kube-scheduler; a lease elects
     the active kube-scheduler. `extenders` replaces the services in kube-scheduler's configuration, `settings` adds
@@ -125,6 +132,7 @@ class Cluster:
         self.random = Random(7)
         self.services: list[Service] = []
         self.schedulers: dict[int, AbstractContextManager[Any]] = {}
+        self._plugins: Plugins | None = None
 
     @property
     def service(self) -> Service:
@@ -159,13 +167,15 @@ class Cluster:
             self._stack = stack.pop_all()
         return self
 
-    async def start_anew(self, extenders: list[Json] | None, settings: Json | None) -> None:
+    async def start_anew(
+        self, extenders: list[Json] | None, settings: Json | None, plugins: Plugins | None = None
+    ) -> None:
         """The same nodes without a pod, and another first service and kube-scheduler."""
         await self.stop_scheduler()
         await self.service.kill()
         await self.api.request("DELETE", PODS, query={"gracePeriodSeconds": "0"}, timeout=60)
         await self.settle(300.0)
-        self._extenders, self._more = extenders, settings or {}
+        self._extenders, self._more, self._plugins = extenders, settings or {}, plugins
         self.services[0] = self._service(0)
         await self.service.start()
         await self.start_scheduler()
@@ -190,14 +200,18 @@ class Cluster:
                 "renewDeadline": "3s",
                 "retryPeriod": "1s",
             }
-        configuration = chart_configuration(self.services[number].prefix, **changed)
+        configuration, binary = chart_configuration(self.services[number].prefix, **changed), None
         configuration["extenders"][0] |= self.extender
         configuration["profiles"][0] |= self.profile
+        if self._plugins is not None:
+            configuration["profiles"] = [{**configuration["profiles"][0], **self._plugins.profile}]
+            binary = self._plugins.binary
         scheduler = StockScheduler(
             self.plane,
             configuration,
             self._directory / f"kube-scheduler-{number}-{time.monotonic_ns()}",
-            user=controlplane.ADMIN if self._pairs > 1 else stock_scheduler.USER,
+            user=controlplane.ADMIN if self._pairs > 1 or binary is not None else stock_scheduler.USER,
+            binary=binary,
         )
         await asyncio.to_thread(scheduler.__enter__)
         self.schedulers[number] = scheduler

@@ -35,6 +35,8 @@ _LAB_PODS: Final = f"/api/v1/namespaces/{instruments.NAMESPACE}/pods"
 _UNHEALTHY: Final = "/var/lib/kubelet/lab-unhealthy"
 # Errors of the kubelet while a plug-in is gone: between Bind and Allocate no scheduler can know of that.
 _PLUGIN_GONE: Final = ("Allocate failed due to rpc error", "no healthy devices present", "unregistered device")
+# The kubelet's log, before a TopologyAffinityError for the same reason.
+_NO_DEVICES: Final = "requested number of devices unavailable"
 _DEVICES_S: Final = 120.0
 # MiB that the part pressure leaves until the threshold of eviction, and that its pod takes.
 _MARGIN: Final = 800
@@ -65,11 +67,24 @@ def plugin_restart(lab: Lab) -> Part:
 
     def act(lab: Lab, node: str, names: list[str]) -> Found:
         problems, figures = _loaded(lab, node, "plugin", lambda: _restart_plugins(lab, node))
-        gone = [problem for problem in problems if any(text in problem for text in _PLUGIN_GONE)]
+        log = lab.guests[node].run(f"journalctl --unit kubelet --no-pager | grep '{_NO_DEVICES}' || true")
+        gone = [
+            problem
+            for problem in problems
+            if any(text in problem for text in _PLUGIN_GONE) or had_no_device(log, problem.partition(" ")[0])
+        ]
         figures |= {"refused after fits": len(problems) - len(gone), "refused as the plug-in had ended": len(gone)}
         return [problem for problem in problems if problem not in gone], figures
 
     return disturbed("Device plug-ins restart under load", lab, act)
+
+
+def had_no_device(log: str, pod: str) -> bool:
+    """Returns whether the kubelet's log says that no device of a resource was available when the pod came."""
+    return any(
+        _NO_DEVICES in line and f'pod="default/{pod}" ' in line and line.rstrip().endswith("available=0")
+        for line in log.splitlines()
+    )
 
 
 def _restart_plugins(lab: Lab, node: str) -> None:
@@ -138,8 +153,8 @@ def static_pods(lab: Lab) -> Part:
 
 
 def policy_with_pods(lab: Lab) -> Part:
-    """Restarts the kubelet with other policies and with its state files. A pod on both NUMA nodes is running: the
-    kubelet admits all pods once more, and single-numa-node refuses this pod then (HandlePodAdditions)."""
+    """Restarts the kubelet with other policies and with its state files. A pod on both NUMA nodes is running, and
+    the kubelet admits all pods once more (HandlePodAdditions): the figures say whether single-numa-node refuses it."""
     other: Json = {"topologyManagerPolicy": "best-effort", "topologyManagerScope": "pod"}
     strict: Json = {"topologyManagerPolicy": "single-numa-node", "topologyManagerScope": "container"}
 

@@ -94,7 +94,9 @@ def disturbed(title: str, lab: Lab, act: Act) -> Part:
         ]
         next_pods = place_next(lab, node, "next")
         problems += next_pods.problems
-        figures |= {**more, "running pods refused when admitted once more": len(refused), **in_short(next_pods)}
+        reasons = {lab.pods.objects[name]["status"]["reason"] for name in refused}
+        figures |= {**more, "running pods refused when admitted once more": len(refused)}
+        figures |= {**({"reasons": ", ".join(sorted(reasons))} if reasons else {}), **in_short(next_pods)}
         lab.clear()
     return Part(title, not problems, figures, tuple(problems))
 
