@@ -41,6 +41,7 @@ class Steered:
         self._numa = lab.nodes(node)
         self._required: dict[str, tuple[int, int]] = {}
         self._count = 0
+        self._undecided: list[tuple[str, float]] = []
         self.counts: Counter[str] = Counter()
         self.bound: list[float] = []
         self.problems: list[str] = []
@@ -95,7 +96,8 @@ class Steered:
             self.problems.append(f"{name}: CPUs {sorted(cpus())}, expected on NUMA node {numa}")
 
     def make_room(self) -> None:
-        """Deletes two of three pods."""
+        """Deletes two of three pods, once the kubelet has decided about all pods of a burst."""
+        self._settle()
         names = list(self._required)
         gone = self._random.sample(names, max(1, len(names) * 2 // 3))
         self._lab.delete(gone)
@@ -106,14 +108,15 @@ class Steered:
         """The pod has been deleted."""
         self._required.pop(name, None)
 
-    def room_for(self, pods: int) -> None:
-        """Makes room for a burst, because its pods come at once."""
-        while self._required and sum(max(0, self._free(numa) // 2) for numa in self._numa) < pods:
-            self.make_room()
-
     def burst(self, pods: int) -> None:
-        self.room_for(pods)
-        for name, created in [self.create() for _ in range(pods)]:
+        """Creates pods without waiting for each, and then waits for all."""
+        for _ in range(pods):
+            self._undecided.append(self.create())
+        self._settle()
+
+    def _settle(self) -> None:
+        undecided, self._undecided = self._undecided, []
+        for name, created in undecided:
             self.expect(name, created)
 
     def refused(self, names: list[str]) -> int:
