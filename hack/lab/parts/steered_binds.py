@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final
 
 from lab import series
@@ -71,7 +72,7 @@ class Steered:
 
     def expect(self, name: str, created: float) -> None:
         """Waits until the kubelet has decided about the pod, and counts where the pod is."""
-        pod = self._lab.pods.until(lambda pods: _decided(pods.get(name)), _PLACED_S)
+        pod = _until_decided(self._lab, name)
         if pod is None or is_refused(pod):
             status = {} if pod is None else pod["status"]
             text = self._lab.pods.objects.get(name, {}).get("status", {}) if pod is None else status
@@ -111,7 +112,9 @@ class Steered:
     def burst(self, pods: int) -> None:
         """Creates pods without waiting for each, and then waits for all."""
         for _ in range(pods):
-            self._undecided.append(self.create())
+            # `create` may settle the pods before.
+            created = self.create()
+            self._undecided.append(created)
         self._settle()
 
     def _settle(self) -> None:
@@ -143,6 +146,10 @@ def _decided(pod: Json | None) -> Json | None:
     return pod if is_decided else None
 
 
+def _until_decided(lab: Lab, name: str) -> Json | None:
+    return lab.pods.until(lambda pods: _decided(pods.get(name)), _PLACED_S)
+
+
 def _bound_at(lab: Lab, name: str, since: float) -> float:
     """Returns when the watch showed the pod's node."""
     return next(
@@ -155,17 +162,17 @@ def steered_binds(lab: Lab) -> Part:
     figures: dict[str, Figure] = {}
     problems: list[str] = []
     for number, policy in enumerate(_POLICIES):
-        _on_all(lab, lambda node, policy=policy: reconfigure_guest(lab, node, policy))
-        _on_all(lab, lambda node, n=number, p=policy: _policy(lab, node, p, n, figures, problems))
+        _on_all(lab, partial(reconfigure_guest, lab, policy))
+        _on_all(lab, partial(_policy, lab, policy, number, figures, problems))
         lab.clear()
-    _on_all(lab, lambda node: reconfigure_guest(lab, node, "single-numa-node"))
-    _on_all(lab, lambda node: _restarts(lab, node, figures, problems))
+    _on_all(lab, partial(reconfigure_guest, lab, "single-numa-node"))
+    _on_all(lab, partial(_restarts, lab, figures, problems))
     for node in lab.guests:
         reconfigure(lab, node, {})
     return Part("Schedulers steer pods to a NUMA node", not problems, figures, tuple(problems[:40]))
 
 
-def reconfigure_guest(lab: Lab, node: str, policy: str) -> None:
+def reconfigure_guest(lab: Lab, policy: str, node: str) -> None:
     """Like `reconfigure`, for guests at the same time: all pods are gone already."""
     lab.changed[node] = {"topologyManagerPolicy": policy}
     lab.configure(node)
@@ -179,7 +186,7 @@ def _on_all(lab: Lab, act: Callable[[str], None]) -> None:
         list(threads.map(act, lab.guests))
 
 
-def _policy(lab: Lab, node: str, policy: str, seed: int, figures: dict[str, Figure], problems: list[str]) -> None:
+def _policy(lab: Lab, policy: str, seed: int, figures: dict[str, Figure], problems: list[str], node: str) -> None:
     steered = Steered(lab, node, policy, 10 * seed + len(node))
     nodes, since = Watch(lab.api, NODES), time.time()
     for _ in range(_ALONE):
@@ -218,13 +225,13 @@ def _unmarked(lab: Lab, node: str, label: str, pods: int) -> list[float]:
     for number in range(pods):
         name, created = f"{label}-{node}-{number}", time.time()
         lab.api.create(PODS, _marked(name, node, 1, marker=False))
-        lab.pods.until(lambda pods, name=name: _decided(pods.get(name)), _PLACED_S)
+        _until_decided(lab, name)
         seconds.append(_bound_at(lab, name, created) - created)
         lab.delete([name])
     return seconds
 
 
-def _restarts(lab: Lab, node: str, figures: dict[str, Figure], problems: list[str]) -> None:
+def _restarts(lab: Lab, figures: dict[str, Figure], problems: list[str], node: str) -> None:
     """Steered pods run while the kubelet restarts, the exporter is killed, and the marker plug-in is killed."""
     steered = Steered(lab, node, "restart", 5 + len(node))
     running = []
