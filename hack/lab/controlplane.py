@@ -19,9 +19,13 @@ from sandbox import stock_scheduler
 from sandbox.apiserver import kubeconfig as kubeconfigs
 from sandbox.controlplane import ADMIN, USERS, apiserver_arguments, assets, etcd_arguments, token_of
 from sandbox.processes import free_ports
+from topowise import steering
 
 BINARIES: Final = ("kube-controller-manager", "kube-scheduler", "kubectl", "kubelet")
 _READY_S: Final = 90.0
+# A kubelet under emulation needs longer than the default of `steering.wait`; the timeout is four times as long.
+_ANSWER: Final = "5s"
+_TIMEOUT: Final = "20s"
 
 
 def binaries() -> Path:
@@ -78,13 +82,17 @@ def start_schedulers(processes: Processes, plan: Plan) -> None:
         "extender": {"port": plan.extender},
         "readOnly": {"port": plan.explaining},
         "serving": {"address": "127.0.0.1", "port": plan.metrics},
+        "steering": {"enabled": True, "wait": _ANSWER},
     }
     config = work / "topowise.yaml"
     config.write_text(yaml.safe_dump(service))
     processes.start("topowise-scheduler", [sys.executable, "-m", "topowise_scheduler", "serve", f"--config={config}"])
     _until_ready(processes, Api(f"http://127.0.0.1:{plan.metrics}", ""), "topowise-scheduler")
     (port,) = free_ports(1)
-    configuration = {"extenders": [stock_scheduler.extender(f"http://127.0.0.1:{plan.extender}")]}
+    extender = stock_scheduler.extender(f"http://127.0.0.1:{plan.extender}", httpTimeout=_TIMEOUT)
+    ignored = {"name": "NodeResourcesFit", "args": {"ignoredResources": [steering.RESOURCE]}}
+    profile = {"schedulerName": "default-scheduler", "pluginConfig": [ignored]}
+    configuration = {"profiles": [profile], "extenders": [extender]}
     binary = folder / stock_scheduler.BINARY
     processes.start("kube-scheduler", stock_scheduler.arguments(binary, work, kubeconfig_path, configuration, port))
 

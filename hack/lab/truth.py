@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from topowise import attributes, checkpoints, cpuset, nrt, quantity
+from topowise import attributes, checkpoints, cpuset, nrt, quantity, steering
 from topowise.attributes import devices as device_attributes
 from topowise.attributes import holdings
 
@@ -92,7 +92,7 @@ def read(document: Json) -> Truth:
             }
             for pod in document["list"].get("pod_resources", ())
         },
-        near=_near(document["allocatable"].get("devices", ())),
+        near=_near(_hardware(document["allocatable"])),
         allocatable_cpus=frozenset(map(int, document["allocatable"].get("cpu_ids", ()))),
         changed=max(file["changed"] for file in files.values()),
     )
@@ -110,7 +110,7 @@ def _in_files(cpus: Mapping[str, frozenset[int]], memory: Mapping[str, checkpoin
 
 def _listed(container: Json) -> Held:
     devices: dict[str, set[str]] = {}
-    for entry in container.get("devices", ()):
+    for entry in _hardware(container):
         devices.setdefault(entry["resource_name"], set()).update(entry["device_ids"])
     memory = (
         (block["memory_type"], tuple(sorted(_ids(block))), int(block["size"])) for block in container.get("memory", ())
@@ -120,6 +120,11 @@ def _listed(container: Json) -> Held:
         frozenset(block for block in memory if block[2]),
         {resource: frozenset(ids) for resource, ids in devices.items()},
     )
+
+
+def _hardware(listed: Json) -> list[Json]:
+    """Returns the listed devices without the markers of steering, which the object does not have."""
+    return [entry for entry in listed.get("devices", ()) if entry["resource_name"] != steering.RESOURCE]
 
 
 def _ids(entry: Json) -> Iterable[int]:

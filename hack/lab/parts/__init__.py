@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from lab.cluster import Lab
-from lab.parts import disturbing, jobs, living, observing, steering
+from lab.parts import disturbing, jobs, living, observing, steered_binds, steering
 from lab.results import Part
 
 Run = Callable[[Lab], Part]
@@ -35,6 +35,7 @@ AFTER: Final[dict[str, Run]] = {
     "drain": disturbing.drain,
     "rejoin": disturbing.rejoin,
     "steering": steering.steered_pods,
+    "steered-binds": steered_binds.steered_binds,
     jobs.MACHINE: jobs.p5,
 }
 # Guests without which a part cannot be.
