@@ -157,7 +157,8 @@ class Binder:
         problem = "cancelled"
         try:
             # The node may have changed while the service waited.
-            problem = await steering.request(node, record.uid, numa, _markers(needs)) or book()
+            is_required = record.numa_node is not None
+            problem = await steering.request(node, record.uid, numa, _markers(needs), is_required=is_required) or book()
         finally:
             if problem:
                 reservations.forget(record.uid, node)

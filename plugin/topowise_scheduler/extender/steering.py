@@ -60,8 +60,8 @@ _decode = msgspec.json.Decoder(_Lease).decode
 class _Node(msgspec.Struct):
     """The Lease of a node. `pending` has the end of each request that may still get a label, in the order of the
     requests (seconds, monotonic). `seen` is the last request of the watch. `uid` is the pod of the request `own`. The
-    plug-in of a node that gave no answer is asked again after `silent_until`. `allocated` are the pods whose markers
-    are allocated, until the API server shows their admission."""
+    plug-in of a node that gave no answer is asked again after `silent_until`, or after a late answer. `allocated` are
+    the pods whose markers are allocated, until the API server shows their admission."""
 
     version: str = ""
     owners: list[dict[str, str | bool]] = []
@@ -77,6 +77,7 @@ class _Node(msgspec.Struct):
         """Takes an answer. The plug-in has one request at a time, so the requests before it are over."""
         self.status = status
         if status.id in self.pending:
+            self.silent_until = -inf
             ids = list(self.pending)
             last = ids.index(status.id) + (status.state != "labelled")
             for request_id in ids[:last]:
@@ -202,11 +203,14 @@ class NodeSteering:
 
         return "" if await self._until(are_admitted) else f"the kubelet of {name} has yet to admit a pod with a marker"
 
-    async def request(self, name: str, uid: str, numa: int, containers: int) -> str:
-        """Labels the markers of a node for a pod. Returns "" once the kubelet has the label, otherwise why not."""
+    async def request(self, name: str, uid: str, numa: int, containers: int, *, is_required: bool = False) -> str:
+        """Labels the markers of a node for a pod. Returns "" once the kubelet has the label, otherwise why not.
+
+        Without `is_required` the pod can be bound without a label, so it does not wait for a plug-in that is silent.
+        """
         node = self._nodes.setdefault(name, _Node())
         sent = self._clock()
-        if sent < node.silent_until:
+        if sent < node.silent_until and not is_required:
             return f"the marker plug-in of {name} does not answer"
         request = Request(secrets.token_hex(8), numa, min(containers, steering.MOST_CONTAINERS), self._expiry)
         ends = sent + self._expiry + _MARGIN_S

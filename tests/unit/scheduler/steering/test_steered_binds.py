@@ -243,6 +243,30 @@ async def test_without_an_answer_the_request_ends_before_an_unsteered_bind(clust
     assert cluster.service.free("n1") == [1, 2]
 
 
+async def test_a_required_numa_node_is_requested_again_after_a_request_without_an_answer(cluster: Cluster) -> None:
+    """The plug-in may have been busy once, and without a label the pod cannot be bound."""
+    cluster.answer, answer = lambda request: None, cluster.answer
+    cluster.steering.wait = SHORT_S
+    assert "has not answered" in await cluster.bind(requiring("a", 1))
+    cluster.service.clock.now += 16.0
+    cluster.answer, cluster.steering.wait = answer, WAIT_S
+    assert await cluster.bind(requiring("a", 1)) == ""
+
+
+async def test_a_late_answer_ends_the_silence(cluster: Cluster) -> None:
+    assert await cluster.bind(requiring("first", 1, "2")) == ""
+    cluster.finish()
+    cluster.answer, answer = lambda request: None, cluster.answer
+    cluster.steering.wait = SHORT_S
+    assert "labelled for another pod" in await cluster.bind(marked("a", "2"))
+    request = next(iter(cluster.steering._nodes["n1"].pending))
+    cluster.status = steering.Status(request, "rejected", "withdrawn")
+    cluster.show()
+    cluster.answer, cluster.steering.wait = answer, WAIT_S
+    assert await cluster.bind(marked("a", "2")) == ""
+    assert cluster.log[-2:] == [(1, 1), "bound"]
+
+
 async def test_a_label_that_ended_too_early_makes_the_pod_uncertain(cluster: Cluster) -> None:
     assert await cluster.bind(requiring("a", 1, "2")) == ""
     node = cluster.service.ledger.node_states.of("n1")
