@@ -273,8 +273,11 @@ class _Directly(PodResources):
     """The exporter's client with the bytes of the answers, but without a socket to get them by."""
 
     def __init__(self, node: EmulatedNode) -> None:
-        super().__init__(f"podresources of {node}")
+        super().__init__(f"podresources of {node}", clock=_now)
         self._node = node
+
+    async def _look_for_socket(self) -> None:
+        pass
 
     async def _call(self, method: str) -> bytes:
         holdings = self._node.holdings()
