@@ -7,20 +7,22 @@ from collections.abc import Sequence
 
 import msgspec
 
+from bench.targets import TARGETS
 from sandbox.tables import columns
 
 
 class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A measured number. `target` is its upper limit, None for a figure without a target.
-
-    `on_wall`: a time on the wall, which grows with the load of the machine.
-    """
+    """A measured number. `on_wall`: a time on the wall, which grows with the load of the machine."""
 
     name: str
     value: float
     unit: str
-    target: float | None = None
     on_wall: bool = False
+
+    @property
+    def target(self) -> float | None:
+        """The upper limit, None for a figure without a target."""
+        return TARGETS.get(self.name)
 
     @property
     def is_missed(self) -> bool:
@@ -34,11 +36,11 @@ def percentile(samples: Sequence[float], percent: int) -> float:
     return ordered[min(len(ordered) - 1, max(0, -(-len(ordered) * percent // 100) - 1))]
 
 
-def spread(name: str, samples: Sequence[float], unit: str, p50: float | None, p99: float | None) -> list[Figure]:
+def spread(name: str, samples: Sequence[float], unit: str) -> list[Figure]:
     """Returns the p50 and the p99 of times on the wall."""
     return [
-        Figure(f"{name}, p50", round(statistics.median(samples), 3), unit, p50, on_wall=True),
-        Figure(f"{name}, p99", round(percentile(samples, 99), 3), unit, p99, on_wall=True),
+        Figure(f"{name}, p50", round(statistics.median(samples), 3), unit, on_wall=True),
+        Figure(f"{name}, p99", round(percentile(samples, 99), 3), unit, on_wall=True),
     ]
 
 

@@ -93,11 +93,6 @@ def choice(kinds: Sequence[Sequence[DensityRow]]) -> str:
     return markdown(["", "of the bound, median", "worst", *(measure.name for measure in _MEASURES)], lines)
 
 
-def folded(title: str, text: str) -> str:
-    """Returns a section that the reader opens with a click."""
-    return f"<details>\n<summary>{title}</summary>\n\n{text}\n\n</details>"
-
-
 class _Measure(NamedTuple):
     """`sign` is 1 where more is better, -1 where less is."""
 

@@ -9,7 +9,6 @@ from typing import Final
 from bench import markdown, results, steering, tables
 from bench.density import mix
 from bench.density.measuring import NODES
-from bench.figures import Figure
 from bench.results import Results
 
 RECORDED: Final = Path("hack/bench/recorded.json")
@@ -99,7 +98,9 @@ def page(run: Results) -> bytes:
                 _STEERED,
             ),
             choice=markdown.choice(markdown.clusters(density)),
-            **_targets([figure for part in run.parts.values() for figure in part.figures if figure.target is not None]),
+            targets=markdown.figures(
+                figure for part in run.parts.values() for figure in part.figures if figure.target is not None
+            ),
         )
         .encode()
     )
@@ -117,19 +118,3 @@ def _of_processes(run: Results) -> dict[str, str]:
         "service": markdown.figures(service[name] for name in _SERVICE),
         "exporter": markdown.figures(exporter[name] for name in _EXPORTER),
     }
-
-
-def _targets(figures: list[Figure]) -> dict[str, str]:
-    missed = [figure for figure in figures if figure.is_missed]
-    on_wall = [figure for figure in missed if figure.on_wall]
-    rest = [figure for figure in missed if not figure.on_wall]
-    return {
-        "targets": str(len(figures)),
-        "met": str(len(figures) - len(missed)),
-        "missed": markdown.folded(f"CPU times, memory and counts: {len(rest)}", _list_of(rest)),
-        "missed_on_wall": markdown.folded(f"Times on the wall: {len(on_wall)}", _list_of(on_wall)),
-    }
-
-
-def _list_of(missed: list[Figure]) -> str:
-    return markdown.figures(missed) if missed else "None."

@@ -10,11 +10,10 @@ from topowise import pods
 
 
 class Workload(NamedTuple):
-    """`shape` makes the pod, another shape for every number; `limited`: it is held against the targets."""
+    """`shape` makes the pod, another shape for every number."""
 
     name: str
     shape: Callable[[int], pods.Needs]
-    limited: bool
 
 
 def five(number: int) -> pods.Needs:
@@ -41,8 +40,8 @@ def _large(number: int) -> pods.Needs:
 
 
 WORKLOADS = (
-    Workload("5 resources", five, limited=True),
-    Workload("5 resources in numbers", _wide, limited=True),
-    Workload("larger than a zone", _large, limited=True),
-    Workload("init and two containers", _several, limited=False),
+    Workload("5 resources", five),
+    Workload("5 resources in numbers", _wide),
+    Workload("larger than a zone", _large),
+    Workload("init and two containers", _several),
 )

@@ -37,12 +37,12 @@ class Times(NamedTuple):
 class Asking:
     """Sends pods serially, as kube-scheduler does. `gone` deletes all of them."""
 
-    def __init__(self, service: Service, caller: Caller, api: str) -> None:
+    def __init__(self, service: Service, caller: Caller, api: str, nodes: int = NODES) -> None:
         self._service = service
         self.caller = caller
         self._api = api
         self._rng = Random(7)
-        self._names = [f"metal-{number:05}" for number in range(NODES)]
+        self._names = [f"metal-{number:05}" for number in range(nodes)]
         self._all = msgspec.json.encode(self._names)
         self._fitting: list[list[str]] = []
         self._asked: list[tuple[str, str]] = []

@@ -51,7 +51,7 @@ def binds(service: Service, asking: Asking, api: str) -> list[Figure]:
         say(f"bind: {answer!r}")
     return [
         Figure("bind: the API stand-in's own time, p50", round(statistics.median(own), 2), "ms"),
-        *spread("bind, one at a time", times, "ms", None, None),
+        *spread("bind, one at a time", times, "ms"),
         Figure(f"bind, {_BINDERS} at a time", round(len(requests) / took), "pods/s"),
         Figure("bind: CPU of the service, its watch events included", round(spent / len(requests) * 1e3, 2), "ms"),
         Figure("bind: refused", len(failed), "pods"),
@@ -71,4 +71,4 @@ def whole_pods(service: Service, asking: Asking, api: str) -> list[Figure]:
     spent = usage.cpu_seconds(service.pid) - cpu
     asking.gone()
     name = f"{PART} names, a whole pod with its bind, events and report: CPU of the service"
-    return [Figure(name, round(spent / count * 1e3, 2), "ms", 1.8)]
+    return [Figure(name, round(spent / count * 1e3, 2), "ms")]

@@ -23,7 +23,7 @@ from bench.scheduler.asking import Asking
 from bench.scheduler.attacks import attacks
 from bench.scheduler.binds import binds, whole_pods
 from bench.scheduler.caller import Caller
-from bench.scheduler.calls import NO_TARGETS, PART_TARGETS, WHOLE_TARGETS, calls
+from bench.scheduler.calls import calls
 from bench.scheduler.extent import CALLS, NODES, PART, POLICY
 from bench.scheduler.loopback import say
 from bench.scheduler.service import Service
@@ -55,15 +55,21 @@ def _large(servers: Sequence[metal.Server]) -> list[Figure]:
     nodes = _LARGE * NODES
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="topowise-bench-")))
-        service = Service(stack, work, _start_catalogue(stack, work, servers, nodes), "TightFit")
+        api = _start_catalogue(stack, work, servers, nodes)
+        service, asking = stack.enter_context(_asking(work, api, "TightFit", nodes=nodes))
         resident, peak = usage.memory(service.pid)
         cluster = f"{nodes:,} NRTs and {nodes * metal.PODS:,} pods"
         say(f"{cluster}: ready after {service.start_s:.1f} s, {resident:.0f} MiB resident")
+        spent = usage.cpu_seconds(service.pid)
+        asking.run(len(metal.SHAPES), whole=True)
+        whole = asking.run(CALLS // 20, whole=True)
+        asking.gone()
         return [
-            Figure(f"{cluster}: start to ready", round(service.start_s, 1), "s", 25, on_wall=True),
-            Figure(f"{cluster}: resident after that", round(resident), "MiB", 1024),
+            Figure(f"{cluster}: start to ready", round(service.start_s, 1), "s", on_wall=True),
+            Figure(f"{cluster}: resident after that", round(resident), "MiB"),
             Figure(f"{cluster}: most resident so far", round(peak), "MiB"),
-            Figure(f"{cluster}: CPU spent on that", round(usage.cpu_seconds(service.pid), 1), "s"),
+            Figure(f"{cluster}: CPU spent on that", round(spent, 1), "s"),
+            *calls(f"{nodes:,} names, 20 shapes", whole),
             _late(service, f"{cluster}: "),
         ]
 
@@ -74,7 +80,7 @@ def _late(service: Service, cluster: str = "") -> Figure:
     looks = service.metric(f"{lag}_count")
     late = looks - service.metric(f'{lag}_bucket{{le="0.01"}}')
     name = f"{cluster}looks at the event loop at which it was more than 10 ms late"
-    return Figure(name, round(100 * late / max(1.0, looks), 2), "%", 1, on_wall=True)
+    return Figure(name, round(100 * late / max(1.0, looks), 2), "%", on_wall=True)
 
 
 def _on_whole_cluster(work: Path, api: str, servers: Sequence[metal.Server]) -> list[Figure]:
@@ -82,8 +88,8 @@ def _on_whole_cluster(work: Path, api: str, servers: Sequence[metal.Server]) -> 
         resident, peak = usage.memory(service.pid)
         cluster = f"{NODES:,} NRTs and {NODES * metal.PODS:,} pods"
         figures = [
-            Figure(f"{cluster}: start to ready", round(service.start_s, 1), "s", 45, on_wall=True),
-            Figure(f"{cluster}: resident after that", round(resident), "MiB", 350),
+            Figure(f"{cluster}: start to ready", round(service.start_s, 1), "s", on_wall=True),
+            Figure(f"{cluster}: resident after that", round(resident), "MiB"),
             Figure(f"{cluster}: most resident so far", round(peak), "MiB"),
             Figure(f"{cluster}: CPU spent on that", round(usage.cpu_seconds(service.pid), 1), "s"),
         ]
@@ -93,22 +99,22 @@ def _on_whole_cluster(work: Path, api: str, servers: Sequence[metal.Server]) -> 
         part = asking.run(CALLS)
         asking.gone()
         figures += [Figure("no name: filter, p50", round(asking.floor(), 3), "ms")]
-        figures += calls("500 names, 20 shapes", part, PART_TARGETS)
+        figures += calls("500 names, 20 shapes", part)
         figures += _naive(servers, statistics.median(part.filter_cpu))
         cold = asking.run(CALLS // 2, new_shapes=True)
         asking.gone()
-        figures += calls("500 names, always a new shape", cold, PART_TARGETS)
+        figures += calls("500 names, always a new shape", cold)
         asking.run(len(metal.SHAPES), whole=True)
         whole = asking.run(CALLS // 10, whole=True)
         asking.gone()
-        figures += calls(f"{NODES:,} names, 20 shapes", whole, WHOLE_TARGETS)
+        figures += calls(f"{NODES:,} names, 20 shapes", whole)
         whole = asking.run(CALLS // 20, whole=True, new_shapes=True)
         asking.gone()
-        figures += calls(f"{NODES:,} names, always a new shape", whole, WHOLE_TARGETS)
+        figures += calls(f"{NODES:,} names, always a new shape", whole)
         for order, share in (("in changed order", 1.0), ("half of them, others each time", 0.5)):
             sampled = asking.run(CALLS // 20, whole=True, names_of=lambda share=share: asking.sample(share))  # type: ignore[misc]
             asking.gone()
-            figures += calls(f"{NODES:,} names, {order}", sampled, NO_TARGETS)
+            figures += calls(f"{NODES:,} names, {order}", sampled)
         figures += storms(service, asking, api)
         figures += binds(service, asking, api)
         figures += whole_pods(service, asking, api)
@@ -116,7 +122,7 @@ def _on_whole_cluster(work: Path, api: str, servers: Sequence[metal.Server]) -> 
         time.sleep(TRIM_S + 1)
         resident, peak = usage.memory(service.pid)
         figures += [
-            Figure(f"{cluster}: resident after all of this", round(resident), "MiB", 350),
+            Figure(f"{cluster}: resident after all of this", round(resident), "MiB"),
             _late(service),
             Figure(f"{cluster}: most resident", round(peak), "MiB"),
         ]
@@ -134,18 +140,16 @@ def _strategy(work: Path, api: str, strategy: str) -> list[Figure]:
         whole = asking.run(CALLS // 20, whole=True)
         asking.gone()
         return [
-            *spread(f"500 names, prioritize by {strategy}", part.prioritize, "ms", 0.8, 2.0),
+            *spread(f"500 names, prioritize by {strategy}", part.prioritize, "ms"),
             Figure(
                 f"500 names, prioritize by {strategy}, CPU of the service, p50",
                 round(statistics.median(part.prioritize_cpu), 3),
                 "ms",
-                0.8,
             ),
             Figure(
                 f"{NODES:,} names, prioritize by {strategy}, CPU of the service, p50",
                 round(statistics.median(whole.prioritize_cpu), 3),
                 "ms",
-                3.0,
             ),
         ]
 
@@ -162,8 +166,8 @@ def _tls(work: Path, api: str) -> list[Figure]:
         whole = asking.run(CALLS // 20, whole=True)
         asking.gone()
         return [
-            *calls("TLS with client certificate, 500 names", part, PART_TARGETS),
-            *calls(f"TLS with client certificate, {NODES:,} names", whole, WHOLE_TARGETS),
+            *calls("TLS with client certificate, 500 names", part),
+            *calls(f"TLS with client certificate, {NODES:,} names", whole),
         ]
 
 
@@ -200,11 +204,12 @@ def _asking(
     context: ssl.SSLContext | None = None,
     *,
     pages: bool = False,
+    nodes: int = NODES,
 ) -> Iterator[tuple[Service, Asking]]:
     with ExitStack() as stack:
         service = Service(stack, work, api, strategy, tls, pages=pages)
         caller = stack.enter_context(Caller(service.port, context))
-        yield service, Asking(service, caller, api.removesuffix(catalogue.LIGHT))
+        yield service, Asking(service, caller, api.removesuffix(catalogue.LIGHT), nodes)
 
 
 def _start_catalogue(stack: ExitStack, work: Path, servers: Sequence[metal.Server], nodes: int = NODES) -> str:

@@ -10,7 +10,7 @@ import msgspec
 from bench import usage
 from bench.figures import Figure
 from bench.scheduler.asking import Asking
-from bench.scheduler.calls import PART_TARGETS, under_events
+from bench.scheduler.calls import under_events
 from bench.scheduler.extent import STORM_S
 from bench.scheduler.loopback import fetch, say
 from bench.scheduler.service import Service
@@ -26,7 +26,7 @@ def storms(service: Service, asking: Asking, api: str) -> list[Figure]:
     figures = []
     calm = asking.run(round(STORM_S / 2 * _PODS_PER_SECOND), per_second=_PODS_PER_SECOND)
     asking.gone()
-    figures += under_events(f"500 names, {_PODS_PER_SECOND} pods/s, no events", calm, ((None, None), (None, None)))
+    figures += under_events(f"500 names, {_PODS_PER_SECOND} pods/s, no events", calm)
     for unit, path, rate in (("NRT updates/s", "reports", 500), ("pod events/s", "pods", 1000)):
         for with_pods in (True, False):
             title = f"{rate:,} {unit}"
@@ -35,7 +35,7 @@ def storms(service: Service, asking: Asking, api: str) -> list[Figure]:
             fetch(f"{api}/control/{path}?rate={rate}&seconds={STORM_S}", b"")
             if with_pods:
                 times = asking.run(round(STORM_S * _PODS_PER_SECOND), per_second=_PODS_PER_SECOND)
-                figures += under_events(f"500 names, {_PODS_PER_SECOND} pods/s, {title}", times, PART_TARGETS)
+                figures += under_events(f"500 names, {_PODS_PER_SECOND} pods/s, {title}", times)
             while (progress := msgspec.json.decode(fetch(f"{api}/control/sent")))["running"]:
                 time.sleep(0.05)
             share = (usage.cpu_seconds(service.pid) - cpu) / (time.perf_counter() - since)
@@ -55,7 +55,7 @@ def storms(service: Service, asking: Asking, api: str) -> list[Figure]:
             figures += [
                 Figure(f"{title}: CPU of the service", round(100 * share), "% of a core"),
                 Figure(f"{title}: events taken", round(progress["sent"] / progress["seconds"]), "events/s"),
-                Figure(f"{title}: until nothing is left to take", round(behind, 2), "s", 0.5, on_wall=True),
+                Figure(f"{title}: until nothing is left to take", round(behind, 2), "s", on_wall=True),
             ]
             say(f"{title}: {share:.0%} CPU, {behind:.2f} s behind")
     return figures
