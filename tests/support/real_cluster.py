@@ -201,7 +201,8 @@ class Cluster:
                 "retryPeriod": "1s",
             }
         configuration, binary = chart_configuration(self.services[number].prefix, **changed), None
-        configuration["extenders"][0] |= self.extender
+        for extender in configuration["extenders"][:1]:
+            extender |= self.extender
         configuration["profiles"][0] |= self.profile
         if self._plugins is not None:
             configuration["profiles"] = [{**configuration["profiles"][0], **self._plugins.profile}]
