@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from topowise import attributes, nrt
 from topowise.attributes.pci_devices import Located
-from topowise_scheduler.kubelet import Kubelet
+from topowise.kubeletconfig import KubeletConfiguration
+from topowise_scheduler.kubelet import Kubelet, Machine
 from topowise_scheduler.kubelet.versions import KubeletVersion
 from topowise_scheduler.report import free_resources, hardware
 from topowise_scheduler.report.container_allocations import Allocatable, Allocations, allocations_of
@@ -31,7 +32,11 @@ class ExactSource(NamedTuple):
         """
         return hardware.empty(self.facts, self.devices, version).kubelet
 
-    def changed(self, version: KubeletVersion, fields: Mapping[str, str]) -> Kubelet:
+    def parts(self) -> tuple[Machine, KubeletConfiguration]:
+        """Returns the machine and the configuration of the kubelet. Raises TopowiseError or ValueError."""
+        return hardware.machine_and_configuration(self.facts, self.devices)
+
+    def changed(self, version: KubeletVersion, fields: Mapping[str, Any]) -> Kubelet:
         """Returns the node without pods, with another version and other fields of its configuration.
 
         Raises KubeletStartError if such a kubelet does not start.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import msgspec
@@ -207,13 +207,24 @@ def _start(facts: Facts, near: tuple[DevicePlugin, ...], version: KubeletVersion
     return Empty(kubelet, tuple(_cpu_problems(kubelet, facts, amounts)))
 
 
-def changed(facts: Facts, listed_devices: str, version: KubeletVersion, fields: Mapping[str, str]) -> Kubelet:
+def changed(facts: Facts, listed_devices: str, version: KubeletVersion, fields: Mapping[str, Any]) -> Kubelet:
     """Returns the node without pods, with another version and other fields of its configuration.
 
     Raises KubeletStartError if such a kubelet does not start, and TopowiseError or ValueError for unreadable texts.
     """
     config = msgspec.structs.replace(kubeletconfig.decode(facts.configuration), **fields)
     return _kubelet(facts, config, _parse_plugins(listed_devices) if listed_devices else (), version, "none")
+
+
+def machine_and_configuration(facts: Facts, listed_devices: str) -> tuple[Machine, KubeletConfiguration]:
+    """Returns the machine with its devices, and the configuration of its kubelet, as the model uses both.
+
+    Raises TopowiseError or ValueError for unreadable texts.
+    """
+    config = kubeletconfig.decode(facts.configuration)
+    plugins = _parse_plugins(listed_devices) if listed_devices else ()
+    machine = _machine(facts, config, [_amounts(zone) for zone in facts.zones])
+    return msgspec.structs.replace(machine, devices=plugins), _with_absolute_threshold(config, facts)
 
 
 def _kubelet(

@@ -8,7 +8,7 @@ the allocations that the model predicts.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -54,7 +54,7 @@ class Change(msgspec.Struct, frozen=True):
     """What differs after the restart: the version, None for the present version, and fields of the configuration."""
 
     version: KubeletVersion | None = None
-    fields: Mapping[str, str] = {}
+    fields: Mapping[str, Any] = {}
 
 
 NO_CHANGE = Change()
@@ -64,6 +64,17 @@ def foresee(
     report: Report, node: Kubelet, assigned: Sequence[pods.Pod], change: Change = NO_CHANGE
 ) -> NodeRestart | None:
     """Returns what a restart does to a node with these pods; None if the report is not exact."""
+    forecast = foresee_state(report, node, assigned, change)
+    return None if forecast is None else forecast[0]
+
+
+def foresee_state(
+    report: Report, node: Kubelet, assigned: Sequence[pods.Pod], change: Change = NO_CHANGE
+) -> tuple[NodeRestart, Kubelet | None] | None:
+    """Returns what a restart does to a node with these pods, and the kubelet after it, None if it does not start.
+
+    None if the report is not exact.
+    """
     source = report.source
     if not isinstance(source, ExactSource):
         return None
@@ -72,7 +83,8 @@ def foresee(
         try:
             after = source.changed(change.version or report.kubelet, change.fields)
         except KubeletStartError as exc:
-            return NodeRestart(report.name, error=str(exc), mend="keep the setting, or correct the configuration first")
+            mend = "keep the setting, or correct the configuration first"
+            return NodeRestart(report.name, error=str(exc), mend=mend), None
     by_uid = {pod.metadata.uid: pod for pod in sorted(assigned, key=lambda pod: pod.metadata.creationTimestamp or "")}
     before, views = node.fork(), []
     for pod in map(pods.allocated, by_uid.values()):
@@ -87,11 +99,8 @@ def foresee(
     result = restart(stored_state(before, views), after, views, running)
     if result.problem is not None:
         detail = f" ({result.problem.detail})" if result.problem.detail else ""
-        return NodeRestart(
-            report.name,
-            error=f"{result.file}: {result.problem.error}{detail}",
-            mend=f"drain the node, stop the kubelet, delete {result.file}, and then change and start the kubelet",
-        )
+        mend = f"drain the node, stop the kubelet, delete {result.file}, and then change and start the kubelet"
+        return NodeRestart(report.name, error=f"{result.file}: {result.problem.error}{detail}", mend=mend), None
     refused = [
         RefusedPod(
             f"{by_uid[admission.uid].metadata.namespace}/{by_uid[admission.uid].metadata.name}",
@@ -102,7 +111,8 @@ def foresee(
         for admission in result.refused
     ]
     mend = "drain the node before its kubelet restarts, or expect these pods to fail" if refused else ""
-    return NodeRestart(report.name, len(result.admissions) - len(refused), tuple(refused), mend=mend)
+    settled = result.node.without(result.stale)
+    return NodeRestart(report.name, len(result.admissions) - len(refused), tuple(refused), mend=mend), settled
 
 
 def _is_running(pod: pods.Pod) -> bool:

@@ -63,9 +63,25 @@ def kubelet(
     return cached
 
 
+class Parts(NamedTuple):
+    """What a kubelet is built from; `allocatable` is the node allocatable."""
+
+    machine: Machine
+    settings: Settings
+    allocatable: Amounts
+
+
 def _build(
     zones: tuple[Zone, ...], policies: Policies, version: KubeletVersion, unlisted_sizes_kib: tuple[int, ...]
 ) -> Kubelet:
+    machine, settings, allocatable = parts(zones, policies, version, unlisted_sizes_kib)
+    return Kubelet(machine, settings, allocatable=allocatable)
+
+
+def parts(
+    zones: tuple[Zone, ...], policies: Policies, version: KubeletVersion, unlisted_sizes_kib: tuple[int, ...] = ()
+) -> Parts:
+    """Returns the machine with these amounts, and the settings of its kubelet."""
     amounts = [{name: (capacity, allocatable) for name, capacity, allocatable in zone.amounts} for zone in zones]
     sums: Amounts = {}
     for name, _, allocatable in (amount for zone in zones for amount in zone.amounts):
@@ -103,7 +119,7 @@ def _build(
     machine = Machine(
         numa=tuple(_nodes(zones, amounts, cores, unlisted_sizes_kib, knows_memory="memory" in sums)), devices=plugins
     )
-    return Kubelet(machine, settings, allocatable=sums)
+    return Parts(machine, settings, sums)
 
 
 # A node without any known resource: it admits every pod.

@@ -1,0 +1,256 @@
+"""Nodes that are filled pod by pod: one scheduler, the gates of the service, and the kubelet of each node.
+
+Invariant: a pod is bound only where the gates, kube-scheduler's filters and the model of the kubelet admit it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Final, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from topowise.pods import Needs
+from topowise.steering import RESOURCE as MARKER
+from topowise_scheduler import kube_scheduler, refusals, strategy_names
+from topowise_scheduler.answers import Question, part
+from topowise_scheduler.cluster.gates.gate import FITS
+from topowise_scheduler.cluster.pods.records import PodRecord
+from topowise_scheduler.kube_scheduler import Pod
+from topowise_scheduler.kubelet.trial import trial
+from topowise_scheduler.plan.ledger import SimulatedLedger
+from topowise_scheduler.plan.sums import Scores, Sums
+from topowise_scheduler.plan.values import KUBE_SCHEDULER, PlanError
+from topowise_scheduler.strategies import scale
+
+_LOWEST_PRIORITY: Final = -(1 << 31)
+# kube-scheduler multiplies an extender's score (0 to 10) with the extender's weight and with 100 / 10.
+_EXTENDER_TOP: Final = 10
+_EXTENDER_WEIGHT: Final = 50
+Indices = NDArray[np.intp]
+
+
+class Scheduler(msgspec.Struct, frozen=True):
+    """A scheduler: a strategy of topowise, or KUBE_SCHEDULER, whose `blind` score is of sums alone.
+
+    `is_beside`: kube-scheduler's own scores are added, as in a cluster. `ties`: takes any of the best nodes instead of
+    the first; `is_coarse`: scores are an extender's, 0 to 10.
+    """
+
+    strategy: str = "TightFit"
+    blind: Literal["default", "least", "most"] = "default"
+    is_beside: bool = False
+    is_coarse: bool = False
+    ties: Random | None = None
+
+    def __post_init__(self) -> None:
+        if self.strategy != KUBE_SCHEDULER and self.strategy not in strategy_names.NAMES:
+            names = ", ".join((*strategy_names.NAMES, KUBE_SCHEDULER))
+            raise PlanError(f"scheduler {self.strategy!r}: expected one of {names}")
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether the scheduler does not know NUMA nodes."""
+        return self.strategy == KUBE_SCHEDULER
+
+
+class Kind:
+    """What all copies of a pod have in common. `open` (nodes,): nodes that no taint or selector excludes."""
+
+    def __init__(self, record: PodRecord, exclusions: Sequence[str]) -> None:
+        self.record = record
+        self.exclusions = exclusions
+        self.open: NDArray[np.bool_] = np.array([not words for words in exclusions], np.bool_)
+        # `NodeStates.changes` when no node took the pod; only nodes that have changed since are asked again.
+        self.refused_at: int | None = None
+        # Nodes whose kubelet has refused a pod that kube-scheduler alone sent there, by the node's last change.
+        self.kubelet_refused: dict[str, int] = {}
+
+    @property
+    def needs(self) -> Needs | None:
+        """What each copy requests, None if that cannot be read."""
+        return self.record.needs
+
+
+class Fleet:
+    """The nodes of a filled ledger, by name in order."""
+
+    def __init__(self, ledger: SimulatedLedger, scheduler: Scheduler, *, is_steering: bool = False) -> None:
+        self.ledger = ledger
+        self.scheduler = scheduler
+        self.names = ledger.view.names
+        self.kubelet_refusals = 0
+        """Pods that a kubelet refused after a scheduler had sent them."""
+        self._is_steering = is_steering
+        self._states = ledger.ledger.node_states
+        self._index = {name: at for at, name in enumerate(self.names)}
+        self._all = np.arange(len(self.names))
+        self._rows = ledger.answers.engine.rows(self.names)
+        opposition = ledger.view.opposition
+        self.nodes = [opposition.node(name) for name in self.names]
+        self._knows_nodes = opposition.is_known
+        self.sums = Sums(self.nodes)
+        for at, name in enumerate(self.names):
+            node_state = self._states.of(name)
+            for entry in () if node_state is None else node_state.history.entries():
+                self.sums.add(at, entry.needs.requests)
+        self._kinds: dict[object, Kind] = {}
+        self._exclusions: dict[bytes, list[str]] = {}
+        self._bound: dict[str, tuple[int, Mapping[str, int]]] = {}
+
+    def kind(self, pod: Pod) -> Kind:
+        """Returns the kind of a pod. Raises ParseError for a pod that cannot be read."""
+        record = self.ledger.view.record(pod)
+        constraints = record.constraints
+        key = record.pod_class, record.is_too_large
+        kind = self._kinds.get(key)
+        if kind is None:
+            assert constraints is not None
+            exclusions = self._exclusions.get(constraints.key)
+            if exclusions is None:
+                exclusions = self._exclusions[constraints.key] = [
+                    self._exclusion(at, constraints.spec) for at in range(len(self.names))
+                ]
+            kind = self._kinds[key] = Kind(record, exclusions)
+        return kind
+
+    def find(self, kind: Kind) -> str | None:
+        """Returns the node that the scheduler chooses, None if the pod fits nowhere."""
+        if kind.needs is None or kind.record.is_too_large:
+            return None
+        changes = self._states.changes
+        at = self._all if kind.refused_at is None else self._changed_since(kind.refused_at)
+        at = at[kind.open[at]]
+        at = at[self.sums.fits(kind.needs, at)]
+        name = None
+        if at.size:
+            name = (
+                self._by_sums(kind, kind.needs, at) if self.scheduler.is_blind else self._by_gates(kind, kind.needs, at)
+            )
+        if name is None:
+            kind.refused_at = changes
+        return name
+
+    def fits_on(self, kind: Kind) -> NDArray[np.bool_]:
+        """Returns which nodes would take the pod (nodes,)."""
+        fits = np.zeros(len(self.names), np.bool_)
+        if kind.needs is not None and not kind.record.is_too_large:
+            at = self._all[kind.open & self.sums.fits(kind.needs, self._all)]
+            if at.size:
+                fits[at] = self.ledger.answers.verdicts(self._question(kind, at)).outcomes == FITS
+        return fits
+
+    def why(self, kind: Kind) -> dict[str, int]:
+        """Returns the reasons against the pod, with the number of their nodes."""
+        if kind.needs is None or kind.record.is_too_large:
+            return {kind.record.problem: len(self.names)}
+        verdicts = self.ledger.answers.verdicts(self._question(kind, self._all))
+        reasons: dict[str, int] = {}
+        for at, node in enumerate(self.nodes):
+            words = kind.exclusions[at]
+            short = None if words or node is None else kube_scheduler.short(node, kind.needs, self.sums.used(at))
+            if short is not None:
+                words = short.words
+            words = words or verdicts.text(at).removeprefix(refusals.PREFIX)
+            if words:
+                reasons[words] = reasons.get(words, 0) + 1
+        return dict(sorted(reasons.items(), key=lambda entry: -entry[1]))
+
+    def bind(self, kind: Kind, uid: str, pod_name: tuple[str, str], node: str) -> None:
+        """Binds a copy of the pod, which must fit on the node."""
+        needs = kind.needs
+        assert needs is not None
+        namespace, name = pod_name
+        record = msgspec.structs.replace(kind.record, uid=uid, namespace=namespace, name=name)
+        steered = None
+        if self._is_steering and needs.requests.get(MARKER):
+            choice = self.ledger.ledger.gates.numa_node.choice(record, node)
+            steered = choice.numa
+        self.ledger.bind(record, node, steered=steered)
+        at = self._index[node]
+        self.sums.add(at, needs.requests)
+        self._bound[uid] = at, needs.requests
+
+    def end(self, uid: str) -> None:
+        """Ends a pod that `bind` has bound."""
+        at, requests = self._bound.pop(uid)
+        self.ledger.end(uid)
+        self.sums.add(at, requests, -1)
+
+    def adopt(self, uid: str, node: str, needs: Needs) -> None:
+        """Lets `end` know a pod that was on its node before."""
+        self._bound[uid] = self._index[node], needs.requests
+
+    def _by_gates(self, kind: Kind, needs: Needs, at: Indices) -> str | None:
+        answers, question = self.ledger.answers, self._question(kind, at)
+        fitting = np.flatnonzero(answers.verdicts(question).outcomes == FITS)
+        if not fitting.size:
+            return None
+        if not (self.scheduler.is_coarse or self.scheduler.is_beside):
+            best = answers.best(question, fitting, 1)
+            # Only nodes without a report have no rating.
+            return question.names[int(best[0]) if best.size else int(fitting[0])]
+        scores = answers.scores(part(question, fitting))
+        if self.scheduler.is_beside:
+            own = self.sums.least_allocated(needs) + self.sums.balanced(needs)
+            scores = scores * _EXTENDER_WEIGHT + own[at[fitting]]
+        return self.names[self._one_of(at[fitting], scores)]
+
+    def _by_sums(self, kind: Kind, needs: Needs, at: Indices) -> str | None:
+        """Sends the pod to the best node by sums, and after a refusal of the kubelet to the next: its controller makes
+        another pod each time."""
+        scores = self._blind_scores()(needs)
+        while at.size:
+            index = self._one_of(at, scores[at])
+            name = self.names[index]
+            at = at[at != index]
+            changed_at = self._states.changed_at(name)
+            if kind.kubelet_refused.get(name) == changed_at:
+                continue
+            kubelet = self.ledger.kubelet(name)
+            if kubelet is None or trial(kubelet, kind.record.view(kubelet)).admission.admitted:
+                return name
+            kind.kubelet_refused[name] = changed_at
+            self.kubelet_refusals += 1
+        return None
+
+    def _blind_scores(self) -> Callable[[Needs], Scores]:
+        by_name: dict[str, Callable[[Needs], Scores]] = {
+            "least": self.sums.least_allocated,
+            "most": self.sums.most_allocated,
+        }
+        return by_name.get(
+            self.scheduler.blind, lambda needs: self.sums.least_allocated(needs) + self.sums.balanced(needs)
+        )
+
+    def _one_of(self, at: Indices, scores: Scores) -> int:
+        best = at[scores == scores.max()].tolist()
+        index: int = best[0] if self.scheduler.ties is None else self.scheduler.ties.choice(best)
+        return index
+
+    def _question(self, kind: Kind, at: Indices) -> Question:
+        requests = kind.record.requests
+        assert requests is not None
+        if at.size == len(self.names):
+            return Question(kind.record, requests, self.names, self._rows, is_simulation=True)
+        names = [self.names[index] for index in at.tolist()]
+        return Question(kind.record, requests, names, self._rows[at], is_simulation=True)
+
+    def _changed_since(self, changes: int) -> Indices:
+        changed = {self._index[name] for name in self._states.changed_since(changes) if name in self._index}
+        return np.array(sorted(changed), np.intp)
+
+    def _exclusion(self, at: int, spec: kube_scheduler.Spec) -> str:
+        node = self.nodes[at]
+        if node is None:
+            return kube_scheduler.NO_NODE if self._knows_nodes else ""
+        refusal = kube_scheduler.exclusion_of(node, spec)
+        return "" if refusal is None else refusal.words
+
+
+def top_score(scheduler: Scheduler) -> int:
+    """Returns the highest score of the answers that the scheduler reads."""
+    return _EXTENDER_TOP if scheduler.is_coarse or scheduler.is_beside else scale.RAW_MAX

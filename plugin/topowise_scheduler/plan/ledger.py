@@ -1,0 +1,112 @@
+"""The service's own ledger and answers in simulated time, for plans and for `kubectl topowise`.
+
+Invariant: every answer is that of a topowise-scheduler that has watched the same objects. Each bind and each end is
+confirmed before the next event, so that no placement is in doubt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from topowise.steering import RESOURCE as MARKER
+from topowise_scheduler import strategies
+from topowise_scheduler.answers import Answers
+from topowise_scheduler.cluster.ledger import Ledger
+from topowise_scheduler.cluster.nodes import Nodes
+from topowise_scheduler.cluster.pods.exporter_pods import ExporterSettings, recognises
+from topowise_scheduler.cluster.pods.records import PodRecord, Records
+from topowise_scheduler.configuration import Exporters, Scoring
+from topowise_scheduler.engine import Engine
+from topowise_scheduler.kube_scheduler import NodeObject, Pod
+from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.presentation.explain.cluster_view import ClusterView
+from topowise_scheduler.report import Report
+
+# Longer than any reservation or uncertain placement lasts.
+_SETTLED_S: Final = 1000.0
+
+
+class SimulatedLedger:
+    """Nodes and pods at `now` (seconds since 1970), filled once. `notes` has a line for each pod that is not counted.
+
+    Each pod that runs enters the ledger at its start time. So the placements of exactly those pods are uncertain that
+    no report can have confirmed yet.
+    """
+
+    def __init__(self, strategy: str = "TightFit", *, top_score: int = 10) -> None:
+        self._time = 0.0
+        self.records = Records(is_exporter=recognises(None, Exporters().pod_labels))
+        self._nodes = Nodes()
+        markers = partial(self._nodes.allocatable, MARKER)
+        # A single look cannot show for how long an exporter has been not Ready.
+        self.ledger = Ledger(Engine(), lambda: self._time, exporters=ExporterSettings(grace_s=0.0), markers=markers)
+        self.answers = Answers(self.ledger, self.records, strategies.make(strategy, {}, Scoring()), top_score=top_score)
+        self.view = ClusterView(self.ledger, self.answers, self._nodes)
+        self.notes: list[str] = []
+
+    def fill(self, pods: Iterable[tuple[Pod, float]], nodes: Iterable[NodeObject], now: float) -> None:
+        """Takes the pods that exist, each with the seconds since its start, and the Nodes; reports come after it."""
+        records = [(self.records.record(pod), age) for pod, age in pods]
+        for record, age in sorted(records, key=lambda entry: entry[0].started):
+            if record.stage == "assigned" and record.needs is None:
+                self.notes.append(f"warning: pod {record.namespace}/{record.name} is not counted: {record.problem}")
+            self._time = now - age
+            self.ledger.put_pod(record, is_news=False)
+        self._time = now
+        for node in nodes:
+            reduced = self._nodes.node(node)
+            self._nodes.apply("ADDED", reduced)
+            self.ledger.reports.put_node_object(reduced, now)
+
+    def kubelet_of_node(self, name: str) -> tuple[str, tuple[str, ...]]:
+        """The kubelet version and the hugepage sizes that a Node reports."""
+        return self._nodes.kubelet(name)
+
+    def put_report(self, report: Report) -> None:
+        """Takes the report of a node."""
+        self.ledger.reports.put(report)
+
+    def assign(self, pod: Pod, name: str) -> str:
+        """Assigns the pod to the node, confirmed before any later event; returns its uid. The pod must fit there."""
+        record = self.records.record(pod)
+        self.bind(record, name)
+        return record.uid
+
+    def bind(self, record: PodRecord, name: str, *, steered: int | None = None) -> None:
+        """Assigns a pod with this record, to the NUMA node `steered` of the node if it is not None."""
+        started = datetime.fromtimestamp(self._time, UTC).isoformat()
+        bound = msgspec.structs.replace(
+            record,
+            stage="assigned",
+            node=name,
+            nominated="",
+            started=started,
+            acknowledged=True,
+            waits=False,
+            tried=False,
+            nominated_by_us=False,
+            steered=steered,
+        )
+        self.ledger.put_pod(bound)
+        self._settle()
+
+    def end(self, uid: str) -> None:
+        """The pod ends, and its kubelet has released it before any later event."""
+        self.ledger.drop_pod(uid)
+        self._settle()
+
+    def kubelet(self, name: str) -> Kubelet | None:
+        """The present state of the node, None if it is not reported."""
+        node_state = self.ledger.node_states.of(name)
+        return None if node_state is None else node_state.kubelet
+
+    def _settle(self) -> None:
+        self._time += _SETTLED_S
+        # Only placements settle: in simulated time every report would become outdated.
+        for _ in self.ledger.node_states.ticking():
+            pass
