@@ -3,14 +3,16 @@
     inventory, workloads, change -> Scenario -> decide -> Result
 
 Each placement is decided by the gates of the service and the model of the kubelet, in the service's own ledger. Values
-are in values.py; changes.py and machines.py apply a change to nodes; ledger.py, fleet.py and filling.py place pods;
+are in values.py; changes.py and machines.py apply a change to nodes; fleet.py and filling.py place pods;
 scenario.py decides a scenario; search.py finds the smallest change. Nothing here does I/O or reads a clock.
 """
 
+from topowise_scheduler.plan.descriptions import read_machine
 from topowise_scheduler.plan.filling import fill
 from topowise_scheduler.plan.fleet import Fleet, Scheduler
 from topowise_scheduler.plan.inventory import inventory_of
 from topowise_scheduler.plan.machines import regular, with_numa_nodes
+from topowise_scheduler.plan.pods import pod_of
 from topowise_scheduler.plan.scenario import decide
 from topowise_scheduler.plan.search import Found, smallest
 from topowise_scheduler.plan.values import (
@@ -49,6 +51,8 @@ __all__ = [
     "decide",
     "fill",
     "inventory_of",
+    "pod_of",
+    "read_machine",
     "regular",
     "smallest",
     "with_numa_nodes",

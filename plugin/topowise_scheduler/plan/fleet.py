@@ -21,9 +21,9 @@ from topowise_scheduler.cluster.gates.gate import FITS
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.kube_scheduler import Pod
 from topowise_scheduler.kubelet.trial import trial
-from topowise_scheduler.plan.ledger import SimulatedLedger
 from topowise_scheduler.plan.sums import Scores, Sums
 from topowise_scheduler.plan.values import KUBE_SCHEDULER, PlanError
+from topowise_scheduler.simulated_ledger import SimulatedLedger
 from topowise_scheduler.strategies import scale
 
 _LOWEST_PRIORITY: Final = -(1 << 31)

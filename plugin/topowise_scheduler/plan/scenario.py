@@ -19,7 +19,6 @@ from topowise_scheduler.plan import filling
 from topowise_scheduler.plan.changes import ChangedNode, changed_nodes, restart_of
 from topowise_scheduler.plan.filling import Control, Filled, Placed, go_on
 from topowise_scheduler.plan.fleet import Fleet, Scheduler, top_score
-from topowise_scheduler.plan.ledger import SimulatedLedger
 from topowise_scheduler.plan.values import (
     Change,
     PlanError,
@@ -34,6 +33,7 @@ from topowise_scheduler.preemption import Budgets
 from topowise_scheduler.report import Report, kubelet_of
 from topowise_scheduler.report.nrt_report import FreeResources
 from topowise_scheduler.report.restart_forecast import NodeRestart, foresee_state
+from topowise_scheduler.simulated_ledger import SimulatedLedger
 
 _replace = msgspec.structs.replace
 _RESOURCES: Final = ("cpu", "memory")
@@ -205,15 +205,16 @@ def _fleet(site: _Site, scenario: Scenario, scheduler: Scheduler) -> Fleet:
     ledger = SimulatedLedger(strategy, top_score=top_score(scheduler))
     objects = [changed.node.object for changed in site.nodes if changed.node.object is not None]
     # Pods that wait are no part of the nodes, unless they are nominated; a plan has its own pods.
-    ledger.fill([(pod, _LONG_AGO) for pod in site.staying], objects, scenario.inventory.now)
+    ledger.fill(site.staying, objects, scenario.inventory.now, lambda _: _LONG_AGO)
     for changed in site.nodes:
         if changed.node.report is not None:
             ledger.put_report(changed.node.report)
     ledger.ledger.tick()
     fleet = Fleet(ledger, scheduler, is_steering=bool(scenario.change.steering))
+    names = set(fleet.names)
     for pod in site.staying:
         record = ledger.records.record(pod)
-        if record.needs is not None and record.node in set(fleet.names):
+        if record.needs is not None and record.node in names:
             fleet.adopt(record.uid, record.node, record.needs)
     return fleet
 

@@ -40,7 +40,6 @@ class AmountsSource(NamedTuple):
         unlisted_sizes = synthetic_machine.known_sizes(self.zones, page_sizes) if self.policies.memory else ()
         return synthetic_machine.kubelet(self.zones, self.policies, version, unlisted_sizes)
 
-
     def parts(self, version: KubeletVersion, page_sizes: PageSizes = ()) -> synthetic_machine.Parts:
         """Returns the machine and the settings that stand for the amounts."""
         unlisted_sizes = synthetic_machine.known_sizes(self.zones, page_sizes) if self.policies.memory else ()

@@ -101,6 +101,7 @@ def parser(version: str) -> Parser:
     _explain(_command(commands, "explain", "why each node's kubelet would admit a pod, or not"))
     _fits(_command(commands, "fits", "how many more pods like this one fit"))
     _simulate(_command(commands, "simulate", "where the pods of manifests would go, and which pods fit nowhere"))
+    _plan(_command(commands, "plan", "what a change of kubelets, machines or schedulers would do, decided offline"))
     _defrag(_command(commands, "defrag", "the fewest pods to move so that more pods like this one fit"))
     _doctor(_command(commands, "doctor", "harmful settings of kubelets, exporters and schedulers, with corrections"))
     completion = commands.add_parser("completion", help="the hook for kubectl's completion")
@@ -183,6 +184,28 @@ def _simulate(command: Parser) -> None:
     command.add_argument("--policy", choices=TOPOLOGY_POLICIES, help="restart with this topologyManagerPolicy")
     command.add_argument("--scope", choices=TOPOLOGY_SCOPES, help="restart with this topologyManagerScope")
     _output(command, "table", "wide", "json", "yaml")
+
+
+def _plan(command: Parser) -> None:
+    _pod(command, "manifests of pods to place")
+    _cluster(command)
+    text = "a machine by `topowise-exporter machine` or lstopo, and the number of such nodes; may be repeated"
+    command.add_argument("--machine", action="append", default=[], metavar="FILE[*N]", help=text)
+    text = "the KubeletConfiguration of the nodes of --machine"
+    command.add_argument("--kubelet-config", default="", metavar="FILE", help=text)
+    text = "what changes, as KEY=VALUE with spaces between; may be repeated, each is a column"
+    command.add_argument("--change", action="append", default=[], metavar="CHANGE", help=text)
+    text = "find the smallest combination of the --change options after which all pods fit"
+    command.add_argument("--smallest", action="store_true", help=text)
+    text = "the pods that run: stay, restart with their kubelets, replace all of them, or ignore (%(default)s)"
+    command.add_argument("--existing", choices=("stay", "restart", "replace", "ignore"), default="stay", help=text)
+    command.add_argument("--count", type=_number, metavar="N", help="copies of each pod; default: as in the manifest")
+    command.add_argument("--fill", action="store_true", help="as many copies of each pod as fit, in the given order")
+    text = "a trace: CSV with the columns time, shape and duration"
+    command.add_argument("--trace", default="", metavar="FILE", help=text)
+    text = "with --smallest and --trace, the longest time that a pod may wait"
+    command.add_argument("--max-wait", type=float, default=None, metavar="SECONDS", help=text)
+    _output(command, "table", "json", "yaml", "markdown", "html")
 
 
 def _defrag(command: Parser) -> None:

@@ -6,7 +6,7 @@ confirmed before the next event, so that no placement is in doubt.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from functools import partial
 from typing import Final
@@ -49,13 +49,13 @@ class SimulatedLedger:
         self.view = ClusterView(self.ledger, self.answers, self._nodes)
         self.notes: list[str] = []
 
-    def fill(self, pods: Iterable[tuple[Pod, float]], nodes: Iterable[NodeObject], now: float) -> None:
-        """Takes the pods that exist, each with the seconds since its start, and the Nodes; reports come after it."""
-        records = [(self.records.record(pod), age) for pod, age in pods]
-        for record, age in sorted(records, key=lambda entry: entry[0].started):
+    def fill(self, pods: Iterable[Pod], nodes: Iterable[NodeObject], now: float, age: Callable[[str], float]) -> None:
+        """Takes the pods that exist, and the Nodes; reports come after it. `age` returns the seconds since the start of
+        a pod (RFC 3339)."""
+        for record in sorted(map(self.records.record, pods), key=lambda reported: reported.started):
             if record.stage == "assigned" and record.needs is None:
                 self.notes.append(f"warning: pod {record.namespace}/{record.name} is not counted: {record.problem}")
-            self._time = now - age
+            self._time = now - age(record.started)
             self.ledger.put_pod(record, is_news=False)
         self._time = now
         for node in nodes:
