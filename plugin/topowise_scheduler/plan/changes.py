@@ -25,9 +25,16 @@ _OF_AMOUNTS: Final = ("policy", "scope", "version")
 _MARKERS: Final = "4096"
 _VERSION: Final = "plan"
 
+Kubelets = dict[int, tuple[NodeType, NodeType, Kubelet]]
+"""By the id of a type, negative without the change: the type, the changed type, and its kubelet. Equal nodes share
+them; the type is kept, so that its id stays its own."""
+
 
 class ChangedNode(msgspec.Struct, frozen=True):
-    """A node after a change. `empty` is None if the node is as it was; else it is the changed kubelet without pods."""
+    """A node after a change, which has a report unless nothing describes its machine.
+
+    `empty` is the changed kubelet without pods, None if the kubelet is as it was.
+    """
 
     node: PlannedNode
     empty: Kubelet | None = None
@@ -40,13 +47,13 @@ def changed_nodes(inventory: Inventory, change: Change) -> list[ChangedNode]:
     for name in (*change.remove, *change.nodes):
         if name not in known:
             raise PlanError(f"node {name!r}: not in the inventory, expected the name of a node")
-    kubelets: dict[int, tuple[NodeType, NodeType, Kubelet]] = {}
+    kubelets: Kubelets = {}
     chosen, nodes = set(change.nodes), list[ChangedNode]()
     for node in inventory.nodes:
         if node.name in change.remove:
             continue
         applies = (change.is_of_kubelets or change.numa is not None) and (not chosen or node.name in chosen)
-        nodes.append(_changed(node, change, kubelets) if applies else _as_it_is(node))
+        nodes.append(_changed(node, change, kubelets) if applies else _as_it_is(node, kubelets))
     nodes += _added(inventory, known, change, kubelets)
     if change.steering:
         nodes = [_replace(changed, node=_with_markers(changed.node)) for changed in nodes]
@@ -170,21 +177,22 @@ def _of_amounts(node_type: NodeType, settings: Settings, change: Change) -> Node
     )
 
 
-def _as_it_is(node: PlannedNode) -> ChangedNode:
-    """Returns a node that the change does not name; a node without a report is new, so its kubelet is built."""
+def _as_it_is(node: PlannedNode, kubelets: Kubelets) -> ChangedNode:
+    """Returns a node that the change does not name; a node without a report gets the report of its type."""
     if node.report is not None or node.type is None:
         return ChangedNode(node)
-    empty = node.type.kubelet()
-    return ChangedNode(_reported(node, empty), empty)
+    known = kubelets.get(-id(node.type))
+    if known is None:
+        known = kubelets[-id(node.type)] = (node.type, node.type, node.type.kubelet())
+    return ChangedNode(_reported(node, known[2]))
 
 
-def _changed(node: PlannedNode, change: Change, kubelets: dict[int, tuple[NodeType, NodeType, Kubelet]]) -> ChangedNode:
+def _changed(node: PlannedNode, change: Change, kubelets: Kubelets) -> ChangedNode:
     if node.type is None:
         raise PlanError(f"node {node.name}: its report describes no machine, expected one to change its kubelet")
     known = kubelets.get(id(node.type))
     if known is None:
         changed = changed_type(node.type, change)
-        # The type is kept, so that its id stays its own.
         known = kubelets[id(node.type)] = (node.type, changed, changed.kubelet())
     _, changed, empty = known
     return ChangedNode(_reported(_replace(node, type=changed), empty), empty)
@@ -194,7 +202,7 @@ def _added(
     inventory: Inventory,
     known: Mapping[str, PlannedNode],
     change: Change,
-    kubelets: dict[int, tuple[NodeType, NodeType, Kubelet]],
+    kubelets: Kubelets,
 ) -> Iterator[ChangedNode]:
     """Yields the added nodes. A node that serves as the type lends its labels and taints, not its pods."""
     for name, count in change.add.items():
@@ -209,10 +217,7 @@ def _added(
             if applies:
                 yield _changed(new, change, kubelets)
                 continue
-            entry = kubelets.get(-id(node_type))
-            if entry is None:
-                entry = kubelets[-id(node_type)] = (node_type, node_type, node_type.kubelet())
-            yield ChangedNode(_reported(new, entry[2]), entry[2])
+            yield _as_it_is(new, kubelets)
 
 
 def _reported(node: PlannedNode, empty: Kubelet) -> PlannedNode:

@@ -92,7 +92,8 @@ def _nodes_for(fleet: Fleet, workload: Workload, kind: Kind) -> Iterator[tuple[i
 
 def _name(workload: Workload, number: int) -> tuple[str, str]:
     metadata = workload.pod.metadata
-    return metadata.namespace or "default", f"{metadata.name}-{number}"
+    name = metadata.name if workload.count == 1 and not workload.is_on_every_node else f"{metadata.name}-{number}"
+    return metadata.namespace or "default", name
 
 
 class Stream(msgspec.Struct):

@@ -15,6 +15,8 @@ from topowise.steering import RESOURCE as MARKER
 from topowise_scheduler import defrag, kube_scheduler
 from topowise_scheduler.kube_scheduler import MIRROR, Pod, unbound, unexamined
 from topowise_scheduler.kubelet import Kubelet, KubeletStartError
+from topowise_scheduler.kubelet.allocated_nodes import allocated_nodes
+from topowise_scheduler.kubelet.masks import union
 from topowise_scheduler.plan import filling
 from topowise_scheduler.plan.changes import ChangedNode, changed_nodes, restart_of
 from topowise_scheduler.plan.filling import Control, Filled, Placed, go_on
@@ -85,6 +87,7 @@ def decide(scenario: Scenario, control: Control = go_on) -> Result:
         change,
         nodes=len(fleet.names),
         nodes_used=len({entry.node for entry in placed}),
+        spread=sum(numa_nodes_of(fleet, entry) > 1 for entry in placed),
         workloads=(*filled.workloads, *(played.workloads if played else ())),
         resources=_resources(fleet, planned, None if played is None else (played.busy, played.waits.end)),
         replaced=len(before.placed),
@@ -96,6 +99,7 @@ def decide(scenario: Scenario, control: Control = go_on) -> Result:
         moves=moves,
         unexamined=_unexamined(planned),
         kubelets={name: kubelet for name in fleet.names if (kubelet := fleet.ledger.kubelet(name)) is not None},
+        by_amounts=frozenset(name for name in fleet.names if fleet.ledger.view.precision(name) == "counts"),
         pod_names=_names(fleet),
         is_complete=before.is_complete and filled.is_complete and (played is None or played.is_complete),
     )
@@ -322,6 +326,14 @@ def _resources(
         stranded = int(free[~fits[name][known]].sum()) if name in fits and time is None else None
         results.append(ResourceResult(name, int(allocatable.sum()), used, stranded))
     return tuple(results)
+
+
+def numa_nodes_of(fleet: Fleet, pod: Placed) -> int:
+    """Returns the number of NUMA nodes that have exclusive resources of the pod, 0 for a pod without any."""
+    kubelet = fleet.ledger.kubelet(pod.node)
+    if kubelet is None or pod.uid not in kubelet.active:
+        return 0
+    return union(where.mask for where in allocated_nodes(kubelet, pod.uid).values()).bit_count()
 
 
 def _unexamined(planned: Iterable[Workload]) -> dict[str, tuple[str, ...]]:

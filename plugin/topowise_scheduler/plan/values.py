@@ -210,14 +210,16 @@ class Result(msgspec.Struct, frozen=True):
     `error`: why the change is impossible; then nothing else is known. `replaced` pods ran and were placed again,
     `displaced` pods ran and fit nowhere now. `kubelet_refusals` are pods that a kubelet refused after they were sent
     there. `restarts` are forecasts for nodes with exact reports, `without_forecast` the number of other changed nodes.
-    `moves` are the pods that were moved. `nodes_used` have a planned pod. `unexamined`: terms of pods that are not
-    checked. `is_complete` is False if the plan was stopped.
+    `moves` are the pods that were moved. `nodes_used` have a planned pod. `spread`: planned pods that run at the end
+    with resources on several NUMA nodes. `unexamined`: terms of pods that are not checked. `is_complete` is False if
+    the plan was stopped.
     """
 
     change: Change
     error: str = ""
     nodes: int = 0
     nodes_used: int = 0
+    spread: int = 0
     workloads: tuple[WorkloadResult, ...] = ()
     resources: tuple[ResourceResult, ...] = ()
     replaced: int = 0
@@ -230,6 +232,8 @@ class Result(msgspec.Struct, frozen=True):
     unexamined: Mapping[str, tuple[str, ...]] = {}
     kubelets: Mapping[str, Kubelet] = {}
     """The nodes after the plan, for pictures."""
+    by_amounts: frozenset[str] = frozenset()
+    """Nodes whose kubelet was derived from amounts, so that its ids have no meaning."""
     pod_names: Mapping[str, str] = {}
     is_complete: bool = True
 

@@ -36,6 +36,7 @@ def _scenario(result: Result) -> dict[str, Any]:
         "nodes": result.nodes,
         "nodesUsed": result.nodes_used,
         "placed": result.placed,
+        "spread": result.spread,
         "refused": result.refused,
         "replaced": result.replaced,
         "displaced": list(result.displaced),

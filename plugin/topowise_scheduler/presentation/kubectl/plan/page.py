@@ -22,6 +22,7 @@ from topowise_scheduler.presentation.kubectl.plan.planned import (
     verdict,
 )
 from topowise_scheduler.presentation.kubectl.zones import short
+from topowise_scheduler.report.nrt_report import Precision
 
 # Drawings of each scenario: nodes whose contents differ most tell most, and a drawing is 30 KB.
 _MOST_DRAWN: Final = 3
@@ -146,7 +147,8 @@ def _chosen(planned: Planned) -> list[str]:
 
 
 def _drawing(name: str, kubelet: Kubelet, result: Result, *, is_open: bool) -> str:
-    drawn = picture.read(kubelet, result.pod_names, node=name, precision="exact")
+    precision: Precision = "counts" if name in result.by_amounts else "exact"
+    drawn = picture.read(kubelet, result.pod_names, node=name, precision=precision)
     heading = _escaped(f"{name}, {title(result)}")
     return (
         f"<details{' open' if is_open else ''}><summary>{heading}</summary>"

@@ -39,6 +39,7 @@ def _rows(results: Sequence[Result]) -> Iterator[Row]:
     yield _counts("nodes", results, [result.nodes for result in results])
     yield _counts("pods placed", results, [result.placed for result in results])
     yield _counts("pods that fit nowhere", results, [result.refused for result in results], is_bad=True)
+    yield _counts("pods on several NUMA nodes", results, [result.spread for result in results])
     yield _counts("running pods placed again", results, [result.replaced for result in results])
     yield _counts("running pods without a node", results, [len(result.displaced) for result in results], is_bad=True)
     yield _counts("refused by kubelets", results, [result.kubelet_refusals for result in results], is_bad=True)
@@ -67,7 +68,11 @@ def _resource(name: str, results: Sequence[Result]) -> Iterator[Row]:
     used, stranded = [], []
     for result in results:
         entry = next((entry for entry in result.resources if entry.name == name), None)
-        used.append("" if entry is None else f"{to_text(name, entry.used)} of {to_text(name, entry.allocatable)}")
+        amount = 0 if entry is None else entry.used
+        if result.waits is not None and name == "cpu":
+            # A mean over time: tenths of a CPU say enough.
+            amount = round(amount, -2)
+        used.append("" if entry is None else f"{to_text(name, amount)} of {to_text(name, entry.allocatable)}")
         is_known = entry is not None and entry.stranded is not None
         stranded.append(to_text(name, entry.stranded or 0) if entry is not None and is_known else "")
     shown = short(name)

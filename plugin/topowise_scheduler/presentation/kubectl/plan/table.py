@@ -34,7 +34,7 @@ def lines(planned: Planned, console: Console) -> list[Line]:
         row = next(painted, "")
         return console.paint(cell, colours.BAD) if (row, column - 1) in bad else cell
 
-    text += columns(["", *(title(result).upper() for result in planned.results)], cells, paint=paint)
+    text += columns(["", *(title(result) for result in planned.results)], cells, paint=paint)
     text += list(_details(planned, console))
     text += ["", f"Not modelled: {'; '.join(NOT_MODELLED)}."]
     return text
