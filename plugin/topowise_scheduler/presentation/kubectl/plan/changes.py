@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any, Final
 
 from topowise import cpuset
-from topowise.errors import SourceError
+from topowise.errors import ParseError, SourceError
 from topowise_scheduler.plan import Change
 
 _MOST: Final = 10_000
@@ -76,7 +76,10 @@ def _levels(text: str, key: str, value: str) -> list[tuple[str, object]]:
             raise _error(text, f"steering={value}: expected on or off")
         return [(key, value == "on")]
     if key == "reserved-cpus":
-        cpuset.parse(value)
+        try:
+            cpuset.parse(value)
+        except ParseError as exc:
+            raise _error(text, f"{key}: {exc}") from exc
     return [(key, value)]
 
 

@@ -111,7 +111,7 @@ def title(result: Result) -> str:
 def refusals(result: Result) -> list[tuple[str, str]]:
     """Returns each workload that fits nowhere any more, with the reasons of the nodes."""
     return [
-        (entry.name, ", ".join(f"{plural(count, 'node')}: {why}" for why, count in entry.why.items()))
+        (entry.name, "; ".join(f"{plural(count, 'node')}: {why}" for why, count in entry.why.items()))
         for entry in result.workloads
         if entry.why
     ]

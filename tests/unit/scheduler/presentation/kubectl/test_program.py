@@ -123,7 +123,7 @@ def test_documents_are_utf_8_and_tables_use_the_encoding(saved: Save, tmp_path: 
 @pytest.mark.parametrize(
     ("words", "shown"),
     [
-        ([""], "nodes node explain fits simulate defrag doctor completion help"),
+        ([""], "nodes node explain fits simulate plan defrag doctor completion help"),
         (["no"], "nodes node"),
         (["node", "-f", "CLUSTER", "metal-"], "metal-a metal-b metal-c"),
         (["node", "-f", "CLUSTER", "-o", ""], "text svg wide json yaml jsonpath= custom-columns="),
