@@ -17,7 +17,7 @@ from topowise_scheduler.presentation.kubectl.plan import changes, traces
 
 from .conftest import GPU, Ask, Save, pod
 
-WIDE = pod("wide", cpu="40", memory="8Gi")
+WIDE = pod("wide", cpu="40", memory="80Gi")
 
 
 @pytest.fixture
