@@ -49,8 +49,8 @@ _KUBECTL: Final[Sequence[tuple[tuple[str, ...], str, str]]] = (
 )
 _TEMPLATES: Final = ("jsonpath=", "custom-columns=")
 _EPILOG: Final = (
-    "Exit status: 0 success, or yes; 1 no: a pod fits on no node (explain, fits, simulate, defrag), or doctor has "
-    "found an error or a warning; 2 the answer is not known, or the command line is wrong. "
+    "Exit status: 0 success, or yes; 1 no: a pod fits on no node (explain, fits, simulate, plan, defrag), or doctor "
+    "has found an error or a warning; 2 the answer is not known, or the command line is wrong. "
     "`kubectl topowise help` lists the global flags, which all commands take before or after their name."
 )
 
