@@ -1,7 +1,7 @@
 """Steering inside a node: large pods that still fit after a mix of small pods, and pods whose placement is certain.
 
-The kubelet model decides about admission. `alone`: no pod has a marker. `steered`: each pod goes to the NUMA node that
-the service chooses. Placements do not depend on the machine's load.
+The planner decides: the service's gates, and the model of the kubelet. `alone`: no pod is steered. `steered`: each pod
+goes to the NUMA node that the service chooses. Placements do not depend on the machine's load.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from bench.density import machines
 from bench.density.mix import Hardware
 from bench.figures import Figure
 from bench.results import PartResults
-from topowise import pods
 from topowise.steering import RESOURCE
+from topowise_scheduler import plan
+from topowise_scheduler.kube_scheduler import Metadata, Pod
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.kubelet.pod import PodView
-from topowise_scheduler.steering.choice import choose
+from topowise_scheduler.kubelet.trial import View, place_all
 
 _HARDWARE: Final = Hardware(cores=64, memory="512Gi", devices={}, pages=0)
 _ZONES: Final = (2, 8)
@@ -56,46 +56,43 @@ def names() -> list[str]:
 def _filled(zones: int, share: float, seed: int, *, is_steered: bool) -> tuple[Kubelet, float]:
     """Returns a node after pods have come and ended, and the share of the pods that were steered by a request."""
     random = Random(seed)
-    node = machines.kubelet(_HARDWARE, zones, "single-numa-node", "container")
+    node_type = machines.node_type(_HARDWARE, zones, "single-numa-node", "container")
+    inventory = plan.Inventory((plan.PlannedNode("node", node_type),))
+    fleet = plan.fleet_of(inventory, plan.Scheduler(), plan.Change(steering=is_steered))
+    kinds = {cpus: fleet.kind(_pod(f"small-{cpus}", cpus)) for cpus in _SIZES}
     running: dict[str, int] = {}
     sent = admitted = 0
-    total = sum(cpus.bit_count() for cpus in node.topology.numa_cpus)
+    total = 2 * _HARDWARE.cores
     for number in range(_ARRIVALS):
         # The same draws in both cases, whatever is admitted.
         cpus, ends = random.choice(_SIZES), random.random()
         while running and sum(running.values()) + cpus > share * total:
             name = sorted(running)[int(ends * len(running))]
-            node.remove(name)
+            fleet.end(name)
             del running[name]
-        view = _view(node, f"small-{number}", cpus)
-        numa = _chosen(node, view) if is_steered else None
-        if node.admit_view(_near(view, numa)).admitted:
-            running[view.uid] = cpus
+        uid, node = f"small-{number}", fleet.find(kinds[cpus])
+        if node is not None:
+            numa = fleet.bind(kinds[cpus], uid, ("bench", uid), node)
+            running[uid] = cpus
             admitted += 1
             sent += numa is not None
-    return node, sent / admitted
-
-
-def _chosen(node: Kubelet, view: PodView) -> int | None:
-    return choose([node], lambda numa: lambda _: _near(view, numa), None).numa
-
-
-def _near(view: PodView, numa: int | None) -> PodView:
-    """Returns the view of a pod whose markers are near a NUMA node, or near none."""
-    return msgspec.structs.replace(view, steered=numa)
+    kubelet = fleet.ledger.kubelet("node")
+    assert kubelet is not None
+    return kubelet, sent / admitted
 
 
 def _large_pods(node: Kubelet, zones: int) -> int:
     """Returns how many pods of 3/4 of a NUMA node are admitted, one after another."""
-    cpus = 2 * _HARDWARE.cores // zones * 3 // 4
-    trial, count = node.fork(), 0
-    while trial.admit_view(_view(trial, f"large-{count}", cpus)).admitted:
+    pod, count = _pod("large", 2 * _HARDWARE.cores // zones * 3 // 4), 0
+    while place_all(node, [_view(pod, number) for number in range(count + 1)]) is not None:
         count += 1
     return count
 
 
-def _view(node: Kubelet, name: str, cpus: int) -> PodView:
-    sizes = {"cpu": str(cpus), "memory": "1Gi", RESOURCE: "1"}
-    container = {"name": "c", "resources": {"requests": sizes, "limits": sizes}}
-    document = {"metadata": {"name": name, "namespace": "bench", "uid": name}, "spec": {"containers": [container]}}
-    return node.view_of(pods.decode(msgspec.json.encode(document)))
+def _view(pod: Pod, number: int) -> View:
+    view = msgspec.structs.replace(pod, metadata=Metadata(uid=f"large-{number}"))
+    return lambda node: node.view_of(view)
+
+
+def _pod(name: str, cpus: int) -> Pod:
+    return plan.pod_of(name, {"cpu": str(cpus), "memory": "1Gi", RESOURCE: "1"}, namespace="bench")

@@ -18,11 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.density.cluster import Cluster
-from sandbox.judging import candidates
 from topowise.pods import Needs
-from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.shape import PodRequests
+from topowise_scheduler.kubelet import Kubelet, free_amounts
 
 Bins = NDArray[np.int64]
 """Shape (NUMA nodes,): the amount of a resource on each NUMA node of an empty node, in whole CPUs."""
@@ -30,7 +27,7 @@ Bins = NDArray[np.int64]
 
 def longest_prefix(following: Callable[[], int], needs: Sequence[Needs], empty: Kubelet, nodes: int) -> int:
     """Returns the bound in pods; `following` yields the stream as indices of `needs`."""
-    bins = _bins(needs, empty)
+    bins = _bins(empty)
     left = {name: amount * nodes for name, amount in empty.allocatable().items()}
     prefix: list[int] = []
     while min(left.values()) >= 0:
@@ -46,10 +43,9 @@ def longest_prefix(following: Callable[[], int], needs: Sequence[Needs], empty: 
     return bisect_left(lengths, True, key=lambda length: _overflows(prefix[:length], items, bins, nodes)) - 1
 
 
-def _bins(needs: Sequence[Needs], empty: Kubelet) -> Mapping[str, Bins]:
-    cluster = Cluster(empty, 1)
-    _, group = next(group for pod in needs for group in candidates(cluster.engine, PodRequests(pod)))
-    return {name: amounts[:, 0] for name, amounts in group.allocatable.items()}
+def _bins(empty: Kubelet) -> Mapping[str, Bins]:
+    by_node = free_amounts.by_position(empty)
+    return {name: np.array([amounts[name] for amounts in by_node], np.int64) for name in by_node[0]}
 
 
 def aligned(needs: Needs, *, by_pod: bool) -> list[dict[str, int]]:

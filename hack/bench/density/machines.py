@@ -7,7 +7,8 @@ from typing import Final
 from bench.density.mix import Hardware
 from topowise import quantity
 from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
-from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, Machine, NumaNode
+from topowise_scheduler import plan
+from topowise_scheduler.kubelet import Kubelet
 
 GI: Final = 1 << 30
 _SOCKETS: Final = 2
@@ -15,12 +16,20 @@ _SOCKETS: Final = 2
 
 def kubelet(hardware: Hardware, zones: int, policy: str, scope: str) -> Kubelet:
     """Returns the kubelet model of an empty node."""
-    return Kubelet(machine(hardware, zones), configuration(hardware, zones, policy, scope))
+    return node_type(hardware, zones, policy, scope).kubelet()
 
 
-def configuration(hardware: Hardware, zones: int, policy: str, scope: str) -> KubeletConfiguration:
-    """Returns a configuration that reserves a core of NUMA node 0, and 1 GiB of every NUMA node."""
-    return KubeletConfiguration(
+def node_type(hardware: Hardware, zones: int, policy: str, scope: str) -> plan.NodeType:
+    """Returns the machine, divided into equal NUMA nodes, with a core of NUMA node 0 and 1 GiB of each reserved."""
+    machine = plan.regular(
+        sockets=_SOCKETS,
+        numa=zones,
+        cores=hardware.cores,
+        memory=quantity.value(hardware.memory),
+        devices=hardware.devices,
+        pages={1 << 20: hardware.pages},
+    )
+    configuration = KubeletConfiguration(
         topologyManagerPolicy=policy,
         topologyManagerScope=scope,
         cpuManagerPolicy="static",
@@ -30,37 +39,4 @@ def configuration(hardware: Hardware, zones: int, policy: str, scope: str) -> Ku
         systemReserved={"cpu": "2", "memory": f"{zones}Gi"},
         evictionHard={},
     )
-
-
-def machine(hardware: Hardware, zones: int) -> Machine:
-    """Returns the machine, divided into equal NUMA nodes."""
-    cores, pages = hardware.cores // zones, hardware.pages // zones
-    memory = quantity.value(hardware.memory) // zones
-    numa = tuple(
-        NumaNode(
-            id=zone,
-            memory=memory,
-            cores=tuple(
-                Core(_socket(zone, zones), (core, core + hardware.cores))
-                for core in range(zone * cores, (zone + 1) * cores)
-            ),
-            hugepages={1 << 20: pages} if pages else {},
-            distances=tuple(_distance(zone, neighbour, zones) for neighbour in range(zones)),
-        )
-        for zone in range(zones)
-    )
-    devices = tuple(
-        DevicePlugin(name, tuple(Device(f"{name}-{number}", (number * zones // count,)) for number in range(count)))
-        for name, count in hardware.devices.items()
-    )
-    return Machine(numa=numa, devices=devices)
-
-
-def _socket(zone: int, zones: int) -> int:
-    return zone * _SOCKETS // zones
-
-
-def _distance(zone: int, neighbour: int, zones: int) -> int:
-    if zone == neighbour:
-        return 10
-    return 12 if _socket(zone, zones) == _socket(neighbour, zones) else 32
+    return plan.NodeType(machine, configuration, evidence="runs")

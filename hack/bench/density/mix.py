@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from topowise import pods
+from topowise_scheduler.kube_scheduler import Container, Metadata, Pod, Spec
 
 _FILE: Final = Path(__file__).with_name("mixes.json")
 
@@ -30,11 +31,14 @@ class Shape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def needs(self) -> pods.Needs:
         """Returns what a pod of this shape requests."""
+        return pods.needs(self.pod())
+
+    def pod(self, name: str = "new") -> Pod:
+        """Returns a pod of this shape."""
         containers = tuple(
-            pods.Container(f"c{place}", pods.Resources(limits=dict(limits)))
-            for place, limits in enumerate(self.containers)
+            Container(f"c{place}", pods.Resources(limits=dict(limits))) for place, limits in enumerate(self.containers)
         )
-        return pods.needs(pods.Pod(pods.Metadata(uid="new"), pods.Spec(containers=containers)))
+        return Pod(Metadata(name=name, namespace="bench", uid=name), Spec(containers=containers))
 
 
 class Mix(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

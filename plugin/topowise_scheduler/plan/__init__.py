@@ -8,12 +8,12 @@ scenario.py decides a scenario; search.py finds the smallest change. Nothing her
 """
 
 from topowise_scheduler.plan.descriptions import read_machine
-from topowise_scheduler.plan.filling import fill
+from topowise_scheduler.plan.filling import Placed, fill
 from topowise_scheduler.plan.fleet import Fleet, Scheduler
 from topowise_scheduler.plan.inventory import inventory_of
 from topowise_scheduler.plan.machines import regular, with_numa_nodes
 from topowise_scheduler.plan.pods import pod_of
-from topowise_scheduler.plan.scenario import decide
+from topowise_scheduler.plan.scenario import decide, fleet_of
 from topowise_scheduler.plan.search import Found, smallest
 from topowise_scheduler.plan.values import (
     KUBE_SCHEDULER,
@@ -41,6 +41,7 @@ __all__ = [
     "Found",
     "Inventory",
     "NodeType",
+    "Placed",
     "PlanError",
     "PlannedNode",
     "Result",
@@ -50,6 +51,7 @@ __all__ = [
     "Workload",
     "decide",
     "fill",
+    "fleet_of",
     "inventory_of",
     "pod_of",
     "read_machine",

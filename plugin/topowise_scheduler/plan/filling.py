@@ -129,13 +129,19 @@ def fill(fleet: Fleet, workloads: Sequence[Workload], seed: int, control: Contro
     """Places pods of a mix in random order, each workload as often as its count says, until none of them fits."""
     kinds = [fleet.kind(workload.pod) for workload in workloads]
     stream = Stream([max(1, workload.count or 1) for workload in workloads], Random(seed))
-    living, placed, first = set(range(len(workloads))), list[Placed](), -1
-    while living and len(placed) < MOST_PODS:
+    living, stuck = set(range(len(workloads))), set[int]()
+    placed, first = list[Placed](), -1
+    while living - stuck and len(placed) < MOST_PODS:
         index = stream.next()
+        if index in stuck:
+            continue
         refusals = fleet.kubelet_refusals
         node = fleet.find(kinds[index])
         if first < 0 and (node is None or fleet.kubelet_refusals > refusals):
             first = len(placed)
+        if node is None and fleet.may_change(kinds[index]):
+            stuck.add(index)
+            continue
         if node is None:
             # No pod ends, so a kind that fits nowhere never fits again.
             living.discard(index)
@@ -144,6 +150,7 @@ def fill(fleet: Fleet, workloads: Sequence[Workload], seed: int, control: Contro
             continue
         uid = f"mix/{len(placed)}"
         fleet.bind(kinds[index], uid, _name(workloads[index], len(placed)), node)
+        stuck.clear()
         placed.append(Placed(index, node, uid))
         if control("pod", len(placed), 0):
             return Mixed(len(placed) if first < 0 else first, placed, is_complete=False)

@@ -118,27 +118,33 @@ class Fleet:
         return kind
 
     def find(self, kind: Kind) -> str | None:
-        """Returns the node that the scheduler chooses, None if the pod fits nowhere."""
-        if kind.needs is None or kind.record.is_too_large:
+        """Returns the node that the scheduler chooses, None if it finds none, or only nodes that refuse the pod."""
+        needs = kind.needs
+        if needs is None or kind.record.is_too_large:
             return None
+        if self.scheduler.is_blind:
+            at = self._all[self._by_filters(kind, needs)]
+            return self._by_sums(kind, needs, at) if at.size else None
         changes = self._states.changes
         at = self._all if kind.refused_at is None else self._changed_since(kind.refused_at)
         at = at[kind.open[at]]
-        at = at[self.sums.fits(kind.needs, at)]
-        name = None
-        if at.size:
-            name = (
-                self._by_sums(kind, kind.needs, at) if self.scheduler.is_blind else self._by_gates(kind, kind.needs, at)
-            )
+        at = at[self.sums.fits(needs, at)]
+        name = self._by_gates(kind, needs, at) if at.size else None
         if name is None:
             kind.refused_at = changes
         return name
+
+    def may_change(self, kind: Kind) -> bool:
+        """Returns whether more pods may let the pod in, after `find` has found no node: kube-scheduler alone sends a
+        pod to its best node, whatever its kubelet says, until another node is the best."""
+        needs = kind.needs
+        return self.scheduler.is_blind and needs is not None and bool(self._by_filters(kind, needs).any())
 
     def fits_on(self, kind: Kind) -> NDArray[np.bool_]:
         """Returns which nodes would take the pod (nodes,)."""
         fits = np.zeros(len(self.names), np.bool_)
         if kind.needs is not None and not kind.record.is_too_large:
-            at = self._all[kind.open & self.sums.fits(kind.needs, self._all)]
+            at = self._all[self._by_filters(kind, kind.needs)]
             if at.size:
                 fits[at] = self.ledger.answers.verdicts(self._question(kind, at)).outcomes == FITS
         return fits
@@ -159,8 +165,8 @@ class Fleet:
                 reasons[words] = reasons.get(words, 0) + 1
         return dict(sorted(reasons.items(), key=lambda entry: -entry[1]))
 
-    def bind(self, kind: Kind, uid: str, pod_name: tuple[str, str], node: str) -> None:
-        """Binds a copy of the pod, which must fit on the node."""
+    def bind(self, kind: Kind, uid: str, pod_name: tuple[str, str], node: str) -> int | None:
+        """Binds a copy of the pod, which must fit on the node. Returns the NUMA node of a request for steering."""
         needs = kind.needs
         assert needs is not None
         namespace, name = pod_name
@@ -170,9 +176,12 @@ class Fleet:
             choice = self.ledger.ledger.gates.numa_node.choice(record, node)
             steered = choice.numa
         self.ledger.bind(record, node, steered=steered)
+        node_state = self._states.of(node)
+        assert node_state is None or node_state.report is None or node_state.is_placed(uid), f"{name} is not on {node}"
         at = self._index[node]
         self.sums.add(at, needs.requests)
         self._bound[uid] = at, needs.requests
+        return steered
 
     def end(self, uid: str) -> None:
         """Ends a pod that `bind` has bound."""
@@ -199,12 +208,16 @@ class Fleet:
             scores = scores * _EXTENDER_WEIGHT + own[at[fitting]]
         return self.names[self._one_of(at[fitting], scores)]
 
+    def _by_filters(self, kind: Kind, needs: Needs) -> NDArray[np.bool_]:
+        return kind.open & self.sums.fits(needs, self._all)
+
     def _by_sums(self, kind: Kind, needs: Needs, at: Indices) -> str | None:
-        """Sends the pod to the best node by sums, and after a refusal of the kubelet to the next: its controller makes
-        another pod each time."""
-        scores = self._blind_scores()(needs)
+        """Sends the pod to the best node by sums: after a refusal its controller makes another pod, which goes to a
+        node of the same score, and nowhere if there is none."""
+        scores = self._blind_scores()(needs)[at]
+        at = at[scores == scores.max()]
         while at.size:
-            index = self._one_of(at, scores[at])
+            index = self._one_of(at, np.zeros(at.size, np.int64))
             name = self.names[index]
             at = at[at != index]
             changed_at = self._states.changed_at(name)

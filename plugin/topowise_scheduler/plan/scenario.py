@@ -22,7 +22,9 @@ from topowise_scheduler.plan.changes import ChangedNode, changed_nodes, restart_
 from topowise_scheduler.plan.filling import Control, Filled, Placed, go_on
 from topowise_scheduler.plan.fleet import Fleet, Scheduler, top_score
 from topowise_scheduler.plan.values import (
+    TODAY,
     Change,
+    Inventory,
     PlanError,
     PlannedNode,
     ResourceResult,
@@ -201,6 +203,13 @@ def _restarted(
     report = changed.node.report
     assert report is not None
     return ChangedNode(_replace(changed.node, report=_replace(report, held=held, free=free)), changed.empty)
+
+
+def fleet_of(inventory: Inventory, scheduler: Scheduler, change: Change = TODAY) -> Fleet:
+    """Returns the nodes after a change, without pods, to be filled by the caller. Raises PlanError and
+    KubeletStartError."""
+    scenario = Scenario(inventory, change=change, existing="ignore")
+    return _fleet(_site(scenario), scenario, scheduler)
 
 
 def _fleet(site: _Site, scenario: Scenario, scheduler: Scheduler) -> Fleet:

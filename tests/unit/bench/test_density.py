@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import cycle
+from itertools import count, cycle
+from random import Random
 
 import numpy as np
 import pytest
 
-from bench.density import bound, machines, mix, schedulers
-from bench.density.cluster import Cluster
-from bench.density.filling import Stream, fill
+from bench.density import bound, machines, measuring, mix, schedulers
 from bench.density.mix import Hardware, Shape
 from topowise.pods import Needs
+from topowise_scheduler import plan
 from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.plan.filling import Stream
 
 SERVER = Hardware(cores=16, memory="128Gi", devices={"example.com/gpu": 4}, pages=0)
 
@@ -52,60 +53,87 @@ def test_a_machine_has_the_same_totals_however_it_is_cut(zones: int) -> None:
     assert len(kubelet.node_ids) == zones
 
 
+def site(zones: int, nodes: int, scope: str = "container") -> plan.Inventory:
+    node_type = machines.node_type(SERVER, zones, "single-numa-node", scope)
+    return plan.Inventory(tuple(plan.PlannedNode(f"{number}", node_type) for number in range(nodes)))
+
+
+def scheduler(name: str, seed: int = 1) -> plan.Scheduler:
+    return schedulers.make(name, Random(seed))
+
+
+def workload(cpus: int, copies: int = 1) -> plan.Workload:
+    return plan.Workload(f"c{cpus}", plan.pod_of(f"c{cpus}", {"cpu": str(cpus), "memory": "1Gi"}), copies)
+
+
+_UIDS = count()
+
+
+def put(fleet: plan.Fleet, cpus: int, node: str) -> None:
+    uid = f"put-{next(_UIDS)}"
+    fleet.bind(fleet.kind(workload(cpus).pod), uid, ("bench", uid), node)
+
+
 def test_a_scheduler_that_sees_only_sums_is_refused_where_numa_nodes_are_broken() -> None:
     """6 and 8 CPUs are free on the NUMA nodes of each machine: 14 in sum, and a pod of 12 fits neither."""
-    cluster = Cluster(empty(2), 2)
-    for node in (0, 0, 1, 1):
-        assert cluster.send(cpus(8), node).admitted
-    blind, aligned = schedulers.make(schedulers.BLIND[0]), schedulers.make("TightFit")
-    assert blind.best(cluster, cpus(12)) == [0, 1]
-    assert aligned.best(cluster, cpus(12)) == []
-    assert cluster.send(cpus(12), 0).reason == "TopologyAffinityError"
+    for name, refusals in ((schedulers.BLIND[0], 2), ("TightFit", 0)):
+        fleet = plan.fleet_of(site(2, 2), scheduler(name))
+        for node in ("0", "0", "1", "1"):
+            put(fleet, 8, node)
+        assert fleet.find(fleet.kind(workload(12).pod)) is None
+        assert fleet.kubelet_refusals == refusals
 
 
 def test_the_blind_spread_or_pack_by_the_sums() -> None:
-    cluster = Cluster(empty(2), 3)
-    cluster.send(cpus(8), 0)
-    cluster.send(cpus(4), 1)
-    assert schedulers.make("NUMA-blind LeastAllocated").best(cluster, cpus(2)) == [2]
-    assert schedulers.make("NUMA-blind MostAllocated").best(cluster, cpus(2)) == [0]
+    for name, node in (("NUMA-blind LeastAllocated", "2"), ("NUMA-blind MostAllocated", "0")):
+        fleet = plan.fleet_of(site(2, 3), scheduler(name))
+        put(fleet, 8, "0")
+        put(fleet, 4, "1")
+        assert fleet.find(fleet.kind(workload(2).pod)) == node
 
 
-def test_all_nodes_of_the_best_score_are_returned() -> None:
-    cluster = Cluster(empty(2), 3)
+def test_any_node_of_the_best_score_is_taken() -> None:
     for name in schedulers.NAMES:
-        assert schedulers.make(name).best(cluster, cpus(2)) == [0, 1, 2], name
+        chosen = set()
+        for seed in range(20):
+            fleet = plan.fleet_of(site(2, 3), scheduler(name, seed))
+            chosen.add(fleet.find(fleet.kind(workload(2).pod)))
+        assert chosen == {"0", "1", "2"}, name
 
 
 def test_a_cluster_is_filled_until_no_shape_fits() -> None:
     """7 of 8 CPUs of each of four NUMA nodes, the reserved core leaves 6 on the first: 3 pods of 7, then 1 of 5."""
-    cluster = Cluster(empty(4), 1)
-    filled = fill(cluster, schedulers.make("TightFit"), [cpus(7), cpus(5)], [1_000_000, 1], 0, "example.com/gpu")
-    assert (filled.first, filled.running, filled.refused) == (3, 4, 0)
-    assert filled.cpus == round(26 / 30, 4)
-    assert filled.zones == 1
+    mix_of_two = [workload(7, 1_000_000), workload(5)]
+    result = measuring.filled(site(4, 1), scheduler("TightFit"), mix_of_two, 0, "example.com/gpu")
+    assert (result.first, result.running, result.refused) == (3, 4, 0)
+    assert result.cpus == round(26 / 30, 4)
+    assert result.zones == 1
 
 
 def test_refusals_are_counted_once_for_a_state_of_the_node() -> None:
-    """The fuller machine has 2 and 4 CPUs left, 6 in sum, and MostAllocated sends pods of 5 only there."""
-    cluster = Cluster(empty(2), 2)
+    """MostAllocated sends pods only to the fuller machine, which has 6 CPUs in sum and none of its NUMA nodes has 5."""
+    fleet = plan.fleet_of(site(2, 2), scheduler("NUMA-blind MostAllocated"))
     for _ in range(2):
-        assert cluster.send(cpus(12), 0).admitted
-    filled = fill(cluster, schedulers.make("NUMA-blind MostAllocated"), [cpus(5)], [1], 0, "example.com/gpu")
-    assert (filled.first, filled.running, filled.refused) == (0, 0, 1)
+        put(fleet, 12, "0")
+    kind = fleet.kind(workload(5).pod)
+    assert [fleet.find(kind) for _ in range(3)] == [None] * 3
+    assert fleet.kubelet_refusals == 1 and fleet.may_change(kind)
 
 
 def test_a_stream_is_the_same_until_shapes_are_left_out() -> None:
-    stream, twin = Stream([1, 2, 3], 4), Stream([1, 2, 3], 4)
+    stream, twin = Stream([1, 2, 3], Random(4)), Stream([1, 2, 3], Random(4))
     assert [stream.next() for _ in range(50)] == [twin.next() for _ in range(50)]
     stream.only({0, 2})
     assert {stream.next() for _ in range(50)} == {0, 2}
 
 
 def test_the_numa_nodes_of_a_pod_are_counted() -> None:
-    cluster = Cluster(empty(2), 1)
-    assert cluster.zones_of(cluster.send(cpus(12, 12), 0)) == 2
-    assert cluster.zones_of(cluster.send(cpus(2), 0)) == 1
+    node_type = machines.node_type(SERVER, 2, "restricted", "container")
+    for size, memory, zones in (("20", "80Gi", 2), ("2", "1Gi", 1)):
+        fleet = plan.fleet_of(plan.Inventory((plan.PlannedNode("0", node_type),)), scheduler("TightFit"))
+        kind = fleet.kind(plan.pod_of("pod", {"cpu": size, "memory": memory}))
+        fleet.bind(kind, "uid", ("bench", "pod"), "0")
+        assert measuring.zones_of(fleet, plan.Placed(0, "0", "uid")) == zones
 
 
 # The upper bound
@@ -151,13 +179,17 @@ def test_devices_bound_too() -> None:
 @pytest.mark.parametrize("zones", [2, 4])
 @pytest.mark.parametrize("scope", ["container", "pod"])
 def test_no_scheduler_exceeds_the_bound(zones: int, scope: str) -> None:
-    listed = [cpus(1), cpus(3), cpus(5), cpus(7), cpus(2, 3)]
-    counts = [5, 4, 3, 2, 2]
+    shapes = [
+        Shape(count, tuple({"cpu": str(size), "memory": "1Gi"} for size in sizes))
+        for count, sizes in ((5, (1,)), (4, (3,)), (3, (5,)), (2, (7,)), (2, (2, 3)))
+    ]
+    listed, counts = [shape.needs() for shape in shapes], [shape.count for shape in shapes]
+    workloads = [plan.Workload(f"w{at}", shape.pod(f"w{at}"), shape.count) for at, shape in enumerate(shapes)]
     for seed in range(4):
-        start = empty(zones, scope=scope)
-        most = bound.longest_prefix(Stream(counts, seed).next, listed, start, 3)
+        most = bound.longest_prefix(Stream(counts, Random(seed)).next, listed, empty(zones, scope=scope), 3)
         for name in schedulers.NAMES:
-            filled = fill(Cluster(start, 3), schedulers.make(name), listed, counts, seed, "example.com/gpu")
+            inventory = site(zones, 3, scope)
+            filled = measuring.filled(inventory, scheduler(name, seed), workloads, seed, "example.com/gpu")
             assert filled.first <= most, (name, seed)
             assert filled.running >= filled.first
             assert name in schedulers.BLIND or not filled.refused
