@@ -87,6 +87,9 @@ class DevicePlugin(DevicePluginServicer):
     def send(self, label: Label) -> None:
         """Sends the list with this label to the kubelet, if it is connected."""
         if self._stream is not None:
+            # A kubelet that does not read gets the last list alone.
+            while not self._stream.empty():
+                self._stream.get_nowait()
             self._stream.put_nowait(label)
 
     async def GetDevicePluginOptions(  # noqa: N802 - the name in the contract
