@@ -166,7 +166,8 @@ class Registration:
         self._trigger.notify(_STREAM)
 
     async def run(self) -> None:
-        """Registers until cancelled."""
+        """Registers until cancelled. Raises SourceError if the socket of the plug-in is gone: the next kubelet could
+        not connect, and a new process makes the socket again."""
         delay = _INTERVAL_S
         while True:
             reasons = await self._trigger.wait(delay, quiet=_QUIET_S)
@@ -174,6 +175,12 @@ class Registration:
                 self._backoff.reset()
             if _STREAM in reasons:
                 await asyncio.sleep(_PAUSE_S)
+            if not (self._directory / _ENDPOINT).exists():
+                raise SourceError(
+                    str(self._directory / _ENDPOINT),
+                    "the socket of the plug-in is gone, expected until the process ends: the next kubelet could not "
+                    "connect, so the process ends, to be started again",
+                )
             kubelet, delay = self._identity(), _INTERVAL_S
             is_lost = not self._plugin.is_connected and time.monotonic() - self._registered > _CONNECT_S
             if kubelet is not None and (kubelet != self._kubelet or is_lost):

@@ -21,7 +21,7 @@ from topowise.bounded import Bounded
 from topowise.runtime.log import kv
 from topowise_scheduler.cluster.bookings import Bookings
 from topowise_scheduler.cluster.gates.gates import Gates
-from topowise_scheduler.cluster.gates.numa_node import Markers
+from topowise_scheduler.cluster.gates.numa_node import Markers, no_markers
 from topowise_scheduler.cluster.late_reports import LateReports
 from topowise_scheduler.cluster.node_reports import NodeReports
 from topowise_scheduler.cluster.outdated_reports import OutdatedReports
@@ -52,7 +52,7 @@ class Ledger:
     `clock` gives seconds, monotonic. `reservation_s` is for how long a pod is expected on the node it was reserved for,
     0 for not at all. `max_admission_s` is how long a kubelet may take to decide a pod, 0 for as long as it takes.
     `affinity` is what is known of device plug-ins, and what pods that require near devices have to be content with.
-    `exporters`: how long the service waits for exporters. `markers`: see NumaNodeGate.
+    `exporters`: how long the service waits for exporters. `markers` and `steers`: see NumaNodeGate.
     """
 
     def __init__(
@@ -64,7 +64,8 @@ class Ledger:
         max_admission_s: float = 0.0,
         affinity: Settings = _DEFAULT_SETTINGS,
         exporters: ExporterSettings = _DEFAULT_EXPORTERS,
-        markers: Markers | None = None,
+        markers: Markers = no_markers,
+        steers: bool = False,
     ) -> None:
         self.engine = engine
         self.clock = clock
@@ -91,6 +92,7 @@ class Ledger:
             exporters=self.exporters,
             exporter_settings=exporters,
             markers=markers,
+            steers=steers,
         )
         """What may keep a pod from a node."""
         self._outdated_reports = OutdatedReports(self.node_states, self.gates, self.exporters, exporters)

@@ -36,12 +36,18 @@ from topowise_scheduler.steering.numa_affinity import PodTerm
 
 Markers: TypeAlias = Callable[[str], int | None]
 """Returns how many markers a Node lists as allocatable, None if it does not list the resource."""
+
+
+def no_markers(name: str) -> None:
+    """Returns the markers of a Node that lists none."""
+
+
 _Key: TypeAlias = tuple[str, bytes, int | None, tuple[PodTerm, ...], Terms, frozenset[str]]
 
 
 class NumaNodeGate:
-    """See `Gate`. `markers` is None without steering. Then no pod with a required NUMA node fits: the kubelet alone
-    would choose.
+    """See `Gate`. Unless the service `steers`, no pod with a required NUMA node fits: the kubelet alone would choose.
+    Markers count all the same.
 
     Preemption is not planned for this gate: it does not know which pods are on a NUMA node.
     """
@@ -49,12 +55,13 @@ class NumaNodeGate:
     temporary: Final[frozenset[str]] = frozenset((refusals.PODS_NOT_LOCATED,))
 
     def __init__(
-        self, node_states: NodeStates, ignored: IgnoredPods, affinity: AffinityGate, markers: Markers | None
+        self, node_states: NodeStates, ignored: IgnoredPods, affinity: AffinityGate, markers: Markers, *, steers: bool
     ) -> None:
         self._node_states = node_states
         self._ignored = ignored
         self._affinity = affinity
         self._markers = markers
+        self._steers = steers
         self._used_by_node = CacheUntilChange[int, tuple[str, frozenset[str]]](node_states)
         self._cache = CacheUntilChange[str, _Key](node_states, lambda key: 512 * (1 + len(key[3]) + len(key[4])))
 
@@ -71,18 +78,19 @@ class NumaNodeGate:
         """See `Gate`."""
         if not _concerns(record):
             return ""
-        wanted = _wanted(record)
-        markers = None if self._markers is None else self._markers(name)
+        wanted, markers = _wanted(record), self._markers(name)
         if markers is None:
-            return self._without_markers(record, name, leaving)
+            return self._unsteered_refusal(record, name, leaving)
         ignored = frozenset((*self._ignored.on(record.uid, record.priority, name), *leaving))
         if wanted and wanted > markers - self._used(name, {record.uid, *ignored}):
             return refusals.TOO_FEW_MARKERS
+        if not self._steers:
+            return self._unsteered_refusal(record, name, leaving)
         return self._numa_refusal(record, name, ignored) if self._may_require(record, name) else ""
 
-    def _without_markers(self, record: PodRecord, name: str, leaving: Collection[str]) -> str:
+    def _unsteered_refusal(self, record: PodRecord, name: str, leaving: Collection[str]) -> str:
         """Returns the refusal of a node that cannot steer, if the pod has to be steered there."""
-        refusal = refusals.STEERING_IS_OFF if self._markers is None else refusals.NODE_HAS_NO_MARKERS
+        refusal = refusals.NODE_HAS_NO_MARKERS if self._steers else refusals.STEERING_IS_OFF
         if record.numa_node is not None:
             return refusal
         node_state = self._node_states.of(name)
@@ -143,7 +151,7 @@ class NumaNodeGate:
     def choice(self, record: PodRecord, name: str) -> Choice:
         """Returns the choice of a NUMA node for a pod, nothing to send if the pod requests no marker, or the node has
         no markers or no report."""
-        if self._markers is None or not self._markers(name) or not _concerns(record):
+        if not self._can_steer(record, name):
             return Choice()
         ignored = self._ignored.on(record.uid, record.priority, name)
         node_state = self._node_states.of(name)
@@ -155,18 +163,18 @@ class NumaNodeGate:
 
     def must_be_steered(self, record: PodRecord, name: str) -> bool:
         """Returns whether the pod must not be bound without a label to a node on which it fits."""
-        if self._markers is None or not self._markers(name) or not self._may_require(record, name):
-            return False
-        return self.choice(record, name).is_required
+        can_be = self._can_steer(record, name) and self._may_require(record, name)
+        return can_be and self.choice(record, name).is_required
 
     def expected_on(self, record: PodRecord, name: str) -> int | None:
         """Returns the NUMA node of a reservation on a node that fits, None if the kubelet alone chooses."""
-        if record.numa_node is not None or not _concerns(record):
+        if record.numa_node is not None or not (self._can_steer(record, name) and self._may_require(record, name)):
             return record.numa_node
-        if self._markers is None or not self._markers(name) or not self._may_require(record, name):
-            return None
         choice = self.choice(record, name)
         return choice.numa if choice.is_required else None
+
+    def _can_steer(self, record: PodRecord, name: str) -> bool:
+        return self._steers and _concerns(record) and bool(self._markers(name))
 
 
 def _demands(record: PodRecord, node_state: NodeState, node: Kubelet, leaving: Collection[str]) -> Iterator[Demand]:
@@ -209,9 +217,9 @@ def _wanted(record: PodRecord) -> int:
     return 0 if record.needs is None else record.needs.requests.get(MARKER, 0)
 
 
-def may_be_steered(markers: Markers | None, record: PodRecord, name: str) -> bool:
+def may_be_steered(markers: Markers, record: PodRecord, name: str) -> bool:
     """Returns whether a node has markers that the pod requests."""
-    return markers is not None and bool(_wanted(record)) and bool(markers(name))
+    return bool(_wanted(record)) and bool(markers(name))
 
 
 def views_of(record: PodRecord) -> Views:

@@ -26,7 +26,7 @@ def wanting(name: str, text: str, *cpus: str, **fields: Any) -> dict[str, Any]:
 
 def made(numa: int | None = 1, *, markers: int | None = 512, is_off: bool = False, **there: Any) -> Service:
     """Returns a service whose node n1 has a pod of two CPUs with the label app=cache on this NUMA node."""
-    service = Service(markers=None if is_off else lambda name: markers)
+    service = Service(markers=lambda name: markers, steers=not is_off)
     node = kubelet()
     if numa is not None:
         record = service.put(marked("cache", "2", node="n1", **{"labels": CACHE, **there}), is_news=False)
