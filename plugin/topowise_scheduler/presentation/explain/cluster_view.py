@@ -231,6 +231,6 @@ class ClusterView:
                 by_chance=node.otherwise == "fits" and self._answers.may_be_refused(record, name),
             )
             .steered_by(choice)
-            .with_affinity(self._answers.affinity(question, name))
+            .with_affinity(self._answers.affinity(msgspec.structs.replace(question, record=record), name))
             .beside(over_budget)
         )
