@@ -24,6 +24,7 @@ from sandbox.controlplane import ControlPlane
 from steered_cluster import SteeredCluster, steered
 from topowise import pods, steering
 from topowise.kube.reflector import EventType, Reflector
+from topowise_exporter.steering.labels import RESTART_S
 from topowise_scheduler import refusals
 
 if ASSETS is None:
@@ -114,6 +115,8 @@ async def test_what_steering_costs(plane: ControlPlane, tmp_path: Path, capsys: 
         directory.mkdir()
         name = f"{kind}, {'roomy' if sizes is _ROOMY else 'full'}"
         async with SteeredCluster(plane, directory, 2) as cluster:
+            # The plug-ins take no requests at first.
+            await asyncio.sleep(RESTART_S)
             figures[name] = await measured(cluster, kind, sizes)
         with capsys.disabled():
             print(f"\n  {name}: {figures[name]}")  # noqa: T201
