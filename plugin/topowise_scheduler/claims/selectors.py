@@ -6,6 +6,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
 from topowise.bounded import Bounded
+from topowise_scheduler.claims.errors import EvaluationError, NotModelledError
 from topowise_scheduler.claims.inventory import PoolDevice
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Selectors:
 
     def _evaluated(self, text: str, item: PoolDevice, knows_shares: bool) -> tuple[Match, str]:
         # Imported here: the library takes about 16 MiB, which only services that predict claims need.
-        from topowise_scheduler.claims import expressions  # noqa: PLC0415
+        from topowise_scheduler.claims import expressions
 
         expression = self._expressions.once((text, knows_shares), lambda: _compiled(text, knows_shares))
         if isinstance(expression, str):
@@ -63,18 +64,18 @@ class Selectors:
         device = self._inputs.once(key, lambda: expressions.input_of(item.id.driver, item.device))
         try:
             return (Match.YES if expression.matches(device) else Match.NO), ""
-        except expressions.Failure as error:
+        except EvaluationError as error:
             return Match.FAILS, str(error)
-        except expressions.Unmodelled as error:
+        except NotModelledError as error:
             return Match.UNKNOWN, str(error)
 
 
 def _compiled(text: str, knows_shares: bool) -> Expression | str:
-    from topowise_scheduler.claims import expressions  # noqa: PLC0415
+    from topowise_scheduler.claims import expressions
 
     try:
         return expressions.Expression(text, knows_shares)
-    except expressions.Unmodelled as error:
+    except NotModelledError as error:
         return str(error)
 
 
