@@ -55,6 +55,7 @@ class ObjectMeta(msgspec.Struct, frozen=True, gc=False):
     name: str = ""
     uid: str = ""
     resourceVersion: str = ""
+    creationTimestamp: str | None = None
 
 
 class ClaimMeta(msgspec.Struct, frozen=True, gc=False):
