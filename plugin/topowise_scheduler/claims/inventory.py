@@ -172,7 +172,7 @@ class Inventory:
         """Returns a pool, None if a newer generation replaces it."""
         slices.sort(key=attrgetter("name"))
         count = slices[0].slice.spec.pool.resourceSliceCount
-        every = self._by_pool[pool].values()
+        every = sorted(self._by_pool[pool].values(), key=attrgetter("name"))
         current = [item for item in every if item.generation == slices[0].generation]
         not_modelled = _not_modelled(current)
         if features.partitionable_devices and len(self._counting.get(pool.pool, ())) > 1:

@@ -35,6 +35,11 @@ class Selectors:
         self._inputs: Bounded[tuple[int, int], Input] = Bounded(most_bytes // 4, lambda _key, _value: _INPUT_BYTES)
         self._results: Bounded[tuple[int, str, bool], bytearray] = Bounded(most_bytes // 2, _results_size)
 
+    @property
+    def bytes(self) -> int:
+        """What is kept, in bytes."""
+        return self._expressions.bytes + self._inputs.bytes + self._results.bytes
+
     def match(self, text: str, item: PoolDevice, knows_shares: bool) -> Match:
         """Returns whether a device matches an expression. `knows_shares`: kube-scheduler's gate DRAConsumableCapacity
         gives expressions the field `allowMultipleAllocations`."""
