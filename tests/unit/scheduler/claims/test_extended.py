@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 
 from topowise.pods import Spec
-from topowise_scheduler.claims.extended import claim_of_pod, classes_by_resource, resources_of
-from topowise_scheduler.claims.objects import DeviceClass, decode_class
+from topowise_scheduler.claims.allocator import Unknown
+from topowise_scheduler.claims.extended import ExtendedResources
+from topowise_scheduler.claims.objects import DeviceClass, ResourceClaim, decode_class
 
 RESOURCE = "example.com/gpu"
 
@@ -31,42 +32,53 @@ def _spec(containers: list[dict[str, Any]], init: list[dict[str, Any]] | None = 
     return msgspec.convert(raw, Spec)
 
 
+def _requests(spec: Spec, *classes: DeviceClass, **allocatable: int) -> dict[str, tuple[str, int]] | None:
+    """The requests of the claim by name, None without a claim."""
+    extended = ExtendedResources(classes)
+    claim = extended.claim("team", spec, extended.requested_by(spec), {RESOURCE: 0, **allocatable})
+    if claim is None:
+        return None
+    assert isinstance(claim, ResourceClaim), claim
+    requests = claim.spec.devices.requests or ()
+    return {item.name: (item.exactly.deviceClassName, item.exactly.count) for item in requests if item.exactly}
+
+
 def test_the_youngest_class_has_the_resource() -> None:
     old, young = _class("a", "2026-01-01T00:00:00Z"), _class("b", "2026-02-01T00:00:00Z")
-    for classes in ([old, young], [young, old]):
-        assert classes_by_resource(classes)[RESOURCE] is young
     alike = _class("c", "2026-02-01T00:00:00Z")
-    for classes in ([alike, young], [young, alike]):
-        assert classes_by_resource(classes)[RESOURCE] is young, "the first by name of equally old classes"
+    spec = _spec([{RESOURCE: "1"}])
+    for classes in ([old, young], [young, old], [alike, young], [young, alike]):
+        assert _requests(spec, *classes) == {"container-0-request-0": ("b", 1)}
 
 
 def test_each_class_has_a_resource_of_its_own() -> None:
-    assert list(classes_by_resource([_class("gpu", "", None)])) == ["deviceclass.resource.kubernetes.io/gpu"]
+    spec = _spec([{"deviceclass.resource.kubernetes.io/gpu": "1"}])
+    assert _requests(spec, _class("gpu", "", None)) == {"container-0-request-0": ("gpu", 1)}
+
+
+def test_the_own_resource_of_a_class_without_the_name_it_shares_is_unknown() -> None:
+    extended = ExtendedResources([_class("a", "2026-01-01T00:00:00Z"), _class("b", "2026-02-01T00:00:00Z")])
+    spec = _spec([{"deviceclass.resource.kubernetes.io/a": "1"}])
+    assert isinstance(extended.claim("team", spec, extended.requested_by(spec), {}), Unknown)
 
 
 def test_a_node_whose_device_plugin_has_the_resource_needs_no_claim() -> None:
-    by_resource = classes_by_resource([_class("gpu", "")])
     spec = _spec([{"cpu": "1", RESOURCE: "2"}])
-    resources = resources_of(spec, by_resource)
-    assert resources == (RESOURCE,)
-    assert claim_of_pod("team", spec, resources, {RESOURCE: 8}, by_resource) is None
-    claim = claim_of_pod("team", spec, resources, {RESOURCE: 0, "cpu": 8000}, by_resource)
-    assert claim is not None
-    (request,) = claim.spec.devices.requests or ()
-    assert request.exactly is not None
-    assert (request.name, request.exactly.deviceClassName, request.exactly.count) == ("container-0-request-1", "gpu", 2)
+    assert _requests(spec, _class("gpu", ""), **{RESOURCE: 8}) is None
+    assert _requests(spec, _class("gpu", ""), cpu=8000) == {"container-0-request-1": ("gpu", 2)}
 
 
 def test_init_containers_use_the_devices_of_later_containers() -> None:
-    by_resource = classes_by_resource([_class("gpu", "")])
     spec = _spec([{RESOURCE: "1"}], [{RESOURCE: "3"}, {RESOURCE: "1", "sidecar": True}, {RESOURCE: 2}])
-    claim = claim_of_pod("team", spec, resources_of(spec, by_resource), {}, by_resource)
-    assert claim is not None
-    requests = {item.name: item.exactly.count for item in claim.spec.devices.requests or () if item.exactly is not None}
-    assert requests == {"container-0-request-0": 1, "container-1-request-0": 1, "container-3-request-0": 1}
+    assert _requests(spec, _class("gpu", "")) == {
+        "container-0-request-0": ("gpu", 1),
+        "container-1-request-0": ("gpu", 1),
+        "container-3-request-0": ("gpu", 1),
+    }
 
 
 def test_pods_without_such_resources_have_none() -> None:
-    by_resource = classes_by_resource([_class("gpu", "")])
-    assert resources_of(_spec([{"cpu": "1", "example.com/other": "1"}]), by_resource) == ()
-    assert resources_of(_spec([{RESOURCE: "0"}, {RESOURCE: "many"}]), by_resource) == ()
+    extended = ExtendedResources([_class("gpu", "")])
+    assert extended.requested_by(_spec([{"cpu": "1", "example.com/other": "1"}])) == ()
+    assert extended.requested_by(_spec([{RESOURCE: "0"}, {RESOURCE: "many"}])) == ()
+    assert _requests(_spec([{"cpu": "1"}]), _class("gpu", "")) is None

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from claim_cases import case, features
 
+from claim_cases import case, features
 from topowise_scheduler.claims.inventory import Inventory, Pool
 from topowise_scheduler.claims.objects import ResourceSlice, decode_slice
 from topowise_scheduler.kube_scheduler import Node
