@@ -89,6 +89,11 @@ class Inventory:
     def __iter__(self) -> Iterator[ResourceSlice]:
         return (stored.slice for stored in self._by_name.values())
 
+    @property
+    def bytes(self) -> int:
+        """What is kept beside the slices, in bytes."""
+        return self._pools.bytes
+
     def put(self, resource_slice: ResourceSlice) -> None:
         """Adds a slice, or replaces the slice of this name."""
         self.remove(resource_slice.name)

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from topowise_scheduler.claims.expressions import Expression, Input
 
 # What a compiled expression takes beside its text, and the variables of a device; both are measured.
-_EXPRESSION_BYTES: Final = 30_000
-_INPUT_BYTES: Final = 3_000
+_EXPRESSION_BYTES: Final = 10_000
+_INPUT_BYTES: Final = 2_500
 
 
 class Match(IntEnum):

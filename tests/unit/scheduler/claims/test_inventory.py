@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from claim_cases import case, features
+from topowise_scheduler.claims.features import features_of
 from topowise_scheduler.claims.inventory import Inventory, Pool
 from topowise_scheduler.claims.objects import ResourceSlice, decode_slice
 from topowise_scheduler.kube_scheduler import Node
@@ -73,3 +74,13 @@ def test_the_pools_of_a_node_are_kept() -> None:
         inventory.put(decode_slice(msgspec.json.encode(raw)))
     node = Node("n1", labels={"zone": "a"})
     assert inventory.pools(node, features(item)) is inventory.pools(node, features(item))
+
+
+def test_the_pools_that_are_kept_are_bounded() -> None:
+    inventory = Inventory(most_bytes=50_000)
+    for number in range(200):
+        spec = {"driver": "d", "nodeName": f"n{number}", "devices": [{"name": "x"}]}
+        spec["pool"] = {"name": f"n{number}", "generation": 1, "resourceSliceCount": 1}
+        inventory.put(decode_slice(msgspec.json.encode({"metadata": {"name": f"s{number}"}, "spec": spec})))
+        assert len(inventory.pools(Node(f"n{number}"), features_of(36))) == 1
+    assert inventory.bytes <= 50_000
