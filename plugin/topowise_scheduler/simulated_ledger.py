@@ -44,7 +44,9 @@ class SimulatedLedger:
         self._nodes = Nodes()
         markers = partial(self._nodes.allocatable, MARKER)
         # A single look cannot show for how long an exporter has been not Ready.
-        self.ledger = Ledger(Engine(), lambda: self._time, exporters=ExporterSettings(grace_s=0.0), markers=markers)
+        self.ledger = Ledger(
+            Engine(), lambda: self._time, exporters=ExporterSettings(grace_s=0.0), markers=markers, steers=True
+        )
         self.answers = Answers(self.ledger, self.records, strategies.make(strategy, {}, Scoring()), top_score=top_score)
         self.view = ClusterView(self.ledger, self.answers, self._nodes)
         self.notes: list[str] = []

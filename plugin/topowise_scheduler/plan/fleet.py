@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topowise.pods import Needs
-from topowise.steering import RESOURCE as MARKER
 from topowise_scheduler import kube_scheduler, refusals, strategy_names
 from topowise_scheduler.answers import Question, part
 from topowise_scheduler.cluster.gates.gate import FITS
@@ -78,7 +77,7 @@ class Kind:
 class Fleet:
     """The nodes of a filled ledger, by name in order."""
 
-    def __init__(self, ledger: SimulatedLedger, scheduler: Scheduler, *, is_steering: bool = False) -> None:
+    def __init__(self, ledger: SimulatedLedger, scheduler: Scheduler, *, is_steering: bool = True) -> None:
         self.ledger = ledger
         self.scheduler = scheduler
         self.names = ledger.view.names
@@ -171,10 +170,7 @@ class Fleet:
         assert needs is not None
         namespace, name = pod_name
         record = msgspec.structs.replace(kind.record, uid=uid, namespace=namespace, name=name)
-        steered = None
-        if self._is_steering and needs.requests.get(MARKER):
-            choice = self.ledger.ledger.gates.numa_node.choice(record, node)
-            steered = choice.numa
+        steered = self.ledger.ledger.gates.numa_node.choice(record, node).numa if self._is_steering else None
         self.ledger.bind(record, node, steered=steered)
         node_state = self._states.of(node)
         assert node_state is None or node_state.report is None or node_state.is_placed(uid), f"{name} is not on {node}"

@@ -223,7 +223,7 @@ def _fleet(site: _Site, scenario: Scenario, scheduler: Scheduler) -> Fleet:
         if changed.node.report is not None:
             ledger.put_report(changed.node.report)
     ledger.ledger.tick()
-    fleet = Fleet(ledger, scheduler, is_steering=bool(scenario.change.steering))
+    fleet = Fleet(ledger, scheduler, is_steering=scenario.change.steering is not False)
     names = set(fleet.names)
     for pod in site.staying:
         record = ledger.records.record(pod)
