@@ -6,7 +6,7 @@ confirmed before the next event, so that no placement is in doubt.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from typing import Final
@@ -25,7 +25,8 @@ from topowise_scheduler.engine import Engine
 from topowise_scheduler.kube_scheduler import NodeObject, Pod
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.presentation.explain.cluster_view import ClusterView
-from topowise_scheduler.report import Report
+from topowise_scheduler.report import PodName, Report
+from topowise_scheduler.report.nrt_report import FreeResources
 
 # Longer than any reservation or uncertain placement lasts.
 _SETTLED_S: Final = 1000.0
@@ -40,6 +41,7 @@ class SimulatedLedger:
 
     def __init__(self, strategy: str = "TightFit", *, top_score: int = 10) -> None:
         self._time = 0.0
+        self._reports = 0
         self.records = Records(is_exporter=recognises(None, Exporters().pod_labels))
         self._nodes = Nodes()
         markers = partial(self._nodes.allocatable, MARKER)
@@ -98,8 +100,20 @@ class SimulatedLedger:
         self._settle()
 
     def end(self, uid: str) -> None:
-        """The pod ends, and its kubelet has released it before any later event."""
+        """The pod ends, and its kubelet has released it before any later event. A pod that was there before must be
+        on a node with an exact report."""
+        node = self.ledger.pods.of(uid).node
+        node_state = self.ledger.node_states.of(node)
+        entry = None if node_state is None else node_state.history.entry(uid)
         self.ledger.drop_pod(uid)
+        report = None if node_state is None else node_state.report
+        if node_state is not None and report is not None and entry is not None and entry.name in report.held:
+            # A report that lists an ended pod would soon count as the present state.
+            names = {entry.uid: entry.name for entry in node_state.history.bound()}
+            assert node_state.kubelet is not None
+            self._reports += 1
+            version = f"{report.version}+{self._reports}"
+            self.put_report(reported_state(msgspec.structs.replace(report, version=version), node_state.kubelet, names))
         self._settle()
 
     def kubelet(self, name: str) -> Kubelet | None:
@@ -112,3 +126,16 @@ class SimulatedLedger:
         # Only placements settle: in simulated time every report would become outdated.
         for _ in self.ledger.node_states.ticking():
             pass
+
+
+def reported_state(report: Report, kubelet: Kubelet, names: Mapping[str, PodName]) -> Report:
+    """Returns the exact report of a kubelet's present state; `names` are namespace and name of its pods by UID."""
+    tables = None if kubelet.memory is None else kubelet.memory.tables
+    free = FreeResources(
+        None if kubelet.cpu is None else kubelet.cpu.available,
+        {} if tables is None else {name: tuple(values) for name, values in tables.free.items()},
+        None if tables is None else tuple(tables.assignments),
+        None if tables is None else tuple(tables.cells),
+    )
+    held = {names[uid]: kubelet.placements(uid) for uid in kubelet.active if uid in names}
+    return msgspec.structs.replace(report, held=held, free=free, marks=b"", zone_marks=b"", fingerprint="")

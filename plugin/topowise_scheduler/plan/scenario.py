@@ -35,9 +35,8 @@ from topowise_scheduler.plan.values import (
 )
 from topowise_scheduler.preemption import Budgets
 from topowise_scheduler.report import Report, kubelet_of
-from topowise_scheduler.report.nrt_report import FreeResources
 from topowise_scheduler.report.restart_forecast import NodeRestart, foresee_state
-from topowise_scheduler.simulated_ledger import SimulatedLedger
+from topowise_scheduler.simulated_ledger import SimulatedLedger, reported_state
 
 _replace = msgspec.structs.replace
 _RESOURCES: Final = ("cpu", "memory")
@@ -192,17 +191,9 @@ def _restarted(
         else:
             names[pod.metadata.uid] = name
             site.staying.append(pod)
-    tables = None if after.memory is None else after.memory.tables
-    free = FreeResources(
-        None if after.cpu is None else after.cpu.available,
-        {} if tables is None else {name: tuple(values) for name, values in tables.free.items()},
-        None if tables is None else tuple(tables.assignments),
-        None if tables is None else tuple(tables.cells),
-    )
-    held = {names[uid]: after.placements(uid) for uid in after.active if uid in names}
     report = changed.node.report
     assert report is not None
-    return ChangedNode(_replace(changed.node, report=_replace(report, held=held, free=free)), changed.empty)
+    return ChangedNode(_replace(changed.node, report=reported_state(report, after, names)), changed.empty)
 
 
 def fleet_of(inventory: Inventory, scheduler: Scheduler, change: Change = TODAY) -> Fleet:
@@ -278,7 +269,11 @@ def _moved(
     fleet: Fleet, site: _Site, scenario: Scenario, workloads: Sequence[Workload], filled: Filled, most: int
 ) -> tuple[int, Filled]:
     """Moves pods that run, at most `most`, so that more of the refused pods fit; returns the number of moves."""
-    records = {pod.metadata.uid: (pod, fleet.ledger.records.record(pod)) for pod in site.staying}
+    records = {
+        pod.metadata.uid: (pod, fleet.ledger.records.record(pod))
+        for pod in site.staying
+        if fleet.ledger.view.precision(pod.spec.nodeName) == "exact"
+    }
     by_name = {f"{record.namespace}/{record.name}": uid for uid, (_, record) in records.items()}
     moves, results, placed = 0, list(filled.workloads), list(filled.placed)
     budgets = Budgets(scenario.inventory.budgets)

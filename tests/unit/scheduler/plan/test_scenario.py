@@ -15,6 +15,8 @@ from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.plan import Arrival, Change, Inventory, PlannedNode, Scenario
 from topowise_scheduler.plan.scenario import with_markers
 from topowise_scheduler.plan.sums import Sums
+from topowise_scheduler.report import Report
+from topowise_scheduler.simulated_ledger import reported_state
 
 from .conftest import GPU, Site, node_type, workload
 
@@ -209,3 +211,24 @@ def test_unknown_names_are_errors(site: Site) -> None:
 
 def test_a_node_is_a_kubelet() -> None:
     assert isinstance(node_type().kubelet(), Kubelet)
+
+
+def test_moves_make_room_on_reported_nodes() -> None:
+    """The resources of a moved pod are free, though the report of its node listed the pod."""
+    of_all, names = node_type(), ("n1", "n2")
+    there = [running(f"p{at}", names[at % 2], {"cpu": "16", "memory": "8Gi"}, at) for at in range(4)]
+    kubelets = {name: of_all.kubelet() for name in names}
+    for pod in there:
+        assert kubelets[pod.spec.nodeName].admit(pod).admitted
+    uids = {pod.metadata.uid: ("default", pod.metadata.name) for pod in there}
+    nodes = tuple(
+        PlannedNode(name, of_all, reported_state(Report(name, "1", "exact", of_all.kubelet()), kubelet, uids))
+        for name, kubelet in kubelets.items()
+    )
+    inventory = Inventory(nodes, tuple(there))
+    wide = workload("wide", 1, cpus=30)
+    assert decide(inventory, wide).placed == 0
+    moved = decide(inventory, wide, change=Change(moves=2))
+    assert moved.placed == 1 and moved.moves == 1 and moved.fits
+    busy = [uid for kubelet in moved.kubelets.values() for uid in kubelet.active]
+    assert len(busy) == len(set(busy)) == 5
