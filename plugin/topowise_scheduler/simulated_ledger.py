@@ -17,6 +17,7 @@ from topowise.steering import RESOURCE as MARKER
 from topowise_scheduler import strategies
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
+from topowise_scheduler.cluster.node.node_state import NodeState
 from topowise_scheduler.cluster.nodes import Nodes
 from topowise_scheduler.cluster.pods.exporter_pods import ExporterSettings, recognises
 from topowise_scheduler.cluster.pods.records import PodRecord, Records
@@ -104,22 +105,26 @@ class SimulatedLedger:
         on a node with an exact report."""
         node = self.ledger.pods.of(uid).node
         node_state = self.ledger.node_states.of(node)
-        entry = None if node_state is None else node_state.history.entry(uid)
         self.ledger.drop_pod(uid)
         report = None if node_state is None else node_state.report
-        if node_state is not None and report is not None and entry is not None and entry.name in report.held:
-            # A report that lists an ended pod would soon count as the present state.
-            names = {entry.uid: entry.name for entry in node_state.history.bound()}
-            assert node_state.kubelet is not None
-            self._reports += 1
-            version = f"{report.version}+{self._reports}"
-            self.put_report(reported_state(msgspec.structs.replace(report, version=version), node_state.kubelet, names))
+        if node_state is not None and node_state.kubelet is not None and report is not None:
+            # Without a report the ledger would remember NUMA nodes of the other pods, and no CPUs. A report that lists
+            # the ended pod would soon count as the present state.
+            self._confirm(node_state, report, node_state.kubelet)
         self._settle()
 
     def kubelet(self, name: str) -> Kubelet | None:
         """The present state of the node, None if it is not reported."""
         node_state = self.ledger.node_states.of(name)
         return None if node_state is None else node_state.kubelet
+
+    def _confirm(self, node_state: NodeState, report: Report, kubelet: Kubelet) -> None:
+        """Takes the report that an exporter would publish now; a node that is reported by amounts keeps its report."""
+        if report.precision == "exact":
+            names = {entry.uid: entry.name for entry in node_state.history.bound()}
+            self._reports += 1
+            report = msgspec.structs.replace(report, version=f"simulated-{self._reports}")
+            self.put_report(reported_state(report, kubelet, names))
 
     def _settle(self) -> None:
         self._time += _SETTLED_S

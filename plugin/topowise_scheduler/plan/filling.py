@@ -211,7 +211,9 @@ class _Trace:
 
     def start(self, number: int, arrival: Arrival, kind: Kind, node: str) -> None:
         uid = f"trace/{number}"
-        self.fleet.bind(kind, uid, _name(arrival.workload, number), node)
+        metadata = arrival.workload.pod.metadata
+        # Two pods of a node must not have the same name.
+        self.fleet.bind(kind, uid, (metadata.namespace or "default", f"{metadata.name}-{number}"), node)
         index = self.names[arrival.workload.name]
         self.placed[index] += 1
         self.running[uid] = Placed(index, node, uid)

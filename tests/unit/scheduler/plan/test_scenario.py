@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from topowise import pods
+from topowise.kubeletconfig import MemoryReservation
 from topowise_scheduler import kube_scheduler, plan
 from topowise_scheduler.kube_scheduler import Pod
 from topowise_scheduler.kubelet import Kubelet
@@ -178,6 +179,44 @@ def test_nothing_stays_of_pods_that_ended(site: Site) -> None:
     for kubelet in result.kubelets.values():
         assert not kubelet.active
         assert kubelet.cpu is not None and empty.cpu is not None and kubelet.cpu.default == empty.cpu.default
+
+
+@pytest.mark.parametrize("policy", ["single-numa-node", "restricted", "best-effort"])
+def test_a_node_on_which_pods_come_and_end_is_its_kubelet(policy: str) -> None:
+    """Verdicts, CPUs and memory equal those of a kubelet that sees the same pods in the same order."""
+    of_all = node_type(
+        numa=4,
+        topologyManagerPolicy=policy,
+        memoryManagerPolicy="Static",
+        systemReserved={"memory": "1Gi"},
+        reservedMemory=(MemoryReservation(0, {"memory": "1Gi"}),),
+    )
+    fleet = plan.fleet_of(Inventory((PlannedNode("n1", of_all),)), plan.Scheduler())
+    node, random, running = of_all.kubelet(), Random(policy), list[str]()
+    kinds = [
+        fleet.kind(workload(f"w{cpus}", 1, cpus=cpus, gpus=int(cpus % 3 == 0), memory=f"{cpus * 3}Gi").pod)
+        for cpus in (1, 2, 3, 5, 6, 9, 20)
+    ]
+    refused = 0
+    for number in range(150):
+        if running and random.random() < 0.45:
+            uid = running.pop(random.randrange(len(running)))
+            fleet.end(uid)
+            node.remove(uid)
+        kind, uid = random.choice(kinds), f"uid-{number}"
+        found = fleet.find(kind)
+        view = msgspec.structs.replace(kind.record.view(node), uid=uid)
+        assert (found is not None) == node.expect(view).admitted
+        refused += found is None
+        if found is not None:
+            fleet.bind(kind, uid, ("default", uid), found)
+            running.append(uid)
+        now = fleet.ledger.kubelet("n1")
+        assert now is not None and now.cpu is not None and now.memory is not None
+        assert node.cpu is not None and node.memory is not None
+        assert now.cpu.default == node.cpu.default and now.memory.tables.free == node.memory.tables.free
+        assert now.devices.allocated == node.devices.allocated
+    assert 20 < refused < 130
 
 
 def test_sums_are_kube_schedulers() -> None:
