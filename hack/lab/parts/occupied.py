@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from lab.api import PODS, Json, wait
@@ -129,10 +130,8 @@ def until_refused(lab: Lab, names: Sequence[str]) -> list[str]:
     def refused() -> list[str]:
         return [name for name in names if name in lab.pods.objects and is_refused(lab.pods.objects[name])]
 
-    try:
+    with suppress(LabError):
         wait(lambda: len(refused()) == len(names), _REFUSED_S, f"{', '.join(names)} are refused")
-    except LabError:
-        pass
     return refused()
 
 
