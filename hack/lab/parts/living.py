@@ -9,7 +9,7 @@ import json
 import time
 from typing import Any, Final
 
-from lab import instruments, kubelet
+from lab import instruments, kubelet, results
 from lab.api import NODES, PODS, Json, wait
 from lab.cluster import Lab, attribute, is_refused
 from lab.errors import LabError
@@ -49,7 +49,10 @@ def of_load(load: Load) -> dict[str, Any]:
         "pods meanwhile": load.sent,
         "of them bound": load.bound,
         "refused after fits": load.refused,
-        "refused when admitted once more": load.readmitted,
+        "refused when admitted once more": len(load.readmitted),
+        **({"their reasons": "; ".join(load.readmitted)} if load.readmitted else {}),
+        results.VERDICTS: load.verdicts,
+        results.WAITS: load.waits,
     }
 
 

@@ -94,11 +94,17 @@ def disturbed(title: str, lab: Lab, act: Act) -> Part:
         ]
         next_pods = place_next(lab, node, "next")
         problems += next_pods.problems
-        reasons = {lab.pods.objects[name]["status"]["reason"] for name in refused}
+        reasons = {reason_of(lab.pods.objects[name]) for name in refused}
         figures |= {**more, "running pods refused when admitted once more": len(refused)}
-        figures |= {**({"reasons": ", ".join(sorted(reasons))} if reasons else {}), **in_short(next_pods)}
+        figures |= {**({"reasons": "; ".join(sorted(reasons))} if reasons else {}), **in_short(next_pods)}
         lab.clear()
     return Part(title, not problems, figures, tuple(problems))
+
+
+def reason_of(pod: Json) -> str:
+    """Returns reason and message of a refused pod."""
+    status = pod["status"]
+    return f"{status['reason']}: {' '.join(status.get('message', '').split())}"
 
 
 def in_short(tally: Tally, prefix: str = "next ") -> dict[str, int]:
