@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -78,8 +80,9 @@ def up(names: Sequence[str], before: str = "") -> Lab:
     # Pods of DaemonSets are placed by it too.
     controlplane.start_schedulers(lab.processes, plan)
     progress.part("images into containerd")
-    for name in lab.guests:
-        _import(lab, name)
+    # Unpacking an image takes a single CPU of a guest.
+    with ThreadPoolExecutor(len(lab.guests)) as threads:
+        list(threads.map(partial(_import, lab), lab.guests))
     progress.part("kubelets join")
     for name in lab.guests:
         lab.join(name)

@@ -14,7 +14,7 @@ from lab.api import NODES, Json, wait
 from lab.cluster import Lab, attribute
 from lab.parts.living import of_load
 from lab.parts.loading import under_load
-from lab.parts.occupied import LOADED, SETTLED_S, Found, disturbed, occupy
+from lab.parts.occupied import LOADED, REFUSED_S, SETTLED_S, Found, disturbed, occupy
 from lab.placing import until_placed
 from lab.results import Part
 from lab.series import Series, small
@@ -97,7 +97,9 @@ def reboot(lab: Lab) -> Part:
         is_new = lab.reports.until(partial(_is_of_another_boot, node, before), SETTLED_S)
         problems = [] if is_new else [f"the object of {node} is still of the boot before"]
         problems += lab.settle(SETTLED_S)
-        return problems, {f"s from power off to a true object of {node}": round(time.monotonic() - start, 1)}
+        seconds = round(time.monotonic() - start, 1)
+        time.sleep(REFUSED_S)
+        return problems, {f"s from power off to a true object of {node}": seconds}
 
     return disturbed("A machine reboots", lab, act)
 

@@ -24,6 +24,9 @@ PLACED_S: Final = 120.0
 # A container needs seconds to start under emulation.
 _RUNNING_S: Final = 240.0
 _NEXT: Final = 5
+# A kubelet that has started does not report a pod as Failed before its pod workers know all pods (mergePodStatus,
+# CouldHaveRunningContainers); then the status manager writes it within its sync period of 10 s.
+REFUSED_S: Final = 20.0
 Found = tuple[list[str], dict[str, Any]]
 """Problems in words, and figures by name."""
 Act = Callable[[Lab, str, list[str]], Found]
@@ -113,11 +116,13 @@ def in_short(tally: Tally, prefix: str = "next ") -> dict[str, int]:
 
 
 def restart_with(lab: Lab, node: str, changed: Json) -> None:
-    """Restarts the kubelet with these fields and with its state files; pods stay."""
+    """Restarts the kubelet with these fields and with its state files; pods stay. Returns when the kubelet has written
+    which of them it refuses."""
     lab.changed[node] = changed
     lab.configure(node)
     lab.restart_kubelet(node)
     lab.until_devices(node)
+    time.sleep(REFUSED_S)
 
 
 def patch(lab: Lab, name: str, subresource: str, spec: Json) -> None:

@@ -6,6 +6,7 @@ The guests run at the same time, except for the reboot. After each fault the nex
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from functools import partial
 from typing import Any, Final
@@ -14,6 +15,7 @@ from lab.api import NODES, PODS, wait
 from lab.cluster import Lab, is_refused
 from lab.errors import LabError
 from lab.parts.disturbing import reconfigure, restart
+from lab.parts.occupied import REFUSED_S
 from lab.parts.steered_binds import ON_CHOSEN, Steered, marked, note, on_all, reconfigure_guest, until_decided
 from lab.parts.steering import Steered as Requests
 from lab.parts.steering import until_markers
@@ -78,6 +80,7 @@ class _Faults:
         pending = [self.steered.create(containers=1) for _ in range(_NEXT)]
         self._lab.restart_kubelet(self._node)
         until_markers(self._lab, self._node)
+        time.sleep(REFUSED_S)
         self._expect(f"kubelet restart {turn} with a label", pending)
 
     def kill_exporter(self) -> None:
@@ -152,6 +155,7 @@ def _reboot(lab: Lab, figures: dict[str, Figure], problems: list[str], node: str
         running = run_pods(lab, steered)
         restart(lab, node)
         until_markers(lab, node)
+        time.sleep(REFUSED_S)
         refused = [name for name in running if is_refused(lab.pods.objects.get(name, {}))]
         own["running pods refused at the reboot"] = f"{len(refused)} of {len(running)}"
         reasons = {lab.pods.objects[name]["status"].get("message", "") for name in refused}
