@@ -13,7 +13,7 @@ import msgspec
 
 from images.application import REPOSITORY, ImageError
 from lab import pages, results, running, starting, testing
-from lab.cluster import Lab
+from lab.cluster import STEERED, Lab
 from lab.errors import LabError
 from lab.series import STARTED
 from lab.settings import SETTINGS
@@ -48,6 +48,9 @@ def main(arguments: list[str]) -> int:
     test.add_argument("--policy", default="", choices=["", *SETTINGS], help="the kubelets' policies during parts")
     test.add_argument(
         "--started", type=float, default=STARTED, metavar="SHARE", help="the share of pods of a series that run"
+    )
+    test.add_argument(
+        "--steered", type=int, default=STEERED, help="number of pods per guest and policy in the part steered-binds"
     )
     test.add_argument("--onto", action="store_true", help=f"keep the results of other parts in {_LAST.name}")
     test.add_argument("--note", action="append", default=[], help="a sentence for the page, about this run")
@@ -101,6 +104,7 @@ def _test(args: argparse.Namespace) -> int:
     start = time.monotonic()
     try:
         lab = _up(args.machines, args.before) if is_own else starting.again()
+        lab.steered = args.steered
         deadline = start + 60 * args.minutes
         test = testing.Test(
             lab, chosen, args.pods, deadline, lambda run: _save(run, earlier), args.policy, args.started

@@ -31,14 +31,15 @@ _OUTCOME_S: Final = 60.0
 _PREDICTIONS: Final = 'topowise_scheduler_predictions_total{precision="'
 _VERDICTS: Final = "topowise_scheduler_verdicts_total"
 _WAITS: Final = "waiting for a"
+STEERED: Final = 66
 MEMORY_STATE: Final = "memory_manager_state"
 STATE_FILES: Final = ("cpu_manager_state", MEMORY_STATE)
 
 
 class Lab:
     """`setting` are the fields of KubeletConfiguration of the whole test, `changed` the fields that a part has set, by
-    guest, in addition; `disagreements` counts kubelets
-    that their own memory_manager_state kept from starting, so that it was removed, as an operator has to."""
+    guest, in addition; `steered` is the number of pods that are steered by policy and guest; `disagreements` counts
+    kubelets that their own memory_manager_state kept from starting, so that it was removed, as an operator has to."""
 
     def __init__(self, directory: Path, plan: Plan) -> None:
         self.directory, self.plan = directory, plan
@@ -55,6 +56,7 @@ class Lab:
         self.changed: dict[str, Json] = {name: {} for name in self.guests}
         self.hardware: dict[str, dict[int, truth.Node]] = {}
         self.disagreements = 0
+        self.steered = STEERED
 
     def watch(self) -> None:
         """Starts the watches of objects and pods."""

@@ -23,11 +23,7 @@ from lab.results import Figure, Part, percentile
 from topowise import steering
 
 _POLICIES: Final = ("restricted", "single-numa-node", "best-effort")
-# By policy and guest: 67 pods, so 201 for a guest.
-_ALONE: Final = 31
 _BURST: Final = 6
-_BURSTS: Final = 6
-_PLAIN: Final = 20
 ANNOTATION: Final = "topowise.io/numa-node"
 ON_CHOSEN: Final = "on the chosen NUMA node"
 # kube-scheduler tries a pod again after a backoff of some seconds.
@@ -202,10 +198,10 @@ def _policy(lab: Lab, policy: str, seed: int, figures: dict[str, Figure], proble
     steered = Steered(lab, node, policy, 10 * seed + len(node))
     nodes, leases = Watch(lab.api, NODES), Watch(lab.api, LEASES)
     since = time.time()
-    for _ in range(_ALONE):
+    for _ in range(lab.steered // 2):
         steered.expect(*steered.create())
     alone = list(steered.bound)
-    for _ in range(_BURSTS):
+    for _ in range((lab.steered - len(alone)) // _BURST):
         steered.burst(_BURST)
     until = time.time()
     lab.delete([name for name in lab.live(node) if name.startswith(policy)])
@@ -266,7 +262,7 @@ def note(title: str, own: dict[str, Any], steered: Steered, figures: dict[str, F
 def _unmarked(lab: Lab, node: str, label: str) -> list[float]:
     """Returns the seconds from creation to bind of pods without a marker."""
     seconds = []
-    for number in range(_PLAIN):
+    for number in range(lab.steered // 3):
         name, created = f"{label}-{node}-{number}", time.time()
         lab.api.create(PODS, marked(name, node, 1, marker=False))
         until_decided(lab, name)
