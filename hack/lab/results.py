@@ -61,6 +61,7 @@ def merged(earlier: Results, run: Results) -> Results:
     return msgspec.structs.replace(
         run,
         parts=parts,
+        versions={**earlier.versions, **run.versions},
         machines={**earlier.machines, **run.machines},
         not_run=tuple(name for name in run.not_run if name not in there),
     )

@@ -18,6 +18,7 @@ from images.application import REPOSITORY
 from lab import base, chart, controlplane, earlier, instruments, machine, qemu, running, series
 from lab.cluster import Lab
 from lab.errors import LabError
+from lab.native.cluster import ACCELERATOR, NativeLab
 from lab.qemu import Ports
 from lab.running import Plan, Processes
 from sandbox.processes import free_ports
@@ -173,7 +174,8 @@ def _install(lab: Lab) -> None:
 
 def again() -> Lab:
     """Returns the running lab. Raises LabError."""
-    lab = Lab(*running.plan())
+    directory, plan = running.plan()
+    lab = NativeLab(directory, plan) if plan.accelerator == ACCELERATOR else Lab(directory, plan)
     lab.processes.check()
     lab.watch()
     return lab

@@ -19,6 +19,7 @@ from images.application import REPOSITORY
 from lab import controlplane, parts, results
 from lab.cluster import Lab
 from lab.machine import Machine
+from lab.native.cluster import ACCELERATOR
 from lab.parts.disturbing import reconfigure
 from lab.placing import Placing
 from lab.results import Figure, Part, Results
@@ -92,7 +93,12 @@ class Test:
             self._add(name, msgspec.structs.replace(done, name=f"{done.name}{self._under()}"))
 
     def _under(self) -> str:
-        return f" ({self._setting})" if self._setting else ""
+        words = [
+            each
+            for each in (self._setting, "not emulated" if self._lab.plan.accelerator == ACCELERATOR else "")
+            if each
+        ]
+        return f" ({'; '.join(words)})" if words else ""
 
     def _place(self, number: int, setting: str) -> None:
         self._progress.part(f"series {setting}")
@@ -173,7 +179,7 @@ def described(machine: Machine) -> str:
 
 
 def _versions(lab: Lab) -> dict[str, str]:
-    name, guest = next(iter(lab.guests.items()))
+    name = next(iter(lab.guests))
     info = lab.api.call("GET", f"/api/v1/nodes/{name}")["status"]["nodeInfo"]
     server = lab.api.call("GET", "/version")["gitVersion"]
     return {
@@ -181,11 +187,8 @@ def _versions(lab: Lab) -> dict[str, str]:
         "image": _first_line("cat", str(building.archive(load.architecture()).with_suffix(".digest")))[:19],
         "kube-apiserver and kube-scheduler": server,
         "kubelet": info["kubeletVersion"],
-        "container runtime": info["containerRuntimeVersion"],
-        "runc": guest.run("runc --version").split("\n", 1)[0].removeprefix("runc version "),
-        "kernel of the guests": info["kernelVersion"],
+        **lab.runtime_versions(),
         "etcd": _first_line(str(controlplane.binaries() / "etcd"), "--version").removeprefix("etcd Version: "),
-        "QEMU": _first_line("qemu-system-x86_64", "--version").partition("version ")[2],
         "Helm": _first_line(str(REPOSITORY / "hack/helm"), "version", "--short"),
     }
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 from lab.api import NODES, PODS, wait
 from lab.cluster import Lab, is_refused
 from lab.errors import LabError
-from lab.parts.disturbing import reconfigure, restart
+from lab.parts.disturbing import reconfigure
 from lab.parts.occupied import REFUSED_S
 from lab.parts.steered_binds import ON_CHOSEN, Steered, marked, note, on_all, reconfigure_guest, until_decided
 from lab.parts.steering import Steered as Requests
@@ -153,7 +153,7 @@ def _reboot(lab: Lab, figures: dict[str, Figure], problems: list[str], node: str
     own: dict[str, Any] = {}
     try:
         running = run_pods(lab, steered)
-        restart(lab, node)
+        lab.reboot(node)
         until_markers(lab, node)
         time.sleep(REFUSED_S)
         refused = [name for name in running if is_refused(lab.pods.objects.get(name, {}))]
