@@ -96,6 +96,7 @@ class NativeLab(Lab):
 def up(names: Sequence[str]) -> Lab:
     """Starts the control plane and the nodes. Raises LabError; the caller then ends the started processes."""
     chart.fetch_helm()
+    nodes.mount_points()
     directory = running.new()
     own, remaining = free_ports(4), iter(free_ports(3 * len(names)))
     guests = {name: Ports(*(next(remaining) for _ in range(3))) for name in names}

@@ -50,7 +50,7 @@ stop)
   pkill -TERM -x kubelet; i=0
   while pgrep -x kubelet > /dev/null && [ $i -lt 100 ]; do sleep 0.1; i=$((i + 1)); done
   pkill -KILL -x kubelet ;;
-start) setsid {binary} {arguments} >> {folder}/kubelet.log 2>&1 < /dev/null & ;;
+start) cd {folder}/empty && setsid {binary} {arguments} >> {folder}/kubelet.log 2>&1 < /dev/null & ;;
 esac
 exit 0
 """,
@@ -95,7 +95,7 @@ class Node(Guest):
 
     def prepare(self, machine: Machine) -> None:
         """Writes the folder of the node."""
-        for part in ("kubelet", "kubernetes", "run", "bin"):
+        for part in ("kubelet", "kubernetes/manifests", "run", "tmp", "var/log", "bin", "empty"):
             (self.folder / part).mkdir(parents=True)
         machines.write_tree(described(machine), self.folder / "tree")
         words = f"--config={kubelet.CONFIG} --kubeconfig={kubelet.KUBECONFIG} --hostname-override={self.name} --v=2"
@@ -132,10 +132,19 @@ class Node(Guest):
         api.wait((self.folder / "kubelet/cri.sock").exists, _STARTED_S, f"the runtime of {self.name}")
 
 
+def mount_points() -> None:
+    """Makes the empty folders to which the folder of a node is bound. Raises LabError."""
+    for path in ("/var/lib/kubelet", "/etc/kubernetes", "/host/sys", "/lab"):
+        try:
+            Path(path).mkdir(parents=True, exist_ok=True)
+        except OSError as exc:
+            raise LabError(f"{path} cannot be made, so no node starts without emulation: {exc}; run as root") from exc
+
+
 def first_process(node: Node) -> list[str]:
     """Returns the command of the name spaces; the process writes its id as this machine has it."""
     spaces = ["unshare", "--mount", "--propagation=private", "--pid", "--fork", "--kill-child"]
-    script = _SCRIPT.replace("$FOLDER", str(node.folder))
+    script = _SCRIPT.replace("$FOLDER", str(node.folder)).replace("$OUTSIDE", str(REPOSITORY))
     return ["sh", "-c", f'echo $$ > {node.folder}/pid; exec "$@"', str(node.folder), *spaces, "sh", "-c", script]
 
 
@@ -232,10 +241,11 @@ def described(machine: Machine) -> machines.Machine:
     )
 
 
+# Kubelets delete files: by the names that a runtime gives them, among others. So a node can write to its folder alone.
 _SCRIPT: Final = """\
 set -e
 mount -t proc proc /proc
-mkdir -p /var/lib/kubelet /etc/kubernetes /host/sys /lab
+mount --bind $FOLDER $FOLDER
 for part in devices/system/cpu devices/system/node kernel/mm/hugepages; do
   mount --bind $FOLDER/tree/sys/$part /sys/$part
 done
@@ -243,10 +253,21 @@ mount --bind $FOLDER/tree/sys /host/sys
 mount --bind $FOLDER/kubelet /var/lib/kubelet
 mount --bind $FOLDER/kubernetes /etc/kubernetes
 mount --bind $FOLDER/inside /lab
-mount --bind $FOLDER/run /run
+for part in run tmp var/log; do
+  mount --bind $FOLDER/$part /$part
+done
 # The kubelet finds the kernel's tunables as it wants them, and sets nothing on this machine.
 for part in vm kernel; do
   mount --bind $FOLDER/tunables/$part /proc/sys/$part
+done
+while read -r _ _ _ _ where _; do
+  case $where in
+  /proc | /proc/* | /dev/shm | /dev/pts | /run | /tmp | /var/log | /var/lib/kubelet | /etc/kubernetes | $FOLDER) ;;
+  *) mount -o remount,bind,ro $where ;;
+  esac
+done < /proc/self/mountinfo
+for where in / /bin /etc /usr /var /root /sys /sys/fs/cgroup /lab $OUTSIDE; do
+  if [ -w $where ]; then echo "$where is writable in the name space, expected read-only"; exit 1; fi
 done
 touch $FOLDER/ready
 while :; do sleep 1000; done

@@ -41,7 +41,12 @@ MESSAGES: Final[dict[str, dict[int, str]]] = {
     "UpdateRuntimeConfigRequest": {},
     "UpdateRuntimeConfigResponse": {},
     "PodSandboxMetadata": {1: "name string", 2: "uid string", 3: "namespace string", 4: "attempt uint32"},
-    "PodSandboxConfig": {1: "metadata PodSandboxMetadata", 6: "labels %", 7: "annotations %"},
+    "PodSandboxConfig": {
+        1: "metadata PodSandboxMetadata",
+        3: "log_directory string",
+        6: "labels %",
+        7: "annotations %",
+    },
     "RunPodSandboxRequest": {1: "config PodSandboxConfig", 2: "runtime_handler string"},
     "RunPodSandboxResponse": {1: "pod_sandbox_id string"},
     "StopPodSandboxRequest": {1: "pod_sandbox_id string"},
@@ -86,8 +91,13 @@ MESSAGES: Final[dict[str, dict[int, str]]] = {
         3: "command *string",
         9: "labels %",
         10: "annotations %",
+        11: "log_path string",
     },
-    "CreateContainerRequest": {1: "pod_sandbox_id string", 2: "config ContainerConfig"},
+    "CreateContainerRequest": {
+        1: "pod_sandbox_id string",
+        2: "config ContainerConfig",
+        3: "sandbox_config PodSandboxConfig",
+    },
     "CreateContainerResponse": {1: "container_id string"},
     "StartContainerRequest": {1: "container_id string"},
     "StartContainerResponse": {},
@@ -130,6 +140,7 @@ MESSAGES: Final[dict[str, dict[int, str]]] = {
         10: "reason string",
         12: "labels %",
         13: "annotations %",
+        15: "log_path string",
     },
     "UpdateContainerResourcesRequest": {},
     "UpdateContainerResourcesResponse": {},
@@ -164,6 +175,9 @@ CGROUPFS: Final = 1
 NODE_NETWORK: Final = 2
 _IMAGE: Final = "sha256:lab"
 _KILLED: Final = 137
+# The kubelet deletes all files whose names begin with the path of a removed container's log (logManager.Clean): with an
+# empty path, those of its working directory.
+NO_LOGS: Final = "/nonexistent"
 
 
 def file() -> descriptor_pb2.FileDescriptorProto:
@@ -279,6 +293,7 @@ class Runtime:
             image_ref=_IMAGE,
             labels=config.labels,
             annotations=config.annotations,
+            log_path=f"{request.sandbox_config.log_directory or NO_LOGS}/{config.log_path or container}",
         )
         self._sandbox_of[container], self._commands[container] = request.pod_sandbox_id, list(config.command)
         return KINDS["CreateContainerResponse"](container_id=container)
