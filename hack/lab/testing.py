@@ -51,6 +51,7 @@ class Test:
     ) -> None:
         self._lab, self._pods, self._deadline, self._save = lab, pods, deadline, save
         self._chosen, self._setting, self._started = chosen, setting, started
+        self._is_native = lab.plan.accelerator == ACCELERATOR
         self._series = [name for name in SETTINGS if SERIES in chosen or f"{SERIES} {name}" in chosen]
         self._progress = Progress(len({*chosen} - {SERIES, *ALL_SERIES}) + len(self._series))
         self.results = Results(
@@ -86,18 +87,16 @@ class Test:
         if name not in self._chosen:
             return
         self._progress.part(name)
-        if parts.WANTS.get(name, "") not in ("", *self._lab.guests):
+        if parts.WANTS.get(name, "") not in ("", *self._lab.guests) or (self._is_native and name in parts.EMULATED):
             self._skip(name)
         else:
             done = _guarded(name, lambda: part(self._lab))
             self._add(name, msgspec.structs.replace(done, name=f"{done.name}{self._under()}"))
 
     def _under(self) -> str:
-        words = [
-            each
-            for each in (self._setting, "not emulated" if self._lab.plan.accelerator == ACCELERATOR else "")
-            if each
-        ]
+        words = [self._setting] if self._setting else []
+        if self._is_native:
+            words.append("not emulated")
         return f" ({'; '.join(words)})" if words else ""
 
     def _place(self, number: int, setting: str) -> None:

@@ -40,5 +40,7 @@ AFTER: Final[dict[str, Run]] = {
     "waits": waits.waits,
     jobs.MACHINE: jobs.p5,
 }
+# Parts that need containers, cgroups or the chart's pods, so an emulated guest.
+EMULATED: Final = frozenset({"memory", "resize", "pressure", "upgrade", "rejoin", "steering"})
 # Guests without which a part cannot be.
 WANTS: Final = {jobs.MACHINE: jobs.MACHINE}
