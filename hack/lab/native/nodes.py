@@ -41,7 +41,7 @@ _TUNABLES: Final = {
     "kernel/threads-max": "100000",
     "kernel/cap_last_cap": "40",
 }
-_BOOT_ID: Final = "tunables/kernel/random/boot_id"
+_BOOT_IDS: Final = ("tunables/kernel/random/boot_id", "tree/proc/sys/kernel/random/boot_id")
 _COMMANDS: Final = {
     # Of systemctl, what the parts call: stop kubelet, start kubelet.
     "systemctl": """#!/bin/sh
@@ -113,8 +113,10 @@ class Node(Guest):
         self._put("inside/runtime.py", (_HERE / "runtime.py").read_text())
 
     def boot(self) -> None:
-        """Gives the node another boot id."""
-        self._put(_BOOT_ID, str(uuid.uuid4()))
+        """Gives the node another boot id: for the kubelet, and for the exporter, which reads the machine's tree."""
+        boot_id = str(uuid.uuid4())
+        for path in _BOOT_IDS:
+            self._put(path, boot_id)
         (self.folder / "ready").unlink(missing_ok=True)
         (self.folder / "kubelet/cri.sock").unlink(missing_ok=True)
 
