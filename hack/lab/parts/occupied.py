@@ -6,6 +6,7 @@ predicted.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -140,10 +141,8 @@ def until_refused(lab: Lab, names: Sequence[str]) -> list[str]:
     def refused() -> list[str]:
         return [name for name in names if name in lab.pods.objects and is_refused(lab.pods.objects[name])]
 
-    try:
+    with contextlib.suppress(LabError):
         wait(lambda: len(refused()) == len(names), _REFUSED_S, f"{', '.join(names)} are refused")
-    except LabError:
-        pass
     return refused()
 
 
