@@ -6,7 +6,7 @@ import os
 import subprocess
 import time
 import traceback
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from typing import Final
 
@@ -22,7 +22,7 @@ from lab.machine import Machine
 from lab.native.cluster import ACCELERATOR
 from lab.parts.disturbing import reconfigure
 from lab.placing import Placing
-from lab.results import Figure, Part, Results
+from lab.results import Part, Results
 from lab.series import STARTED, Series
 from lab.settings import SETTINGS
 from lab.starting import Progress
@@ -117,7 +117,7 @@ class Test:
                     break
                 placing.place(pod)
             part = placing.tally.part(title)
-            predicted = came_true(before, self._lab.predictions())
+            predicted = results.came_true(before, self._lab.predictions())
             self._lab.clear()
             return msgspec.structs.replace(part, figures={**part.figures, **predicted})
 
@@ -136,20 +136,6 @@ class Test:
     def _skip(self, name: str) -> None:
         self.results = msgspec.structs.replace(self.results, not_run=(*self.results.not_run, name))
         self._save(self.results)
-
-
-def came_true(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, Figure]:
-    """Returns the increase of the counts of predictions and verdicts; a hit has any precision but "missed"."""
-    increase = {name: int(count - before[name]) for name, count in after.items()}
-    misses, verdicts, waits = (increase.pop(name) for name in ("missed", "verdicts", "waits"))
-    hits = sum(increase.values())
-    return {
-        results.HITS: hits,
-        results.MISSES: misses,
-        results.HIT_RATE: results.hit_rate(hits, misses),
-        results.VERDICTS: verdicts,
-        results.WAITS: waits,
-    }
 
 
 def _guarded(name: str, run: Callable[[], Part]) -> Part:

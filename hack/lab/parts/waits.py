@@ -13,11 +13,11 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
-from lab import series
+from lab import results, series
 from lab.api import PODS, Json
 from lab.cluster import Lab, is_refused
 from lab.parts.steered_binds import ANNOTATION, on_all, until_decided
-from lab.results import Figure, Part
+from lab.results import Figure, Part, came_true
 from topowise import steering
 
 _PODS: Final = 40
@@ -38,8 +38,9 @@ def waits(lab: Lab) -> Part:
         before = lab.predictions()
         on_all(lab, partial(_stream, lab, kind, has_marker, is_required, figures, problems))
         after = lab.predictions()
-        for name in ("verdicts", "waits"):
-            figures[f"{kind}: {name}"] = int(after[name] - before[name])
+        counts = came_true(before, after)
+        for name in (results.VERDICTS, results.WAITS, results.HITS, results.MISSES):
+            figures[f"{kind}: {name}"] = counts[name]
         lab.clear()
         problems += lab.settle()
     return Part("Decisions that wait for a report", not problems, figures, tuple(problems))

@@ -10,7 +10,7 @@ from lab.machine import read
 from lab.parts import jobs
 from lab.parts.loading import refusals
 from lab.placing import is_judged, is_offered
-from lab.testing import came_true
+from lab.results import came_true
 
 PAGE = '# HELP x y\n# TYPE x counter\nx_total{precision="ids"} 97.0\nx_total{precision="missed"} 3.0\n\ny 1e3\n'
 
