@@ -21,6 +21,7 @@ from topowise.runtime.config import (
 )
 from topowise.steering import MOST_SECONDS
 from topowise_scheduler import declared_shapes, device_affinity, strategy_names
+from topowise_scheduler.claims.annotation import Alignment
 
 _ANYWHERE: Final = frozenset(("", "0.0.0.0", "::"))
 
@@ -146,6 +147,23 @@ class Steering(Section, frozen=True):
     def __post_init__(self) -> None:
         if self.expiry > MOST_SECONDS:
             raise ValueError(f"expiry is {self.expiry:g} s, expected at most {MOST_SECONDS:g} s")
+
+
+class Claims(Section, frozen=True):
+    """Pods with ResourceClaims (DRA), and their CPUs and memory on the NUMA node of the claimed devices;
+    docs/how-to/dra.md."""
+
+    enabled: bool = False
+    """Needs the right to list and watch ResourceSlices, ResourceClaims and DeviceClasses, and to get ResourceClaims."""
+    alignment: Alignment = "prefer"
+    """For pods without the annotation `topowise.io/claim-alignment`. `prefer`: nodes on which the pod would be near its
+    devices come first. `require`: only such nodes fit."""
+    namespaces: Mapping[str, Alignment] = msgspec.field(default_factory=dict)
+    """`alignment` of single namespaces."""
+    scheduler_minor: Annotated[int, msgspec.Meta(ge=0, le=99)] = 0
+    """The minor version of kube-scheduler, 36 for 1.36, whose allocator is predicted; 0: that of the API server."""
+    scheduler_feature_gates: Mapping[str, bool] = msgspec.field(default_factory=dict)
+    """Feature gates of kube-scheduler that are not at their default, such as `DRAListTypeAttributes: true`."""
 
 
 class WaitingPods(Section, frozen=True):
@@ -355,6 +373,7 @@ class SchedulerConfiguration(Configuration, frozen=True, tag="SchedulerConfigura
     device_affinity: DeviceAffinity = msgspec.field(default_factory=DeviceAffinity)
     reservations: Reservations = msgspec.field(default_factory=Reservations)
     steering: Steering = msgspec.field(default_factory=Steering)
+    claims: Claims = msgspec.field(default_factory=Claims)
     fit_together: FitTogether = msgspec.field(default_factory=FitTogether)
     requeue: Requeue = msgspec.field(default_factory=Requeue)
     waiting_pods: WaitingPods = msgspec.field(default_factory=WaitingPods)

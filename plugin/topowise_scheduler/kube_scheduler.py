@@ -200,7 +200,6 @@ class Spec(pods.Spec, frozen=True, gc=False):
     affinity: Affinity | None = None
     tolerations: tuple[Toleration, ...] | None = None
     topologySpreadConstraints: tuple[Spread, ...] | None = None
-    resourceClaims: tuple[Any, ...] | None = None
     schedulingGates: tuple[Any, ...] | None = None
     volumes: tuple[dict[str, Any], ...] | None = None
     hostNetwork: bool | None = None

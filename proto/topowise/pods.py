@@ -69,6 +69,20 @@ class SchedulingGroup(msgspec.Struct, frozen=True, gc=False):
     podGroupName: str = ""
 
 
+class PodResourceClaim(msgspec.Struct, frozen=True, gc=False):
+    """A claim of a pod (DRA): the name of a ResourceClaim, or of a template from which a claim is generated."""
+
+    name: str = ""
+    resourceClaimName: str | None = None
+
+
+class ResourceClaimStatus(msgspec.Struct, frozen=True, gc=False):
+    """The claim that was generated for an entry of `spec.resourceClaims`; None if the pod needs none."""
+
+    name: str = ""
+    resourceClaimName: str | None = None
+
+
 class LabelSelector(msgspec.Struct, frozen=True, gc=False):
     """A selector, of which only the presence is decoded."""
 
@@ -102,6 +116,7 @@ class Spec(msgspec.Struct, frozen=True, gc=False):
     priority: int | None = None
     schedulingGroup: SchedulingGroup | None = None
     affinity: Affinity | None = None
+    resourceClaims: tuple[PodResourceClaim, ...] | None = None
 
 
 class Condition(msgspec.Struct, frozen=True, gc=False):
@@ -127,6 +142,7 @@ class Status(msgspec.Struct, frozen=True, gc=False):
     containerStatuses: tuple[ContainerStatus, ...] | None = ()
     initContainerStatuses: tuple[ContainerStatus, ...] | None = ()
     allocatedResources: Quantities | None = None
+    resourceClaimStatuses: tuple[ResourceClaimStatus, ...] | None = None
 
 
 class Pod(msgspec.Struct, frozen=True, gc=False):
@@ -147,6 +163,21 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
 
 
 decode = msgspec.json.Decoder(Pod).decode
+
+
+def claim_names(pod: Pod) -> tuple[str, ...]:
+    """Returns the names of the pod's ResourceClaims in the order of the spec, "" for a claim that is not generated yet
+    (k8s.io/dynamic-resource-allocation/resourceclaim, Name)."""
+    claims = pod.spec.resourceClaims
+    if not claims:
+        return ()
+    statuses = (pod.status.resourceClaimStatuses if pod.status else None) or ()
+    generated = {status.name: status.resourceClaimName for status in statuses}
+    names = [
+        claim.resourceClaimName if claim.resourceClaimName is not None else generated.get(claim.name, "")
+        for claim in claims
+    ]
+    return tuple([name for name in names if name is not None])
 
 
 class _SpecOfMany(msgspec.Struct, frozen=True, gc=False):

@@ -39,7 +39,5 @@ def features_of(minor: int, gates: Mapping[str, bool] | None = None) -> Features
     gates = gates or {}
     return Features(
         minor,
-        **{
-            field: gates.get(gate, since is not None and minor >= since) for field, (gate, since) in _GATES.items()
-        },
+        **{field: gates.get(gate, since is not None and minor >= since) for field, (gate, since) in _GATES.items()},
     )

@@ -11,6 +11,9 @@ from topowise.kube.reflector import Reflector
 from topowise.steering import RESOURCE as MARKER
 from topowise_scheduler import strategies
 from topowise_scheduler.answers import Answers
+from topowise_scheduler.claims.ledger import Claims
+from topowise_scheduler.cluster import claim_watch
+from topowise_scheduler.cluster.gates.claims import ClaimSettings
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.nodes import Nodes
 from topowise_scheduler.cluster.pods.exporter_pods import ExporterSettings, recognises
@@ -32,8 +35,9 @@ class Core:
     def __init__(self, settings: SchedulerConfiguration, api: Api) -> None:
         self.settings = settings
         self.api = api
-        exporters = settings.exporters
+        exporters, claims = settings.exporters, settings.claims
         self.nodes = Nodes()
+        self.claims = Claims() if claims.enabled else None
         self.ledger = Ledger(
             Engine(),
             time.monotonic,
@@ -44,6 +48,9 @@ class Core:
             exporters=ExporterSettings(
                 exporters.node_selector, exporters.first_report, exporters.grace, exporters.grace
             ),
+            claims=None
+            if self.claims is None
+            else ClaimSettings(self.claims, self.nodes.get, claims.alignment, claims.namespaces),
         )
         shows = settings.ui.enabled and bool(settings.read_only.port)
         self.decisions = Decisions(settings.ui.decisions, time.time) if shows else None
@@ -54,6 +61,8 @@ class Core:
         )
         self.budgets = Budgets()
         self.sources: list[Reflector[Any]] = reflectors(api, self.ledger, self.records, self.budgets, self.nodes)
+        if self.claims is not None:
+            self.sources += claim_watch.reflectors(api, self.claims)
         self.steering = self._steering() if settings.steering.enabled else None
         if self.steering is not None:
             self.sources.append(self.steering.source)

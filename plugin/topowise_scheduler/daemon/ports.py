@@ -13,6 +13,7 @@ from topowise_scheduler.daemon.core import Core
 from topowise_scheduler.extender import callers, http, replies, verbs
 from topowise_scheduler.extender.binding import Binder
 from topowise_scheduler.extender.callers import Callers
+from topowise_scheduler.extender.claims import ClaimReader
 from topowise_scheduler.extender.evictions import Evictions
 from topowise_scheduler.extender.fitting import fit_together
 from topowise_scheduler.extender.replies import Verb
@@ -93,6 +94,7 @@ def _verbs(core: Core) -> Mapping[str, Verb]:
             observer=decisions,
             tells_prediction=settings.extender.predictions,
             steering=core.steering,
+            claims=None if core.claims is None else ClaimReader(core.api, core.claims),
         ),
         core.explainer,
         partial(fit_together, core.fitting, core.not_synced),

@@ -21,10 +21,11 @@ from topowise.kube import paths
 from topowise.kube.api import Api
 from topowise.runtime.log import kv
 from topowise.steering import RESOURCE as MARKER
-from topowise_scheduler import predicted_annotation
+from topowise_scheduler import predicted_annotation, refusals
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.pods.records import PodRecord, Records
 from topowise_scheduler.extender import wire
+from topowise_scheduler.extender.claims import ClaimReader
 from topowise_scheduler.extender.replies import BadRequestError, NotReady, Observer, Reply
 from topowise_scheduler.extender.steering import NodeSteering
 
@@ -49,6 +50,7 @@ class Binder:
         observer: Observer | None = None,
         tells_prediction: bool = True,
         steering: NodeSteering | None = None,
+        claims: ClaimReader | None = None,
     ) -> None:
         self._api = api
         self._ledger = ledger
@@ -57,6 +59,7 @@ class Binder:
         self._observer = observer
         self._tells_prediction = tells_prediction
         self._steering = steering
+        self._claims = claims
         # A steered bind waits for its own label and for the end of the label before.
         self._wait = _WAIT_S if steering is None else _WAIT_S + 2 * steering.wait
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -86,6 +89,10 @@ class Binder:
             return _without_uids(f"pod cannot be read: {exc}")
         if record.needs is None:
             return f"pod cannot be placed: {record.problem}"
+        if self._claims is not None and record.claims:
+            problem = await self._claims.read(record)
+            if problem and self._requires_claims(record):
+                return problem
         try:
             async with asyncio.timeout(self._wait):
                 lock = self._locks.setdefault(args.Node, asyncio.Lock())
@@ -126,17 +133,28 @@ class Binder:
             problem = await self._steering.rest(node)
             if problem:
                 return problem
-            choice = self._ledger.gates.numa_node.choice(record, node)
-            if choice.numa is not None:
-                problem = await self._book_steered(self._steering, node, record, needs, choice.numa)
-                if not problem or record.numa_node is not None:
+            numa = self._ledger.gates.steered_to(record, node)
+            if numa is not None:
+                problem = await self._book_steered(self._steering, node, record, needs, numa)
+                if not problem or self._must_be_steered(record):
                     return problem
                 log.warning("Pod is not steered", extra=kv(node=node, why=_without_uids(problem)))
                 problem = await self._steering.rest(node)
                 if problem:
                     return problem
         reason = reservations.assume(record, needs, node)
+        if reason == refusals.CLAIMS_APART:
+            self._ledger.gates.claims.note_refused(record, node, self._ledger.clock())
         return f"kubelet of {node} would refuse the pod now: {reason}" if reason else ""
+
+    def _requires_claims(self, record: PodRecord) -> bool:
+        """Returns whether the pod must not be bound unless it is near the devices of its claims."""
+        claims = self._ledger.gates.claims
+        return claims.applies(record) and claims.alignment(record) == "require"
+
+    def _must_be_steered(self, record: PodRecord) -> bool:
+        """Returns whether a pod for which a NUMA node is chosen must not be bound unsteered."""
+        return record.numa_node is not None or self._requires_claims(record)
 
     async def _book_steered(
         self, steering: NodeSteering, node: str, record: PodRecord, needs: pods.Needs, numa: int
@@ -157,7 +175,7 @@ class Binder:
         problem = "cancelled"
         try:
             # The node may have changed while the service waited.
-            is_required = record.numa_node is not None
+            is_required = self._must_be_steered(record)
             problem = await steering.request(node, record.uid, numa, _markers(needs), is_required=is_required) or book()
         finally:
             if problem:

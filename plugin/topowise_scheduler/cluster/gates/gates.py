@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from topowise_scheduler import refusals
 from topowise_scheduler.cluster.gates.affinity import AffinityGate
 from topowise_scheduler.cluster.gates.capacity import CapacityGate
+from topowise_scheduler.cluster.gates.claims import ClaimGate, ClaimSettings
 from topowise_scheduler.cluster.gates.gate import Draft, Gate, Question, Texts
 from topowise_scheduler.cluster.gates.ignored_pods import IgnoredPods
 from topowise_scheduler.cluster.gates.new_nodes import NewNodes
@@ -27,6 +28,7 @@ from topowise_scheduler.cluster.gates.slow_admissions import SlowAdmissions
 from topowise_scheduler.cluster.gates.unconfirmed import UnconfirmedNodes
 from topowise_scheduler.cluster.node import admission_order
 from topowise_scheduler.cluster.pods.exporter_pods import ExporterPods, ExporterSettings
+from topowise_scheduler.cluster.pods.pod_states import PodStates
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.cluster.rows.node_states import NodeStates
 from topowise_scheduler.device_affinity import Settings
@@ -69,6 +71,8 @@ class Gates:
         exporters: ExporterPods,
         exporter_settings: ExporterSettings,
         markers: Markers | None,
+        pods: PodStates,
+        claims: ClaimSettings | None,
     ) -> None:
         self._node_states = node_states
         self._texts = Texts()
@@ -88,6 +92,8 @@ class Gates:
         """Nodes whose devices are too far apart for the pod."""
         self.numa_node = NumaNodeGate(node_states, ignored, markers)
         """Nodes without markers for the pod, or without the NUMA node that the pod requires."""
+        self.claims = ClaimGate(node_states, pods, ignored, markers, claims)
+        """Nodes on which the pod would not be near the devices of its claims."""
         self._standing: tuple[Gate, ...] = (
             PolicyGate(engine),
             self.slow_admissions,
@@ -95,7 +101,7 @@ class Gates:
             self.unconfirmed,
             self.quarantine,
         )
-        self._all: tuple[Gate, ...] = (*self._standing, self.capacity, self.affinity, self.numa_node)
+        self._all: tuple[Gate, ...] = (*self._standing, self.capacity, self.affinity, self.numa_node, self.claims)
         self.temporary = frozenset().union(*(gate.temporary for gate in self._all))
         """Refusals that time or the next report of the node ends."""
 
@@ -114,8 +120,18 @@ class Gates:
         ends: dict[str, Mapping[str, float]] = {
             refusals.NEW_NODE: self.new_nodes.until,
             refusals.QUARANTINED: self.quarantine.nodes(record.shape),
+            refusals.CLAIMS_MISPREDICTED: self.claims.until(record, node),
         }
         return ends.get(refusal, {}).get(node, math.inf)
+
+    def steered_to(self, record: PodRecord, name: str) -> int | None:
+        """Returns the NUMA node to request for the markers of a pod that is about to be bound, None if nothing has to
+        be requested. The devices of the pod's claims decide, unless the pod requires a NUMA node."""
+        if record.numa_node is None and self.claims.applies(record):
+            judged = self.claims.judge(record, name)
+            if judged.outcome == "aligned":
+                return judged.steer_to
+        return self.numa_node.choice(record, name).numa
 
     def standing(self, record: PodRecord, name: str) -> str:
         """Returns why the node takes no such pod whatever capacity is free, "" if it does."""

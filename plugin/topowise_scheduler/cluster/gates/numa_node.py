@@ -56,7 +56,7 @@ class NumaNodeGate:
 
     def verdicts(self, question: Question, draft: Draft) -> None:
         """See `Gate`."""
-        if question.record.numa_node is None and not _wanted(question.record):
+        if question.record.numa_node is None and not wanted_markers(question.record):
             return
         for at in np.flatnonzero(draft.outcomes == FITS).tolist():
             text = self.refusal(question.record, question.names[at])
@@ -65,7 +65,7 @@ class NumaNodeGate:
 
     def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> str:
         """See `Gate`."""
-        numa, wanted = record.numa_node, _wanted(record)
+        numa, wanted = record.numa_node, wanted_markers(record)
         if self._markers is None or (numa is None and not wanted):
             return "" if numa is None else refusals.STEERING_IS_OFF
         markers = self._markers(name)
@@ -103,7 +103,7 @@ class NumaNodeGate:
     def choice(self, record: PodRecord, name: str) -> Choice:
         """Returns the choice of a NUMA node for a pod, nothing to send if the pod requests no marker, or the node has
         no markers or no report."""
-        if self._markers is None or not self._markers(name) or not _wanted(record):
+        if self._markers is None or not self._markers(name) or not wanted_markers(record):
             return Choice()
         states = list(
             self._node_states.states(name, {record.uid, *self._ignored.on(record.uid, record.priority, name)})
@@ -111,7 +111,7 @@ class NumaNodeGate:
         return choose(states, views_of(record), record.numa_node) if states else Choice()
 
 
-def _wanted(record: PodRecord) -> int:
+def wanted_markers(record: PodRecord) -> int:
     """Returns the number of markers that a pod requests."""
     return 0 if record.needs is None else record.needs.requests.get(MARKER, 0)
 

@@ -21,6 +21,7 @@ from topowise import pods
 from topowise.bounded import Bounded, size_of_dict
 from topowise.errors import ParseError
 from topowise_scheduler import device_affinity, kube_scheduler, policy_annotations
+from topowise_scheduler.claims import annotation as claim_annotation
 from topowise_scheduler.cluster.pods.attracting_pods import attracted_namespaces
 from topowise_scheduler.cluster.pods.scheduling_constraints import SchedulingConstraints, constraints_of
 from topowise_scheduler.device_affinity import AffinityTerm
@@ -66,6 +67,8 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     `attracts`: namespaces of the affinity terms by which kube-scheduler scores other pods (attracting_pods.py).
     `exporter_ready`: whether this pod of an exporter is Ready, None for any other pod.
     `numa_node`: the id of the NUMA node that the pod requires.
+    `claims`: the names of the pod's ResourceClaims, "" for a claim that is not generated yet.
+    `claim_alignment`: what the annotation demands, "" without the annotation.
     `steered`: the NUMA node of the marker devices while the kubelet admits the pod, which no API object has.
     """
 
@@ -98,6 +101,8 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     exporter_ready: bool | None = None
     attracts: tuple[str, ...] = ()
     unreadable: str = ""
+    claims: tuple[str, ...] = ()
+    claim_alignment: claim_annotation.Alignment | Literal[""] = ""
     steered: int | None = None
 
     @property
@@ -125,6 +130,7 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
             self.demand,
             self.affinity_terms,
             self.numa_node,
+            self.claims and (self.namespace, self.claims, self.claim_alignment),
             constraints,
             self.problem + self.unreadable,
         )
@@ -235,6 +241,8 @@ class Records:
             exporter_ready=pod.is_ready if self._is_exporter(meta) else None,
             attracts=attracted_namespaces(pod),
             unreadable=unreadable,
+            claims=pods.claim_names(pod),
+            claim_alignment=declared.claim_alignment,
         )
 
     def requests(self, pod: pods.Pod) -> tuple[PodRequests, bytes]:
@@ -271,6 +279,7 @@ class Annotated(NamedTuple):
     demand: policy_annotations.Demand = policy_annotations.NOTHING
     affinity_terms: tuple[AffinityTerm, ...] = ()
     numa_node: int | None = None
+    claim_alignment: claim_annotation.Alignment | Literal[""] = ""
 
 
 def annotated(annotations: Mapping[str, str] | None, needs: pods.Needs) -> Annotated:
@@ -279,7 +288,7 @@ def annotated(annotations: Mapping[str, str] | None, needs: pods.Needs) -> Annot
     if not annotations:
         return _NO_ANNOTATIONS
     demand, terms = policy_annotations.demand(annotations), device_affinity.terms_of(annotations, needs)
-    return Annotated(demand, terms, required_numa_node(annotations))
+    return Annotated(demand, terms, required_numa_node(annotations), claim_annotation.alignment_of(annotations))
 
 
 _NO_ANNOTATIONS: Final = Annotated()
