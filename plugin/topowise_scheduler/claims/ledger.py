@@ -20,6 +20,7 @@ from topowise.bounded import Bounded
 from topowise.claimed_devices import Location, location
 from topowise_scheduler.claims.allocated import AllocatedDevices
 from topowise_scheduler.claims.allocator import AllocatedDevice, Allocation, NoFit, Unknown, allocate
+from topowise_scheduler.claims.devices import ClaimedDevice, ClaimedDevices
 from topowise_scheduler.claims.features import Features
 from topowise_scheduler.claims.inventory import Inventory
 from topowise_scheduler.claims.objects import (
@@ -55,25 +56,6 @@ class Sized(NamedTuple, Generic[Item]):
     def version(self) -> str:
         """Returns the resourceVersion of the object."""
         return self.item.metadata.resourceVersion
-
-
-class ClaimedDevice(NamedTuple):
-    """A device of a pod's claim. `location` is None for a device that is not on the node, such as a device of the
-    network."""
-
-    id: DeviceID
-    location: Location | None
-
-
-class ClaimedDevices(NamedTuple):
-    """The devices of a pod's claims on a node, without devices with admin access. `is_allocated`: all claims have their
-    allocation; otherwise a part is predicted. `problem`: why the devices are not known, "" if they are. `results` are
-    the predicted devices by claim."""
-
-    devices: tuple[ClaimedDevice, ...] = ()
-    is_allocated: bool = False
-    problem: str = ""
-    results: Mapping[str, tuple[DeviceRequestAllocationResult, ...]] = {}
 
 
 class _Slice(NamedTuple):

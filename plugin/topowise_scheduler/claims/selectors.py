@@ -54,7 +54,7 @@ class Selectors:
 
     def _evaluated(self, text: str, item: PoolDevice, knows_shares: bool) -> tuple[Match, str]:
         # Imported here: the library takes about 16 MiB, which only services that predict claims need.
-        from topowise_scheduler.claims import expressions  # noqa: PLC0415
+        from topowise_scheduler.claims import expressions
 
         expression = self._expressions.once((text, knows_shares), lambda: _compiled(text, knows_shares))
         if isinstance(expression, str):
@@ -70,7 +70,7 @@ class Selectors:
 
 
 def _compiled(text: str, knows_shares: bool) -> Expression | str:
-    from topowise_scheduler.claims import expressions  # noqa: PLC0415
+    from topowise_scheduler.claims import expressions
 
     try:
         return expressions.Expression(text, knows_shares)

@@ -54,6 +54,8 @@ async def _run(core: Core) -> int:
     shortage = metrics.watch_shortage(registry, ledger, core.view, declared)
     if core.steering is not None:
         core.steering.observe = metrics.watch_steering(registry, core.steering.results)
+    if core.claims is not None:
+        metrics.watch_claims(registry, ledger.gates.claims, core.claims.predictions)
     pages = ports.for_people(core, measured, ports.dashboard(core, shortage.holes))
     probes = health.Health()
     probes.ready["synced"] = core.not_synced

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -15,7 +15,9 @@ from topowise.runtime.backoff import Backoff
 from topowise.runtime.log import kv
 from topowise_scheduler import configuration
 from topowise_scheduler.claims.features import features_of
-from topowise_scheduler.claims.ledger import Claims
+
+if TYPE_CHECKING:
+    from topowise_scheduler.claims.ledger import Claims
 
 log = logging.getLogger(__name__)
 

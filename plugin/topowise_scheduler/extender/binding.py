@@ -11,6 +11,7 @@ import asyncio
 import logging
 import re
 from functools import partial
+from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -25,9 +26,11 @@ from topowise_scheduler import predicted_annotation, refusals
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.pods.records import PodRecord, Records
 from topowise_scheduler.extender import wire
-from topowise_scheduler.extender.claims import ClaimReader
 from topowise_scheduler.extender.replies import BadRequestError, NotReady, Observer, Reply
 from topowise_scheduler.extender.steering import NodeSteering
+
+if TYPE_CHECKING:
+    from topowise_scheduler.extender.claims import ClaimReader
 
 log = logging.getLogger(__name__)
 

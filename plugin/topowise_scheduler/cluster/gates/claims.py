@@ -13,8 +13,8 @@ cached judgement is used only until its node, or a claim on it, changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final, Literal, NamedTuple, TypeAlias
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from topowise.claimed_devices import NumaNodes
 from topowise.errors import ParseError
 from topowise_scheduler import refusals
 from topowise_scheduler.claims.annotation import Alignment
-from topowise_scheduler.claims.ledger import ClaimedDevices, Claims
+from topowise_scheduler.claims.devices import ClaimedDevices
 from topowise_scheduler.cluster.gates.affinity import CacheUntilChange
 from topowise_scheduler.cluster.gates.gate import FITS, Draft, Question
 from topowise_scheduler.cluster.gates.ignored_pods import IgnoredPods
@@ -38,6 +38,10 @@ from topowise_scheduler.kubelet.allocated_nodes import allocated_nodes
 from topowise_scheduler.kubelet.masks import union
 from topowise_scheduler.kubelet.trial import trial
 from topowise_scheduler.steering.choice import problem_of
+
+if TYPE_CHECKING:
+    # At run time the import would load the library of CEL, which most installations do not need.
+    from topowise_scheduler.claims.ledger import Claims
 
 Outcome = Literal["aligned", "possible", "apart", "unknown", "nothing"]
 """`possible`: in some states of the node only. `unknown`: the devices are not known. `nothing`: the devices have no
@@ -97,6 +101,16 @@ class Judgement(NamedTuple):
         return where
 
 
+class PodAlignment(NamedTuple):
+    """A pod with claims that is bound to a node: the NUMA nodes of its devices, and of its exclusive resources as the
+    ledger has them. `outcome` is never `possible`."""
+
+    record: PodRecord
+    outcome: Outcome
+    near: frozenset[int] = frozenset()
+    placed: frozenset[int] = frozenset()
+
+
 class ClaimGate:
     """See `Gate`. `settings` is None if claims are not enabled."""
 
@@ -116,6 +130,7 @@ class ClaimGate:
         self._markers = markers
         self._settings = settings
         self._judged = CacheUntilChange[Judgement, _Key](node_states, lambda _: 1024)
+        self._bound = CacheUntilChange[tuple[PodAlignment, ...], tuple[str, frozenset[str]]](node_states)
         self._numa: Bounded[tuple[tuple[int, ...], str], NumaNodes]
         self._numa = Bounded(_MAX_NUMA_BYTES, lambda key, _: 10 * len(key[1]))
         # By UID and node, the time (seconds, monotonic) until which a misprediction counts.
@@ -179,6 +194,35 @@ class ClaimGate:
                 judged = self._judge(record, key)
             grades.append(GRADES["unknown" if judged is None else judged.outcome])
         return grades
+
+    def bound(self, name: str) -> tuple[PodAlignment, ...]:
+        """Returns the pods with claims that are bound to a node."""
+        node_state = self._node_states.of(name)
+        if self._settings is None or node_state is None or node_state.report is None:
+            return ()
+        key = (name, frozenset[str]())
+        pods = self._bound.get(key)
+        if pods is None:
+            records = [entry.record for entry in node_state.history.bound() if entry.record.claims]
+            pods = tuple([self._alignment_of(record, name, node_state.kubelet) for record in records])
+            self._bound.put(key, pods)
+        return pods
+
+    def all_bound(self) -> Iterator[PodAlignment]:
+        """Yields the pods with claims that are bound to nodes with devices of claims."""
+        for name in () if self._settings is None else self._settings.claims.nodes:
+            yield from self.bound(name)
+
+    def _alignment_of(self, record: PodRecord, name: str, kubelet: Kubelet | None) -> PodAlignment:
+        assert self._settings is not None
+        devices = self._settings.claims.devices(record.uid, record.namespace, record.claims, None, name)
+        if devices.problem or not devices.is_allocated or kubelet is None or record.uid not in kubelet.active:
+            return PodAlignment(record, "unknown")
+        near = self._near(name, kubelet, devices)
+        if not near:
+            return PodAlignment(record, "nothing")
+        placed = _nodes_of(kubelet, record.uid)
+        return PodAlignment(record, "aligned" if placed <= near else "apart", near, placed)
 
     def assume(self, record: PodRecord, name: str) -> None:
         """Expects the predicted devices of a pod's claims on the node that the pod is expected on."""
@@ -301,7 +345,12 @@ def _placed(state: Kubelet, record: PodRecord) -> frozenset[int] | None:
     admission, after = trial(state, view)
     if not admission.admitted:
         return None
-    return frozenset(state.ids(union(where.mask for where in allocated_nodes(after, view.uid).values())))
+    return _nodes_of(after, view.uid)
+
+
+def _nodes_of(kubelet: Kubelet, uid: str) -> frozenset[int]:
+    """Returns the NUMA nodes of the exclusive resources of a pod that is on the node."""
+    return frozenset(kubelet.ids(union(where.mask for where in allocated_nodes(kubelet, uid).values())))
 
 
 def _named(nodes: Collection[int]) -> str:
