@@ -43,7 +43,6 @@ class ControllerManager:
                 f"--cert-dir={self._work / 'certs'}",
                 "--kube-api-qps=500",
                 "--kube-api-burst=1000",
-                "--concurrent-resource-claim-syncs=20",
             ]
             child = stack.enter_context(Process(BINARY, arguments, self._work / f"{BINARY}.log"))
             child.wait_until_ready(f"https://127.0.0.1:{port}/healthz")
