@@ -311,9 +311,10 @@ class _Claims(Collector):
         )
         yield _counter(
             "claim_predictions",
-            "Predicted allocations of claims, by whether kube-scheduler has allocated the same devices.",
+            "Predicted allocations of claims, by whether kube-scheduler has allocated the same devices, or has chosen "
+            "another node (elsewhere).",
             "result",
-            {result: self._predictions.get(result, 0) for result in ("right", "wrong")},
+            {result: self._predictions.get(result, 0) for result in ("right", "wrong", "elsewhere")},
         )
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
+from random import Random
 from typing import Any, Final, NamedTuple, Self
 
 import pytest
@@ -19,7 +19,7 @@ from sandbox import controller_manager
 from sandbox.controller_manager import ControllerManager
 from sandbox.controlplane import ControlPlane, assets
 from sandbox.hollow import LIFETIME
-from steered_cluster import SteeredCluster
+from steered_cluster import SteeredCluster, steered
 from topowise import steering
 
 DRIVER: Final = "gpu.example.com"
@@ -30,6 +30,7 @@ CLAIMS: Final = f"{GROUP}/namespaces/default/resourceclaims"
 TEMPLATES: Final = f"{GROUP}/namespaces/default/resourceclaimtemplates"
 ALIGNMENT: Final = "topowise.io/claim-alignment"
 _MOST_DEVICES: Final = 4
+_WAVE: Final = 15
 
 
 class Alignment(NamedTuple):
@@ -42,6 +43,18 @@ class Alignment(NamedTuple):
     def is_aligned(self) -> bool:
         """Returns whether the CPUs are on NUMA nodes of the devices."""
         return self.cpus <= self.devices
+
+
+class Waves(NamedTuple):
+    """Where pods with claims were, by name, and how long each wave took until all its pods ran."""
+
+    alignments: dict[str, Alignment]
+    seconds: list[float]
+
+    @property
+    def share(self) -> float:
+        """Returns the share of pods whose CPUs were on NUMA nodes of their devices."""
+        return sum(at.is_aligned for at in self.alignments.values()) / len(self.alignments)
 
 
 class ClaimsCluster(SteeredCluster):
@@ -94,6 +107,13 @@ class ClaimsCluster(SteeredCluster):
             await self.create(_object("ResourceClaimTemplate", f"gpus-{count}", spec), TEMPLATES)
         for name in self.fleet.nodes:
             await self.publish(name, self._devices)
+        # A plug-in refuses requests for ten seconds after its kubelet's start.
+        for name in self.plugins:
+            await self.create(steered(f"warm-{name}", 1, 1, nodeSelector={"kubernetes.io/hostname": name}))
+        for name in self.plugins:
+            await self.until_bound(f"warm-{name}")
+            await self.delete(f"warm-{name}")
+        await self.settle(still=0.5)
         return self
 
     async def publish(self, node: str, devices: Collection[int], pool: str = "") -> None:
@@ -133,9 +153,35 @@ class ClaimsCluster(SteeredCluster):
         claim: Json = json.loads(await self.api.request("GET", f"{CLAIMS}/{name}"))
         return claim
 
-    async def shares(self) -> Counter[str]:
-        """Returns the number of running pods with claims that are aligned, and that are apart."""
-        return Counter("aligned" if at.is_aligned else "apart" for at in (await self.alignments()).values())
+    async def run_waves(self, waves: int, draw: Random, **fields: Any) -> Waves:
+        """Runs pods in waves: of each wave a third has no claims, and after it more than half of all pods end. Returns
+        where the pods with claims were. Raises TimeoutError if a pod of a wave does not run."""
+        seen, running = Waves({}, []), list[str]()
+        for wave in range(waves):
+            pods = [
+                claimed(f"w{wave}-{at}", draw.randint(1, 4) if at % 3 else 0, draw.randint(2, 6), **fields)
+                for at in range(_WAVE)
+            ]
+            started = asyncio.get_running_loop().time()
+            await asyncio.gather(*(self.create(pod) for pod in pods))
+            running += [pod["metadata"]["name"] for pod in pods]
+            await self._until_running(set(running))
+            seen.seconds.append(asyncio.get_running_loop().time() - started)
+            seen.alignments.update(await self.alignments())
+            ending = draw.sample(running, len(running) * 2 // 3)
+            await asyncio.gather(*(self.delete(name) for name in ending))
+            running = [name for name in running if name not in ending]
+            await self.settle(still=0.3)
+        return seen
+
+    async def _until_running(self, names: set[str]) -> None:
+        async with asyncio.timeout(180):
+            while True:
+                self.check()
+                phases = {pod["metadata"]["name"]: pod["status"].get("phase") for pod in await self.pods()}
+                if all(phases.get(name) == "Running" for name in names):
+                    return
+                await asyncio.sleep(0.1)
 
     async def _end(self, controllers: ControllerManager) -> None:
         await self.api.request("DELETE", PODS, query={"gracePeriodSeconds": "0"}, timeout=60)

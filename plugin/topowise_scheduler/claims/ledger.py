@@ -35,7 +35,7 @@ from topowise_scheduler.kube_scheduler import Node
 
 MOST_BYTES: Final = 256 << 20
 """Of the JSON of all objects, about: 5,000 nodes with 16 devices each have 80 MB."""
-_MOST_MISPREDICTED_BYTES: Final = 1 << 20
+_MOST_PREDICTED_BYTES: Final = 1 << 20
 _encode: Final = msgspec.msgpack.Encoder(order="deterministic").encode
 
 Item = TypeVar("Item", ResourceSlice, ResourceClaim, DeviceClass)
@@ -83,7 +83,8 @@ class Claims:
         self.changed: Callable[[str, bool], None] = lambda node, is_better: None
         """Receives each node whose devices, or their allocation, have changed, and whether more devices are free."""
         self.predictions: Counter[str] = Counter()
-        """Predicted allocations of claims, by whether kube-scheduler has allocated the same devices (right, wrong)."""
+        """Predicted allocations of claims, by whether kube-scheduler has allocated the same devices (right, wrong), or
+        devices of another node (elsewhere)."""
         self._most_bytes = most_bytes
         self.features: Features | None = None
         """Of the cluster's kube-scheduler; None until its version is known."""
@@ -101,7 +102,7 @@ class Claims:
         self._allocated = AllocatedDevices()
         self._holders: Counter[tuple[DeviceID, str | None]] = Counter()
         self._assumed: dict[str, _Assumed] = {}
-        self._mispredicted: Bounded[str, None] = Bounded(_MOST_MISPREDICTED_BYTES, lambda key, _: len(key))
+        self._as_predicted: Bounded[str, None] = Bounded(_MOST_PREDICTED_BYTES, lambda key, _: len(key))
 
     @property
     def is_over_budget(self) -> bool:
@@ -117,9 +118,9 @@ class Claims:
         """Returns UID and node of the pods with an assumed allocation."""
         return [(uid, assumed.node) for uid, assumed in self._assumed.items()]
 
-    def was_mispredicted(self, namespace: str, names: Iterable[str]) -> bool:
-        """Returns whether one of these claims got other devices than predicted when it was allocated last."""
-        return any(f"{namespace}/{name}" in self._mispredicted for name in names)
+    def were_predicted(self, namespace: str, names: Iterable[str]) -> bool:
+        """Returns whether each of these claims got the predicted devices when it was allocated last."""
+        return all(f"{namespace}/{name}" in self._as_predicted for name in names)
 
     def claim(self, key: str) -> ResourceClaim | None:
         """Returns a claim by namespace/name, None if there is none."""
@@ -228,6 +229,7 @@ class Claims:
     def _settle(self, key: str, results: Sequence[DeviceRequestAllocationResult] | None = None) -> None:
         """Ends the assumed allocations of a claim whose status has an allocation with these `results`, or which is
         gone."""
+        self._as_predicted.pop(key)
         for uid, assumed in list(self._assumed.items()):
             part = assumed.results.pop(key, None)
             if not assumed.results:
@@ -237,22 +239,22 @@ class Claims:
             self._release(part)
             self.changed(assumed.node, True)
             if results is not None:
-                self._compare(key, part, results)
+                self._compare(key, assumed.node, part, results)
 
     def _compare(
         self,
         key: str,
+        node: str,
         predicted: Sequence[DeviceRequestAllocationResult],
         actual: Sequence[DeviceRequestAllocationResult],
     ) -> None:
-        is_right = [(result.request, result.id) for result in predicted] == [
-            (result.request, result.id) for result in actual
-        ]
+        if all(self.location(result.id, node) is None for result in actual):
+            self.predictions["elsewhere"] += 1
+            return
+        is_right = _devices(predicted) == _devices(actual)
         self.predictions["right" if is_right else "wrong"] += 1
         if is_right:
-            self._mispredicted.pop(key)
-        else:
-            self._mispredicted.put(key, None)
+            self._as_predicted.put(key, None)
 
     # Objects
 
@@ -302,10 +304,9 @@ class Claims:
         self._claims[key] = _Claim(claim, item.size, digest)
         results = _results(claim)
         self._hold(results)
-        if claim.status.allocation is not None:
-            self._settle(key, results)
         was = () if before is None else _results(before.claim)
         if was != results:
+            self._settle(key, results or None)
             self._note_results((*was, *results), is_better=not results)
 
     def drop_claim(self, key: str) -> None:
@@ -388,6 +389,10 @@ def _result(device: AllocatedDevice, share: str) -> DeviceRequestAllocationResul
         shareID=None if consumed is None else share,
         consumedCapacity=consumed,
     )
+
+
+def _devices(results: Iterable[DeviceRequestAllocationResult]) -> list[tuple[str, DeviceID]]:
+    return [(result.request, result.id) for result in results]
 
 
 def _version(claim: ResourceClaim) -> int:

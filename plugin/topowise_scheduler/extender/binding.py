@@ -136,7 +136,7 @@ class Binder:
             problem = await self._steering.rest(node)
             if problem:
                 return problem
-            numa = self._ledger.gates.steered_to(record, node)
+            numa = self._ledger.gates.steering(record, node).numa
             if numa is not None:
                 problem = await self._book_steered(self._steering, node, record, needs, numa)
                 if not problem or self._must_be_steered(record):

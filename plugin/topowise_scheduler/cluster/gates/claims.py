@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from topowise.attributes import pcie_roots
 from topowise.bounded import Bounded
 from topowise.claimed_devices import NumaNodes
-from topowise.errors import ParseError
 from topowise_scheduler import refusals
 from topowise_scheduler.claims.annotation import Alignment
 from topowise_scheduler.claims.devices import ClaimedDevices
+from topowise_scheduler.claims.numa_nodes import named, numa_nodes_of
 from topowise_scheduler.cluster.gates.affinity import CacheUntilChange
 from topowise_scheduler.cluster.gates.gate import FITS, Draft, Question
 from topowise_scheduler.cluster.gates.ignored_pods import IgnoredPods
@@ -91,13 +90,13 @@ class Judgement(NamedTuple):
         if not self.near:
             return ""
         verb = "are" if self.devices.is_allocated else "are predicted"
-        where = f"its claimed devices {verb} on {_named(self.near)}"
+        where = f"its claimed devices {verb} on {named(self.near)}"
         if self.steer_to is not None:
             return f"{where}, and the pod is steered there"
         if self.outcome == "possible":
             return f"{where}; CPUs and memory may be elsewhere, the node's placements are uncertain"
         if self.outcome == "apart":
-            return f"{where}, CPUs and memory would be on {_named(self.placed) if self.placed else 'no NUMA node'}"
+            return f"{where}, CPUs and memory would be on {named(self.placed) if self.placed else 'no NUMA node'}"
         return where
 
 
@@ -233,9 +232,9 @@ class ClaimGate:
             self._settings.claims.assume(record.uid, name, results)
 
     def note_refused(self, record: PodRecord, name: str, now: float) -> None:
-        """Notes that a bind was refused for the devices of the pod's claims. If they are not the predicted devices, the
-        node does not get the pod again for a while, also once kube-scheduler has taken the allocation back."""
-        if self._settings is not None and self._settings.claims.was_mispredicted(record.namespace, record.claims):
+        """Notes that a bind was refused for the devices of the pod's claims. If they were not predicted, the node does
+        not get the pod again for a while, also once kube-scheduler has taken the allocation back."""
+        if self._settings is not None and not self._settings.claims.were_predicted(record.namespace, record.claims):
             self._mispredicted.put((record.uid, name), now + MISPREDICTED_S)
             self._node_states.note_change(name)
 
@@ -328,17 +327,6 @@ class ClaimGate:
         return self._markers is not None and bool(self._markers(name)) and bool(wanted_markers(record))
 
 
-def numa_nodes_of(node_ids: Collection[int], text: str) -> NumaNodes:
-    """Returns the NUMA nodes of a node's devices; `text` is the attribute `topowise.io/pcie-roots`."""
-    try:
-        roots = pcie_roots.read(text)
-    except ParseError:
-        roots = {}
-    near = {root: () if node is None else (node,) for root, node in roots.items() if node in node_ids or node is None}
-    function = pcie_roots.function_nodes(roots)
-    return NumaNodes(node_ids, lambda address: node if (node := function(address)) in node_ids else None, near)
-
-
 def _placed(state: Kubelet, record: PodRecord) -> frozenset[int] | None:
     """Returns the NUMA nodes of the pod's exclusive resources, None if the kubelet refuses the pod."""
     view = record.view(state)
@@ -351,7 +339,3 @@ def _placed(state: Kubelet, record: PodRecord) -> frozenset[int] | None:
 def _nodes_of(kubelet: Kubelet, uid: str) -> frozenset[int]:
     """Returns the NUMA nodes of the exclusive resources of a pod that is on the node."""
     return frozenset(kubelet.ids(union(where.mask for where in allocated_nodes(kubelet, uid).values())))
-
-
-def _named(nodes: Collection[int]) -> str:
-    return f"NUMA node{'s' if len(nodes) > 1 else ''} {', '.join(map(str, sorted(nodes)))}"

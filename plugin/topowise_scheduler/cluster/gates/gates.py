@@ -34,6 +34,7 @@ from topowise_scheduler.cluster.rows.node_states import NodeStates
 from topowise_scheduler.device_affinity import Settings
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.kubelet.trial import first_refusal
+from topowise_scheduler.steering.choice import Choice
 
 # Pods whose order on the way to their kubelet is not known yet; more than these are not tried in another order.
 _MAX_SWAPPED: Final = 4
@@ -124,14 +125,15 @@ class Gates:
         }
         return ends.get(refusal, {}).get(node, math.inf)
 
-    def steered_to(self, record: PodRecord, name: str) -> int | None:
-        """Returns the NUMA node to request for the markers of a pod that is about to be bound, None if nothing has to
-        be requested. The devices of the pod's claims decide, unless the pod requires a NUMA node."""
+    def steering(self, record: PodRecord, name: str) -> Choice:
+        """Returns the choice of a NUMA node for the markers of a pod. The devices of the pod's claims decide, unless
+        the pod requires a NUMA node."""
+        choice = self.numa_node.choice(record, name)
         if record.numa_node is None and self.claims.applies(record):
             judged = self.claims.judge(record, name)
             if judged.outcome == "aligned":
-                return judged.steer_to
-        return self.numa_node.choice(record, name).numa
+                return choice._replace(numa=judged.steer_to)
+        return choice
 
     def standing(self, record: PodRecord, name: str) -> str:
         """Returns why the node takes no such pod whatever capacity is free, "" if it does."""

@@ -202,7 +202,7 @@ class ClusterView:
             text=text,
             precision="" if node.refusal is not None else explained.precision,
             score=score if node.takes_pod else 0,
-            not_looked_at=unexamined,
+            not_looked_at=unexamined if explained.claims is None else _without_claims(unexamined),
         )
 
     def _by_kubelet(self, record: PodRecord, node: NodeVerdict, score: int, *, with_hints: bool) -> NodeExplanation:
@@ -213,7 +213,9 @@ class ClusterView:
         state = next(self._answers.states_for(question, name), None)
         if state is None:
             return explanation.not_reported(name, node.gate).beside(over_budget)
-        choice = self.ledger.gates.numa_node.choice(record, name)
+        choice = self.ledger.gates.steering(record, name)
+        claims = self.ledger.gates.claims
+        judged = claims.judge(record, name) if claims.applies(record) else None
         if choice.problem in ("", "full"):
             record = msgspec.structs.replace(record, steered=choice.numa if not choice.problem else record.numa_node)
         return (
@@ -232,5 +234,10 @@ class ClusterView:
             )
             .steered_by(choice, record.numa_node)
             .with_affinity(self._answers.affinity(question, name))
+            .with_claims(judged)
             .beside(over_budget)
         )
+
+
+def _without_claims(unexamined: Sequence[str]) -> tuple[str, ...]:
+    return tuple([words for words in unexamined if words != kube_scheduler.RESOURCE_CLAIMS])

@@ -66,8 +66,17 @@ def test_an_assumed_allocation_ends_with_the_status_of_the_claim(claims: Claims)
     claims.put_claim(sized_claim(claim("first", 1, ["gpu-2"], version=2)))
     assert devices(claims, "second", uid="uid-2") == ["gpu-0"]
     assert claims.predictions == {"wrong": 1}
-    assert claims.was_mispredicted("default", ["first"])
+    assert not claims.were_predicted("default", ["first"])
     assert not claims.assumed()
+
+
+def test_an_allocation_on_another_node_is_no_wrong_prediction(claims: Claims) -> None:
+    claims.put_slice(sized_slice(device_slice("n2", (0,))))
+    claims.put_claim(sized_claim(claim("a")))
+    claims.assume("uid-1", "n1", claims.devices("uid-1", "default", ["a"], NODE, "n1").results)
+    claims.put_claim(sized_claim(claim("a", 1, ["gpu-0"], node="n2", version=2)))
+    assert claims.predictions == {"elsewhere": 1}
+    assert not claims.were_predicted("default", ["a"])
 
 
 def test_two_predictions_of_the_same_device_free_it_only_together(claims: Claims) -> None:
