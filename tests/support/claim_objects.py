@@ -12,6 +12,7 @@ from topowise_scheduler.claims import objects
 from topowise_scheduler.claims.features import features_of
 from topowise_scheduler.claims.ledger import Claims, Sized
 from topowise_scheduler.cluster.gates.claims import ClaimSettings
+from topowise_scheduler.kube_scheduler import Node
 
 DRIVER = "gpu.example.com"
 
@@ -86,9 +87,12 @@ class ClaimService(Service):
         super().__init__(
             "TightFit",
             markers=None if markers is None else lambda name: markers,
-            claims=ClaimSettings(self.claims, lambda name: self.nodes.get(name), alignment),
+            claims=ClaimSettings(self.claims, self._node, alignment),
             **options,
         )
+
+    def _node(self, name: str) -> Node | None:
+        return self.nodes.get(name)
 
     def put_claim(self, name: str, count: int = 1, devices: Iterable[str] | None = None, **fields: Any) -> None:
         """The watch brings a claim."""
