@@ -63,7 +63,7 @@ class Answers:
         record = self.record(pod)
         # A record ignores annotations that cannot be read; the caller of a question gets the error.
         requests = record.requests or _NO_REQUESTS
-        annotated(pod.metadata.annotations, requests.needs)
+        annotated(pod.metadata, requests.needs)
         if not is_simulation:
             # kube-scheduler decides pods in turn: a second question means that the last answer was not used.
             self._ledger.reservations.release(record.uid)
@@ -162,7 +162,7 @@ class Answers:
             self._ledger.reservations.put(
                 question.record, question.requests.needs, question.names[at], judged_at=judged_at
             )
-            self._gates.claims.assume(question.record, question.names[at])
+            self._gates.claimed.assume(question.record, question.names[at])
 
     def nowhere(self, question: Question) -> None:
         """Notes that the pod fits on no node."""

@@ -147,6 +147,11 @@ class Steering(Section, frozen=True):
     def __post_init__(self) -> None:
         if self.expiry > MOST_SECONDS:
             raise ValueError(f"expiry is {self.expiry:g} s, expected at most {MOST_SECONDS:g} s")
+        if self.expiry < 2 * self.wait:
+            raise ValueError(
+                f"expiry is {self.expiry:g} s and wait is {self.wait:g} s, expected an expiry of twice wait at least: "
+                "the label would end before the kubelet has the pod"
+            )
 
 
 class Claims(Section, frozen=True):

@@ -43,7 +43,13 @@ NODE_HAS_NO_MARKERS: Final = PREFIX + "pod requires a NUMA node, but the node of
 TOO_FEW_MARKERS: Final = PREFIX + "node has too few free topowise.io/numa"
 NO_SUCH_NUMA_NODE: Final = PREFIX + "node does not report the NUMA node that the pod requires"
 NUMA_NODE_FULL: Final = PREFIX + "NUMA node that the pod requires has no room"
-OF_STEERING: Final = frozenset((TOO_FEW_MARKERS, NUMA_NODE_FULL))
+NO_COMMON_NUMA_NODE: Final = PREFIX + "no NUMA node of the node meets all requirements of the pod"
+NO_POD_BESIDE: Final = PREFIX + "no pod on the node is beside which topowise.io/numa-affinity requires the pod"
+NONE_APART: Final = PREFIX + "each NUMA node has a pod from which topowise.io/numa-affinity keeps the pod apart"
+PODS_NOT_LOCATED: Final = (
+    PREFIX + "pods of topowise.io/numa-affinity have no known NUMA node, waiting for a new report of the node"
+)
+OF_STEERING: Final = frozenset((TOO_FEW_MARKERS, NUMA_NODE_FULL, NO_COMMON_NUMA_NODE, NO_POD_BESIDE, NONE_APART))
 """Refusals that end with other pods of the node."""
 CLAIMS_ARE_OFF: Final = (
     PREFIX + "pod requires CPUs and memory near its claimed devices, but claims are not enabled in topowise-scheduler"

@@ -11,7 +11,7 @@ from scheduling import Service, pod
 from topowise_scheduler.claims import objects
 from topowise_scheduler.claims.features import features_of
 from topowise_scheduler.claims.ledger import Claims, Sized
-from topowise_scheduler.cluster.gates.claims import ClaimSettings
+from topowise_scheduler.cluster.gates.claimed_nodes import ClaimSettings
 from topowise_scheduler.kube_scheduler import Node
 
 DRIVER = "gpu.example.com"
@@ -86,7 +86,8 @@ class ClaimService(Service):
         self.claims = new_claims()
         super().__init__(
             "TightFit",
-            markers=None if markers is None else lambda name: markers,
+            markers=lambda name: markers,
+            steers=markers is not None,
             claims=ClaimSettings(self.claims, self._node, alignment),
             **options,
         )

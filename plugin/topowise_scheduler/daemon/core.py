@@ -11,7 +11,7 @@ from topowise.kube.reflector import Reflector
 from topowise.steering import RESOURCE as MARKER
 from topowise_scheduler import strategies
 from topowise_scheduler.answers import Answers
-from topowise_scheduler.cluster.gates.claims import ClaimSettings
+from topowise_scheduler.cluster.gates.claimed_nodes import ClaimSettings
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.nodes import Nodes
 from topowise_scheduler.cluster.pods.exporter_pods import ExporterSettings, recognises
@@ -45,7 +45,8 @@ class Core:
             reservation_s=settings.reservations.ttl if settings.reservations.enabled else 0.0,
             max_admission_s=settings.filter.max_admission_time,
             affinity=settings.device_affinity.settings,
-            markers=partial(self.nodes.allocatable, MARKER) if settings.steering.enabled else None,
+            markers=partial(self.nodes.allocatable, MARKER),
+            steers=settings.steering.enabled,
             exporters=ExporterSettings(
                 exporters.node_selector, exporters.first_report, exporters.grace, exporters.grace
             ),

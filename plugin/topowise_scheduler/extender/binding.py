@@ -22,12 +22,13 @@ from topowise.kube import paths
 from topowise.kube.api import Api
 from topowise.runtime.log import kv
 from topowise.steering import RESOURCE as MARKER
-from topowise_scheduler import predicted_annotation, refusals
+from topowise_scheduler import predicted_annotation
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.pods.records import PodRecord, Records
 from topowise_scheduler.extender import wire
 from topowise_scheduler.extender.replies import BadRequestError, NotReady, Observer, Reply
 from topowise_scheduler.extender.steering import NodeSteering
+from topowise_scheduler.steering.choice import Choice
 
 if TYPE_CHECKING:
     from topowise_scheduler.extender.claims import ClaimReader
@@ -94,7 +95,7 @@ class Binder:
             return f"pod cannot be placed: {record.problem}"
         if self._claims is not None and record.claims:
             problem = await self._claims.read(record)
-            if problem and self._requires_claims(record):
+            if problem and self._ledger.gates.claimed.is_required(record):
                 return problem
         try:
             async with asyncio.timeout(self._wait):
@@ -111,6 +112,7 @@ class Binder:
     async def _book_and_bind(self, args: wire.ExtenderBindingArgs, record: PodRecord, needs: pods.Needs) -> str:
         problem = await self._book(args.Node, record, needs)
         if problem:
+            self._ledger.gates.claims.note_refused(record, args.Node, self._ledger.clock())
             return problem
         try:
             path = paths.pod(args.PodNamespace, args.PodName, "binding")
@@ -136,36 +138,27 @@ class Binder:
             problem = await self._steering.rest(node)
             if problem:
                 return problem
-            numa = self._ledger.gates.steering(record, node).numa
-            if numa is not None:
-                problem = await self._book_steered(self._steering, node, record, needs, numa)
-                if not problem or self._must_be_steered(record):
+            choice = self._ledger.gates.numa_node.choice(record, node)
+            if choice.numa is not None:
+                problem = await self._book_steered(self._steering, node, record, needs, choice)
+                if not problem or choice.is_required:
                     return problem
                 log.warning("Pod is not steered", extra=kv(node=node, why=_without_uids(problem)))
                 problem = await self._steering.rest(node)
                 if problem:
                     return problem
         reason = reservations.assume(record, needs, node)
-        if reason == refusals.CLAIMS_APART:
-            self._ledger.gates.claims.note_refused(record, node, self._ledger.clock())
         return f"kubelet of {node} would refuse the pod now: {reason}" if reason else ""
 
-    def _requires_claims(self, record: PodRecord) -> bool:
-        """Returns whether the pod must not be bound unless it is near the devices of its claims."""
-        claims = self._ledger.gates.claims
-        return claims.applies(record) and claims.alignment(record) == "require"
-
-    def _must_be_steered(self, record: PodRecord) -> bool:
-        """Returns whether a pod for which a NUMA node is chosen must not be bound unsteered."""
-        return record.numa_node is not None or self._requires_claims(record)
-
     async def _book_steered(
-        self, steering: NodeSteering, node: str, record: PodRecord, needs: pods.Needs, numa: int
+        self, steering: NodeSteering, node: str, record: PodRecord, needs: pods.Needs, choice: Choice
     ) -> str:
         """Books the pod and has the markers labelled. Returns why the pod is not steered, "" if it is."""
         problem = await steering.admission(node)
         if problem:
             return problem
+        numa, is_required = choice.numa, choice.is_required
+        assert numa is not None
         reservations, steered = self._ledger.reservations, msgspec.structs.replace(record, steered=numa)
 
         def book() -> str:
@@ -178,7 +171,6 @@ class Binder:
         problem = "cancelled"
         try:
             # The node may have changed while the service waited.
-            is_required = self._must_be_steered(record)
             problem = await steering.request(node, record.uid, numa, _markers(needs), is_required=is_required) or book()
         finally:
             if problem:

@@ -69,7 +69,7 @@ class _Pods:
         record = self._records.record(msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, nodeName="")))
         # A record ignores annotations that cannot be read; a scheduler that requests the pod gets the error.
         if record.needs is not None:
-            annotated(pod.metadata.annotations, record.needs)
+            annotated(pod.metadata, record.needs)
         self._records_by_uid.put(task.UID, (raw, record))
         return record
 

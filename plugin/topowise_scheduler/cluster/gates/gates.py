@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -17,11 +18,12 @@ from numpy.typing import NDArray
 from topowise_scheduler import refusals
 from topowise_scheduler.cluster.gates.affinity import AffinityGate
 from topowise_scheduler.cluster.gates.capacity import CapacityGate
-from topowise_scheduler.cluster.gates.claims import ClaimGate, ClaimSettings
+from topowise_scheduler.cluster.gates.claimed_nodes import ClaimedNodes, ClaimSettings
+from topowise_scheduler.cluster.gates.claims import ClaimGate
 from topowise_scheduler.cluster.gates.gate import Draft, Gate, Question, Texts
 from topowise_scheduler.cluster.gates.ignored_pods import IgnoredPods
 from topowise_scheduler.cluster.gates.new_nodes import NewNodes
-from topowise_scheduler.cluster.gates.numa_node import Markers, NumaNodeGate
+from topowise_scheduler.cluster.gates.numa_node import Markers, NumaNodeGate, may_be_steered, no_markers
 from topowise_scheduler.cluster.gates.policy import PolicyGate
 from topowise_scheduler.cluster.gates.quarantine import Quarantine
 from topowise_scheduler.cluster.gates.slow_admissions import SlowAdmissions
@@ -34,7 +36,6 @@ from topowise_scheduler.cluster.rows.node_states import NodeStates
 from topowise_scheduler.device_affinity import Settings
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.kubelet.trial import first_refusal
-from topowise_scheduler.steering.choice import Choice
 
 # Pods whose order on the way to their kubelet is not known yet; more than these are not tried in another order.
 _MAX_SWAPPED: Final = 4
@@ -71,7 +72,8 @@ class Gates:
         max_admission_s: float,
         exporters: ExporterPods,
         exporter_settings: ExporterSettings,
-        markers: Markers | None,
+        markers: Markers,
+        steers: bool,
         pods: PodStates,
         claims: ClaimSettings | None,
     ) -> None:
@@ -89,11 +91,15 @@ class Gates:
         """Nodes whose kubelet would take too long."""
         self.capacity = CapacityGate(engine, node_states, ignored, self._texts)
         """Nodes whose kubelet would refuse the pod."""
-        self.affinity = AffinityGate(node_states, ignored, affinity)
+        self.affinity = AffinityGate(
+            node_states, ignored, affinity, partial(may_be_steered, markers if steers else no_markers)
+        )
         """Nodes whose devices are too far apart for the pod."""
-        self.numa_node = NumaNodeGate(node_states, ignored, markers)
-        """Nodes without markers for the pod, or without the NUMA node that the pod requires."""
-        self.claims = ClaimGate(node_states, pods, ignored, markers, claims)
+        self.claimed = ClaimedNodes(node_states, pods, claims)
+        """The NUMA nodes of the devices of claims."""
+        self.numa_node = NumaNodeGate(node_states, ignored, self.affinity, self.claimed, markers, steers=steers)
+        """Nodes without markers for the pod, or without a NUMA node that the pod requires."""
+        self.claims = ClaimGate(node_states, ignored, self.claimed, self.numa_node)
         """Nodes on which the pod would not be near the devices of its claims."""
         self._standing: tuple[Gate, ...] = (
             PolicyGate(engine),
@@ -124,16 +130,6 @@ class Gates:
             refusals.CLAIMS_MISPREDICTED: self.claims.until(record, node),
         }
         return ends.get(refusal, {}).get(node, math.inf)
-
-    def steering(self, record: PodRecord, name: str) -> Choice:
-        """Returns the choice of a NUMA node for the markers of a pod. The devices of the pod's claims decide, unless
-        the pod requires a NUMA node."""
-        choice = self.numa_node.choice(record, name)
-        if record.numa_node is None and self.claims.applies(record):
-            judged = self.claims.judge(record, name)
-            if judged.outcome == "aligned":
-                return choice._replace(numa=judged.steer_to)
-        return choice
 
     def standing(self, record: PodRecord, name: str) -> str:
         """Returns why the node takes no such pod whatever capacity is free, "" if it does."""

@@ -15,7 +15,7 @@ import msgspec
 
 from topowise.bounded import Bounded, size_of_json
 from topowise.pods import Amounts
-from topowise_scheduler import kube_scheduler
+from topowise_scheduler import kube_scheduler, refusals
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.nodes import Nodes
@@ -213,11 +213,11 @@ class ClusterView:
         state = next(self._answers.states_for(question, name), None)
         if state is None:
             return explanation.not_reported(name, node.gate).beside(over_budget)
-        choice = self.ledger.gates.steering(record, name)
+        choice = self.ledger.gates.numa_node.choice(record, name)
         claims = self.ledger.gates.claims
         judged = claims.judge(record, name) if claims.applies(record) else None
-        if choice.problem in ("", "full"):
-            record = msgspec.structs.replace(record, steered=choice.numa if not choice.problem else record.numa_node)
+        full = record.numa_node if choice.refusal == refusals.NUMA_NODE_FULL else None
+        record = msgspec.structs.replace(record, steered=full if choice.numa is None else choice.numa)
         return (
             explanation.explain(
                 name,
@@ -232,7 +232,7 @@ class ClusterView:
                 with_hints=with_hints,
                 by_chance=node.otherwise == "fits" and self._answers.may_be_refused(record, name),
             )
-            .steered_by(choice, record.numa_node)
+            .steered_by(choice)
             .with_affinity(self._answers.affinity(question, name))
             .with_claims(judged)
             .beside(over_budget)

@@ -61,14 +61,14 @@ def test_with_markers_the_pod_goes_to_its_devices() -> None:
     pod = marked_claiming("p", "a", annotations=REQUIRES)
     assert not refusal(cluster, pod)
     record = cluster.records.record(decoded(pod))
-    assert cluster.ledger.gates.steering(record, "n1").numa == 1
+    assert cluster.ledger.gates.numa_node.choice(record, "n1").numa == 1
 
 
 def test_a_pod_that_the_kubelet_places_near_its_devices_anyway_is_not_steered() -> None:
     cluster = service(0, markers=512)
     cluster.put_claim("a")
     record = cluster.records.record(decoded(marked_claiming("p", "a")))
-    assert cluster.ledger.gates.steering(record, "n1").numa is None
+    assert cluster.ledger.gates.numa_node.choice(record, "n1").numa is None
     assert cluster.ledger.gates.claims.judge(record, "n1").outcome == "aligned"
 
 
@@ -78,7 +78,7 @@ def test_a_full_numa_node_of_the_devices_refuses_the_pod() -> None:
     full = marked("full", "2", node="n1")
     cluster.put(full)
     pod = marked_claiming("p", "a", annotations=REQUIRES)
-    assert refusal(cluster, pod) == refusals.CLAIMS_APART
+    assert refusal(cluster, pod) == refusals.NUMA_NODE_FULL
     assert not refusal(cluster, marked_claiming("p", "a"))
 
 

@@ -28,7 +28,7 @@ Locations = Mapping[tuple[str, DeviceID], Location]
 
 
 def locations(answer: bytes) -> Locations:
-    """Returns the devices in the list of ResourceSlices. A slice that cannot be read is left out. Raises SourceError."""
+    """Returns the devices of ResourceSlices. A slice that cannot be read is left out. Raises SourceError."""
     found: dict[tuple[str, DeviceID], Location] = {}
     for item in _items(answer, SLICES):
         try:
@@ -42,7 +42,7 @@ def locations(answer: bytes) -> Locations:
 
 
 def claims(answer: bytes) -> dict[str, ResourceClaim]:
-    """Returns the claims of the list by namespace/name. A claim that cannot be read is left out. Raises SourceError."""
+    """Returns the claims by namespace/name. A claim that cannot be read is left out. Raises SourceError."""
     found: dict[str, ResourceClaim] = {}
     for item in _items(answer, CLAIMS):
         try:

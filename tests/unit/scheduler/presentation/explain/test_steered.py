@@ -28,7 +28,7 @@ def explained(document: dict[str, Any], *, markers: int | None = 8, **options: A
 def test_the_chosen_numa_node_is_named() -> None:
     explanation = explained(requiring("a", 1))
     assert explanation.verdict == "fits"
-    assert "; steered to NUMA node 1 (the kubelet alone would take 0)" in explanation.text
+    assert "; steered to NUMA node 1 (the kubelet alone would take 0) by numa-node 1" in explanation.text
     assert explanation.steps[0].chosen == (1,)
     assert "steered" not in explained(pod("a")).text
     assert "steered" not in explained(marked("a")).text, "the kubelet takes the best NUMA node by itself"
@@ -42,7 +42,7 @@ def test_a_pod_that_the_kubelet_alone_would_spread_or_refuse() -> None:
 def test_a_full_numa_node_may_become_free() -> None:
     explanation = explained(requiring("a", 0, "4"))
     assert explanation.verdict == "not now"
-    assert explanation.text.endswith("; the pod requires NUMA node 0")
+    assert explanation.text.endswith("; the pod requires numa-node 0")
     assert explanation.steps[0].chosen is None
     assert explained(requiring("a", 2)).verdict == "never"
 
