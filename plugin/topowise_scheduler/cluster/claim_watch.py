@@ -22,27 +22,23 @@ from topowise_scheduler.claims.objects import DeviceClass, ResourceClaim, Resour
 _API: Final = "/apis/resource.k8s.io/v1"
 _OLDER: Final = "/apis/resource.k8s.io/v1beta2"
 NAMESPACES: Final = f"{_API}/namespaces"
+_CLASSES: Final = (f"{_API}/deviceclasses", f"{_OLDER}/deviceclasses")
+_SLICES: Final = (f"{_API}/resourceslices", f"{_OLDER}/resourceslices")
+_CLAIMS: Final = (f"{_API}/resourceclaims", f"{_OLDER}/resourceclaims")
 
 Item = TypeVar("Item", ResourceSlice, ResourceClaim, DeviceClass)
 
 
 def reflectors(api: Api, claims: Claims) -> list[Reflector[Any]]:
     """Returns a reflector for each collection. A cluster without the API has no devices of claims."""
-    consumers: list[tuple[str, Callable[..., Any], Any]] = [
-        ("deviceclasses", objects.decode_class, _Classes(claims)),
-        ("resourceslices", objects.decode_slice, _Slices(claims)),
-        ("resourceclaims", objects.decode_claim, _ClaimObjects(claims)),
+    consumers: list[tuple[tuple[str, str], Callable[..., Any], Any]] = [
+        (_CLASSES, objects.decode_class, _Classes(claims)),
+        (_SLICES, objects.decode_slice, _Slices(claims)),
+        (_CLAIMS, objects.decode_claim, _ClaimObjects(claims)),
     ]
     return [
-        Reflector(
-            api,
-            f"{_API}/{resource}",
-            partial(_sized, decode),
-            consumer,
-            missing_is_empty=True,
-            instead=(f"{_OLDER}/{resource}",),
-        )
-        for resource, decode, consumer in consumers
+        Reflector(api, path, partial(_sized, decode), consumer, missing_is_empty=True, instead=(older,))
+        for (path, older), decode, consumer in consumers
     ]
 
 

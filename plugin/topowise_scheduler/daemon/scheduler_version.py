@@ -57,5 +57,5 @@ async def _minor(api: Api) -> int:
     text = _decode(await api.request("GET", _PATH, timeout=_TIMEOUT_S)).minor
     minor = digits.natural(text.rstrip("+"), 2)
     if minor is None:
-        raise msgspec.DecodeError(f"{_PATH}: minor is {text!r:.40}, expected a number such as 36 or 36+")
+        raise msgspec.DecodeError(f"the minor version is {text!r:.40}, expected a number such as 36 or 36+")
     return minor
