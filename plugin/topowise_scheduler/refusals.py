@@ -38,6 +38,9 @@ NOT_NEAR: Final = PREFIX + "devices would be farther apart than the pod requires
 NOT_SURELY_NEAR: Final = PREFIX + "devices might be farther apart than the pod requires"
 STEERING_IS_OFF: Final = PREFIX + "pod requires a NUMA node, but steering is not enabled in topowise-scheduler"
 NOT_STEERED_BY_POLICY: Final = PREFIX + "pod requires a NUMA node, but the Topology Manager policy of the node is none"
+NOT_STEERED_BY_BINDER: Final = (
+    PREFIX + "pod requires a NUMA node, but a scheduler binds it that sends no steering requests"
+)
 NO_MARKERS: Final = PREFIX + "pod requires a NUMA node, but not each of its containers requests topowise.io/numa"
 NODE_HAS_NO_MARKERS: Final = PREFIX + "pod requires a NUMA node, but the node offers no topowise.io/numa"
 TOO_FEW_MARKERS: Final = PREFIX + "node has too few free topowise.io/numa"

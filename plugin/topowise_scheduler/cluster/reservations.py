@@ -15,6 +15,7 @@ import msgspec
 from topowise import pods
 from topowise.bounded import Bounded
 from topowise.runtime.log import kv
+from topowise_scheduler import refusals
 from topowise_scheduler.cluster.bookings import Bookings
 from topowise_scheduler.cluster.gates.gates import Gates
 from topowise_scheduler.cluster.pods.gangs import KEPT_S, Gangs
@@ -116,7 +117,7 @@ class Reservations:
         if not refusal and not self._gates.fits_in_any_order(record, name, leaving):
             refusal = "a pod that is on its way there would be refused if they came in another order"
         if not refusal and self._gates.numa_node.must_be_steered(record, name):
-            refusal = "it requires a NUMA node, and only a bind by topowise-scheduler requests one of the node"
+            refusal = refusals.NOT_STEERED_BY_BINDER
         node_state = self._bookings.node_states.of(name)
         if refusal or node_state is None or node_state.kubelet is None or not record.uid:
             return refusal

@@ -108,6 +108,8 @@ class Verbs:
         record, verdicts = question.record, self._answers.verdicts(question)
         outcome = Outcome(int(verdicts.outcomes[0]))
         later = None
+        if outcome is Outcome.FITS and self._allocations.must_be_steered(record, node):
+            return Reply(wire.encode(wire.PredicateResponse(refusals.NOT_STEERED_BY_BINDER, Code.UNRESOLVABLE)))
         if outcome is not Outcome.UNRESOLVABLE:
             later = self._allocations.fits_later(record, node)
         if later:

@@ -146,7 +146,8 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     @property
     def size(self) -> int:
         """Bytes, about, with what pods that ask for the same share."""
-        return 1024 + (0 if self.requests is None else self.requests.size) + len(self.name) + len(self.problem)
+        terms = _TERM_BYTES * len(self.numa_affinity)
+        return 1024 + (0 if self.requests is None else self.requests.size) + len(self.name) + len(self.problem) + terms
 
     def view(self, node: Kubelet) -> PodView:
         """Returns the pod as a kubelet with these feature gates sees it. Requires readable quantities."""

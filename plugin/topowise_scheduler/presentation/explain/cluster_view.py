@@ -166,8 +166,9 @@ class ClusterView:
                 yield Filling(name, record, limit=verdict.reason)
             elif precision:
                 states = list(self._answers.states_for(question, name))
-                affinity = partial(self._answers.affinity_refusal, record, name)
-                yield Filling(name, record, states, by_sums, is_exact=precision == "exact", affinity=affinity)
+                expected = self._answers.as_expected(record, name)
+                affinity = partial(self._answers.affinity_refusal, expected, name)
+                yield Filling(name, expected, states, by_sums, is_exact=precision == "exact", affinity=affinity)
             else:
                 yield Filling(name, record, count=by_sums[0] if by_sums else 0, limit=_BY_SUMS)
 
@@ -233,7 +234,7 @@ class ClusterView:
                 by_chance=node.otherwise == "fits" and self._answers.may_be_refused(record, name),
             )
             .steered_by(choice)
-            .with_affinity(self._answers.affinity(question, name))
+            .with_affinity(self._answers.affinity(msgspec.structs.replace(question, record=record), name))
             .with_claims(judged)
             .beside(over_budget)
         )

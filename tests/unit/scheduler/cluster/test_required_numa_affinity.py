@@ -187,7 +187,7 @@ def test_volcano_binds_no_pod_that_has_to_be_steered() -> None:
     record = service.put(wanting("a", BESIDE))
     assert record.needs is not None
     answer = service.ledger.reservations.put_for_other_binder(record, record.needs, "n1", 10.0)
-    assert answer.startswith("it requires a NUMA node, and only a bind by topowise-scheduler")
+    assert answer == refusals.NOT_STEERED_BY_BINDER
     plain = service.put(marked("b"))
     assert plain.needs is not None
     assert service.ledger.reservations.put_for_other_binder(plain, plain.needs, "n1", 10.0) == ""
