@@ -83,6 +83,12 @@ class ResourceClaimStatus(msgspec.Struct, frozen=True, gc=False):
     resourceClaimName: str | None = None
 
 
+class ExtendedResourceClaimStatus(msgspec.Struct, frozen=True, gc=False):
+    """The claim that kube-scheduler has made for extended resources of the pod (KEP-5004)."""
+
+    resourceClaimName: str = ""
+
+
 class LabelSelector(msgspec.Struct, frozen=True, gc=False):
     """A selector, of which only the presence is decoded."""
 
@@ -143,6 +149,7 @@ class Status(msgspec.Struct, frozen=True, gc=False):
     initContainerStatuses: tuple[ContainerStatus, ...] | None = ()
     allocatedResources: Quantities | None = None
     resourceClaimStatuses: tuple[ResourceClaimStatus, ...] | None = None
+    extendedResourceClaimStatus: ExtendedResourceClaimStatus | None = None
 
 
 class Pod(msgspec.Struct, frozen=True, gc=False):
@@ -163,20 +170,23 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
 
 
 decode = msgspec.json.Decoder(Pod).decode
+_NO_STATUS: Final = Status()
 
 
 def claim_names(pod: Pod) -> tuple[str, ...]:
     """Returns the names of the pod's ResourceClaims in the order of the spec, "" for a claim that is not generated yet
-    (k8s.io/dynamic-resource-allocation/resourceclaim, Name)."""
-    claims = pod.spec.resourceClaims
-    if not claims:
+    (k8s.io/dynamic-resource-allocation/resourceclaim, Name). The claim of extended resources is the last."""
+    claims, status = pod.spec.resourceClaims, pod.status or _NO_STATUS
+    extended = status.extendedResourceClaimStatus
+    if not claims and extended is None:
         return ()
-    statuses = (pod.status.resourceClaimStatuses if pod.status else None) or ()
-    generated = {status.name: status.resourceClaimName for status in statuses}
+    generated = {item.name: item.resourceClaimName for item in status.resourceClaimStatuses or ()}
     names = [
         claim.resourceClaimName if claim.resourceClaimName is not None else generated.get(claim.name, "")
-        for claim in claims
+        for claim in claims or ()
     ]
+    if extended is not None:
+        names.append(extended.resourceClaimName)
     return tuple([name for name in names if name is not None])
 
 

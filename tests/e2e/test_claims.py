@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from claims_cluster import TEMPLATES, ClaimsCluster, claimed
+from claims_cluster import CLAIMS, CLASSES, TEMPLATES, ClaimsCluster, claimed
 from real_cluster import ASSETS, MISSING
 from sandbox.controlplane import ControlPlane
 from steered_cluster import steered
@@ -100,3 +100,20 @@ async def test_a_pod_that_prefers_alignment_runs_where_it_can(plane: ControlPlan
         await cluster.delete("full")
         await cluster.until_bound("waits")
         assert (await cluster.alignments())["waits"].is_aligned
+
+
+async def test_extended_resources_that_claims_back_are_aligned_at_the_bind(plane: ControlPlane, tmp_path: Path) -> None:
+    """kube-scheduler makes the claim of such a pod during the bind (DRAExtendedResource)."""
+    async with ClaimsCluster(plane, tmp_path, 2, devices=CROSSED, claims={}) as cluster:
+        body = json.dumps({"spec": {"extendedResourceName": "example.com/gpu"}}).encode()
+        await cluster.api.request("PATCH", f"{CLASSES}/gpu", body=body, content_type=MERGE_PATCH)
+        for number in range(3):
+            pod = claimed(f"p{number}", 0, 2)
+            for amounts in pod["spec"]["containers"][0]["resources"].values():
+                amounts["example.com/gpu"] = "1"
+            await cluster.create(pod)
+            await cluster.until_bound(f"p{number}")
+            claims = json.loads(await cluster.api.request("GET", CLAIMS))["items"]
+            assert len(claims) == number + 1
+            assert cluster.numa(f"p{number}") == {1}
+        assert not cluster.refusals

@@ -74,9 +74,14 @@ def new_claims(**options: Any) -> Claims:
     """Returns a ledger of claims with a class for all devices, for kube-scheduler 1.36."""
     claims = Claims(**options)
     claims.features = features_of(36)
-    raw = msgspec.json.encode({"metadata": {"name": "gpu"}, "spec": {}})
-    claims.put_class(Sized(objects.decode_class(raw), len(raw)))
+    put_class(claims, "gpu")
     return claims
+
+
+def put_class(claims: Claims, name: str, **spec: Any) -> None:
+    """The watch brings a class."""
+    raw = msgspec.json.encode({"metadata": {"name": name}, "spec": spec})
+    claims.put_class(Sized(objects.decode_class(raw), len(raw)))
 
 
 class ClaimService(Service):

@@ -106,7 +106,9 @@ class ClaimsCluster(SteeredCluster):
         await self.create(_object("DeviceClass", "gpu", {"selectors": [{"cel": {"expression": expression}}]}), CLASSES)
         for count in range(1, _MOST_DEVICES + 1):
             request = {"name": "gpu", "exactly": {"deviceClassName": "gpu", "count": count}}
-            spec = {"spec": {"devices": {"requests": [request]}}}
+            # The devices of a claim are on one NUMA node, as a workload with several GPUs asks for it.
+            constraint = {"requests": ["gpu"], "matchAttribute": "resource.kubernetes.io/numaNode"}
+            spec = {"spec": {"devices": {"requests": [request], "constraints": [constraint]}}}
             await self.create(_object("ResourceClaimTemplate", f"gpus-{count}", spec), TEMPLATES)
         for name in self.fleet.nodes:
             await self.publish(name, self._devices)

@@ -35,6 +35,8 @@ from topowise_scheduler.kube_scheduler import Node
 
 MOST_BYTES: Final = 256 << 20
 """Of the JSON of all objects, about: 5,000 nodes with 16 devices each have 80 MB."""
+_IMPLICIT: Final = "deviceclass.resource.kubernetes.io/"
+"""Each class is an extended resource by its own name, too."""
 _MOST_PREDICTED_BYTES: Final = 1 << 20
 _encode: Final = msgspec.msgpack.Encoder(order="deterministic").encode
 
@@ -99,6 +101,7 @@ class Claims:
         self._claims: dict[str, _Claim] = {}
         self._classes: dict[str, DeviceClass] = {}
         self._class_sizes: dict[str, int] = {}
+        self._extended: frozenset[str] = frozenset()
         self._allocated = AllocatedDevices()
         self._holders: Counter[tuple[DeviceID, str | None]] = Counter()
         self._assumed: dict[str, _Assumed] = {}
@@ -134,6 +137,11 @@ class Claims:
             if kept.node == node and device.device in kept.locations:
                 return kept.locations[device.device]
         return None
+
+    @property
+    def extended_resources(self) -> Collection[str]:
+        """Returns the extended resources that kube-scheduler may allocate by claims (KEP-5004)."""
+        return self._extended
 
     # Predictions
 
@@ -331,14 +339,19 @@ class Claims:
         if self._keeps(f"class {item.name}", item.size):
             self._classes[item.name] = item.item
             self._class_sizes[item.name] = item.size
-            self._note("")
+            self._note_classes()
 
     def drop_class(self, name: str) -> None:
         """Removes a class, if it is there."""
         self._over.discard(f"class {name}")
         if self._classes.pop(name, None) is not None:
             self.bytes -= self._class_sizes.pop(name)
-            self._note("")
+            self._note_classes()
+
+    def _note_classes(self) -> None:
+        named = {item.spec.extendedResourceName or "" for item in self._classes.values()} - {""}
+        self._extended = frozenset(named | {_IMPLICIT + name for name in self._classes})
+        self._note("")
 
     def _keeps(self, what: str, size: int) -> bool:
         if self.bytes + size > self._most_bytes:

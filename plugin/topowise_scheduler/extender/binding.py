@@ -89,6 +89,8 @@ class Binder:
         """Returns the error, "" if the pod is bound."""
         try:
             record = self._ledger.remembered(args.PodUID) or await self._read(args)
+            if self._claims is not None and self._claims.may_be_extended(record):
+                record = await self._read(args)
         except ApiError as exc:
             return _without_uids(f"pod cannot be read: {exc}")
         if record.needs is None:

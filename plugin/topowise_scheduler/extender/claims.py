@@ -47,6 +47,12 @@ class ClaimReader:
             return f"the claims of the pod cannot be read: {why}"
         return ""
 
+    def may_be_extended(self, record: PodRecord) -> bool:
+        """Returns whether kube-scheduler may have made a claim for extended resources of the pod, which only the newest
+        status of the pod names."""
+        extended = self._claims.extended_resources
+        return record.needs is not None and any(name in extended for name in record.needs.requests)
+
     def _is_allocated(self, key: str) -> bool:
         claim = self._claims.claim(key)
         return claim is not None and claim.status.allocation is not None

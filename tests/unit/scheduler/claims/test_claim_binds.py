@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from claim_objects import ClaimService, claim, claiming
+from claim_objects import ClaimService, claim, claiming, put_class
 from scheduling import NoApi, exact, kubelet
 from topowise.errors import ApiError
 from topowise_scheduler.extender.binding import Binder
@@ -25,6 +25,7 @@ class Server(NoApi):
         self.claims: dict[str, dict[str, Any]] = {}
         self.read: list[str] = []
         self.bound = 0
+        self.pod: dict[str, Any] = {}
         self.is_silent = False
         self.service = ClaimService()
         self.service.put_node("n1")
@@ -38,6 +39,8 @@ class Server(NoApi):
         if method == "POST":
             self.bound += 1
             return b"{}"
+        if path.startswith("/api/v1/namespaces/default/pods/"):
+            return json.dumps(self.pod).encode()
         name = path.removeprefix(PATH)
         self.read.append(name)
         if name not in self.claims:
@@ -99,3 +102,28 @@ async def test_after_a_refused_bind_the_node_is_refused_until_the_claim_is_free(
     server.service.clock.now += 61
     server.service.ledger.tick()
     assert server.service.fits(pod, "n1") == ["n1"]
+
+
+async def test_the_claim_of_extended_resources_is_in_the_newest_status_of_the_pod(server: Server) -> None:
+    """kube-scheduler makes it just before the bind, and deletes it after a refusal."""
+    put_class(server.service.claims, "gpu", extendedResourceName="example.com/gpu")
+    pod = extended("p")
+    server.pod = extended("p")
+    server.pod["status"]["extendedResourceClaimStatus"] = {"resourceClaimName": "made"}
+    server.claims["made"] = claim("made", 1, ["gpu-1"])
+    assert server.service.fits(pod, "n1") == ["n1"]
+    assert "claimed devices" in await server.bind(pod)
+    assert server.service.fits(pod, "n1") == []
+    server.service.claims.drop_claim("default/made")
+    assert server.service.fits(pod, "n1") == []
+    server.claims["made"] = claim("made", 1, ["gpu-0"], version=2)
+    server.service.clock.now += 61
+    server.service.ledger.tick()
+    assert await server.bind(pod) == ""
+
+
+def extended(name: str) -> dict[str, Any]:
+    pod = claiming(name, "2", alignment=REQUIRE)
+    for amounts in pod["spec"]["containers"][0]["resources"].values():
+        amounts["example.com/gpu"] = "1"
+    return pod

@@ -13,7 +13,8 @@ import pytest
 from claim_objects import ClaimService, claiming
 from scheduling import decoded, exact, kubelet
 from steering_pods import marked
-from topowise_scheduler import refusals
+from topowise_scheduler import kube_scheduler, refusals
+from topowise_scheduler.presentation.explain.explanation import ClaimExplanation, NodeExplanation
 
 
 def service(*numa: int | None, markers: int | None = None, **options: object) -> ClaimService:
@@ -208,6 +209,26 @@ def test_the_numa_node_may_come_from_the_pcie_root() -> None:
         cluster.put_claim(name, 1, [device])
         record = cluster.records.record(decoded(claiming("p", "2", name)))
         assert cluster.ledger.gates.claims.judge(record, "n1").near == near
+
+
+def explained(cluster: ClaimService, document: dict[str, object]) -> NodeExplanation:
+    pod = kube_scheduler.decode(msgspec.json.encode(document))
+    (explanation,) = cluster.view.explanations(pod, ["n1"])
+    return explanation
+
+
+def test_an_explanation_names_the_devices() -> None:
+    cluster = service(1, markers=512)
+    cluster.put_claim("a")
+    explanation = explained(cluster, marked_claiming("p", "a"))
+    assert explanation.text.endswith(
+        "steered to NUMA node 1 (the kubelet alone would take 0) by the devices of its claims; "
+        "its claimed devices are predicted on NUMA node 1"
+    )
+    assert explanation.claims == ClaimExplanation("aligned", ("gpu.example.com/n1/gpu-0",), (1,), False)
+    assert explanation.not_looked_at == ()
+    apart = explained(cluster, claiming("q", "2", "a")).text
+    assert apart.endswith("its claimed devices are predicted on NUMA node 1, CPUs and memory would be on NUMA node 0")
 
 
 def _attribute(name: str, value: str) -> object:
