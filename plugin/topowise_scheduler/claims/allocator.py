@@ -13,11 +13,12 @@ import msgspec
 from topowise.errors import ParseError
 from topowise_scheduler.claims.allocated import AllocatedDevices, Capacity
 from topowise_scheduler.claims.constraints import Constraint, DistinctAttribute, MatchAttribute
+from topowise_scheduler.claims.errors import AttemptError, NotModelledError
 from topowise_scheduler.claims.features import Features
 from topowise_scheduler.claims.inventory import Inventory, Pool, PoolDevice
 from topowise_scheduler.claims.objects import Device, DeviceClass, DeviceID, ResourceClaim
 from topowise_scheduler.claims.orders import differ, orders
-from topowise_scheduler.claims.requests import Alternatives, AttemptFailed, Context, NotModelled, requests_of
+from topowise_scheduler.claims.requests import Alternatives, Context, requests_of
 from topowise_scheduler.claims.search import MOST_DEVICES, Search, Taken
 from topowise_scheduler.claims.selectors import Selectors
 from topowise_scheduler.kube_scheduler import Node
@@ -78,9 +79,9 @@ def allocate(
     context = Context(node, features, selectors, allocated, classes)
     try:
         return _allocated(context, claims, inventory.pools(node, features), most_steps)
-    except AttemptFailed as error:
+    except AttemptError as error:
         return NoFit(str(error), ends_attempt=True)
-    except NotModelled as error:
+    except NotModelledError as error:
         return Unknown(str(error))
     except (ParseError, ZeroDivisionError) as error:
         # The API server stores neither unreadable quantities nor steps of 0.
@@ -92,11 +93,11 @@ def _allocated(
 ) -> Allocation | NoFit:
     for pool in pools:
         if pool.not_modelled:
-            raise NotModelled(pool.not_modelled)
+            raise NotModelledError(pool.not_modelled)
     requests = [requests_of(claim, context, pools) for claim in claims]
     constraints_of(claims, context.features)
     if sum(max(item.count for item in alternatives) for claim in requests for alternatives in claim) > MOST_DEVICES:
-        raise NotModelled(f"more than {MOST_DEVICES} devices of a pod")
+        raise NotModelledError(f"more than {MOST_DEVICES} devices of a pod")
     if context.features.is_sorted:
         return _found(context, claims, requests, pools, most_steps)
     return _found_in_any_order(context, claims, requests, pools, most_steps)
@@ -116,7 +117,7 @@ def _found_in_any_order(
             requests = [requests_of(claim, context, order) for claim in claims]
         try:
             another = _found(context, claims, requests, order, most_steps)
-        except AttemptFailed as error:
+        except AttemptError as error:
             another = NoFit(str(error), ends_attempt=True)
         if result is not None and _comparable(another) != _comparable(result):
             raise differ(context)
@@ -141,12 +142,12 @@ def _found(
     devices = tuple(tuple(_device(taken) for taken in results) for results in search.results)
     for item in (item for results in devices for item in results):
         if item.device.nodeAllocatableResourceMappings:
-            raise NotModelled(f"field nodeAllocatableResourceMappings of device {'/'.join(item.id)}")
+            raise NotModelledError(f"field nodeAllocatableResourceMappings of device {'/'.join(item.id)}")
     return Allocation(devices)
 
 
 def constraints_of(claims: Sequence[ResourceClaim], features: Features) -> list[list[Constraint]]:
-    """Returns the constraints of the claims without devices. Raises AttemptFailed for an unsupported constraint."""
+    """Returns the constraints of the claims without devices. Raises AttemptError for an unsupported constraint."""
     constraints: list[list[Constraint]] = []
     for claim in claims:
         constraints.append([])
@@ -156,7 +157,7 @@ def constraints_of(claims: Sequence[ResourceClaim], features: Features) -> list[
             elif constraint.distinctAttribute is not None and features.is_sorted:
                 constraints[-1].append(DistinctAttribute(constraint))
             else:
-                raise AttemptFailed(
+                raise AttemptError(
                     f"claim {claim.key}, constraint #{number}: empty constraint (unsupported constraint type?)"
                 )
     return constraints

@@ -22,12 +22,13 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from topowise import quantity
 from topowise.errors import ParseError
 from topowise_scheduler.claims import semver
+from topowise_scheduler.claims.errors import EvaluationError, NotModelledError
 from topowise_scheduler.claims.objects import Device, DeviceAttribute
 
 LONGEST: Final = 10 * 1024
 """The most characters of an expression (CELSelectorExpressionMaxLength)."""
-# kube-scheduler ends an evaluation at a cost of 1,000,000, where a step is 1 and texts and lists cost more. The bound on
-# our estimate of steps stays well below it, so that an expression that is evaluated here does not reach it there.
+# kube-scheduler ends an evaluation at a cost of 1,000,000, where a step is 1 and texts and lists cost more. The bound
+# on our estimate of steps stays below it, so that an expression that is evaluated here does not reach it there.
 _MOST_WORK: Final = 100_000
 # The number of attributes and capacities of a device: the steps of a loop over them.
 _MOST_ENTRIES: Final = 32
@@ -37,20 +38,12 @@ _BILLION: Final = 1_000_000_000
 
 _TOKEN: Final = re.compile(
     r"""//[^\n]* | (?P<string>[rRbB]{0,2}(?:\"{3}.*?\"{3}|'{3}.*?'{3}|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'))
-    | (?P<word>[A-Za-z_][A-Za-z0-9_]*) | (?P<number>\d[\w.]*) | (?P<mark>\[\?|\.\?|\S)""",
+    | (?P<word>[A-Za-z_][A-Za-z0-9_]*) | (?P<number>\d[\w.]*) | (?P<mark>\[\?|\.\?|[=!<>]=|\S)""",
     re.VERBOSE | re.DOTALL | re.ASCII,
 )
 _LOOPS: Final = frozenset(("all", "exists", "exists_one", "existsOne", "map", "filter"))
-_WHOLE: Final = re.compile(r"[+-]?\d+([kMGTPE]|[KMGTPE]i)?", re.ASCII)
+_WHOLE: Final = re.compile(r"[+-]?\d+([kMGTPE]|[KMGTPE]i|[eE]\+?\d+)?", re.ASCII)
 _PLAIN: Final = re.compile(r"""(["'])([^\\"']*)\1""")
-
-
-class Unmodelled(Exception):
-    """The result of an expression is not known; the text says why."""
-
-
-class Failure(Exception):
-    """The expression fails in kube-scheduler, too; the text says why."""
 
 
 def _messages() -> type[Any]:
@@ -77,7 +70,7 @@ def _quantity(text: str) -> Any:
     nano = quantity.nano_value(text)
     if nano % _BILLION == 0 and _WHOLE.fullmatch(text) is None:
         # Kubernetes does not call 1.0 or 1000m an integer.
-        raise Unmodelled("an integer quantity that is written as a fraction")
+        raise NotModelledError("an integer quantity that is written as a fraction")
     return _of_nano(nano)
 
 
@@ -125,7 +118,7 @@ def _added(left: Any, right: Any, sign: int) -> Any:
     amount = right * _BILLION if isinstance(right, int) else _nano(right)
     total = _nano(left) + sign * amount
     if total % _BILLION == 0 and amount % _BILLION:
-        raise Unmodelled("a sum of fractions that is an integer")
+        raise NotModelledError("a sum of fractions that is an integer")
     return _of_nano(total)
 
 
@@ -147,7 +140,7 @@ def _parses(parse: Callable[[str], object], text: str) -> bool:
 
 
 class _Functions:
-    """Declarations of functions. An implementation that raises `Unmodelled` is remembered in `unmodelled`: CEL makes
+    """Declarations of functions. `unmodelled` is the last `NotModelledError` of an implementation: CEL makes
     each exception an error, which another part of the expression may outweigh."""
 
     def __init__(self) -> None:
@@ -160,7 +153,7 @@ class _Functions:
         def implementation(*arguments: Any) -> Any:
             try:
                 return function(*arguments)
-            except Unmodelled as error:
+            except NotModelledError as error:
                 self.unmodelled = str(error)
                 raise
 
@@ -193,11 +186,12 @@ def _declared() -> _Functions:
     function("semver", [text], value, _version)
     function("semver", [text, boolean], value, lambda item, flag: _version(semver.normalized(item) if flag else item))
     function("isSemver", [text], boolean, lambda item: _parses(semver.parse, item))
-    function("isSemver", [text, boolean], boolean, lambda item, flag: _is_version(item, flag))
+    function("isSemver", [text, boolean], boolean, _is_version)
     member("compareTo", [value], integer, _compare)
     member("isGreaterThan", [value], boolean, lambda left, right: _compare(left, right) > 0)
     member("isLessThan", [value], boolean, lambda left, right: _compare(left, right) < 0)
-    member("sign", [], integer, lambda item: (_nano(item) > 0) - (_nano(item) < 0))
+    # Kubernetes' documentation calls it as a member, which its library does not declare.
+    function("sign", [value], integer, lambda item: (_nano(item) > 0) - (_nano(item) < 0))
     member("asInteger", [], integer, _integer)
     member("isInteger", [], boolean, _is_integer)
     member("asApproximateFloat", [], cel.Type.DOUBLE, lambda item: _nano(item) / _BILLION)
@@ -223,12 +217,14 @@ _ENVIRONMENT: Final = cel.NewEnv(
 
 
 class Input(NamedTuple):
-    """The variable `device` of a device. `problem` is why kube-scheduler evaluates no expression for the device."""
+    """The variable `device` of a device. `versions` are the names of attributes that are versions, without domain.
+    `problem` is why kube-scheduler evaluates no expression for the device."""
 
     driver: str
     attributes: dict[str, dict[str, Any]]
     capacity: dict[str, dict[str, Any]]
     has_shares: bool
+    versions: frozenset[str] = frozenset()
     problem: str = ""
 
 
@@ -241,13 +237,16 @@ def input_of(driver: str, device: Device) -> Input:
         domain, identifier = _qualified(name, driver)
         try:
             attributes.setdefault(domain, {})[identifier] = _attribute(attribute)
-        except (ParseError, Failure) as error:
+        except (ParseError, EvaluationError) as error:
             problem = f"attribute {name}: {error}"
     for name, amount in (device.capacity or {}).items():
         domain, identifier = _qualified(name, driver)
         # The API server writes quantities in a canonical form, which has no unnecessary fraction.
         capacity.setdefault(domain, {})[identifier] = _of_nano(quantity.nano_value(amount.value))
-    return Input(driver, attributes, capacity, bool(device.allowMultipleAllocations), problem)
+    versions = frozenset(
+        _qualified(name, driver)[1] for name, item in (device.attributes or {}).items() if item.version is not None
+    )
+    return Input(driver, attributes, capacity, bool(device.allowMultipleAllocations), versions, problem)
 
 
 def _attribute(attribute: DeviceAttribute) -> Any:
@@ -259,7 +258,7 @@ def _attribute(attribute: DeviceAttribute) -> Any:
         return attribute.string
     if attribute.version is not None:
         return _version(attribute.version)
-    raise Failure("unsupported attribute value")
+    raise EvaluationError("unsupported attribute value")
 
 
 def _qualified(name: str, driver: str) -> tuple[str, str]:
@@ -268,26 +267,29 @@ def _qualified(name: str, driver: str) -> tuple[str, str]:
 
 
 class Expression:
-    """A compiled expression. Raises Unmodelled for an expression that is not evaluated here."""
+    """A compiled expression. Raises NotModelledError for an expression that is not evaluated here."""
 
     def __init__(self, text: str, knows_shares: bool) -> None:
         if len(text) > LONGEST:
-            raise Unmodelled(f"a CEL expression of {len(text)} characters")
+            raise NotModelledError(f"a CEL expression of {len(text)} characters")
         tokens = [match for match in _TOKEN.finditer(text) if match.lastgroup]
         if _work(tokens) > _MOST_WORK:
-            raise Unmodelled("a CEL expression that may take too long")
+            raise NotModelledError("a CEL expression that may take too long")
         self._knows_shares = knows_shares
         self._domains = {name: _domains_of(tokens, name) for name in ("attributes", "capacity")}
         self._has_optionals = any(match["mark"] in ("[?", ".?") for match in tokens)
+        self._compared = _compared_names([match[0] for match in tokens])
         try:
             self._compiled = _ENVIRONMENT.compile(text)
         except RuntimeError as error:
-            raise Unmodelled(f"a CEL expression: {str(error).splitlines()[0]}") from error
+            raise NotModelledError(f"a CEL expression: {str(error).splitlines()[0]}") from error
 
     def matches(self, device: Input) -> bool:
-        """Whether the device matches. Raises Failure, and Unmodelled if the result is not known."""
+        """Whether the device matches. Raises EvaluationError, and NotModelledError if the result is not known."""
         if device.problem:
-            raise Failure(device.problem)
+            raise EvaluationError(device.problem)
+        if not self._compared.isdisjoint(device.versions):
+            raise NotModelledError("a CEL expression that may compare a version with something else")
         attributes, capacity = (self._with_defaults(name, device) for name in ("attributes", "capacity"))
         variable: dict[str, Any] = {"driver": device.driver, "attributes": attributes, "capacity": capacity}
         if self._knows_shares:
@@ -295,14 +297,14 @@ class Expression:
         _FUNCTIONS.unmodelled = ""
         result = self._compiled.eval(data={"device": variable})
         if _FUNCTIONS.unmodelled:
-            raise Unmodelled(_FUNCTIONS.unmodelled)
+            raise NotModelledError(_FUNCTIONS.unmodelled)
         kind = result.type()
         if kind == cel.Type.BOOL:
             return bool(result.value())
         if any(domains is None for domains in self._domains.values()):
             # Perhaps a domain was missing that has an empty map in kube-scheduler.
-            raise Unmodelled("a CEL expression that does not name the domains of attributes")
-        raise Failure(str(result.value()) if kind == cel.Type.ERROR else f"a result of type {kind.name()}")
+            raise NotModelledError("a CEL expression that does not name its domains")
+        raise EvaluationError(str(result.value()) if kind == cel.Type.ERROR else f"a result of type {kind.name()}")
 
     def _with_defaults(self, name: str, device: Input) -> dict[str, dict[str, Any]]:
         """Returns the attributes or the capacity. kube-scheduler's map has an empty map for each domain that is missing
@@ -311,7 +313,9 @@ class Expression:
         domains = self._domains[name]
         if domains is None:
             if self._has_optionals:
-                raise Unmodelled("a CEL expression with optional fields that does not name the domains of attributes")
+                raise NotModelledError(
+                    "a CEL expression with optional fields that does not name the domains of attributes"
+                )
             return values
         missing = {device.driver if domain is None else domain for domain in domains} - values.keys()
         return {**values, **{domain: {} for domain in missing}} if missing else values
@@ -336,6 +340,43 @@ def _domains_of(tokens: list[re.Match[str]], name: str) -> set[str | None] | Non
         else:
             return None
     return domains
+
+
+def _compared_names(words: list[str]) -> frozenset[str]:
+    """Returns the names of attributes that an expression may compare by ==, != or `in`, except with `semver(...)`.
+
+    Such a comparison of a version with another type is an error in Kubernetes, and false here.
+    """
+    if not {"==", "!=", "in"}.intersection(words):
+        return frozenset()
+    names: set[str] = set()
+    for index, word in enumerate(words):
+        name = word[1:-1] if word[:1] in "\"'" else word
+        if name.isidentifier() and not _is_compared_safely(words, index + 1):
+            names.add(name)
+    return frozenset(names)
+
+
+def _is_compared_safely(words: list[str], index: int) -> bool:
+    """Whether what follows a name keeps its value from comparisons, or compares it with a version."""
+    while index < len(words) and words[index] in (")", "]"):
+        index += 1
+    following = words[index : index + 3]
+    if following[:1] == ["."] and following[1:2] in (["orValue"], ["value"]):
+        return _is_compared_safely(words, _after_call(words, index + 2))
+    if following[:1] in (["=="], ["!="]):
+        return following[1:2] == ["semver"]
+    return following[:1] not in ([","], ["in"])
+
+
+def _after_call(words: list[str], index: int) -> int:
+    """Returns the index after the call whose parenthesis is at `index`."""
+    depth = 0
+    for position in range(index, len(words)):
+        depth += (words[position] == "(") - (words[position] == ")")
+        if depth == 0:
+            return position + 1
+    return len(words)
 
 
 def _work(tokens: list[re.Match[str]]) -> int:

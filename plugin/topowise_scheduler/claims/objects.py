@@ -55,6 +55,7 @@ class ObjectMeta(msgspec.Struct, frozen=True, gc=False):
     name: str = ""
     uid: str = ""
     resourceVersion: str = ""
+    creationTimestamp: str | None = None
 
 
 class ClaimMeta(msgspec.Struct, frozen=True, gc=False):
@@ -330,10 +331,10 @@ Decoded = TypeVar("Decoded", ResourceSlice, ResourceClaim, ResourceClaimTemplate
 
 
 class _Kind(Generic[Decoded]):
-    def __init__(self, type: type[Decoded]) -> None:
-        self.type = type
-        self.decode = msgspec.json.Decoder(type).decode
-        self.info = inspect.type_info(type)
+    def __init__(self, struct: type[Decoded]) -> None:
+        self.struct: type[Decoded] = struct
+        self.decoder: msgspec.json.Decoder[Decoded] = msgspec.json.Decoder(struct)
+        self.info = inspect.type_info(struct)
 
 
 _SLICE: Final = _Kind(ResourceSlice)
@@ -371,11 +372,11 @@ def claim_of(template: ResourceClaimTemplate, namespace: str, name: str) -> Reso
 def _decoded(kind: _Kind[Decoded], raw: bytes | msgspec.Raw, version: Version) -> Decoded:
     size = memoryview(raw).nbytes
     if size > MOST_BYTES:
-        raise ParseError(kind.type.__name__, f"{size} bytes", f"at most {MOST_BYTES} bytes")
+        raise ParseError(kind.struct.__name__, f"{size} bytes", f"at most {MOST_BYTES} bytes")
     try:
         if version != "v1beta1":
             try:
-                return kind.decode(raw)
+                return kind.decoder.decode(raw)
             except msgspec.ValidationError:
                 # An unknown field or a wrong type: `_pruned` finds the first, `convert` raises for the second.
                 pass
@@ -385,9 +386,9 @@ def _decoded(kind: _Kind[Decoded], raw: bytes | msgspec.Raw, version: Version) -
         paths: dict[str, None] = {}
         pruned = _pruned(kind.info, value, "", paths)
         pruned.pop("not_modelled", None)
-        item = msgspec.convert(pruned, kind.type)
+        item: Decoded = msgspec.convert(pruned, kind.struct)
     except (msgspec.DecodeError, AttributeError) as error:
-        raise ParseError(kind.type.__name__, str(error), "an object of resource.k8s.io") from error
+        raise ParseError(kind.struct.__name__, str(error), "an object of resource.k8s.io") from error
     return msgspec.structs.replace(item, not_modelled=tuple(paths))
 
 

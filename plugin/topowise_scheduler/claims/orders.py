@@ -13,8 +13,9 @@ from typing import Final
 
 import msgspec
 
+from topowise_scheduler.claims.errors import AttemptError, NotModelledError
 from topowise_scheduler.claims.inventory import Pool, PoolDevice
-from topowise_scheduler.claims.requests import Alternatives, AttemptFailed, Context, NotModelled, Request
+from topowise_scheduler.claims.requests import Alternatives, Context, Request
 
 MOST_ORDERS: Final = 24
 
@@ -25,7 +26,7 @@ Slice = tuple[PoolDevice, ...]
 def orders(
     context: Context, pools: Sequence[Pool], claims: Sequence[Sequence[Alternatives]]
 ) -> Iterator[Sequence[Pool]]:
-    """Yields the pools in each order that may lead to another allocation. Raises NotModelled for too many orders."""
+    """Yields the pools in each order that may lead to another allocation. Raises NotModelledError for many orders."""
     requests = list(chain.from_iterable(chain.from_iterable(claims)))
     slices = {pool.id: _slices(pool) for pool in pools}
     counts = [0] * len(requests)
@@ -42,16 +43,16 @@ def orders(
         return
     number = factorial(len(moving)) * prod(factorial(len(slices[pool.id])) for pool in moving)
     if number > MOST_ORDERS:
-        raise NotModelled(_random_order(context))
+        raise NotModelledError(_random_order(context))
     rest = [pool for pool in pools if pool not in moving]
     for order in permutations(moving):
         for choice in product(*(permutations(slices[pool.id]) for pool in order)):
             yield [*(_with(pool, devices) for pool, devices in zip(order, choice, strict=True)), *rest]
 
 
-def differ(context: Context) -> NotModelled:
+def differ(context: Context) -> NotModelledError:
     """Returns the exception for orders that lead to different allocations."""
-    return NotModelled(_random_order(context))
+    return NotModelledError(_random_order(context))
 
 
 def _random_order(context: Context) -> str:
@@ -65,7 +66,7 @@ def _slices(pool: Pool) -> list[Slice]:
 def _is_wanted(context: Context, request: Request, devices: Slice) -> bool:
     try:
         return any(context.is_selectable(request, item) for item in devices)
-    except AttemptFailed:
+    except AttemptError:
         # Whether the expression fails before the search ends depends on the order.
         return True
 

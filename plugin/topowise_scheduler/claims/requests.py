@@ -13,6 +13,7 @@ import msgspec
 from topowise.quantity import nano_value
 from topowise_scheduler.claims import capacity
 from topowise_scheduler.claims.allocated import AllocatedDevices
+from topowise_scheduler.claims.errors import AttemptError, NotModelledError
 from topowise_scheduler.claims.features import Features
 from topowise_scheduler.claims.inventory import Pool, PoolDevice, node_matches
 from topowise_scheduler.claims.objects import (
@@ -30,14 +31,6 @@ from topowise_scheduler.kube_scheduler import Node
 
 MOST_RESULTS: Final = 32
 """The most devices of a claim (AllocationResultsMaxSize)."""
-
-
-class AttemptFailed(Exception):
-    """kube-scheduler ends the attempt to schedule the pod with this error."""
-
-
-class NotModelled(Exception):
-    """The result is not known; the text names the feature."""
 
 
 class Request(msgspec.Struct, eq=False):
@@ -79,7 +72,7 @@ class Context(msgspec.Struct, frozen=True, eq=False):
     classes: Mapping[str, DeviceClass]
 
     def is_selectable(self, request: Request, item: PoolDevice) -> bool:
-        """Whether a device matches the class and the request. Raises AttemptFailed and NotModelled."""
+        """Whether a device matches the class and the request. Raises AttemptError and NotModelledError."""
         if item.device.bindingConditions and not self.features.binding_conditions:
             return False
         known = request.matches.get(item)
@@ -103,7 +96,7 @@ class Context(msgspec.Struct, frozen=True, eq=False):
         knows_shares = self.features.consumable_capacity
         for number, selector in enumerate(selectors):
             if selector.cel is None:
-                raise AttemptFailed(f"{owner}: selector #{number}: CEL expression empty (unsupported selector type?)")
+                raise AttemptError(f"{owner}: selector #{number}: CEL expression empty (unsupported selector type?)")
             text = selector.cel.expression
             match = self.selectors.match(text, item, knows_shares)
             if match is Match.NO:
@@ -111,8 +104,8 @@ class Context(msgspec.Struct, frozen=True, eq=False):
             if match is not Match.YES:
                 reason = self.selectors.reason(text, item, knows_shares)
                 if match is Match.FAILS:
-                    raise AttemptFailed(f"{owner}: selector #{number}: CEL runtime error: {reason}")
-                raise NotModelled(f"{owner}: selector #{number}: {reason}")
+                    raise AttemptError(f"{owner}: selector #{number}: CEL runtime error: {reason}")
+                raise NotModelledError(f"{owner}: selector #{number}: {reason}")
         return True
 
     def has_capacity(self, request: Request, item: PoolDevice, coming: Mapping[str, int]) -> bool:
@@ -145,9 +138,9 @@ def _tolerates(toleration: DeviceToleration, taint: DeviceTaint) -> bool:
 
 
 def requests_of(claim: ResourceClaim, context: Context, pools: Sequence[Pool]) -> list[Alternatives]:
-    """Returns the requests of a claim. Raises AttemptFailed and NotModelled."""
+    """Returns the requests of a claim. Raises AttemptError and NotModelledError."""
     if claim.not_modelled:
-        raise NotModelled(f"field {claim.not_modelled[0]} of ResourceClaim {claim.key}")
+        raise NotModelledError(f"field {claim.not_modelled[0]} of ResourceClaim {claim.key}")
     requests: list[Alternatives] = []
     least = 0
     for request in claim.spec.devices.requests or ():
@@ -155,7 +148,7 @@ def requests_of(claim: ResourceClaim, context: Context, pools: Sequence[Pool]) -
         least += min(alternative.count for alternative in alternatives)
         requests.append(alternatives)
     if least > MOST_RESULTS:
-        raise AttemptFailed(f"claim {claim.key}: number of requested devices {least} exceeds the claim limit of 32")
+        raise AttemptError(f"claim {claim.key}: number of requested devices {least} exceeds the claim limit of 32")
     return requests
 
 
@@ -166,12 +159,12 @@ def _alternatives(
     features = context.features
     subrequests = request.firstAvailable or ()
     if subrequests and not features.prioritized_list:
-        raise AttemptFailed(f"{where}: has subrequests, but the DRAPrioritizedList feature is disabled")
+        raise AttemptError(f"{where}: has subrequests, but the DRAPrioritizedList feature is disabled")
     specs = subrequests or ((request.exactly,) if request.exactly is not None else ())
     if not specs:
-        raise NotModelled(f"{where}: neither exactly nor firstAvailable")
+        raise NotModelledError(f"{where}: neither exactly nor firstAvailable")
     if features.is_sorted and not features.consumable_capacity and any(spec.capacity is not None for spec in specs):
-        raise AttemptFailed(f"{where}: has capacity requests, but the DRAConsumableCapacity feature is disabled")
+        raise AttemptError(f"{where}: has capacity requests, but the DRAConsumableCapacity feature is disabled")
     return tuple(
         _checked(where, claim, spec.name, request.name, spec, context, pools)
         if isinstance(spec, DeviceSubRequest)
@@ -191,15 +184,15 @@ def _checked(
 ) -> Request:
     """validateDeviceRequest."""
     if any(selector.cel is None for selector in spec.selectors or ()):
-        raise AttemptFailed(f"{where}: CEL expression empty (unsupported selector type?)")
+        raise AttemptError(f"{where}: CEL expression empty (unsupported selector type?)")
     admin = spec.adminAccess if isinstance(spec, ExactDeviceRequest) else None
     if admin is not None and not context.features.admin_access:
-        raise AttemptFailed(f"{where}: admin access is requested, but the feature is disabled")
+        raise AttemptError(f"{where}: admin access is requested, but the feature is disabled")
     device_class = context.classes.get(spec.deviceClassName)
     if device_class is None:
-        raise AttemptFailed(f"{where}: could not retrieve device class {spec.deviceClassName}")
+        raise AttemptError(f"{where}: could not retrieve device class {spec.deviceClassName}")
     if device_class.not_modelled:
-        raise NotModelled(f"field {device_class.not_modelled[0]} of DeviceClass {device_class.name}")
+        raise NotModelledError(f"field {device_class.not_modelled[0]} of DeviceClass {device_class.name}")
     requested = spec.capacity.requests if spec.capacity is not None else None
     amounts = {item: nano_value(amount) for item, amount in (requested or {}).items()}
     request = Request(claim.key, name, parent, spec, device_class, bool(admin), amounts)
@@ -209,7 +202,7 @@ def _checked(
         request.every = _every(where, request, context, pools)
         request.count = len(request.every)
     else:
-        raise AttemptFailed(f"{where}: unsupported count mode {spec.allocationMode}")
+        raise AttemptError(f"{where}: unsupported count mode {spec.allocationMode}")
     return request
 
 
@@ -218,10 +211,11 @@ def _every(where: str, request: Request, context: Context, pools: Sequence[Pool]
     for pool in pools:
         if pool.is_incomplete or pool.invalid:
             state = "being updated" if pool.is_incomplete else "invalid"
-            raise AttemptFailed(f"{where}: asks for all devices, but resource pool {pool.id.pool} is currently {state}")
-        for item in pool.devices:
-            if context.is_selectable(request, item) and (
-                not context.features.consumable_capacity or context.has_capacity(request, item, {})
-            ):
-                devices.append(item)
+            raise AttemptError(f"{where}: asks for all devices, but resource pool {pool.id.pool} is currently {state}")
+        devices.extend(
+            item
+            for item in pool.devices
+            if context.is_selectable(request, item)
+            and (not context.features.consumable_capacity or context.has_capacity(request, item, {}))
+        )
     return tuple(devices)

@@ -19,16 +19,10 @@ from topowise.quantity import nano_value
 from topowise_scheduler.claims import capacity
 from topowise_scheduler.claims.allocated import Capacity
 from topowise_scheduler.claims.constraints import Constraint
+from topowise_scheduler.claims.errors import AttemptError, NotModelledError
 from topowise_scheduler.claims.inventory import Counters, Pool, PoolDevice, PoolID
 from topowise_scheduler.claims.objects import Device, DeviceID
-from topowise_scheduler.claims.requests import (
-    MOST_RESULTS,
-    Alternatives,
-    AttemptFailed,
-    Context,
-    NotModelled,
-    Request,
-)
+from topowise_scheduler.claims.requests import MOST_RESULTS, Alternatives, Context, Request
 
 # Two function calls a device are on Python's stack.
 MOST_DEVICES: Final = 256
@@ -55,7 +49,7 @@ class Taken(msgspec.Struct, frozen=True, eq=False):
 
 class Search:
     """A single search. `sequence` are the devices in the order of the allocator; a pool in it is invalid, and ends the
-    attempt in 1.34. Raises AttemptFailed and NotModelled, the latter also after `most_steps` devices."""
+    attempt in 1.34. Raises AttemptError and NotModelledError, the latter also after `most_steps` devices."""
 
     def __init__(
         self,
@@ -126,12 +120,12 @@ class Search:
         for position in range(start, len(self._sequence)):
             item = self._sequence[position]
             if isinstance(item, Pool):
-                raise AttemptFailed(f"pool {item.id.pool} is invalid: {item.invalid}")
+                raise AttemptError(f"pool {item.id.pool} is invalid: {item.invalid}")
             if self._is_taken(claim, request, item.id):
                 continue
             self._steps -= 1
             if self._steps < 0:
-                raise NotModelled("a long search")
+                raise NotModelledError("a long search")
             if not context.is_selectable(request, item):
                 continue
             if context.features.consumable_capacity and not self._has_capacity(request, item):
@@ -212,7 +206,7 @@ class Search:
             if constraint.add(base, sub, item):
                 continue
             if must:
-                raise AttemptFailed(
+                raise AttemptError(
                     f"claim {request.claim}, request {request.name}: cannot add device {'/'.join(item.id)} because a "
                     "claim constraint would not be satisfied"
                 )

@@ -6,6 +6,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
 from topowise.bounded import Bounded
+from topowise_scheduler.claims.errors import EvaluationError, NotModelledError
 from topowise_scheduler.claims.inventory import PoolDevice
 
 if TYPE_CHECKING:
@@ -63,9 +64,9 @@ class Selectors:
         device = self._inputs.once(key, lambda: expressions.input_of(item.id.driver, item.device))
         try:
             return (Match.YES if expression.matches(device) else Match.NO), ""
-        except expressions.Failure as error:
+        except EvaluationError as error:
             return Match.FAILS, str(error)
-        except expressions.Unmodelled as error:
+        except NotModelledError as error:
             return Match.UNKNOWN, str(error)
 
 
@@ -74,7 +75,7 @@ def _compiled(text: str, knows_shares: bool) -> Expression | str:
 
     try:
         return expressions.Expression(text, knows_shares)
-    except expressions.Unmodelled as error:
+    except NotModelledError as error:
         return str(error)
 
 
