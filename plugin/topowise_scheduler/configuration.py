@@ -96,6 +96,9 @@ class Scoring(Section, frozen=True):
     max_numa_nodes: Annotated[int, msgspec.Meta(ge=1, le=64)] = 8
     """`LeastNUMANodes` only: the number of NUMA nodes that scores 0, for nodes that do not report their
     `topologyManagerMaxNUMANodes`."""
+    distance_by_option: bool = False
+    """`LeastNUMANodes` only: near NUMA nodes score higher only where the kubelet's option `prefer-closest-numa-nodes`
+    has an effect, as the proposal intends (KEP-454). Off: on every node, as in the code of scheduler-plugins."""
 
     def __post_init__(self) -> None:
         named = [resource.name for resource in self.resources]
