@@ -1,4 +1,4 @@
-"""The real kube-controller-manager on loopback, against a `ControlPlane`, with the controllers of resource claims alone.
+"""The real kube-controller-manager on loopback, against a `ControlPlane`, with the controllers of claims alone.
 
 `resourceclaim-controller` makes claims from templates, and frees them when their pods have ended. The garbage collector
 deletes claims of deleted pods.
