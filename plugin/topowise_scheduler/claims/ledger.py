@@ -11,19 +11,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from topowise import digits
 from topowise.bounded import Bounded
 from topowise.claimed_devices import Location, location
+from topowise.pods import Container, Needs, Resources, Spec
 from topowise_scheduler.claims.allocated import AllocatedDevices
 from topowise_scheduler.claims.allocator import AllocatedDevice, Allocation, NoFit, Unknown, allocate
 from topowise_scheduler.claims.devices import ClaimedDevice, ClaimedDevices
+from topowise_scheduler.claims.extended import NAME as EXTENDED_NAME
+from topowise_scheduler.claims.extended import claim_of_pod, classes_by_resource
 from topowise_scheduler.claims.features import Features
 from topowise_scheduler.claims.inventory import Inventory
 from topowise_scheduler.claims.objects import (
+    EXTENDED_RESOURCE_CLAIM,
     DeviceClass,
     DeviceID,
     DeviceRequestAllocationResult,
@@ -35,8 +39,6 @@ from topowise_scheduler.kube_scheduler import Node
 
 MOST_BYTES: Final = 256 << 20
 """Of the JSON of all objects, about: 5,000 nodes with 16 devices each have 80 MB."""
-_IMPLICIT: Final = "deviceclass.resource.kubernetes.io/"
-"""Each class is an extended resource by its own name, too."""
 _MOST_PREDICTED_BYTES: Final = 1 << 20
 _encode: Final = msgspec.msgpack.Encoder(order="deterministic").encode
 
@@ -78,6 +80,22 @@ class _Assumed(NamedTuple):
     results: dict[str, tuple[DeviceRequestAllocationResult, ...]]
 
 
+class ClaimingPod(Protocol):
+    """What decides the claims of a pod; `claims` are their names, "" for a claim that is not generated yet."""
+
+    @property
+    def uid(self) -> str: ...
+
+    @property
+    def namespace(self) -> str: ...
+
+    @property
+    def claims(self) -> tuple[str, ...]: ...
+
+    @property
+    def needs(self) -> Needs | None: ...
+
+
 class Claims:
     """Not thread-safe."""
 
@@ -101,7 +119,7 @@ class Claims:
         self._claims: dict[str, _Claim] = {}
         self._classes: dict[str, DeviceClass] = {}
         self._class_sizes: dict[str, int] = {}
-        self._extended: frozenset[str] = frozenset()
+        self._by_resource: dict[str, DeviceClass] = {}
         self._allocated = AllocatedDevices()
         self._holders: Counter[tuple[DeviceID, str | None]] = Counter()
         self._assumed: dict[str, _Assumed] = {}
@@ -138,15 +156,17 @@ class Claims:
                 return kept.locations[device.device]
         return None
 
-    @property
-    def extended_resources(self) -> Collection[str]:
-        """Returns the extended resources that kube-scheduler may allocate by claims (KEP-5004)."""
-        return self._extended
+    def extended_resources(self, needs: Needs | None) -> tuple[str, ...]:
+        """Returns the extended resources of a pod that kube-scheduler allocates by a claim of its own making, on nodes
+        without a device plug-in for them (KEP-5004)."""
+        if needs is None or self.features is None or not self.features.extended_resource:
+            return ()
+        return tuple([name for name, amount in needs.requests.items() if amount and name in self._by_resource])
 
     # Predictions
 
     def digest(self, uid: str, namespace: str, names: Iterable[str]) -> bytes:
-        """Returns a key that is equal for pods whose claims get the same devices on the same node."""
+        """Returns a key that is equal for pods of equal requests whose claims get the same devices on the same node."""
         # The devices of an assumed allocation are taken for all other pods.
         parts = [uid.encode() if uid in self._assumed else b""]
         for name in names:
@@ -159,21 +179,27 @@ class Claims:
                 parts.append(_encode([tuple(result.id) for result in _results(kept.claim)]))
         return blake2b(b"\0".join(parts), digest_size=16).digest()
 
-    def devices(self, uid: str, namespace: str, names: Iterable[str], node: Node | None, name: str) -> ClaimedDevices:
+    def devices(self, pod: ClaimingPod, node: Node | None, name: str) -> ClaimedDevices:
         """Returns the devices that the claims of a pod have, or are predicted to get, on a node."""
         allocated: list[DeviceID] = []
         waiting: list[ResourceClaim] = []
-        for claim_name in names:
-            kept = self._claims.get(f"{namespace}/{claim_name}")
+        has_extended = False
+        for claim_name in pod.claims:
+            kept = self._claims.get(f"{pod.namespace}/{claim_name}")
             if kept is None:
                 return ClaimedDevices(problem=f"ResourceClaim {claim_name or 'of a template'} is not known")
+            has_extended |= _is_extended(kept.claim)
             if kept.claim.status.allocation is None:
                 waiting.append(kept.claim)
             else:
                 allocated += [result.id for result in _results(kept.claim) if not result.adminAccess]
-        assumed = self._assumed.get(uid)
+        if not has_extended and node is not None and (resources := self.extended_resources(pod.needs)):
+            assert pod.needs is not None
+            made = claim_of_pod(pod.namespace, _spec(pod.needs), resources, node.allocatable, self._by_resource)
+            waiting += [] if made is None else [made]
         if not waiting:
             return ClaimedDevices(self._located(allocated, name), is_allocated=True)
+        assumed = self._assumed.get(pod.uid)
         if assumed is not None and assumed.node == name and {claim.key for claim in waiting} <= assumed.results.keys():
             results = assumed.results
         else:
@@ -232,6 +258,8 @@ class Claims:
 
     def _is_waiting(self, key: str) -> bool:
         kept = self._claims.get(key)
+        if kept is None and key.endswith(f"/{EXTENDED_NAME}"):
+            return True
         return kept is not None and kept.claim.status.allocation is None
 
     def _settle(self, key: str, results: Sequence[DeviceRequestAllocationResult] | None = None) -> None:
@@ -248,6 +276,20 @@ class Claims:
             self.changed(assumed.node, True)
             if results is not None:
                 self._compare(key, assumed.node, part, results)
+
+    def _settle_extended(self, claim: ResourceClaim, results: Sequence[DeviceRequestAllocationResult]) -> None:
+        """Ends the assumed allocation of the claim that kube-scheduler has made for extended resources of a pod."""
+        provisional = f"{claim.metadata.namespace}/{EXTENDED_NAME}"
+        for owner in claim.metadata.ownerReferences or ():
+            assumed = self._assumed.get(owner.uid)
+            part = None if assumed is None else assumed.results.pop(provisional, None)
+            if assumed is not None and part is not None:
+                if not assumed.results:
+                    del self._assumed[owner.uid]
+                self._release(part)
+                self.changed(assumed.node, True)
+                if results:
+                    self._compare(claim.key, assumed.node, part, results)
 
     def _compare(
         self,
@@ -315,6 +357,8 @@ class Claims:
         was = () if before is None else _results(before.claim)
         if was != results:
             self._settle(key, results or None)
+            if _is_extended(claim):
+                self._settle_extended(claim, results)
             self._note_results((*was, *results), is_better=not results)
 
     def drop_claim(self, key: str) -> None:
@@ -349,8 +393,7 @@ class Claims:
             self._note_classes()
 
     def _note_classes(self) -> None:
-        named = {item.spec.extendedResourceName or "" for item in self._classes.values()} - {""}
-        self._extended = frozenset(named | {_IMPLICIT + name for name in self._classes})
+        self._by_resource = classes_by_resource(self._classes.values())
         self._note("")
 
     def _keeps(self, what: str, size: int) -> bool:
@@ -382,6 +425,30 @@ class Claims:
     def _note(self, node: str, *, is_better: bool = True) -> None:
         for name in (node,) if node else list(self._slices_by_node):
             self.changed(name, is_better)
+
+
+def _is_extended(claim: ResourceClaim) -> bool:
+    """Returns whether kube-scheduler has made the claim for extended resources of a pod."""
+    return (claim.metadata.annotations or {}).get(EXTENDED_RESOURCE_CLAIM) == "true"
+
+
+def _spec(needs: Needs) -> Spec:
+    """Returns the containers of a pod with their requests."""
+    containers = [
+        (
+            container.kind,
+            Container(
+                container.name,
+                Resources({**container.requests}),
+                restartPolicy="Always" if container.kind == "sidecar" else None,
+            ),
+        )
+        for container in needs.containers
+    ]
+    return Spec(
+        tuple([container for kind, container in containers if kind == "app"]),
+        tuple([container for kind, container in containers if kind != "app"]),
+    )
 
 
 def _results(claim: ResourceClaim) -> tuple[DeviceRequestAllocationResult, ...]:

@@ -50,8 +50,7 @@ class ClaimReader:
     def may_be_extended(self, record: PodRecord) -> bool:
         """Returns whether kube-scheduler may have made a claim for extended resources of the pod, which only the newest
         status of the pod names."""
-        extended = self._claims.extended_resources
-        return record.needs is not None and any(name in extended for name in record.needs.requests)
+        return bool(self._claims.extended_resources(record.needs))
 
     def _is_allocated(self, key: str) -> bool:
         claim = self._claims.claim(key)

@@ -71,8 +71,9 @@ class ClaimedNodes:
         return "prefer" if settings is None else settings.by_namespace.get(record.namespace, settings.default)
 
     def applies(self, record: PodRecord) -> bool:
-        """Returns whether the pod has claims, and claims are enabled."""
-        return bool(record.claims) and self.settings is not None
+        """Returns whether claims are enabled, and the pod has claims or extended resources that a class backs."""
+        settings = self.settings
+        return settings is not None and bool(record.claims or settings.claims.extended_resources(record.needs))
 
     def is_required(self, record: PodRecord) -> bool:
         """Returns whether the pod has claims, and must be near their devices."""
@@ -88,14 +89,13 @@ class ClaimedNodes:
     def of(self, record: PodRecord, name: str) -> Claimed:
         """Returns the devices of a pod's claims on a node; a node without a report has no NUMA nodes."""
         node_state = self._node_states.of(name)
-        if self.settings is None or not record.claims or node_state is None or node_state.kubelet is None:
+        if self.settings is None or node_state is None or node_state.kubelet is None:
             return _NOTHING._replace(devices=ClaimedDevices(problem="the node has no report"))
-        key = (name, self.digest(record), frozenset[str]())
+        # Extended resources are in the shape.
+        key = (name, self.digest(record) + record.shape, frozenset[str]())
         known = self._known.get(key)
         if known is None:
-            devices = self.settings.claims.devices(
-                record.uid, record.namespace, record.claims, self.settings.node_of(name), name
-            )
+            devices = self.settings.claims.devices(record, self.settings.node_of(name), name)
             known = Claimed(devices, self._near(name, node_state.kubelet, devices))
             self._known.put(key, known)
         return known
@@ -117,7 +117,7 @@ class ClaimedNodes:
 
     def assume(self, record: PodRecord, name: str) -> None:
         """Expects the predicted devices of a pod's claims on the node that the pod is expected on."""
-        if self.settings is not None and record.claims:
+        if self.settings is not None and self.applies(record):
             results = self.of(record, name).devices.results
             if results:
                 self.settings.claims.assume(record.uid, name, results)

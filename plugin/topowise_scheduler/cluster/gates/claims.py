@@ -108,7 +108,7 @@ class ClaimGate:
     def verdicts(self, question: Question, draft: Draft) -> None:
         """See `Gate`."""
         record = question.record
-        if not (record.claims or self._mispredicted) or self._claimed.alignment(record) != "require":
+        if self._claimed.alignment(record) != "require" or not (record.claims or self.applies(record)):
             return
         if self._claimed.settings is None:
             draft.refuse_all(refusals.CLAIMS_ARE_OFF)
@@ -120,18 +120,15 @@ class ClaimGate:
 
     def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> str:
         """See `Gate`."""
-        is_mispredicted = (record.uid, name) in self._mispredicted
-        if not (record.claims or is_mispredicted) or self._claimed.alignment(record) != "require":
+        if self._claimed.alignment(record) != "require" or not (record.claims or self.applies(record)):
             return ""
         if self._claimed.settings is None:
             return refusals.CLAIMS_ARE_OFF
-        if not record.claims:
-            # The claim of its extended resources, which a refused bind deletes.
-            return refusals.CLAIMS_MISPREDICTED
         judged = self.judge(record, name, leaving)
         if judged.outcome in ("apart", "possible"):
             return refusals.CLAIMS_APART
-        return refusals.CLAIMS_MISPREDICTED if is_mispredicted and not judged.devices.is_allocated else ""
+        is_mispredicted = (record.uid, name) in self._mispredicted and not judged.devices.is_allocated
+        return refusals.CLAIMS_MISPREDICTED if is_mispredicted else ""
 
     def judge(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> Judgement:
         """Returns whether a pod with claims would be near their devices on the node. Claims must be enabled, and the
@@ -161,7 +158,7 @@ class ClaimGate:
         key = (name, frozenset[str]())
         pods = self._bound.get(key)
         if pods is None:
-            records = [entry.record for entry in node_state.history.bound() if entry.record.claims]
+            records = [entry.record for entry in node_state.history.bound() if self.applies(entry.record)]
             pods = tuple([_alignment(record, self._claimed.of(record, name), node_state.kubelet) for record in records])
             self._bound.put(key, pods)
         return pods

@@ -110,16 +110,23 @@ async def test_the_claim_of_extended_resources_is_in_the_newest_status_of_the_po
     pod = extended("p")
     server.pod = extended("p")
     server.pod["status"]["extendedResourceClaimStatus"] = {"resourceClaimName": "made"}
-    server.claims["made"] = claim("made", 1, ["gpu-1"])
+    server.claims["made"] = made("gpu-1", 1)
     assert server.service.fits(pod, "n1") == ["n1"]
     assert "claimed devices" in await server.bind(pod)
     assert server.service.fits(pod, "n1") == []
     server.service.claims.drop_claim("default/made")
     assert server.service.fits(pod, "n1") == []
-    server.claims["made"] = claim("made", 1, ["gpu-0"], version=2)
+    server.claims["made"] = made("gpu-0", 2)
     server.service.clock.now += 61
     server.service.ledger.tick()
     assert await server.bind(pod) == ""
+
+
+def made(device: str, version: int) -> dict[str, Any]:
+    document = claim("made", 1, [device], version=version)
+    document["metadata"]["annotations"] = {"resource.kubernetes.io/extended-resource-claim": "true"}
+    document["metadata"]["ownerReferences"] = [{"kind": "Pod", "name": "p", "uid": "uid-p", "controller": True}]
+    return document
 
 
 def extended(name: str) -> dict[str, Any]:

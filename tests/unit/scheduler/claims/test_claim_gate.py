@@ -10,9 +10,10 @@ import json
 import msgspec
 import pytest
 
-from claim_objects import ClaimService, claiming
-from scheduling import decoded, exact, kubelet
+from claim_objects import ClaimService, claim, claiming, put_class, sized_claim, sized_slice
+from scheduling import Service, decoded, exact, kubelet
 from steering_pods import marked
+from topowise import nrt
 from topowise_scheduler import kube_scheduler, refusals
 from topowise_scheduler.presentation.explain.explanation import ClaimExplanation, NodeExplanation
 
@@ -108,8 +109,6 @@ def test_unknown_devices_refuse_nothing() -> None:
 
 
 def test_a_required_alignment_needs_the_feature() -> None:
-    from scheduling import Service
-
     plain = Service()
     plain.report(exact(kubelet()))
     verdicts = plain.answers.verdicts(plain.question(claiming("p", "2", "a", alignment="require"), "n1"))
@@ -179,8 +178,8 @@ def test_bound_pods_are_compared_with_their_devices() -> None:
     cluster = service(0, 1)
     cluster.put_claim("a", 1, ["gpu-0"])
     cluster.put_claim("b", 1, ["gpu-1"])
-    for name, claim in (("first", "a"), ("second", "b")):
-        cluster.put(claiming(name, "1", claim, node="n1"))
+    for name, of_pod in (("first", "a"), ("second", "b")):
+        cluster.put(claiming(name, "1", of_pod, node="n1"))
     found = {pod.record.name: (pod.outcome, pod.near, pod.placed) for pod in cluster.ledger.gates.claims.all_bound()}
     assert found == {"first": ("aligned", {0}, {0}), "second": ("apart", {1}, {0})}
 
@@ -188,7 +187,7 @@ def test_bound_pods_are_compared_with_their_devices() -> None:
 def test_the_numa_node_may_come_from_the_pcie_root() -> None:
     cluster = service()
     topology = exact(kubelet(), version="2")
-    attributes = (*(topology.attributes or ()), _attribute("topowise.io/pcie-roots", "pci0000:17=0,pci0000:80=1"))
+    attributes = (*(topology.attributes or ()), nrt.Attribute("topowise.io/pcie-roots", "pci0000:17=0,pci0000:80=1"))
     cluster.report(msgspec.structs.replace(topology, attributes=attributes))
     document = {
         "metadata": {"name": "s"},
@@ -202,13 +201,39 @@ def test_the_numa_node_may_come_from_the_pcie_root() -> None:
             ],
         },
     }
-    from claim_objects import sized_slice
-
     cluster.claims.put_slice(sized_slice(document))
     for name, device, near in (("a", "gpu-0", {1}), ("b", "gpu-1", {0})):
         cluster.put_claim(name, 1, [device])
         record = cluster.records.record(decoded(claiming("p", "2", name)))
         assert cluster.ledger.gates.claims.judge(record, "n1").near == near
+
+
+def test_extended_resources_that_a_class_backs_are_predicted() -> None:
+    """kube-scheduler makes the claim just before the bind, under a name of its own."""
+    cluster = service(0, 1)
+    put_class(cluster.claims, "gpu", extendedResourceName="example.com/gpu")
+
+    def pod(name: str, cpu: str) -> dict[str, object]:
+        document = claiming(name, cpu, alignment="require")
+        for amounts in document["spec"]["containers"][0]["resources"].values():
+            amounts["example.com/gpu"] = "1"
+        return document
+
+    first = cluster.answers.question(decoded(pod("first", "1")), ["n1"])
+    assert cluster.ledger.gates.claims.judge(first.record, "n1").near == {0}
+    cluster.answers.expect(first, 0)
+    assert refusal(cluster, pod("second", "1")) == refusals.CLAIMS_APART
+    made = claim("first-x7", 1, ["gpu-0"], request="container-0-request-1")
+    made["metadata"]["annotations"] = {"resource.kubernetes.io/extended-resource-claim": "true"}
+    made["metadata"]["ownerReferences"] = [{"kind": "Pod", "name": "first", "uid": "uid-first"}]
+    cluster.claims.put_claim(sized_claim(made))
+    assert not cluster.claims.assumed()
+    assert cluster.claims.predictions == {"right": 1}
+    assert refusal(cluster, pod("second", "1")) == refusals.CLAIMS_APART
+    # A device plug-in of the node provides the resource instead.
+    cluster.put_node("n1", allocatable={"cpu": "8", "example.com/gpu": "2"})
+    cluster.ledger.node_states.note_change("n1")
+    assert cluster.ledger.gates.claims.judge(first.record, "n1").outcome == "nothing"
 
 
 def explained(cluster: ClaimService, document: dict[str, object]) -> NodeExplanation:
@@ -229,9 +254,3 @@ def test_an_explanation_names_the_devices() -> None:
     assert explanation.not_looked_at == ()
     apart = explained(cluster, claiming("q", "2", "a")).text
     assert apart.endswith("its claimed devices are predicted on NUMA node 1, CPUs and memory would be on NUMA node 0")
-
-
-def _attribute(name: str, value: str) -> object:
-    from topowise import nrt
-
-    return nrt.Attribute(name, value)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pytest
 
 from claim_objects import DRIVER, claim, device_slice, new_claims, sized_claim, sized_slice
+from topowise.pods import Needs
 from topowise_scheduler.claims.ledger import Claims
 from topowise_scheduler.claims.objects import DeviceID
 from topowise_scheduler.kube_scheduler import Node
@@ -19,8 +22,21 @@ def claims() -> Claims:
     return claims
 
 
+class Pod(NamedTuple):
+    """A pod with claims."""
+
+    uid: str
+    namespace: str
+    claims: tuple[str, ...]
+    needs: Needs | None = None
+
+
+def claiming_pod(uid: str, *names: str) -> Pod:
+    return Pod(uid, "default", names)
+
+
 def devices(claims: Claims, *names: str, uid: str = "uid-p") -> list[str]:
-    found = claims.devices(uid, "default", names, NODE, "n1")
+    found = claims.devices(claiming_pod(uid, *names), NODE, "n1")
     assert not found.problem, found.problem
     return [device.id.device for device in found.devices]
 
@@ -45,7 +61,7 @@ def test_admin_access_takes_no_device(claims: Claims) -> None:
     claims.put_claim(sized_claim(claim("monitor", 1, ["gpu-0"], adminAccess=True)))
     claims.put_claim(sized_claim(claim("new")))
     assert devices(claims, "new") == ["gpu-0"]
-    assert claims.devices("u", "default", ["monitor"], NODE, "n1").devices == ()
+    assert claims.devices(claiming_pod("u", *["monitor"]), NODE, "n1").devices == ()
 
 
 def test_an_older_version_of_a_claim_changes_nothing(claims: Claims) -> None:
@@ -58,7 +74,7 @@ def test_an_older_version_of_a_claim_changes_nothing(claims: Claims) -> None:
 def test_an_assumed_allocation_ends_with_the_status_of_the_claim(claims: Claims) -> None:
     for name in ("first", "second"):
         claims.put_claim(sized_claim(claim(name)))
-    found = claims.devices("uid-1", "default", ["first"], NODE, "n1")
+    found = claims.devices(claiming_pod("uid-1", *["first"]), NODE, "n1")
     claims.assume("uid-1", "n1", found.results)
     assert devices(claims, "second", uid="uid-2") == ["gpu-1"]
     # The pod itself still gets the devices that are assumed for it.
@@ -73,7 +89,7 @@ def test_an_assumed_allocation_ends_with_the_status_of_the_claim(claims: Claims)
 def test_an_allocation_on_another_node_is_no_wrong_prediction(claims: Claims) -> None:
     claims.put_slice(sized_slice(device_slice("n2", (0,))))
     claims.put_claim(sized_claim(claim("a")))
-    claims.assume("uid-1", "n1", claims.devices("uid-1", "default", ["a"], NODE, "n1").results)
+    claims.assume("uid-1", "n1", claims.devices(claiming_pod("uid-1", *["a"]), NODE, "n1").results)
     claims.put_claim(sized_claim(claim("a", 1, ["gpu-0"], node="n2", version=2)))
     assert claims.predictions == {"elsewhere": 1}
     assert not claims.were_predicted("default", ["a"])
@@ -83,7 +99,7 @@ def test_two_predictions_of_the_same_device_free_it_only_together(claims: Claims
     """The status of one claim names the device that was predicted for another claim."""
     for name in ("first", "second", "third"):
         claims.put_claim(sized_claim(claim(name)))
-    claims.assume("uid-1", "n1", claims.devices("uid-1", "default", ["first"], NODE, "n1").results)
+    claims.assume("uid-1", "n1", claims.devices(claiming_pod("uid-1", *["first"]), NODE, "n1").results)
     claims.put_claim(sized_claim(claim("second", 1, ["gpu-0"], version=2)))
     claims.forget("uid-1")
     assert devices(claims, "third", uid="uid-3") == ["gpu-1"]
@@ -108,7 +124,7 @@ def test_objects_beyond_the_bound_make_predictions_unknown() -> None:
     claims.put_claim(sized_claim(claim("p")))
     assert devices(claims, "p") == ["gpu-0"]
     claims.put_slice(sized_slice(device_slice("n2", (0, 1))))
-    assert "more than the" in claims.devices("u", "default", ["p"], NODE, "n1").problem
+    assert "more than the" in claims.devices(claiming_pod("u", *["p"]), NODE, "n1").problem
     claims.drop_slice(f"n2-{DRIVER}")
     assert devices(claims, "p") == ["gpu-0"]
     claims.drop_claim("default/p")
@@ -118,11 +134,11 @@ def test_objects_beyond_the_bound_make_predictions_unknown() -> None:
 
 
 def test_what_is_not_known_is_said(claims: Claims) -> None:
-    assert "is not known" in claims.devices("u", "default", [""], NODE, "n1").problem
+    assert "is not known" in claims.devices(claiming_pod("u", *[""]), NODE, "n1").problem
     claims.put_claim(sized_claim(claim("p", 5)))
-    assert "allocate nothing" in claims.devices("u", "default", ["p"], NODE, "n1").problem
+    assert "allocate nothing" in claims.devices(claiming_pod("u", *["p"]), NODE, "n1").problem
     claims.features = None
-    assert "version of kube-scheduler" in claims.devices("u", "default", ["p"], NODE, "n1").problem
+    assert "version of kube-scheduler" in claims.devices(claiming_pod("u", *["p"]), NODE, "n1").problem
 
 
 def test_a_device_of_another_node_has_no_location(claims: Claims) -> None:
