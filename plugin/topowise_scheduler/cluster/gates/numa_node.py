@@ -185,9 +185,12 @@ class NumaNodeGate:
 
     def expected_on(self, record: PodRecord, name: str) -> int | None:
         """Returns the NUMA node of a reservation on a node that fits, None if the kubelet alone chooses."""
-        if record.numa_node is not None or not (self._can_steer(record, name) and self._may_require(record, name)):
+        if record.numa_node is not None or not self._can_steer(record, name):
             return record.numa_node
-        choice = self.choice(record, name)
+        if self._claimed.applies(record):
+            # Preferred or required, the bind steers the pod to the devices of its claims.
+            return self.choice(record, name).numa
+        choice = self.choice(record, name) if self._may_require(record, name) else Choice()
         return choice.numa if choice.is_required else None
 
     def _can_steer(self, record: PodRecord, name: str) -> bool:

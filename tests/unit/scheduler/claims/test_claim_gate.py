@@ -155,6 +155,14 @@ def test_the_next_pod_gets_other_devices_than_a_pod_on_its_way() -> None:
     assert cluster.ledger.gates.claims.judge(second, "n1").near == {0}
 
 
+def test_a_pod_on_its_way_is_expected_on_the_numa_node_of_its_devices() -> None:
+    cluster = service(1, 1, markers=512)
+    cluster.put_claim("a")
+    question = cluster.answers.question(decoded(marked_claiming("first", "a")), ["n1"])
+    cluster.answers.expect(question, 0)
+    assert cluster.free("n1") == [3, 2]
+
+
 def test_a_node_that_gave_other_devices_than_predicted_is_left_out_for_a_minute() -> None:
     cluster = service(0, 1)
     cluster.put_claim("a")
