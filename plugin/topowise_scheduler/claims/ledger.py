@@ -9,7 +9,7 @@ beyond the bound in bytes are not kept; then every prediction is unknown, never 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -142,6 +142,21 @@ class Claims:
     def were_predicted(self, namespace: str, names: Iterable[str]) -> bool:
         """Returns whether each of these claims got the predicted devices when it was allocated last."""
         return all(f"{namespace}/{name}" in self._as_predicted for name in names)
+
+    @property
+    def keys(self) -> set[str]:
+        """Returns the claims, with those that are not kept, by namespace/name."""
+        return {*self._claims, *self._left_out("claim")}
+
+    @property
+    def slices(self) -> set[str]:
+        """Returns the names of the slices, with those that are not kept."""
+        return {*self._slices, *self._left_out("slice")}
+
+    @property
+    def classes(self) -> set[str]:
+        """Returns the names of the classes, with those that are not kept."""
+        return {*self._classes, *self._left_out("class")}
 
     def claim(self, key: str) -> ResourceClaim | None:
         """Returns a claim by namespace/name, None if there is none."""
@@ -395,6 +410,9 @@ class Claims:
     def _note_classes(self) -> None:
         self._by_resource = classes_by_resource(self._classes.values())
         self._note("")
+
+    def _left_out(self, kind: str) -> Iterator[str]:
+        return (what.removeprefix(f"{kind} ") for what in self._over if what.startswith(f"{kind} "))
 
     def _keeps(self, what: str, size: int) -> bool:
         if self.bytes + size > self._most_bytes:

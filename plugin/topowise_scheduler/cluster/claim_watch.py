@@ -1,6 +1,6 @@
 """Reflectors of ResourceSlices, ResourceClaims and DeviceClasses, which keep `Claims` current.
 
-Invariant: after a list, `Claims` has exactly the listed objects, apart from newer versions that a bind has read.
+Invariant: after a list, `Claims` has exactly the listed objects, or newer versions that a bind has read.
 """
 
 from __future__ import annotations
@@ -58,67 +58,53 @@ def _sized(decode: Callable[[bytes | msgspec.Raw], Item], raw: bytes | msgspec.R
 class _Slices:
     def __init__(self, claims: Claims) -> None:
         self._claims = claims
-        self._names: set[str] = set()
 
     def replace(self, items: list[Sized[ResourceSlice]]) -> Iterable[None]:
-        listed = {item.name for item in items}
-        for name in self._names - listed:
+        for name in self._claims.slices - {item.name for item in items}:
             self._claims.drop_slice(name)
             yield
-        self._names = listed
         for item in items:
             self._claims.put_slice(item)
             yield
 
     def apply(self, event: EventType, item: Sized[ResourceSlice]) -> None:
         if event == "DELETED":
-            self._names.discard(item.name)
             self._claims.drop_slice(item.name)
         else:
-            self._names.add(item.name)
             self._claims.put_slice(item)
 
 
 class _ClaimObjects:
     def __init__(self, claims: Claims) -> None:
         self._claims = claims
-        self._keys: set[str] = set()
 
     def replace(self, items: list[Sized[ResourceClaim]]) -> Iterable[None]:
-        listed = {item.item.key for item in items}
-        for key in self._keys - listed:
+        for key in self._claims.keys - {item.item.key for item in items}:
             self._claims.drop_claim(key)
             yield
-        self._keys = listed
         for item in items:
             self._claims.put_claim(item)
             yield
 
     def apply(self, event: EventType, item: Sized[ResourceClaim]) -> None:
         if event == "DELETED":
-            self._keys.discard(item.item.key)
             self._claims.drop_claim(item.item.key)
         else:
-            self._keys.add(item.item.key)
             self._claims.put_claim(item)
 
 
 class _Classes:
     def __init__(self, claims: Claims) -> None:
         self._claims = claims
-        self._names: set[str] = set()
 
     def replace(self, items: list[Sized[DeviceClass]]) -> None:
-        for name in self._names - {item.name for item in items}:
+        for name in self._claims.classes - {item.name for item in items}:
             self._claims.drop_class(name)
-        self._names = {item.name for item in items}
         for item in items:
             self._claims.put_class(item)
 
     def apply(self, event: EventType, item: Sized[DeviceClass]) -> None:
         if event == "DELETED":
-            self._names.discard(item.name)
             self._claims.drop_class(item.name)
         else:
-            self._names.add(item.name)
             self._claims.put_class(item)

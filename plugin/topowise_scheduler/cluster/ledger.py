@@ -54,7 +54,7 @@ class Ledger:
     0 for not at all. `max_admission_s` is how long a kubelet may take to decide a pod, 0 for as long as it takes.
     `affinity` is what is known of device plug-ins, and what pods that require near devices have to be content with.
     `exporters`: how long the service waits for exporters. `markers` and `steers`: see NumaNodeGate.
-    `claims`: devices and claims, None if they are not watched.
+    `claims`: devices and claims, None if they are not watched; `ignores_claims`: see ClaimedNodes.
     """
 
     def __init__(
@@ -69,6 +69,7 @@ class Ledger:
         markers: Markers = no_markers,
         steers: bool = False,
         claims: ClaimSettings | None = None,
+        ignores_claims: bool = False,
     ) -> None:
         self.engine = engine
         self.clock = clock
@@ -98,6 +99,7 @@ class Ledger:
             steers=steers,
             pods=self._bookings.pods,
             claims=claims,
+            ignores_claims=ignores_claims,
         )
         """What may keep a pod from a node."""
         if claims is not None:

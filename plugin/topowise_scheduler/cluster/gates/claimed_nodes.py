@@ -53,12 +53,16 @@ _NOTHING = Claimed(ClaimedDevices())
 
 
 class ClaimedNodes:
-    """`settings` is None if claims are not enabled."""
+    """`settings` is None if claims are not enabled. Unless they are `ignored`, no pod that requires alignment fits
+    then."""
 
-    def __init__(self, node_states: NodeStates, pods: PodStates, settings: ClaimSettings | None) -> None:
+    def __init__(
+        self, node_states: NodeStates, pods: PodStates, settings: ClaimSettings | None, *, ignored: bool
+    ) -> None:
         self._node_states = node_states
         self._pods = pods
         self.settings = settings
+        self.ignored = settings is None and ignored
         self._known = CacheUntilChange[Claimed, tuple[str, bytes, frozenset[str]]](node_states, lambda _: 1024)
         self._numa: Bounded[tuple[tuple[int, ...], str], NumaNodes]
         self._numa = Bounded(_MAX_NUMA_BYTES, lambda key, _: 10 * len(key[1]))

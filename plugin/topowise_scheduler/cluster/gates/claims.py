@@ -108,7 +108,7 @@ class ClaimGate:
     def verdicts(self, question: Question, draft: Draft) -> None:
         """See `Gate`."""
         record = question.record
-        if self._claimed.alignment(record) != "require" or not (record.claims or self.applies(record)):
+        if not self._concerns(record):
             return
         if self._claimed.settings is None:
             draft.refuse_all(refusals.CLAIMS_ARE_OFF)
@@ -120,7 +120,7 @@ class ClaimGate:
 
     def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> str:
         """See `Gate`."""
-        if self._claimed.alignment(record) != "require" or not (record.claims or self.applies(record)):
+        if not self._concerns(record):
             return ""
         if self._claimed.settings is None:
             return refusals.CLAIMS_ARE_OFF
@@ -193,6 +193,12 @@ class ClaimGate:
         for key in late:
             self._mispredicted.pop(key)
         return {name for _, name in late}
+
+    def _concerns(self, record: PodRecord) -> bool:
+        """Returns whether the pod has claims, and requires alignment with them."""
+        if not (record.claims or self.applies(record)) or self._claimed.ignored:
+            return False
+        return self._claimed.alignment(record) == "require"
 
     def _key(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> _Key:
         ignored = frozenset((*self._ignored.on(record.uid, record.priority, name), *leaving))

@@ -76,6 +76,7 @@ class Gates:
         steers: bool,
         pods: PodStates,
         claims: ClaimSettings | None,
+        ignores_claims: bool,
     ) -> None:
         self._node_states = node_states
         self._texts = Texts()
@@ -95,7 +96,7 @@ class Gates:
             node_states, ignored, affinity, partial(may_be_steered, markers if steers else no_markers)
         )
         """Nodes whose devices are too far apart for the pod."""
-        self.claimed = ClaimedNodes(node_states, pods, claims)
+        self.claimed = ClaimedNodes(node_states, pods, claims, ignored=ignores_claims)
         """The NUMA nodes of the devices of claims."""
         self.numa_node = NumaNodeGate(node_states, ignored, self.affinity, self.claimed, markers, steers=steers)
         """Nodes without markers for the pod, or without a NUMA node that the pod requires."""

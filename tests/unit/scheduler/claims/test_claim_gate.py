@@ -114,6 +114,10 @@ def test_a_required_alignment_needs_the_feature() -> None:
     verdicts = plain.answers.verdicts(plain.question(claiming("p", "2", "a", alignment="require"), "n1"))
     assert verdicts.text(0) == refusals.CLAIMS_ARE_OFF
     assert plain.fits(claiming("p", "2", "a"), "n1") == ["n1"]
+    # kubectl reads no claims, and says so.
+    laptop = Service(ignores_claims=True)
+    laptop.report(exact(kubelet()))
+    assert laptop.fits(claiming("p", "2", "a", alignment="require"), "n1") == ["n1"]
 
 
 def test_an_alignment_that_is_not_one_is_an_error_of_the_pod() -> None:
