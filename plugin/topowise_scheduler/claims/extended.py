@@ -7,7 +7,7 @@ k8s.io/dynamic-resource-allocation/deviceclass/extendedresourcecache.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -15,6 +15,7 @@ import msgspec
 from topowise import quantity
 from topowise.errors import ParseError
 from topowise.pods import Amounts, Container, Quantities, Spec
+from topowise_scheduler.claims.allocator import Unknown
 from topowise_scheduler.claims.objects import (
     ClaimMeta,
     DeviceClaim,
@@ -38,42 +39,54 @@ class _Needed(msgspec.Struct, frozen=True, gc=False):
     count: int
 
 
-def classes_by_resource(classes: Iterable[DeviceClass]) -> dict[str, DeviceClass]:
-    """Returns the class of each extended resource. Of several classes that name the same resource the youngest has it,
-    and of equally old classes the first by name."""
-    by_resource: dict[str, DeviceClass] = {}
-    ordered = sorted(classes, key=lambda item: item.name, reverse=True)
-    # A stable sort: the last class of a resource stays.
-    for item in sorted(ordered, key=lambda item: item.metadata.creationTimestamp or ""):
-        by_resource[CLASS_PREFIX + item.name] = item
-        if item.spec.extendedResourceName is not None:
-            by_resource[item.spec.extendedResourceName] = item
-    return by_resource
+class ExtendedResources:
+    """The class of each extended resource. Of several classes that name the same resource the youngest has it, and of
+    equally old classes the first by name.
 
+    Whether each other of these classes still has the resource of its own name depends on the order in which
+    kube-scheduler saw them.
+    """
 
-def resources_of(spec: Spec, by_resource: Mapping[str, DeviceClass]) -> tuple[str, ...]:
-    """Returns the extended resources of a pod that a class backs, sorted: on nodes that list them as allocatable the
-    device plug-in provides them, on other nodes the class."""
-    names = {name for item in _containers(spec) for name in _requests(item) if name in by_resource}
-    return tuple(sorted(name for name in names if any(_count(item, name) for item in _containers(spec))))
+    def __init__(self, classes: Iterable[DeviceClass]) -> None:
+        self._classes: dict[str, DeviceClass] = {}
+        self._uncertain: set[str] = set()
+        ordered = sorted(classes, key=lambda item: item.name, reverse=True)
+        # A stable sort: the last class of a resource stays.
+        for item in sorted(ordered, key=lambda item: item.metadata.creationTimestamp or ""):
+            self._classes[CLASS_PREFIX + item.name] = item
+            if item.spec.extendedResourceName is None:
+                continue
+            before = self._classes.get(item.spec.extendedResourceName)
+            if before is not None:
+                self._uncertain.add(CLASS_PREFIX + before.name)
+            self._classes[item.spec.extendedResourceName] = item
 
+    def requested_by(self, spec: Spec) -> tuple[str, ...]:
+        """Returns the resources of a pod that a class backs, sorted. On nodes that list a resource as allocatable the
+        device plug-in provides it, on other nodes the class."""
+        containers = _containers(spec)
+        names = {name for item in containers for name in _requests(item) if name in self._classes}
+        return tuple(sorted(name for name in names if any(_count(item, name) for item in containers)))
 
-def claim_of_pod(
-    namespace: str, spec: Spec, resources: Sequence[str], allocatable: Amounts, by_resource: Mapping[str, DeviceClass]
-) -> ResourceClaim | None:
-    """Returns the claim for a node with these allocatable resources, None if it needs none. `resources` is the result
-    of `resources_of`. The claim follows the pod's other claims (filterExtendedResources)."""
-    lacking = [name for name in resources if not allocatable.get(name)]
-    if not lacking:
-        return None
-    requests: list[DeviceRequest] = []
-    for resource in lacking:
-        for needed in _needed(_containers(spec), len(spec.initContainers or ()), resource):
-            exactly = ExactDeviceRequest(deviceClassName=by_resource[resource].name, count=needed.count)
-            requests.append(DeviceRequest(needed.name, exactly))
-    requests.sort(key=lambda request: request.name)
-    spec_of_claim = ResourceClaimSpec(DeviceClaim(tuple(requests)))
-    return ResourceClaim(ClaimMeta(name=NAME, namespace=namespace), spec_of_claim)
+    def claim(
+        self, namespace: str, spec: Spec, resources: Sequence[str], allocatable: Amounts
+    ) -> ResourceClaim | Unknown | None:
+        """Returns the claim for a node with these allocatable resources, None if it needs none. `resources` is the
+        result of `requested_by`. The claim follows the pod's other claims (filterExtendedResources)."""
+        lacking = [name for name in resources if not allocatable.get(name)]
+        if not lacking:
+            return None
+        for name in lacking:
+            if name in self._uncertain:
+                return Unknown(f"extended resource {name} of a class that shares its extendedResourceName")
+        requests: list[DeviceRequest] = []
+        for resource in lacking:
+            for needed in _needed(_containers(spec), len(spec.initContainers or ()), resource):
+                exactly = ExactDeviceRequest(deviceClassName=self._classes[resource].name, count=needed.count)
+                requests.append(DeviceRequest(needed.name, exactly))
+        requests.sort(key=lambda request: request.name)
+        devices = DeviceClaim(tuple(requests))
+        return ResourceClaim(ClaimMeta(name=NAME, namespace=namespace), ResourceClaimSpec(devices))
 
 
 def _needed(containers: Sequence[Container], init: int, resource: str) -> list[_Needed]:

@@ -89,6 +89,11 @@ class Inventory:
     def __iter__(self) -> Iterator[ResourceSlice]:
         return (stored.slice for stored in self._by_name.values())
 
+    @property
+    def bytes(self) -> int:
+        """What is kept beside the slices, in bytes."""
+        return self._pools.bytes
+
     def put(self, resource_slice: ResourceSlice) -> None:
         """Adds a slice, or replaces the slice of this name."""
         self.remove(resource_slice.name)
@@ -172,7 +177,7 @@ class Inventory:
         """Returns a pool, None if a newer generation replaces it."""
         slices.sort(key=attrgetter("name"))
         count = slices[0].slice.spec.pool.resourceSliceCount
-        every = self._by_pool[pool].values()
+        every = sorted(self._by_pool[pool].values(), key=attrgetter("name"))
         current = [item for item in every if item.generation == slices[0].generation]
         not_modelled = _not_modelled(current)
         if features.partitionable_devices and len(self._counting.get(pool.pool, ())) > 1:

@@ -380,14 +380,14 @@ def _decoded(kind: _Kind[Decoded], raw: bytes | msgspec.Raw, version: Version) -
             except msgspec.ValidationError:
                 # An unknown field or a wrong type: `_pruned` finds the first, `convert` raises for the second.
                 pass
-        value = msgspec.json.decode(raw)
+        value = msgspec.json.decode(raw, type=dict[str, Any])
         if version == "v1beta1":
             value = _from_v1beta1(value)
         paths: dict[str, None] = {}
         pruned = _pruned(kind.info, value, "", paths)
         pruned.pop("not_modelled", None)
         item: Decoded = msgspec.convert(pruned, kind.struct)
-    except (msgspec.DecodeError, AttributeError) as error:
+    except (msgspec.DecodeError, AttributeError, TypeError, UnicodeDecodeError) as error:
         raise ParseError(kind.struct.__name__, str(error), "an object of resource.k8s.io") from error
     return msgspec.structs.replace(item, not_modelled=tuple(paths))
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from topowise_scheduler.claims.expressions import Expression, Input
 
 # What a compiled expression takes beside its text, and the variables of a device; both are measured.
-_EXPRESSION_BYTES: Final = 30_000
-_INPUT_BYTES: Final = 3_000
+_EXPRESSION_BYTES: Final = 10_000
+_INPUT_BYTES: Final = 2_500
 
 
 class Match(IntEnum):
@@ -34,6 +34,11 @@ class Selectors:
         self._expressions: Bounded[tuple[str, bool], Expression | str] = Bounded(most_bytes // 4, _expression_size)
         self._inputs: Bounded[tuple[int, int], Input] = Bounded(most_bytes // 4, lambda _key, _value: _INPUT_BYTES)
         self._results: Bounded[tuple[int, str, bool], bytearray] = Bounded(most_bytes // 2, _results_size)
+
+    @property
+    def bytes(self) -> int:
+        """What is kept, in bytes."""
+        return self._expressions.bytes + self._inputs.bytes + self._results.bytes
 
     def match(self, text: str, item: PoolDevice, knows_shares: bool) -> Match:
         """Returns whether a device matches an expression. `knows_shares`: kube-scheduler's gate DRAConsumableCapacity
