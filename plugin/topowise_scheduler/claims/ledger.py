@@ -22,8 +22,8 @@ from topowise.pods import Container, Needs, Resources, Spec
 from topowise_scheduler.claims.allocated import AllocatedDevices
 from topowise_scheduler.claims.allocator import AllocatedDevice, Allocation, NoFit, Unknown, allocate
 from topowise_scheduler.claims.devices import ClaimedDevice, ClaimedDevices
+from topowise_scheduler.claims.extended import CLASS_PREFIX, ExtendedResources
 from topowise_scheduler.claims.extended import NAME as EXTENDED_NAME
-from topowise_scheduler.claims.extended import claim_of_pod, classes_by_resource
 from topowise_scheduler.claims.features import Features
 from topowise_scheduler.claims.inventory import Inventory
 from topowise_scheduler.claims.objects import (
@@ -119,7 +119,8 @@ class Claims:
         self._claims: dict[str, _Claim] = {}
         self._classes: dict[str, DeviceClass] = {}
         self._class_sizes: dict[str, int] = {}
-        self._by_resource: dict[str, DeviceClass] = {}
+        self._extended = ExtendedResources(())
+        self._backed: frozenset[str] = frozenset()
         self._allocated = AllocatedDevices()
         self._holders: Counter[tuple[DeviceID, str | None]] = Counter()
         self._assumed: dict[str, _Assumed] = {}
@@ -176,7 +177,7 @@ class Claims:
         without a device plug-in for them (KEP-5004)."""
         if needs is None or self.features is None or not self.features.extended_resource:
             return ()
-        return tuple([name for name, amount in needs.requests.items() if amount and name in self._by_resource])
+        return tuple([name for name, amount in needs.requests.items() if amount and name in self._backed])
 
     # Predictions
 
@@ -208,10 +209,10 @@ class Claims:
                 waiting.append(kept.claim)
             else:
                 allocated += [result.id for result in _results(kept.claim) if not result.adminAccess]
-        if not has_extended and node is not None and (resources := self.extended_resources(pod.needs)):
-            assert pod.needs is not None
-            made = claim_of_pod(pod.namespace, _spec(pod.needs), resources, node.allocatable, self._by_resource)
-            waiting += [] if made is None else [made]
+        made = None if has_extended else self._made(pod, node)
+        if isinstance(made, Unknown):
+            return ClaimedDevices(problem=f"not modelled: {made.feature}")
+        waiting += [] if made is None else [made]
         if not waiting:
             return ClaimedDevices(self._located(allocated, name), is_allocated=True)
         assumed = self._assumed.get(pod.uid)
@@ -224,6 +225,13 @@ class Claims:
             results = predicted
         expected = [result.id for claim in waiting for result in results[claim.key] if not result.adminAccess]
         return ClaimedDevices(self._located([*allocated, *expected], name), results=results)
+
+    def _made(self, pod: ClaimingPod, node: Node | None) -> ResourceClaim | Unknown | None:
+        """Returns the claim that kube-scheduler makes for extended resources of the pod, None if it makes none."""
+        if node is None or pod.needs is None or not self.extended_resources(pod.needs):
+            return None
+        spec = _spec(pod.needs)
+        return self._extended.claim(pod.namespace, spec, self._extended.requested_by(spec), node.allocatable)
 
     def _predict(
         self, node: Node | None, claims: list[ResourceClaim]
@@ -408,7 +416,10 @@ class Claims:
             self._note_classes()
 
     def _note_classes(self) -> None:
-        self._by_resource = classes_by_resource(self._classes.values())
+        classes = self._classes.values()
+        self._extended = ExtendedResources(classes)
+        named = (name for item in classes for name in (CLASS_PREFIX + item.name, item.spec.extendedResourceName))
+        self._backed = frozenset([name for name in named if name is not None])
         self._note("")
 
     def _left_out(self, kind: str) -> Iterator[str]:
