@@ -63,6 +63,7 @@ class ClaimedNodes:
         self._pods = pods
         self.settings = settings
         self.ignored = settings is None and ignored
+        self._checked_at = -1
         self._known = CacheUntilChange[Claimed, tuple[str, bytes, frozenset[str]]](node_states, lambda _: 1024)
         self._numa: Bounded[tuple[tuple[int, ...], str], NumaNodes]
         self._numa = Bounded(_MAX_NUMA_BYTES, lambda key, _: 10 * len(key[1]))
@@ -129,9 +130,13 @@ class ClaimedNodes:
     def _forget_unexpected(self) -> None:
         """Ends assumed allocations of pods that are not expected on the node any more."""
         assert self.settings is not None
+        # A pod that leaves a node changes the node.
+        if self._node_states.changes == self._checked_at:
+            return
         for uid, name in self.settings.claims.assumed():
             if self._pods.of(uid).node != name:
                 self.settings.claims.forget(uid)
+        self._checked_at = self._node_states.changes
 
     def _near(self, name: str, kubelet: Kubelet, devices: ClaimedDevices) -> frozenset[int]:
         node_state = self._node_states.of(name)

@@ -158,7 +158,7 @@ class ClaimGate:
         key = (name, frozenset[str]())
         pods = self._bound.get(key)
         if pods is None:
-            records = [entry.record for entry in node_state.history.bound() if self.applies(entry.record)]
+            records = [entry.record for entry in node_state.history.bound() if entry.record.claims]
             pods = tuple([_alignment(record, self._claimed.of(record, name), node_state.kubelet) for record in records])
             self._bound.put(key, pods)
         return pods
