@@ -37,6 +37,7 @@ class Cluster(NoApi):
         self.request_text: str | None = None
         self.status: steering.Status | None = None
         self.version = 1
+        self.node_uid = "uid-n1"
         self.refuses: ApiError | None = None
         self.refuses_binding: Callable[[], ApiError] | None = None
         self.steering = NodeSteering(
@@ -53,7 +54,7 @@ class Cluster(NoApi):
     async def request(self, method: str, path: str, *, body: bytes = b"", **options: Any) -> bytes:  # type: ignore[override]
         await asyncio.sleep(0)
         if path == "/api/v1/nodes/n1":
-            return b'{"metadata": {"name": "n1", "uid": "uid-n1"}}'
+            return json.dumps({"metadata": {"name": "n1", "uid": self.node_uid}}).encode()
         document = json.loads(body)
         if path.endswith("/binding"):
             if self.refuses_binding is not None:
@@ -68,7 +69,7 @@ class Cluster(NoApi):
         if self.refuses is not None:
             raise self.refuses
         (owner,) = document["metadata"]["ownerReferences"]
-        assert (owner["kind"], owner["name"], owner["uid"]) == ("Node", "n1", "uid-n1")
+        assert (owner["kind"], owner["name"], owner["uid"]) == ("Node", "n1", self.node_uid)
         expected = document["metadata"].get("resourceVersion")
         if expected not in (None, str(self.version)):
             raise ApiError(409, "Conflict", "the object has been modified", request=path)
@@ -91,6 +92,12 @@ class Cluster(NoApi):
         assert self.status is not None
         self.status = steering.Status(self.status.id, "released", reason)
         self.show()
+
+    def collect(self) -> None:
+        """The garbage collector deletes the Lease with its Node."""
+        self.request_text = self.status = None
+        metadata = {"name": "topowise-steering-n1", "resourceVersion": str(self.version)}
+        self.steering.apply("DELETED", self.steering.source._decode(msgspec.json.encode({"metadata": metadata})))
 
     def show(self) -> None:
         """The watch brings the Lease."""
@@ -414,6 +421,18 @@ async def test_a_status_that_cannot_be_read_is_logged_once(
     assert len(caplog.records) == 1
     assert cluster.steering._nodes["n1"].status is None
     assert len(str(vars(caplog.records[0]))) < 2000
+
+
+async def test_a_new_node_of_the_same_name_gets_a_lease_of_its_own(cluster: Cluster) -> None:
+    """An owner that does not exist any more would have the Lease deleted."""
+    assert await cluster.bind(requiring("a", 1, "1")) == ""
+    cluster.finish()
+    cluster.service.put(admitted(requiring("a", 1, "1")))
+    cluster.collect()
+    assert not cluster.steering._nodes
+    cluster.node_uid = "uid-of-the-next"
+    assert await cluster.bind(requiring("b", 1, "1")) == ""
+    assert cluster.log == [(1, 1), "bound", (1, 1), "bound"]
 
 
 async def test_requests_that_are_remembered_are_bounded(cluster: Cluster) -> None:
