@@ -127,11 +127,6 @@ class Claims:
         self._as_predicted: Bounded[str, None] = Bounded(_MOST_PREDICTED_BYTES, lambda key, _: len(key))
 
     @property
-    def is_over_budget(self) -> bool:
-        """Returns whether objects are missing because the bound in bytes is reached."""
-        return bool(self._over)
-
-    @property
     def nodes(self) -> Collection[str]:
         """Returns the nodes with ResourceSlices of their own."""
         return self._slices_by_node.keys()
