@@ -157,7 +157,7 @@ class Steering(Section, frozen=True):
             )
 
 
-class Claims(Section, frozen=True):
+class ResourceClaims(Section, frozen=True):
     """Pods with ResourceClaims (DRA), and their CPUs and memory on the NUMA node of the claimed devices;
     docs/how-to/dra.md."""
 
@@ -381,7 +381,7 @@ class SchedulerConfiguration(Configuration, frozen=True, tag="SchedulerConfigura
     device_affinity: DeviceAffinity = msgspec.field(default_factory=DeviceAffinity)
     reservations: Reservations = msgspec.field(default_factory=Reservations)
     steering: Steering = msgspec.field(default_factory=Steering)
-    claims: Claims = msgspec.field(default_factory=Claims)
+    resource_claims: ResourceClaims = msgspec.field(default_factory=ResourceClaims)
     fit_together: FitTogether = msgspec.field(default_factory=FitTogether)
     requeue: Requeue = msgspec.field(default_factory=Requeue)
     waiting_pods: WaitingPods = msgspec.field(default_factory=WaitingPods)

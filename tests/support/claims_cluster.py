@@ -90,7 +90,7 @@ class ClaimsCluster(SteeredCluster):
         self._devices = tuple(devices)
         self._more = {} if not steers else self._more
         if claims is not None:
-            self._more = {**self._more, "claims": {"enabled": True, **claims}}
+            self._more = {**self._more, "resourceClaims": {"enabled": True, **claims}}
 
     async def __aenter__(self) -> Self:
         controllers = ControllerManager(self.plane, self._work / "controllers")

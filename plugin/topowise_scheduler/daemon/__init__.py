@@ -65,7 +65,7 @@ async def _run(core: Core) -> int:
             "extender": http.serve(settings.extender, ports.for_schedulers(core, measured)),
             **({"grpc": _grpc(core)} if settings.grpc.socket or settings.grpc.port else {}),
             **({"pages": http.serve(settings.read_only, pages)} if settings.read_only.port else {}),
-            **({} if core.claims is None else {"version": follow(core.api, core.claims, settings.claims)}),
+            **({} if core.claims is None else {"version": follow(core.api, core.claims, settings.resource_claims)}),
             "clock": _tick(ledger),
             "event loop lag": event_loop.Lag(registry, metrics.PREFIX).run(),
             "shortage": shortage.run(),

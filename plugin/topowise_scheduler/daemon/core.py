@@ -36,7 +36,7 @@ class Core:
     def __init__(self, settings: SchedulerConfiguration, api: Api) -> None:
         self.settings = settings
         self.api = api
-        exporters, claims = settings.exporters, settings.claims
+        exporters, claims = settings.exporters, settings.resource_claims
         self.nodes = Nodes()
         self.claims = _claims() if claims.enabled else None
         self.ledger = Ledger(

@@ -34,7 +34,7 @@ class _Version(msgspec.Struct, frozen=True):
 _decode: Final = msgspec.json.Decoder(_Version).decode
 
 
-async def follow(api: Api, claims: Claims, settings: configuration.Claims) -> None:
+async def follow(api: Api, claims: Claims, settings: configuration.ResourceClaims) -> None:
     """Keeps `Claims.features` current until cancelled."""
     backoff, minor = Backoff(), 0
     while True:

@@ -271,7 +271,7 @@ def test_steering_takes_rights_in_the_namespace_of_its_leases(render: Any) -> No
 
 
 def test_claims_take_rights_only_where_they_are_switched_on(render: Any) -> None:
-    objects = render("", "scheduler.config.claims.enabled=true")
+    objects = render("", "scheduler.config.resourceClaims.enabled=true")
     assert rights(objects.named("ClusterRole", "topowise-scheduler")) == needs(SCHEDULER) | needs(CLAIMS) | CLAIMS_WATCH
     nothing: Any = None
     paths = [source._path.split("/") for source in claim_watch.reflectors(nothing, nothing)]
@@ -334,7 +334,7 @@ ROWS = {
         "config.defragmenter": "scheduler.config.defragmenter.enabled=true",
         "config.refusedPods": "scheduler.config.refusedPods.delete=true",
         "steering.enabled": "steering.enabled=true",
-        "config.claims": "scheduler.config.claims.enabled=true",
+        "config.resourceClaims": "scheduler.config.resourceClaims.enabled=true",
         "config.startupTaint": "scheduler.config.startupTaint.enabled=true",
         "more than one replica": "scheduler.replicas=2",
     },
