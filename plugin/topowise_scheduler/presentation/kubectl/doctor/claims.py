@@ -81,8 +81,8 @@ def check(
                 "claims", "warning", "pod", (f"{record.namespace}/{record.name}",),
                 f"CPUs or memory are on {named(placed)}, its claimed devices on {named(near)}",
                 "the kubelet places pods without regard to claims, so traffic to the device crosses NUMA nodes",
-                "delete the pod, so that it is placed anew; with resourceClaims.enabled and steering it is placed near its "
-                "devices (docs/how-to/dra.md)",
+                "delete the pod, so that it is placed anew; with resourceClaims.enabled and steering it is placed near "
+                "its devices (docs/how-to/dra.md)",
             )  # fmt: skip
 
 
