@@ -48,7 +48,13 @@ class SimulatedLedger:
         markers = partial(self._nodes.allocatable, MARKER)
         # A single look cannot show for how long an exporter has been not Ready.
         self.ledger = Ledger(
-            Engine(), lambda: self._time, exporters=ExporterSettings(grace_s=0.0), markers=markers, steers=True
+            Engine(),
+            lambda: self._time,
+            exporters=ExporterSettings(grace_s=0.0),
+            markers=markers,
+            steers=True,
+            # A note of each answer says that claims are not examined.
+            ignores_claims=True,
         )
         self.answers = Answers(self.ledger, self.records, strategies.make(strategy, {}, Scoring()), top_score=top_score)
         self.view = ClusterView(self.ledger, self.answers, self._nodes)
