@@ -204,7 +204,7 @@ def _plan(command: Parser) -> None:
     text = "a trace: CSV with the columns time, shape and duration"
     command.add_argument("--trace", default="", metavar="FILE", help=text)
     text = "with --smallest and --trace, the longest time that a pod may wait"
-    command.add_argument("--max-wait", type=float, default=None, metavar="SECONDS", help=text)
+    command.add_argument("--max-wait", type=_wait, default=None, metavar="SECONDS", help=text)
     _output(command, "table", "json", "yaml", "markdown", "html")
 
 
@@ -236,6 +236,17 @@ def _doctor(command: Parser) -> None:
         help="time until a report that does not match its node is read again (%(default)s)",
     )
     _output(command, "table", "json", "yaml")
+
+
+def _wait(text: str) -> float:
+    """The longest wait of --smallest."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r:.40} is not a number of seconds")
+    return seconds
 
 
 def _pod(command: Parser, content: str) -> None:
