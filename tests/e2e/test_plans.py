@@ -8,6 +8,7 @@ the service about all nodes and is bound where the plan has it: the counts must 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from pathlib import Path
 from random import Random
@@ -19,7 +20,8 @@ from burst import Bench, Scenario
 from sandbox.exported import exported, hardware_of
 from sandbox.hollow import Fleet, Pace, Reporting
 from sandbox.kubescheduler import Extender
-from sandbox.kubescheduler.pod import decode
+from sandbox.kubescheduler.extender import ExtenderError
+from sandbox.kubescheduler.pod import PodInfo, decode
 from stillness import until_still
 from topowise import nrt
 from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
@@ -32,6 +34,7 @@ _PLANS: Final = int(os.environ.get("TOPOWISE_PLANS", "100"))
 _AT_ONCE: Final = 10
 _NODES: Final = 2
 _PODS: Final = 10
+_TRIES: Final = 10
 _GIB: Final = 1 << 30
 _GPU: Final = "nvidia.com/gpu"
 _POLICIES: Final = ("none", "best-effort", "restricted", "single-numa-node")
@@ -129,10 +132,22 @@ class _Replay(Bench):
                 differences.append(f"{drawn.change}: {metadata.name}: planned {node!r}, the service says {remaining}")
                 continue
             if node:
-                await extender.bind(info, node)
+                await self._bind(extender, info, drawn.names, node)
                 running += 1
                 await self._until_reported(drawn)
         return running, differences
+
+    async def _bind(self, extender: Extender, info: PodInfo, names: list[str], node: str) -> None:
+        """Binds the pod. As kube-scheduler does, tries again if the API server has not answered in time."""
+        for _ in range(_TRIES):
+            with contextlib.suppress(ExtenderError):
+                await extender.bind(info, node)
+                return
+            if decode(await self.api.request("GET", info.path)).node == node:
+                return
+            await asyncio.sleep(1.0)
+            await extender.filter(info, names)
+        raise AssertionError(f"{info.key} cannot be bound to {node}")
 
     async def _until_reported(self, drawn: Drawn) -> None:
         """Waits until the reports of the nodes have all pods, and the service has read them."""
