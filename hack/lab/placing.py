@@ -176,7 +176,7 @@ class Placing:
 
 
 def is_judged(verdict: Json) -> bool:
-    """Returns whether the verdict is a refusal by the kubelet: the sums of kube-scheduler have no reason of a kubelet."""
+    """Returns whether the kubelet refuses the pod. A refusal by the sums of kube-scheduler alone has no reason."""
     return verdict["verdict"] in _JUDGED and bool(verdict["reason"])
 
 
