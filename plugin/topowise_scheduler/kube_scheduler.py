@@ -23,6 +23,8 @@ HOSTNAME: Final = "kubernetes.io/hostname"
 MIRROR: Final = "kubernetes.io/config.mirror"
 """Annotation of the mirror pod of a static pod: deleting the object does not end the pod."""
 NO_NODE: Final = "node(s) without a Node object"
+RESOURCE_CLAIMS: Final = "resource claims"
+"""The entry of `unexamined` for claims."""
 _PODS: Final = "pods"
 _HARD: Final = ("NoSchedule", "NoExecute")
 PREFER_NO_SCHEDULE: Final = "PreferNoSchedule"
@@ -200,7 +202,6 @@ class Spec(pods.Spec, frozen=True, gc=False):
     affinity: Affinity | None = None
     tolerations: tuple[Toleration, ...] | None = None
     topologySpreadConstraints: tuple[Spread, ...] | None = None
-    resourceClaims: tuple[Any, ...] | None = None
     schedulingGates: tuple[Any, ...] | None = None
     volumes: tuple[dict[str, Any], ...] | None = None
     hostNetwork: bool | None = None
@@ -262,7 +263,7 @@ def unexamined(spec: Spec) -> tuple[str, ...]:
         "topology spread": any(constraint.whenUnsatisfiable == "DoNotSchedule" for constraint in spreads),
         "volumes": any(source in ("persistentVolumeClaim", "ephemeral", "csi") for source in sources),
         "host ports": any(spec.hostNetwork or port.hostPort for port in ports),
-        "resource claims": bool(spec.resourceClaims),
+        RESOURCE_CLAIMS: bool(spec.resourceClaims),
         "scheduling gates": bool(spec.schedulingGates),
     }
     return tuple([words for words, is_required in requirements.items() if is_required])
