@@ -138,7 +138,7 @@ def _common(there: Objects, known: Read, now: float, *, are_reports_known: bool 
     yield from pools.check(there.nodes, known)
     records = Records()
     yield from schedulers.unserved(there.pods or (), now)
-    yield from restarts.check([report for _, report in known], there.pods or ())
+    yield from restarts.check(known, there.pods or ())
     yield from pods.check(there, [records.record(pod) for pod in there.pods or ()], known, now)
 
 
