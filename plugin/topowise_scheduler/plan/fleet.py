@@ -25,7 +25,6 @@ from topowise_scheduler.plan.values import KUBE_SCHEDULER, PlanError
 from topowise_scheduler.simulated_ledger import SimulatedLedger
 from topowise_scheduler.strategies import scale
 
-_LOWEST_PRIORITY: Final = -(1 << 31)
 # kube-scheduler multiplies an extender's score (0 to 10) with the extender's weight and with 100 / 10.
 _EXTENDER_TOP: Final = 10
 _EXTENDER_WEIGHT: Final = 50
@@ -104,7 +103,8 @@ class Fleet:
         """Returns the kind of a pod. Raises ParseError for a pod that cannot be read."""
         record = self.ledger.view.record(pod)
         constraints = record.constraints
-        key = record.pod_class, record.is_too_large
+        # Terms about other pods select them by namespace and labels.
+        key = record.pod_class, record.is_too_large, record.namespace, tuple(sorted(record.labels.items()))
         kind = self._kinds.get(key)
         if kind is None:
             assert constraints is not None

@@ -14,7 +14,7 @@ from topowise.kubeletconfig import KubeletConfiguration
 from topowise.steering import RESOURCE as MARKER
 from topowise_scheduler import defrag, kube_scheduler
 from topowise_scheduler.kube_scheduler import MIRROR, Pod, unbound, unexamined
-from topowise_scheduler.kubelet import Kubelet, KubeletStartError
+from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.allocated_nodes import allocated_nodes
 from topowise_scheduler.kubelet.masks import union
 from topowise_scheduler.plan import filling
@@ -25,7 +25,6 @@ from topowise_scheduler.plan.values import (
     TODAY,
     Change,
     Inventory,
-    PlanError,
     PlannedNode,
     ResourceResult,
     Result,
@@ -67,7 +66,7 @@ def decide(scenario: Scenario, control: Control = go_on) -> Result:
     try:
         site = _site(scenario)
         scheduler = Scheduler(change.scheduler or "TightFit")
-    except (PlanError, KubeletStartError) as exc:
+    except TopowiseError as exc:
         return Result(change, error=str(exc))
     fleet = _fleet(site, scenario, scheduler)
     again = _workloads_of(site.leaving)

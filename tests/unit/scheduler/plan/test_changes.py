@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from topowise.kubeletconfig import MemoryReservation
@@ -42,7 +44,10 @@ def test_a_number_that_does_not_divide_is_refused(count: int) -> None:
 
 
 def test_reserved_memory_follows_a_split() -> None:
-    memory = {"reservedMemory": (MemoryReservation(0, {"memory": "3Gi"}),), "systemReserved": {"memory": "3Gi"}}
+    memory: dict[str, Any] = {
+        "reservedMemory": (MemoryReservation(0, {"memory": "3Gi"}),),
+        "systemReserved": {"memory": "3Gi"},
+    }
     before = node_type(memoryManagerPolicy="Static", **memory)
     after = changed_type(before, Change(numa=4))
     kubelet = after.kubelet()

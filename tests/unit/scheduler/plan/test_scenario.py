@@ -243,6 +243,17 @@ def test_every_strategy_places_the_same_sums(site: Site, strategy: str) -> None:
     assert decide(site(2), workload("one", 8, gpus=1, cpus=7), change=Change(scheduler=strategy)).placed == 8
 
 
+def test_a_quantity_that_cannot_be_read_is_an_error(site: Site) -> None:
+    assert "'much'" in decide(site(), change=Change(reserved_memory={0: "much"})).error
+
+
+def test_pods_of_other_namespaces_and_labels_are_other_kinds(site: Site) -> None:
+    fleet = plan.fleet_of(site(1), plan.Scheduler())
+    amounts = {"cpu": "2", "memory": "1Gi"}
+    kinds = [fleet.kind(plan.pod_of("a", amounts, namespace=name)) for name in ("x", "y", "x")]
+    assert kinds[0] is kinds[2] and kinds[0] is not kinds[1]
+
+
 def test_unknown_names_are_errors(site: Site) -> None:
     assert "scheduler 'Odd'" in decide(site(), change=Change(scheduler="Odd")).error
     assert "not in the inventory" in decide(site(), change=Change(remove=("n9",))).error
