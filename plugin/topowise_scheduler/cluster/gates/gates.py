@@ -88,8 +88,10 @@ class Gates:
         """Nodes whose devices are too far apart for the pod."""
         self.numa_node = NumaNodeGate(node_states, ignored, markers)
         """Nodes without markers for the pod, or without the NUMA node that the pod requires."""
+        self.policy = PolicyGate(engine)
+        """Nodes with another Topology Manager policy than the pod asks for."""
         self._standing: tuple[Gate, ...] = (
-            PolicyGate(engine),
+            self.policy,
             self.slow_admissions,
             self.new_nodes,
             self.unconfirmed,
