@@ -205,7 +205,6 @@ class Spec(pods.Spec, frozen=True, gc=False):
     volumes: tuple[dict[str, Any], ...] | None = None
     hostNetwork: bool | None = None
     preemptionPolicy: str | None = None
-    schedulingGroup: Any = None
     workloadRef: Any = None
 
 

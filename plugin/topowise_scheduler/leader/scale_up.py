@@ -22,7 +22,7 @@ import msgspec
 
 from topowise.errors import ApiError
 from topowise.kube import paths
-from topowise.kube.api import MERGE_PATCH, Api
+from topowise.kube.api import JSON, MERGE_PATCH, Api
 from topowise.runtime.log import kv
 from topowise.runtime.log_once import OncePerChange
 from topowise_scheduler.answers import Answers
@@ -222,13 +222,11 @@ class ScaleUp:
     def _is_usable(self, group: GroupLabels, members: Sequence[Node]) -> bool:
         """Returns whether placeholders can exclude all nodes of the group by name."""
         unnamed = sum(not node.hostname for node in members)
-        if self._settings.autoscaler != "cluster-autoscaler" or (
-            not unnamed and len(members) <= placeholders.MOST_HOSTS
-        ):
+        if not unnamed and len(members) <= placeholders.MOST_HOSTS:
             return True
         why = (
-            f"{unnamed} nodes of {len(members)} lack the hostname label, expected none, and at most "
-            f"{placeholders.MOST_HOSTS} nodes; none is requested for it"
+            f"{unnamed} of {len(members)} nodes lack the hostname label, expected none of at most "
+            f"{placeholders.MOST_HOSTS} nodes: a placeholder names them all"
         )
         if self._problems.is_change(why):
             log.warning("Cannot request nodes of a group", extra=kv(group=_words(group), why=why))
@@ -310,9 +308,12 @@ class ScaleUp:
                 raise
 
     async def _send(self, method: str, path: str, body: Mapping[str, Any]) -> bytes:
-        content = {"content_type": MERGE_PATCH} if method == "PATCH" else {}
         return await self._api.request(
-            method, path, body=msgspec.json.encode(body), timeout=controller.REQUEST_TIMEOUT_S, **content
+            method,
+            path,
+            body=msgspec.json.encode(body),
+            content_type=MERGE_PATCH if method == "PATCH" else JSON,
+            timeout=controller.REQUEST_TIMEOUT_S,
         )
 
 

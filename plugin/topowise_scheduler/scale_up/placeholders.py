@@ -64,11 +64,12 @@ class PodName(msgspec.Struct, frozen=True):
     name: str
 
 
-class _Purchase(msgspec.Struct, frozen=True):
-    """The annotation `topowise.io/scale-up`."""
+class _Purchase(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The annotation `topowise.io/scale-up`. `hosts` only where the affinity does not name them, for Karpenter."""
 
     group: dict[str, str]
     pods: tuple[PodName, ...]
+    hosts: tuple[str, ...] = ()
 
 
 class Placeholder(msgspec.Struct, frozen=True):
@@ -178,7 +179,7 @@ def _of(item: _Object) -> Placeholder | None:
         node=annotations.get(NODE_ANNOTATION, ""),
         outcome=outcome if outcome in _OUTCOMES else "late",
         ended=seconds(annotations.get(ENDED_ANNOTATION, "")),
-        hosts=_hosts(item.spec),
+        hosts=frozenset(purchase.hosts) or _hosts(item.spec),
     )
 
 
@@ -197,7 +198,7 @@ def document(planned: PlannedNode, hosts: Sequence[str], template: Template, suf
     first = planned.records[0]
     group = dict(planned.group)
     names = tuple([PodName(record.uid, record.namespace, record.name) for record in planned.records])
-    purchase = msgspec.json.encode(_Purchase(group, names)).decode()
+    purchase = _Purchase(group, names, tuple(hosts) if template.autoscaler == "karpenter" else ())
     amounts = _requests(planned.records)
     return {
         "apiVersion": "v1",
@@ -206,7 +207,7 @@ def document(planned: PlannedNode, hosts: Sequence[str], template: Template, suf
             "name": f"topowise-placeholder-{suffix}",
             "namespace": template.namespace,
             "labels": {LABEL: digest(planned.group), "app.kubernetes.io/part-of": "topowise"},
-            "annotations": {_PURCHASE: purchase},
+            "annotations": {_PURCHASE: msgspec.json.encode(purchase).decode()},
         },
         "spec": {
             "schedulerName": PLACEHOLDER_SCHEDULER,
