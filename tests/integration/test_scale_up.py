@@ -195,10 +195,10 @@ async def test_equal_pods_get_as_many_nodes_as_they_need_the_first_alone(cluster
     await cluster.leader.sync()
     (first,) = await cluster.placeholders()
     cluster.join("n2")
-    pods = json.loads(first["metadata"]["annotations"]["topowise.io/scale-up"])["pods"]
-    assert len(pods) == 2
-    for uid in [pod["uid"] for pod in pods]:
-        document = json.loads(await cluster.api.request("GET", f"{PODS}/{waiting[uid]}"))
+    purchase = json.loads(first["metadata"]["annotations"]["topowise.io/scale-up"])
+    assert len(purchase["pods"]) == 2
+    for item in purchase["pods"]:
+        document = json.loads(await cluster.api.request("GET", f"{PODS}/{waiting[item['uid']]}"))
         cluster.runs(document, "n2")
     await cluster.leader.sync()
     assert await cluster.outcomes() == ["", "", "helped"]

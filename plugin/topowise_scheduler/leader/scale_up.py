@@ -22,7 +22,7 @@ import msgspec
 
 from topowise.errors import ApiError
 from topowise.kube import paths
-from topowise.kube.api import JSON, MERGE_PATCH, Api
+from topowise.kube.api import MERGE_PATCH, Api
 from topowise.runtime.log import kv
 from topowise.runtime.log_once import OncePerChange
 from topowise_scheduler.answers import Answers
@@ -31,14 +31,14 @@ from topowise_scheduler.cluster.nodes import Nodes
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.configuration import ScaleUp as Settings
 from topowise_scheduler.kube_scheduler import Node
-from topowise_scheduler.leader import controller, events, pod_lists
+from topowise_scheduler.leader import controller, events, known_nodes, pod_lists
 from topowise_scheduler.leader.scale_up_demand import Demand, units
 from topowise_scheduler.presentation.text import plural
 from topowise_scheduler.scale_up import lifecycle, node_groups, packing, placeholders
 from topowise_scheduler.scale_up.budget import Budget, Limits
 from topowise_scheduler.scale_up.node_groups import GroupLabels, Profile
 from topowise_scheduler.scale_up.packing import PlannedNode
-from topowise_scheduler.scale_up.placeholders import KNOWN_NODE_LABEL, LABEL, Placeholder
+from topowise_scheduler.scale_up.placeholders import LABEL, Placeholder
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class ScaleUp:
         for at, placeholder in enumerate(known):
             known[at] = await self._advance(placeholder, known, groups)
         for group in {placeholder.group for placeholder in known if placeholder.is_active}:
-            await self._mark_known(known, groups.get(group, ()))
+            await self._mark(known, groups.get(group, ()))
         wanted = await self._demand.pods(
             {pod.uid for placeholder in known if placeholder.is_active for pod in placeholder.pods}
         )
@@ -130,7 +130,7 @@ class ScaleUp:
         now = self._now()
         if not placeholder.is_active:
             if not Budget(self._limits, known, now).is_kept(placeholder):
-                await self._write("DELETE", placeholder, {"preconditions": {"uid": placeholder.uid}})
+                await self._delete(placeholder)
             return placeholder
         if not placeholder.node and (node := _new_node(placeholder, known, groups)) is not None:
             placeholder = msgspec.structs.replace(placeholder, node=node.name)
@@ -178,19 +178,6 @@ class ScaleUp:
             state = self._ledger.pods.of(record.uid)
             if record.needs is not None and not state.is_assigned and state.node != name:
                 self._ledger.reservations.put_unasked(record, record.needs, name, self._settings.hold)
-
-    async def _mark_known(self, known: Iterable[Placeholder], members: Iterable[Node]) -> None:
-        """Labels the nodes that Karpenter must not place a placeholder on: all but the nodes added for placeholders.
-
-        A node without the label counts for a placeholder as its node, so that Karpenter adds no second one.
-        """
-        if self._settings.autoscaler != "karpenter":
-            return
-        added = {placeholder.node for placeholder in known if placeholder.is_active}
-        for node in members:
-            if node.name not in added and KNOWN_NODE_LABEL not in node.labels:
-                body = {"metadata": {"labels": {KNOWN_NODE_LABEL: ""}}}
-                await self._send("PATCH", paths.path(paths.NODES, node.name), body)
 
     # Requests of nodes
 
@@ -265,10 +252,12 @@ class ScaleUp:
 
     async def _create(self, planned: PlannedNode, known: Sequence[Placeholder], members: Sequence[Node]) -> Placeholder:
         """Creates the placeholder for a node, visible for autoscalers only after its nodes are excluded."""
-        await self._mark_known(known, members)
+        await self._mark(known, members)
         hosts = [node.hostname for node in members]
         document = placeholders.document(planned, hosts, self._template, secrets.token_hex(5))
-        raw = await self._send("POST", self._path, document)
+        raw = await self._api.request(
+            "POST", self._path, body=msgspec.json.encode(document), timeout=controller.REQUEST_TIMEOUT_S
+        )
         try:
             created = placeholders.decode_one(raw)
         except msgspec.DecodeError as exc:
@@ -296,25 +285,34 @@ class ScaleUp:
                 if exc.is_general:
                     raise
 
-    async def _patch(self, placeholder: Placeholder, body: Mapping[str, Any]) -> None:
-        await self._write("PATCH", placeholder, body, "status")
+    async def _mark(self, known: Iterable[Placeholder], members: Iterable[Node]) -> None:
+        """Excludes the nodes that exist, for Karpenter, which ignores pods with required terms about host names."""
+        if self._settings.autoscaler == "karpenter":
+            added = {placeholder.node for placeholder in known if placeholder.is_active}
+            await known_nodes.mark(self._api, [node for node in members if node.name not in added])
 
-    async def _write(self, method: str, placeholder: Placeholder, body: Mapping[str, Any], *below: str) -> None:
+    async def _patch(self, placeholder: Placeholder, body: Mapping[str, Any]) -> None:
         try:
-            await self._send(method, paths.path(self._path, placeholder.name, *below), body)
+            await self._api.request(
+                "PATCH",
+                paths.path(self._path, placeholder.name, "status"),
+                body=msgspec.json.encode(body),
+                content_type=MERGE_PATCH,
+                timeout=controller.REQUEST_TIMEOUT_S,
+            )
         except ApiError as exc:
-            # Deleted by somebody else.
+            # Another client has deleted it.
             if exc.status not in (404, 409):
                 raise
 
-    async def _send(self, method: str, path: str, body: Mapping[str, Any]) -> bytes:
-        return await self._api.request(
-            method,
-            path,
-            body=msgspec.json.encode(body),
-            content_type=MERGE_PATCH if method == "PATCH" else JSON,
-            timeout=controller.REQUEST_TIMEOUT_S,
-        )
+    async def _delete(self, placeholder: Placeholder) -> None:
+        body = msgspec.json.encode({"preconditions": {"uid": placeholder.uid}})
+        path = paths.path(self._path, placeholder.name)
+        try:
+            await self._api.request("DELETE", path, body=body, timeout=controller.REQUEST_TIMEOUT_S)
+        except ApiError as exc:
+            if exc.status not in (404, 409):
+                raise
 
 
 def _new_node(placeholder: Placeholder, known: Iterable[Placeholder], groups: Groups) -> Node | None:

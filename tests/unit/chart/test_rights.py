@@ -74,6 +74,20 @@ DEFRAGMENTER: dict[tuple[str, str], set[Right]] = {
     ("topowise_scheduler/leader/defragmenter.py", "GET"): {("", "pods", "list")},
     ("topowise_scheduler/leader/evictions.py", "POST"): {("", "pods/eviction", "create")},
 }
+# In the namespace of the placeholders, except the status and the daemon pods of a node.
+SCALE_UP: dict[tuple[str, str], set[Right]] = {
+    ("topowise_scheduler/leader/scale_up.py", "GET"): {("", "pods", "list")},
+    ("topowise_scheduler/leader/scale_up.py", "POST"): {("", "pods", "create")},
+    ("topowise_scheduler/leader/scale_up.py", "DELETE"): {("", "pods", "delete")},
+}
+SCALE_UP_STATUS: dict[tuple[str, str], set[Right]] = {
+    ("topowise_scheduler/leader/scale_up.py", "PATCH"): {("", "pods/status", "patch")},
+    ("topowise_scheduler/leader/pod_lists.py", "GET"): {("", "pods", "list")},
+}
+# With Karpenter.
+KNOWN_NODES: dict[tuple[str, str], set[Right]] = {
+    ("topowise_scheduler/leader/known_nodes.py", "PATCH"): {("", "nodes", "patch")},
+}
 ELECTION: dict[tuple[str, str], set[Right]] = {
     ("topowise/kube/lease.py", "?"): {(*LEASES, "get"), (*LEASES, "create"), (*LEASES, "update")},
 }
@@ -141,6 +155,9 @@ def test_every_request_in_the_code_is_listed(repository: Path) -> None:
         NOMINATION,
         PREEMPTOR,
         DEFRAGMENTER,
+        SCALE_UP,
+        SCALE_UP_STATUS,
+        KNOWN_NODES,
         ELECTION,
         TOKENS,
         STEERING_REQUESTS,
@@ -259,6 +276,20 @@ def test_steering_takes_rights_in_the_namespace_of_its_leases(render: Any) -> No
     assert not any("steering" in role["metadata"]["name"] for role in render("").kinds("Role"))
 
 
+def test_scale_up_takes_rights_in_the_namespace_of_the_placeholders(render: Any) -> None:
+    objects = render("", "scheduler.config.scaleUp.enabled=true")
+    cluster_role = objects.named("ClusterRole", "topowise-scheduler")
+    assert rights(cluster_role) == needs(SCHEDULER) | needs(SCALE_UP_STATUS)
+    assert rights(objects.named("Role", "topowise-scheduler-placeholders")) == needs(SCALE_UP)
+    assert "pods" in restricted(objects)
+    assert objects.named("PriorityClass", "topowise-placeholder")["value"] >= -10, "cluster-autoscaler reads no lower"
+    assert not render("").kinds("PriorityClass")
+    karpenter = render("", "scheduler.config.scaleUp.enabled=true", "scheduler.config.scaleUp.autoscaler=karpenter")
+    grown = rights(karpenter.named("ClusterRole", "topowise-scheduler")) - rights(cluster_role)
+    assert grown == needs(KNOWN_NODES)
+    assert "nodes" in restricted(karpenter)
+
+
 @pytest.mark.parametrize("name", ["preemptor", "defragmenter"])
 def test_a_dry_run_takes_no_right(render: Any, name: str) -> None:
     objects = render("", f"scheduler.config.{name}.enabled=true", f"scheduler.config.{name}.dryRun=true")
@@ -311,6 +342,10 @@ ROWS = {
         "config.requeue": "scheduler.config.requeue.enabled=true",
         "config.nominator": "scheduler.config.nominator.enabled=true",
         "config.waitingPods": "scheduler.config.waitingPods.tell=true",
+        "config.scaleUp": "scheduler.config.scaleUp.enabled=true",
+        "config.scaleUp` with `karpenter": ",".join(
+            ("scheduler.config.scaleUp.enabled=true", "scheduler.config.scaleUp.autoscaler=karpenter")
+        ),
         "config.preemptor": "scheduler.config.preemptor.enabled=true",
         "config.defragmenter": "scheduler.config.defragmenter.enabled=true",
         "config.refusedPods": "scheduler.config.refusedPods.delete=true",
@@ -356,7 +391,7 @@ def test_the_threat_model_has_each_right_with_what_switches_it_on(
         objects = render("", *LEAST, *([setting] if setting else []))
         roles = [objects.named("ClusterRole", f"topowise-{component}")]
         names = (
-            {f"topowise-{component}", "topowise-scheduler-steering"}
+            {f"topowise-{component}", "topowise-scheduler-steering", "topowise-scheduler-placeholders"}
             if component == "scheduler"
             else {f"topowise-{component}"}
         )
