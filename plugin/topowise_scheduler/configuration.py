@@ -22,6 +22,8 @@ from topowise.runtime.config import (
 from topowise.steering import MOST_SECONDS
 from topowise_scheduler import declared_shapes, device_affinity, strategy_names
 
+# Of fit-together's reservations.
+_LONGEST_HOLD_S: Final = 600.0
 _ANYWHERE: Final = frozenset(("", "0.0.0.0", "::"))
 
 
@@ -355,6 +357,36 @@ class ScaleUp(Section, frozen=True):
             raise ValueError("groupLabels is empty, expected a label: without one no group of nodes is known")
 
 
+class ScaleDownGuard(Section, frozen=True):
+    """Keeps autoscalers from removing nodes whose pods would not be aligned on another node;
+    docs/how-to/autoscaler.md."""
+
+    enabled: bool = False
+    """On: the leader annotates such nodes for cluster-autoscaler and Karpenter, for as long as that is true. Needs the
+    right to patch nodes."""
+    most_nodes: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 100
+    """The most nodes that are annotated at the same time."""
+
+
+class Kueue(Section, frozen=True):
+    """Kueue's AdmissionChecks with the controller name `topowise.io/alignment`; docs/how-to/kueue.md."""
+
+    enabled: bool = False
+    """On: the leader decides the checks. Needs the rights to list and watch workloads, to list admissionchecks and
+    resourceflavors, and to patch the status of workloads and admissionchecks."""
+    api_version: Literal["v1beta1", "v1beta2"] = "v1beta1"
+    """The version of Kueue's API."""
+    hold: PositiveDuration = PositiveDuration(120)
+    """The time for which the pods of an admitted Workload are reserved until kube-scheduler asks for them; at most ten
+    minutes."""
+    most_reserved: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1000
+    """The number of pods for which checks may reserve resources at the same time; further checks are Retry."""
+
+    def __post_init__(self) -> None:
+        if self.hold > _LONGEST_HOLD_S:
+            raise ValueError(f"hold is {self.hold:g} s, expected at most {_LONGEST_HOLD_S:g} s")
+
+
 class Volcano(Section, frozen=True):
     """Volcano's extender plug-in as a caller, `/volcano` on the extender's port; docs/how-to/volcano.md."""
 
@@ -410,6 +442,8 @@ class SchedulerConfiguration(Configuration, frozen=True, tag="SchedulerConfigura
     preemptor: Preemptor = msgspec.field(default_factory=Preemptor)
     defragmenter: Defragmenter = msgspec.field(default_factory=Defragmenter)
     scale_up: ScaleUp = msgspec.field(default_factory=ScaleUp)
+    kueue: Kueue = msgspec.field(default_factory=Kueue)
+    scale_down_guard: ScaleDownGuard = msgspec.field(default_factory=ScaleDownGuard)
     leader_election: LeaderElection = msgspec.field(default_factory=LeaderElection)
     volcano: Volcano = msgspec.field(default_factory=Volcano)
     ui: Ui = msgspec.field(default_factory=Ui)

@@ -177,8 +177,8 @@ async def test_as_many_nodes_are_added_as_the_pods_need(
         with capsys.disabled():
             sys.stdout.write(
                 f"\n  {kind}: without placeholders for {_PATIENCE - 10:g} s: {added_before} nodes added, {waiting} of "
-                f"{_PODS} pods wait; with: {len(here.cloud.added)} nodes added, {needed} needed, {_PODS} pods run after "
-                f"{seconds:.0f} s, outcomes {await here.outcomes()}\n"
+                f"{_PODS} pods wait; with: {len(here.cloud.added)} nodes added, {needed} needed, {_PODS} pods run "
+                f"after {seconds:.0f} s, outcomes {await here.outcomes()}\n"
             )
         assert waiting == _PODS, "they fit by their sums, and no kubelet would align them"
         assert added_before == 0, "the autoscaler sees no reason to add a node"

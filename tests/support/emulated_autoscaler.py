@@ -93,14 +93,16 @@ class EmulatedAutoscaler:
             document["metadata"]["name"]: reader.decode(json.dumps(document).encode())
             for document in await self._list("/api/v1/nodes")
         }
-        simulated = {name: _Simulated(node) for name, node in members.items()}
+        # A registered node that is not ready counts as on its way (clusterstate.GetUpcomingNodes).
+        ready = {name: node for name, node in members.items() if node.is_ready and node.allocatable.get("cpu")}
+        simulated = {name: _Simulated(node) for name, node in ready.items()}
         for document in documents:
             if (node := simulated.get(document["spec"].get("nodeName", ""))) is not None and not _has_ended(document):
                 node.add(document)
-        example = next(node for node in members.values() if INSTANCE_TYPE in node.labels)
+        example = next(node for node in ready.values() if INSTANCE_TYPE in node.labels)
         names = iter(range(1_000_000))
         present = [*simulated.values()]
-        present += [_template(example, names) for name in self._cloud.instances if name not in members]
+        present += [_template(example, names) for name in self._cloud.instances if name not in ready]
         new: list[_Simulated] = []
         for document in sorted(filter(_is_unschedulable, documents), key=lambda document: -_priority(document)):
             if any(node.take(document) for node in present) or any(node.take(document) for node in new):

@@ -49,6 +49,9 @@ class Reservations:
         self.unverified_pods = UnverifiedPods()
         """Pods that no watch has brought yet."""
         self._gangs = Gangs(clock)
+        # Reserved copies of templates, whose places the pods of the template take, by namespace and shape.
+        self._copies: dict[tuple[str, bytes], list[str]] = {}
+        self._taken: set[str] = set()
 
     def __len__(self) -> int:
         return self._pods.reserved
@@ -57,7 +60,30 @@ class Reservations:
         """A question is about the pod; its bind will only name it."""
         for uid in self._gangs.note_queried(record):
             self.release(uid)
+        if self._copies:
+            self._take_copy(record)
         self.queried.put(record.uid, record)
+
+    def hand_over(self, record: PodRecord) -> None:
+        """A reserved copy of a template makes way for the first pod of its namespace and requests that is queried."""
+        self._copies.setdefault((record.namespace, record.shape), []).append(record.uid)
+
+    def _take_copy(self, record: PodRecord) -> None:
+        """Releases a copy for a queried pod: at its first query, so that a retry takes no second place."""
+        copies = self._copies.get((record.namespace, record.shape))
+        if copies is None or record.uid in self._taken:
+            return
+        while copies:
+            uid = copies.pop()
+            # Its reservation may have ended by time.
+            if self._pods.of(uid).state is State.RESERVED:
+                self.release(uid)
+                self._taken.add(record.uid)
+                break
+        if not copies:
+            del self._copies[(record.namespace, record.shape)]
+        if not self._copies:
+            self._taken.clear()
 
     def note_nowhere(self, record: PodRecord) -> None:
         """A pod that was asked about fits on no node."""

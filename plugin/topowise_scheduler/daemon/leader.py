@@ -15,12 +15,15 @@ from topowise.kube.credentials import SERVICE_ACCOUNT
 from topowise.kube.lease import Elector
 from topowise.runtime.tasks import unending
 from topowise_scheduler.daemon.core import Core
+from topowise_scheduler.fit_together import FitTogetherService
+from topowise_scheduler.leader.admission_checks import AdmissionChecks
 from topowise_scheduler.leader.alignment import AlignmentPreemption
 from topowise_scheduler.leader.defragmenter import Defragmenter
 from topowise_scheduler.leader.nominator import Cluster, Decisions, Nominator
 from topowise_scheduler.leader.preemptor import Preemptor
 from topowise_scheduler.leader.refused_pods import RefusedPods
 from topowise_scheduler.leader.requeue import Requeuer
+from topowise_scheduler.leader.scale_down_guard import ScaleDownGuard
 from topowise_scheduler.leader.scale_up import ScaleUp
 from topowise_scheduler.leader.scale_up_demand import Demand
 from topowise_scheduler.leader.startup_taint import StartupTaint
@@ -100,6 +103,20 @@ class Leader:
                 not_ready=core.not_synced,
             ).run()
 
+        guard = ScaleDownGuard(
+            api, ledger, answers, core.view, core.nodes, settings.scale_down_guard, not_ready=core.not_synced
+        )
+        fitting = FitTogetherService(
+            ledger,
+            answers,
+            core.view,
+            most_reserved=settings.kueue.most_reserved,
+            setting="kueue.mostReserved",
+        )
+
+        def admission_checks() -> Coroutine[Any, Any, None]:
+            return AdmissionChecks(api, ledger, core.view, fitting, settings.kueue, not_ready=core.not_synced).run()
+
         controllers: dict[str, tuple[bool, Work]] = {
             "requeue": (settings.requeue.enabled, requeuer.run),
             "waiting pods": (settings.waiting_pods.tell, WaitingPods(api, ledger, core.view).run),
@@ -109,6 +126,8 @@ class Leader:
             "refused pods": (settings.refused_pods.delete, RefusedPods(api, ledger).run),
             "preemptor": (settings.preemptor.enabled, Preemptor(api, ledger, alignment, settings.preemptor).run),
             "defragmenter": (settings.defragmenter.enabled, defragmenter.run),
+            "admission checks": (settings.kueue.enabled, admission_checks),
+            "scale-down guard": (settings.scale_down_guard.enabled, guard.run),
             "scale up": (settings.scale_up.enabled, scale_up),
         }
         return {name: work for name, (is_enabled, work) in controllers.items() if is_enabled}

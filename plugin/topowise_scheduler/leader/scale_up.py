@@ -137,7 +137,7 @@ class ScaleUp:
             await self._patch(placeholder, placeholders.node_patch(placeholder.uid, node.name))
         pending = self._ledger.unscheduled
         waiting = [pending[pod.uid] for pod in placeholder.pods if pod.uid in pending]
-        facts = await self._facts(placeholder, waiting)
+        facts = await self._facts(placeholder, waiting, groups.get(placeholder.group, ()))
         end = lifecycle.end_of(placeholder, facts, time_limit=self._settings.time_limit, hold=self._settings.hold)
         if not end.outcome:
             if facts.reported_for >= 0:
@@ -155,11 +155,15 @@ class ScaleUp:
             await self._post(waiting, "ScaleUpDidNotHelp", note)
         return ended
 
-    async def _facts(self, placeholder: Placeholder, waiting: Sequence[PodRecord]) -> lifecycle.Facts:
+    async def _facts(
+        self, placeholder: Placeholder, waiting: Sequence[PodRecord], members: Iterable[Node]
+    ) -> lifecycle.Facts:
         name, age = placeholder.node, self._now() - placeholder.created
         states = [self._ledger.pods.of(pod.uid) for pod in placeholder.pods]
         placed = sum(state.is_assigned for state in states)
-        on_node = sum(state.is_assigned and state.node == name for state in states)
+        # The autoscaler may have added several nodes, and kube-scheduler chooses among them.
+        added = {node.name for node in members if _is_added_after(placeholder, node)}
+        on_node = sum(state.is_assigned and state.node in added for state in states)
         node = self._nodes.get(name)
         if node is None or not node.is_ready or not self._ledger.reports.is_confirmed(name):
             self._reported.pop(name, None)
@@ -319,10 +323,13 @@ def _new_node(placeholder: Placeholder, known: Iterable[Placeholder], groups: Gr
     """Returns the oldest node that was added to the group after the placeholder, and to no other placeholder."""
     taken = {item.node for item in known}
     for node in reversed(groups.get(placeholder.group, ())):
-        is_new = placeholders.seconds(node.created) >= placeholder.created and node.hostname not in placeholder.hosts
-        if is_new and node.name not in taken:
+        if _is_added_after(placeholder, node) and node.name not in taken:
             return node
     return None
+
+
+def _is_added_after(placeholder: Placeholder, node: Node) -> bool:
+    return placeholders.seconds(node.created) >= placeholder.created and node.hostname not in placeholder.hosts
 
 
 def _size(profile: Profile) -> tuple[int, int, int, GroupLabels]:

@@ -10,9 +10,9 @@ from topowise_scheduler.scale_up.placeholders import Outcome, Placeholder
 class Facts(NamedTuple):
     """What the cluster shows of a placeholder's pods and node. Times are in seconds.
 
-    `waiting`: pods that wait. `placed`: pods on any node. `on_node`: pods on the placeholder's node. `has_node`: that
-    Node exists. `reported_for`: for how long it is reported, -1 before that. `refusal`: why the empty node would not
-    take a pod that waits, "" if it takes each of them.
+    `waiting`: pods that wait. `placed`: pods on any node. `on_node`: pods on nodes that were added to the group after
+    the placeholder. `has_node`: the placeholder's Node exists. `reported_for`: for how long it is reported, -1 before
+    that. `refusal`: why the empty node would not take a pod that waits, "" if it takes each of them.
     """
 
     age: float
@@ -38,7 +38,7 @@ def end_of(placeholder: Placeholder, facts: Facts, *, time_limit: float, hold: f
     """
     if not facts.waiting:
         if facts.on_node:
-            return End("helped", f"{facts.on_node} of its pods are on {placeholder.node}")
+            return End("helped", f"{facts.on_node} of its pods are on new nodes")
         where = f"{facts.placed} of its pods are on other nodes" if facts.placed else "its pods are gone"
         return End("unneeded", f"{where}; no pod is on a node that was added")
     if placeholder.node and facts.reported_for >= 0:
@@ -47,7 +47,7 @@ def end_of(placeholder: Placeholder, facts: Facts, *, time_limit: float, hold: f
         if facts.reported_for < hold:
             return End("")
         if facts.on_node:
-            return End("helped", f"{facts.on_node} of its pods are on {placeholder.node}")
+            return End("helped", f"{facts.on_node} of its pods are on new nodes")
         return End("taken", f"other pods use {placeholder.node}")
     if placeholder.node and not facts.has_node:
         return End("late", f"{placeholder.node} is gone")

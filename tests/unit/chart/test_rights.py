@@ -88,6 +88,23 @@ SCALE_UP_STATUS: dict[tuple[str, str], set[Right]] = {
 KNOWN_NODES: dict[tuple[str, str], set[Right]] = {
     ("topowise_scheduler/leader/known_nodes.py", "PATCH"): {("", "nodes", "patch")},
 }
+SCALE_DOWN_GUARD: dict[tuple[str, str], set[Right]] = {
+    ("topowise_scheduler/leader/scale_down_guard.py", "PATCH"): {("", "nodes", "patch")},
+    ("topowise_scheduler/leader/pod_lists.py", "GET"): {("", "pods", "list")},
+}
+# The Workloads are listed and watched by a reflector of the controller.
+KUEUE_GROUP = "kueue.x-k8s.io"
+KUEUE: dict[tuple[str, str], set[Right]] = {
+    ("topowise_scheduler/leader/admission_checks.py", "GET"): {
+        (KUEUE_GROUP, "admissionchecks", "list"),
+        (KUEUE_GROUP, "resourceflavors", "list"),
+    },
+    ("topowise_scheduler/leader/admission_checks.py", "PATCH"): {
+        (KUEUE_GROUP, "workloads/status", "patch"),
+        (KUEUE_GROUP, "admissionchecks/status", "patch"),
+    },
+}
+KUEUE_WATCH: set[Right] = {(KUEUE_GROUP, "workloads", "list"), (KUEUE_GROUP, "workloads", "watch")}
 ELECTION: dict[tuple[str, str], set[Right]] = {
     ("topowise/kube/lease.py", "?"): {(*LEASES, "get"), (*LEASES, "create"), (*LEASES, "update")},
 }
@@ -158,6 +175,8 @@ def test_every_request_in_the_code_is_listed(repository: Path) -> None:
         SCALE_UP,
         SCALE_UP_STATUS,
         KNOWN_NODES,
+        SCALE_DOWN_GUARD,
+        KUEUE,
         ELECTION,
         TOKENS,
         STEERING_REQUESTS,
@@ -256,8 +275,9 @@ def test_rights_grow_with_what_is_switched_on(render: Any) -> None:
         ("preemptor.enabled", PREEMPTOR | NOMINATION),
         ("nominator.enabled", NOMINATION),
         ("defragmenter.enabled", DEFRAGMENTER),
+        ("scaleDownGuard.enabled", SCALE_DOWN_GUARD),
     ],
-    ids=["start-up taint", "refused pods", "waiting pods", "preemptor", "nominator", "defragmenter"],
+    ids=["start-up taint", "refused pods", "waiting pods", "preemptor", "nominator", "defragmenter", "guard"],
 )
 def test_what_the_leader_repairs_takes_rights_only_where_it_is_switched_on(
     render: Any, option: str, calls: dict[tuple[str, str], set[Right]]
@@ -290,6 +310,13 @@ def test_scale_up_takes_rights_in_the_namespace_of_the_placeholders(render: Any)
     assert "nodes" in restricted(karpenter)
 
 
+def test_kueue_takes_rights_on_workloads_and_checks(render: Any) -> None:
+    objects = render("", "scheduler.config.kueue.enabled=true")
+    cluster_role = objects.named("ClusterRole", "topowise-scheduler")
+    assert rights(cluster_role) == needs(SCHEDULER) | needs(KUEUE) | KUEUE_WATCH
+    assert restricted(objects) >= {"workloads/status", "admissionchecks/status"}
+
+
 @pytest.mark.parametrize("name", ["preemptor", "defragmenter"])
 def test_a_dry_run_takes_no_right(render: Any, name: str) -> None:
     objects = render("", f"scheduler.config.{name}.enabled=true", f"scheduler.config.{name}.dryRun=true")
@@ -317,6 +344,7 @@ def restricted(objects: Any, component: str = "scheduler") -> set[str]:
         ("preemptor.enabled",),
         ("nominator.enabled",),
         ("defragmenter.enabled",),
+        ("scaleDownGuard.enabled",),
     ],
     ids=lambda options: options[0] if options else "default",
 )
@@ -346,6 +374,8 @@ ROWS = {
         "config.scaleUp` with `karpenter": ",".join(
             ("scheduler.config.scaleUp.enabled=true", "scheduler.config.scaleUp.autoscaler=karpenter")
         ),
+        "config.kueue": "scheduler.config.kueue.enabled=true",
+        "config.scaleDownGuard": "scheduler.config.scaleDownGuard.enabled=true",
         "config.preemptor": "scheduler.config.preemptor.enabled=true",
         "config.defragmenter": "scheduler.config.defragmenter.enabled=true",
         "config.refusedPods": "scheduler.config.refusedPods.delete=true",

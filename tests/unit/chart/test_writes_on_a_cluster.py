@@ -24,6 +24,7 @@ from topowise.kube.api import JSON, MERGE_PATCH, Api
 from topowise.kube.lease import Elector, Timing
 from topowise_scheduler.cluster.nodes import Nodes
 from topowise_scheduler.cluster.pods.records import PodRecord
+from topowise_scheduler.configuration import ScaleDownGuard as GuardSettings
 from topowise_scheduler.configuration import ScaleUp as ScaleUpSettings
 from topowise_scheduler.extender.binding import Binder
 from topowise_scheduler.extender.steering import NodeSteering
@@ -32,6 +33,7 @@ from topowise_scheduler.leader import events, evictions, known_nodes
 from topowise_scheduler.leader.nomination import nominate
 from topowise_scheduler.leader.refused_pods import RefusedPods
 from topowise_scheduler.leader.requeue import REQUEUED_ANNOTATION, Requeuer
+from topowise_scheduler.leader.scale_down_guard import ScaleDownGuard
 from topowise_scheduler.leader.scale_up import ScaleUp
 from topowise_scheduler.leader.scale_up_demand import Demand
 from topowise_scheduler.leader.startup_taint import StartupTaint
@@ -52,6 +54,7 @@ EVERY_FEATURE = (
     "scheduler.config.preemptor.enabled=true",
     "scheduler.config.nominator.enabled=true",
     "scheduler.config.defragmenter.enabled=true",
+    "scheduler.config.scaleDownGuard.enabled=true",
     "scheduler.config.scaleUp.enabled=true",
     "scheduler.config.scaleUp.autoscaler=karpenter",
     "exporter.config.podPlacements=true",
@@ -148,6 +151,7 @@ _ANNOTATIONS = "annotations topowise.io/requeued, topowise.io/nominated, no othe
 _STATUS = "of a pod's status: nominatedNodeName, conditions"
 _FORBIDDEN = "is forbidden: User"
 _NODE = "nothing of nodes but their taints"
+_GUARD = "of nodes the annotations topowise.io/scale-down-guard"
 _LABEL = "the label topowise.io/known-node, no other"
 _TAINT = "may remove the taint topowise.io/unreported"
 _KUBE_SCHEDULER = "topowise-kube-scheduler"
@@ -169,7 +173,7 @@ THEFTS = {
     "taint added": node(_TAINT, spec={"taints": [OURS, THEIRS, {"key": "theft", "effect": "NoExecute"}]}),
     "own taint changed": node(_TAINT, spec={"taints": [{**OURS, "effect": "NoExecute"}, THEIRS]}),
     "node label": node(_LABEL, metadata={"labels": {"node-role.kubernetes.io/control-plane": ""}}),
-    "node annotation": node(_NODE, metadata={"annotations": {"a": "theft"}}),
+    "node annotation": node(_GUARD, metadata={"annotations": {"a": "theft"}}),
     "node finalizer": node(_NODE, metadata={"finalizers": ["example.com/theft"]}),
     "unschedulable": node(_NODE, spec={"unschedulable": True}),
     "provider id": node(_NODE, spec={"providerID": "theft://1"}),
@@ -480,6 +484,16 @@ class Acting:
         self.cluster.call("POST", "/api/v1/nodes", {"metadata": {"name": "known"}})
         await known_nodes.mark(self.api, [Node("known")])
         assert placeholders.KNOWN_NODE_LABEL in self.cluster.call("GET", "/api/v1/nodes/known")[1]["metadata"]["labels"]
+
+    async def guard(self) -> None:
+        service = self.service
+        settings = GuardSettings(enabled=True)
+        guard = ScaleDownGuard(self.api, service.ledger, service.answers, service.view, service.nodes, settings)
+        self.cluster.call("POST", "/api/v1/nodes", {"metadata": {"name": "guarded"}})
+        for is_guarded in (True, False):
+            await guard._annotate("guarded", is_guarded=is_guarded)
+            meta = self.cluster.call("GET", "/api/v1/nodes/guarded")[1]["metadata"]
+            assert ("topowise.io/scale-down-guard" in meta.get("annotations", {})) is is_guarded
 
     async def lead(self) -> None:
         """Makes the Lease, renews it and gives it back."""

@@ -136,6 +136,8 @@ scaleUp: {{ $scales }}
 placeholderNamespace: {{ dig "namespace" "" $scaleUp | default .Release.Namespace }}
 placeholderImage: {{ dig "image" "registry.k8s.io/pause:3.10.1" $scaleUp }}
 placeholderClass: {{ dig "priorityClass" "topowise-placeholder" $scaleUp }}
+kueue: {{ dig "kueue" "enabled" false $config }}
+guard: {{ dig "scaleDownGuard" "enabled" false $config }}
 nodeLabels: {{ and $scales (eq (dig "autoscaler" "cluster-autoscaler" $scaleUp) "karpenter") }}
 annotations: {{ concat (ternary (list "topowise.io/requeued") list $requeues) (ternary (list "topowise.io/nominated") list $nominates) | toJson }}
 statusFields: {{ concat (ternary (list "nominatedNodeName") list $nominates) (ternary (list "conditions") list $tells) | toJson }}
