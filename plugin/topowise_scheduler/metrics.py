@@ -26,7 +26,7 @@ from topowise_scheduler.shortage import Shortage, Waits
 PREFIX = "topowise_scheduler"
 _NAME = f"{PREFIX}_"
 _NOMINATIONS = ("written", "honoured", "elsewhere", "late", "moved", "withdrawn", "conflict", "failed")
-_SCALE_UP: Final = ("requested", "helped", "useless", "late", "taken", "unneeded")
+_SCALE_UP = ("requested", "helped", "useless", "late", "taken", "unneeded")
 _REQUESTS = ("allocated", "lost", "withdrawn", "refused", "unanswered", "failed")
 _LABEL_BUCKETS = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 _WAIT_BUCKETS = (1, 5, 15, 60, 300, 900, 3600, 14400, 86400)

@@ -27,6 +27,7 @@ from sandbox import controlplane, machines
 from sandbox.controlplane import ControlPlane
 from sandbox.processes import Process, free_ports
 from topowise import pods
+from topowise_scheduler.cluster.nodes import STARTUP_TAINT
 from topowise_scheduler.scale_up.placeholders import LABEL, OUTCOME_ANNOTATION
 
 if ASSETS is None:
@@ -93,13 +94,14 @@ class Scene:
 @asynccontextmanager
 async def scene(kind: str, plane: ControlPlane, directory: Path, new: Kind = KIND) -> AsyncIterator[Scene]:
     settings = {
+        "startupTaint": {"enabled": True},
         "scaleUp": {
             "enabled": True,
             "namespace": "kube-system",
             "patience": f"{_PATIENCE:g}s",
             "hold": "30s",
             "backOff": "1h",
-        }
+        },
     }
     nodes = [(f"old-{number:02d}", KIND) for number in range(_NODES)]
     async with Cluster(plane, directory, nodes, settings=settings) as cluster:
@@ -135,6 +137,7 @@ async def autoscaler(
         "--leader-elect=false",
         "--scan-interval=2s",
         "--scale-down-enabled=false",
+        f"--startup-taint={STARTUP_TAINT}",
         f"--address=127.0.0.1:{port}",
     ]
     process = Process("cluster-autoscaler", arguments, directory / "cluster-autoscaler.log")

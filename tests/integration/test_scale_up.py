@@ -216,13 +216,25 @@ async def test_nothing_is_requested_after_a_node_that_cannot_align_the_pod(clust
     cluster.join("n2", reservedSystemCPUs="0-1,4-5")
     await cluster.leader.sync()
     assert await cluster.outcomes() == ["useless"]
-    assert ("w", "ScaleUpDidNotHelp") in cluster.events
+    assert "ScaleUpDidNotHelp" in {reason for _, reason in cluster.events}
     for _ in range(3):
         await cluster.leader.sync()
     assert await cluster.outcomes() == ["useless"]
     cluster.start()
     await cluster.leader.sync()
     assert await cluster.outcomes() == ["useless"], "a new leader knows it"
+
+
+async def test_a_pod_that_the_kubelet_of_the_new_node_refuses_ends_the_requests(cluster: Cluster) -> None:
+    """The pod came to the node before the first report."""
+    waiting = await cluster.waits("w")
+    await cluster.waits("v")
+    await cluster.leader.sync()
+    cluster.join("n2", is_reported=False)
+    waiting["status"] = {"phase": "Failed", "reason": "TopologyAffinityError"}
+    cluster.runs(waiting, "n2")
+    await cluster.leader.sync()
+    assert await cluster.outcomes() == ["useless"]
 
 
 async def test_after_the_pause_the_reports_decide_whether_a_node_is_requested(cluster: Cluster) -> None:

@@ -27,7 +27,7 @@ from fake_cloud import INSTANCE_TYPE, FakeCloud
 from topowise import pods
 from topowise.kube.api import Api
 from topowise_scheduler import kube_scheduler
-from topowise_scheduler.cluster.nodes import Nodes
+from topowise_scheduler.cluster.nodes import STARTUP_TAINT, Nodes
 from topowise_scheduler.kube_scheduler import Node
 
 Json = dict[str, Any]
@@ -93,8 +93,14 @@ class EmulatedAutoscaler:
             document["metadata"]["name"]: reader.decode(json.dumps(document).encode())
             for document in await self._list("/api/v1/nodes")
         }
-        # A registered node that is not ready counts as on its way (clusterstate.GetUpcomingNodes).
-        ready = {name: node for name, node in members.items() if node.is_ready and node.allocatable.get("cpu")}
+        tainted = {node.name for node in members.values() if any(taint.key == STARTUP_TAINT for taint in node.taints)}
+        # A registered node that is not ready, or has a start-up taint (--startup-taint), counts as on its way
+        # (clusterstate.GetUpcomingNodes, utils/taints).
+        ready = {
+            name: node
+            for name, node in members.items()
+            if node.is_ready and node.allocatable.get("cpu") and name not in tainted
+        }
         simulated = {name: _Simulated(node) for name, node in ready.items()}
         for document in documents:
             if (node := simulated.get(document["spec"].get("nodeName", ""))) is not None and not _has_ended(document):

@@ -17,6 +17,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from burst.nodes import Kind
 from sandbox.hollow import Fleet
 from topowise.kube.api import MERGE_PATCH, Api
+from topowise_scheduler.cluster.nodes import STARTUP_TAINT
 
 _PACKAGE: Final = "clusterautoscaler.cloudprovider.v1.externalgrpc"
 _SERVICE: Final = f"{_PACKAGE}.CloudProvider"
@@ -174,7 +175,11 @@ class FakeCloud:
             "apiVersion": "v1",
             "kind": "Node",
             "metadata": {"name": name, "labels": labels},
-            "spec": {"providerID": f"fake://{name}"},
+            # As a node group registers its nodes (docs/how-to/new-nodes.md).
+            "spec": {
+                "providerID": f"fake://{name}",
+                "taints": [{"key": STARTUP_TAINT, "effect": "NoSchedule"}],
+            },
         }
         await self._api.request("POST", "/api/v1/nodes", body=json.dumps(document).encode())
         await self._fleet.join(name, self.kind.machine, self.kind.config, [])

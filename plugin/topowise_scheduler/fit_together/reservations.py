@@ -121,10 +121,12 @@ class FitTogetherService:
                 record = msgspec.structs.replace(record, uid=f"\0{name}/{len(held_until)}")
                 copies.append(record)
             assert record.needs is not None
-            refusal = self._ledger.reservations.put_unasked(record, record.needs, placement.node, seconds)
+            refusal = self._ledger.reservations.put_unasked(
+                record, record.needs, placement.node, seconds, in_any_order=hand_over
+            )
             if refusal:
                 self._unreserve(held_until)
-                why = f"{placement.node} has changed meanwhile: {refusal}"
+                why = f"{placement.node} does not take the pod: {refusal}"
                 return GroupPlacement(group.placements[: len(held_until)], why), ""
             held_until[record.uid] = self._ledger.pods.of(record.uid).until
         for record in copies if hand_over else ():

@@ -79,19 +79,23 @@ class ScaleDownGuard:
         self._judged_at = {name: at for name, at in self._judged_at.items() if name in self._nodes}
         names = [name for name in self._nodes if self._judged_at.get(name) != changes]
         names.sort(key=lambda name: (name not in self._nodes.guarded, self._judged_at.get(name, (-1, -1))))
-        guarded = len(self._nodes.guarded)
         for name in names:
-            node = self._nodes.get(name)
-            if node is None or node.guard == "theirs":
-                continue
-            is_needed = await self.is_needed(name)
+            await self._judge(name)
             self._judged_at[name] = changes
-            if is_needed == (node.guard == "ours") or (is_needed and guarded >= self._settings.most_nodes):
-                continue
-            await self._annotate(name, is_guarded=is_needed)
-            guarded += 1 if is_needed else -1
             if self._clock() >= until:
                 return
+
+    async def _judge(self, name: str) -> None:
+        """Annotates a node, or removes the annotations, if that is due. Raises ApiError."""
+        node = self._nodes.get(name)
+        if node is None or node.guard == "theirs":
+            return
+        is_needed = await self.is_needed(name)
+        may_guard = len(self._nodes.guarded) < self._settings.most_nodes
+        if is_needed != (node.guard == "ours") and (may_guard or not is_needed):
+            await self._annotate(name, is_guarded=is_needed)
+            # The watch brings the same later.
+            (self._nodes.guarded.add if is_needed else self._nodes.guarded.discard)(name)
 
     async def is_needed(self, name: str) -> bool:
         """Returns whether a pod to align of the node would not be aligned on any other node. Raises ApiError."""

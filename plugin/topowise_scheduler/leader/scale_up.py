@@ -164,14 +164,16 @@ class ScaleUp:
         # The autoscaler may have added several nodes, and kube-scheduler chooses among them.
         added = {node.name for node in members if _is_added_after(placeholder, node)}
         on_node = sum(state.is_assigned and state.node in added for state in states)
+        refused = [self._ledger.refused[pod.uid] for pod in placeholder.pods if pod.uid in self._ledger.refused]
+        refusal = next((f"its kubelet refused {pod.name}: {pod.refusal}" for pod in refused if pod.node in added), "")
         node = self._nodes.get(name)
         if node is None or not node.is_ready or not self._ledger.reports.is_confirmed(name):
             self._reported.pop(name, None)
-            return lifecycle.Facts(age, len(waiting), placed, on_node, has_node=node is not None)
+            return lifecycle.Facts(age, len(waiting), placed, on_node, has_node=node is not None, refusal=refusal)
         since = self._reported.setdefault(name, self._clock())
         profile = await self._profile(placeholder.group, [node])
         refusals = [] if profile is None else [node_groups.refusal(profile, record) for record in waiting]
-        refusal = next(filter(None, refusals), "")
+        refusal = refusal or next(filter(None, refusals), "")
         return lifecycle.Facts(
             age, len(waiting), placed, on_node, has_node=True, reported_for=self._clock() - since, refusal=refusal
         )

@@ -12,7 +12,7 @@ class Facts(NamedTuple):
 
     `waiting`: pods that wait. `placed`: pods on any node. `on_node`: pods on nodes that were added to the group after
     the placeholder. `has_node`: the placeholder's Node exists. `reported_for`: for how long it is reported, -1 before
-    that. `refusal`: why the empty node would not take a pod that waits, "" if it takes each of them.
+    that. `refusal`: why the empty node would not take a pod that waits, or why a kubelet refused a pod, "" if neither.
     """
 
     age: float
@@ -36,14 +36,14 @@ def end_of(placeholder: Placeholder, facts: Facts, *, time_limit: float, hold: f
 
     `time_limit`: for how long a node may be on its way. `hold`: for how long the reported node is reserved.
     """
+    if facts.refusal:
+        return End("useless", f"{placeholder.node} cannot align a pod that it was added for: {facts.refusal}")
     if not facts.waiting:
         if facts.on_node:
             return End("helped", f"{facts.on_node} of its pods are on new nodes")
         where = f"{facts.placed} of its pods are on other nodes" if facts.placed else "its pods are gone"
         return End("unneeded", f"{where}; no pod is on a node that was added")
     if placeholder.node and facts.reported_for >= 0:
-        if facts.refusal:
-            return End("useless", f"{placeholder.node} cannot align a pod that it was added for: {facts.refusal}")
         if facts.reported_for < hold:
             return End("")
         if facts.on_node:

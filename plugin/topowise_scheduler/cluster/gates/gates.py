@@ -23,6 +23,7 @@ from topowise_scheduler.cluster.gates.new_nodes import NewNodes
 from topowise_scheduler.cluster.gates.numa_node import Markers, NumaNodeGate
 from topowise_scheduler.cluster.gates.policy import PolicyGate
 from topowise_scheduler.cluster.gates.quarantine import Quarantine
+from topowise_scheduler.cluster.gates.reserved_places import ReservedPlaces
 from topowise_scheduler.cluster.gates.slow_admissions import SlowAdmissions
 from topowise_scheduler.cluster.gates.unconfirmed import UnconfirmedNodes
 from topowise_scheduler.cluster.node import admission_order
@@ -90,6 +91,8 @@ class Gates:
         """Nodes without markers for the pod, or without the NUMA node that the pod requires."""
         self.policy = PolicyGate(engine)
         """Nodes with another Topology Manager policy than the pod asks for."""
+        self.reserved_places = ReservedPlaces()
+        """Nodes other than the node that is reserved for a pod of an admitted job."""
         self._standing: tuple[Gate, ...] = (
             self.policy,
             self.slow_admissions,
@@ -97,7 +100,13 @@ class Gates:
             self.unconfirmed,
             self.quarantine,
         )
-        self._all: tuple[Gate, ...] = (*self._standing, self.capacity, self.affinity, self.numa_node)
+        self._all: tuple[Gate, ...] = (
+            *self._standing,
+            self.reserved_places,
+            self.capacity,
+            self.affinity,
+            self.numa_node,
+        )
         self.temporary = frozenset().union(*(gate.temporary for gate in self._all))
         """Refusals that time or the next report of the node ends."""
 

@@ -107,6 +107,7 @@ BOUGHT = placeholder(node="n1")
         (BOUGHT, Facts(10, 1, 0, 0, has_node=False), "late"),
         (BOUGHT, Facts(2000, 1, 0, 0, has_node=True, reported_for=3), ""),
         (BOUGHT, Facts(10, 1, 0, 0, has_node=True, reported_for=0, refusal="cannot align"), "useless"),
+        (BOUGHT, Facts(10, 0, 0, 0, has_node=True, refusal="its kubelet refused a pod"), "useless"),
         (BOUGHT, Facts(10, 1, 1, 1, has_node=True, reported_for=60), "helped"),
         (BOUGHT, Facts(10, 1, 1, 0, has_node=True, reported_for=60), "taken"),
     ],
