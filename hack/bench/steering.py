@@ -77,7 +77,7 @@ def _filled(zones: int, share: float, seed: int, *, is_steered: bool) -> tuple[K
 
 
 def _chosen(node: Kubelet, view: PodView) -> int | None:
-    return choose([node], lambda numa: lambda _: _near(view, numa), None).numa
+    return choose([node], lambda numa: lambda _: _near(view, numa)).numa
 
 
 def _near(view: PodView, numa: int | None) -> PodView:

@@ -63,7 +63,7 @@ class Answers:
         record = self.record(pod)
         # A record ignores annotations that cannot be read; the caller of a question gets the error.
         requests = record.requests or _NO_REQUESTS
-        annotated(pod.metadata.annotations, requests.needs)
+        annotated(pod.metadata, requests.needs)
         if not is_simulation:
             # kube-scheduler decides pods in turn: a second question means that the last answer was not used.
             self._ledger.reservations.release(record.uid)
@@ -200,6 +200,12 @@ class Answers:
     def may_be_refused(self, record: PodRecord, name: str) -> bool:
         """Returns whether a node on which the pod fits may still refuse it, by its kubelet's own choice of devices."""
         return self._gates.affinity.may_be_refused(record, name)
+
+    def as_expected(self, record: PodRecord, name: str) -> PodRecord:
+        """Returns the record of a pod as the kubelet of a fitting node would admit it: on the NUMA node that the pod
+        requires, if it requires one."""
+        steered = self._gates.numa_node.expected_on(record, name)
+        return record if steered is None else msgspec.structs.replace(record, steered=steered)
 
     def is_in_vain(self, question: Question, name: str, gone: Collection[str]) -> bool:
         """Returns whether the devices would still be farther apart than the pod requires without the pods `gone`."""

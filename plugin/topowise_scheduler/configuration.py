@@ -97,6 +97,9 @@ class Scoring(Section, frozen=True):
     max_numa_nodes: Annotated[int, msgspec.Meta(ge=1, le=64)] = 8
     """`LeastNUMANodes` only: the number of NUMA nodes that scores 0, for nodes that do not report their
     `topologyManagerMaxNUMANodes`."""
+    distance_by_option: bool = False
+    """`LeastNUMANodes` only: near NUMA nodes score higher only where the kubelet's option `prefer-closest-numa-nodes`
+    has an effect, as the proposal intends (KEP-454). Off: on every node, as in the code of scheduler-plugins."""
 
     def __post_init__(self) -> None:
         named = [resource.name for resource in self.resources]
@@ -148,6 +151,11 @@ class Steering(Section, frozen=True):
     def __post_init__(self) -> None:
         if self.expiry > MOST_SECONDS:
             raise ValueError(f"expiry is {self.expiry:g} s, expected at most {MOST_SECONDS:g} s")
+        if self.expiry < 2 * self.wait:
+            raise ValueError(
+                f"expiry is {self.expiry:g} s and wait is {self.wait:g} s, expected an expiry of twice wait at least: "
+                "the label would end before the kubelet has the pod"
+            )
 
 
 class WaitingPods(Section, frozen=True):

@@ -367,12 +367,22 @@ def _unmatched(node: Node, spec: Spec) -> str | None:
     required = affinity and affinity.requiredDuringSchedulingIgnoredDuringExecution
     if not required:
         return None
-    # Terms are alternatives. A term without requirements and an empty list of terms match no node.
-    terms = required.nodeSelectorTerms or ()
-    missed = [next(_missed(node, term), None) for term in terms if term.matchExpressions or term.matchFields]
+    missed = _missed_of_terms(node, required)
     if any(requirement is None for requirement in missed):
         return None
     return f"required: {' or '.join(map(str, missed))}" if missed else "required: terms that match no node"
+
+
+def selects(selector: NodeSelector, node: Node) -> bool:
+    """Whether a node selector matches the node (nodeaffinity.NodeSelector.Match)."""
+    return None in _missed_of_terms(node, selector)
+
+
+def _missed_of_terms(node: Node, selector: NodeSelector) -> list[Requirement | None]:
+    """The first requirement of each term that the node does not meet, None for a term that matches. Terms are
+    alternatives. A term without requirements and an empty list of terms match no node."""
+    terms = selector.nodeSelectorTerms or ()
+    return [next(_missed(node, term), None) for term in terms if term.matchExpressions or term.matchFields]
 
 
 def _missed(node: Node, term: Term) -> Iterator[Requirement]:

@@ -39,12 +39,21 @@ NOT_NEAR: Final = PREFIX + "devices would be farther apart than the pod requires
 NOT_SURELY_NEAR: Final = PREFIX + "devices might be farther apart than the pod requires"
 STEERING_IS_OFF: Final = PREFIX + "pod requires a NUMA node, but steering is not enabled in topowise-scheduler"
 NOT_STEERED_BY_POLICY: Final = PREFIX + "pod requires a NUMA node, but the Topology Manager policy of the node is none"
+NOT_STEERED_BY_BINDER: Final = (
+    PREFIX + "pod requires a NUMA node, but a scheduler binds it that sends no steering requests"
+)
 NO_MARKERS: Final = PREFIX + "pod requires a NUMA node, but not each of its containers requests topowise.io/numa"
 NODE_HAS_NO_MARKERS: Final = PREFIX + "pod requires a NUMA node, but the node offers no topowise.io/numa"
 TOO_FEW_MARKERS: Final = PREFIX + "node has too few free topowise.io/numa"
 NO_SUCH_NUMA_NODE: Final = PREFIX + "node does not report the NUMA node that the pod requires"
 NUMA_NODE_FULL: Final = PREFIX + "NUMA node that the pod requires has no room"
-OF_STEERING: Final = frozenset((TOO_FEW_MARKERS, NUMA_NODE_FULL))
+NO_COMMON_NUMA_NODE: Final = PREFIX + "no NUMA node of the node meets all requirements of the pod"
+NO_POD_BESIDE: Final = PREFIX + "no pod on the node is beside which topowise.io/numa-affinity requires the pod"
+NONE_APART: Final = PREFIX + "each NUMA node has a pod from which topowise.io/numa-affinity keeps the pod apart"
+PODS_NOT_LOCATED: Final = (
+    PREFIX + "pods of topowise.io/numa-affinity have no known NUMA node, waiting for a new report of the node"
+)
+OF_STEERING: Final = frozenset((TOO_FEW_MARKERS, NUMA_NODE_FULL, NO_COMMON_NUMA_NODE, NO_POD_BESIDE, NONE_APART))
 """Refusals that end with other pods of the node."""
 TOO_LARGE: Final = PREFIX + "pod has too many containers or resource amounts"
 PLACES_UNKNOWN: Final = PREFIX + "node does not report how near its devices are, which the pod requires"

@@ -70,6 +70,12 @@ def milli_value(quantity: str | int) -> int:
     return _scaled_up(quantity, 1000)
 
 
+def nano_value(quantity: str | int) -> int:
+    """Returns the quantity in billionths, the finest fraction that a quantity keeps; finer parts are rounded away from
+    zero. Raises ParseError."""
+    return _scaled_up(quantity, 1_000_000_000)
+
+
 def whole(quantity: str | int) -> int | None:
     """Returns the quantity if it is an integer, else None (`Quantity.AsInt64`; also None for a value past int64)."""
     if not isinstance(quantity, str):

@@ -14,9 +14,11 @@ from signal import SIGSTOP
 
 import pytest
 
-from real_cluster import ASSETS, MISSING, PODS
+from burst.nodes import Kind
+from real_cluster import ASSETS, MISSING, PODS, Cluster, Json
 from sandbox.controlplane import ControlPlane
-from steered_cluster import SteeredCluster, steered
+from sandbox.kubelet.pace import Startup
+from steered_cluster import CONFIG, MACHINE, SteeredCluster, steered
 from topowise import steering
 from topowise.kube.api import MERGE_PATCH
 
@@ -125,6 +127,74 @@ async def test_the_next_scheduler_goes_on_with_steering(plane: ControlPlane, tmp
         for name in required:
             await cluster.until_bound(name, 300)
         assert {name: cluster.numa(name) for name in required} == {name: {numa} for name, numa in required.items()}
+        assert not cluster.refusals
+
+
+async def test_pods_are_beside_the_pods_that_they_require_and_apart_from_others(
+    plane: ControlPlane, tmp_path: Path
+) -> None:
+    """The kubelet alone would put each pod on NUMA node 0. A pod waits for the pod beside which it has to be."""
+    async with SteeredCluster(plane, tmp_path, 2) as cluster:
+
+        def beside(name: str, text: str, **labels: str) -> Json:
+            document = steered(name, 2)
+            document["metadata"] |= {"annotations": {"topowise.io/numa-affinity": text}, "labels": labels}
+            return document
+
+        await cluster.create(beside("early", "require same: app=cache"))
+        await cluster.settle(still=1.0)
+        assert [pod["metadata"]["name"] for pod in await cluster.waiting()] == ["early"]
+        cache = steered("cache", 2, 1)
+        cache["metadata"]["labels"] = {"app": "cache"}
+        await cluster.create(cache)
+        bound = {"cache": await cluster.until_bound("cache"), "early": await cluster.until_bound("early")}
+        for number in range(3):
+            await cluster.create(beside(f"same-{number}", "require same: pod/cache"))
+            await cluster.create(beside(f"apart-{number}", "require apart: app=cache"))
+            await cluster.create(beside(f"group-{number}", "require same: app=group", app="group"))
+        for number in range(3):
+            for name in (f"same-{number}", f"apart-{number}"):
+                bound[name] = await cluster.until_bound(name)
+        home = bound["cache"]["spec"]["nodeName"]
+        for name in ("early", "same-0", "same-1", "same-2"):
+            assert (bound[name]["spec"]["nodeName"], cluster.numa(name)) == (home, {1})
+        for name in ("apart-0", "apart-1", "apart-2"):
+            assert bound[name]["spec"]["nodeName"] != home or cluster.numa(name) == {0}
+        by_node: dict[str, set[int]] = {}
+        for number in range(3):
+            pod = await cluster.until_bound(f"group-{number}")
+            by_node.setdefault(pod["spec"]["nodeName"], set()).update(cluster.numa(f"group-{number}"))
+        assert all(len(numa) == 1 for numa in by_node.values())
+        assert not cluster.refusals
+
+
+async def test_running_pods_survive_a_restart_of_their_kubelet(plane: ControlPlane, tmp_path: Path) -> None:
+    """The plug-in registers with the new kubelet, without a label."""
+    async with SteeredCluster(plane, tmp_path, 1) as cluster:
+        await placed(cluster, "a", 2, 1)
+        await placed(cluster, "b", 2, 0)
+        sockets = cluster.plugins["n0"].sockets
+        await sockets.stop()
+        await cluster.fleet.nodes["n0"].restart(Startup(blind=(0.2, 0.5)))
+        await sockets.start()
+        await placed(cluster, "c", 2, 1)
+        assert (cluster.numa("a"), cluster.numa("b")) == ({1}, {0})
+        for name in ("a", "b"):
+            await cluster.until_bound(name)
+        assert not cluster.refusals
+
+
+async def test_markers_make_no_pod_unschedulable_where_steering_is_off(plane: ControlPlane, tmp_path: Path) -> None:
+    """Neither the service nor a node steers; kube-scheduler has the chart's configuration."""
+    async with Cluster(plane, tmp_path, [("n0", Kind(MACHINE, CONFIG))]) as cluster:
+        names = [f"p{number}" for number in range(3)]
+        for name in names:
+            await cluster.create(steered(name, 2, markers=3))
+        await cluster.create(steered("requires", 2, 1))
+        await cluster.settle(still=1.0)
+        assert [pod["metadata"]["name"] for pod in await cluster.waiting()] == ["requires"]
+        running = {pod.name for pod in cluster.fleet.nodes["n0"].kubelet.holdings().pods}
+        assert running == set(names)
         assert not cluster.refusals
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import tempfile
+import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,12 +16,14 @@ import pytest
 
 from daemons import Start, assert_eventually
 from exporter_setup import FakeKubelet, published
+from faults.clock import Clock
 from sandbox.apiserver import ApiServer
 from sandbox.kubelet.plugin_sockets import PluginSockets
 from topowise import steering
 from topowise.kube.api import MERGE_PATCH, Api
 from topowise.steering import Request, Status
 from topowise.wire import deviceplugin_pb2 as pb
+from topowise_scheduler.extender.steering import NodeSteering
 from topowise_scheduler.kubelet import Device
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
@@ -203,6 +208,103 @@ async def test_a_slow_kubelet_gets_a_single_registration(
     await assert_eventually(lambda: manager.lists == [NO_LABEL])
     await scheduler.ask(Request("a", 4, 1, 30))
     await scheduler.until("a", "rejected")
+
+
+async def test_a_plug_in_whose_socket_is_gone_ends_to_be_started_again(
+    start: Start, steered: dict[str, Any], manager: DeviceManager
+) -> None:
+    """Otherwise the next kubelet could not connect, and would refuse pods with markers."""
+    daemon = await start("topowise_exporter", "steer", config=steered)
+    await assert_eventually(lambda: manager.lists == [NO_LABEL])
+    (manager.directory / "topowise.io/numa.sock").unlink()
+    assert await daemon.process.wait() != 0
+    assert "the socket of the plug-in is gone" in daemon.log
+    await start("topowise_exporter", "steer", config=steered)
+    await assert_eventually(lambda: manager.lists == [NO_LABEL, NO_LABEL])
+
+
+@pytest.mark.parametrize("jump", ["+1d", "-1d"])
+async def test_clocks_need_not_agree(
+    jump: str,
+    start: Start,
+    steered: dict[str, Any],
+    manager: DeviceManager,
+    scheduler: Scheduler,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The wall clock of the node is wrong by a day, and is set right while a label is in force."""
+    clock = Clock(tmp_path / "clock")
+    clock.jump(jump)
+    for name, value in clock.environment.items():
+        monkeypatch.setenv(name, value)
+    await settled(start, manager, steered)
+    await scheduler.ask(Request("a", 4, 1, 20))
+    await scheduler.until("a", "labelled")
+    clock.jump("+0")
+    await asyncio.sleep(1)
+    assert manager.lists[-1] == {4}
+    await manager.allocate(steering.RESOURCE, [["marker-0000"]])
+    status = await scheduler.until("a", "released")
+    assert status.reason == steering.ALLOCATED
+    await scheduler.ask(Request("b", 0, 1, 2))
+    await scheduler.until("b", "labelled")
+    clock.jump(jump)
+    status = await scheduler.until("b", "released")
+    assert status.reason == "the request has expired"
+
+
+async def test_two_schedulers_share_the_markers_of_a_node(
+    start: Start, steered: dict[str, Any], manager: DeviceManager, server: ApiServer, api: Api
+) -> None:
+    """Both steer pods at the same time, with the product's code. No pod is admitted with the label of another pod."""
+    server.create("nodes", {"metadata": {"name": "n1"}})
+    await settled(start, manager, steered)
+    waiting = dict[str, set[str]](one=set(), two=set())
+    lost: list[str] = []
+    outcomes: Counter[str] = Counter()
+    schedulers = {
+        name: NodeSteering(
+            api,
+            "default",
+            wait=2.0,
+            expiry=10.0,
+            lost=lambda uid, node: lost.append(uid),
+            unadmitted=waiting[name].copy,
+            clock=time.monotonic,
+        )
+        for name in waiting
+    }
+    admission = asyncio.Lock()
+
+    async def steer(name: str, uid: str, numa: int) -> None:
+        """Binds a pod as the service does; its kubelet admits it at once."""
+        scheduler = schedulers[name]
+        while True:
+            problem = await scheduler.rest("n1") or await scheduler.request("n1", uid, numa, 1, is_required=True)
+            if not problem:
+                break
+            outcomes["tried again"] += 1
+            await scheduler.withdraw("n1", uid)
+        async with admission:
+            assert manager.lists[-1] == {numa}
+            await manager.allocate(steering.RESOURCE, [["marker-0000"]])
+        outcomes["on its NUMA node"] += 1
+
+    watches = [asyncio.create_task(scheduler.source.run()) for scheduler in schedulers.values()]
+    await assert_eventually(lambda: all(scheduler.source.synced for scheduler in schedulers.values()))
+    draw = random.Random(1)
+
+    async def steer_all(name: str) -> None:
+        for number in range(8):
+            await steer(name, f"{name}-{number}", draw.choice([0, 4]))
+
+    async with asyncio.timeout(120):
+        await asyncio.gather(*map(steer_all, schedulers))
+    assert outcomes["on its NUMA node"] == 16
+    assert not lost
+    for watch in watches:
+        watch.cancel()
 
 
 async def test_a_closed_stream_is_registered_again(

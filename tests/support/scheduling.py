@@ -220,7 +220,7 @@ class Service:
     ) -> None:
         self.clock = clock or Clock()
         self.engine = Engine()
-        self.ledger = Ledger(self.engine, self.clock, **{"markers": lambda name: 512, **options})
+        self.ledger = Ledger(self.engine, self.clock, **{"markers": lambda name: 512, "steers": True, **options})
         self.records = Records(tuple(nominates), seen, recognises("topowise-system", EXPORTER_LABELS))
         self.answers = Answers(self.ledger, self.records, strategies.make(strategy, {}, Scoring()))
         self.nodes = Nodes()

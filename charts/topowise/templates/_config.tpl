@@ -73,11 +73,10 @@ tlsConfig: {{- toYaml . | nindent 2 }}
 {{/* A sample of the nodes may be the very one without NUMA room (kubernetes#122057). */}}
 {{- $_ := set $known "percentageOfNodesToScore" 100 -}}
 {{- $profile := dict "schedulerName" $scheduler.kubeScheduler.schedulerName -}}
-{{- if dig "steering" "enabled" false $service -}}
-{{/* Nodes without steering take pods with a marker too; the service counts the markers of the other nodes. */}}
+{{/* Nodes without steering take pods with a marker too; the service counts the markers of the other nodes. Also
+without steering: otherwise no node would take a pod that still requests markers. */}}
 {{- $args := dict "apiVersion" "kubescheduler.config.k8s.io/v1" "kind" "NodeResourcesFitArgs" "ignoredResources" (list "topowise.io/numa") -}}
 {{- $_ := set $profile "pluginConfig" (list (dict "name" "NodeResourcesFit" "args" $args)) -}}
-{{- end -}}
 {{- $_ := set $known "profiles" (list $profile) -}}
 {{- $_ := set $known "extenders" (list (include "topowise.extenderEntry" (dict "root" . "url" $url) | fromYaml)) -}}
 {{- $head := dict "apiVersion" "kubescheduler.config.k8s.io/v1" "kind" "KubeSchedulerConfiguration" -}}

@@ -87,6 +87,9 @@ class DevicePlugin(DevicePluginServicer):
     def send(self, label: Label) -> None:
         """Sends the list with this label to the kubelet, if it is connected."""
         if self._stream is not None:
+            # A kubelet that does not read gets the last list alone.
+            while not self._stream.empty():
+                self._stream.get_nowait()
             self._stream.put_nowait(label)
 
     async def GetDevicePluginOptions(  # noqa: N802 - the name in the contract
@@ -163,7 +166,8 @@ class Registration:
         self._trigger.notify(_STREAM)
 
     async def run(self) -> None:
-        """Registers until cancelled."""
+        """Registers until cancelled. Raises SourceError if the socket of the plug-in is gone: the next kubelet could
+        not connect, and a new process makes the socket again."""
         delay = _INTERVAL_S
         while True:
             reasons = await self._trigger.wait(delay, quiet=_QUIET_S)
@@ -171,6 +175,12 @@ class Registration:
                 self._backoff.reset()
             if _STREAM in reasons:
                 await asyncio.sleep(_PAUSE_S)
+            if not (self._directory / _ENDPOINT).exists():
+                raise SourceError(
+                    str(self._directory / _ENDPOINT),
+                    "the socket of the plug-in is gone, expected until the process ends: the next kubelet could not "
+                    "connect, so the process ends, to be started again",
+                )
             kubelet, delay = self._identity(), _INTERVAL_S
             is_lost = not self._plugin.is_connected and time.monotonic() - self._registered > _CONNECT_S
             if kubelet is not None and (kubelet != self._kubelet or is_lost):

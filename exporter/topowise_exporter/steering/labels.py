@@ -86,6 +86,7 @@ class Labels:
             else:
                 self._request, self._remaining = request, request.containers
                 self._ends = now + request.seconds
+                self._note_labelled()
         self.step(now)
 
     def _problem(self, request: Request, now: float, *, is_new: bool) -> str:
@@ -108,8 +109,7 @@ class Labels:
     def show(self, labels: Collection[Label], now: float) -> None:
         """The kubelet lists its markers with these labels."""
         self._is_shown |= self._is_connected and set(labels) == {self.label}
-        if self._is_shown and self._request is not None and self.label == self._request.numa:
-            self.status = Status(self._request.id, "labelled")
+        self._note_labelled()
         self.step(now)
 
     def allocate(self, containers: int, now: float) -> None:
@@ -132,6 +132,11 @@ class Labels:
         has_no_label = not self._is_connected or (self.label is None and self._is_shown)
         if has_no_label and self._final is not None:
             self.status, self._final = self._final, None
+
+    def _note_labelled(self) -> None:
+        """The kubelet may have the label of the request already, from a request that this request has replaced."""
+        if self._is_shown and self._request is not None and self.label == self._request.numa:
+            self.status = Status(self._request.id, "labelled")
 
     def _finish(self, reason: str) -> None:
         if self._request is not None:

@@ -71,7 +71,8 @@ class SteeringLease:
 
     async def write(self) -> None:
         """Writes statuses until cancelled."""
-        backoff = Backoff(0.1, 30.0)
+        # A scheduler waits some seconds for an answer, also after an outage of the API server.
+        backoff = Backoff(0.1, 5.0)
         while True:
             await self._has_status.wait()
             self._has_status.clear()

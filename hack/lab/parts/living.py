@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from lab import instruments, kubelet
 from lab.api import NODES, PODS, Json, wait
-from lab.cluster import Lab, attribute, is_refused
+from lab.cluster import Lab, attribute
 from lab.errors import LabError
 from lab.parts.loading import Load, under_load
 from lab.parts.occupied import (
@@ -26,6 +26,7 @@ from lab.parts.occupied import (
     place_next,
     restart_with,
     until_phase,
+    until_refused,
 )
 from lab.placing import until_placed
 from lab.results import Part
@@ -154,7 +155,7 @@ def static_pods(lab: Lab) -> Part:
 
 def policy_with_pods(lab: Lab) -> Part:
     """Restarts the kubelet with other policies and with its state files. A pod on both NUMA nodes is running, and
-    the kubelet admits all pods once more (HandlePodAdditions): the figures say whether single-numa-node refuses it."""
+    the kubelet admits all pods once more (HandlePodAdditions): single-numa-node refuses it."""
     other: Json = {"topologyManagerPolicy": "best-effort", "topologyManagerScope": "pod"}
     strict: Json = {"topologyManagerPolicy": "single-numa-node", "topologyManagerScope": "container"}
 
@@ -168,7 +169,9 @@ def policy_with_pods(lab: Lab) -> Part:
         tally = place_next(lab, node, "other")
         restart_with(lab, node, strict)
         problems += lab.settle(SETTLED_S) + _policy_problems(lab, node, strict)
-        refused = int(is_refused(lab.pods.objects[wide]))
+        refused = len(until_refused(lab, [wide]))
+        if not refused:
+            problems.append(f"{wide} on {node}, on both NUMA nodes, is not refused, expected TopologyAffinityError")
         lab.delete([wide])
         restart_with(lab, node, {})
         figures = {"pods on both NUMA nodes refused when admitted once more": refused, **in_short(tally, "other ")}

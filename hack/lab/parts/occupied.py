@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from lab.api import PODS, Json, wait
 from lab.cluster import Lab, is_refused
+from lab.errors import LabError
 from lab.placing import ORDER, Placing, Tally, until_placed
 from lab.results import Part
 from lab.series import Series, small
@@ -23,6 +24,8 @@ SETTLED_S: Final = 300.0
 PLACED_S: Final = 120.0
 # A container needs seconds to start under emulation.
 _RUNNING_S: Final = 240.0
+# A kubelet compares its statuses with the API server's every ten seconds (syncPeriod), and emulation is slow.
+_REFUSED_S: Final = 60.0
 _NEXT: Final = 5
 Found = tuple[list[str], dict[str, Any]]
 """Problems in words, and figures by name."""
@@ -85,8 +88,9 @@ def disturbed(title: str, lab: Lab, act: Act) -> Part:
         before = allocations(lab, node, names)
         of_act, more = act(lab, node, names)
         problems += [*of_act, *lab.settle(SETTLED_S)]
-        refused = [name for name in names if is_refused(lab.pods.objects[name])]
         after = allocations(lab, node, names)
+        until_refused(lab, [name for name in before if name not in after])
+        refused = [name for name in names if is_refused(lab.pods.objects[name])]
         problems += [
             f"{name} on {node}: {after.get(name)} allocated, expected {allocation} as before"
             for name, allocation in before.items()
@@ -112,6 +116,24 @@ def restart_with(lab: Lab, node: str, changed: Json) -> None:
     lab.configure(node)
     lab.restart_kubelet(node)
     lab.until_devices(node)
+
+
+def until_refused(lab: Lab, names: Sequence[str]) -> list[str]:
+    """Waits until all these pods are refused, or for a minute, and returns the refused pods.
+
+    A refused pod stays Running on the API server as long as it could have running containers, and a kubelet that has
+    just started assumes so for every pod (mergePodStatus and PodCouldHaveRunningContainers). The next comparison of
+    statuses writes Failed, about ten seconds later.
+    """
+
+    def refused() -> list[str]:
+        return [name for name in names if name in lab.pods.objects and is_refused(lab.pods.objects[name])]
+
+    try:
+        wait(lambda: len(refused()) == len(names), _REFUSED_S, f"{', '.join(names)} are refused")
+    except LabError:
+        pass
+    return refused()
 
 
 def patch(lab: Lab, name: str, subresource: str, spec: Json) -> None:

@@ -11,8 +11,8 @@ pods, gates/ says which node takes which pod. The ledger itself takes what the A
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -21,7 +21,7 @@ from topowise.bounded import Bounded
 from topowise.runtime.log import kv
 from topowise_scheduler.cluster.bookings import Bookings
 from topowise_scheduler.cluster.gates.gates import Gates
-from topowise_scheduler.cluster.gates.numa_node import Markers
+from topowise_scheduler.cluster.gates.numa_node import Markers, no_markers
 from topowise_scheduler.cluster.late_reports import LateReports
 from topowise_scheduler.cluster.node_reports import NodeReports
 from topowise_scheduler.cluster.outdated_reports import OutdatedReports
@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 # Longer than a list of all pods may be on its way: a pod that was bound since it was begun has an event of its own.
 _UNLISTED_S: Final = 120.0
 _MAX_NOT_SENT_BYTES: Final = 16 << 20
+_NO_PODS: Final[Mapping[str, PodRecord]] = {}
 _DEFAULT_SETTINGS: Final = Settings()
 _DEFAULT_EXPORTERS: Final = ExporterSettings()
 # What became of a nomination of the service, by whether it was honoured; as events are counted.
@@ -51,7 +52,7 @@ class Ledger:
     `clock` gives seconds, monotonic. `reservation_s` is for how long a pod is expected on the node it was reserved for,
     0 for not at all. `max_admission_s` is how long a kubelet may take to decide a pod, 0 for as long as it takes.
     `affinity` is what is known of device plug-ins, and what pods that require near devices have to be content with.
-    `exporters`: how long the service waits for exporters. `markers`: see NumaNodeGate.
+    `exporters`: how long the service waits for exporters. `markers` and `steers`: see NumaNodeGate.
     """
 
     def __init__(
@@ -63,7 +64,8 @@ class Ledger:
         max_admission_s: float = 0.0,
         affinity: Settings = _DEFAULT_SETTINGS,
         exporters: ExporterSettings = _DEFAULT_EXPORTERS,
-        markers: Markers | None = None,
+        markers: Markers = no_markers,
+        steers: bool = False,
     ) -> None:
         self.engine = engine
         self.clock = clock
@@ -90,6 +92,7 @@ class Ledger:
             exporters=self.exporters,
             exporter_settings=exporters,
             markers=markers,
+            steers=steers,
         )
         """What may keep a pod from a node."""
         self._outdated_reports = OutdatedReports(self.node_states, self.gates, self.exporters, exporters)
@@ -105,6 +108,8 @@ class Ledger:
         """By uid, pods that a kubelet has refused and that are still there."""
         self.waiting: dict[str, PodRecord] = {}
         """By UID, pending pods that were refused here; to be read."""
+        # By namespace, pods of `waiting` with terms about other pods of the namespace on a NUMA node.
+        self._waiting_beside: defaultdict[str, dict[str, PodRecord]] = defaultdict(dict)
         # Pods that kube-scheduler itself refused.
         self._not_sent: Bounded[str, PodRecord] = Bounded(_MAX_NOT_SENT_BYTES, lambda _, record: record.size)
         self.began_to_wait = 0
@@ -204,7 +209,9 @@ class Ledger:
 
     def stop_waiting(self, uid: str) -> None:
         """The pod does not wait any more; its next event may say otherwise."""
-        self.waiting.pop(uid, None)
+        record = self.waiting.pop(uid, None)
+        if record is not None and self._waiting_beside:
+            self._set_waiting_beside(record, waits=False)
         self._not_sent.pop(uid)
 
     def nominate(self, record: PodRecord, name: str) -> None:
@@ -266,6 +273,8 @@ class Ledger:
             self.began_to_wait += record.uid not in self.waiting
             self.waiting[record.uid] = record
             self._not_sent.pop(record.uid)
+            if record.numa_affinity or self._waiting_beside:
+                self._set_waiting_beside(record, waits=bool(record.numa_affinity))
         else:
             self.stop_waiting(record.uid)
             if record.tried and (record.needs is not None or record.is_too_large):
@@ -301,6 +310,8 @@ class Ledger:
                 record, msgspec.structs.replace(pod, state=State.BOUND) if pod.nominated else bound(pod.node)
             )
             self._update(record)
+            if pod.state is not State.BOUND:
+                self._note_beside(record)
             return
         if record.needs is None:
             log.warning(
@@ -312,9 +323,25 @@ class Ledger:
         if is_news and (pod.state is not State.RESERVED or pod.node != record.node):
             self.node_states.note_bound_by_others()
         self.reservations.queried.pop(record.uid)
+        self._note_beside(record)
         nominated = self.pods.of(record.uid).nominated
         state = PodState(record.node, State.BOUND, nominated) if nominated else bound(record.node)
         self._bookings.move(record, state, is_news=is_news)
+
+    def _set_waiting_beside(self, record: PodRecord, *, waits: bool) -> None:
+        beside = self._waiting_beside[record.namespace]
+        beside.pop(record.uid, None)
+        if waits:
+            beside[record.uid] = record
+        if not beside:
+            del self._waiting_beside[record.namespace]
+
+    def _note_beside(self, record: PodRecord) -> None:
+        """A node may take a pod that waits for this bound pod (`topowise.io/numa-affinity`)."""
+        for waiting in self._waiting_beside.get(record.namespace, _NO_PODS).values():
+            if any(term.selects(record.namespace, record.name, record.labels) for term in waiting.numa_affinity):
+                self.node_states.note_improved(record.node)
+                return
 
     def _update(self, record: PodRecord) -> None:
         node_state = self.node_states.of(record.node)
@@ -328,6 +355,7 @@ class Ledger:
         elif before is not None and (before.record.labels, before.record.leaving) != (record.labels, record.leaving):
             # kube-scheduler spreads pods by the labels of pods that stay (equal_nodes.py).
             self.node_states.note_change(record.node)
+            self._note_beside(record)
 
     def _end_nomination(self, record: PodRecord) -> None:
         """The pod is bound, or has ended."""

@@ -15,6 +15,7 @@ import msgspec
 from topowise import pods
 from topowise.bounded import Bounded
 from topowise.runtime.log import kv
+from topowise_scheduler import refusals
 from topowise_scheduler.cluster.bookings import Bookings
 from topowise_scheduler.cluster.gates.gates import Gates
 from topowise_scheduler.cluster.pods.gangs import KEPT_S, Gangs
@@ -111,7 +112,8 @@ class Reservations:
         is_as_judged = judged_at >= node_states.changed_at(name)
         until = self._clock() + (min(KEPT_S, self._seconds) if record.group else self._seconds)
         reserved = msgspec.structs.replace(pod, node=name, state=State.RESERVED, until=until)
-        self._bookings.move(msgspec.structs.replace(record, steered=record.numa_node), reserved, needs=needs)
+        steered = self._gates.numa_node.expected_on(record, name)
+        self._bookings.move(msgspec.structs.replace(record, steered=steered), reserved, needs=needs)
         if is_as_judged:
             node_state.note_judged(record.uid)
 
@@ -152,6 +154,8 @@ class Reservations:
         refusal = self._gates.at_bind(record, name, leaving)
         if not refusal and not self._gates.fits_in_any_order(record, name, leaving):
             refusal = _OTHER_ORDER
+        if not refusal and self._gates.numa_node.must_be_steered(record, name):
+            refusal = refusals.NOT_STEERED_BY_BINDER
         node_state = self._bookings.node_states.of(name)
         if refusal or node_state is None or node_state.kubelet is None or not record.uid:
             return refusal

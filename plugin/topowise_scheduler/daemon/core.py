@@ -40,7 +40,8 @@ class Core:
             reservation_s=settings.reservations.ttl if settings.reservations.enabled else 0.0,
             max_admission_s=settings.filter.max_admission_time,
             affinity=settings.device_affinity.settings,
-            markers=partial(self.nodes.allocatable, MARKER) if settings.steering.enabled else None,
+            markers=partial(self.nodes.allocatable, MARKER),
+            steers=settings.steering.enabled,
             exporters=ExporterSettings(
                 exporters.node_selector, exporters.first_report, exporters.grace, exporters.grace
             ),

@@ -88,7 +88,7 @@ class Cluster:
         """Returns the candidate nodes for pods like this pod."""
         # Volume names differ from pod to pod. Volumes that matter exclude a pod from being moved.
         spec = msgspec.structs.replace(pod.spec, volumes=None)
-        key = _encode((spec, str(record.demand), record.affinity_terms))
+        key = _encode((spec, str(record.annotated)))
         candidates = self._candidates.get(key)
         if candidates is None:
             candidates = self._candidates[key] = self._find_candidates(pod)

@@ -27,6 +27,7 @@ from topowise_scheduler.cluster.pods.records import PodRecord, Records
 from topowise_scheduler.extender import wire
 from topowise_scheduler.extender.replies import BadRequestError, NotReady, Observer, Reply
 from topowise_scheduler.extender.steering import NodeSteering
+from topowise_scheduler.steering.choice import Choice
 
 log = logging.getLogger(__name__)
 
@@ -128,8 +129,8 @@ class Binder:
                 return problem
             choice = self._ledger.gates.numa_node.choice(record, node)
             if choice.numa is not None:
-                problem = await self._book_steered(self._steering, node, record, needs, choice.numa)
-                if not problem or record.numa_node is not None:
+                problem = await self._book_steered(self._steering, node, record, needs, choice)
+                if not problem or choice.is_required:
                     return problem
                 log.warning("Pod is not steered", extra=kv(node=node, why=_without_uids(problem)))
                 problem = await self._steering.rest(node)
@@ -139,12 +140,14 @@ class Binder:
         return f"kubelet of {node} would refuse the pod now: {reason}" if reason else ""
 
     async def _book_steered(
-        self, steering: NodeSteering, node: str, record: PodRecord, needs: pods.Needs, numa: int
+        self, steering: NodeSteering, node: str, record: PodRecord, needs: pods.Needs, choice: Choice
     ) -> str:
         """Books the pod and has the markers labelled. Returns why the pod is not steered, "" if it is."""
         problem = await steering.admission(node)
         if problem:
             return problem
+        numa, is_required = choice.numa, choice.is_required
+        assert numa is not None
         reservations, steered = self._ledger.reservations, msgspec.structs.replace(record, steered=numa)
 
         def book() -> str:
@@ -157,7 +160,6 @@ class Binder:
         problem = "cancelled"
         try:
             # The node may have changed while the service waited.
-            is_required = record.numa_node is not None
             problem = await steering.request(node, record.uid, numa, _markers(needs), is_required=is_required) or book()
         finally:
             if problem:

@@ -25,6 +25,7 @@ from topowise.kube import paths
 from topowise.kube.api import APPLY_PATCH, Api
 from topowise.kube.reflector import EventType, Reflector
 from topowise.runtime.log import kv
+from topowise.runtime.log_once import OncePerChange
 from topowise.steering import Request, Status
 
 log = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ _SILENCE_S: Final = 60.0
 _MOST_PENDING: Final = 64
 # An admission brings no event of a Lease.
 _POLL_S: Final = 0.05
+_LABELLED: Final = "the markers of {} are labelled for another pod"
 Document = TypeVar("Document", Request, Status)
 
 
@@ -120,6 +122,7 @@ class NodeSteering:
         self._clock = clock
         self._nodes: dict[str, _Node] = {}
         self._changed = asyncio.Event()
+        self._failure = OncePerChange(clock)
         self.results: Counter[str] = Counter()
         """Requests by result: the pod got the label (allocated), the label ended too early (lost), the bind failed
         (withdrawn), the plug-in refused, the plug-in gave no answer (unanswered), the request was not written (failed).
@@ -160,12 +163,12 @@ class NodeSteering:
     def _note(self, name: str, metadata: _Lease.Metadata) -> None:
         node, annotations = self._nodes.setdefault(name, _Node()), metadata.annotations or {}
         node.version, node.owners = metadata.resourceVersion, metadata.ownerReferences
-        request = _read(steering.decode_request, annotations.get(steering.REQUEST), name)
+        request = self._read(steering.decode_request, annotations.get(steering.REQUEST), name)
         if request is not None and request.id != node.seen:
             node.seen = request.id
             # Another replica's request, or a request of before this process; own requests are known already.
             node.expect(request.id, self._clock() + request.seconds + _MARGIN_S)
-        status = _read(steering.decode_status, annotations.get(steering.STATUS), name)
+        status = self._read(steering.decode_status, annotations.get(steering.STATUS), name)
         if status is None:
             return
         node.note_status(status)
@@ -176,6 +179,15 @@ class NodeSteering:
                 node.own = node.uid = ""
             elif status.state == "released":
                 self._lose(name, node, status.reason)
+
+    def _read(self, decode: Callable[[str], Document], text: str | None, name: str) -> Document | None:
+        try:
+            return None if not text else decode(text)
+        except ParseError as exc:
+            # A writer may change the text all the time.
+            if self._failure.is_change(name):
+                log.warning("The Lease of steering cannot be read", extra=kv(node=name, why=exc))
+            return None
 
     def _lose(self, name: str, node: _Node, problem: str) -> None:
         """The label for a pod of this replica has ended, and the kubelet has not allocated all markers of the pod."""
@@ -188,16 +200,20 @@ class NodeSteering:
 
     async def rest(self, name: str) -> str:
         """Waits until the markers of a node have no label. Returns why they have one still, "" if they have none."""
-        is_over = await self._until(lambda: name not in self._nodes or self._nodes[name].is_at_rest(self._clock()))
-        return "" if is_over else f"the markers of {name} are labelled for another pod"
+        is_over = await self._until(lambda: self._is_at_rest(name))
+        return "" if is_over else _LABELLED.format(name)
+
+    def _is_at_rest(self, name: str) -> bool:
+        return name not in self._nodes or self._nodes[name].is_at_rest(self._clock())
 
     async def admission(self, name: str) -> str:
         """Waits until the kubelet of a node has admitted the bound pods with a marker: a label would move them. Returns
         why not all are admitted, "" if they are."""
-        node = self._nodes.setdefault(name, _Node())
 
         def are_admitted() -> bool:
-            unadmitted = self._unadmitted(name)
+            unadmitted, node = self._unadmitted(name), self._nodes.get(name)
+            if node is None:
+                return not unadmitted
             node.allocated &= unadmitted
             return node.allocated == unadmitted
 
@@ -208,6 +224,9 @@ class NodeSteering:
 
         Without `is_required` the pod can be bound without a label, so it does not wait for a plug-in that is silent.
         """
+        if not self._is_at_rest(name):
+            # Another replica has sent a request since `rest`, and the watch has shown it: a write would replace it.
+            return _LABELLED.format(name)
         node = self._nodes.setdefault(name, _Node())
         sent = self._clock()
         if sent < node.silent_until and not is_required:
@@ -300,11 +319,3 @@ class NodeSteering:
             content_type=APPLY_PATCH,
             timeout=_WRITE_S,
         )
-
-
-def _read(decode: Callable[[str], Document], text: str | None, name: str) -> Document | None:
-    try:
-        return None if not text else decode(text)
-    except ParseError as exc:
-        log.warning("The Lease of steering cannot be read", extra=kv(node=name, why=exc))
-        return None

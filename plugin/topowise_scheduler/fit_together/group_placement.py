@@ -142,8 +142,9 @@ class GroupPlacer:
                 yield
                 continue
             states = self._changed.get(name) or tuple(self._answers.states_for(template.question, name))
-            taken = trial.place(states, record.view)
-            words = _FULL if taken is None else self._answers.affinity_refusal(record, name, states, self._before)
+            expected = self._answers.as_expected(record, name)
+            taken = trial.place(states, expected.view)
+            words = _FULL if taken is None else self._answers.affinity_refusal(expected, name, states, self._before)
             if taken is None or words:
                 template.refuse(words)
                 yield
@@ -152,7 +153,7 @@ class GroupPlacer:
             self._request(name, record)
             self._before.append(uid)
             containers = numa_placement.of(taken[0], uid, is_exact=self._view.precision(name) == "exact")
-            return PodPlacement(msgspec.structs.replace(record, uid=pod.metadata.uid or uid), name, containers)
+            return PodPlacement(msgspec.structs.replace(expected, uid=pod.metadata.uid or uid), name, containers)
         return None
 
     def _request(self, name: str, record: PodRecord) -> None:

@@ -54,6 +54,10 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True, gc=False, cache_hash=
     pod_level_pods_are_not_aligned: bool = False
     """CPU and memory manager ignore a pod with pod-level resources. Before, they read its containers only."""
 
+    unlisted_devices_panic: bool = False
+    """A container that is admitted again ends the kubelet if its plug-in no longer lists its device, and other devices
+    of the resource have NUMA nodes. Before, such a device had no NUMA node."""
+
     uncore_rounds_cores_up: bool = False
     """An odd remainder of CPUs may come from one L3 cache, with half a core. Before, only whole cores counted."""
 
@@ -130,6 +134,7 @@ ROWS: Final = (
         "1.34.9",
         {
             "pod_level_pods_are_not_aligned": "kubernetes#132999, kubernetes#133279",
+            "unlisted_devices_panic": "kubernetes#133028",
             "uncore_rounds_cores_up": "kubernetes#131850",
         },
     ),

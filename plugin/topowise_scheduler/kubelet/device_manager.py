@@ -51,6 +51,7 @@ class DeviceManager:
 
     __slots__ = (
         "_everywhere",
+        "_panics",
         "_reusable",
         "allocated",
         "allocations",
@@ -63,6 +64,7 @@ class DeviceManager:
 
     def __init__(self, machine: Machine, behaviour: Behaviour = NEWEST_RECORDED.behaviour) -> None:
         self._everywhere = not behaviour.device_hints_are_near_devices
+        self._panics = behaviour.unlisted_devices_panic
         self.positions = {node.id: position for position, node in enumerate(machine.nodes())}
         self.preferred = {plugin.resource: plugin.preferred for plugin in machine.devices}
         self.tables = {plugin.resource: self.table(plugin.devices) for plugin in machine.devices}
@@ -76,6 +78,7 @@ class DeviceManager:
         """Returns an independent copy of the state."""
         copy = DeviceManager.__new__(DeviceManager)
         copy._everywhere = self._everywhere
+        copy._panics = self._panics
         copy.positions = self.positions
         copy.preferred = self.preferred
         copy.tables = self.tables.copy()
@@ -134,7 +137,7 @@ class DeviceManager:
                 continue
             allocated = by_resource.get(resource, 0)
             if allocated:
-                hints[resource] = _hints_again(table, resource, allocated, requested)
+                hints[resource] = self._hints_again(resource, allocated, requested)
             else:
                 hints[resource] = _fitting(table, self.free(resource), reusable.get(resource, 0), requested)
         return hints
@@ -153,7 +156,7 @@ class DeviceManager:
             for by_resource in by_container.values():
                 allocated |= by_resource.get(resource, 0)
             if allocated:
-                hints[resource] = _hints_again(table, resource, allocated, requested)
+                hints[resource] = self._hints_again(resource, allocated, requested)
             else:
                 hints[resource] = _fitting(table, self.free(resource), 0, requested)
         return hints
@@ -167,6 +170,17 @@ class DeviceManager:
         if pod.steered is None or not requested:
             return {}
         return {MARKER: _fitting(self.table((Device("", (pod.steered,)),)), 1, 0, 1)}
+
+    def _hints_again(self, resource: str, allocated: DeviceSet, requested: int) -> Hints:
+        """Returns the hints of a container that has its devices already. Raises Refused where the kubelet would
+        panic."""
+        table = self.tables[resource]
+        if allocated.bit_count() != requested:
+            return IMPOSSIBLE
+        missing = allocated & ~table.reported
+        if missing and self._panics:
+            raise panics.device_missing(resource, table.names(missing))
+        return _fitting(table, allocated, 0, requested)
 
     def allocate(self, pod: PodView, container: ContainerView, hint: Hint) -> None:
         """Allocates for a container (allocateContainerResources). Raises Refused without any change."""
@@ -302,16 +316,6 @@ class DeviceManager:
         if preference == "first":
             return included | lowest(candidates, missing)
         return included | candidates & ~lowest(candidates, candidates.bit_count() - missing)
-
-
-def _hints_again(table: DeviceTable, resource: str, allocated: DeviceSet, requested: int) -> Hints:
-    """Returns the hints of a container that has its devices already. Raises Refused where the kubelet would panic."""
-    if allocated.bit_count() != requested:
-        return IMPOSSIBLE
-    missing = allocated & ~table.reported
-    if missing:
-        raise panics.device_missing(resource, table.names(missing))
-    return _fitting(table, allocated, 0, requested)
 
 
 def _fitting(table: DeviceTable, available: DeviceSet, reusable: DeviceSet, requested: int) -> Hints:

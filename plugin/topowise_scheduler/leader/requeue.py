@@ -28,9 +28,7 @@ from topowise.runtime.event_loop import SLICE_S
 from topowise.runtime.log import V2, kv
 from topowise.runtime.log_once import OncePerChange
 from topowise_scheduler.cluster.ledger import Ledger
-from topowise_scheduler.cluster.pods.records import PodRecord
-from topowise_scheduler.device_affinity import AffinityTerm
-from topowise_scheduler.policy_annotations import Demand
+from topowise_scheduler.cluster.pods.records import Annotated, PodRecord
 
 log = logging.getLogger(__name__)
 
@@ -57,8 +55,8 @@ class _Requeued(msgspec.Struct, frozen=True):
 
 
 _NEVER: Final = _Requeued(0, float("-inf"), _FIRST_PAUSE_S)
-_Key = tuple[bytes, int, Demand, tuple[AffinityTerm, ...]]
-"""Shape, priority, demand and affinity terms: pods of equal keys fit on the same nodes."""
+_Key = tuple[bytes, int, Annotated]
+"""Shape, priority, and what annotations demand: pods of equal keys fit on the same nodes."""
 _Groups = dict[_Key, list[PodRecord]]
 
 
@@ -238,7 +236,7 @@ class Requeuer:
         """Fills `groups` with the waiting pods, groups by priority and age; yields between steps."""
         by_key: _Groups = {}
         for record in list(self._ledger.waiting.values()):
-            by_key.setdefault((record.shape, record.priority, record.demand, record.affinity_terms), []).append(record)
+            by_key.setdefault((record.shape, record.priority, record.annotated), []).append(record)
             yield
         for group in by_key.values():
             group.sort(key=_age)

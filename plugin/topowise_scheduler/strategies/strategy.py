@@ -34,3 +34,6 @@ class Options(Protocol):
 
     @property
     def max_numa_nodes(self) -> int: ...
+
+    @property
+    def distance_by_option(self) -> bool: ...

@@ -86,6 +86,10 @@ class Allocations:
             return True
         return not self._ledger.gates.affinity.refusal(record, node, {*self.leaving(node), *evicted})
 
+    def must_be_steered(self, record: PodRecord, node: str) -> bool:
+        """Returns whether the pod requires a NUMA node that its kubelet has to be told before the bind."""
+        return self._ledger.gates.numa_node.must_be_steered(record, node)
+
     def fits_later(self, record: PodRecord, node: str) -> bool | None:
         """Returns whether the pod fits after the victims have left and the pods that wait for them have come.
 

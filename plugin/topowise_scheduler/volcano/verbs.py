@@ -69,7 +69,7 @@ class _Pods:
         record = self._records.record(msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, nodeName="")))
         # A record ignores annotations that cannot be read; a scheduler that requests the pod gets the error.
         if record.needs is not None:
-            annotated(pod.metadata.annotations, record.needs)
+            annotated(pod.metadata, record.needs)
         self._records_by_uid.put(task.UID, (raw, record))
         return record
 
@@ -108,6 +108,8 @@ class Verbs:
         record, verdicts = question.record, self._answers.verdicts(question)
         outcome = Outcome(int(verdicts.outcomes[0]))
         later = None
+        if outcome is Outcome.FITS and self._allocations.must_be_steered(record, node):
+            return Reply(wire.encode(wire.PredicateResponse(refusals.NOT_STEERED_BY_BINDER, Code.UNRESOLVABLE)))
         if outcome is not Outcome.UNRESOLVABLE:
             later = self._allocations.fits_later(record, node)
         if later:

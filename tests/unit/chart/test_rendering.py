@@ -188,7 +188,7 @@ def test_a_change_of_the_configuration_replaces_the_pods(render: Any) -> None:
 def test_kube_scheduler_is_wired_as_recommended(default: Any) -> None:
     kube_config = kube_scheduler_config(default)
     assert kube_config["percentageOfNodesToScore"] == 100
-    assert kube_config["profiles"] == [{"schedulerName": "topowise-scheduler"}]
+    assert [profile["schedulerName"] for profile in kube_config["profiles"]] == ["topowise-scheduler"]
     service = scheduler_config(default)
     assert kube_config["extenders"] == [
         {
@@ -206,14 +206,19 @@ def test_kube_scheduler_is_wired_as_recommended(default: Any) -> None:
     assert kube_config["leaderElection"]["resourceName"] != service.leader_election.lease_name
 
 
-def test_steering_configures_all_parts(render: Any) -> None:
-    """kube-scheduler ignores markers, and waits longer for a bind."""
-    objects = render("", "steering.enabled=true")
-    kube_config = kube_scheduler_config(objects)
-    (profile,) = kube_config["profiles"]
+@pytest.mark.parametrize("values", [(), ("steering.enabled=true",)])
+def test_kube_scheduler_ignores_markers(render: Any, values: tuple[str, ...]) -> None:
+    """Also after steering was switched off: otherwise no node would take a pod that still requests markers."""
+    (profile,) = kube_scheduler_config(render("", *values))["profiles"]
     (plug_in,) = profile["pluginConfig"]
     assert plug_in["name"] == "NodeResourcesFit"
     assert plug_in["args"]["ignoredResources"] == ["topowise.io/numa"]
+
+
+def test_steering_configures_all_parts(render: Any) -> None:
+    """kube-scheduler waits longer for a bind."""
+    objects = render("", "steering.enabled=true")
+    kube_config = kube_scheduler_config(objects)
     (extender,) = kube_config["extenders"]
     assert extender["httpTimeout"] == "10s"
     assert "managedResources" not in extender, "all pods are the service's concern"

@@ -35,6 +35,8 @@ HEAD = b"apiVersion: topowise.io/v1alpha1\nkind: SchedulerConfiguration\n"
         ("grpc: {port: 8081}", "readOnly.port and grpc.port are both 8081"),
         ("exporters: {grace: 0s}", "$.exporters.grace"),
         ("exporters: {podLabels: {}}", "podLabels is empty, expected a label"),
+        ("steering: {expiry: 31s}", "expiry is 31 s, expected at most 30 s"),
+        ("steering: {wait: 6s}", "expiry is 10 s and wait is 6 s, expected an expiry of twice wait at least"),
         ("ui: {enabled: true}\nreadOnly: {port: 0}", "ui.enabled is true and readOnly.port 0"),
     ],
 )

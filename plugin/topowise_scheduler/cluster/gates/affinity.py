@@ -6,22 +6,28 @@ verdict, the pod's affinity terms, and the pods that do not count for the pod.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Any, Final, Generic, TypeVar
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
+import msgspec
 import numpy as np
 
 from topowise.bounded import Bounded
+from topowise_scheduler import refusals
 from topowise_scheduler.cluster.gates.gate import FITS, Draft, Question
 from topowise_scheduler.cluster.gates.ignored_pods import IgnoredPods
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.cluster.rows.node_states import NodeStates
 from topowise_scheduler.device_affinity import AffinityTerm, AffinityVerdict, Devices, Settings, judge, may_refuse
 from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.steering.choice import Demand
 
 _MOST_BYTES: Final = 16 << 20
 
-_Key = tuple[str, bytes, tuple[AffinityTerm, ...], frozenset[str]]
+Terms: TypeAlias = tuple[AffinityTerm, ...]
+Steers: TypeAlias = Callable[[PodRecord, str], bool]
+"""Returns whether a node has markers that the pod requests."""
+_Key: TypeAlias = tuple[str, bytes, Terms, frozenset[str]]
 Value = TypeVar("Value")
 Key = TypeVar("Key", bound=tuple[Any, ...])
 
@@ -34,17 +40,18 @@ class AffinityGate:
 
     temporary: Final[frozenset[str]] = frozenset()
 
-    def __init__(self, node_states: NodeStates, ignored: IgnoredPods, settings: Settings) -> None:
+    def __init__(self, node_states: NodeStates, ignored: IgnoredPods, settings: Settings, steers: Steers) -> None:
         self._node_states = node_states
         self._ignored = ignored
         self._settings = settings
+        self._steers = steers
         # Bytes: a verdict on each affinity term.
         self._judged = CacheUntilChange[AffinityVerdict, _Key](node_states, lambda key: 512 * (1 + len(key[2])))
         self._by_chance = CacheUntilChange[bool, _Key](node_states)
 
     def verdicts(self, question: Question, draft: Draft) -> None:
         """See `Gate`."""
-        if not any(wish.strength == "require" for wish in question.record.affinity_terms):
+        if not _is_required(question.record):
             return
         for at in np.flatnonzero(draft.outcomes == FITS).tolist():
             text = self.refusal(question.record, question.names[at])
@@ -58,9 +65,40 @@ class AffinityGate:
         if not record.affinity_terms or is_as_judged:
             return ""
         if not leaving:
-            return self.of(record, name).refusal(self._settings.admits)
+            # With a label, the gate of NUMA nodes decides.
+            return "" if self.awaits_label(record, name) else self.of(record, name).refusal(self._settings.admits)
         ignored = self._ignored.on(record.uid, record.priority, name)
         return self.refusal_in(record, name, self._node_states.states(name, {record.uid, *ignored, *leaving}))
+
+    def awaits_label(self, record: PodRecord, name: str) -> bool:
+        """Returns whether the node does not meet the required terms by the choice of its kubelet alone, but may with a
+        label on its markers."""
+        if record.steered is not None or not _is_required(record) or not self._steers(record, name):
+            return False
+        judged = self.of(record, name)
+        return judged.required in ("possible", "impossible") and bool(judged.refusal(self._settings.admits))
+
+    def demands(self, record: PodRecord, name: str, states: Sequence[Kubelet]) -> Iterator[Demand]:
+        """Yields what the affinity terms demand of the NUMA nodes of a node: the NUMA nodes on which a label makes, or
+        keeps, each term sure."""
+        if not record.affinity_terms:
+            return
+        alone = self._judge(record, name, states)
+        by_numa = {
+            numa: self._judge(msgspec.structs.replace(record, steered=numa), name, states)
+            for numa in states[0].node_ids
+        }
+        admitted = {"sure", self._settings.admits}
+        for at, term in enumerate(record.affinity_terms):
+            why = f"device-affinity {term}"
+            outcome, outcomes = alone.outcomes[at], {numa: judged.outcomes[at] for numa, judged in by_numa.items()}
+            accepted = frozenset([numa for numa, of_numa in outcomes.items() if of_numa in admitted])
+            sure = frozenset([numa for numa, of_numa in outcomes.items() if of_numa == "sure"])
+            if term.strength == "require":
+                refusal = alone.refusal(self._settings.admits) or refusals.NOT_SURELY_NEAR
+                yield Demand(accepted, why, needs_label=outcome not in admitted, refusal=refusal)
+            if sure and (term.strength == "prefer" or sure != accepted):
+                yield Demand(sure, why, is_required=False, needs_label=outcome != "sure")
 
     def refusal_in(self, record: PodRecord, name: str, states: Iterable[Kubelet], guessed: Collection[str] = ()) -> str:
         """Returns why the devices of a node in these states would not do for the pod, "" if they would.
@@ -110,6 +148,10 @@ class AffinityGate:
     def _states(self, record: PodRecord, key: _Key) -> Iterator[Kubelet]:
         name, _, _, ignored = key
         return self._node_states.states(name, {record.uid, *ignored})
+
+
+def _is_required(record: PodRecord) -> bool:
+    return any(term.strength == "require" for term in record.affinity_terms)
 
 
 class CacheUntilChange(Generic[Value, Key]):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -20,7 +21,7 @@ from topowise_scheduler.cluster.gates.capacity import CapacityGate
 from topowise_scheduler.cluster.gates.gate import Draft, Gate, Question, Texts
 from topowise_scheduler.cluster.gates.ignored_pods import IgnoredPods
 from topowise_scheduler.cluster.gates.new_nodes import NewNodes
-from topowise_scheduler.cluster.gates.numa_node import Markers, NumaNodeGate
+from topowise_scheduler.cluster.gates.numa_node import Markers, NumaNodeGate, may_be_steered, no_markers
 from topowise_scheduler.cluster.gates.policy import PolicyGate
 from topowise_scheduler.cluster.gates.quarantine import Quarantine
 from topowise_scheduler.cluster.gates.reserved_places import ReservedPlaces
@@ -69,7 +70,8 @@ class Gates:
         max_admission_s: float,
         exporters: ExporterPods,
         exporter_settings: ExporterSettings,
-        markers: Markers | None,
+        markers: Markers,
+        steers: bool,
     ) -> None:
         self._node_states = node_states
         self._texts = Texts()
@@ -85,10 +87,12 @@ class Gates:
         """Nodes whose kubelet would take too long."""
         self.capacity = CapacityGate(engine, node_states, ignored, self._texts)
         """Nodes whose kubelet would refuse the pod."""
-        self.affinity = AffinityGate(node_states, ignored, affinity)
+        self.affinity = AffinityGate(
+            node_states, ignored, affinity, partial(may_be_steered, markers if steers else no_markers)
+        )
         """Nodes whose devices are too far apart for the pod."""
-        self.numa_node = NumaNodeGate(node_states, ignored, markers)
-        """Nodes without markers for the pod, or without the NUMA node that the pod requires."""
+        self.numa_node = NumaNodeGate(node_states, ignored, self.affinity, markers, steers=steers)
+        """Nodes without markers for the pod, or without a NUMA node that the pod requires."""
         self.policy = PolicyGate(engine)
         """Nodes with another Topology Manager policy than the pod asks for."""
         self.reserved_places = ReservedPlaces()

@@ -49,7 +49,7 @@ def doubts(history: History, node: Kubelet, now: float) -> Doubts:
     predicted = [
         entry
         for entry in chain(history.log, history.expected)
-        if _is_predicted(entry, now) and holds_own(node, entry.record.seen(node)) and not _is_chosen(entry, node)
+        if _is_predicted(entry, now) and holds_own(node, entry.record.seen(node)) and not is_chosen(entry, node)
     ]
     if not predicted:
         return Doubts()
@@ -137,6 +137,15 @@ def highest(history: History, states: Sequence[Kubelet], now: float, *, is_alone
     return positions
 
 
+def is_chosen(entry: Entry, node: Kubelet) -> bool:
+    """Returns whether the service has chosen the NUMA node of the pod and knows the amounts that the pod gets there.
+
+    The kubelet then has no other hint, whatever pods have ended before.
+    """
+    is_steered = entry.is_bound and entry.record.steered is not None
+    return is_steered and not (has_choice(entry, node) or is_of_any_size(node, entry.record.seen(node)))
+
+
 def unreported(history: History) -> list[Entry]:
     """Returns the pods that ended without a report of them, and that the last report does not list."""
     held = {} if history.report is None else history.report.held
@@ -157,15 +166,6 @@ def _is_predicted(entry: Entry, now: float) -> bool:
 
 def _is_open(entry: Entry, now: float) -> bool:
     return not entry.is_bound or not is_settled(entry, now)
-
-
-def _is_chosen(entry: Entry, node: Kubelet) -> bool:
-    """Returns whether the service has chosen the NUMA node of the pod and knows the amounts that the pod gets there.
-
-    The kubelet then has no other hint, whatever pods have ended before.
-    """
-    is_steered = entry.is_bound and entry.record.steered is not None
-    return is_steered and not (has_choice(entry, node) or is_of_any_size(node, entry.record.seen(node)))
 
 
 def _overlapping(history: History, node: Kubelet) -> dict[str, Entry]:

@@ -10,7 +10,7 @@ record that cannot be read has no `requests` and a `problem`, never requests tha
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable
 from hashlib import blake2b
 from typing import Final, Literal, NamedTuple
 from weakref import ReferenceType, WeakValueDictionary, ref
@@ -29,6 +29,7 @@ from topowise_scheduler.kubelet.pod import PodView
 from topowise_scheduler.refusals import PREFIX
 from topowise_scheduler.shape import PodRequests
 from topowise_scheduler.steering.annotation import required_numa_node
+from topowise_scheduler.steering.numa_affinity import PodTerm, pod_terms
 
 # status.reason of a pod that its kubelet refused (pkg/kubelet/lifecycle, cm/admission).
 TOPOLOGY_AFFINITY_ERROR: Final = "TopologyAffinityError"
@@ -44,6 +45,8 @@ LARGE_BYTES: Final = 1 << 17
 """Above this size containers are counted before they are decoded: decoding that many takes a millisecond."""
 _MAX_AMOUNTS: Final = 4096
 _MAX_TEXT_BYTES: Final = 4 << 20
+# A term of eight labels.
+_TERM_BYTES: Final = 2048
 
 NOMINATED_ANNOTATION: Final = "topowise.io/nominated"
 """The node that this service nominated; every client may write `status.nominatedNodeName`."""
@@ -69,6 +72,7 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     `attracts`: namespaces of the affinity terms by which kube-scheduler scores other pods (attracting_pods.py).
     `exporter_ready`: whether this pod of an exporter is Ready, None for any other pod.
     `numa_node`: the id of the NUMA node that the pod requires.
+    `numa_affinity`: the pods on whose NUMA node, or apart from which, the pod requires or prefers to be.
     `steered`: the NUMA node of the marker devices while the kubelet admits the pod, which no API object has.
     """
 
@@ -87,6 +91,7 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     demand: policy_annotations.Demand = policy_annotations.NOTHING
     affinity_terms: tuple[AffinityTerm, ...] = ()
     numa_node: int | None = None
+    numa_affinity: tuple[PodTerm, ...] = ()
     runs: bool = False
     acknowledged: bool = False
     waits: bool = False
@@ -125,17 +130,21 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
             self.shape,
             self.priority,
             self.nominated,
-            self.demand,
-            self.affinity_terms,
-            self.numa_node,
+            self.annotated,
             constraints,
             self.problem + self.unreadable,
         )
 
     @property
+    def annotated(self) -> Annotated:
+        """Returns what the annotations demand of the node."""
+        return Annotated(self.demand, self.affinity_terms, self.numa_node, self.numa_affinity)
+
+    @property
     def size(self) -> int:
         """Bytes, about, with what pods that ask for the same share."""
-        return 1024 + (0 if self.requests is None else self.requests.size) + len(self.name) + len(self.problem)
+        terms = _TERM_BYTES * len(self.numa_affinity)
+        return 1024 + (0 if self.requests is None else self.requests.size) + len(self.name) + len(self.problem) + terms
 
     def view(self, node: Kubelet) -> PodView:
         """Returns the pod as a kubelet with these feature gates sees it. Requires readable quantities."""
@@ -169,6 +178,10 @@ class Records:
         # The same by the text of the spec; several texts may mean equal requests.
         self._by_text: Bounded[bytes, ReferenceType[PodRequests]] = Bounded(_MAX_TEXT_BYTES, lambda *_: 0)
         self._labels: Bounded[bytes, dict[str, str]] = Bounded(_MAX_LABEL_BYTES, size_of_dict)
+        # Long texts of many pods would fill the memory; pods of a ReplicaSet have equal terms.
+        self._numa_affinity: Bounded[tuple[PodTerm, ...], tuple[PodTerm, ...]] = Bounded(
+            _MAX_TEXT_BYTES, lambda terms, _: _TERM_BYTES * len(terms)
+        )
         self._constraints: Bounded[bytes, SchedulingConstraints] = Bounded(_MAX_LABEL_BYTES, lambda key, _: len(key))
 
     def decode(self, raw: bytes | msgspec.Raw) -> PodRecord:
@@ -203,7 +216,7 @@ class Records:
             problem = str(exc)
         declared, unreadable = _NO_ANNOTATIONS, ""
         try:
-            declared = _NO_ANNOTATIONS if requests is None else annotated(meta.annotations, requests.needs)
+            declared = _NO_ANNOTATIONS if requests is None else annotated(meta, requests.needs)
         except ParseError as exc:
             unreadable = str(exc)
         stage: Stage = "ended" if pod.is_terminal else "assigned" if spec.nodeName else "pending"
@@ -224,6 +237,7 @@ class Records:
             demand=declared.demand,
             affinity_terms=declared.affinity_terms,
             numa_node=declared.numa_node,
+            numa_affinity=self._shared_terms(declared.numa_affinity),
             runs=status.phase == "Running",
             # The kubelet sets status.startTime with the first status (status_manager.go, updateStatusInternal).
             acknowledged=bool(status.startTime) or status.phase == "Running",
@@ -262,6 +276,9 @@ class Records:
             requests = self._requests[key] = PodRequests(needs, ungated, shape)
         return requests
 
+    def _shared_terms(self, terms: tuple[PodTerm, ...]) -> tuple[PodTerm, ...]:
+        return self._numa_affinity.once(terms, lambda: terms) if terms else ()
+
     def _shared_labels(self, labels: dict[str, str] | None) -> dict[str, str]:
         if not labels or len(labels) > _MOST_LABELS:
             return labels or {}
@@ -274,15 +291,17 @@ class Annotated(NamedTuple):
     demand: policy_annotations.Demand = policy_annotations.NOTHING
     affinity_terms: tuple[AffinityTerm, ...] = ()
     numa_node: int | None = None
+    numa_affinity: tuple[PodTerm, ...] = ()
 
 
-def annotated(annotations: Mapping[str, str] | None, needs: pods.Needs) -> Annotated:
+def annotated(metadata: pods.Metadata, needs: pods.Needs) -> Annotated:
     """Returns what the annotations demand. Raises ParseError: a record ignores annotations that cannot be read, so a
     caller that decides about a pod calls this function first."""
+    annotations = metadata.annotations
     if not annotations:
         return _NO_ANNOTATIONS
     demand, terms = policy_annotations.demand(annotations), device_affinity.terms_of(annotations, needs)
-    return Annotated(demand, terms, required_numa_node(annotations))
+    return Annotated(demand, terms, required_numa_node(annotations), pod_terms(annotations, metadata))
 
 
 _NO_ANNOTATIONS: Final = Annotated()

@@ -15,7 +15,7 @@ import msgspec
 
 from topowise.bounded import Bounded, size_of_json
 from topowise.pods import Amounts
-from topowise_scheduler import kube_scheduler
+from topowise_scheduler import kube_scheduler, refusals
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.nodes import Nodes
@@ -166,8 +166,9 @@ class ClusterView:
                 yield Filling(name, record, limit=verdict.reason)
             elif precision:
                 states = list(self._answers.states_for(question, name))
-                affinity = partial(self._answers.affinity_refusal, record, name)
-                yield Filling(name, record, states, by_sums, is_exact=precision == "exact", affinity=affinity)
+                expected = self._answers.as_expected(record, name)
+                affinity = partial(self._answers.affinity_refusal, expected, name)
+                yield Filling(name, expected, states, by_sums, is_exact=precision == "exact", affinity=affinity)
             else:
                 yield Filling(name, record, count=by_sums[0] if by_sums else 0, limit=_BY_SUMS)
 
@@ -214,8 +215,8 @@ class ClusterView:
         if state is None:
             return explanation.not_reported(name, node.gate).beside(over_budget)
         choice = self.ledger.gates.numa_node.choice(record, name)
-        if choice.problem in ("", "full"):
-            record = msgspec.structs.replace(record, steered=choice.numa if not choice.problem else record.numa_node)
+        full = record.numa_node if choice.refusal == refusals.NUMA_NODE_FULL else None
+        record = msgspec.structs.replace(record, steered=full if choice.numa is None else choice.numa)
         return (
             explanation.explain(
                 name,
@@ -230,7 +231,7 @@ class ClusterView:
                 with_hints=with_hints,
                 by_chance=node.otherwise == "fits" and self._answers.may_be_refused(record, name),
             )
-            .steered_by(choice, record.numa_node)
-            .with_affinity(self._answers.affinity(question, name))
+            .steered_by(choice)
+            .with_affinity(self._answers.affinity(msgspec.structs.replace(question, record=record), name))
             .beside(over_budget)
         )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from topowise.steering import RESOURCE as MARKER
+from topowise_scheduler import refusals
 from topowise_scheduler.device_affinity import AffinityVerdict, Outcome
 from topowise_scheduler.kube_scheduler import to_text
 from topowise_scheduler.kubelet import Admission, Kubelet, cost
@@ -106,14 +107,17 @@ class NodeExplanation(msgspec.Struct, frozen=True, rename="camel"):
     device_affinity: tuple[AffinityExplanation, ...] = ()
     otherwise: Verdict | Literal[""] = ""
 
-    def steered_by(self, choice: Choice, required: int | None) -> NodeExplanation:
-        """Adds the NUMA node that the service chooses for the pod, or that the pod requires and that is full."""
-        if choice.numa is None and choice.problem != "full":
+    def steered_by(self, choice: Choice) -> NodeExplanation:
+        """Adds the NUMA node that the service chooses for the pod and why, or the demands that no NUMA node meets."""
+        demands = ", ".join(choice.whys)
+        if choice.numa is not None:
+            alone = "no single NUMA node" if choice.alone is None else choice.alone
+            text = f"steered to NUMA node {choice.numa} (the kubelet alone would take {alone})"
+            text += f" by {demands}" if demands else ""
+        elif choice.refusal in refusals.OF_STEERING:
+            text = f"the pod requires {demands}"
+        else:
             return self
-        alone = "no single NUMA node" if choice.alone is None else choice.alone
-        text = f"steered to NUMA node {choice.numa} (the kubelet alone would take {alone})"
-        if choice.problem:
-            text = f"the pod requires NUMA node {required}"
         return msgspec.structs.replace(self, text=f"{self.text}; {text}")
 
     def with_affinity(self, judged: AffinityVerdict | None) -> NodeExplanation:

@@ -59,7 +59,9 @@ class Cluster:
         # A single look cannot show for how long an exporter has been not Ready.
         nodes = Nodes()
         markers = partial(nodes.allocatable, MARKER)
-        self.ledger = Ledger(Engine(), lambda: self._time, exporters=ExporterSettings(grace_s=0.0), markers=markers)
+        self.ledger = Ledger(
+            Engine(), lambda: self._time, exporters=ExporterSettings(grace_s=0.0), markers=markers, steers=True
+        )
         self.answers = Answers(self.ledger, self.records, strategies.make(strategy, {}, Scoring()), top_score=top_score)
         self.objects = there
         self.pods = there.pods or ()

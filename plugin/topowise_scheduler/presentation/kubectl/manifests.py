@@ -188,7 +188,7 @@ def _make(template: templates.Template, owner: Json, role: str, namespace: str, 
     pod = unbound(objects.pod_of({"kind": "Pod", "metadata": metadata, "spec": spec}, where))
     try:
         problems = list(validation.problems(pod, f"{template.path}.spec".removeprefix(".")))
-        annotated(pod.metadata.annotations, pods.needs(pod))
+        annotated(pod.metadata, pods.needs(pod))
     except ParseError as exc:
         raise SourceError(where, f"{origin} cannot be read: {exc}") from exc
     if problems:

@@ -6,6 +6,7 @@ import argparse
 
 import msgspec
 
+from topowise.errors import SourceError
 from topowise.text import Line, Styled
 from topowise_scheduler.kubelet import version_of
 from topowise_scheduler.presentation.kubectl import cluster, json_output, objects
@@ -27,7 +28,10 @@ def change_of(options: argparse.Namespace) -> Change | None:
 
 
 def run(options: argparse.Namespace, console: Console, change: Change) -> Answer:
-    """The command."""
+    """The command. Raises SourceError for pods: a restart admits the pods of the nodes."""
+    if options.pod or options.file:
+        named = f"pod {options.pod}" if options.pod else f"-f {options.file[0]}"
+        raise SourceError(named, "a restart places no pods, expected nodes from --nodes-file FILE or the cluster")
     there, _ = cluster.read(options)
     if not there.reports:
         raise objects.no_nodes(options.nodes_file)

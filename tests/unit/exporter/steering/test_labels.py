@@ -99,6 +99,14 @@ def test_the_next_label_waits_until_the_kubelet_shows_the_last_label(labels: Lab
     assert labels.status == Status("r3", "labelled")
 
 
+def test_a_request_that_replaces_a_request_for_the_same_numa_node_is_labelled_already(labels: Labels) -> None:
+    """No further list is sent, so no further list of the kubelet is looked at."""
+    labelled(labels, request(1, numa=1))
+    labels.request(request(2, numa=1), START + 1, is_new=True)
+    assert labels.status == Status("r2", "labelled")
+    assert not labels.is_waiting
+
+
 def test_a_kubelet_that_shows_nothing_does_not_keep_the_label(labels: Labels) -> None:
     labels.request(request(seconds=5), START, is_new=True)
     labels.step(START + 5)

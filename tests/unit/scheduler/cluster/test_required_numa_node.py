@@ -40,7 +40,10 @@ def test_a_node_that_cannot_give_it_is_refused(document: dict[str, Any], text: s
 
 
 def test_without_steering_no_node_gives_it() -> None:
-    assert refusal(made(markers=None), requiring("a", 1)) == refusals.STEERING_IS_OFF
+    assert refusal(made(steers=False), requiring("a", 1)) == refusals.STEERING_IS_OFF
+    assert refusal(made(steers=False), marked("a")) == ""
+    # The plug-in has gone, and the kubelet of a Node that lists the resource counts.
+    assert refusal(made(steers=False, markers=lambda name: 0), marked("a")) == refusals.TOO_FEW_MARKERS
 
 
 @pytest.mark.parametrize(

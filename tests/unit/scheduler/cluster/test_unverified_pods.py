@@ -108,9 +108,9 @@ def test_trust_comes_back_with_pods_that_are_brought(service: Attacked) -> None:
 
 
 def test_unverified_pods_are_bounded_however_many_are_made_up() -> None:
-    service = Attacked(nodes=3)
-    for number in range(3 * MAX_UNVERIFIED_PODS):
-        service.ask(pod(f"made-up-{number}", "1m", "1Mi"))
+    service = Attacked(nodes=64)
+    for number in range(2 * MAX_UNVERIFIED_PODS):
+        service.ask(pod(f"made-up-{number}", "1m", "1Mi"), service.names[number % len(service.names)])
     assert len(service.ledger.reservations) <= MAX_UNVERIFIED_PODS
     assert len(service.ledger.reservations.unverified_pods) <= MAX_UNVERIFIED_PODS
     service.wait(UNVERIFIED_S)

@@ -1,4 +1,4 @@
-"""Restarts equal those of the code of 1.31.14, 1.33.13 and 1.36.2: refused pods, and managers that do not start."""
+"""Restarts equal those of the code of five minors, 1.28.15 to 1.36.2: refused pods, and managers that do not start."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from topowise_scheduler import replay
 from topowise_scheduler.kubelet.hints import WOULD_PANIC
@@ -32,6 +33,16 @@ def test_before_1_32_the_memory_manager_compares_each_numa_node() -> None:
         later = line.replace(b'"kubeletVersion":"v1.31.14"', b'"kubeletVersion":"v1.32.0"')
         assert _differences(line) == []
         assert _differences(later) != []
+
+
+@pytest.mark.parametrize(
+    ("version", "other", "least"), [(b"v1.28.15", b"v1.29.14", 2), (b"v1.35.6", b"v1.36.2", 3)]
+)
+def test_another_version_restarts_otherwise(version: bytes, other: bytes, least: int) -> None:
+    lines = lzma.decompress(RECORDED.read_bytes()).splitlines()
+    of_version = [line for line in lines if b'"kubeletVersion":"%b"' % version in line]
+    assert len(of_version) >= 9
+    assert sum(bool(_differences(line.replace(version, other))) for line in of_version) >= least
 
 
 def _differences(line: bytes) -> list[str]:

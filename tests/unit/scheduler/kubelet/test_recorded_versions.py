@@ -30,6 +30,7 @@ REACHABLE = {
     "topology_option_errors_are_lower_case": range(28, 35),
     # Only restarts differ (test_recorded_restarts.py).
     "memory_groups_are_compared": (),
+    "unlisted_devices_panic": (),
     "strict_state_needs_all_cpus": (),
 }
 # Gates without effect on admission, and locks that no recorded scenario tries; verified in kube_features.go only.

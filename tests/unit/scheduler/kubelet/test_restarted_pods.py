@@ -66,6 +66,20 @@ def test_a_device_that_is_unhealthy_or_gone_refuses_its_container(busy: Kubelet,
     assert _refusals(_again(busy)) == []
 
 
+def test_before_1_34_an_unlisted_device_has_no_numa_node(machine_of: MachineOf, pod_of: PodOf) -> None:
+    """In a value of Go's map an absent device has no topology; as a pointer it is nil."""
+    config = KubeletConfiguration(topologyManagerPolicy="best-effort")
+    old = Kubelet(machine_of(4, 4, devices={NIC: NICS}), config, version=version_of("v1.33.5"))
+    assert old.admit(pod_of("p", {NIC: 1})).admitted
+    (device,) = old.placements("p")["c0"].devices[NIC]
+    old.report_devices(NIC, [nic for nic in NICS if nic.id != device])
+    result = _again(old, first=True)
+    assert _refusals(result) == []
+    assert not result.admissions[0].placements["c0"].preferred
+    (refused,) = _again(old, running=(), first=True).refused
+    assert "previously allocated devices are no longer healthy" in refused.message
+
+
 def test_full_pcpus_only_counts_free_cores_before_it_finds_the_cpus(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
 ) -> None:

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from scheduling import configuration, decoded, kubelet, machine, pod
 from steering_pods import marked
 from topowise.errors import ParseError
+from topowise_scheduler import refusals
 from topowise_scheduler.cluster.gates.numa_node import views_of
 from topowise_scheduler.cluster.pods.records import PodRecord, Records
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.steering.annotation import required_numa_node
-from topowise_scheduler.steering.choice import Choice, choose, problem_of
+from topowise_scheduler.steering.choice import Choice, Demand, choose, refusal_of
 
 
 def record(document: dict[str, object]) -> PodRecord:
     return Records().record(decoded(document))
 
 
-def chosen(node: Kubelet, document: dict[str, object], required: int | None = None) -> Choice:
-    return choose([node], views_of(record(document)), required)
+def chosen(node: Kubelet, document: dict[str, object], *demands: Demand) -> Choice:
+    return choose([node], views_of(record(document)), demands)
+
+
+def required(*numa_nodes: int, **fields: Any) -> Demand:
+    return Demand(frozenset(numa_nodes), "a source", **fields)
+
+
+def preferred(*numa_nodes: int, needs_label: bool = False) -> Demand:
+    return required(*numa_nodes, is_required=False, needs_label=needs_label)
 
 
 def with_pods(node: Kubelet, **numa_by_cpus: int) -> Kubelet:
@@ -49,29 +60,42 @@ def test_equal_numa_nodes_are_left_to_the_kubelet() -> None:
 
 
 def test_a_required_numa_node_is_sent_also_if_it_is_predicted() -> None:
-    assert chosen(kubelet(), marked("a"), 0) == Choice(numa=0, alone=0)
-    assert chosen(kubelet(), marked("a"), 1) == Choice(numa=1, alone=0)
+    assert chosen(kubelet(), marked("a"), required(0)) == Choice(0, 0, ("a source",), is_required=True)
+    assert chosen(kubelet(), marked("a"), required(1)) == Choice(1, 0, ("a source",), is_required=True)
 
 
-@pytest.mark.parametrize(("numa", "problem"), [(1, "full"), (2, "missing")])
-def test_a_required_numa_node_that_cannot_be_is_a_problem(numa: int, problem: str) -> None:
+@pytest.mark.parametrize(
+    ("demands", "refusal"),
+    [
+        ([required(1)], refusals.NUMA_NODE_FULL),
+        ([required(2)], refusals.NO_SUCH_NUMA_NODE),
+        ([required(refusal=refusals.NO_POD_BESIDE)], refusals.NO_POD_BESIDE),
+        ([required(0), required(1)], refusals.NO_COMMON_NUMA_NODE),
+        ([required(0, 1), required(1)], refusals.NUMA_NODE_FULL),
+    ],
+)
+def test_without_a_numa_node_that_meets_all_required_demands_the_node_is_refused(
+    demands: list[Demand], refusal: str
+) -> None:
     node = with_pods(kubelet(), c3=1)
-    assert chosen(node, marked("a"), numa) == Choice(alone=0, problem=problem)  # type: ignore[arg-type]
+    choice = chosen(node, marked("a"), *demands)
+    assert choice == Choice(None, 0, ("a source",) * len(demands), is_required=True, refusal=refusal)
+    assert refusal_of([node], views_of(record(marked("a"))), demands) == refusal
 
 
 def test_every_container_with_resources_of_its_own_needs_a_marker() -> None:
     document = marked("a", "1", "1")
     del document["spec"]["containers"][1]["resources"]["limits"]["topowise.io/numa"]
     node = kubelet()
-    assert problem_of([node], views_of(record(document)), 1) == "markers"
+    assert refusal_of([node], views_of(record(document)), [required(1)]) == refusals.NO_MARKERS
     by_pod = kubelet(topologyManagerScope="pod")
-    assert problem_of([by_pod], views_of(record(document)), 1) == ""
-    assert problem_of([node], views_of(record(pod("b"))), 1) == "markers"
+    assert refusal_of([by_pod], views_of(record(document)), [required(1)]) == ""
+    assert refusal_of([node], views_of(record(pod("b"))), [required(1)]) == refusals.NO_MARKERS
 
 
 def test_policy_none_ignores_hints() -> None:
     node = kubelet(topologyManagerPolicy="none", memoryManagerPolicy="None", reservedMemory=())
-    assert problem_of([node], views_of(record(marked("a"))), 1) == "policy"
+    assert refusal_of([node], views_of(record(marked("a"))), [required(1)]) == refusals.NOT_STEERED_BY_POLICY
     assert chosen(node, marked("a")).numa is None
 
 
@@ -79,9 +103,35 @@ def test_the_numa_node_must_fit_in_every_possible_state() -> None:
     """A pod of three may be on NUMA node 1; then the pod of two would be refused there."""
     predicted = with_pods(kubelet(), c2=1)
     views = views_of(record(marked("a", "2")))
-    assert choose([predicted], views, None).numa == 1
-    assert choose([predicted, with_pods(kubelet(), c3=1)], views, None) == Choice(numa=None, alone=0)
-    assert problem_of([predicted, with_pods(kubelet(), c3=1)], views, 1) == "full"
+    assert choose([predicted], views).numa == 1
+    states = [predicted, with_pods(kubelet(), c3=1)]
+    assert choose(states, views) == Choice(numa=None, alone=0)
+    assert refusal_of(states, views, [required(1)]) == refusals.NUMA_NODE_FULL
+    assert choose(states, views, [required(0, 1)]).numa == 0
+
+
+def test_a_preferred_numa_node_outweighs_the_size_of_holes() -> None:
+    node = with_pods(kubelet(), c2=1)
+    assert chosen(node, marked("a", "2")).numa == 1
+    assert chosen(node, marked("a", "2"), preferred(0)) == Choice(numa=None, alone=0)
+    assert chosen(kubelet(), marked("a"), preferred(1)) == Choice(1, 0, ("a source",))
+    # Two demands outweigh a demand, and NUMA node 1 is full for the larger pod.
+    assert chosen(kubelet(), marked("a"), preferred(0), preferred(1), preferred(1)).numa == 1
+    assert chosen(node, marked("a", "3"), preferred(1)) == Choice(numa=None, alone=0)
+
+
+def test_a_preference_that_needs_a_label_is_sent_also_if_it_is_predicted() -> None:
+    assert chosen(kubelet(), marked("a"), preferred(0, needs_label=True)) == Choice(0, 0, ("a source",))
+    assert chosen(kubelet(), marked("a"), preferred(0)) == Choice(numa=None, alone=0)
+
+
+def test_a_requirement_that_the_kubelet_alone_meets_needs_no_label() -> None:
+    """Device affinity that is sure without a label forbids the other NUMA nodes, and nothing has to be sent."""
+    node = with_pods(kubelet(), c2=1)
+    sure = required(0, needs_label=False)
+    assert chosen(node, marked("a", "2"), sure) == Choice(numa=None, alone=0)
+    assert refusal_of([node], views_of(record(marked("a", "4"))), [sure]) == ""
+    assert chosen(node, marked("a", "2"), required(needs_label=False)) == Choice(numa=None, alone=0)
 
 
 @pytest.mark.parametrize("text", ["", "one", "-1", "64", "1,2", "١"])

@@ -37,6 +37,7 @@ class Cluster(NoApi):
         self.request_text: str | None = None
         self.status: steering.Status | None = None
         self.version = 1
+        self.node_uid = "uid-n1"
         self.refuses: ApiError | None = None
         self.refuses_binding: Callable[[], ApiError] | None = None
         self.steering = NodeSteering(
@@ -53,7 +54,7 @@ class Cluster(NoApi):
     async def request(self, method: str, path: str, *, body: bytes = b"", **options: Any) -> bytes:  # type: ignore[override]
         await asyncio.sleep(0)
         if path == "/api/v1/nodes/n1":
-            return b'{"metadata": {"name": "n1", "uid": "uid-n1"}}'
+            return json.dumps({"metadata": {"name": "n1", "uid": self.node_uid}}).encode()
         document = json.loads(body)
         if path.endswith("/binding"):
             if self.refuses_binding is not None:
@@ -68,7 +69,7 @@ class Cluster(NoApi):
         if self.refuses is not None:
             raise self.refuses
         (owner,) = document["metadata"]["ownerReferences"]
-        assert (owner["kind"], owner["name"], owner["uid"]) == ("Node", "n1", "uid-n1")
+        assert (owner["kind"], owner["name"], owner["uid"]) == ("Node", "n1", self.node_uid)
         expected = document["metadata"].get("resourceVersion")
         if expected not in (None, str(self.version)):
             raise ApiError(409, "Conflict", "the object has been modified", request=path)
@@ -91,6 +92,12 @@ class Cluster(NoApi):
         assert self.status is not None
         self.status = steering.Status(self.status.id, "released", reason)
         self.show()
+
+    def collect(self) -> None:
+        """The garbage collector deletes the Lease with its Node."""
+        self.request_text = self.status = None
+        metadata = {"name": "topowise-steering-n1", "resourceVersion": str(self.version)}
+        self.steering.apply("DELETED", self.steering.source._decode(msgspec.json.encode({"metadata": metadata})))
 
     def show(self) -> None:
         """The watch brings the Lease."""
@@ -138,6 +145,68 @@ async def test_the_best_numa_node_is_requested_without_an_annotation(cluster: Cl
     assert await cluster.bind(marked("a", "2")) == ""
     assert cluster.log == [(1, 1), "bound", (1, 1), "bound"]
     assert cluster.service.free("n1") == [3, 0]
+
+
+def beside(name: str, text: str, *cpus: str, **fields: Any) -> dict[str, Any]:
+    return marked(name, *cpus, annotations={"topowise.io/numa-affinity": text}, **fields)
+
+
+async def test_pods_come_beside_each_other_and_apart_without_a_report(cluster: Cluster) -> None:
+    """A steered pod has a single possible NUMA node. The kubelet alone would put all pods on NUMA node 0."""
+    assert await cluster.bind(requiring("cache", 1, "1", labels={"app": "cache"})) == ""
+    cluster.finish()
+    assert await cluster.bind(beside("a", "require same: app=cache", "1")) == ""
+    cluster.finish()
+    assert await cluster.bind(beside("b", "require apart: app=cache", "1")) == ""
+    cluster.finish()
+    assert await cluster.bind(beside("c", "prefer same: pod/cache", "1")) == ""
+    assert cluster.log == [(1, 1), "bound", (1, 1), "bound", (0, 1), "bound", (1, 1), "bound"]
+    assert cluster.service.free("n1") == [2, 1]
+
+
+async def test_the_pods_of_a_group_come_to_the_numa_node_of_the_first_pod(cluster: Cluster) -> None:
+    """The first pod gets a label, so that its NUMA node is known at once."""
+    for name in ("g0", "g1", "g2"):
+        assert await cluster.bind(beside(name, "require same: app=g", "1", labels={"app": "g"})) == ""
+        cluster.finish()
+    assert cluster.log == [(0, 1), "bound", (0, 1), "bound", (0, 1), "bound"]
+    error = await cluster.bind(beside("g3", "require same: app=g", "1", labels={"app": "g"}))
+    assert "NUMA node that the pod requires has no room" in error
+    assert cluster.service.free("n1") == [0, 4]
+
+
+async def test_nothing_is_sent_for_a_preference_that_the_kubelet_alone_meets(cluster: Cluster) -> None:
+    assert await cluster.bind(requiring("cache", 0, "1", labels={"app": "cache"})) == ""
+    cluster.finish()
+    cluster.log.clear()
+    assert await cluster.bind(beside("a", "prefer same: app=cache", "1")) == ""
+    assert cluster.log == ["bound"]
+
+
+async def test_a_preference_without_an_answer_binds_unsteered_and_a_requirement_waits(cluster: Cluster) -> None:
+    assert await cluster.bind(requiring("cache", 1, "1", labels={"app": "cache"})) == ""
+    cluster.finish()
+    cluster.answer = lambda request: steering.Status(request.id, "rejected", "the kubelet has just started")
+    assert "the kubelet has just started" in await cluster.bind(beside("a", "require same: app=cache", "1"))
+    assert await cluster.bind(beside("b", "prefer same: app=cache", "1")) == ""
+    assert cluster.service.free("n1") == [2, 3]
+
+
+async def test_pods_that_come_during_the_wait_are_kept_apart(cluster: Cluster) -> None:
+    """Another scheduler binds a pod that the term selects while the node labels its markers."""
+    answer = cluster.answer
+
+    def overtaken(request: steering.Request) -> steering.Status | None:
+        cluster.service.put(pod("cache", "1", node="n1", labels={"app": "cache"}))
+        return answer(request)
+
+    assert await cluster.bind(requiring("cache-0", 1, "1", labels={"app": "cache"})) == ""
+    cluster.finish()
+    cluster.answer = overtaken
+    error = await cluster.bind(beside("a", "require apart: app=cache", "1"))
+    assert "have no known NUMA node" in error
+    assert cluster.log[-1] == "withdrawn"
+    assert cluster.service.free("n1") == [2, 3]
 
 
 async def test_the_next_pod_with_a_marker_waits_for_the_end_of_the_label(cluster: Cluster) -> None:
@@ -207,6 +276,23 @@ async def test_requests_of_another_replica_count(cluster: Cluster) -> None:
     cluster.status = steering.Status("of-another", "released", steering.ALLOCATED)
     cluster.show()
     assert await cluster.bind(marked("a", "1")) == ""
+
+
+async def test_a_request_of_another_replica_is_not_replaced(cluster: Cluster) -> None:
+    """It comes while this replica waits for an admission, so its version is known and there is no conflict."""
+    cluster.show()
+    steering_of, admission = cluster.steering, cluster.steering.admission
+
+    async def overtaken(name: str) -> str:
+        problem = await admission(name)
+        cluster.request_text = steering.encode(steering.Request("of-another", 0, 1, 10.0))
+        cluster.show()
+        return problem
+
+    steering_of.admission = overtaken  # type: ignore[method-assign]
+    assert await cluster.bind(requiring("a", 1)) == "the markers of n1 are labelled for another pod"
+    assert cluster.log == []
+    assert steering.decode_request(cluster.request_text or "").id == "of-another"
 
 
 async def test_of_two_replicas_one_gets_a_conflict(cluster: Cluster) -> None:
@@ -309,6 +395,44 @@ async def test_a_list_without_the_lease_forgets_no_request(cluster: Cluster) -> 
     assert cluster.steering.results == {"lost": 1}
     cluster.steering.replace([])
     assert not cluster.steering._nodes
+
+
+async def test_a_node_that_never_gets_a_request_is_not_remembered(cluster: Cluster) -> None:
+    """The kubelet does not admit an earlier pod with a marker, so nothing is sent."""
+    cluster.steering.wait = SHORT_S
+    cluster.service.put(marked("earlier", "1", node="n1"))
+    assert "has yet to admit a pod" in await cluster.bind(requiring("a", 1))
+    assert not cluster.steering._nodes
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "x" * 200_000, json.dumps({"id": "a", "state": "released", "reason": "r" * 600})]
+)
+async def test_a_status_that_cannot_be_read_is_logged_once(
+    cluster: Cluster, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a writer that changes it all the time. Without a status that can be read the request has no answer."""
+    cluster.answer = lambda request: None
+    cluster.steering.wait = SHORT_S
+    metadata = {"name": "topowise-steering-n1", "annotations": {steering.STATUS: text}}
+    for version in range(50):
+        document = {"metadata": {**metadata, "resourceVersion": str(version)}}
+        cluster.steering.apply("MODIFIED", cluster.steering.source._decode(msgspec.json.encode(document)))
+    assert len(caplog.records) == 1
+    assert cluster.steering._nodes["n1"].status is None
+    assert len(str(vars(caplog.records[0]))) < 2000
+
+
+async def test_a_new_node_of_the_same_name_gets_a_lease_of_its_own(cluster: Cluster) -> None:
+    """An owner that does not exist any more would have the Lease deleted."""
+    assert await cluster.bind(requiring("a", 1, "1")) == ""
+    cluster.finish()
+    cluster.service.put(admitted(requiring("a", 1, "1")))
+    cluster.collect()
+    assert not cluster.steering._nodes
+    cluster.node_uid = "uid-of-the-next"
+    assert await cluster.bind(requiring("b", 1, "1")) == ""
+    assert cluster.log == [(1, 1), "bound", (1, 1), "bound"]
 
 
 async def test_requests_that_are_remembered_are_bounded(cluster: Cluster) -> None:

@@ -62,6 +62,22 @@ def test_the_limit_is_a_setting(candidates_of: CandidatesOf, scores: Scores, lim
     assert scores("LeastNUMANodes", candidates, max_numa_nodes=limit) == expected
 
 
+@pytest.mark.parametrize(
+    ("by_option", "prefers_near", "expected"),
+    [
+        pytest.param(False, False, [9400, 8200, 7600], id="as in the code of scheduler-plugins"),
+        pytest.param(True, True, [9400, 8200, 7600], id="the kubelet has the option"),
+        pytest.param(True, False, [9400, 7600, 7600], id="a kubelet without the option; a NUMA node alone is near"),
+    ],
+)
+def test_distance_by_option_counts_only_where_kubelets_prefer_near_numa_nodes(
+    candidates_of: CandidatesOf, scores: Scores, by_option: bool, prefers_near: bool, expected: list[int]
+) -> None:
+    candidates = candidates_of(*[[{"cpu": 4}] * 4] * 3, containers=[{"cpu": 1}], masks=[[1, 3, 5]], distances=SQUARE)
+    candidates = replace(candidates, prefers_near=prefers_near)
+    assert scores("LeastNUMANodes", candidates, distance_by_option=by_option) == expected
+
+
 @pytest.mark.parametrize(("masks", "expected"), [([1, 1], [9400, 9400]), ([3, 5], [8200, 7600])])
 def test_the_gpu_examples_of_upstream(
     candidates_of: CandidatesOf, scores: Scores, masks: list[int], expected: list[int]

@@ -10,7 +10,8 @@ import pytest
 
 from crowds import many_containers
 from ledger_check import check_ledger
-from scheduling import Service, counts, pod
+from scheduling import Service, counts, exact, kubelet, pod
+from steering_pods import marked, requiring
 from topowise_scheduler import refusals
 from topowise_scheduler.cluster.pods.records import MAX_CONTAINERS, Records
 from topowise_scheduler.extender.replies import BadRequestError
@@ -22,6 +23,15 @@ POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
 
 def policy(name: str) -> dict[str, Any]:
     return {"annotations": {"volcano.sh/numa-topology-policy": name}} if name else {}
+
+
+def test_a_pod_that_has_to_be_steered_gets_no_node() -> None:
+    """Volcano binds by itself, without a label, so the kubelet would choose."""
+    service = Service()
+    service.report(exact(kubelet()))
+    volcano = Volcano(service)
+    assert not volcano.fits(requiring("a", 1), "n1")
+    assert volcano.fits(marked("b"), "n1")
 
 
 # The table in docs/design/numa-aware.md of Volcano, read at ed72c7c: none has no action, every other policy takes the

@@ -13,6 +13,7 @@ import pytest
 
 from sandbox.exported import exported
 from topowise import attributes, nrt, pods
+from topowise.errors import SourceError
 from topowise_scheduler import replay
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.restart import restart
@@ -38,6 +39,12 @@ def test_a_restart_keeps_the_pods_of_healthy_nodes(ask: Ask, saved: Save) -> Non
         "metal-c": ("admits all pods", 7),
     }
     assert "note: 1 node skipped: only an exact report describes the state of a kubelet" in answer.notes
+
+
+@pytest.mark.parametrize("pods_of", [("-f", "pods.yaml"), ("web-1",)])
+def test_a_restart_places_no_pods(ask: Ask, saved: Save, pods_of: tuple[str, ...]) -> None:
+    with pytest.raises(SourceError, match="a restart places no pods, expected nodes from --nodes-file FILE"):
+        ask("simulate", "--restart", *pods_of, "--nodes-file", saved())
 
 
 def _whole_cores(saved: Save, also: Sequence[Json] = (), *, phase: str = "Running") -> str:
