@@ -36,8 +36,8 @@ class _Metadata(msgspec.Struct, frozen=True):
 
 
 class _Template(msgspec.Struct, frozen=True):
-    metadata: kube_scheduler.Metadata
     spec: kube_scheduler.Spec
+    metadata: kube_scheduler.Metadata = kube_scheduler.Metadata()
 
 
 class PodSet(msgspec.Struct, frozen=True):

@@ -259,6 +259,12 @@ async def test_more_pods_than_may_be_reserved_are_retried(server: ApiServer, api
     assert "kueue.mostReserved" in state["message"]
 
 
+async def test_a_job_of_any_number_of_pods_gets_an_answer(cluster: Cluster) -> None:
+    await cluster.workload("job", "1", 2_000_000_000)
+    async with cluster.running():
+        assert (await cluster.decided("job"))["state"] == "Rejected"
+
+
 async def test_a_reservation_ends_by_time(server: ApiServer, api: Api) -> None:
     cluster = Cluster(server, api, hold=PositiveDuration(60))
     await cluster.check()

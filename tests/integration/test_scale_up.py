@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from datetime import UTC, datetime
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from sandbox.apiserver import ApiServer
 from scheduling import WAITS, Clock, Service, exact, kubelet, pod
 from topowise import pods
+from topowise.errors import ApiError
 from topowise.kube.api import MERGE_PATCH, Api
 from topowise.runtime.config import Duration, PositiveDuration
 from topowise_scheduler.configuration import ScaleUp as Settings
@@ -286,6 +288,19 @@ async def test_a_new_leader_continues_a_request(cluster: Cluster) -> None:
     cluster.start()
     await cluster.leader.sync()
     assert await cluster.outcomes() == ["helped"]
+
+
+async def test_a_new_leader_makes_a_placeholder_visible_that_the_last_leader_has_only_created(cluster: Cluster) -> None:
+    await cluster.waits("w")
+    cluster.server.levers.answer(500, method="PATCH", path=f"{OTHERS}/*/status", count=1)
+    with contextlib.suppress(ApiError):
+        await cluster.leader.sync()
+    (placeholder,) = await cluster.placeholders()
+    assert not placeholder["status"].get("conditions")
+    cluster.start()
+    await cluster.leader.sync()
+    (placeholder,) = await cluster.placeholders()
+    assert placeholder["status"]["conditions"][0]["reason"] == "Unschedulable"
 
 
 async def test_a_node_that_comes_for_another_reason_is_used_first(cluster: Cluster) -> None:

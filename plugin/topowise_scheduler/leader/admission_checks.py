@@ -15,6 +15,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -159,11 +160,15 @@ class AdmissionChecks:
         )
 
     async def _decision(self, workload: Workload) -> tuple[State, str]:
-        pods = tuple(kueue.pods_of(workload, self._flavors))
+        # A count may be any number.
+        pods = tuple(islice(kueue.pods_of(workload, self._flavors), MOST_PODS + 1))
         if not pods:
             return "Ready", "The workload has no pods"
         if len(pods) > MOST_PODS:
-            return "Rejected", f"The workload has {len(pods)} pods, expected at most {MOST_PODS} to place together"
+            return (
+                "Rejected",
+                f"The workload has more than {MOST_PODS} pods, expected at most so many to place together",
+            )
         seconds = int(self._settings.hold)
         try:
             placement, _ = await self._fitting.fit(FitTogether(pods=pods, reserve_seconds=seconds), hand_over=True)

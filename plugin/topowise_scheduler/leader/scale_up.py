@@ -11,6 +11,7 @@ when a node is reported, is in memory: a new leader waits at most that much long
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import secrets
 import time
@@ -20,7 +21,7 @@ from typing import Any, Final
 
 import msgspec
 
-from topowise.errors import ApiError
+from topowise.errors import ApiError, ParseError
 from topowise.kube import paths
 from topowise.kube.api import MERGE_PATCH, Api
 from topowise.runtime.log import kv
@@ -30,7 +31,7 @@ from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.nodes import Nodes
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.configuration import ScaleUp as Settings
-from topowise_scheduler.kube_scheduler import Node
+from topowise_scheduler.kube_scheduler import Node, Pod
 from topowise_scheduler.leader import controller, events, known_nodes, pod_lists
 from topowise_scheduler.leader.scale_up_demand import Demand, units
 from topowise_scheduler.presentation.text import plural
@@ -132,6 +133,8 @@ class ScaleUp:
             if not Budget(self._limits, known, now).is_kept(placeholder):
                 await self._delete(placeholder)
             return placeholder
+        if not placeholder.is_visible:
+            await self._patch(placeholder, placeholders.waiting_patch(placeholder.uid, now))
         if not placeholder.node and (node := _new_node(placeholder, known, groups)) is not None:
             placeholder = msgspec.structs.replace(placeholder, node=node.name)
             await self._patch(placeholder, placeholders.node_patch(placeholder.uid, node.name))
@@ -243,10 +246,16 @@ class ScaleUp:
         at, daemons = self._daemons.get(source.name, (-1, []))
         if at != changed_at:
             pods = [pod for pod in await pod_lists.on_node(self._api, source.name) if node_groups.is_daemon(pod)]
-            daemons = [self._answers.record(pod) for pod in pods]
+            daemons = list(self._records(pods))
             self._daemons = {name: entry for name, entry in self._daemons.items() if name in self._nodes}
             self._daemons[source.name] = changed_at, daemons
         return node_groups.profile(self._ledger, group, members, daemons)
+
+    def _records(self, pods: Iterable[Pod]) -> Iterator[PodRecord]:
+        for pod in pods:
+            # The kubelet runs the pod, so a pod that cannot be read here has no amounts that matter.
+            with contextlib.suppress(ParseError):
+                yield self._answers.record(pod)
 
     def _suits(self, record: PodRecord, profile: Profile) -> bool:
         """Returns whether the annotations of a pod allow nodes of a group."""

@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, get_args
 import msgspec
 
 from topowise import quantity
-from topowise.pods import Amounts
+from topowise.pods import Amounts, Condition
 from topowise_scheduler.cluster.pods.records import PLACEHOLDER_SCHEDULER, PodRecord
 from topowise_scheduler.kube_scheduler import HOSTNAME, Requirement, Term
 from topowise_scheduler.scale_up.node_groups import GroupLabels
@@ -76,6 +76,7 @@ class Placeholder(msgspec.Struct, frozen=True):
     """A placeholder as the API server has it. `created` and `ended` are seconds since 1970, `ended` 0 before its end.
 
     `node`: the new Node that is attributed to it, "" before that. `hosts`: the nodes of the group that existed before.
+    `is_visible`: autoscalers see it; a leader that ended between the two writes has left it without the condition.
     """
 
     name: str
@@ -87,6 +88,7 @@ class Placeholder(msgspec.Struct, frozen=True):
     outcome: Outcome = ""
     ended: float = 0.0
     hosts: frozenset[str] = frozenset()
+    is_visible: bool = False
 
     @property
     def is_active(self) -> bool:
@@ -128,9 +130,14 @@ class _Spec(msgspec.Struct, frozen=True):
     affinity: _Affinity | None = None
 
 
+class _Status(msgspec.Struct, frozen=True):
+    conditions: tuple[Condition, ...] | None = ()
+
+
 class _Object(msgspec.Struct, frozen=True):
     metadata: _Metadata
     spec: _Spec
+    status: _Status = _Status()
 
 
 class _List(msgspec.Struct, frozen=True):
@@ -180,6 +187,7 @@ def _of(item: _Object) -> Placeholder | None:
         outcome=outcome if outcome in _OUTCOMES else "late",
         ended=seconds(annotations.get(ENDED_ANNOTATION, "")),
         hosts=frozenset(purchase.hosts) or _hosts(item.spec),
+        is_visible=any(condition.type == "PodScheduled" for condition in item.status.conditions or ()),
     )
 
 
