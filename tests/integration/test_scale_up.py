@@ -179,6 +179,7 @@ async def test_the_new_node_is_reserved_and_the_placeholder_ends_when_the_pod_ru
     await cluster.leader.sync()
     (placeholder,) = await cluster.placeholders()
     assert placeholder["metadata"]["annotations"]["topowise.io/scale-up-node"] == "n2"
+    assert placeholder["status"]["conditions"][0]["reason"] == "NodeAdded", "the autoscaler adds no second node"
     cluster.service.report(exact(kubelet(), name="n2"))
     await cluster.leader.sync()
     assert cluster.service.ledger.pods.of(waiting["metadata"]["uid"]).node == "n2"
@@ -288,6 +289,18 @@ async def test_a_new_leader_continues_a_request(cluster: Cluster) -> None:
     cluster.start()
     await cluster.leader.sync()
     assert await cluster.outcomes() == ["helped"]
+
+
+async def test_a_pass_is_due_at_once_when_a_node_comes(cluster: Cluster) -> None:
+    await cluster.leader.sync()
+    assert not cluster.leader.due()
+    cluster.join("n9", taken=("2", "2"))
+    assert not cluster.leader.due(), "no node is on its way"
+    await cluster.waits("w")
+    await cluster.leader.sync()
+    assert not cluster.leader.due()
+    cluster.join("n2", is_reported=False)
+    assert cluster.leader.due()
 
 
 async def test_a_new_leader_makes_a_placeholder_visible_that_the_last_leader_has_only_created(cluster: Cluster) -> None:

@@ -43,8 +43,8 @@ from topowise_scheduler.scale_up.placeholders import LABEL, Placeholder
 
 log = logging.getLogger(__name__)
 
-_INTERVAL_S: Final = 1.0
-_PASS: Final = "placeholders"
+_INTERVAL_S: Final = 0.5
+_PASS_S: Final = 5.0
 # Events of a placeholder: its pods are often alike.
 _MOST_EVENTS: Final = 8
 
@@ -85,17 +85,28 @@ class ScaleUp:
         # By Node: its daemon pods, until its pods change.
         self._daemons: dict[str, tuple[int, list[PodRecord]]] = {}
         self._problems = OncePerChange()
+        # Passes so far and the time of the last (seconds, monotonic); what `Nodes.changes` was then, and whether a node
+        # was on its way.
+        self._passes, self._passed_at = 0, float("-inf")
+        self._nodes_at, self._expects_node = 0, False
 
     async def run(self) -> None:
         """Works until cancelled."""
         await controller.run("request nodes from the autoscaler", self.due, self.sync, interval=_INTERVAL_S)
 
     def due(self) -> Mapping[str, str]:
-        """Returns the single item of a pass, none while the cluster is not known."""
-        return {} if self._not_ready() else {_PASS: _PASS}
+        """Returns a pass every five seconds, and at once when a node changes while a node is on its way.
 
-    async def sync(self, _: str = _PASS) -> None:
+        A placeholder is hidden from the autoscaler when its Node appears, before pods are bound to it.
+        """
+        is_awaited = self._expects_node and self._nodes.changes != self._nodes_at
+        if self._not_ready() or not (is_awaited or self._clock() >= self._passed_at + _PASS_S):
+            return {}
+        return {f"pass {self._passes}": ""}
+
+    async def sync(self, _: str = "") -> None:
         """Attributes, ends, deletes and creates placeholders once. Raises ApiError."""
+        self._nodes_at = self._nodes.changes
         known = await self._list()
         groups = node_groups.groups(self._node_objects(), self._settings.group_labels)
         self._reported = {name: at for name, at in self._reported.items() if name in self._nodes}
@@ -108,6 +119,8 @@ class ScaleUp:
         )
         if wanted:
             await self._request(wanted, known, groups)
+        self._expects_node = any(placeholder.is_in_flight for placeholder in known)
+        self._passes, self._passed_at = self._passes + 1, self._clock()
 
     def _node_objects(self) -> Iterator[Node]:
         for name in self._nodes:
@@ -137,7 +150,7 @@ class ScaleUp:
             await self._patch(placeholder, placeholders.waiting_patch(placeholder.uid, now))
         if not placeholder.node and (node := _new_node(placeholder, known, groups)) is not None:
             placeholder = msgspec.structs.replace(placeholder, node=node.name)
-            await self._patch(placeholder, placeholders.node_patch(placeholder.uid, node.name))
+            await self._patch(placeholder, placeholders.node_patch(placeholder.uid, node.name, now))
         pending = self._ledger.unscheduled
         waiting = [pending[pod.uid] for pod in placeholder.pods if pod.uid in pending]
         facts = await self._facts(placeholder, waiting, groups.get(placeholder.group, ()))

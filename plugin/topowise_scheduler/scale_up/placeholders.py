@@ -273,9 +273,15 @@ def end_patch(uid: str, outcome: Outcome, why: str, now: float) -> dict[str, Any
     }
 
 
-def node_patch(uid: str, node: str) -> dict[str, Any]:
-    """Returns the patch that attributes a new node to a placeholder."""
-    return {"metadata": {"uid": uid, "annotations": {NODE_ANNOTATION: node}}}
+def node_patch(uid: str, node: str, now: float) -> dict[str, Any]:
+    """Returns the status patch that attributes a new node to a placeholder, and hides the placeholder from autoscalers.
+
+    Its pods soon use the node, and then the placeholder would fit on no node: an autoscaler would add another.
+    """
+    return {
+        "metadata": {"uid": uid, "annotations": {NODE_ANNOTATION: node}},
+        "status": {"conditions": [_condition("NodeAdded", f"{node} was added.", now)]},
+    }
 
 
 def seconds(stamp: str) -> float:

@@ -471,7 +471,7 @@ class Acting:
         profile = Profile((("pool", "a"),), Node(""), "metal-0", (), {})
         planned = PlannedNode(profile, (), {}, records=[record])
         created = await leader._create(planned, [], [Node("metal-0", hostname="metal-0")])
-        await leader._patch(created, placeholders.node_patch(created.uid, "metal-0"))
+        await leader._patch(created, placeholders.node_patch(created.uid, "metal-0", time.time()))
         await leader._patch(created, placeholders.end_patch(created.uid, "useless", "it cannot align", time.time()))
         path = f"{OWN_PODS}/{created.name}"
         ended = self.cluster.call("GET", path)[1]

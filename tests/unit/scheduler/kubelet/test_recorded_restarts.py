@@ -35,9 +35,7 @@ def test_before_1_32_the_memory_manager_compares_each_numa_node() -> None:
         assert _differences(later) != []
 
 
-@pytest.mark.parametrize(
-    ("version", "other", "least"), [(b"v1.28.15", b"v1.29.14", 2), (b"v1.35.6", b"v1.36.2", 3)]
-)
+@pytest.mark.parametrize(("version", "other", "least"), [(b"v1.28.15", b"v1.29.14", 2), (b"v1.35.6", b"v1.36.2", 3)])
 def test_another_version_restarts_otherwise(version: bytes, other: bytes, least: int) -> None:
     lines = lzma.decompress(RECORDED.read_bytes()).splitlines()
     of_version = [line for line in lines if b'"kubeletVersion":"%b"' % version in line]
