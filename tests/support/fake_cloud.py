@@ -66,9 +66,10 @@ _CLASSES: Final = _message_classes()
 
 
 class FakeCloud:
-    """A node group "pool" of at most `most` nodes. New nodes are of the `kind`, and join after `delay` seconds."""
+    """A node group "pool" of at most `most` nodes. New nodes are of the `kind`; they register after `delay`
+    seconds, and are Ready after as many more."""
 
-    def __init__(self, api: Api, fleet: Fleet, kind: Kind, *, most: int, delay: float = 2.0) -> None:
+    def __init__(self, api: Api, fleet: Fleet, kind: Kind, *, most: int, delay: float = 4.0) -> None:
         self._api, self._fleet = api, fleet
         self.kind = kind
         self._most, self._delay = most, delay
@@ -182,6 +183,8 @@ class FakeCloud:
             },
         }
         await self._api.request("POST", "/api/v1/nodes", body=json.dumps(document).encode())
+        # A kubelet registers its Node some seconds before it is Ready.
+        await asyncio.sleep(self._delay)
         await self._fleet.join(name, self.kind.machine, self.kind.config, [])
 
 

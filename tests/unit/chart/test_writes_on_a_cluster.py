@@ -19,6 +19,7 @@ import pytest
 from chart_cluster import NAMESPACE, Cluster, Document, eventually
 from sandbox import controlplane
 from scheduling import Service, exact, kubelet
+from scheduling import pod as waiting_pod
 from topowise.kube import credentials
 from topowise.kube.api import JSON, MERGE_PATCH, Api
 from topowise.kube.lease import Elector, Timing
@@ -131,7 +132,7 @@ def lease(name: str, metadata: Document, refusal: str = "of Leases of steering, 
 
 def placeholder(refusal: str, labels: Document | None = None, **changed: Any) -> Write:
     """A pod like a placeholder, but for these fields of its spec, or of its container."""
-    records = [Service().put(pod("waits", uid="uid-waits"))]
+    records = [Service().put(waiting_pod("waits"))]
     planned = PlannedNode(Profile((("pool", "a"),), Node(""), "", (), {}), (), {}, records=records)
     document = placeholders.document(planned, ["metal-0"], PLACEHOLDERS, "theft")
     document["metadata"]["labels"] = document["metadata"]["labels"] if labels is None else labels
