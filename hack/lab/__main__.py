@@ -13,8 +13,9 @@ import msgspec
 
 from images.application import REPOSITORY, ImageError
 from lab import pages, results, running, starting, testing
-from lab.cluster import Lab
+from lab.cluster import STEERED, Lab
 from lab.errors import LabError
+from lab.native import cluster
 from lab.series import STARTED
 from lab.settings import SETTINGS
 from sandbox import kept
@@ -33,6 +34,7 @@ def main(arguments: list[str]) -> int:
         each.add_argument(
             "machines", nargs="*", default=["dual"], help="machines of hack/lab/machines, or machine files"
         )
+        each.add_argument("--native", action="store_true", help="kubelets in name spaces of this machine, as root")
         each.add_argument(
             "--before", default="", metavar="COMMIT", help="the commit from which the part upgrade starts"
         )
@@ -48,6 +50,9 @@ def main(arguments: list[str]) -> int:
     test.add_argument("--policy", default="", choices=["", *SETTINGS], help="the kubelets' policies during parts")
     test.add_argument(
         "--started", type=float, default=STARTED, metavar="SHARE", help="the share of pods of a series that run"
+    )
+    test.add_argument(
+        "--steered", type=int, default=STEERED, help="number of pods per guest and policy in the part steered-binds"
     )
     test.add_argument("--onto", action="store_true", help=f"keep the results of other parts in {_LAST.name}")
     test.add_argument("--note", action="append", default=[], help="a sentence for the page, about this run")
@@ -70,7 +75,7 @@ def main(arguments: list[str]) -> int:
 
 def _do(args: argparse.Namespace) -> int:
     if args.verb == "up":
-        _up(args.machines, args.before)
+        _up(args.machines, args.before, native=args.native)
     elif args.verb == "test":
         return _test(args)
     elif args.verb == "down":
@@ -82,12 +87,12 @@ def _do(args: argparse.Namespace) -> int:
     return 0
 
 
-def _up(machines: list[str], before: str) -> Lab:
+def _up(machines: list[str], before: str, *, native: bool) -> Lab:
     """Whatever goes wrong, nothing is left running."""
     if kept.running(running.LINK):
         raise LabError("a lab is running already; make lab ARGS=down ends it")
     try:
-        return starting.up(machines, before)
+        return cluster.up(machines) if native else starting.up(machines, before)
     except BaseException:
         running.end()
         raise
@@ -100,7 +105,8 @@ def _test(args: argparse.Namespace) -> int:
     is_own = not kept.running(running.LINK)
     start = time.monotonic()
     try:
-        lab = _up(args.machines, args.before) if is_own else starting.again()
+        lab = _up(args.machines, args.before, native=args.native) if is_own else starting.again()
+        lab.steered = args.steered
         deadline = start + 60 * args.minutes
         test = testing.Test(
             lab, chosen, args.pods, deadline, lambda run: _save(run, earlier), args.policy, args.started

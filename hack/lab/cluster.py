@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from lab import base, controlplane, kubelet, machine, qemu, truth
+from lab import base, controlplane, instruments, kubelet, machine, qemu, truth
 from lab.api import NODES, PODS, Json, Watch, wait
 from lab.errors import LabError
 from lab.guest import Guest
@@ -31,14 +31,15 @@ _OUTCOME_S: Final = 60.0
 _PREDICTIONS: Final = 'topowise_scheduler_predictions_total{precision="'
 _VERDICTS: Final = "topowise_scheduler_verdicts_total"
 _WAITS: Final = "waiting for a"
+STEERED: Final = 72
 MEMORY_STATE: Final = "memory_manager_state"
 STATE_FILES: Final = ("cpu_manager_state", MEMORY_STATE)
 
 
 class Lab:
     """`setting` are the fields of KubeletConfiguration of the whole test, `changed` the fields that a part has set, by
-    guest, in addition; `disagreements` counts kubelets
-    that their own memory_manager_state kept from starting, so that it was removed, as an operator has to."""
+    guest, in addition; `steered` is the number of pods that are steered by policy and guest; `disagreements` counts
+    kubelets that their own memory_manager_state kept from starting, so that it was removed, as an operator has to."""
 
     def __init__(self, directory: Path, plan: Plan) -> None:
         self.directory, self.plan = directory, plan
@@ -47,7 +48,7 @@ class Lab:
         self.kubeconfig = directory / "kubeconfig"
         self.base = base.made()
         self.machines = {Path(name).stem: machine.read(name) for name in plan.guests}
-        self.guests = {
+        self.guests: dict[str, Guest] = {
             Path(name).stem: Guest(Path(name).stem, directory, ports, self.base.key)
             for name, ports in plan.guests.items()
         }
@@ -55,6 +56,7 @@ class Lab:
         self.changed: dict[str, Json] = {name: {} for name in self.guests}
         self.hardware: dict[str, dict[int, truth.Node]] = {}
         self.disagreements = 0
+        self.steered = STEERED
 
     def watch(self) -> None:
         """Starts the watches of objects and pods."""
@@ -84,6 +86,40 @@ class Lab:
             }
         )
         self.guests[name].run(f"lab-service {self.plan.api} && systemctl start kubelet")
+
+    def reboot(self, name: str) -> None:
+        """Restarts the machine. QEMU ends when a guest reboots, so it is started again with the disk that it had."""
+        guest = self.guests[name]
+        guest.attempt("sync; systemctl reboot --force", seconds=60)
+        wait(lambda: self.processes.has_ended(f"guest-{name}"), 120, f"guest {name} goes off", 0.5)
+        guest.forget_connection()
+        self.hardware.pop(name, None)
+        self.power_on(name)
+        guest.until_booted()
+        self.join(name)
+        self.until_ready(name, self.now(name))
+        self.until_devices(name)
+
+    def plugin_starts(self, name: str) -> int:
+        """Returns how often the containers of the lab's own pod have restarted; the device plug-ins are among them."""
+        return sum(
+            status.get("restartCount", 0)
+            for item in self.api.items(f"/api/v1/namespaces/{instruments.NAMESPACE}/pods")
+            if item["spec"].get("nodeName") == name
+            for status in item["status"].get("containerStatuses", ())
+        )
+
+    def runtime_versions(self) -> dict[str, str]:
+        """Returns the versions of what runs containers and guests."""
+        name, guest = next(iter(self.guests.items()))
+        info = self.api.call("GET", f"{NODES}/{name}")["status"]["nodeInfo"]
+        done = subprocess.run([qemu.PROGRAM, "--version"], check=False, capture_output=True, text=True, timeout=60)
+        return {
+            "container runtime": info["containerRuntimeVersion"],
+            "runc": guest.run("runc --version").split("\n", 1)[0].removeprefix("runc version "),
+            "kernel of the guests": info["kernelVersion"],
+            "QEMU": done.stdout.partition("\n")[0].partition("version ")[2].strip(),
+        }
 
     def configure(self, name: str) -> None:
         """Writes the configuration of its kubelet."""

@@ -23,9 +23,11 @@ from topowise import steering
 
 BINARIES: Final = ("kube-controller-manager", "kube-scheduler", "kubectl", "kubelet")
 _READY_S: Final = 90.0
-# A kubelet under emulation needs longer than the default of `steering.wait`; the timeout is four times as long.
-_ANSWER: Final = "5s"
-_TIMEOUT: Final = "20s"
+# A kubelet under emulation needs longer than the defaults of `steering.wait` and `steering.expiry`; the timeout is four
+# times as long as the wait.
+_ANSWER: Final = "10s"
+_EXPIRY: Final = "30s"
+_TIMEOUT: Final = "40s"
 
 
 def binaries() -> Path:
@@ -82,7 +84,7 @@ def start_schedulers(processes: Processes, plan: Plan) -> None:
         "extender": {"port": plan.extender},
         "readOnly": {"port": plan.explaining},
         "serving": {"address": "127.0.0.1", "port": plan.metrics},
-        "steering": {"enabled": True, "wait": _ANSWER},
+        "steering": {"enabled": True, "wait": _ANSWER, "expiry": _EXPIRY},
     }
     config = work / "topowise.yaml"
     config.write_text(yaml.safe_dump(service))

@@ -25,6 +25,8 @@ from lab.series import Series, bound_by_hand
 _STAY: Final = (2, 4, 6)
 # Verdicts that are about the kubelet, which alone a kubelet can contradict.
 _JUDGED: Final = ("not now", "never")
+# kube-scheduler's own reasons (NodeResourcesFit).
+_SUMS: Final = ("Insufficient ", "Too many pods")
 _MOST_PROBLEMS: Final = 40
 # The object is as the guest already, so that the service needs only read it.
 _REPORT_S: Final = 30.0
@@ -95,8 +97,8 @@ class Placing:
         if not node or is_failed(decided):
             self._lab.discard(name)
         for candidate, verdict in said.items():
-            is_judged = verdict["verdict"] in _JUDGED and is_offered(pod, self._lab.machines[candidate])
-            if candidate != node and is_judged and self._random.random() < self._by_hand:
+            is_certain = is_judged(verdict) and is_offered(pod, self._lab.machines[candidate])
+            if candidate != node and is_certain and self._random.random() < self._by_hand:
                 self._bind(pod, candidate, verdict)
         self._make_room()
 
@@ -173,6 +175,11 @@ class Placing:
             there = [name for name in self._lab.live(node) if name in self._placed]
             if len(there) > self._random.choice(_STAY):
                 self._lab.delete(self._random.sample(there, self._random.randint(len(there) // 2, len(there))))
+
+
+def is_judged(verdict: Json) -> bool:
+    """Returns whether the verdict is a refusal by the kubelet, not by the sums of kube-scheduler."""
+    return verdict["verdict"] in _JUDGED and not verdict["reason"].startswith(_SUMS)
 
 
 def is_waiting(said: Mapping[str, Json]) -> bool:

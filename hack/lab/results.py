@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -61,6 +62,7 @@ def merged(earlier: Results, run: Results) -> Results:
     return msgspec.structs.replace(
         run,
         parts=parts,
+        versions={**earlier.versions, **run.versions},
         machines={**earlier.machines, **run.machines},
         not_run=tuple(name for name in run.not_run if name not in there),
     )
@@ -71,6 +73,20 @@ def as_json(run: Results) -> bytes:
     head = msgspec.json.format(msgspec.json.encode({**msgspec.to_builtins(run), "parts": []}), indent=1)
     parts = b",\n  ".join(map(msgspec.json.encode, run.parts))
     return head.replace(b'"parts": []', b'"parts": [\n  ' + parts + b"\n ]" if parts else b'"parts": []') + b"\n"
+
+
+def came_true(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, Figure]:
+    """Returns the increase of the counts of predictions and verdicts; a hit has any precision but "missed"."""
+    increase = {name: int(count - before[name]) for name, count in after.items()}
+    misses, verdicts, waits = (increase.pop(name) for name in ("missed", "verdicts", "waits"))
+    hits = sum(increase.values())
+    return {
+        HITS: hits,
+        MISSES: misses,
+        HIT_RATE: hit_rate(hits, misses),
+        VERDICTS: verdicts,
+        WAITS: waits,
+    }
 
 
 def hit_rate(hits: int, misses: int) -> Figure:

@@ -6,7 +6,9 @@ behind that `down` does not find.
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -18,6 +20,7 @@ import msgspec
 
 from images.application import REPOSITORY
 from lab import base
+from lab.api import wait
 from lab.errors import LabError
 from lab.qemu import Ports
 from sandbox import kept
@@ -70,6 +73,12 @@ class Processes:
     def has_ended(self, name: str) -> bool:
         """Returns whether the process has ended by itself; it may be started again then."""
         return name not in kept.running(self._link)
+
+    def stop(self, name: str) -> None:
+        """Kills a process, and waits for its end; it may be started again then."""
+        if (number := kept.running(self._link).get(name)) is not None:
+            os.kill(number, signal.SIGKILL)
+        wait(lambda: self.has_ended(name), _STARTED_S, f"{name} ends", 0.05)
 
     def tail(self, name: str) -> str:
         """Returns the end of the process's log."""

@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +18,7 @@ from images.application import REPOSITORY
 from lab import base, chart, controlplane, earlier, instruments, machine, qemu, running, series
 from lab.cluster import Lab
 from lab.errors import LabError
+from lab.native.cluster import ACCELERATOR, NativeLab
 from lab.qemu import Ports
 from lab.running import Plan, Processes
 from sandbox.processes import free_ports
@@ -78,8 +81,9 @@ def up(names: Sequence[str], before: str = "") -> Lab:
     # Pods of DaemonSets are placed by it too.
     controlplane.start_schedulers(lab.processes, plan)
     progress.part("images into containerd")
-    for name in lab.guests:
-        _import(lab, name)
+    # Unpacking an image takes a single CPU of a guest.
+    with ThreadPoolExecutor(len(lab.guests)) as threads:
+        list(threads.map(partial(_import, lab), lab.guests))
     progress.part("kubelets join")
     for name in lab.guests:
         lab.join(name)
@@ -170,7 +174,8 @@ def _install(lab: Lab) -> None:
 
 def again() -> Lab:
     """Returns the running lab. Raises LabError."""
-    lab = Lab(*running.plan())
+    directory, plan = running.plan()
+    lab = NativeLab(directory, plan) if plan.accelerator == ACCELERATOR else Lab(directory, plan)
     lab.processes.check()
     lab.watch()
     return lab

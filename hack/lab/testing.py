@@ -6,7 +6,7 @@ import os
 import subprocess
 import time
 import traceback
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from typing import Final
 
@@ -19,9 +19,10 @@ from images.application import REPOSITORY
 from lab import controlplane, parts, results
 from lab.cluster import Lab
 from lab.machine import Machine
+from lab.native.cluster import ACCELERATOR
 from lab.parts.disturbing import reconfigure
 from lab.placing import Placing
-from lab.results import Figure, Part, Results
+from lab.results import Part, Results
 from lab.series import STARTED, Series
 from lab.settings import SETTINGS
 from lab.starting import Progress
@@ -50,6 +51,7 @@ class Test:
     ) -> None:
         self._lab, self._pods, self._deadline, self._save = lab, pods, deadline, save
         self._chosen, self._setting, self._started = chosen, setting, started
+        self._is_native = lab.plan.accelerator == ACCELERATOR
         self._series = [name for name in SETTINGS if SERIES in chosen or f"{SERIES} {name}" in chosen]
         self._progress = Progress(len({*chosen} - {SERIES, *ALL_SERIES}) + len(self._series))
         self.results = Results(
@@ -85,14 +87,17 @@ class Test:
         if name not in self._chosen:
             return
         self._progress.part(name)
-        if parts.WANTS.get(name, "") not in ("", *self._lab.guests):
+        if parts.WANTS.get(name, "") not in ("", *self._lab.guests) or (self._is_native and name in parts.EMULATED):
             self._skip(name)
         else:
             done = _guarded(name, lambda: part(self._lab))
             self._add(name, msgspec.structs.replace(done, name=f"{done.name}{self._under()}"))
 
     def _under(self) -> str:
-        return f" ({self._setting})" if self._setting else ""
+        words = [self._setting] if self._setting else []
+        if self._is_native:
+            words.append("not emulated")
+        return f" ({'; '.join(words)})" if words else ""
 
     def _place(self, number: int, setting: str) -> None:
         self._progress.part(f"series {setting}")
@@ -112,7 +117,7 @@ class Test:
                     break
                 placing.place(pod)
             part = placing.tally.part(title)
-            predicted = came_true(before, self._lab.predictions())
+            predicted = results.came_true(before, self._lab.predictions())
             self._lab.clear()
             return msgspec.structs.replace(part, figures={**part.figures, **predicted})
 
@@ -131,20 +136,6 @@ class Test:
     def _skip(self, name: str) -> None:
         self.results = msgspec.structs.replace(self.results, not_run=(*self.results.not_run, name))
         self._save(self.results)
-
-
-def came_true(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, Figure]:
-    """Returns the increase of the counts of predictions and verdicts; a hit has any precision but "missed"."""
-    increase = {name: int(count - before[name]) for name, count in after.items()}
-    misses, verdicts, waits = (increase.pop(name) for name in ("missed", "verdicts", "waits"))
-    hits = sum(increase.values())
-    return {
-        results.HITS: hits,
-        results.MISSES: misses,
-        results.HIT_RATE: results.hit_rate(hits, misses),
-        results.VERDICTS: verdicts,
-        results.WAITS: waits,
-    }
 
 
 def _guarded(name: str, run: Callable[[], Part]) -> Part:
@@ -173,7 +164,7 @@ def described(machine: Machine) -> str:
 
 
 def _versions(lab: Lab) -> dict[str, str]:
-    name, guest = next(iter(lab.guests.items()))
+    name = next(iter(lab.guests))
     info = lab.api.call("GET", f"/api/v1/nodes/{name}")["status"]["nodeInfo"]
     server = lab.api.call("GET", "/version")["gitVersion"]
     return {
@@ -181,11 +172,8 @@ def _versions(lab: Lab) -> dict[str, str]:
         "image": _first_line("cat", str(building.archive(load.architecture()).with_suffix(".digest")))[:19],
         "kube-apiserver and kube-scheduler": server,
         "kubelet": info["kubeletVersion"],
-        "container runtime": info["containerRuntimeVersion"],
-        "runc": guest.run("runc --version").split("\n", 1)[0].removeprefix("runc version "),
-        "kernel of the guests": info["kernelVersion"],
+        **lab.runtime_versions(),
         "etcd": _first_line(str(controlplane.binaries() / "etcd"), "--version").removeprefix("etcd Version: "),
-        "QEMU": _first_line("qemu-system-x86_64", "--version").partition("version ")[2],
         "Helm": _first_line(str(REPOSITORY / "hack/helm"), "version", "--short"),
     }
 

@@ -162,6 +162,7 @@ class Answers:
             self._ledger.reservations.put(
                 question.record, question.requests.needs, question.names[at], judged_at=judged_at
             )
+            self._gates.claimed.assume(question.record, question.names[at])
 
     def nowhere(self, question: Question) -> None:
         """Notes that the pod fits on no node."""
@@ -218,6 +219,10 @@ class Answers:
         if question.record.affinity_terms:
             grades = [self._gates.affinity.of(question.record, question.names[at]).grade for at in rated.at.tolist()]
             rated = rated._replace(ranks=ranks.refined(rated.ranks, np.array(grades, np.int64)))
+        if self._gates.claims.applies(question.record):
+            grades = self._gates.claims.grades(question.record, [question.names[at] for at in rated.at.tolist()])
+            for grade in range(1, max(grades, default=0) + 1):
+                rated = rated._replace(ranks=ranks.first(rated.ranks, np.array(grades, np.int64) >= grade))
         if question.requests.shared_devices:
             best = rated.best(_MOST_DRAWS).tolist()
             sure = [at for at in best if not self.may_be_refused(question.record, question.names[at])]

@@ -21,6 +21,7 @@ from topowise.runtime.config import (
 )
 from topowise.steering import MOST_SECONDS
 from topowise_scheduler import declared_shapes, device_affinity, strategy_names
+from topowise_scheduler.claims.annotation import Alignment
 
 # Of fit-together's reservations.
 _LONGEST_HOLD_S: Final = 600.0
@@ -156,6 +157,23 @@ class Steering(Section, frozen=True):
                 f"expiry is {self.expiry:g} s and wait is {self.wait:g} s, expected an expiry of twice wait at least: "
                 "the label would end before the kubelet has the pod"
             )
+
+
+class ResourceClaims(Section, frozen=True):
+    """Pods with ResourceClaims (DRA), and their CPUs and memory on the NUMA node of the claimed devices;
+    docs/how-to/dra.md."""
+
+    enabled: bool = False
+    """Needs the right to list and watch ResourceSlices, ResourceClaims and DeviceClasses, and to get ResourceClaims."""
+    alignment: Alignment = "prefer"
+    """For pods without the annotation `topowise.io/claim-alignment`. `prefer`: nodes on which the pod would be near its
+    devices come first. `require`: only such nodes fit."""
+    namespaces: Mapping[str, Alignment] = msgspec.field(default_factory=dict)
+    """`alignment` of single namespaces."""
+    scheduler_minor: Annotated[int, msgspec.Meta(ge=0, le=99)] = 0
+    """The minor version of kube-scheduler, 36 for 1.36, whose allocator is predicted; 0: that of the API server."""
+    scheduler_feature_gates: Mapping[str, bool] = msgspec.field(default_factory=dict)
+    """Feature gates of kube-scheduler that are not at their default, such as `DRAListTypeAttributes: true`."""
 
 
 class WaitingPods(Section, frozen=True):
@@ -440,6 +458,7 @@ class SchedulerConfiguration(Configuration, frozen=True, tag="SchedulerConfigura
     device_affinity: DeviceAffinity = msgspec.field(default_factory=DeviceAffinity)
     reservations: Reservations = msgspec.field(default_factory=Reservations)
     steering: Steering = msgspec.field(default_factory=Steering)
+    resource_claims: ResourceClaims = msgspec.field(default_factory=ResourceClaims)
     fit_together: FitTogether = msgspec.field(default_factory=FitTogether)
     requeue: Requeue = msgspec.field(default_factory=Requeue)
     waiting_pods: WaitingPods = msgspec.field(default_factory=WaitingPods)

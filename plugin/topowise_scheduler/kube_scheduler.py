@@ -26,6 +26,8 @@ GUARD_ANNOTATION: Final = "topowise.io/scale-down-guard"
 """Annotation of a Node whose scale-down this service has disabled."""
 SCALE_DOWN_DISABLED: Final = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
 NO_NODE: Final = "node(s) without a Node object"
+RESOURCE_CLAIMS: Final = "resource claims"
+"""The entry of `unexamined` for claims."""
 _PODS: Final = "pods"
 _HARD: Final = ("NoSchedule", "NoExecute")
 PREFER_NO_SCHEDULE: Final = "PreferNoSchedule"
@@ -213,7 +215,6 @@ class Spec(pods.Spec, frozen=True, gc=False):
     affinity: Affinity | None = None
     tolerations: tuple[Toleration, ...] | None = None
     topologySpreadConstraints: tuple[Spread, ...] | None = None
-    resourceClaims: tuple[Any, ...] | None = None
     schedulingGates: tuple[Any, ...] | None = None
     volumes: tuple[dict[str, Any], ...] | None = None
     hostNetwork: bool | None = None
@@ -274,7 +275,7 @@ def unexamined(spec: Spec) -> tuple[str, ...]:
         "topology spread": any(constraint.whenUnsatisfiable == "DoNotSchedule" for constraint in spreads),
         "volumes": any(source in ("persistentVolumeClaim", "ephemeral", "csi") for source in sources),
         "host ports": any(spec.hostNetwork or port.hostPort for port in ports),
-        "resource claims": bool(spec.resourceClaims),
+        RESOURCE_CLAIMS: bool(spec.resourceClaims),
         "scheduling gates": bool(spec.schedulingGates),
     }
     return tuple([words for words, is_required in requirements.items() if is_required])

@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 from topowise import __version__
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.gates import unconfirmed
+from topowise_scheduler.cluster.gates.claims import ClaimGate, Outcome
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.node.precision import Precision
 from topowise_scheduler.cluster.pods.records import KUBELET_REFUSALS
@@ -28,6 +29,7 @@ _NAME = f"{PREFIX}_"
 _NOMINATIONS = ("written", "honoured", "elsewhere", "late", "moved", "withdrawn", "conflict", "failed")
 _SCALE_UP = ("requested", "helped", "useless", "late", "taken", "unneeded")
 _REQUESTS = ("allocated", "lost", "withdrawn", "refused", "unanswered", "failed")
+_ALIGNMENTS: tuple[Outcome, ...] = ("aligned", "apart", "nothing", "unknown")
 _LABEL_BUCKETS = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 _WAIT_BUCKETS = (1, 5, 15, 60, 300, 900, 3600, 14400, 86400)
 
@@ -307,6 +309,37 @@ def watch_steering(registry: CollectorRegistry, results: Mapping[str, int]) -> C
     )
     registry.register(_Steering(results))
     return seconds.observe
+
+
+class _Claims(Collector):
+    """Collects the alignment of pods with claims, and how good the predictions of their devices are."""
+
+    def __init__(self, gate: ClaimGate, predictions: Mapping[str, int]) -> None:
+        self._gate = gate
+        self._predictions = predictions
+
+    def collect(self) -> Iterator[Metric]:
+        """Called at every scrape; a node that has not changed is not examined again."""
+        counts = Counter(pod.outcome for pod in self._gate.all_bound())
+        yield _gauges(
+            "claimed_pods",
+            'Bound pods with claims. "aligned": CPUs, memory and devices of device plug-ins are on the NUMA nodes of '
+            'the claimed devices; "apart": they are not; "nothing": the devices have no NUMA node.',
+            ["alignment"],
+            [([outcome], counts[outcome]) for outcome in _ALIGNMENTS],
+        )
+        yield _counter(
+            "claim_predictions",
+            "Predicted allocations of claims, by whether kube-scheduler has allocated the same devices, or has chosen "
+            "another node (elsewhere).",
+            "result",
+            {result: self._predictions.get(result, 0) for result in ("right", "wrong", "elsewhere")},
+        )
+
+
+def watch_claims(registry: CollectorRegistry, gate: ClaimGate, predictions: Mapping[str, int]) -> None:
+    """Registers the families of claims."""
+    registry.register(_Claims(gate, predictions))
 
 
 def registry(ledger: Ledger, answers: Answers) -> CollectorRegistry:

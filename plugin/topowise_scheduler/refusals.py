@@ -55,6 +55,15 @@ PODS_NOT_LOCATED: Final = (
 )
 OF_STEERING: Final = frozenset((TOO_FEW_MARKERS, NUMA_NODE_FULL, NO_COMMON_NUMA_NODE, NO_POD_BESIDE, NONE_APART))
 """Refusals that end with other pods of the node."""
+CLAIMS_ARE_OFF: Final = (
+    PREFIX + "pod requires CPUs and memory near its claimed devices, but claims are not enabled in topowise-scheduler"
+)
+CLAIMS_APART: Final = PREFIX + "CPUs and memory would not be on the NUMA node of the pod's claimed devices"
+CLAIMS_MISPREDICTED: Final = (
+    PREFIX + "pod's claim got other devices than predicted, waiting for kube-scheduler to allocate it again"
+)
+OF_CLAIMS: Final = frozenset((CLAIMS_APART, CLAIMS_MISPREDICTED))
+"""Refusals that end with other pods or claims of the node."""
 TOO_LARGE: Final = PREFIX + "pod has too many containers or resource amounts"
 PLACES_UNKNOWN: Final = PREFIX + "node does not report how near its devices are, which the pod requires"
 OF_DEVICES: Final = frozenset((NOT_NEAR, NOT_SURELY_NEAR, PLACES_UNKNOWN))

@@ -69,6 +69,26 @@ class SchedulingGroup(msgspec.Struct, frozen=True, gc=False):
     podGroupName: str = ""
 
 
+class PodResourceClaim(msgspec.Struct, frozen=True, gc=False):
+    """A claim of a pod (DRA): the name of a ResourceClaim, or of a template from which a claim is generated."""
+
+    name: str = ""
+    resourceClaimName: str | None = None
+
+
+class ResourceClaimStatus(msgspec.Struct, frozen=True, gc=False):
+    """The claim that was generated for an entry of `spec.resourceClaims`; None if the pod needs none."""
+
+    name: str = ""
+    resourceClaimName: str | None = None
+
+
+class ExtendedResourceClaimStatus(msgspec.Struct, frozen=True, gc=False):
+    """The claim that kube-scheduler has made for extended resources of the pod (KEP-5004)."""
+
+    resourceClaimName: str = ""
+
+
 class LabelSelector(msgspec.Struct, frozen=True, gc=False):
     """A selector, of which only the presence is decoded."""
 
@@ -102,6 +122,7 @@ class Spec(msgspec.Struct, frozen=True, gc=False):
     priority: int | None = None
     schedulingGroup: SchedulingGroup | None = None
     affinity: Affinity | None = None
+    resourceClaims: tuple[PodResourceClaim, ...] | None = None
 
 
 class Condition(msgspec.Struct, frozen=True, gc=False):
@@ -127,6 +148,8 @@ class Status(msgspec.Struct, frozen=True, gc=False):
     containerStatuses: tuple[ContainerStatus, ...] | None = ()
     initContainerStatuses: tuple[ContainerStatus, ...] | None = ()
     allocatedResources: Quantities | None = None
+    resourceClaimStatuses: tuple[ResourceClaimStatus, ...] | None = None
+    extendedResourceClaimStatus: ExtendedResourceClaimStatus | None = None
 
 
 class Pod(msgspec.Struct, frozen=True, gc=False):
@@ -147,6 +170,24 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
 
 
 decode = msgspec.json.Decoder(Pod).decode
+_NO_STATUS: Final = Status()
+
+
+def claim_names(pod: Pod) -> tuple[str, ...]:
+    """Returns the names of the pod's ResourceClaims in the order of the spec, "" for a claim that is not generated yet
+    (k8s.io/dynamic-resource-allocation/resourceclaim, Name). The claim of extended resources is the last."""
+    claims, status = pod.spec.resourceClaims, pod.status or _NO_STATUS
+    extended = status.extendedResourceClaimStatus
+    if not claims and extended is None:
+        return ()
+    generated = {item.name: item.resourceClaimName for item in status.resourceClaimStatuses or ()}
+    names = [
+        claim.resourceClaimName if claim.resourceClaimName is not None else generated.get(claim.name, "")
+        for claim in claims or ()
+    ]
+    if extended is not None:
+        names.append(extended.resourceClaimName)
+    return tuple([name for name in names if name is not None])
 
 
 class _SpecOfMany(msgspec.Struct, frozen=True, gc=False):

@@ -34,6 +34,8 @@ pytestmark = pytest.mark.apiserver
 _BURSTS: Final = 12
 _BURST: Final = 4
 _ROOMY, _FULL = (2,), (6, 7, 8)
+# In a full cluster this lets pods wait, and in a roomy cluster the binds of a burst overlap.
+_PAUSE_S: Final = 1.0
 # The CPUs of a pod, and its kind. Nodes of 60 CPUs in sum have 8 to 12 pods; in a full cluster pods always wait.
 _RUNS: Final = (
     ("no marker", _ROOMY),
@@ -73,25 +75,33 @@ def document(name: str, kind: str, cpus: int, numa: int) -> Json:
 
 
 async def measured(cluster: SteeredCluster, kind: str, sizes: tuple[int, ...]) -> dict[str, float]:
-    """Returns the figures of a kind of pods. Bursts come while the pods of the burst before end."""
+    """Returns the figures of a kind of pods. Pods come in bursts while earlier pods end."""
     draw, watched, created = random.Random(3), Watched(), dict[str, float]()
     reflector = Reflector(cluster.api, PODS, msgspec.json.Decoder(pods.Pod).decode, watched)
     watch = asyncio.create_task(reflector.run())
     await assert_eventually(lambda: reflector.synced)
-    running: list[str] = []
+    ended: set[str] = set()
+
+    async def end(most: int) -> None:
+        """Deletes the pods that were bound first, so that at most this number of bound pods stays."""
+        bound = [name for name in watched.bound if name not in ended]
+        for name in bound[: max(0, len(bound) - most)]:
+            ended.add(name)
+            await cluster.delete(name)
+
     for burst in range(_BURSTS):
         for number in range(_BURST):
             name = f"p{burst}-{number}"
             made = document(name, kind, draw.choice(sizes), draw.choice([0, 1]))
             created[name] = time.monotonic()
             await cluster.create(made)
-            running.append(name)
-        ends, running = running[: -2 * _BURST], running[-2 * _BURST :]
-        for name in ends:
-            await cluster.until_bound(name)
-            await cluster.delete(name)
-    for name in running:
-        await cluster.until_bound(name)
+        await asyncio.sleep(_PAUSE_S)
+        await end(2 * _BURST)
+    async with asyncio.timeout(300):
+        while watched.bound.keys() < created.keys():
+            cluster.check()
+            await end(_BURST)
+            await asyncio.sleep(_PAUSE_S)
     await assert_eventually(lambda: watched.bound.keys() >= created.keys())
     watch.cancel()
     seconds = [watched.bound[name] - since for name, since in created.items()]

@@ -268,7 +268,7 @@ async def test_two_schedulers_share_the_markers_of_a_node(
             api,
             "default",
             wait=2.0,
-            expiry=10.0,
+            expiry=30.0,
             lost=lambda uid, node: lost.append(uid),
             unadmitted=waiting[name].copy,
             clock=time.monotonic,

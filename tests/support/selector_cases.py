@@ -268,9 +268,9 @@ def predicted(items: list[Case]) -> list[tuple[Match, str]]:
         }
         inventory.put(decode_slice(msgspec.json.encode({"metadata": {"name": "s"}, "spec": spec})))
         (pool,) = inventory.pools(Node("n"), features_of(36))
-        selectors = Selectors()
         match = selectors.match(selector["expression"], pool.devices[0], knows_shares=True)
-        reason = selectors.reason(selector["expression"], pool.devices[0], knows_shares=True)
+        is_reason = match in (Match.FAILS, Match.UNKNOWN)
+        reason = selectors.reason(selector["expression"], pool.devices[0], knows_shares=True) if is_reason else ""
         results.append((match, reason))
     return results
 

@@ -1,8 +1,7 @@
 """Counts devices of resource claims by NUMA node: capacity, allocatable and available. Pure.
 
-A device's NUMA node is the driver's value if this machine has such a node, else the node of its PCI function, else the
-node that all functions below its PCIe root agree on. A device near no node or near several nodes is in no zone, and
-neither is a device that is not allocated as a whole.
+A device near no NUMA node or near several (topowise.claimed_devices) is in no zone, and neither is a device that is not
+allocated as a whole.
 """
 
 from __future__ import annotations
@@ -13,39 +12,35 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from topowise.attributes import CLAIMED_DEVICES
-from topowise_exporter.dra.slices import Device, Devices
+from topowise.claimed_devices import NumaNodes
+from topowise_exporter.dra.slices import Devices
 from topowise_exporter.kubelet.allocations import Claim, PodAllocation
 from topowise_exporter.machine.inventory import Machine
 from topowise_exporter.zones import Accounts, Amount
 
 
-class DeviceLocations:
+class DeviceLocations(NumaNodes):
     """NUMA nodes of a machine's devices."""
 
     def __init__(self, machine: Machine) -> None:
-        self._nodes = frozenset(node.id for node in machine.nodes)
-        self._functions: dict[str, int] = {}
+        nodes = frozenset(node.id for node in machine.nodes)
+        functions: dict[str, int] = {}
         self.roots: dict[str, set[int]] = {}
         """PCIe root -> the NUMA nodes that its functions name; nearly always a single node."""
         for function in machine.pci:
             # A function may name a node that the zones leave out.
-            if function.numa_node is not None and function.numa_node in self._nodes:
-                self._functions[function.address] = function.numa_node
+            if function.numa_node is not None and function.numa_node in nodes:
+                functions[function.address] = function.numa_node
                 if function.pcie_root is not None:
                     self.roots.setdefault(function.pcie_root, set()).add(function.numa_node)
+        super().__init__(nodes, functions.get, self.roots)
 
-    def node_of(self, device: Device) -> int | None:
-        """Returns the device's NUMA node, None if it has none or it is unknown."""
-        if device.numa_node in self._nodes:
-            return device.numa_node
-        own = self._functions.get(device.pci_bus_id)
-        if own is not None:
-            return own
-        below = [self.roots.get(root, set()) for root in device.pcie_roots]
-        # A device near several roots, such as a CPU, is near a node only if all roots are.
-        if below and all(below) and len(near := set[int]().union(*below)) == 1:
-            return near.pop()
-        return None
+
+def numa_nodes_of_roots(machine: Machine) -> dict[str, int | None]:
+    """Returns the NUMA node of each PCIe root, None for a root whose functions name several NUMA nodes or none."""
+    named = DeviceLocations(machine).roots
+    roots = {function.pcie_root for function in machine.pci if function.pcie_root is not None}
+    return {root: next(iter(named[root])) if len(named.get(root, ())) == 1 else None for root in roots}
 
 
 def allocated_claims(pods: Iterable[PodAllocation]) -> frozenset[Claim]:
@@ -60,7 +55,7 @@ def with_devices(accounts: Accounts, devices: Devices, machine: Machine, pods: I
     locations, allocated = DeviceLocations(machine), allocated_claims(pods)
     counts: dict[tuple[int, str], Counter[str]] = {}
     for claim, device in devices.items():
-        node_id = locations.node_of(device) if device.is_whole else None
+        node_id = locations.of(device) if device.is_whole else None
         if node_id is not None:
             count = counts.setdefault((node_id, CLAIMED_DEVICES + claim.driver), Counter())
             count["capacity"] += 1
@@ -83,5 +78,5 @@ def held_by_node(
     locations = DeviceLocations(machine)
     for claim in allocated:
         device = devices.get(claim)
-        counts[claim.driver, None if device is None else locations.node_of(device)] += 1
+        counts[claim.driver, None if device is None else locations.of(device)] += 1
     return counts

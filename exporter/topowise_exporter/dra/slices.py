@@ -1,4 +1,4 @@
-"""Parses ResourceSlices: devices and the NUMA node of each. Pure.
+"""Parses ResourceSlices: devices and the location of each (topowise.claimed_devices). Pure.
 
 `resource.k8s.io` v1 (1.34) and v1beta2 have a device's fields on the device, v1beta1 (1.32) under `basic`. A pool may
 span several slices. A driver that changes a pool raises its `generation` and writes slice by slice. So only the newest
@@ -12,17 +12,9 @@ from typing import Final
 
 import msgspec
 
+from topowise.claimed_devices import Value, location
 from topowise_exporter.kubelet.allocations import Claim
 
-NUMA_NODE: Final = "resource.kubernetes.io/numaNode"
-"""KEP-6072: the device's NUMA node, or a list of nodes of the same socket that begins with the device's node."""
-PCI_BUS_ID: Final = "resource.kubernetes.io/pciBusID"
-PCIE_ROOT: Final = "resource.kubernetes.io/pcieRoot"
-
-# Attribute names from before the standard name: gpu.amd.com/numaNode and dra.memory/numaNode, dra.cpu/numaNodeID
-# (kubernetes-sigs/dra-driver-cpu), and dra.net/numaNode, which dranet and the SR-IOV driver share.
-_OWN_NAMES: Final = ("numaNode", "numaNodeID")
-_SHARED_NAME: Final = "dra.net/numaNode"
 # Taint effects that keep new pods away.
 _KEPT_AWAY: Final = ("NoSchedule", "NoExecute")
 
@@ -54,30 +46,12 @@ Devices = Mapping[Claim, Device]
 """Devices by driver, pool and name."""
 
 
-class _Value(msgspec.Struct, frozen=True, gc=False, rename={"number": "int", "numbers": "ints", "text": "string"}):
-    """An attribute value has exactly one of these fields; booleans and versions are not used. Lists are alpha in 1.36
-    (KEP-5491)."""
-
-    number: int | None = None
-    numbers: tuple[int, ...] | None = None
-    text: str | None = None
-    strings: tuple[str, ...] | None = None
-
-    @property
-    def first_number(self) -> int | None:
-        return self.number if self.number is not None else next(iter(self.numbers or ()), None)
-
-    @property
-    def texts(self) -> tuple[str, ...]:
-        return (self.text,) if self.text is not None else self.strings or ()
-
-
 class _Taint(msgspec.Struct, frozen=True, gc=False):
     effect: str = ""
 
 
 class _Facts(msgspec.Struct, frozen=True, rename="camel"):
-    attributes: dict[str, _Value] | None = None
+    attributes: dict[str, Value] | None = None
     consumes_counters: tuple[msgspec.Raw, ...] | None = None
     allow_multiple_allocations: bool | None = None
     taints: tuple[_Taint, ...] | None = None
@@ -124,25 +98,14 @@ def decode(raw: bytes | msgspec.Raw) -> Slice:
 
 
 def _device(facts: _Facts, driver: str) -> Device:
-    attributes = facts.attributes or {}
-    bus = attributes.get(PCI_BUS_ID, _Value()).text
+    where = location(facts.attributes or {}, driver)
     return Device(
-        numa_node=_numa_node(attributes, driver),
-        pci_bus_id="" if bus is None else bus.lower(),
-        pcie_roots=attributes.get(PCIE_ROOT, _Value()).texts,
+        numa_node=where.numa_node,
+        pci_bus_id=where.pci_bus_id,
+        pcie_roots=where.pcie_roots,
         is_whole=not facts.consumes_counters and not facts.allow_multiple_allocations,
         is_open=not any(taint.effect in _KEPT_AWAY for taint in facts.taints or ()),
     )
-
-
-def _numa_node(attributes: Mapping[str, _Value], driver: str) -> int | None:
-    """Returns the first numeric attribute; a name without domain belongs to the driver's domain."""
-    own = (name for bare in _OWN_NAMES for name in (bare, f"{driver}/{bare}"))
-    for name in (NUMA_NODE, *own, _SHARED_NAME):
-        number = attributes.get(name, _Value()).first_number
-        if number is not None:
-            return number
-    return None
 
 
 def devices_of(slices: Iterable[Slice], before: Devices) -> Devices:

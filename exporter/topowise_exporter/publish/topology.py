@@ -10,12 +10,12 @@ from typing import Final, Literal
 import msgspec
 
 from topowise import attributes, cpuset, fingerprint, kubeletconfig, nrt, numaplacement
-from topowise.attributes import confirmation, cores, devices, holdings, refused_state_files
+from topowise.attributes import confirmation, cores, devices, holdings, pcie_roots, refused_state_files
 from topowise.errors import ParseError
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.runtime.config import Section
 from topowise_exporter import exclusions, zones
-from topowise_exporter.dra.device_counts import with_devices
+from topowise_exporter.dra.device_counts import numa_nodes_of_roots, with_devices
 from topowise_exporter.dra.slices import Devices
 from topowise_exporter.exclusions import Exclusions
 from topowise_exporter.kubelet.allocations import Allocations, Device, MemoryBlock, PodAllocation
@@ -169,6 +169,8 @@ def _node_attributes(
             allocations.allocatable.devices, empty=(device.resource for device in allocations.absent)
         )
         _add_pci_functions(observation.machine, allocations.allocatable.devices, node_attributes)
+    if observation.devices and (roots := pcie_roots.write(numa_nodes_of_roots(observation.machine))):
+        node_attributes[attributes.PCIE_ROOTS] = roots
     if allocations.admitting:
         node_attributes[attributes.ADMITTING] = confirmation.write_pods(allocations.admitting)
     if publishing.holdings:

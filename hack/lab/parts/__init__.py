@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from lab.cluster import Lab
-from lab.parts import disturbing, jobs, living, observing, steered_binds, steering
+from lab.parts import disturbing, jobs, living, observing, steered_binds, steered_faults, steering, waits
 from lab.results import Part
 
 Run = Callable[[Lab], Part]
@@ -36,7 +36,11 @@ AFTER: Final[dict[str, Run]] = {
     "rejoin": disturbing.rejoin,
     "steering": steering.steered_pods,
     "steered-binds": steered_binds.steered_binds,
+    "steered-faults": steered_faults.steered_faults,
+    "waits": waits.waits,
     jobs.MACHINE: jobs.p5,
 }
+# Parts that need containers, cgroups or the chart's pods, so an emulated guest.
+EMULATED: Final = frozenset({"memory", "resize", "pressure", "upgrade", "rejoin", "steering"})
 # Guests without which a part cannot be.
 WANTS: Final = {jobs.MACHINE: jobs.MACHINE}

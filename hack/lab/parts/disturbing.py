@@ -10,11 +10,11 @@ from functools import partial
 from typing import Any, Final
 
 from lab import chart, earlier, instruments
-from lab.api import NODES, Json, wait
+from lab.api import NODES, Json
 from lab.cluster import Lab, attribute
 from lab.parts.living import of_load
 from lab.parts.loading import under_load
-from lab.parts.occupied import LOADED, SETTLED_S, Found, disturbed, occupy
+from lab.parts.occupied import LOADED, REFUSED_S, SETTLED_S, Found, disturbed, occupy
 from lab.placing import until_placed
 from lab.results import Part
 from lab.series import Series, small
@@ -92,12 +92,14 @@ def reboot(lab: Lab) -> Part:
     def act(lab: Lab, node: str, _: list[str]) -> Found:
         before = attribute(lab.reports.objects[node], "topowise.io/boot-id")
         start = time.monotonic()
-        restart(lab, node)
+        lab.reboot(node)
         # The object from before may say the same as the kubelet: what it held it holds again.
         is_new = lab.reports.until(partial(_is_of_another_boot, node, before), SETTLED_S)
         problems = [] if is_new else [f"the object of {node} is still of the boot before"]
         problems += lab.settle(SETTLED_S)
-        return problems, {f"s from power off to a true object of {node}": round(time.monotonic() - start, 1)}
+        seconds = round(time.monotonic() - start, 1)
+        time.sleep(REFUSED_S)
+        return problems, {f"s from power off to a true object of {node}": seconds}
 
     return disturbed("A machine reboots", lab, act)
 
@@ -105,20 +107,6 @@ def reboot(lab: Lab) -> Part:
 def _is_of_another_boot(name: str, before: str, reports: dict[str, Json]) -> bool | None:
     now = attribute(reports[name], "topowise.io/boot-id") if name in reports else ""
     return now not in ("", before) or None
-
-
-def restart(lab: Lab, name: str) -> None:
-    """QEMU ends when a guest reboots, so that it is started again with the disk that it had."""
-    guest = lab.guests[name]
-    guest.attempt("sync; systemctl reboot --force", seconds=60)
-    wait(lambda: lab.processes.has_ended(f"guest-{name}"), 120, f"guest {name} goes off", 0.5)
-    guest.forget_connection()
-    lab.hardware.pop(name, None)
-    lab.power_on(name)
-    guest.until_booted()
-    lab.join(name)
-    lab.until_ready(name, lab.now(name))
-    lab.until_devices(name)
 
 
 def exporter_upgrade(lab: Lab) -> Part:

@@ -9,7 +9,7 @@ import json
 import time
 from typing import Any, Final
 
-from lab import instruments, kubelet
+from lab import kubelet, results
 from lab.api import NODES, PODS, Json, wait
 from lab.cluster import Lab, attribute
 from lab.errors import LabError
@@ -32,7 +32,6 @@ from lab.placing import until_placed
 from lab.results import Part
 from lab.series import Series, container, small
 
-_LAB_PODS: Final = f"/api/v1/namespaces/{instruments.NAMESPACE}/pods"
 _UNHEALTHY: Final = "/var/lib/kubelet/lab-unhealthy"
 # Errors of the kubelet while a plug-in is gone: between Bind and Allocate no scheduler can know of that.
 _PLUGIN_GONE: Final = ("Allocate failed due to rpc error", "no healthy devices present", "unregistered device")
@@ -50,7 +49,10 @@ def of_load(load: Load) -> dict[str, Any]:
         "pods meanwhile": load.sent,
         "of them bound": load.bound,
         "refused after fits": load.refused,
-        "refused when admitted once more": load.readmitted,
+        "refused when admitted once more": len(load.readmitted),
+        **({"their reasons": "; ".join(load.readmitted)} if load.readmitted else {}),
+        results.VERDICTS: load.verdicts,
+        results.WAITS: load.waits,
     }
 
 
@@ -89,21 +91,11 @@ def had_no_device(log: str, pod: str) -> bool:
 
 
 def _restart_plugins(lab: Lab, node: str) -> None:
-    before = _restarts(lab, node)
+    before = lab.plugin_starts(node)
     lab.guests[node].run("pkill -KILL -f '[/]lab/plugin[.]py'")
     count = len(lab.machines[node].devices)
-    wait(lambda: _restarts(lab, node) >= before + count, _DEVICES_S, f"the device plug-ins of {node} restart", 0.5)
+    wait(lambda: lab.plugin_starts(node) >= before + count, _DEVICES_S, f"the device plug-ins of {node} restart", 0.5)
     lab.until_devices(node)
-
-
-def _restarts(lab: Lab, node: str) -> int:
-    """Returns how often the containers of the lab's own pod have restarted."""
-    return sum(
-        status.get("restartCount", 0)
-        for item in lab.api.items(_LAB_PODS)
-        if item["spec"].get("nodeName") == node
-        for status in item["status"].get("containerStatuses", ())
-    )
 
 
 def unhealthy_devices(lab: Lab) -> Part:

@@ -25,22 +25,25 @@ _AFTER: Final = 4
 
 
 class Load(NamedTuple):
-    """Counts of pods. `problems` are refusals by kubelets, and errors of the disturbance itself.
+    """Counts of pods and verdicts. `problems` are refusals by kubelets, and errors of the disturbance itself.
 
-    `readmitted` pods were refused by a restarted kubelet: it repeats all admissions, and a pod without running
-    containers finds no healthy device before the plug-in has registered.
+    `readmitted` are messages about pods that were refused by a restarted kubelet: it repeats all admissions, and a pod
+    without running containers finds no healthy device before the plug-in has registered. `waits` is the number of
+    verdicts that wait for a report.
     """
 
     sent: int
     bound: int
     refused: int
-    readmitted: int
+    readmitted: list[str]
+    verdicts: int
+    waits: int
     problems: list[str]
 
 
 def under_load(lab: Lab, disturb: Callable[[], None], pods: Iterator[Json]) -> Load:
     """Sends pods from before it begins until after it has ended."""
-    start = time.time()
+    start, before = time.time(), lab.predictions()
     failed: list[str] = []
     sent: list[str] = []
     thread = threading.Thread(target=lambda: failed.extend(_failure(disturb)))
@@ -53,7 +56,9 @@ def under_load(lab: Lab, disturb: Callable[[], None], pods: Iterator[Json]) -> L
     seen = {name: pod for _, name, pod in lab.pods.since(start)}
     refused, again = refusals(lab.pods.since(start))
     bound = sum("nodeName" in seen[name]["spec"] for name in sent if name in seen)
-    return Load(len(sent), bound, len(refused), len(again), failed + refused)
+    after = lab.predictions()
+    verdicts, waits = (int(after[name] - before[name]) for name in ("verdicts", "waits"))
+    return Load(len(sent), bound, len(refused), again, verdicts, waits, failed + refused)
 
 
 def _failure(disturb: Callable[[], None]) -> list[str]:

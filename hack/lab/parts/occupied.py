@@ -6,6 +6,7 @@ predicted.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -27,6 +28,9 @@ _RUNNING_S: Final = 240.0
 # A kubelet compares its statuses with the API server's every ten seconds (syncPeriod), and emulation is slow.
 _REFUSED_S: Final = 60.0
 _NEXT: Final = 5
+# A kubelet that has started does not report a pod as Failed before its pod workers know all pods (mergePodStatus,
+# CouldHaveRunningContainers); then the status manager writes it within its sync period of 10 s.
+REFUSED_S: Final = 20.0
 Found = tuple[list[str], dict[str, Any]]
 """Problems in words, and figures by name."""
 Act = Callable[[Lab, str, list[str]], Found]
@@ -98,11 +102,17 @@ def disturbed(title: str, lab: Lab, act: Act) -> Part:
         ]
         next_pods = place_next(lab, node, "next")
         problems += next_pods.problems
-        reasons = {lab.pods.objects[name]["status"]["reason"] for name in refused}
+        reasons = {reason_of(lab.pods.objects[name]) for name in refused}
         figures |= {**more, "running pods refused when admitted once more": len(refused)}
-        figures |= {**({"reasons": ", ".join(sorted(reasons))} if reasons else {}), **in_short(next_pods)}
+        figures |= {**({"reasons": "; ".join(sorted(reasons))} if reasons else {}), **in_short(next_pods)}
         lab.clear()
     return Part(title, not problems, figures, tuple(problems))
+
+
+def reason_of(pod: Json) -> str:
+    """Returns reason and message of a refused pod."""
+    status = pod["status"]
+    return f"{status['reason']}: {' '.join(status.get('message', '').split())}"
 
 
 def in_short(tally: Tally, prefix: str = "next ") -> dict[str, int]:
@@ -111,11 +121,13 @@ def in_short(tally: Tally, prefix: str = "next ") -> dict[str, int]:
 
 
 def restart_with(lab: Lab, node: str, changed: Json) -> None:
-    """Restarts the kubelet with these fields and with its state files; pods stay."""
+    """Restarts the kubelet with these fields and with its state files; pods stay. Returns when the kubelet has written
+    which of them it refuses."""
     lab.changed[node] = changed
     lab.configure(node)
     lab.restart_kubelet(node)
     lab.until_devices(node)
+    time.sleep(REFUSED_S)
 
 
 def until_refused(lab: Lab, names: Sequence[str]) -> list[str]:
@@ -129,10 +141,8 @@ def until_refused(lab: Lab, names: Sequence[str]) -> list[str]:
     def refused() -> list[str]:
         return [name for name in names if name in lab.pods.objects and is_refused(lab.pods.objects[name])]
 
-    try:
+    with contextlib.suppress(LabError):
         wait(lambda: len(refused()) == len(names), _REFUSED_S, f"{', '.join(names)} are refused")
-    except LabError:
-        pass
     return refused()
 
 

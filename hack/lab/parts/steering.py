@@ -22,7 +22,7 @@ from lab.results import Figure, Part, percentile
 from topowise import steering
 from topowise.steering import Request, Status
 
-_LEASES: Final = f"/apis/coordination.k8s.io/v1/namespaces/{chart.NAMESPACE}/leases"
+LEASES: Final = f"/apis/coordination.k8s.io/v1/namespaces/{chart.NAMESPACE}/leases"
 _POLICIES: Final = ("restricted", "single-numa-node", "best-effort")
 _PODS: Final = 34
 _BURST: Final = 34
@@ -39,9 +39,9 @@ class Steered:
         self._lab, self.node = lab, node
         self._random = random.Random(seed)
         self._lease = steering.lease_name(node)
-        if lab.api.find(f"{_LEASES}/{self._lease}") is None:
-            lab.api.create(_LEASES, {"metadata": {"name": self._lease}})
-        self._leases = Watch(lab.api, _LEASES)
+        if lab.api.find(f"{LEASES}/{self._lease}") is None:
+            lab.api.create(LEASES, {"metadata": {"name": self._lease}})
+        self._leases = Watch(lab.api, LEASES)
         self._numa = lab.nodes(node)
         self._wanted: dict[str, int] = {}
         self._used: dict[str, int] = {}
@@ -79,7 +79,7 @@ class Steered:
         return status
 
     def _write(self, text: str | None) -> None:
-        self._lab.api.merge(f"{_LEASES}/{self._lease}", {"metadata": {"annotations": {steering.REQUEST: text}}})
+        self._lab.api.merge(f"{LEASES}/{self._lease}", {"metadata": {"annotations": {steering.REQUEST: text}}})
 
     def place(self, name: str, *, starts: bool = False) -> None:
         """Steers a pod to a random NUMA node with free CPUs, and waits until its kubelet has taken all its markers."""

@@ -5,6 +5,8 @@ Upstream: matchAttributeConstraint in allocator_incubating.go, distinctAttribute
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from topowise_scheduler.claims.inventory import PoolDevice
 from topowise_scheduler.claims.objects import DeviceAttribute, DeviceConstraint
 
@@ -12,7 +14,7 @@ Value = tuple[str, int | bool | str]
 """The type of an attribute and its value. Versions are compared as texts."""
 
 
-class Constraint:
+class Constraint(ABC):
     """Devices are added in the order of the search, and removed when it goes back. `request` is the name of the
     request, `subrequest` the name of the chosen alternative, empty for a request without alternatives."""
 
@@ -22,13 +24,13 @@ class Constraint:
         self._domain, _, self._identifier = self._attribute.partition("/")
         self._count = 0
 
+    @abstractmethod
     def add(self, request: str, subrequest: str, item: PoolDevice) -> bool:
         """Returns whether the device can be added to the devices so far, and adds it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def remove(self, request: str, subrequest: str) -> None:
         """Removes the device that was added last for the request."""
-        raise NotImplementedError
 
     def _covers(self, request: str, subrequest: str) -> bool:
         requests = self._requests

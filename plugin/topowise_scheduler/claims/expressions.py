@@ -1,6 +1,6 @@
 """CEL expressions of device selectors, evaluated as kube-scheduler does. Pure.
 
-The evaluation is CEL's own C++ implementation (cel-expr-python, decision 12); Kubernetes' additions are here: the
+The evaluation is CEL's own C++ implementation (cel-expr-python, decision 13); Kubernetes' additions are here: the
 variable `device`, quantities and semantic versions. This module is imported only once claims with selectors are seen.
 
 The API server has compiled each stored expression with all functions of Kubernetes. So an expression that does not
@@ -351,7 +351,7 @@ def _compared_names(words: list[str]) -> frozenset[str]:
         return frozenset()
     names: set[str] = set()
     for index, word in enumerate(words):
-        name = word[1:-1] if word[:1] in "\"'" else word
+        name = word.lstrip("rRbB").strip("\"'") if word[-1] in "\"'" else word
         if name.isidentifier() and not _is_compared_safely(words, index + 1):
             names.add(name)
     return frozenset(names)

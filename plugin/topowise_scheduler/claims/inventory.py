@@ -7,6 +7,7 @@ pools_incubating.go (1.34, 1.35).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
 from operator import attrgetter
 from typing import Final, NamedTuple
 
@@ -17,6 +18,9 @@ from topowise.quantity import nano_value
 from topowise_scheduler.claims.features import Features
 from topowise_scheduler.claims.objects import CounterSet, Device, DeviceID, ResourceSlice
 from topowise_scheduler.kube_scheduler import Node, NodeSelector, selects
+
+# Of all inventories of the process, which may share the results of selectors.
+_SERIALS: Final = count()
 
 Counters = dict[str, dict[str, int]]
 """Amounts in billionths by counter set and counter."""
@@ -80,7 +84,6 @@ class Inventory:
         self._by_pool: dict[PoolID, dict[str, Stored]] = {}
         # Drivers with shared counters by the name of the pool.
         self._counting: dict[str, set[str]] = {}
-        self._serial = 0
         self._pools: Bounded[str, tuple[Node, Features, tuple[Pool, ...]]] = Bounded(most_bytes, _size)
 
     def __len__(self) -> int:
@@ -97,8 +100,7 @@ class Inventory:
     def put(self, resource_slice: ResourceSlice) -> None:
         """Adds a slice, or replaces the slice of this name."""
         self.remove(resource_slice.name)
-        self._serial += 1
-        stored = Stored(resource_slice, self._serial)
+        stored = Stored(resource_slice, next(_SERIALS))
         spec = resource_slice.spec
         self._by_name[stored.name] = stored
         self._home(resource_slice)[stored.name] = stored
@@ -176,7 +178,7 @@ class Inventory:
     def _pool(self, pool: PoolID, slices: list[Stored], features: Features) -> Pool | None:
         """Returns a pool, None if a newer generation replaces it."""
         slices.sort(key=attrgetter("name"))
-        count = slices[0].slice.spec.pool.resourceSliceCount
+        number = slices[0].slice.spec.pool.resourceSliceCount
         every = sorted(self._by_pool[pool].values(), key=attrgetter("name"))
         current = [item for item in every if item.generation == slices[0].generation]
         not_modelled = _not_modelled(current)
@@ -184,12 +186,12 @@ class Inventory:
             not_modelled = not_modelled or f"shared counters of several drivers in pools named {pool.pool}"
         if features.minor == 34:
             invalid = _duplicate_device(slices)
-            return Pool(pool, _devices(slices), (), {}, len(slices) != count, invalid, not_modelled)
+            return Pool(pool, _devices(slices), (), {}, len(slices) != number, invalid, not_modelled)
         others: list[Stored] = []
-        if len(slices) != count:
+        if len(slices) != number:
             if any(item.generation > slices[0].generation for item in every):
                 return None
-            if len(current) != count:
+            if len(current) != number:
                 return Pool(pool, is_incomplete=True, not_modelled=not_modelled)
             names = {item.name for item in slices}
             others = [item for item in current if item.name not in names]

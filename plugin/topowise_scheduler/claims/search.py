@@ -105,15 +105,20 @@ class Search:
             return self._next(claim, number + 1, 0)
         if len(self.results[claim]) + request.count - index > MOST_RESULTS:
             return Outcome.TOO_MANY
-        if request.every is not None:
-            item = request.every[index]
-            if not self._take(claim, request, item, must=True):
-                return Outcome.NONE
-            outcome = self._devices(claim, number, request, index + 1, 0)
-            if outcome is not Outcome.FOUND:
-                self._give_back(claim, request, item)
-            return outcome
-        return self._any(claim, number, request, index, start)
+        if request.every is None:
+            return self._any(claim, number, request, index, start)
+        return self._every(claim, number, request, index, request.every[index])
+
+    def _every(self, claim: int, number: int, request: Request, index: int, item: PoolDevice) -> Outcome:
+        if self._context.features.minor < 36 and request is not self._claims[claim][number][0] and request.count > 1:
+            # Up to 1.35.6 the search goes on with the first alternative here.
+            raise NotModelledError("allocationMode All of an alternative that is not the first")
+        if not self._take(claim, request, item, must=True):
+            return Outcome.NONE
+        outcome = self._devices(claim, number, request, index + 1, 0)
+        if outcome is not Outcome.FOUND:
+            self._give_back(claim, request, item)
+        return outcome
 
     def _any(self, claim: int, number: int, request: Request, index: int, start: int) -> Outcome:
         context = self._context

@@ -20,6 +20,7 @@ import msgspec
 from topowise.bounded import Bounded
 from topowise.runtime.log import kv
 from topowise_scheduler.cluster.bookings import Bookings
+from topowise_scheduler.cluster.gates.claimed_nodes import ClaimSettings
 from topowise_scheduler.cluster.gates.gates import Gates
 from topowise_scheduler.cluster.gates.numa_node import Markers, no_markers
 from topowise_scheduler.cluster.late_reports import LateReports
@@ -53,6 +54,7 @@ class Ledger:
     0 for not at all. `max_admission_s` is how long a kubelet may take to decide a pod, 0 for as long as it takes.
     `affinity` is what is known of device plug-ins, and what pods that require near devices have to be content with.
     `exporters`: how long the service waits for exporters. `markers` and `steers`: see NumaNodeGate.
+    `claims`: devices and claims, None if they are not watched; `ignores_claims`: see ClaimedNodes.
     """
 
     def __init__(
@@ -66,6 +68,8 @@ class Ledger:
         exporters: ExporterSettings = _DEFAULT_EXPORTERS,
         markers: Markers = no_markers,
         steers: bool = False,
+        claims: ClaimSettings | None = None,
+        ignores_claims: bool = False,
     ) -> None:
         self.engine = engine
         self.clock = clock
@@ -93,8 +97,13 @@ class Ledger:
             exporter_settings=exporters,
             markers=markers,
             steers=steers,
+            pods=self._bookings.pods,
+            claims=claims,
+            ignores_claims=ignores_claims,
         )
         """What may keep a pod from a node."""
+        if claims is not None:
+            claims.claims.changed = self._note_claims
         self._outdated_reports = OutdatedReports(self.node_states, self.gates, self.exporters, exporters)
         self.reports = NodeReports(self._bookings, self.gates, self.events, clock)
         """What the API server says of nodes."""
@@ -256,6 +265,9 @@ class Ledger:
         for name in self.gates.quarantine.expire(now):
             self.node_states.note_change(name)
             self.node_states.note_improved(name)
+        for name in self.gates.claims.expire(now):
+            self.node_states.note_change(name)
+            self.node_states.note_improved(name)
         for name in self.gates.new_nodes.expire(now):
             self.node_states.note_change(name)
             self.node_states.note_improved(name)
@@ -264,6 +276,14 @@ class Ledger:
         yield from self._outdated_reports.ticking(now, self.reports.nodes, self.reports.not_ready)
 
     # Inside
+
+    def _note_claims(self, name: str, is_better: bool) -> None:
+        """The devices of a node, or the claims that have them, have changed."""
+        node_state = self.node_states.of(name)
+        if node_state is not None and node_state.report is not None:
+            self.node_states.note_change(name)
+            if is_better:
+                self.node_states.note_improved(name)
 
     def _put_pending(self, record: PodRecord) -> None:
         if self.pods.of(record.uid).is_assigned:

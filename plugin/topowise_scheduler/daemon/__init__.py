@@ -19,6 +19,7 @@ from topowise_scheduler.configuration import SchedulerConfiguration
 from topowise_scheduler.daemon import ports
 from topowise_scheduler.daemon.core import Core
 from topowise_scheduler.daemon.leader import Leader
+from topowise_scheduler.daemon.scheduler_version import follow
 from topowise_scheduler.extender import http
 
 log = logging.getLogger(__name__)
@@ -53,6 +54,8 @@ async def _run(core: Core) -> int:
     shortage = metrics.watch_shortage(registry, ledger, core.view, declared)
     if core.steering is not None:
         core.steering.observe = metrics.watch_steering(registry, core.steering.results)
+    if core.claims is not None:
+        metrics.watch_claims(registry, ledger.gates.claims, core.claims.predictions)
     pages = ports.for_people(core, measured, ports.dashboard(core, shortage.holes))
     probes = health.Health()
     probes.ready["synced"] = core.not_synced
@@ -62,6 +65,7 @@ async def _run(core: Core) -> int:
             "extender": http.serve(settings.extender, ports.for_schedulers(core, measured)),
             **({"grpc": _grpc(core)} if settings.grpc.socket or settings.grpc.port else {}),
             **({"pages": http.serve(settings.read_only, pages)} if settings.read_only.port else {}),
+            **({} if core.claims is None else {"version": follow(core.api, core.claims, settings.resource_claims)}),
             "clock": _tick(ledger),
             "event loop lag": event_loop.Lag(registry, metrics.PREFIX).run(),
             "shortage": shortage.run(),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from topowise.kube.api import Api
 from topowise.kube.reflector import Reflector
 from topowise.steering import RESOURCE as MARKER
 from topowise_scheduler import strategies
 from topowise_scheduler.answers import Answers
+from topowise_scheduler.cluster.gates.claimed_nodes import ClaimSettings
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.nodes import Nodes
 from topowise_scheduler.cluster.pods.exporter_pods import ExporterSettings, recognises
@@ -25,6 +26,9 @@ from topowise_scheduler.preemption import Budgets
 from topowise_scheduler.presentation.dashboard import Decisions
 from topowise_scheduler.presentation.explain.cluster_view import ClusterView
 
+if TYPE_CHECKING:
+    from topowise_scheduler.claims.ledger import Claims
+
 
 class Core:
     """Created once per daemon. `sources` keep the ledger current; `decisions` is None without a dashboard."""
@@ -32,8 +36,9 @@ class Core:
     def __init__(self, settings: SchedulerConfiguration, api: Api) -> None:
         self.settings = settings
         self.api = api
-        exporters = settings.exporters
+        exporters, claims = settings.exporters, settings.resource_claims
         self.nodes = Nodes()
+        self.claims = _claims() if claims.enabled else None
         self.ledger = Ledger(
             Engine(),
             time.monotonic,
@@ -45,6 +50,9 @@ class Core:
             exporters=ExporterSettings(
                 exporters.node_selector, exporters.first_report, exporters.grace, exporters.grace
             ),
+            claims=None
+            if self.claims is None
+            else ClaimSettings(self.claims, self.nodes.get, claims.alignment, claims.namespaces),
         )
         shows = settings.ui.enabled and bool(settings.read_only.port)
         self.decisions = Decisions(settings.ui.decisions, time.time) if shows else None
@@ -55,6 +63,8 @@ class Core:
         )
         self.budgets = Budgets()
         self.sources: list[Reflector[Any]] = reflectors(api, self.ledger, self.records, self.budgets, self.nodes)
+        if self.claims is not None:
+            self.sources += _claim_reflectors(api, self.claims)
         self.steering = self._steering() if settings.steering.enabled else None
         if self.steering is not None:
             self.sources.append(self.steering.source)
@@ -88,3 +98,16 @@ class Core:
         """Returns the strategy of this name, with the configured weights and options."""
         weights = {resource.name: resource.weight for resource in self.settings.scoring.resources}
         return strategies.make(name, weights, self.settings.scoring)
+
+
+def _claims() -> Claims:
+    # Imported on demand: the library of CEL, which most installations do not need.
+    from topowise_scheduler.claims.ledger import Claims
+
+    return Claims()
+
+
+def _claim_reflectors(api: Api, claims: Claims) -> list[Reflector[Any]]:
+    from topowise_scheduler.cluster import claim_watch
+
+    return claim_watch.reflectors(api, claims)

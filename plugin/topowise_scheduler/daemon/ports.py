@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from topowise.runtime.cpu_allowance import Allowance
 from topowise_scheduler.configuration import Extender, ReadOnly
@@ -24,6 +24,9 @@ from topowise_scheduler.presentation.dashboard import Dashboard
 from topowise_scheduler.volcano import verbs as volcano
 from topowise_scheduler.volcano.allocations import Allocations
 from topowise_scheduler.volcano.victims import Victims
+
+if TYPE_CHECKING:
+    from topowise_scheduler.extender.claims import ClaimReader
 
 # A Pod is at most 1.5 MiB in etcd.
 _MAX_MANIFEST: Final = 2 << 20
@@ -93,10 +96,20 @@ def _verbs(core: Core) -> Mapping[str, Verb]:
             observer=decisions,
             tells_prediction=settings.extender.predictions,
             steering=core.steering,
+            claims=_claim_reader(core),
         ),
         core.explainer,
         partial(fit_together, core.fitting, core.not_synced),
     )
+
+
+def _claim_reader(core: Core) -> ClaimReader | None:
+    if core.claims is None:
+        return None
+    # Imported on demand, as in core.py.
+    from topowise_scheduler.extender.claims import ClaimReader
+
+    return ClaimReader(core.api, core.claims)
 
 
 def _volcano(core: Core) -> dict[str, Verb]:

@@ -42,9 +42,10 @@ class Candidates:
     `placed` (containers, nodes) are the zones of the container's CPUs, memory and devices, bit z for position z. A
     container that could be aligned but is not pinned has all zones, and 0 means that no request belongs to a zone.
     `aligned` (containers, nodes) is whether the kubelet prefers that placement. With `by_pod` zones are chosen for the
-    whole pod. `max_numa_nodes` is the nodes' topologyManagerMaxNUMANodes, 0 if unknown. `prefers_near` is whether
-    their option prefer-closest-numa-nodes has an effect. `nearness` has measured distances where a node reports them and the SLIT elsewhere, None without any measurement. `caches` (zones, nodes)
-    are the free CPUs of the emptiest L3 cache where the CPU manager aligns to caches, else 0; None if no manager does.
+    whole pod. `max_numa_nodes` is the nodes' topologyManagerMaxNUMANodes, 0 if unknown. `prefers_near` is whether their
+    option prefer-closest-numa-nodes has an effect. `nearness` has measured distances where a node reports them and the
+    SLIT elsewhere, None without any measurement. `caches` (zones, nodes) are the free CPUs of the emptiest L3 cache
+    where the CPU manager aligns to caches, else 0; None if no manager does.
     """
 
     rows: NDArray[np.int32]

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import re
 from functools import partial
+from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -28,6 +29,9 @@ from topowise_scheduler.extender import wire
 from topowise_scheduler.extender.replies import BadRequestError, NotReady, Observer, Reply
 from topowise_scheduler.extender.steering import NodeSteering
 from topowise_scheduler.steering.choice import Choice
+
+if TYPE_CHECKING:
+    from topowise_scheduler.extender.claims import ClaimReader
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +54,7 @@ class Binder:
         observer: Observer | None = None,
         tells_prediction: bool = True,
         steering: NodeSteering | None = None,
+        claims: ClaimReader | None = None,
     ) -> None:
         self._api = api
         self._ledger = ledger
@@ -58,6 +63,7 @@ class Binder:
         self._observer = observer
         self._tells_prediction = tells_prediction
         self._steering = steering
+        self._claims = claims
         # A steered bind waits for its own label and for the end of the label before.
         self._wait = _WAIT_S if steering is None else _WAIT_S + 2 * steering.wait
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -83,10 +89,16 @@ class Binder:
         """Returns the error, "" if the pod is bound."""
         try:
             record = self._ledger.remembered(args.PodUID) or await self._read(args)
+            if self._claims is not None and self._claims.may_be_extended(record):
+                record = await self._read(args)
         except ApiError as exc:
             return _without_uids(f"pod cannot be read: {exc}")
         if record.needs is None:
             return f"pod cannot be placed: {record.problem}"
+        if self._claims is not None and record.claims:
+            problem = await self._claims.read(record)
+            if problem and self._ledger.gates.claimed.is_required(record):
+                return problem
         try:
             async with asyncio.timeout(self._wait):
                 lock = self._locks.setdefault(args.Node, asyncio.Lock())
@@ -102,6 +114,7 @@ class Binder:
     async def _book_and_bind(self, args: wire.ExtenderBindingArgs, record: PodRecord, needs: pods.Needs) -> str:
         problem = await self._book(args.Node, record, needs)
         if problem:
+            self._ledger.gates.claims.note_refused(record, args.Node, self._ledger.clock())
             return problem
         try:
             path = paths.pod(args.PodNamespace, args.PodName, "binding")

@@ -63,7 +63,8 @@ class _Node(msgspec.Struct):
     """The Lease of a node. `pending` has the end of each request that may still get a label, in the order of the
     requests (seconds, monotonic). `seen` is the last request of the watch. `uid` is the pod of the request `own`. The
     plug-in of a node that gave no answer is asked again after `silent_until`, or after a late answer. `allocated` are
-    the pods whose markers are allocated, until the API server shows their admission."""
+    the pods whose markers are allocated, until the API server shows their admission. `given_up` is a request that is to
+    be taken back, until the watch shows that it is gone."""
 
     version: str = ""
     owners: list[dict[str, str | bool]] = []
@@ -74,6 +75,8 @@ class _Node(msgspec.Struct):
     uid: str = ""
     silent_until: float = -inf
     allocated: set[str] = set()
+    given_up: str = ""
+    is_taking_back: bool = False
 
     def note_status(self, status: Status) -> None:
         """Takes an answer. The plug-in has one request at a time, so the requests before it are over."""
@@ -123,6 +126,7 @@ class NodeSteering:
         self._nodes: dict[str, _Node] = {}
         self._changed = asyncio.Event()
         self._failure = OncePerChange(clock)
+        self._tasks: set[asyncio.Task[None]] = set()
         self.results: Counter[str] = Counter()
         """Requests by result: the pod got the label (allocated), the label ended too early (lost), the bind failed
         (withdrawn), the plug-in refused, the plug-in gave no answer (unanswered), the request was not written (failed).
@@ -168,9 +172,17 @@ class NodeSteering:
             node.seen = request.id
             # Another replica's request, or a request of before this process; own requests are known already.
             node.expect(request.id, self._clock() + request.seconds + _MARGIN_S)
+        if node.given_up and (request is None or request.id != node.given_up):
+            node.given_up = ""
         status = self._read(steering.decode_status, annotations.get(steering.STATUS), name)
-        if status is None:
-            return
+        if status is not None:
+            self._note_status(name, node, status)
+        if node.given_up in node.pending and not node.is_taking_back:
+            task = asyncio.get_running_loop().create_task(self._take_back(name, node))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _note_status(self, name: str, node: _Node, status: Status) -> None:
         node.note_status(status)
         if status.state != "labelled" and status.id == node.own:
             if status.reason == steering.ALLOCATED:
@@ -267,14 +279,25 @@ class NodeSteering:
         if node is None or node.uid != uid:
             return
         own, node.own, node.uid = node.own, "", ""
-        # The request may have been replaced by another replica, which has seen its end.
-        if own not in node.pending or node.seen != own:
+        if own not in node.pending:
             return
         self.results["withdrawn"] += node.status is not None and node.status.id == own
+        node.given_up = own
+        # A write without an answer may still come, and another replica may have replaced the request.
+        if node.seen == own:
+            await self._take_back(name, node)
+
+    async def _take_back(self, name: str, node: _Node) -> None:
+        """Removes a request from the Lease. After a failure the next event of the Lease leads to the next attempt."""
+        node.is_taking_back = True
         try:
             await self._write(name, node, None)
         except ApiError as exc:
-            log.warning("Cannot withdraw a steering request, it ends by its time", extra=kv(node=name, why=exc))
+            log.warning("Cannot withdraw a steering request, trying again", extra=kv(node=name, why=exc))
+        else:
+            node.given_up = ""
+        finally:
+            node.is_taking_back = False
 
     def _expire(self, name: str, request_id: str) -> None:
         node = self._nodes.get(name)

@@ -55,8 +55,8 @@ class _Requeued(msgspec.Struct, frozen=True):
 
 
 _NEVER: Final = _Requeued(0, float("-inf"), _FIRST_PAUSE_S)
-_Key = tuple[bytes, int, Annotated]
-"""Shape, priority, and what annotations demand: pods of equal keys fit on the same nodes."""
+_Key = tuple[bytes, int, Annotated, tuple[str, ...]]
+"""Shape, priority, what annotations demand, and claims: pods of equal keys fit on the same nodes."""
 _Groups = dict[_Key, list[PodRecord]]
 
 
@@ -236,7 +236,8 @@ class Requeuer:
         """Fills `groups` with the waiting pods, groups by priority and age; yields between steps."""
         by_key: _Groups = {}
         for record in list(self._ledger.waiting.values()):
-            by_key.setdefault((record.shape, record.priority, record.annotated), []).append(record)
+            claims = (record.namespace, *record.claims) if record.claims else ()
+            by_key.setdefault((record.shape, record.priority, record.annotated, claims), []).append(record)
             yield
         for group in by_key.values():
             group.sort(key=_age)

@@ -91,6 +91,8 @@ class Report(msgspec.Struct, frozen=True):
     """Reasons why the report is the last confirmed state (attributes.confirmation); empty for the current state."""
     boot_id: str = ""
     """The machine's boot ID at the time of the report, "" if unreported."""
+    pcie_roots: str = ""
+    """The NUMA nodes of PCIe roots as text (attributes.pcie_roots), "" if unreported."""
     problems: tuple[str, ...] = ()
     kubelet: KubeletVersion = NEWEST_RECORDED
     """The kubelet version whose decisions `empty` makes."""

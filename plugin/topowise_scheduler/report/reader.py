@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -11,7 +12,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from topowise import attributes, fingerprint, nrt, numaplacement
-from topowise.attributes import confirmation
+from topowise.attributes import confirmation, pcie_roots
 from topowise.errors import ParseError, TopowiseError
 from topowise.fingerprint import Method
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED, KubeletVersion
@@ -182,6 +183,8 @@ def _head(
         admitting=confirmation.read_pods(named),
         unconfirmed=confirmation.read_reasons(named),
         boot_id=named.get(attributes.BOOT_ID, "")[:_MAX_BOOT_ID_LENGTH],
+        # Nodes of a pool share the text. A longer text cannot be read.
+        pcie_roots=sys.intern(named.get(attributes.PCIE_ROOTS, "")[: pcie_roots.MOST_BYTES + 1]),
         kubelet=kubelet,
         reported_version=reported_version,
         node_version=node_version,

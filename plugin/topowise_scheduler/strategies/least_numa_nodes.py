@@ -27,8 +27,8 @@ _PERCENT = RAW_MAX // 100
 
 
 class LeastNUMANodes(Strategy):
-    """`max_numa_nodes` is the number that scores 0 on nodes that do not report theirs. With `distance_by_option` several
-    NUMA nodes get the half step only where the kubelet prefers near NUMA nodes."""
+    """`max_numa_nodes` is the number that scores 0 on nodes that do not report theirs. With `distance_by_option`
+    several NUMA nodes get the half step only where the kubelet prefers near NUMA nodes."""
 
     in_percent = True
 

@@ -37,6 +37,8 @@ HOLDINGS: Final = "topowise.io/holdings"
 # here.
 PCI: Final = "topowise.io/pci"
 PCI_OMITTED: Final = "topowise.io/pci-omitted"
+# Top level, on nodes with devices of resource claims: the NUMA node of each PCIe root; see `pcie_roots` here.
+PCIE_ROOTS: Final = "topowise.io/pcie-roots"
 # Top level: the fields of the kubelet's configuration that decide placements; see topowise.kubeletconfig.
 KUBELET_CONFIGURATION: Final = "topowise.io/kubelet-configuration"
 # Top level: the kubelet's version as reported by the kubelet, else by its Node ("v1.33.5").

@@ -15,7 +15,7 @@ import pytest
 from topowise import nrt
 from topowise_exporter.dra.watch import PATHS
 from topowise_exporter.publish import numatopology
-from topowise_scheduler.cluster import watch
+from topowise_scheduler.cluster import claim_watch, watch
 from topowise_scheduler.cluster.pods.records import Records
 from topowise_scheduler.preemption import Budgets
 
@@ -122,6 +122,16 @@ STEERING: dict[tuple[str, str], set[Right]] = {
     ("topowise_exporter/steering/lease.py", "PATCH"): {(*LEASES, "patch")},
 }
 STEERING_WATCH: set[Right] = {(*LEASES, "list"), (*LEASES, "watch")}
+# Of claims. The version of the API server can be read by every account.
+CLAIMS: dict[tuple[str, str], set[Right]] = {
+    ("topowise_scheduler/extender/claims.py", "GET"): {("resource.k8s.io", "resourceclaims", "get")},
+    ("topowise_scheduler/daemon/scheduler_version.py", "GET"): set(),
+}
+CLAIMS_WATCH: set[Right] = {
+    ("resource.k8s.io", resource, verb)
+    for resource in ("resourceslices", "resourceclaims", "deviceclasses")
+    for verb in ("list", "watch")
+}
 # With kube-scheduler's account, in mode own.
 TOKENS: dict[tuple[str, str], set[Right]] = {
     ("topowise/kube/account_token.py", "POST"): {("", "serviceaccounts/token", "create")},
@@ -182,6 +192,7 @@ def test_every_request_in_the_code_is_listed(repository: Path) -> None:
         STEERING_REQUESTS,
         STEERING_OWNERS,
         STEERING,
+        CLAIMS,
     )
     known = (EXPORTER, PLACEMENTS, SCHEDULER, *by_controller)
     assert requests(repository) == set().union(*(calls.keys() for calls in known))
@@ -317,6 +328,14 @@ def test_kueue_takes_rights_on_workloads_and_checks(render: Any) -> None:
     assert restricted(objects) >= {"workloads/status", "admissionchecks/status"}
 
 
+def test_claims_take_rights_only_where_they_are_switched_on(render: Any) -> None:
+    objects = render("", "scheduler.config.resourceClaims.enabled=true")
+    assert rights(objects.named("ClusterRole", "topowise-scheduler")) == needs(SCHEDULER) | needs(CLAIMS) | CLAIMS_WATCH
+    nothing: Any = None
+    paths = [source._path.split("/") for source in claim_watch.reflectors(nothing, nothing)]
+    assert {(path[2], path[-1]) for path in paths} == {(group, resource) for group, resource, _ in CLAIMS_WATCH}
+
+
 @pytest.mark.parametrize("name", ["preemptor", "defragmenter"])
 def test_a_dry_run_takes_no_right(render: Any, name: str) -> None:
     objects = render("", f"scheduler.config.{name}.enabled=true", f"scheduler.config.{name}.dryRun=true")
@@ -380,6 +399,7 @@ ROWS = {
         "config.defragmenter": "scheduler.config.defragmenter.enabled=true",
         "config.refusedPods": "scheduler.config.refusedPods.delete=true",
         "steering.enabled": "steering.enabled=true",
+        "config.resourceClaims": "scheduler.config.resourceClaims.enabled=true",
         "config.startupTaint": "scheduler.config.startupTaint.enabled=true",
         "more than one replica": "scheduler.replicas=2",
     },

@@ -9,8 +9,8 @@ from lab.cluster import by_name, is_refused
 from lab.machine import read
 from lab.parts import jobs
 from lab.parts.loading import refusals
-from lab.placing import is_offered
-from lab.testing import came_true
+from lab.placing import is_judged, is_offered
+from lab.results import came_true
 
 PAGE = '# HELP x y\n# TYPE x counter\nx_total{precision="ids"} 97.0\nx_total{precision="missed"} 3.0\n\ny 1e3\n'
 
@@ -83,3 +83,22 @@ def test_a_kubelet_ignores_extended_resources_that_its_node_does_not_have() -> N
     asks = jobs.job("a", 1)
     assert is_offered(asks, read("p5"))
     assert not is_offered(asks, read("memory"))
+
+
+@pytest.mark.parametrize(
+    ("verdict", "reason", "expected"),
+    [
+        ("not now", "TopologyAffinityError", True),
+        ("never", "OutOfcpu", True),
+        ("fits", "", False),
+        ("excluded", "node(s) were unschedulable", False),
+        pytest.param(
+            "not now", "Insufficient example.com/gpu", False, id="the kubelet takes an unhealthy device into account"
+        ),
+        pytest.param("not now", "Too many pods", False, id="of kube-scheduler"),
+    ],
+)
+def test_a_kubelet_is_asked_only_about_verdicts_on_itself(verdict: str, reason: str, expected: bool) -> None:
+    """kube-scheduler counts a pod whose device became unhealthy against the healthy devices; the kubelet raises its
+    allocatable amount to the allocated devices (sanitizeNodeAllocatable), and takes another pod."""
+    assert is_judged({"verdict": verdict, "reason": reason}) is expected

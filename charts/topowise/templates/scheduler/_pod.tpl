@@ -145,6 +145,7 @@ nodes: {{ dig "startupTaint" "enabled" false $config }}
 deletions: {{ $deletes }}
 evictions: {{ or $preempts $moves }}
 steering: {{ dig "steering" "enabled" false $config }}
+claims: {{ dig "resourceClaims" "enabled" false $config }}
 leases: {{ or $config.leaderElection.enabled (eq .Values.scheduler.mode "static") }}
 {{- end -}}
 

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from topowise_scheduler import refusals
 from topowise_scheduler.cluster.gates.affinity import AffinityGate
 from topowise_scheduler.cluster.gates.capacity import CapacityGate
+from topowise_scheduler.cluster.gates.claimed_nodes import ClaimedNodes, ClaimSettings
+from topowise_scheduler.cluster.gates.claims import ClaimGate
 from topowise_scheduler.cluster.gates.gate import Draft, Gate, Question, Texts
 from topowise_scheduler.cluster.gates.ignored_pods import IgnoredPods
 from topowise_scheduler.cluster.gates.new_nodes import NewNodes
@@ -29,6 +31,7 @@ from topowise_scheduler.cluster.gates.slow_admissions import SlowAdmissions
 from topowise_scheduler.cluster.gates.unconfirmed import UnconfirmedNodes
 from topowise_scheduler.cluster.node import admission_order
 from topowise_scheduler.cluster.pods.exporter_pods import ExporterPods, ExporterSettings
+from topowise_scheduler.cluster.pods.pod_states import PodStates
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.cluster.rows.node_states import NodeStates
 from topowise_scheduler.device_affinity import Settings
@@ -72,6 +75,9 @@ class Gates:
         exporter_settings: ExporterSettings,
         markers: Markers,
         steers: bool,
+        pods: PodStates,
+        claims: ClaimSettings | None,
+        ignores_claims: bool,
     ) -> None:
         self._node_states = node_states
         self._texts = Texts()
@@ -91,8 +97,12 @@ class Gates:
             node_states, ignored, affinity, partial(may_be_steered, markers if steers else no_markers)
         )
         """Nodes whose devices are too far apart for the pod."""
-        self.numa_node = NumaNodeGate(node_states, ignored, self.affinity, markers, steers=steers)
+        self.claimed = ClaimedNodes(node_states, pods, claims, ignored=ignores_claims)
+        """The NUMA nodes of the devices of claims."""
+        self.numa_node = NumaNodeGate(node_states, ignored, self.affinity, self.claimed, markers, steers=steers)
         """Nodes without markers for the pod, or without a NUMA node that the pod requires."""
+        self.claims = ClaimGate(node_states, ignored, self.claimed, self.numa_node)
+        """Nodes on which the pod would not be near the devices of its claims."""
         self.policy = PolicyGate(engine)
         """Nodes with another Topology Manager policy than the pod asks for."""
         self.reserved_places = ReservedPlaces()
@@ -110,6 +120,7 @@ class Gates:
             self.capacity,
             self.affinity,
             self.numa_node,
+            self.claims,
         )
         self.temporary = frozenset().union(*(gate.temporary for gate in self._all))
         """Refusals that time or the next report of the node ends."""
@@ -129,6 +140,7 @@ class Gates:
         ends: dict[str, Mapping[str, float]] = {
             refusals.NEW_NODE: self.new_nodes.until,
             refusals.QUARANTINED: self.quarantine.nodes(record.shape),
+            refusals.CLAIMS_MISPREDICTED: self.claims.until(record, node),
         }
         return ends.get(refusal, {}).get(node, math.inf)
 

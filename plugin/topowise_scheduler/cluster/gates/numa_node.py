@@ -1,8 +1,8 @@
 """Nodes that lack markers for the pod, or a NUMA node that the pod requires, and the choice of a NUMA node.
 
-A pod requires NUMA nodes by `topowise.io/numa-node`, by `topowise.io/numa-affinity`, or by required terms of
-`topowise.io/device-affinity` that only a label makes sure. All demands are decided together, as a NUMA node has to meet
-all of them (steering/choice.py).
+A pod requires NUMA nodes by `topowise.io/numa-node`, by `topowise.io/numa-affinity`, by required terms of
+`topowise.io/device-affinity` that only a label makes sure, or by the devices of its claims. All demands are decided
+together, as a NUMA node has to meet all of them (steering/choice.py).
 
 kube-scheduler ignores requests of markers (`ignoredResources`), so that a pod with a marker also goes to nodes without
 steering. A kubelet ignores the request too if its Node does not list the resource (removeMissingExtendedResources).
@@ -22,6 +22,7 @@ import numpy as np
 from topowise.steering import RESOURCE as MARKER
 from topowise_scheduler import refusals
 from topowise_scheduler.cluster.gates.affinity import AffinityGate, CacheUntilChange, Terms
+from topowise_scheduler.cluster.gates.claimed_nodes import ClaimedNodes
 from topowise_scheduler.cluster.gates.gate import FITS, Draft, Question
 from topowise_scheduler.cluster.gates.ignored_pods import IgnoredPods
 from topowise_scheduler.cluster.node.node_state import NodeState
@@ -42,7 +43,7 @@ def no_markers(name: str) -> None:
     """Returns the markers of a Node that lists none."""
 
 
-_Key: TypeAlias = tuple[str, bytes, int | None, tuple[PodTerm, ...], Terms, frozenset[str]]
+_Key: TypeAlias = tuple[str, bytes, int | None, tuple[PodTerm, ...], Terms, frozenset[int], frozenset[str]]
 
 
 class NumaNodeGate:
@@ -55,11 +56,19 @@ class NumaNodeGate:
     temporary: Final[frozenset[str]] = frozenset((refusals.PODS_NOT_LOCATED,))
 
     def __init__(
-        self, node_states: NodeStates, ignored: IgnoredPods, affinity: AffinityGate, markers: Markers, *, steers: bool
+        self,
+        node_states: NodeStates,
+        ignored: IgnoredPods,
+        affinity: AffinityGate,
+        claimed: ClaimedNodes,
+        markers: Markers,
+        *,
+        steers: bool,
     ) -> None:
         self._node_states = node_states
         self._ignored = ignored
         self._affinity = affinity
+        self._claimed = claimed
         self._markers = markers
         self._steers = steers
         self._used_by_node = CacheUntilChange[int, tuple[str, frozenset[str]]](node_states)
@@ -78,7 +87,7 @@ class NumaNodeGate:
         """See `Gate`."""
         if not _concerns(record):
             return ""
-        wanted, markers = _wanted(record), self._markers(name)
+        wanted, markers = wanted_markers(record), self._markers(name)
         if markers is None:
             return self._unsteered_refusal(record, name, leaving)
         ignored = frozenset((*self._ignored.on(record.uid, record.priority, name), *leaving))
@@ -108,8 +117,10 @@ class NumaNodeGate:
         """Returns whether a demand on the NUMA nodes of a node with markers may be required."""
         if record.numa_node is not None or record.steered is not None:
             return True
-        return any(term.strength == "require" for term in record.numa_affinity) or self._affinity.awaits_label(
-            record, name
+        return (
+            any(term.strength == "require" for term in record.numa_affinity)
+            or self._claimed.is_required(record)
+            or self._affinity.awaits_label(record, name)
         )
 
     def _used(self, name: str, ignored: Set[str]) -> int:
@@ -127,7 +138,8 @@ class NumaNodeGate:
         return used - sum([entry.needs.requests.get(MARKER, 0) for entry in absent])
 
     def _numa_refusal(self, record: PodRecord, name: str, ignored: frozenset[str]) -> str:
-        key = (name, record.admission_key, record.numa_node, record.numa_affinity, record.affinity_terms, ignored)
+        near = self._claimed.of(record, name).near if self._claimed.is_required(record) else frozenset[int]()
+        key = (name, record.admission_key, record.numa_node, record.numa_affinity, record.affinity_terms, near, ignored)
         text = self._cache.get(key)
         if text is None:
             text = self._decided_refusal(record, name, ignored)
@@ -144,21 +156,26 @@ class NumaNodeGate:
         if impossible is not None:
             return impossible.refusal
         states = list(self._node_states.states(name, {record.uid, *ignored}))
+        demands += [demand for demand in self._claimed.demands(record, name, states[0]) if demand.is_required]
         if self._affinity.awaits_label(record, name):
             demands += self._affinity.demands(record, name, states)
         return refusal_of(states, views_of(record), demands)
 
-    def choice(self, record: PodRecord, name: str) -> Choice:
+    def choice(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> Choice:
         """Returns the choice of a NUMA node for a pod, nothing to send if the pod requests no marker, or the node has
         no markers or no report."""
         if not self._can_steer(record, name):
             return Choice()
-        ignored = self._ignored.on(record.uid, record.priority, name)
+        ignored = {*self._ignored.on(record.uid, record.priority, name), *leaving}
         node_state = self._node_states.of(name)
         states = list(self._node_states.states(name, {record.uid, *ignored}))
         if not states or node_state is None:
             return Choice()
-        demands = [*_demands(record, node_state, states[0], ignored), *self._affinity.demands(record, name, states)]
+        demands = [
+            *_demands(record, node_state, states[0], ignored),
+            *self._claimed.demands(record, name, states[0]),
+            *self._affinity.demands(record, name, states),
+        ]
         return choose(states, views_of(record), demands)
 
     def must_be_steered(self, record: PodRecord, name: str) -> bool:
@@ -168,9 +185,12 @@ class NumaNodeGate:
 
     def expected_on(self, record: PodRecord, name: str) -> int | None:
         """Returns the NUMA node of a reservation on a node that fits, None if the kubelet alone chooses."""
-        if record.numa_node is not None or not (self._can_steer(record, name) and self._may_require(record, name)):
+        if record.numa_node is not None or not self._can_steer(record, name):
             return record.numa_node
-        choice = self.choice(record, name)
+        if self._claimed.applies(record):
+            # Preferred or required, the bind steers the pod to the devices of its claims.
+            return self.choice(record, name).numa
+        choice = self.choice(record, name) if self._may_require(record, name) else Choice()
         return choice.numa if choice.is_required else None
 
     def _can_steer(self, record: PodRecord, name: str) -> bool:
@@ -191,7 +211,7 @@ def _demands(record: PodRecord, node_state: NodeState, node: Kubelet, leaving: C
 
 def _concerns(record: PodRecord) -> bool:
     """Returns whether the gate has anything to decide: the pod takes markers, or has a demand."""
-    return record.numa_node is not None or bool(record.numa_affinity) or bool(_wanted(record))
+    return record.numa_node is not None or bool(record.numa_affinity) or bool(wanted_markers(record))
 
 
 def _beside(node_state: NodeState, record: PodRecord, term: PodTerm, leaving: Collection[str]) -> Beside:
@@ -212,14 +232,14 @@ def _beside(node_state: NodeState, record: PodRecord, term: PodTerm, leaving: Co
     )
 
 
-def _wanted(record: PodRecord) -> int:
+def wanted_markers(record: PodRecord) -> int:
     """Returns the number of markers that a pod requests."""
     return 0 if record.needs is None else record.needs.requests.get(MARKER, 0)
 
 
 def may_be_steered(markers: Markers, record: PodRecord, name: str) -> bool:
     """Returns whether a node has markers that the pod requests."""
-    return bool(_wanted(record)) and bool(markers(name))
+    return bool(wanted_markers(record)) and bool(markers(name))
 
 
 def views_of(record: PodRecord) -> Views:

@@ -140,9 +140,10 @@ def highest(history: History, states: Sequence[Kubelet], now: float, *, is_alone
 def is_chosen(entry: Entry, node: Kubelet) -> bool:
     """Returns whether the service has chosen the NUMA node of the pod and knows the amounts that the pod gets there.
 
-    The kubelet then has no other hint, whatever pods have ended before.
+    The kubelet then has no other hint, whatever pods have ended before. A reserved pod that requires a NUMA node is
+    bound with the label or not at all.
     """
-    is_steered = entry.is_bound and entry.record.steered is not None
+    is_steered = entry.state is not BookingState.NOMINATED and entry.record.steered is not None
     return is_steered and not (has_choice(entry, node) or is_of_any_size(node, entry.record.seen(node)))
 
 

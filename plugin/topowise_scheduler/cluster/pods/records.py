@@ -21,6 +21,7 @@ from topowise import pods
 from topowise.bounded import Bounded, size_of_dict
 from topowise.errors import ParseError
 from topowise_scheduler import device_affinity, kube_scheduler, policy_annotations
+from topowise_scheduler.claims import annotation as claim_annotation
 from topowise_scheduler.cluster.pods.attracting_pods import attracted_namespaces
 from topowise_scheduler.cluster.pods.scheduling_constraints import SchedulingConstraints, constraints_of
 from topowise_scheduler.device_affinity import AffinityTerm
@@ -73,6 +74,8 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     `exporter_ready`: whether this pod of an exporter is Ready, None for any other pod.
     `numa_node`: the id of the NUMA node that the pod requires.
     `numa_affinity`: the pods on whose NUMA node, or apart from which, the pod requires or prefers to be.
+    `claims`: the names of the pod's ResourceClaims, "" for a claim that is not generated yet.
+    `claim_alignment`: what the annotation demands, "" without the annotation.
     `steered`: the NUMA node of the marker devices while the kubelet admits the pod, which no API object has.
     """
 
@@ -106,6 +109,8 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     exporter_ready: bool | None = None
     attracts: tuple[str, ...] = ()
     unreadable: str = ""
+    claims: tuple[str, ...] = ()
+    claim_alignment: claim_annotation.Alignment | Literal[""] = ""
     steered: int | None = None
 
     @property
@@ -131,6 +136,7 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
             self.priority,
             self.nominated,
             self.annotated,
+            self.claims and (self.namespace, self.claims),
             constraints,
             self.problem + self.unreadable,
         )
@@ -138,7 +144,7 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     @property
     def annotated(self) -> Annotated:
         """Returns what the annotations demand of the node."""
-        return Annotated(self.demand, self.affinity_terms, self.numa_node, self.numa_affinity)
+        return Annotated(self.demand, self.affinity_terms, self.numa_node, self.numa_affinity, self.claim_alignment)
 
     @property
     def size(self) -> int:
@@ -252,6 +258,8 @@ class Records:
             exporter_ready=pod.is_ready if self._is_exporter(meta) else None,
             attracts=attracted_namespaces(pod),
             unreadable=unreadable,
+            claims=pods.claim_names(pod),
+            claim_alignment=declared.claim_alignment,
         )
 
     def requests(self, pod: pods.Pod) -> tuple[PodRequests, bytes]:
@@ -292,6 +300,7 @@ class Annotated(NamedTuple):
     affinity_terms: tuple[AffinityTerm, ...] = ()
     numa_node: int | None = None
     numa_affinity: tuple[PodTerm, ...] = ()
+    claim_alignment: claim_annotation.Alignment | Literal[""] = ""
 
 
 def annotated(metadata: pods.Metadata, needs: pods.Needs) -> Annotated:
@@ -301,7 +310,8 @@ def annotated(metadata: pods.Metadata, needs: pods.Needs) -> Annotated:
     if not annotations:
         return _NO_ANNOTATIONS
     demand, terms = policy_annotations.demand(annotations), device_affinity.terms_of(annotations, needs)
-    return Annotated(demand, terms, required_numa_node(annotations), pod_terms(annotations, metadata))
+    numa_node, numa_affinity = required_numa_node(annotations), pod_terms(annotations, metadata)
+    return Annotated(demand, terms, numa_node, numa_affinity, claim_annotation.alignment_of(annotations))
 
 
 _NO_ANNOTATIONS: Final = Annotated()

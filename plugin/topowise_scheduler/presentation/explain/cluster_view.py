@@ -203,7 +203,7 @@ class ClusterView:
             text=text,
             precision="" if node.refusal is not None else explained.precision,
             score=score if node.takes_pod else 0,
-            not_looked_at=unexamined,
+            not_looked_at=unexamined if explained.claims is None else _without_claims(unexamined),
         )
 
     def _by_kubelet(self, record: PodRecord, node: NodeVerdict, score: int, *, with_hints: bool) -> NodeExplanation:
@@ -215,6 +215,8 @@ class ClusterView:
         if state is None:
             return explanation.not_reported(name, node.gate).beside(over_budget)
         choice = self.ledger.gates.numa_node.choice(record, name)
+        claims = self.ledger.gates.claims
+        judged = claims.judge(record, name) if claims.applies(record) else None
         full = record.numa_node if choice.refusal == refusals.NUMA_NODE_FULL else None
         record = msgspec.structs.replace(record, steered=full if choice.numa is None else choice.numa)
         return (
@@ -233,5 +235,10 @@ class ClusterView:
             )
             .steered_by(choice)
             .with_affinity(self._answers.affinity(msgspec.structs.replace(question, record=record), name))
+            .with_claims(judged)
             .beside(over_budget)
         )
+
+
+def _without_claims(unexamined: Sequence[str]) -> tuple[str, ...]:
+    return tuple([words for words in unexamined if words != kube_scheduler.RESOURCE_CLAIMS])

@@ -29,7 +29,8 @@ from topowise_scheduler.presentation.text import enumerated, rough_duration, wit
 from topowise_scheduler.report import Report
 
 if TYPE_CHECKING:
-    # At run time the import would load numpy.
+    # At run time the imports would load numpy.
+    from topowise_scheduler.cluster.gates.claims import Judgement
     from topowise_scheduler.steering.choice import Choice
 
 Verdict = Literal["fits", "not now", "never", "excluded", "not reported"]
@@ -83,6 +84,16 @@ class AffinityExplanation(msgspec.Struct, frozen=True, rename="camel"):
         return f"device affinity {self.wish} is {self.outcome}: {self.why}"
 
 
+class ClaimExplanation(msgspec.Struct, frozen=True, rename="camel"):
+    """The devices of the pod's claims on the node, "driver/pool/device", and their NUMA nodes. They are predicted
+    unless `is_allocated`. `outcome`: whether CPUs, memory and devices of device plug-ins would be there too."""
+
+    outcome: str
+    devices: tuple[str, ...]
+    numa: tuple[int, ...]
+    is_allocated: bool
+
+
 class NodeExplanation(msgspec.Struct, frozen=True, rename="camel"):
     """A node. `reason` and `message` are the kubelet's texts for the pod's status.
 
@@ -106,6 +117,7 @@ class NodeExplanation(msgspec.Struct, frozen=True, rename="camel"):
     kubelet: str = ""
     device_affinity: tuple[AffinityExplanation, ...] = ()
     otherwise: Verdict | Literal[""] = ""
+    claims: ClaimExplanation | None = None
 
     def steered_by(self, choice: Choice) -> NodeExplanation:
         """Adds the NUMA node that the service chooses for the pod and why, or the demands that no NUMA node meets."""
@@ -130,6 +142,15 @@ class NodeExplanation(msgspec.Struct, frozen=True, rename="camel"):
         )
         text = "; ".join((self.text, *map(str, affinity)))
         return msgspec.structs.replace(self, text=text, device_affinity=affinity)
+
+    def with_claims(self, judged: Judgement | None) -> NodeExplanation:
+        """Adds the devices of the pod's claims; `judged` is None without claims, or if claims are not enabled."""
+        if judged is None or self.verdict == "not reported":
+            return self
+        text = "; ".join(filter(None, (self.text, judged.text)))
+        devices = tuple(["/".join(device.id) for device in judged.devices.devices])
+        claims = ClaimExplanation(judged.outcome, devices, tuple(sorted(judged.near)), judged.devices.is_allocated)
+        return msgspec.structs.replace(self, text=text, claims=claims)
 
     def beside(self, over_budget: str) -> NodeExplanation:
         """Adds why the node's newest report is not used; unchanged for ""."""

@@ -25,6 +25,7 @@ Obstacle = Literal["", "alignment", "resources", "excluded", "unconfirmed", "nev
 
 _NO_NODE: Final = Refusal("excluded", kube_scheduler.NO_NODE, kube_scheduler.NO_NODE)
 _NO_SPEC: Final = Spec()
+_OF_OTHER_PODS: Final = refusals.OF_DEVICES | refusals.OF_STEERING | refusals.OF_CLAIMS
 
 
 class NodeVerdict(NamedTuple):
@@ -122,7 +123,7 @@ def _of_gates(outcome: int, text: str, temporary: Set[str], *, is_reported: bool
         return ("fits" if is_reported else "not reported"), ""
     if text == refusals.UNCERTAIN or (text in temporary and outcome == Outcome.FITS):
         return "not now", "unconfirmed"
-    if text in refusals.OF_DEVICES or text in refusals.OF_STEERING or outcome == Outcome.UNSCHEDULABLE:
+    if text in _OF_OTHER_PODS or outcome == Outcome.UNSCHEDULABLE:
         return "not now", "resources" if text == refusals.OUT_OF else "alignment"
     return "never", "never"
 

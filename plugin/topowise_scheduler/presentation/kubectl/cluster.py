@@ -60,7 +60,13 @@ class Cluster:
         nodes = Nodes()
         markers = partial(nodes.allocatable, MARKER)
         self.ledger = Ledger(
-            Engine(), lambda: self._time, exporters=ExporterSettings(grace_s=0.0), markers=markers, steers=True
+            Engine(),
+            lambda: self._time,
+            exporters=ExporterSettings(grace_s=0.0),
+            markers=markers,
+            steers=True,
+            # A note of each answer says that claims are not examined.
+            ignores_claims=True,
         )
         self.answers = Answers(self.ledger, self.records, strategies.make(strategy, {}, Scoring()), top_score=top_score)
         self.objects = there

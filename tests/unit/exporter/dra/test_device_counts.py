@@ -85,7 +85,7 @@ def amounts(devices: Mapping[Claim, Device], *pods: PodAllocation) -> dict[int, 
     ],
 )
 def test_a_device_is_on_the_node_that_driver_function_or_root_name(device: Device, node_id: int | None) -> None:
-    assert DeviceLocations(MACHINE).node_of(device) == node_id
+    assert DeviceLocations(MACHINE).of(device) == node_id
 
 
 def test_a_driver_is_a_resource_of_the_zones_it_has_devices_on() -> None:
@@ -176,3 +176,12 @@ def test_dra_devices_are_published_beside_plug_in_devices_and_can_be_excluded_by
     assert RESOURCE not in amounts_of["node-4"]
     assert RESOURCE not in resources(devices, Exclusions(resources=("dra.topowise.io/*",)), monitoring)["node-0"]
     assert resources(devices, Exclusions(pods=(PodPattern(name="dcgm"),)), monitoring)["node-0"][RESOURCE] == "2"
+
+
+def test_the_roots_of_a_machine_are_published_beside_devices_of_claims() -> None:
+    # The roots without a single NUMA node are there too: the bus of a device between two roots leads to the lower root.
+    seen = Observation(MACHINE, KubeletConfiguration(), Allocations(), devices={gpu("gpu-0"): Device(0)})
+    named = {item.name: item.value for item in build("n1", seen, Publishing(), Exclusions()).topology.attributes or ()}
+    assert named["topowise.io/pcie-roots"] == "pci0000:15=0,pci0000:a0=4,pci0000:c0=,pci0000:e0="
+    without = build("n1", msgspec.structs.replace(seen, devices={}), Publishing(), Exclusions()).topology
+    assert "topowise.io/pcie-roots" not in {item.name for item in without.attributes or ()}

@@ -226,3 +226,15 @@ def test_removed_allocations_free_their_devices() -> None:
     assert (exclusive.id in allocated, share.id in allocated) == (False, True)
     allocated.remove([other, other])
     assert (allocated.devices, allocated.shares, allocated.consumed(share.id)) == (set(), {}, None)
+
+
+def test_all_devices_for_a_later_alternative_are_unknown_before_1_36() -> None:
+    alternatives = [
+        {"name": "many", "deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 5},
+        {"name": "all", "deviceClassName": "gpu", "allocationMode": "All"},
+    ]
+    spec = {"devices": {"requests": [{"name": "r", "firstAvailable": alternatives}]}}
+    claim = decode_claim(msgspec.json.encode({"metadata": {"name": "c", "namespace": "team"}, "spec": spec}))
+    slices = [slice_of("s", gpus(2))]
+    assert isinstance(run(slices, claim, minor=35), Unknown)
+    assert names(run(slices, claim)) == [["gpu-0", "gpu-1"]]

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from scheduling import Service, counts, exact, kubelet, pod
-from steering_pods import marked
+from steering_pods import marked, requiring
 from topowise.steering import RESOURCE
 from topowise_scheduler import refusals
 from topowise_scheduler.cluster.pods.records import PodRecord
@@ -42,6 +42,16 @@ def rest(*cpus: str) -> dict[str, Any]:
 
 def test_a_pod_that_needs_the_rest_does_not_wait_for_a_report(service: Service) -> None:
     assume(service, service.put(marked("a")), 1)
+    assert service.fits(rest("3", "2"), "n1") == ["n1"]
+    assert service.fits(rest("1", "4"), "n1") == []
+
+
+def test_a_reserved_pod_that_requires_a_numa_node_does_not_wait_for_its_bind(service: Service) -> None:
+    """It is bound with the label or not at all, and its bind may wait for the labels of other pods."""
+    record = service.put(requiring("a", 1))
+    assert record.needs is not None
+    service.ledger.reservations.put(record, record.needs, "n1")
+    assert service.free("n1") == [3, 2]
     assert service.fits(rest("3", "2"), "n1") == ["n1"]
     assert service.fits(rest("1", "4"), "n1") == []
 

@@ -85,6 +85,29 @@ def test_without_a_healthy_device_even_a_request_of_none_is_refused(
     )
 
 
+@pytest.mark.parametrize("scope", ["container", "pod"])
+@pytest.mark.parametrize(
+    ("policy", "reason"),
+    [
+        ("none", "UnexpectedAdmissionError"),
+        ("best-effort", "UnexpectedAdmissionError"),
+        ("restricted", "TopologyAffinityError"),
+        ("single-numa-node", "TopologyAffinityError"),
+    ],
+)
+def test_after_the_end_of_a_plug_in_the_policy_decides_about_the_reason(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf, policy: str, reason: str, scope: str
+) -> None:
+    """The kubelet 1.36.2's own managers give these reasons. PluginDisconnected marks all devices unhealthy, but keeps
+    their topology: so GetTopologyHints returns an empty list of hints. Without a topology it returns none."""
+    machine = machine_of(4, 4, devices={"x.io/gpu": NEAR, "x.io/nic": [Device("n0", None)]})
+    kubelet = kubelet_of(machine, topologyManagerPolicy=policy, topologyManagerScope=scope)
+    kubelet.report_devices("x.io/gpu", [Device(each.id, each.numa, healthy=False) for each in NEAR])
+    kubelet.report_devices("x.io/nic", [Device("n0", None, healthy=False)])
+    assert kubelet.admit(pod_of("p", _gpus(2))).reason == reason
+    assert kubelet.admit(pod_of("q", {"x.io/nic": "1"})).reason == "UnexpectedAdmissionError"
+
+
 def test_too_few_devices_are_named_with_their_number(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
 ) -> None:

@@ -39,6 +39,7 @@ class Cluster(NoApi):
         self.version = 1
         self.node_uid = "uid-n1"
         self.refuses: ApiError | None = None
+        self.loses_answers = False
         self.refuses_binding: Callable[[], ApiError] | None = None
         self.steering = NodeSteering(
             self,
@@ -79,6 +80,10 @@ class Cluster(NoApi):
         else:
             request = steering.decode_request(self.request_text)
             self.log.append((request.numa, request.containers))
+            if self.loses_answers:
+                # The write is done, and its event comes after the service has given up.
+                asyncio.get_running_loop().call_later(0.05, self.show)
+                raise ApiError(0, "Timeout", "no answer in time", request=path)
             asyncio.get_running_loop().call_later(0.01, self._answer, request)
         self.show()
         return json.dumps(document).encode()
@@ -375,6 +380,45 @@ async def test_a_failed_binding_withdraws_the_request(cluster: Cluster) -> None:
     assert "binding failed" in await cluster.bind(requiring("a", 1))
     assert cluster.log == [(1, 1), "withdrawn"]
     assert cluster.service.free("n1") == [3, 4]
+
+
+async def test_a_request_whose_write_had_no_answer_is_withdrawn_when_it_shows(cluster: Cluster) -> None:
+    """Otherwise the node would take no pod with a marker until the request ends by its time."""
+    cluster.loses_answers = True
+    assert "no answer in time" in await cluster.bind(requiring("a", 1))
+    assert cluster.log == [(1, 1)]
+    async with asyncio.timeout(WAIT_S):
+        while cluster.log[-1] != "withdrawn":
+            await asyncio.sleep(0.01)
+    assert cluster.steering._nodes["n1"].given_up == ""
+
+
+async def test_a_withdrawal_that_conflicts_is_tried_again(cluster: Cluster) -> None:
+    """The plug-in writes its status at the same time."""
+
+    def refused() -> ApiError:
+        cluster.version += 1
+        return ApiError(409, "Conflict", "pod is bound", request="POST")
+
+    cluster.refuses_binding = refused
+    assert "binding failed" in await cluster.bind(requiring("a", 1))
+    assert cluster.log == [(1, 1)]
+    cluster.show()
+    async with asyncio.timeout(WAIT_S):
+        while cluster.log[-1] != "withdrawn":
+            await asyncio.sleep(0.01)
+    cluster.show()
+    await asyncio.sleep(0.02)
+    assert cluster.log == [(1, 1), "withdrawn"]
+
+
+async def test_a_request_of_another_replica_is_not_withdrawn(cluster: Cluster) -> None:
+    cluster.loses_answers = True
+    assert "no answer in time" in await cluster.bind(requiring("a", 1))
+    cluster.request_text = steering.encode(steering.Request("of-another", 0, 1, 10.0))
+    cluster.show()
+    await asyncio.sleep(0.1)
+    assert cluster.log == [(1, 1)]
 
 
 async def test_a_numa_node_that_has_filled_up_is_not_requested(cluster: Cluster) -> None:

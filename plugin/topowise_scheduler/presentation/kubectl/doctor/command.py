@@ -18,6 +18,7 @@ from topowise_scheduler.presentation.kubectl import console as colours
 from topowise_scheduler.presentation.kubectl import json_output, objects
 from topowise_scheduler.presentation.kubectl.console import Answer, Console
 from topowise_scheduler.presentation.kubectl.doctor import (
+    claims,
     definition,
     exporters,
     kube_scheduler,
@@ -77,6 +78,7 @@ def _examine(kubectl: Kubectl, findings: list[Finding], console: Console, patien
     findings += _not_allowed(denied)
     known = _read(there)
     findings += _common(there, known, console.now, are_reports_known=nrt.PATH not in denied)
+    findings += _claims(kubectl, there, known)
     own_exporters: list[own_pods.OwnPod] = []
     if not isinstance(pods_of_exporters, SourceError):
         own_exporters = own_pods.listed(pods_of_exporters, exporters.COMPONENT)
@@ -92,6 +94,23 @@ def _examine(kubectl: Kubectl, findings: list[Finding], console: Console, patien
         second = reports.mismatches(again, _read(again), console.now)
         findings += reports.unmatched([name for name, seen in first.items() if second.get(name) == seen])
     return there
+
+
+def _claims(kubectl: Kubectl, there: Objects, known: Read) -> Iterator[Finding]:
+    """Checks pods with claims. A cluster without such pods is not asked for claims."""
+    records = [Records().record(pod) for pod in there.pods or () if pod.spec.resourceClaims and pod.spec.nodeName]
+    if not records:
+        return
+    slices, listed = kubectl.attempt(claims.SLICES, claims.CLAIMS)
+    denied = {
+        path: answer
+        for path, answer in ((claims.SLICES, slices), (claims.CLAIMS, listed))
+        if isinstance(answer, ForbiddenError)
+    }
+    yield from _not_allowed(denied)
+    if not isinstance(slices, SourceError) and not isinstance(listed, SourceError):
+        reports_ = [report for _, report in known]
+        yield from claims.check(records, reports_, claims.claims(listed), claims.locations(slices))
 
 
 def _not_allowed(denied: Mapping[str, ForbiddenError]) -> Iterator[Finding]:
@@ -119,7 +138,7 @@ def _common(there: Objects, known: Read, now: float, *, are_reports_known: bool 
     yield from pools.check(there.nodes, known)
     records = Records()
     yield from schedulers.unserved(there.pods or (), now)
-    yield from restarts.check([report for _, report in known], there.pods or ())
+    yield from restarts.check(known, there.pods or ())
     yield from pods.check(there, [records.record(pod) for pod in there.pods or ()], known, now)
 
 

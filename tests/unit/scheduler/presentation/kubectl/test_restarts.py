@@ -113,6 +113,24 @@ def test_explain_names_a_state_file_that_the_kubelet_refuses(ask: Ask, saved: Sa
     assert note.startswith("error: node metal-a: kubelet will not start again with its cpu_manager_state: current set")
 
 
+@pytest.mark.parametrize("version", ["v1.33.6+0d2b5f1", "v1.33.6"])
+def test_a_kubelet_that_refuses_its_own_file_is_named_without_the_exporter(ask: Ask, saved: Save, version: str) -> None:
+    """Kubelets of OpenShift expect the reserved CPUs in a file that lacks them under strict-cpu-reservation."""
+    config = configuration(TWO, cpuManagerPolicyOptions={"strict-cpu-reservation": "true"})
+    metal_a = node("metal-a")
+    metal_a["status"]["nodeInfo"] = {"kubeletVersion": version}
+    file = saved(report("metal-a", TWO, config, [FULL[0]]), metal_a, FULL[0], name="strict.json")
+    says = "the kubelet would not start again: cpu_manager_state: current set of available CPUs"
+    findings = [item for item in json.loads(ask("doctor", "-f", file, "-o", "json").text) if item["check"] == "restart"]
+    notes = [note for note in ask("explain", "large-0", "-n", "db", "--nodes-file", file).notes if "start" in note]
+    if "+" in version:
+        assert [item["value"][: len(says)] for item in findings] == [says]
+        assert findings[0]["mend"].startswith("drain the node, stop the kubelet, delete cpu_manager_state")
+        assert [note.partition(says)[0] for note in notes] == ["warning: node metal-a: "]
+    else:
+        assert (findings, notes) == ([], [])
+
+
 def test_another_policy_refuses_pods_that_it_would_not_align(ask: Ask, saved: Save) -> None:
     config = configuration(TWO, topologyManagerPolicy="best-effort", memoryManagerPolicy="None")
     wide = pod("db/wide", "metal-a", cpu="40", memory="4Gi")

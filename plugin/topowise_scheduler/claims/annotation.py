@@ -1,0 +1,23 @@
+"""Reads how near a pod's CPUs and memory have to be to the devices of its claims, from an annotation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal, TypeAlias, get_args
+
+from topowise.errors import ParseError
+
+ANNOTATION: Final = "topowise.io/claim-alignment"
+Alignment: TypeAlias = Literal["require", "prefer"]
+ALIGNMENTS: Final[tuple[Alignment, ...]] = get_args(Alignment)
+
+
+def alignment_of(annotations: Mapping[str, str]) -> Alignment | Literal[""]:
+    """Returns the demand of a pod, "" without the annotation. Raises ParseError."""
+    text = annotations.get(ANNOTATION)
+    if text is None:
+        return ""
+    for alignment in ALIGNMENTS:
+        if text == alignment:
+            return alignment
+    raise ParseError(f"annotation {ANNOTATION}", text, f"one of {', '.join(ALIGNMENTS)}")

@@ -1,0 +1,147 @@
+"""The NUMA nodes of the devices of a pod's claims (DRA) on a node, and what they demand of a steered pod.
+
+kube-scheduler allocates the claims: until it has, the devices are those that its allocator is predicted to take on the
+node. A pod that is expected on a node has its predicted devices there, for all other pods.
+
+Invariant: cached NUMA nodes are used only until the node, or a claim on it, changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from topowise.bounded import Bounded
+from topowise.claimed_devices import NumaNodes
+from topowise_scheduler import refusals
+from topowise_scheduler.claims.annotation import Alignment
+from topowise_scheduler.claims.devices import ClaimedDevices
+from topowise_scheduler.claims.numa_nodes import numa_nodes_of
+from topowise_scheduler.cluster.gates.affinity import CacheUntilChange
+from topowise_scheduler.cluster.pods.pod_states import PodStates
+from topowise_scheduler.cluster.pods.records import PodRecord
+from topowise_scheduler.cluster.rows.node_states import NodeStates
+from topowise_scheduler.kube_scheduler import Node
+from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.steering.choice import Demand
+
+if TYPE_CHECKING:
+    # At run time the import would load the library of CEL, which most installations do not need.
+    from topowise_scheduler.claims.ledger import Claims
+
+_MAX_NUMA_BYTES = 4 << 20
+
+
+class ClaimSettings(NamedTuple):
+    """`node_of` returns a Node object. `default` is the alignment of pods without the annotation, `by_namespace` the
+    default of some namespaces."""
+
+    claims: Claims
+    node_of: Callable[[str], Node | None]
+    default: Alignment = "prefer"
+    by_namespace: Mapping[str, Alignment] = {}
+
+
+class Claimed(NamedTuple):
+    """The devices of a pod's claims on a node, and their NUMA nodes. Devices without a NUMA node have none."""
+
+    devices: ClaimedDevices
+    near: frozenset[int] = frozenset()
+
+
+_NOTHING = Claimed(ClaimedDevices())
+
+
+class ClaimedNodes:
+    """`settings` is None if claims are not enabled. Unless they are `ignored`, no pod that requires alignment fits
+    then."""
+
+    def __init__(
+        self, node_states: NodeStates, pods: PodStates, settings: ClaimSettings | None, *, ignored: bool
+    ) -> None:
+        self._node_states = node_states
+        self._pods = pods
+        self.settings = settings
+        self.ignored = settings is None and ignored
+        self._checked_at = -1
+        self._known = CacheUntilChange[Claimed, tuple[str, bytes, frozenset[str]]](node_states, lambda _: 1024)
+        self._numa: Bounded[tuple[tuple[int, ...], str], NumaNodes]
+        self._numa = Bounded(_MAX_NUMA_BYTES, lambda key, _: 10 * len(key[1]))
+
+    def alignment(self, record: PodRecord) -> Alignment:
+        """Returns how near a pod with claims has to be to their devices."""
+        if record.claim_alignment:
+            return record.claim_alignment
+        settings = self.settings
+        return "prefer" if settings is None else settings.by_namespace.get(record.namespace, settings.default)
+
+    def applies(self, record: PodRecord) -> bool:
+        """Returns whether claims are enabled, and the pod has claims or extended resources that a class backs."""
+        settings = self.settings
+        return settings is not None and bool(record.claims or settings.claims.extended_resources(record.needs))
+
+    def is_required(self, record: PodRecord) -> bool:
+        """Returns whether the pod has claims, and must be near their devices."""
+        return self.applies(record) and self.alignment(record) == "require"
+
+    def digest(self, record: PodRecord) -> bytes:
+        """Returns a key that is equal for pods whose claims get the same devices on the same node."""
+        if self.settings is None:
+            return b""
+        self._forget_unexpected()
+        return self.settings.claims.digest(record.uid, record.namespace, record.claims)
+
+    def of(self, record: PodRecord, name: str) -> Claimed:
+        """Returns the devices of a pod's claims on a node; a node without a report has no NUMA nodes."""
+        node_state = self._node_states.of(name)
+        if self.settings is None or node_state is None or node_state.kubelet is None:
+            return _NOTHING._replace(devices=ClaimedDevices(problem="the node has no report"))
+        # Extended resources are in the shape.
+        key = (name, self.digest(record) + record.shape, frozenset[str]())
+        known = self._known.get(key)
+        if known is None:
+            devices = self.settings.claims.devices(record, self.settings.node_of(name), name)
+            known = Claimed(devices, self._near(name, node_state.kubelet, devices))
+            self._known.put(key, known)
+        return known
+
+    def demands(self, record: PodRecord, name: str, node: Kubelet) -> Iterator[Demand]:
+        """Yields what the devices demand of the NUMA node to which the pod is steered.
+
+        A pod with devices on several NUMA nodes may need several as well, so nothing is required of it.
+        """
+        near = self.of(record, name).near if self.applies(record) else frozenset[int]()
+        if not near:
+            return
+        is_single = len(near) == 1
+        required = is_single and self.is_required(record)
+        # The kubelet takes the lowest NUMA node that fits, whatever has ended meanwhile.
+        needs_label = required or (is_single and min(near) != min(node.node_ids))
+        why = "the devices of its claims"
+        yield Demand(near, why, is_required=required, needs_label=needs_label, refusal=refusals.CLAIMS_APART)
+
+    def assume(self, record: PodRecord, name: str) -> None:
+        """Expects the predicted devices of a pod's claims on the node that the pod is expected on."""
+        if self.settings is not None and self.applies(record):
+            results = self.of(record, name).devices.results
+            if results:
+                self.settings.claims.assume(record.uid, name, results)
+
+    def _forget_unexpected(self) -> None:
+        """Ends assumed allocations of pods that are not expected on the node any more."""
+        assert self.settings is not None
+        # A pod that leaves a node changes the node.
+        if self._node_states.changes == self._checked_at:
+            return
+        for uid, name in self.settings.claims.assumed():
+            if self._pods.of(uid).node != name:
+                self.settings.claims.forget(uid)
+        self._checked_at = self._node_states.changes
+
+    def _near(self, name: str, kubelet: Kubelet, devices: ClaimedDevices) -> frozenset[int]:
+        node_state = self._node_states.of(name)
+        report = None if node_state is None else node_state.report
+        key = tuple(kubelet.node_ids), "" if report is None else report.pcie_roots
+        numa_nodes = self._numa.once(key, lambda: numa_nodes_of(*key))
+        located = [numa_nodes.of(device.location) for device in devices.devices if device.location is not None]
+        return frozenset([node for node in located if node is not None])

@@ -1,0 +1,119 @@
+"""Claims (DRA) beside CPUs: real API server, kube-scheduler and controllers of claims, and the service.
+
+kube-scheduler allocates the first devices of the slice that are free; the kubelets place pods on the lowest NUMA node
+that fits.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from claims_cluster import CLAIMS, CLASSES, TEMPLATES, ClaimsCluster, claimed
+from real_cluster import ASSETS, MISSING
+from sandbox.controlplane import ControlPlane
+from steered_cluster import steered
+from topowise.kube.api import MERGE_PATCH
+
+if ASSETS is None:
+    pytest.skip(MISSING, allow_module_level=True)
+pytestmark = pytest.mark.apiserver
+
+HOSTNAME = "kubernetes.io/hostname"
+# kube-scheduler takes the devices of NUMA node 1 first, the kubelet the CPUs of NUMA node 0.
+CROSSED = (*[1] * 8, *[0] * 8)
+
+
+REQUIRE = "require"
+
+
+async def test_pods_are_steered_to_the_devices_of_their_claims(
+    plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pods with one to four devices and two to six CPUs among pods without claims, which come in waves and end."""
+    async with ClaimsCluster(plane, tmp_path, 3, devices=CROSSED, claims={"alignment": "require"}) as cluster:
+        seen = await cluster.run_waves(4, Random(3))
+        assert {name: at for name, at in seen.alignments.items() if not at.is_aligned} == {}
+        assert {1} in [at.devices for at in seen.alignments.values()]
+        assert not cluster.refusals
+        metrics = await cluster.service.metrics(cluster.session)
+        results = {result: metrics[f'claim_predictions_total{{result="{result}"}}'] for result in ("right", "wrong")}
+        with capsys.disabled():
+            print("", len(seen.alignments), seen.waiting, seen.seconds, results, sep="\n  ")  # noqa: T201
+        assert results["right"] > 10 * results["wrong"]
+
+
+async def test_without_markers_more_pods_are_aligned_than_without_topowise(plane: ControlPlane, tmp_path: Path) -> None:
+    """The prediction chooses the node alone."""
+    shares = {}
+    for name, options in (("alone", {"extenders": []}), ("predicted", {"claims": {}})):
+        async with ClaimsCluster(plane, tmp_path / name, 3, devices=CROSSED, steers=False, **options) as cluster:
+            shares[name] = (await cluster.run_waves(3, Random(4), markers=False)).share
+            assert not cluster.refusals
+    assert shares["predicted"] >= shares["alone"]
+
+
+async def test_a_pod_leaves_the_devices_that_it_cannot_be_aligned_with(plane: ControlPlane, tmp_path: Path) -> None:
+    """The service does not know the feature of the claim, so the first node is a wrong one: NUMA node 1, where
+    kube-scheduler allocates the device, has no CPUs left. The bind is refused, the node is refused to the pod, and
+    kube-scheduler takes the allocation back."""
+    claims = {"schedulerFeatureGates": {"DRAPrioritizedList": False}}
+    async with ClaimsCluster(plane, tmp_path, 2, devices=CROSSED, claims=claims) as cluster:
+        await cluster.create(steered("full", 16, 1, nodeSelector={HOSTNAME: "n0"}))
+        await cluster.until_bound("full")
+        taint = {"key": "busy", "value": "", "effect": "PreferNoSchedule"}
+        body = json.dumps({"spec": {"taints": [taint]}}).encode()
+        await cluster.api.request("PATCH", "/api/v1/nodes/n1", body=body, content_type=MERGE_PATCH)
+        one = {"name": "one", "deviceClassName": "gpu", "count": 1}
+        spec = {"spec": {"devices": {"requests": [{"name": "gpu", "firstAvailable": [one]}]}}}
+        template = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaimTemplate",
+            "metadata": {"name": "gpus-9"},
+            "spec": spec,
+        }
+        await cluster.create(template, TEMPLATES)
+        await cluster.create(claimed("p", 9, 2, alignment=REQUIRE))
+        pod = await cluster.until_bound("p")
+        assert pod["spec"]["nodeName"] == "n1"
+        at = (await cluster.alignments())["p"]
+        assert at.cpus == at.devices == {1}
+        metrics = await cluster.service.metrics(cluster.session)
+        assert metrics['reservations_ended_total{why="conflict"}'] == 1, metrics
+        assert not cluster.refusals
+
+
+async def test_a_pod_that_prefers_alignment_runs_where_it_can(plane: ControlPlane, tmp_path: Path) -> None:
+    async with ClaimsCluster(plane, tmp_path, 1, devices=CROSSED, claims={}) as cluster:
+        await cluster.create(steered("full", 16, 1))
+        await cluster.until_bound("full")
+        await cluster.create(claimed("p", 1, 2))
+        await cluster.until_bound("p")
+        at = (await cluster.alignments())["p"]
+        assert (at.cpus, at.devices) == ({0}, {1})
+        await cluster.create(claimed("waits", 1, 2, alignment=REQUIRE))
+        await cluster.settle(still=1.0)
+        assert [pod["metadata"]["name"] for pod in await cluster.waiting()] == ["waits"]
+        await cluster.delete("full")
+        await cluster.until_bound("waits")
+        assert (await cluster.alignments())["waits"].is_aligned
+
+
+async def test_extended_resources_that_claims_back_are_aligned_at_the_bind(plane: ControlPlane, tmp_path: Path) -> None:
+    """kube-scheduler makes the claim of such a pod during the bind (DRAExtendedResource)."""
+    async with ClaimsCluster(plane, tmp_path, 2, devices=CROSSED, claims={}) as cluster:
+        body = json.dumps({"spec": {"extendedResourceName": "example.com/gpu"}}).encode()
+        await cluster.api.request("PATCH", f"{CLASSES}/gpu", body=body, content_type=MERGE_PATCH)
+        for number in range(3):
+            pod = claimed(f"p{number}", 0, 2)
+            for amounts in pod["spec"]["containers"][0]["resources"].values():
+                amounts["example.com/gpu"] = "1"
+            await cluster.create(pod)
+            await cluster.until_bound(f"p{number}")
+            claims = json.loads(await cluster.api.request("GET", CLAIMS))["items"]
+            assert len(claims) == number + 1
+            assert cluster.numa(f"p{number}") == {1}
+        assert not cluster.refusals

@@ -1,0 +1,116 @@
+"""ResourceSlices, ResourceClaims and DeviceClasses for tests of the scheduler service, as the watch brings them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from scheduling import Service, pod
+from topowise_scheduler.claims import objects
+from topowise_scheduler.claims.features import features_of
+from topowise_scheduler.claims.ledger import Claims, Sized
+from topowise_scheduler.cluster.gates.claimed_nodes import ClaimSettings
+from topowise_scheduler.kube_scheduler import Node
+
+DRIVER = "gpu.example.com"
+
+
+def device_slice(node: str, numa: Sequence[int | None], *, driver: str = DRIVER, name: str = "") -> dict[str, Any]:
+    """Returns the slice of a node with the devices gpu-0, gpu-1, … on these NUMA nodes."""
+    attributes = [{} if at is None else {"resource.kubernetes.io/numaNode": {"int": at}} for at in numa]
+    return {
+        "metadata": {"name": name or f"{node}-{driver}"},
+        "spec": {
+            "driver": driver,
+            "nodeName": node,
+            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+            "devices": [{"name": f"gpu-{at}", "attributes": named} for at, named in enumerate(attributes)],
+        },
+    }
+
+
+def claim(
+    name: str,
+    count: int = 1,
+    devices: Iterable[str] | None = None,
+    *,
+    node: str = "n1",
+    version: int = 1,
+    **fields: Any,
+) -> dict[str, Any]:
+    """Returns a claim for `count` devices; `devices` of the node are allocated to it, None: it has no allocation."""
+    request = {"name": "gpu", "exactly": {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": count}}
+    document: dict[str, Any] = {
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "uid": f"uid-{name}",
+            "resourceVersion": str(version),
+        },
+        "spec": {"devices": {"requests": [request]}},
+        "status": {},
+    }
+    if devices is not None:
+        results = [{"request": "gpu", "driver": DRIVER, "pool": node, "device": device, **fields} for device in devices]
+        document["status"] = {"allocation": {"devices": {"results": results}}}
+    return document
+
+
+def sized_claim(document: dict[str, Any]) -> Sized[objects.ResourceClaim]:
+    """Returns a claim as the reflector decodes it."""
+    raw = msgspec.json.encode(document)
+    return Sized(objects.decode_claim(raw), len(raw))
+
+
+def sized_slice(document: dict[str, Any]) -> Sized[objects.ResourceSlice]:
+    """Returns a slice as the reflector decodes it."""
+    raw = msgspec.json.encode(document)
+    return Sized(objects.decode_slice(raw), len(raw))
+
+
+def new_claims(**options: Any) -> Claims:
+    """Returns a ledger of claims with a class for all devices, for kube-scheduler 1.36."""
+    claims = Claims(**options)
+    claims.features = features_of(36)
+    put_class(claims, "gpu")
+    return claims
+
+
+def put_class(claims: Claims, name: str, **spec: Any) -> None:
+    """The watch brings a class."""
+    raw = msgspec.json.encode({"metadata": {"name": name}, "spec": spec})
+    claims.put_class(Sized(objects.decode_class(raw), len(raw)))
+
+
+class ClaimService(Service):
+    """A service with claims; `markers` are those of each node, None for a service without steering."""
+
+    def __init__(self, *, markers: int | None = None, alignment: Any = "prefer", **options: Any) -> None:
+        self.claims = new_claims()
+        super().__init__(
+            "TightFit",
+            markers=lambda name: markers,
+            steers=markers is not None,
+            claims=ClaimSettings(self.claims, self._node, alignment),
+            **options,
+        )
+
+    def _node(self, name: str) -> Node | None:
+        return self.nodes.get(name)
+
+    def put_claim(self, name: str, count: int = 1, devices: Iterable[str] | None = None, **fields: Any) -> None:
+        """The watch brings a claim."""
+        self.claims.put_claim(sized_claim(claim(name, count, devices, **fields)))
+
+    def put_devices(self, node: str, *numa: int | None) -> None:
+        """The watch brings the slice of a node."""
+        self.claims.put_slice(sized_slice(device_slice(node, numa)))
+
+
+def claiming(name: str, cpu: str = "2", *claims: str, alignment: str = "", **fields: Any) -> dict[str, Any]:
+    """Returns a pod with claims of these names."""
+    annotations = {"topowise.io/claim-alignment": alignment} if alignment else {}
+    listed = [{"name": f"c{at}", "resourceClaimName": claim} for at, claim in enumerate(claims)]
+    return pod(name, cpu, resourceClaims=listed, annotations=annotations, **fields)

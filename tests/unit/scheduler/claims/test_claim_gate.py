@@ -1,0 +1,268 @@
+"""Which nodes take a pod with claims, which come first, and where the pod is steered.
+
+The node has 3 free CPUs on NUMA node 0 and 4 on NUMA node 1; the kubelet alone takes the lowest that fits.
+"""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from claim_objects import ClaimService, claim, claiming, put_class, sized_claim, sized_slice
+from scheduling import Service, decoded, exact, kubelet
+from steering_pods import marked
+from topowise import nrt
+from topowise_scheduler import kube_scheduler, refusals
+from topowise_scheduler.presentation.explain.explanation import ClaimExplanation, NodeExplanation
+
+
+def service(*numa: int | None, markers: int | None = None, **options: object) -> ClaimService:
+    """Returns a service with the node n1, whose devices are on these NUMA nodes."""
+    cluster = ClaimService(markers=markers, **options)
+    cluster.put_node("n1")
+    cluster.report(exact(kubelet()))
+    cluster.put_devices("n1", *numa)
+    return cluster
+
+
+def marked_claiming(name: str, *claims: str, **fields: object) -> dict[str, object]:
+    return marked(name, resourceClaims=claiming(name, "2", *claims)["spec"]["resourceClaims"], **fields)
+
+
+def refusal(cluster: ClaimService, document: dict[str, object]) -> str:
+    return cluster.answers.verdicts(cluster.question(document, "n1")).text(0)
+
+
+REQUIRES = {"topowise.io/claim-alignment": "require"}
+
+
+@pytest.mark.parametrize(("numa", "text"), [(0, ""), (1, refusals.CLAIMS_APART), (None, "")])
+def test_without_steering_a_pod_that_requires_alignment_needs_devices_where_the_kubelet_places_it(
+    numa: int | None, text: str
+) -> None:
+    cluster = service(numa)
+    cluster.put_claim("a")
+    assert refusal(cluster, claiming("p", "2", "a", alignment="require")) == text
+    assert not refusal(cluster, claiming("p", "2", "a"))
+    assert not refusal(cluster, claiming("p", "2", "a", alignment="prefer"))
+
+
+def test_the_devices_count_that_are_free_when_the_pod_comes() -> None:
+    cluster = service(0, 1)
+    cluster.put_claim("a")
+    assert not refusal(cluster, claiming("p", "2", "a", alignment="require"))
+    cluster.put_claim("other", 1, ["gpu-0"])
+    assert refusal(cluster, claiming("p", "2", "a", alignment="require")) == refusals.CLAIMS_APART
+
+
+def test_with_markers_the_pod_goes_to_its_devices() -> None:
+    cluster = service(1, markers=512)
+    cluster.put_claim("a")
+    pod = marked_claiming("p", "a", annotations=REQUIRES)
+    assert not refusal(cluster, pod)
+    record = cluster.records.record(decoded(pod))
+    assert cluster.ledger.gates.numa_node.choice(record, "n1").numa == 1
+
+
+def test_a_pod_that_the_kubelet_places_near_its_devices_anyway_is_not_steered() -> None:
+    cluster = service(0, markers=512)
+    cluster.put_claim("a")
+    record = cluster.records.record(decoded(marked_claiming("p", "a")))
+    assert cluster.ledger.gates.numa_node.choice(record, "n1").numa is None
+    assert cluster.ledger.gates.claims.judge(record, "n1").outcome == "aligned"
+
+
+def test_a_full_numa_node_of_the_devices_refuses_the_pod() -> None:
+    cluster = service(0, markers=512)
+    cluster.put_claim("a")
+    full = marked("full", "2", node="n1")
+    cluster.put(full)
+    pod = marked_claiming("p", "a", annotations=REQUIRES)
+    assert refusal(cluster, pod) == refusals.NUMA_NODE_FULL
+    assert not refusal(cluster, marked_claiming("p", "a"))
+
+
+def test_a_claim_that_is_allocated_decides_whatever_is_predicted() -> None:
+    cluster = service(0, 1)
+    cluster.put_claim("a", 1, ["gpu-1"])
+    assert refusal(cluster, claiming("p", "2", "a", alignment="require")) == refusals.CLAIMS_APART
+    cluster.put_claim("a", version=2)
+    assert not refusal(cluster, claiming("p", "2", "a", alignment="require"))
+
+
+def test_devices_on_several_numa_nodes_are_near_both() -> None:
+    cluster = service(0, 1)
+    cluster.put_claim("a", 2)
+    judged = cluster.ledger.gates.claims.judge(cluster.records.record(decoded(claiming("p", "2", "a"))), "n1")
+    assert (judged.outcome, judged.near) == ("aligned", {0, 1})
+
+
+def test_unknown_devices_refuse_nothing() -> None:
+    cluster = service(1)
+    pod = claiming("p", "2", "missing", alignment="require")
+    assert not refusal(cluster, pod)
+    judged = cluster.ledger.gates.claims.judge(cluster.records.record(decoded(pod)), "n1")
+    assert judged.outcome == "unknown"
+    assert "missing is not known" in judged.text
+
+
+def test_a_required_alignment_needs_the_feature() -> None:
+    plain = Service()
+    plain.report(exact(kubelet()))
+    verdicts = plain.answers.verdicts(plain.question(claiming("p", "2", "a", alignment="require"), "n1"))
+    assert verdicts.text(0) == refusals.CLAIMS_ARE_OFF
+    assert plain.fits(claiming("p", "2", "a"), "n1") == ["n1"]
+    # kubectl reads no claims, and says so.
+    laptop = Service(ignores_claims=True)
+    laptop.report(exact(kubelet()))
+    assert laptop.fits(claiming("p", "2", "a", alignment="require"), "n1") == ["n1"]
+
+
+def test_an_alignment_that_is_not_one_is_an_error_of_the_pod() -> None:
+    cluster = service(0)
+    cluster.put_claim("a")
+    body = json.dumps({"Pod": claiming("p", "2", "a", alignment="always"), "NodeNames": ["n1"]}).encode()
+    with pytest.raises(Exception, match="require, prefer"):
+        cluster.verbs().filter(body)
+
+
+def test_aligned_nodes_come_first() -> None:
+    cluster = service(1)
+    for name in ("n2", "n3"):
+        cluster.put_node(name)
+        cluster.report(exact(kubelet(), name=name))
+    cluster.put_devices("n2", 0)
+    cluster.put_claim("a")
+    scores = cluster.answers.scores(cluster.question(claiming("p", "2", "a"), "n1", "n2", "n3")).tolist()
+    assert scores[1] > scores[2] > scores[0]
+
+
+def test_the_default_is_by_namespace() -> None:
+    cluster = service(1, alignment="require")
+    cluster.put_claim("a")
+    assert refusal(cluster, claiming("p", "2", "a")) == refusals.CLAIMS_APART
+    assert not refusal(cluster, claiming("p", "2", "a", alignment="prefer"))
+
+
+def test_the_next_pod_gets_other_devices_than_a_pod_on_its_way() -> None:
+    cluster = service(0, 1)
+    for name in ("a", "b"):
+        cluster.put_claim(name)
+    first = cluster.answers.question(decoded(claiming("first", "1", "a")), ["n1"])
+    cluster.answers.expect(first, 0)
+    second = cluster.records.record(decoded(claiming("second", "1", "b")))
+    assert cluster.ledger.gates.claims.judge(second, "n1").near == {1}
+    # The reservation ends, and with it the expectation of its devices.
+    cluster.ledger.reservations.release("uid-first")
+    assert cluster.ledger.gates.claims.judge(second, "n1").near == {0}
+
+
+def test_a_pod_on_its_way_is_expected_on_the_numa_node_of_its_devices() -> None:
+    cluster = service(1, 1, markers=512)
+    cluster.put_claim("a")
+    question = cluster.answers.question(decoded(marked_claiming("first", "a")), ["n1"])
+    cluster.answers.expect(question, 0)
+    assert cluster.free("n1") == [3, 2]
+
+
+def test_a_node_that_gave_other_devices_than_predicted_is_left_out_for_a_minute() -> None:
+    cluster = service(0, 1)
+    cluster.put_claim("a")
+    pod = claiming("p", "2", "a", alignment="require")
+    question = cluster.answers.question(decoded(pod), ["n1"])
+    cluster.answers.expect(question, 0)
+    cluster.put_claim("a", 1, ["gpu-1"], version=2)
+    gate, now = cluster.ledger.gates.claims, cluster.clock.now
+    assert gate.refusal(question.record, "n1") == refusals.CLAIMS_APART
+    gate.note_refused(question.record, "n1", now)
+    # kube-scheduler takes the allocation back.
+    cluster.put_claim("a", version=3)
+    assert gate.refusal(question.record, "n1") == refusals.CLAIMS_MISPREDICTED
+    assert cluster.ledger.gates.until(question.record, "n1", refusals.CLAIMS_MISPREDICTED) == now + 60
+    cluster.clock.now += 61
+    cluster.ledger.tick()
+    assert not gate.refusal(question.record, "n1")
+
+
+def test_bound_pods_are_compared_with_their_devices() -> None:
+    cluster = service(0, 1)
+    cluster.put_claim("a", 1, ["gpu-0"])
+    cluster.put_claim("b", 1, ["gpu-1"])
+    for name, of_pod in (("first", "a"), ("second", "b")):
+        cluster.put(claiming(name, "1", of_pod, node="n1"))
+    found = {pod.record.name: (pod.outcome, pod.near, pod.placed) for pod in cluster.ledger.gates.claims.all_bound()}
+    assert found == {"first": ("aligned", {0}, {0}), "second": ("apart", {1}, {0})}
+
+
+def test_the_numa_node_may_come_from_the_pcie_root() -> None:
+    cluster = service()
+    topology = exact(kubelet(), version="2")
+    attributes = (*(topology.attributes or ()), nrt.Attribute("topowise.io/pcie-roots", "pci0000:17=0,pci0000:80=1"))
+    cluster.report(msgspec.structs.replace(topology, attributes=attributes))
+    document = {
+        "metadata": {"name": "s"},
+        "spec": {
+            "driver": "gpu.example.com",
+            "nodeName": "n1",
+            "pool": {"name": "n1", "generation": 1, "resourceSliceCount": 1},
+            "devices": [
+                {"name": "gpu-0", "attributes": {"resource.kubernetes.io/pcieRoot": {"string": "pci0000:80"}}},
+                {"name": "gpu-1", "attributes": {"resource.kubernetes.io/pciBusID": {"string": "0000:18:00.0"}}},
+            ],
+        },
+    }
+    cluster.claims.put_slice(sized_slice(document))
+    for name, device, near in (("a", "gpu-0", {1}), ("b", "gpu-1", {0})):
+        cluster.put_claim(name, 1, [device])
+        record = cluster.records.record(decoded(claiming("p", "2", name)))
+        assert cluster.ledger.gates.claims.judge(record, "n1").near == near
+
+
+def test_extended_resources_that_a_class_backs_are_predicted() -> None:
+    """kube-scheduler makes the claim just before the bind, under a name of its own."""
+    cluster = service(0, 1)
+    put_class(cluster.claims, "gpu", extendedResourceName="example.com/gpu")
+
+    def pod(name: str, cpu: str) -> dict[str, object]:
+        document = claiming(name, cpu, alignment="require")
+        for amounts in document["spec"]["containers"][0]["resources"].values():
+            amounts["example.com/gpu"] = "1"
+        return document
+
+    first = cluster.answers.question(decoded(pod("first", "1")), ["n1"])
+    assert cluster.ledger.gates.claims.judge(first.record, "n1").near == {0}
+    cluster.answers.expect(first, 0)
+    assert refusal(cluster, pod("second", "1")) == refusals.CLAIMS_APART
+    made = claim("first-x7", 1, ["gpu-0"], request="container-0-request-1")
+    made["metadata"]["annotations"] = {"resource.kubernetes.io/extended-resource-claim": "true"}
+    made["metadata"]["ownerReferences"] = [{"kind": "Pod", "name": "first", "uid": "uid-first"}]
+    cluster.claims.put_claim(sized_claim(made))
+    assert not cluster.claims.assumed()
+    assert cluster.claims.predictions == {"right": 1}
+    assert refusal(cluster, pod("second", "1")) == refusals.CLAIMS_APART
+    # A device plug-in of the node provides the resource instead.
+    cluster.put_node("n1", allocatable={"cpu": "8", "example.com/gpu": "2"})
+    cluster.ledger.node_states.note_change("n1")
+    assert cluster.ledger.gates.claims.judge(first.record, "n1").outcome == "nothing"
+
+
+def explained(cluster: ClaimService, document: dict[str, object]) -> NodeExplanation:
+    pod = kube_scheduler.decode(msgspec.json.encode(document))
+    (explanation,) = cluster.view.explanations(pod, ["n1"])
+    return explanation
+
+
+def test_an_explanation_names_the_devices() -> None:
+    cluster = service(1, markers=512)
+    cluster.put_claim("a")
+    explanation = explained(cluster, marked_claiming("p", "a"))
+    assert explanation.text.endswith(
+        "steered to NUMA node 1 (the kubelet alone would take 0) by the devices of its claims; "
+        "its claimed devices are predicted on NUMA node 1"
+    )
+    assert explanation.claims == ClaimExplanation("aligned", ("gpu.example.com/n1/gpu-0",), (1,), False)
+    assert explanation.not_looked_at == ()
+    apart = explained(cluster, claiming("q", "2", "a")).text
+    assert apart.endswith("its claimed devices are predicted on NUMA node 1, CPUs and memory would be on NUMA node 0")

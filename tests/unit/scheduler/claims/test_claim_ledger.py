@@ -1,0 +1,147 @@
+"""Devices and claims in the ledger: which devices are allocated, by statuses and by predictions."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+
+from claim_objects import DRIVER, claim, device_slice, new_claims, sized_claim, sized_slice
+from topowise.pods import Needs
+from topowise_scheduler.claims.ledger import Claims
+from topowise_scheduler.claims.objects import DeviceID
+from topowise_scheduler.kube_scheduler import Node
+
+NODE = Node("n1")
+
+
+@pytest.fixture
+def claims() -> Claims:
+    claims = new_claims()
+    claims.put_slice(sized_slice(device_slice("n1", (0, 0, 1, 1))))
+    return claims
+
+
+class Pod(NamedTuple):
+    """A pod with claims."""
+
+    uid: str
+    namespace: str
+    claims: tuple[str, ...]
+    needs: Needs | None = None
+
+
+def claiming_pod(uid: str, *names: str) -> Pod:
+    return Pod(uid, "default", names)
+
+
+def devices(claims: Claims, *names: str, uid: str = "uid-p") -> list[str]:
+    found = claims.devices(claiming_pod(uid, *names), NODE, "n1")
+    assert not found.problem, found.problem
+    return [device.id.device for device in found.devices]
+
+
+def test_a_claim_without_an_allocation_gets_the_first_free_devices(claims: Claims) -> None:
+    claims.put_claim(sized_claim(claim("taken", 1, ["gpu-0"])))
+    claims.put_claim(sized_claim(claim("new", 2)))
+    assert devices(claims, "new") == ["gpu-1", "gpu-2"]
+    claims.drop_claim("default/taken")
+    assert devices(claims, "new") == ["gpu-0", "gpu-1"]
+
+
+def test_a_claim_that_loses_its_allocation_frees_its_devices(claims: Claims) -> None:
+    claims.put_claim(sized_claim(claim("first", 1, ["gpu-0"])))
+    claims.put_claim(sized_claim(claim("new")))
+    assert devices(claims, "new") == ["gpu-1"]
+    claims.put_claim(sized_claim(claim("first", version=2)))
+    assert devices(claims, "new") == ["gpu-0"]
+
+
+def test_admin_access_takes_no_device(claims: Claims) -> None:
+    claims.put_claim(sized_claim(claim("monitor", 1, ["gpu-0"], adminAccess=True)))
+    claims.put_claim(sized_claim(claim("new")))
+    assert devices(claims, "new") == ["gpu-0"]
+    assert claims.devices(claiming_pod("u", *["monitor"]), NODE, "n1").devices == ()
+
+
+def test_an_older_version_of_a_claim_changes_nothing(claims: Claims) -> None:
+    """A bind has read the claim; the watch brings the version before."""
+    claims.put_claim(sized_claim(claim("p", 1, ["gpu-3"], version=7)))
+    claims.put_claim(sized_claim(claim("p", version=6)))
+    assert devices(claims, "p") == ["gpu-3"]
+
+
+def test_an_assumed_allocation_ends_with_the_status_of_the_claim(claims: Claims) -> None:
+    for name in ("first", "second"):
+        claims.put_claim(sized_claim(claim(name)))
+    found = claims.devices(claiming_pod("uid-1", *["first"]), NODE, "n1")
+    claims.assume("uid-1", "n1", found.results)
+    assert devices(claims, "second", uid="uid-2") == ["gpu-1"]
+    # The pod itself still gets the devices that are assumed for it.
+    assert devices(claims, "first", uid="uid-1") == ["gpu-0"]
+    claims.put_claim(sized_claim(claim("first", 1, ["gpu-2"], version=2)))
+    assert devices(claims, "second", uid="uid-2") == ["gpu-0"]
+    assert claims.predictions == {"wrong": 1}
+    assert not claims.were_predicted("default", ["first"])
+    assert not claims.assumed()
+
+
+def test_an_allocation_on_another_node_is_no_wrong_prediction(claims: Claims) -> None:
+    claims.put_slice(sized_slice(device_slice("n2", (0,))))
+    claims.put_claim(sized_claim(claim("a")))
+    claims.assume("uid-1", "n1", claims.devices(claiming_pod("uid-1", *["a"]), NODE, "n1").results)
+    claims.put_claim(sized_claim(claim("a", 1, ["gpu-0"], node="n2", version=2)))
+    assert claims.predictions == {"elsewhere": 1}
+    assert not claims.were_predicted("default", ["a"])
+
+
+def test_two_predictions_of_the_same_device_free_it_only_together(claims: Claims) -> None:
+    """The status of one claim names the device that was predicted for another claim."""
+    for name in ("first", "second", "third"):
+        claims.put_claim(sized_claim(claim(name)))
+    claims.assume("uid-1", "n1", claims.devices(claiming_pod("uid-1", *["first"]), NODE, "n1").results)
+    claims.put_claim(sized_claim(claim("second", 1, ["gpu-0"], version=2)))
+    claims.forget("uid-1")
+    assert devices(claims, "third", uid="uid-3") == ["gpu-1"]
+
+
+def test_changes_name_the_nodes_whose_devices_they_concern(claims: Claims) -> None:
+    seen: list[tuple[str, bool]] = []
+    claims.put_slice(sized_slice(device_slice("n2", (0,))))
+    claims.changed = lambda node, is_better: seen.append((node, is_better))
+    claims.put_claim(sized_claim(claim("a")))
+    assert not seen
+    claims.put_claim(sized_claim(claim("a", 1, ["gpu-0"], node="n2", version=2)))
+    assert seen == [("n2", False)]
+    claims.drop_claim("default/a")
+    assert seen[1:] == [("n2", True)]
+
+
+def test_objects_beyond_the_bound_make_predictions_unknown() -> None:
+    raw = sized_slice(device_slice("n1", (0, 1)))
+    claims = new_claims(most_bytes=raw.size + 500)
+    claims.put_slice(raw)
+    claims.put_claim(sized_claim(claim("p")))
+    assert devices(claims, "p") == ["gpu-0"]
+    claims.put_slice(sized_slice(device_slice("n2", (0, 1))))
+    assert "more than the" in claims.devices(claiming_pod("u", *["p"]), NODE, "n1").problem
+    claims.drop_slice(f"n2-{DRIVER}")
+    assert devices(claims, "p") == ["gpu-0"]
+    claims.drop_claim("default/p")
+    claims.drop_slice(f"n1-{DRIVER}")
+    claims.drop_class("gpu")
+    assert claims.bytes == 0
+
+
+def test_what_is_not_known_is_said(claims: Claims) -> None:
+    assert "is not known" in claims.devices(claiming_pod("u", *[""]), NODE, "n1").problem
+    claims.put_claim(sized_claim(claim("p", 5)))
+    assert "allocate nothing" in claims.devices(claiming_pod("u", *["p"]), NODE, "n1").problem
+    claims.features = None
+    assert "version of kube-scheduler" in claims.devices(claiming_pod("u", *["p"]), NODE, "n1").problem
+
+
+def test_a_device_of_another_node_has_no_location(claims: Claims) -> None:
+    assert claims.location(DeviceID(DRIVER, "n1", "gpu-2"), "n1") is not None
+    assert claims.location(DeviceID(DRIVER, "n1", "gpu-2"), "n2") is None
+    assert claims.location(DeviceID(DRIVER, "n1", "gpu-9"), "n1") is None
