@@ -25,8 +25,6 @@ from lab.series import Series, bound_by_hand
 _STAY: Final = (2, 4, 6)
 # Verdicts that are about the kubelet, which alone a kubelet can contradict.
 _JUDGED: Final = ("not now", "never")
-# kube-scheduler's own reasons (NodeResourcesFit).
-_SUMS: Final = ("Insufficient ", "Too many pods")
 _MOST_PROBLEMS: Final = 40
 # The object is as the guest already, so that the service needs only read it.
 _REPORT_S: Final = 30.0
@@ -178,8 +176,8 @@ class Placing:
 
 
 def is_judged(verdict: Json) -> bool:
-    """Returns whether the verdict is a refusal by the kubelet, not by the sums of kube-scheduler."""
-    return verdict["verdict"] in _JUDGED and not verdict["reason"].startswith(_SUMS)
+    """Returns whether the kubelet refuses the pod. A refusal by the sums of kube-scheduler alone has no reason."""
+    return verdict["verdict"] in _JUDGED and bool(verdict["reason"])
 
 
 def is_waiting(said: Mapping[str, Json]) -> bool:

@@ -38,7 +38,7 @@ from topowise_scheduler.kubelet import (
 from topowise_scheduler.kubelet.configuration import Evidence
 from topowise_scheduler.kubelet.hints import NEVER_ENDS
 from topowise_scheduler.kubelet.masks import members
-from topowise_scheduler.kubelet.restart import restart
+from topowise_scheduler.kubelet.restart import CPU_FILE, MEMORY_FILE, restart
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED
 
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -137,8 +137,8 @@ class Replay:
     """The node of a scenario. Raises KubeletStartError and ParseError.
 
     The allocations of a pod that has ended, or was refused, stay until the next admission, as in the kubelet. The
-    device manager writes its checkpoint only when it allocates, and when a plugin sends a list. The CPU manager writes
-    the form of PodLevelResourceManagers when its state changes, not when it starts (`_lists_pods`).
+    device manager writes its checkpoint only when it allocates, and when a plugin sends a list. The other managers
+    write the form of PodLevelResourceManagers when their state changes, not when they start (`_with_pods`).
     """
 
     def __init__(self, scenario: Scenario, kubelet: Kubelet | None = None) -> None:
@@ -147,7 +147,8 @@ class Replay:
         self._pods: dict[str, Pod] = {}
         self._ended: list[str] = []
         self._checkpoint = self.kubelet.devices.fork()
-        self._lists_pods = self.kubelet.settings.pod_level_resource_managers
+        has_gate = self.kubelet.settings.pod_level_resource_managers
+        self._with_pods: set[str] = {CPU_FILE, MEMORY_FILE} if has_gate else set()
 
     def apply(self, event: Event) -> dict[str, Any]:
         """Applies an event to the node; returns the result."""
@@ -214,10 +215,11 @@ class Replay:
             self._ended += ended
 
     def _note_write(self, before: Kubelet) -> None:
-        """Sets the form of `cpu_manager_state` if the CPU manager's state has changed since `before`."""
-        old, new = before.cpu, self.kubelet.cpu
-        if old is not None and new is not None and (old.default, old.allocations) != (new.default, new.allocations):
-            self._lists_pods = self.kubelet.settings.pod_level_resource_managers
+        """Sets the form of the state files whose manager's state has changed since `before`."""
+        old, new = _stored(before), _stored(self.kubelet)
+        changed = {file for file in old.keys() & new.keys() if old[file] != new[file]}
+        has_gate = self.kubelet.settings.pod_level_resource_managers
+        self._with_pods = self._with_pods | changed if has_gate else self._with_pods - changed
 
     def _restart(self, event: Event) -> dict[str, Any]:
         scenario = self._scenario = msgspec.structs.replace(
@@ -235,13 +237,13 @@ class Replay:
         )
         before = self.kubelet.fork()
         before.devices = self._checkpoint
-        before.settings = msgspec.structs.replace(before.settings, pod_level_resource_managers=self._lists_pods)
         result = restart(
             before,
             after,
             [after.view_of(pod) for pod in pods],
             event.running or {},
             plugins_first=event.plugins,
+            with_pods=self._with_pods,
         )
         self.kubelet, self._ended = result.node, [*result.stale]
         self._checkpoint = result.node.devices.fork()
@@ -252,6 +254,15 @@ class Replay:
             "op": "restart",
             "readmitted": [_decision(self.kubelet, admission) for admission in result.admissions],
         }
+
+
+def _stored(kubelet: Kubelet) -> dict[str, object]:
+    """Returns what the managers write to their state files, by file."""
+    cpu, memory = kubelet.cpu, kubelet.memory
+    return {
+        **({CPU_FILE: (cpu.default, cpu.allocations)} if cpu is not None else {}),
+        **({MEMORY_FILE: (memory.allocations, memory.bubbles)} if memory is not None else {}),
+    }
 
 
 def _kubelet_of(scenario: Scenario) -> Kubelet:

@@ -54,11 +54,6 @@ class Waves(NamedTuple):
     waiting: list[str]
     seconds: list[float]
 
-    @property
-    def share(self) -> float:
-        """Returns the share of pods whose CPUs were on NUMA nodes of their devices."""
-        return sum(at.is_aligned for at in self.alignments.values()) / len(self.alignments)
-
 
 class ClaimsCluster(SteeredCluster):
     """`devices` are the NUMA nodes of the devices of each node, in the order of the slice. With `steers` every node has

@@ -39,6 +39,9 @@ from topowise_exporter.kubelet import device_checkpoint, podresources, state_fil
 from topowise_exporter.kubelet.settings import configz
 from topowise_exporter.publish import numatopology
 from topowise_scheduler import device_affinity, policy_annotations, report
+from topowise_scheduler.claims import expressions, semver
+from topowise_scheduler.claims.errors import EvaluationError, NotModelledError
+from topowise_scheduler.claims.objects import Version, decode_claim, decode_class, decode_slice
 from topowise_scheduler.cluster.pods.records import Records
 from topowise_scheduler.configuration import SchedulerConfiguration
 from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, Machine, MemoryBlock, NumaNode, Placement
@@ -113,6 +116,24 @@ def _wishes(text: str) -> object:
     affinity_terms = device_affinity.read(text)
     assert device_affinity.read(";".join(map(str, affinity_terms))) == affinity_terms
     return affinity_terms
+
+
+def _expression(text: str) -> object:
+    try:
+        expression = expressions.Expression(text, knows_shares=True)
+        return expression.matches(expressions.Input("x", {"x": {"numa": 1}}, {}, has_shares=False))
+    except (NotModelledError, EvaluationError) as error:
+        return str(error)
+
+
+def _both_versions(decode: Callable[[bytes, Version], object]) -> Callable[[bytes], object]:
+    def parse(data: bytes) -> object:
+        try:
+            return decode(data, "v1")
+        finally:
+            decode(data, "v1beta1")
+
+    return parse
 
 
 def _configuration(kind: type[config.Configuration]) -> Callable[[bytes], object]:
@@ -243,6 +264,13 @@ _NUMATOPOLOGY = (
     b'{"cpu":{"allocatable":"0-3","capacity":4}},"cpuDetail":{"0":{},"1":{"numa":1}},"podAllocations":[{"uid":"u",'
     b'"containerAllocations":[{"name":"c","allocations":{"cpu":"0-1","memory":"1Gi"}}]}]}}'
 )
+_CEL = b'device.attributes["x"].?numa.orValue(0) == 1 && quantity("1Gi").isLessThan(quantity("2G"))'
+_CLASS = b'{"metadata": {"name": "gpu"}, "spec": {"selectors": [{"cel": {"expression": "true"}}]}}'
+_CLAIM = b"""{"metadata": {"name": "c", "namespace": "n"}, "spec": {"devices": {"requests": [
+  {"name": "a", "exactly": {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 2}},
+  {"name": "b", "firstAvailable": [{"name": "s", "deviceClassName": "gpu", "allocationMode": "All"}]}],
+  "constraints": [{"requests": ["a"], "matchAttribute": "x/numa"}]}},
+  "status": {"allocation": {"devices": {"results": [{"request": "a", "driver": "x", "pool": "p", "device": "d"}]}}}}"""
 _SLICE = (
     b'{"metadata":{"name":"s","namespace":"","generation":2},"spec":{"driver":"gpu.example.com","nodeName":"n1","pool":'
     b'{"name":"n1","generation":1,"resourceSliceCount":1},"devices":[{"name":"d0","attributes":{"numaNode":{"int":0},'
@@ -334,6 +362,11 @@ def parsers() -> tuple[Parser, ...]:
         Parser("report", _report, (topology, _FOREIGN_TOPOLOGY), _OBJECT),
         Parser("pod", _pod, (_POD_JSON,), _OBJECT),
         Parser("resource slice", slices.decode, (_SLICE,), _OBJECT),
+        Parser("slice of claims", _both_versions(decode_slice), (_SLICE,), _OBJECT),
+        Parser("resource claim", _both_versions(decode_claim), (_CLAIM,), _OBJECT),
+        Parser("device class", _both_versions(decode_class), (_CLASS,), _OBJECT),
+        Parser("CEL expression", _text(_expression), (_CEL, b"[1, 2].all(a, a > 0) || device.driver == 'x'")),
+        Parser("semantic version", _text(semver.parse), (b"1.2.3-rc.1+build", b"1.0.0")),
         Parser("numatopology", _numatopology, (_NUMATOPOLOGY,), _OBJECT),
         Parser("disruption budget", decode_budget, (_BUDGET,), _OBJECT),
         Parser("documents", documents.load_all, (_MANIFEST + b"---\n" + _KUBELET_YAML, b"[1, {a: 2}]")),

@@ -20,7 +20,7 @@ import numpy as np
 from scheduling import Service, exact, kubelet
 from scheduling import pod as manifest
 from topowise import pods
-from topowise_scheduler.cluster.node.possible_placements import position_of
+from topowise_scheduler.cluster.node.pod_parts import position_of
 from topowise_scheduler.cluster.pods.booking_state import BookingState
 from topowise_scheduler.cluster.pods.records import PodRecord
 

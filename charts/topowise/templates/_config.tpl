@@ -46,9 +46,12 @@ weight: {{ $extender.weight }}
 # Names instead of whole nodes. `false` also breaks kube-scheduler's own scores (kubernetes#141781).
 nodeCacheCapable: true
 ignorable: {{ $extender.ignorable }}
-{{- /* A steered bind waits for the marker plug-in of its node; the value for other binds is too short for that. */}}
-{{- $steering := (include "topowise.schedulerConfig" .root | fromYaml).steering | default dict }}
-httpTimeout: {{ ternary "10s" $extender.httpTimeout (and (dig "enabled" false $steering) (eq $extender.httpTimeout "2s")) }}
+{{- /* A steered bind waits for the marker plug-in of its node, and a bind of claims may read them; the value for other
+binds is too short for that. */}}
+{{- $config := include "topowise.schedulerConfig" .root | fromYaml }}
+{{- $steering := $config.steering | default dict }}
+{{- $waits := or (dig "enabled" false $steering) (dig "resourceClaims" "enabled" false $config) }}
+httpTimeout: {{ ternary "10s" $extender.httpTimeout (and $waits (eq $extender.httpTimeout "2s")) }}
 {{- with $extender.managedResources }}
 managedResources:
 {{- $marker := dict "name" "topowise.io/numa" "ignoredByScheduler" true }}

@@ -110,13 +110,14 @@ def _found_in_any_order(
     pools: Sequence[Pool],
     most_steps: int,
 ) -> Allocation | NoFit:
-    """Returns the result if it is the same in each order of the pools."""
+    """Returns the result if it is the same in each order of the pools, which share the steps."""
     result: Allocation | NoFit | None = None
-    for order in orders(context, pools, requests):
+    every_order = list(orders(context, pools, requests))
+    for order in every_order:
         if order is not pools:
             requests = [requests_of(claim, context, order) for claim in claims]
         try:
-            another = _found(context, claims, requests, order, most_steps)
+            another = _found(context, claims, requests, order, most_steps // len(every_order))
         except AttemptError as error:
             another = NoFit(str(error), ends_attempt=True)
         if result is not None and _comparable(another) != _comparable(result):

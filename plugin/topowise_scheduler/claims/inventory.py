@@ -228,11 +228,11 @@ def node_matches(node: Node, name: str | None, all_nodes: bool | None, selector:
 
 def _is_relevant(resource_slice: ResourceSlice, node: Node, features: Features) -> bool:
     spec = resource_slice.spec
-    if not features.partitionable_devices and (spec.perDeviceNodeSelection is not None or spec.sharedCounters):
+    if not features.partitionable_devices and spec.perDeviceNodeSelection is not None:
         return False
-    # Counters are needed to use the devices of other slices of the pool.
-    if spec.sharedCounters:
-        return True
+    if spec.sharedCounters and features.minor > 34:
+        # Counters are needed to use the devices of other slices of the pool. In 1.34 they are in the same slice.
+        return features.partitionable_devices
     if spec.nodeName or spec.allNodes or spec.nodeSelector is not None:
         return node_matches(node, spec.nodeName, spec.allNodes, spec.nodeSelector)
     if spec.perDeviceNodeSelection:

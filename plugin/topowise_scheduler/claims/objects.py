@@ -387,7 +387,7 @@ def _decoded(kind: _Kind[Decoded], raw: bytes | msgspec.Raw, version: Version) -
         pruned = _pruned(kind.info, value, "", paths)
         pruned.pop("not_modelled", None)
         item: Decoded = msgspec.convert(pruned, kind.struct)
-    except (msgspec.DecodeError, AttributeError, TypeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, AttributeError, TypeError, UnicodeDecodeError, RecursionError) as error:
         raise ParseError(kind.struct.__name__, str(error), "an object of resource.k8s.io") from error
     return msgspec.structs.replace(item, not_modelled=tuple(paths))
 

@@ -21,8 +21,9 @@ from topowise_scheduler.cluster.pods.records import PodRecord
 
 log = logging.getLogger(__name__)
 
-# All claims of a pod together; a watch is rarely later than this.
-_TIMEOUT_S: Final = 0.5
+# All claims of a pod together. With the other waits of a bind this is more than the 2 s of kube-scheduler's httpTimeout
+# in our documentation: with claims it is 10 s.
+_TIMEOUT_S: Final = 2.0
 
 
 class ClaimReader:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Final, NamedTuple
 
+from topowise.steering import RESOURCE as MARKER
 from topowise_scheduler.kubelet.hints import Hint, Hints
 from topowise_scheduler.kubelet.machine import is_memory
 from topowise_scheduler.kubelet.masks import by_size
@@ -104,6 +105,7 @@ def _masks(kubelet: Kubelet, resources: Sequence[str]) -> int:
         widths.append(all_nodes)
     for name in resources:
         if name != "cpu" and not is_memory(name):
-            nodes_with_devices = kubelet.devices.tables[name].nodes.bit_count()
+            # The markers of a steered pod are near a single NUMA node, and not in reports.
+            nodes_with_devices = 1 if name == MARKER else kubelet.devices.tables[name].nodes.bit_count()
             widths.append(all_nodes if _covers_all_nodes(kubelet, name) else nodes_with_devices)
     return sum((1 << width) - 1 for width in widths)

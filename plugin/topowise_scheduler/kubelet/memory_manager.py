@@ -7,6 +7,7 @@ node provided it. The model keeps the consequences: even a refused pod can leave
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from itertools import chain
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from typing import NamedTuple
 from topowise.pods import Amounts
 from topowise_scheduler.kubelet import panics
 from topowise_scheduler.kubelet.hints import EMPTY_POOL, IMPOSSIBLE, Hint, Hints, ProviderHints, Refused
-from topowise_scheduler.kubelet.masks import Mask, MaskSet, by_size, masks_in, reaching, union
+from topowise_scheduler.kubelet.masks import Mask, MaskSet, by_size, masks_in, members, reaching, union
 from topowise_scheduler.kubelet.memory_tables import MemoryPolicy, MemoryTables
 from topowise_scheduler.kubelet.pod import NOT_WHOLE, ContainerView, PodView
 from topowise_scheduler.kubelet.shared_allocations import with_container
@@ -139,6 +140,21 @@ class MemoryManager:
         """Releases all memory of the pod (RemoveContainer, for each of its containers)."""
         # Sorted, because the order of releases decides which node gets memory back.
         self.remove(uid, sorted(self.allocations.get(uid, ())))
+
+    @property
+    def has_unlisted(self) -> bool:
+        """Returns whether a NUMA node has more assignments than known containers have blocks there.
+
+        The kubelet counts the blocks of init containers, and its podresources do not list these blocks. Nothing tells
+        which pod has them, and when they become free.
+        """
+        listed = Counter(
+            position
+            for by_container in self.allocations.values()
+            for block in chain.from_iterable(by_container.values())
+            for position in members(block.mask)
+        )
+        return any(count > listed[position] for position, count in enumerate(self.tables.assignments))
 
     def drop_unlisted(self) -> None:
         """Drops the assignments of NUMA nodes on which no known container has a block.

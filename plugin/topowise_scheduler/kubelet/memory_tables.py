@@ -145,6 +145,16 @@ class MemoryTables:
                 self.assignments[position] = 0
                 self.cells[position] = 1 << position
 
+    def dissolve(self, position: int) -> None:
+        """Releases all memory of the group of this node, if the node is in a group."""
+        group = self.cells[position]
+        if group.bit_count() == 1:
+            return
+        self.drop_assignments(group)
+        for name, values in self.free.items():
+            for member in members(group):
+                values[member] = self.policy.allocatable[name][member]
+
     def reserved(self, name: str, position: int) -> int:
         """Returns the bytes of a type that containers have on a node."""
         return self.policy.allocatable[name][position] - self.free[name][position]

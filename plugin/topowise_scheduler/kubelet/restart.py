@@ -65,17 +65,23 @@ def restart(
     running: Mapping[str, Collection[str]],
     *,
     plugins_first: bool = False,
+    with_pods: Collection[str] | None = None,
 ) -> Restart:
     """Returns what a restart does to a node.
 
     `before` is the state that the files contain. `after` is the kubelet that starts, without pods: `before.emptied()`,
     or a kubelet with another machine, configuration or version. `pods` are views of `after` by creation time, `running`
     has the names of running containers by pod UID. `plugins_first`: device plugins register before the pods are
-    admitted, instead of after that.
+    admitted, instead of after that. `with_pods` names the state files in the form of the gate PodLevelResourceManagers,
+    None for both files if `before` has the gate.
     """
     node = after.fork()
-    for file, problem_of in ((CPU_FILE, cpu_problem), (MEMORY_FILE, memory_problem)):
-        problem = problem_of(before, node)
+    if with_pods is None:
+        with_pods = (CPU_FILE, MEMORY_FILE) if before.settings.pod_level_resource_managers else ()
+    # The gate adds pods to the files, and no other kubelet reads that form.
+    unreadable = () if node.settings.pod_level_resource_managers else with_pods
+    for file, problem_of in ((CPU_FILE, _cpu_problem), (MEMORY_FILE, memory_problem)):
+        problem = _unreadable(file, before) if file in unreadable else problem_of(before, node)
         if problem is not None:
             return Restart(node, problem=problem, file=file)
     _restore(before, node)
@@ -123,12 +129,15 @@ def _restore(before: Kubelet, node: Kubelet) -> None:
                 devices.hold(uid, name, resource, before.devices.tables[resource].names(allocated))
 
 
-def cpu_problem(before: Kubelet, node: Kubelet) -> Problem | None:
+def _unreadable(file: str, before: Kubelet) -> Problem:
+    """Returns why a kubelet without the gate PodLevelResourceManagers does not read the file of a kubelet with it."""
+    has_entries = file == CPU_FILE and before.cpu is not None and before.cpu.allocations
+    return Problem(f"{NOT_RESTORED}{_UNREADABLE}" if has_entries else CORRUPTED)
+
+
+def _cpu_problem(before: Kubelet, node: Kubelet) -> Problem | None:
     """Returns why the CPU manager of `node` does not start with the state of `before`, None if it starts."""
     state = _cpu_state(before.cpu)
-    if before.settings.pod_level_resource_managers and not node.settings.pod_level_resource_managers:
-        # The gate PodLevelResourceManagers adds pods to the file, and no other kubelet reads that form.
-        return Problem(f"{NOT_RESTORED}{_UNREADABLE}" if state.holders else CORRUPTED)
     if node.cpu is None:
         return refused_cpu_state(state, policy="none", cpus=frozenset(), reserved=frozenset())
     policy = node.cpu.policy

@@ -16,7 +16,7 @@ from typing import Final
 
 from topowise_scheduler import preemption
 from topowise_scheduler.cluster.ledger import Ledger
-from topowise_scheduler.cluster.node.possible_placements import holds_anything
+from topowise_scheduler.cluster.node.pod_parts import holds_anything
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.preemption import Budgets
 from topowise_scheduler.volcano.allocations import Allocations

@@ -215,6 +215,13 @@ def test_kube_scheduler_ignores_markers(render: Any, values: tuple[str, ...]) ->
     assert plug_in["args"]["ignoredResources"] == ["topowise.io/numa"]
 
 
+def test_claims_give_a_bind_more_time(render: Any) -> None:
+    objects = render("", "scheduler.config.resourceClaims.enabled=true")
+    (extender,) = kube_scheduler_config(objects)["extenders"]
+    assert extender["httpTimeout"] == "10s"
+    assert scheduler_config(objects).resource_claims.enabled
+
+
 def test_steering_configures_all_parts(render: Any) -> None:
     """kube-scheduler waits longer for a bind."""
     objects = render("", "steering.enabled=true")

@@ -91,14 +91,11 @@ def test_a_kubelet_ignores_extended_resources_that_its_node_does_not_have() -> N
         ("not now", "TopologyAffinityError", True),
         ("never", "OutOfcpu", True),
         ("fits", "", False),
-        ("excluded", "node(s) were unschedulable", False),
-        pytest.param(
-            "not now", "Insufficient example.com/gpu", False, id="the kubelet takes an unhealthy device into account"
-        ),
-        pytest.param("not now", "Too many pods", False, id="of kube-scheduler"),
+        ("excluded", "", False),
+        pytest.param("not now", "", False, id="Insufficient example.com/gpu, by kube-scheduler alone"),
     ],
 )
-def test_a_kubelet_is_asked_only_about_verdicts_on_itself(verdict: str, reason: str, expected: bool) -> None:
+def test_a_kubelet_is_asked_only_about_its_own_refusals(verdict: str, reason: str, expected: bool) -> None:
     """kube-scheduler counts a pod whose device became unhealthy against the healthy devices; the kubelet raises its
     allocatable amount to the allocated devices (sanitizeNodeAllocatable), and takes another pod."""
     assert is_judged({"verdict": verdict, "reason": reason}) is expected

@@ -18,6 +18,7 @@ from topowise import attributes, nrt, pods
 from topowise.attributes import holdings
 from topowise.bounded import ENTRY_BYTES
 from topowise.kube.reflector import Reflector, _decode_envelope
+from topowise_scheduler.cluster.gates import capacity
 from topowise_scheduler.cluster.gates.quarantine import Quarantine
 from topowise_scheduler.cluster.node.possible_placements import Possible
 from topowise_scheduler.cluster.nodes import Nodes
@@ -260,6 +261,20 @@ def test_possible_placements_are_kept_within_a_bound_in_bytes(monkeypatch: pytes
         assert allocated - tracemalloc.get_traced_memory()[0] < 1 << 19
     finally:
         tracemalloc.stop()
+
+
+def test_exact_placements_are_kept_within_a_bound_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capacity, "_MAX_EXACT_BYTES", 1 << 16)
+    service = Service()
+    gate = service.ledger.gates.capacity
+    for number in range(20):
+        name = f"n{number}"
+        service.report(counts(name, ("8", "8"), included=()))
+        service.put(pod(f"p{number}", "3", node=name))
+        assert gate._exact_states(name) is gate._exact_states(name)
+        assert len(gate._exact_states(name)) == 3
+    assert 0 < gate._exact.bytes <= 1 << 16
+    assert len(gate._exact) < 20
 
 
 @pytest.mark.parametrize("nodes", [8, 16])

@@ -6,7 +6,8 @@ there, or a pod of lower priority is) is tried by the one-node model.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -16,17 +17,24 @@ from topowise.bounded import Bounded
 from topowise_scheduler import refusals
 from topowise_scheduler.cluster.gates.gate import FITS, Draft, Question, Texts
 from topowise_scheduler.cluster.gates.ignored_pods import IgnoredPods
+from topowise_scheduler.cluster.node.effort import EXACT
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.cluster.rows.node_states import NodeStates
+from topowise_scheduler.cluster.rows.possible_rows import bytes_of
 from topowise_scheduler.engine import Engine, Outcome
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.trial import first_refusal
 
 # Of trials of nodes without their pods of lower priority, with the uids of these pods.
 _MAX_TRIAL_BYTES: Final = 16 << 20
+# Of possible states of nodes that were tried for pods that had to wait otherwise.
+_MAX_EXACT_BYTES: Final = 8 << 20
 # What a number of Engine.reasons takes.
 _REASON_BITS: Final = 4
 _FEW: Final = 64
+# Nodes that are tried for a pod that no other node takes.
+_MOST_TRIED: Final = 4
+_NO_PODS: Final[frozenset[str]] = frozenset()
 
 _ALL: Final = slice(None)
 
@@ -50,6 +58,8 @@ class CapacityGate:
             for number, reason in enumerate(engine.reasons):
                 text = refusals.of(reason, ever=refused is Outcome.UNRESOLVABLE)
                 self._words[(refused << _REASON_BITS) + number] = texts.number(text)
+        self._exact: Bounded[str, tuple[int, Sequence[Kubelet]]]
+        self._exact = Bounded(_MAX_EXACT_BYTES, lambda _, kept: bytes_of(kept[1]))
         self._trials: Bounded[tuple[str, bytes, frozenset[str]], tuple[int, str]]
         self._trials = Bounded(_MAX_TRIAL_BYTES, lambda key, _: len(key[0]) + 100 * len(key[2]))
 
@@ -58,11 +68,13 @@ class CapacityGate:
         if draft.is_open:
             self._write(question, draft.outcomes, draft.words)
             draft.is_open = False
-            return
-        outcomes, words = np.full_like(draft.outcomes, FITS), np.zeros_like(draft.words)
-        self._write(question, outcomes, words)
-        is_open = draft.outcomes == FITS
-        draft.outcomes[is_open], draft.words[is_open] = outcomes[is_open], words[is_open]
+        else:
+            outcomes, words = np.full_like(draft.outcomes, FITS), np.zeros_like(draft.words)
+            self._write(question, outcomes, words)
+            is_open = draft.outcomes == FITS
+            draft.outcomes[is_open], draft.words[is_open] = outcomes[is_open], words[is_open]
+        if FITS not in draft.outcomes:
+            self._try_uncertain(question, draft)
 
     def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> str:
         """See `Gate`. Returns the kubelet's own reason."""
@@ -70,7 +82,8 @@ class CapacityGate:
         # A question is about the pod as the kubelet would place it by itself.
         if node_state is None or (record.steered is None and node_state.is_as_judged(record.uid)):
             return ""
-        return first_refusal(self.states(record, name, leaving), record.view) or ""
+        ignored = self._ignored.on(record.uid, record.priority, name)
+        return self._refusal_of(record, name, {record.uid, *ignored, *leaving})
 
     def states(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> Iterator[Kubelet]:
         """Yields copies of the states that the node may have for this pod (`NodeStates.states`), once the pods
@@ -155,9 +168,44 @@ class CapacityGate:
         key = (name, record.shape, frozenset(ignored))
         changed_at, reason = self._trials.get(key) or (-1, "")
         if changed_at != self._node_states.changed_at(name):
-            reason = first_refusal(self._node_states.states(name, ignored), record.view) or ""
+            reason = self._refusal_of(record, name, ignored)
             self._trials.put(key, (self._node_states.changed_at(name), reason))
         return reason
+
+    def _refusal_of(self, record: PodRecord, name: str, without: Collection[str]) -> str:
+        """Returns why the kubelet would refuse the pod in one of the possible states, "" if it would not."""
+        states = self._node_states.states(name, without)
+        if reason := first_refusal(islice(states, 1), record.view):
+            return reason
+        if not first_refusal(states, record.view):
+            return ""
+        return first_refusal(self._node_states.states(name, without, EXACT), record.view) or ""
+
+    def _try_uncertain(self, question: Question, draft: Draft) -> None:
+        """Tries nodes with uncertain pods by the one-node model, with more effort, until a node fits: the pod would
+        have to wait otherwise. The arrays may have a state there that is worse than all possible states."""
+        record, number, tried = question.record, self._texts.number(refusals.UNCERTAIN), 0
+        for at in np.flatnonzero(draft.words == number).tolist():
+            name = question.names[at]
+            key = (name, record.shape, _NO_PODS)
+            changed_at, reason = self._trials.get(key) or (-1, "")
+            if changed_at != self._node_states.changed_at(name):
+                if tried == _MOST_TRIED:
+                    return
+                tried += 1
+                reason = first_refusal(self._exact_states(name), record.view) or ""
+                self._trials.put(key, (self._node_states.changed_at(name), reason))
+            if not reason:
+                draft.outcomes[at], draft.words[at] = FITS, 0
+                return
+
+    def _exact_states(self, name: str) -> Sequence[Kubelet]:
+        """Returns the possible states of a node by the greatest effort, kept until the node changes."""
+        changed_at, states = self._exact.get(name) or (-1, ())
+        if changed_at != self._node_states.changed_at(name):
+            states = tuple(self._node_states.states(name, _NO_PODS, EXACT))
+            self._exact.put(name, (self._node_states.changed_at(name), states))
+        return states
 
 
 def known_rows(rows: NDArray[np.int32]) -> Subset:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from topowise_scheduler.cluster.node.node_state import NodeState
-from topowise_scheduler.cluster.node.possible_placements import holds_own, is_of_any_size
+from topowise_scheduler.cluster.node.pod_parts import holds_own, is_of_any_size
 from topowise_scheduler.cluster.pods.booking_state import BookingState
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.kubelet import Kubelet

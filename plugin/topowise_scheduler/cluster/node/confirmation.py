@@ -21,7 +21,7 @@ from topowise import fingerprint, pods
 from topowise_scheduler.cluster.node.event_windows import ENDED_KEPT_S, LATE_S
 from topowise_scheduler.cluster.node.history import Ended, Entry, History
 from topowise_scheduler.cluster.node.included import included
-from topowise_scheduler.cluster.node.possible_placements import own_amounts
+from topowise_scheduler.cluster.node.pod_parts import own_amounts
 from topowise_scheduler.cluster.node.precision import Precision, precision_of
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.device_affinity import observed

@@ -11,15 +11,13 @@ Invariant: if the windows are right and no event is missing, the kubelet is in o
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from itertools import chain
 from math import inf
 from typing import Final, NamedTuple
 
 from topowise_scheduler.cluster.node.fold import Operation, gives_back, lists, operations_of
 from topowise_scheduler.cluster.node.history import Entry, History
-from topowise_scheduler.cluster.node.possible_placements import position_of
+from topowise_scheduler.cluster.node.pod_parts import position_of
 from topowise_scheduler.cluster.node.uncertainty import (
     Window,
     admission_window,
@@ -29,7 +27,6 @@ from topowise_scheduler.cluster.node.uncertainty import (
     unreported,
 )
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.kubelet.masks import members
 from topowise_scheduler.kubelet.pod import finished
 
 _MOST_STATES: Final = 16
@@ -55,7 +52,7 @@ def possible_states(base: Kubelet, history: History, now: float, named: Collecti
 
     Pods of one shape change places, but for pods that are `named`: which pod has what does not matter to newcomers.
     """
-    if not _is_told_by_events(base, history) or _hides_blocks(base):
+    if not _is_told_by_events(base, history) or (base.memory is not None and base.memory.has_unlisted):
         return None
     events = _events(base, history, now)
     return None if events is None else _folds(base, _with_alike(events, named))
@@ -104,23 +101,6 @@ def _is_told_by_events(base: Kubelet, history: History) -> bool:
         if has_choice(entry, base):
             return False
     return True
-
-
-def _hides_blocks(base: Kubelet) -> bool:
-    """Returns whether the kubelet counts more blocks of memory than the report lists.
-
-    The kubelet lists no init containers. Nothing tells which pod has such blocks, and when they become free.
-    """
-    if base.memory is None:
-        return False
-    listed = Counter(
-        position
-        for containers in base.memory.allocations.values()
-        for block in chain.from_iterable(containers.values())
-        for position in members(block.mask)
-    )
-    assignments = base.memory.tables.assignments
-    return any(count > listed[position] for position, count in enumerate(assignments))
 
 
 def _events(base: Kubelet, history: History, now: float) -> list[_Event] | None:

@@ -15,7 +15,7 @@ from operator import is_
 from typing import Final, NamedTuple
 
 from topowise_scheduler.cluster.node.history import Ended, Entry, History
-from topowise_scheduler.cluster.node.possible_placements import holds_own
+from topowise_scheduler.cluster.node.pod_parts import holds_own
 from topowise_scheduler.cluster.node.same_zones import same_zones
 from topowise_scheduler.cluster.pods.booking_state import BookingState
 from topowise_scheduler.kubelet import Kubelet

@@ -20,7 +20,8 @@ from topowise_scheduler.cluster.node.event_windows import ENDED_KEPT_S
 from topowise_scheduler.cluster.node.finished_pods import FinishedPods
 from topowise_scheduler.cluster.node.fold import Course, Fold, confirmed, gives_back, is_bare, lists
 from topowise_scheduler.cluster.node.history import Ended, Entry, Evidence, History, Resize
-from topowise_scheduler.cluster.node.possible_placements import Possible, holds_anything, is_of_any_size, own_amounts
+from topowise_scheduler.cluster.node.pod_parts import holds_anything, is_of_any_size, own_amounts
+from topowise_scheduler.cluster.node.possible_placements import Possible
 from topowise_scheduler.cluster.node.uncertainty import doubts, highest, is_settled
 from topowise_scheduler.cluster.pods.booking_state import BookingState
 from topowise_scheduler.cluster.pods.records import PodRecord

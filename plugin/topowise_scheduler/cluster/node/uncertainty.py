@@ -16,12 +16,7 @@ from typing import NamedTuple
 
 from topowise_scheduler.cluster.node.event_windows import EARLY_S, ENDED_KEPT_S, LATE_S
 from topowise_scheduler.cluster.node.history import Ended, Entry, History
-from topowise_scheduler.cluster.node.possible_placements import (
-    has_choice_of_devices,
-    holds_own,
-    is_of_any_size,
-    position_of,
-)
+from topowise_scheduler.cluster.node.pod_parts import has_choice_of_devices, holds_own, is_of_any_size, position_of
 from topowise_scheduler.cluster.pods.booking_state import BookingState
 from topowise_scheduler.kubelet import Kubelet
 
@@ -114,14 +109,15 @@ def highest(history: History, states: Sequence[Kubelet], now: float, *, is_alone
     """Returns by UID the highest position of a NUMA node at which a pod may lie in these states of the node.
 
     This holds if only ends came between decision and admission, which move pods to lower positions. The lowest NUMA
-    node that will do depends on unlike pods before it: where such a pod has ended unreported, any position is possible.
+    node that will do depends on unlike pods before it: where such a pod has ended unreported, any position is possible,
+    and the number of positions is returned.
     Unless this service `is_alone` in binding pods, another pod may have come first, until its Binding has been seen.
     From amounts alone a prediction is not exact enough.
     """
     report = history.report
     if report is None or report.precision != "exact":
         return {}
-    last = len(states[0].node_ids) - 1
+    anywhere = len(states[0].node_ids)
     # A pod that was there when an unreported pod ended may have been placed beside that pod. Where the fullest NUMA
     # node is taken, any pod that ended may have filled it.
     is_fullest = states[0].settings.topology.prefer_most_allocated
@@ -133,7 +129,7 @@ def highest(history: History, states: Sequence[Kubelet], now: float, *, is_alone
         # A pod from before the service has no decision of the service that bounds its position.
         if is_seen and entry.uid in states[0].active and not entry.seen.was_there:
             at = [position_of(state, state.placements(entry.uid)) for state in states if entry.uid in state.active]
-            positions[entry.uid] = last if entry.turn < unseen else max(at)
+            positions[entry.uid] = anywhere if entry.turn < unseen else max(at)
     return positions
 
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from topowise.runtime.log import V2, kv
 from topowise_scheduler.cluster.changes import Changes
+from topowise_scheduler.cluster.node.effort import FAST, Effort
 from topowise_scheduler.cluster.node.node_state import NodeState
 from topowise_scheduler.cluster.node.possible_placements import Possible
 from topowise_scheduler.cluster.node.uncertainty import may_change_between
@@ -64,10 +65,11 @@ class NodeStates:
         """Returns the names of all reported nodes, sorted."""
         return sorted(name for name, state in self._states.items() if state.report is not None)
 
-    def states(self, name: str, without: Collection[str]) -> Iterator[Kubelet]:
+    def states(self, name: str, without: Collection[str], effort: Effort = FAST) -> Iterator[Kubelet]:
         """Yields copies of a node's state without these pods: the predicted state, then its other possible states.
 
-        Yields nothing if the node is not reported. The caller may change the copies.
+        Yields nothing if the node is not reported. The caller may change the copies. More `effort` costs more, and
+        leaves out states in which the node cannot be.
         """
         node_state = self._states.get(name)
         possible = None
@@ -76,7 +78,7 @@ class NodeStates:
         if possible is None:
             return
         yield possible.node.fork()
-        yield from possible.states()
+        yield from possible.states(effort)
 
     def number(self, name: str) -> int:
         """Returns a number that two nodes have only if new pods get the same verdicts and scores there; 0 for a node

@@ -45,7 +45,7 @@ class PossibleRows:
         self._counts: dict[str, int] = {}
         self._later: dict[str, None] = {}
         self._joined = JoinedRows()
-        self._by_number: Bounded[int, list[Kubelet]] = Bounded(_MOST_BYTES, lambda _, states: _size(states))
+        self._by_number: Bounded[int, list[Kubelet]] = Bounded(_MOST_BYTES, lambda _, states: bytes_of(states))
 
     def __contains__(self, node: str) -> bool:
         return node in self._expected
@@ -157,6 +157,6 @@ class JoinedRows:
             places[places.index(last)] = place
 
 
-def _size(states: Sequence[Kubelet]) -> int:
+def bytes_of(states: Sequence[Kubelet]) -> int:
     """Returns about how many bytes the states have."""
     return sum([_NODE_BYTES + _POD_BYTES * len(state.active) for state in states])

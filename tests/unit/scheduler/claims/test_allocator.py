@@ -238,3 +238,13 @@ def test_all_devices_for_a_later_alternative_are_unknown_before_1_36() -> None:
     slices = [slice_of("s", gpus(2))]
     assert isinstance(run(slices, claim, minor=35), Unknown)
     assert names(run(slices, claim)) == [["gpu-0", "gpu-1"]]
+
+
+def test_a_slice_with_counters_completes_a_pool_of_1_34() -> None:
+    slices = [
+        slice_of("a", gpus(2), pool={"resourceSliceCount": 2}),
+        slice_of("b", [], sharedCounters=[{"name": "gpu", "counters": {}}], pool={"resourceSliceCount": 2}),
+    ]
+    claim = claim_of({"allocationMode": "All", "count": 0})
+    assert names(run(slices, claim, minor=34)) == [["gpu-0", "gpu-1"]]
+    assert names(run(slices, claim, minor=35)) == [["gpu-0", "gpu-1"]], "all slices count"

@@ -127,6 +127,7 @@ def test_an_unknown_field_of_a_class_is_recorded() -> None:
         b'{"spec":{"driver":3}}',
         b'{"spec":{"devices":[3]}}',
         b'{"spec":[]}',
+        b'{"spec":' + b"[" * 100_000,
         b"\xff",
     ],
 )

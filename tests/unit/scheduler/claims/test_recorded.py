@@ -26,7 +26,7 @@ def _lines(name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lzma.decompress((RECORDED / name).read_bytes()).splitlines()]
 
 
-@pytest.mark.parametrize(("version", "least"), [("1.35", 60), ("1.36", 120)])
+@pytest.mark.parametrize(("version", "least"), [("1.34", 60), ("1.35", 60), ("1.36", 120)])
 def test_allocations(version: str, least: int) -> None:
     verdicts: Counter[str] = Counter()
     allocations = 0

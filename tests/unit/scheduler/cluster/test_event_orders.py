@@ -162,7 +162,7 @@ class TestRandomCourses:
     def test_no_newcomer_is_sent_to_a_node_that_refuses_it(self) -> None:
         """Also in the states that agree with what the service heard, and that the true course did not take."""
         answers = {True: 0, False: 0, None: 0}
-        for seed in (*range(SEEDS), 186):
+        for seed in (*range(SEEDS), 163, 186):
             course, is_let_on, is_refused = outcome(seed)
             answers[is_let_on] += 1
             if is_let_on:

@@ -12,7 +12,8 @@ import pytest
 from sandbox.exported import exported
 from scheduling import GIB, Service, configuration, decoded, kubelet, machine, pod
 from topowise import pods
-from topowise_scheduler.cluster.node.possible_placements import holds_anything, is_of_any_size, possible_placements
+from topowise_scheduler.cluster.node.pod_parts import holds_anything, is_of_any_size
+from topowise_scheduler.cluster.node.possible_placements import possible_placements
 from topowise_scheduler.kubelet import Core, Kubelet, Machine, NumaNode
 from topowise_scheduler.kubelet.pod import PodView
 

@@ -9,7 +9,8 @@ import pytest
 
 from scheduling import GIB, Service, configuration, decoded, exact, kubelet, machine, pod, topology_of
 from topowise import pods
-from topowise_scheduler.cluster.node.possible_placements import holds_anything, position_of, possible_placements
+from topowise_scheduler.cluster.node.pod_parts import holds_anything, position_of
+from topowise_scheduler.cluster.node.possible_placements import possible_placements
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
 

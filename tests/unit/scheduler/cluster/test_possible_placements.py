@@ -9,7 +9,9 @@ import pytest
 
 from scheduling import GIB, Service, configuration, counts, decoded, exact, kubelet, machine, pod, topology_of
 from topowise import nrt, pods
-from topowise_scheduler.cluster.node.possible_placements import holds_anything, possible_placements
+from topowise_scheduler.cluster.node.effort import EXACT
+from topowise_scheduler.cluster.node.pod_parts import holds_anything
+from topowise_scheduler.cluster.node.possible_placements import possible_placements
 from topowise_scheduler.kubelet import Device, DevicePlugin, Kubelet
 from topowise_scheduler.kubelet.pod import PodView
 
@@ -85,10 +87,11 @@ class TestPossiblePlacements:
         assert [free(possible)[0] for possible in possible_placements(node, [wide])] == [free_at_worst]
 
     def test_two_pods_may_share_a_numa_node_or_not(self) -> None:
+        """Which of the two has which NUMA node does not matter to a new pod."""
         node = kubelet()
         pair = [view(node, name, "1") for name in "ab"]
         assert all(node.admit_view(pod_view).admitted for pod_view in pair)
-        assert [free(possible)[0] for possible in possible_placements(node, pair)] == [[1, 4], [2, 3], [2, 3], [3, 2]]
+        assert [free(possible)[0] for possible in possible_placements(node, pair)] == [[1, 4], [2, 3], [3, 2]]
 
     def test_containers_of_a_pod_may_share_a_numa_node_or_not(self) -> None:
         """In no placement a container takes CPUs of both NUMA nodes."""
@@ -96,20 +99,35 @@ class TestPossiblePlacements:
         two = of_containers(node, "a", "1", "1")
         assert node.admit_view(two).admitted
         placements = possible_placements(node, [two])
-        assert [free(placement)[0] for placement in placements] == [[1, 4], [2, 3], [2, 3], [3, 2]]
-        assert [free(placement)[1] for placement in placements] == [[13, 16], [14, 15], [14, 15], [15, 14]]
+        assert [free(placement)[0] for placement in placements] == [[1, 4], [2, 3], [3, 2]]
+        assert [free(placement)[1] for placement in placements] == [[13, 16], [14, 15], [15, 14]]
 
     def test_containers_after_init_containers_may_have_any_placement(self) -> None:
-        """The app container may get CPUs of the init container, or other CPUs."""
+        """The app container may get CPUs of the init container, or other CPUs, but never on both NUMA nodes at once."""
         node = kubelet()
         pod_with_init = of_containers(node, "a", "1", "2", init=1)
         assert node.admit_view(pod_with_init).admitted
+        placements = possible_placements(node, [pod_with_init])
+        assert [free(placement)[0] for placement in placements] == [[0, 4], [2, 2], [1, 3], [3, 1]]
+
+    def test_init_containers_where_zones_do_not_decide_become_a_single_worst_case(self) -> None:
+        node = kubelet(topologyManagerPolicy="none")
+        pod_with_init = of_containers(node, "a", "1", "2", init=1)
+        assert node.admit_view(pod_with_init).admitted
         (worst,) = possible_placements(node, [pod_with_init])
-        assert free(worst)[0] == [0, 1]
+        assert free(worst)[1] == [14, 15]
+
+    def test_many_pods_of_a_size_have_few_placements(self) -> None:
+        """Only the number of pods on a NUMA node matters."""
+        node = kubelet()
+        many = [view(node, f"p{number}", "1") for number in range(5)]
+        assert all(node.admit_view(pod_view).admitted for pod_view in many)
+        free_cpus = [free(possible)[0] for possible in possible_placements(node, many)]
+        assert free_cpus == [[0, 4], [0, 3], [0, 2], [1, 1], [2, 0], [3, 0]]
 
     def test_too_many_placements_become_a_single_worst_case(self) -> None:
         node = kubelet()
-        many = [view(node, f"p{number}", "1") for number in range(5)]
+        many = [view(node, f"p{number}", "1", f"{number + 1}Gi") for number in range(5)]
         assert all(node.admit_view(pod_view).admitted for pod_view in many)
         (worst,) = possible_placements(node, many)
         assert free(worst)[0] == [0, 0]
@@ -179,6 +197,75 @@ class TestPossiblePlacements:
         node = kubelet(memoryManagerPolicy="None", reservedMemory=None)
         assert not holds_anything(node, view(node, "a", "500m"))
         assert holds_anything(node, view(node, "a", "2"))
+
+
+class TestWithMoreEffort:
+    """The model decides where a pod may lie after ends, and only orders of admissions are unknown."""
+
+    def test_unlike_pods_lie_where_some_order_puts_them(self) -> None:
+        node = kubelet()
+        unlike = [view(node, "a", "2", "4Gi"), view(node, "b", "1")]
+        assert all(node.admit_view(pod_view).admitted for pod_view in unlike)
+        assert free(node) == ([0, 4], [10, 16])
+        # Both find room on the first NUMA node, whatever comes first, and after each end.
+        bounded = {"uid-a": 0, "uid-b": 0}
+        assert [free(state) for state in possible_placements(node, unlike, bounded, EXACT)] == [free(node)]
+        assert len(possible_placements(node, unlike, bounded)) == 4
+
+    def test_each_order_of_unlike_pods_is_tried(self) -> None:
+        node = kubelet()
+        unlike = [view(node, "a", "3"), view(node, "b", "2")]
+        assert all(node.admit_view(pod_view).admitted for pod_view in unlike)
+        placements = possible_placements(node, unlike, {"uid-a": 0, "uid-b": 1}, EXACT)
+        # If the smaller pod comes first, the larger pod takes the second NUMA node, or a part of the first after ends.
+        assert {tuple(free(state)[0]) for state in placements} >= {(0, 2), (1, 1)}
+
+    def test_a_pod_that_the_prediction_does_not_bound_may_have_any_placement(self) -> None:
+        """A pod has ended without a report, beside which the pod may have been placed."""
+        node = kubelet()
+        unlike = [view(node, "a", "2"), view(node, "b", "1")]
+        assert all(node.admit_view(pod_view).admitted for pod_view in unlike)
+        assert len(possible_placements(node, unlike, {"uid-a": 2, "uid-b": 0}, EXACT)) == 4
+
+    def test_containers_after_init_containers_are_no_higher_than_predicted(self) -> None:
+        node = kubelet()
+        pod_with_init = of_containers(node, "a", "1", "2", init=1)
+        assert node.admit_view(pod_with_init).admitted
+        placements = possible_placements(node, [pod_with_init], {"uid-a": 0}, EXACT)
+        assert [free(placement)[0] for placement in placements] == [[0, 4]]
+
+    def test_memory_over_several_numa_nodes_is_where_some_ends_put_it(self) -> None:
+        changed = {"topologyManagerPolicy": "none"}
+        node = Kubelet(machine(4), configuration(**changed))
+        assert node.admit_view(view(node, "low", "1", "4Gi")).admitted
+        wide = view(node, "wide", "1", "20Gi")
+        assert node.admit_view(wide).admitted
+        assert node.memory is not None
+        assert node.memory.tables.cells == [1, 6, 6, 8]
+        placements = possible_placements(node, [wide], {wide.uid: 2}, EXACT)
+        cells = [state.memory.tables.cells for state in placements if state.memory is not None]
+        assert cells == [[1, 6, 6, 8], [3, 3, 4, 8]]
+        assert all(state.requested == node.requested for state in placements)
+
+    def test_many_pods_with_memory_remain_a_worst_case(self) -> None:
+        node = Kubelet(machine(4), configuration(topologyManagerPolicy="best-effort"))
+        for number in range(9):
+            assert node.admit_view(view(node, f"p{number}", "500m", "1Gi")).admitted
+        wide = view(node, "wide", "1", "20Gi")
+        assert node.admit_view(wide).admitted
+        (worst,) = possible_placements(node, [wide], {wide.uid: 2}, EXACT)
+        assert free(worst)[1] == [0, 0, 0, 0]
+
+
+def test_a_pod_on_a_numa_node_of_a_group_came_after_the_group() -> None:
+    """By best-effort the memory of the pods that formed the group is free then."""
+    node = Kubelet(machine(4), configuration(topologyManagerPolicy="best-effort"))
+    assert node.admit_view(view(node, "wide", "1", "20Gi")).admitted
+    moved = view(node, "moved", "1", "4Gi")
+    assert node.admit_view(moved).admitted
+    assert free(node)[1] == [0, 11, 12, 16]
+    memory = [free(state)[1] for state in possible_placements(node, [moved], {moved.uid: 2})]
+    assert memory == [[11, 16, 16, 16], [15, 12, 16, 16], [0, 11, 12, 16]]
 
 
 class TestWhenItIsNotSure:

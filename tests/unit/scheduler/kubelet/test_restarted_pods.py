@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from topowise_scheduler.kubelet import Device, Kubelet, KubeletConfiguration, version_of
+from topowise_scheduler import replay
+from topowise_scheduler.kubelet import Device, Kubelet, KubeletConfiguration, MemoryReservation, version_of
 from topowise_scheduler.kubelet.hints import SMT_ALIGNMENT, UNEXPECTED, WOULD_PANIC
 from topowise_scheduler.kubelet.restart import CPU_FILE, MEMORY_FILE, Restart, restart
 
@@ -149,3 +150,26 @@ def test_pod_level_state_files_are_unreadable_without_the_gate(
     result = restart(kubelet, after, [], {})
     assert result.problem is not None
     assert result.problem.error.startswith("could not restore state from checkpoint: json: cannot unmarshal object")
+
+
+@pytest.mark.parametrize(("admitted_with_gate", "file"), [(True, MEMORY_FILE), (False, "")])
+def test_each_manager_writes_the_form_of_pods_at_its_own_change(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf, admitted_with_gate: bool, file: str
+) -> None:
+    """Without exclusive CPUs only `memory_manager_state` has changed since the gate was turned on."""
+    config = KubeletConfiguration(
+        topologyManagerPolicy="none",
+        memoryManagerPolicy="Static",
+        systemReserved={"memory": "1Gi"},
+        reservedMemory=(MemoryReservation(0, {"memory": "1Gi"}),),
+    )
+    gate = msgspec.structs.replace(config, featureGates={"PodLevelResourceManagers": True})
+    as_replay = [replay.Configuration(**msgspec.structs.asdict(each)) for each in (config, gate)]
+    node = replay.Replay(replay.Scenario(machine_of(4), as_replay[0], kubeletVersion="v1.36.2"))
+    admit = replay.Event("admit", "p", pod_of("p", {"cpu": "1", "memory": "1Gi"}))
+    assert "error" not in node.apply(replay.Event("restart", config=as_replay[1]))
+    if admitted_with_gate:
+        assert node.apply(admit)["admitted"]
+    result = node.apply(replay.Event("restart", config=as_replay[0]))
+    assert result.get("file", "") == file
+    assert result.get("error", "").endswith("checkpoint is corrupted") == bool(file)

@@ -12,9 +12,10 @@ import pytest
 from scheduling import configuration, decoded, kubelet, machine, pod
 from topowise import pods
 from topowise.steering import RESOURCE
-from topowise_scheduler.kubelet import Device, Kubelet, MemoryReservation
+from topowise_scheduler.kubelet import Device, Kubelet, MemoryReservation, cost
 from topowise_scheduler.kubelet.allocated_nodes import allocated_nodes
 from topowise_scheduler.kubelet.pod import PodView
+from topowise_scheduler.kubelet.versions import version_of
 
 POLICIES = ("single-numa-node", "restricted", "best-effort")
 SCOPES = ("container", "pod")
@@ -110,3 +111,15 @@ def test_a_numa_node_without_room_refuses_the_pod() -> None:
     admission = node.admit_view(view(node, "b", [2], 1))
     assert (admission.admitted, admission.reason) == (False, "TopologyAffinityError")
     assert node.admit_view(view(node, "c", [2])).admitted
+
+
+@pytest.mark.parametrize("version", ["v1.33.0", "v1.36.2"])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_cost_of_an_admission_on_eight_numa_nodes_includes_the_markers(policy: str, version: str) -> None:
+    """The estimate of a steered pod ended the service with a KeyError: reports do not list markers."""
+    config = configuration(topologyManagerPolicy=policy)
+    node = Kubelet(machine(8, 2), config, version=version_of(version))
+    assert not cost.is_quick(node)
+    steered = cost.estimate(node, view(node, "a", (1,), steered=3))
+    assert steered == cost.estimate(with_label(node, 3), view(node, "a", (1,)))
+    assert steered.masks > cost.estimate(node, view(node, "a", (1,))).masks
