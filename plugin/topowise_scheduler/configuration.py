@@ -23,6 +23,8 @@ from topowise.steering import MOST_SECONDS
 from topowise_scheduler import declared_shapes, device_affinity, strategy_names
 from topowise_scheduler.claims.annotation import Alignment
 
+# Of fit-together's reservations.
+_LONGEST_HOLD_S: Final = 600.0
 _ANYWHERE: Final = frozenset(("", "0.0.0.0", "::"))
 
 
@@ -336,6 +338,81 @@ class Defragmenter(Section, frozen=True):
         return not windows or any(moment in window for window in windows)
 
 
+class ScaleUp(Section, frozen=True):
+    """Nodes for pods that wait only for alignment, from an autoscaler that does not see alignment;
+    docs/how-to/autoscaler.md."""
+
+    enabled: bool = False
+    """On: the leader creates placeholder pods in `namespace`. Needs the rights to create, list and delete pods there,
+    to patch pods/status and to create events; with `karpenter` also to patch nodes."""
+    autoscaler: Literal["cluster-autoscaler", "karpenter"] = "cluster-autoscaler"
+    """How a placeholder excludes the existing nodes: by their host names, or by a label, because Karpenter ignores pods
+    with required terms about host names."""
+    namespace: str = ""
+    """Namespace of the placeholders; empty: the pod's namespace."""
+    group_labels: tuple[str, ...] = (
+        "node.kubernetes.io/instance-type",
+        "cloud.google.com/gke-nodepool",
+        "eks.amazonaws.com/nodegroup",
+        "kubernetes.azure.com/agentpool",
+        "karpenter.sh/nodepool",
+    )
+    """Nodes with equal values of all these labels are a group: nodes of a group should have equal hardware and kubelet
+    configuration. A node without any of these labels is in no group."""
+    patience: Duration = Duration(60)
+    """The time that a pod must wait only for alignment before a node is requested for it."""
+    time_limit: PositiveDuration = PositiveDuration(900)
+    """The time from a request until the node is reported; after that the request has failed."""
+    hold: PositiveDuration = PositiveDuration(120)
+    """The time for which a new node is reserved for the pods it was requested for, from its first report."""
+    in_flight: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
+    """The most requested nodes that do not exist yet."""
+    per_group: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
+    """The same for a group. Until a requested node of a group has helped in the last day, it is 1."""
+    per_hour: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 30
+    """The most requested nodes in an hour."""
+    back_off: PositiveDuration = PositiveDuration(1800)
+    """The pause of a group after a requested node that did not help or did not come; doubled after each further."""
+    priority_class: str = "topowise-placeholder"
+    """PriorityClass of the placeholders. cluster-autoscaler ignores pods with priorities below -10."""
+    image: str = "registry.k8s.io/pause:3.10.1"
+    """The image of the placeholders, which never run."""
+
+    def __post_init__(self) -> None:
+        if not self.group_labels:
+            raise ValueError("groupLabels is empty, expected a label: without one no group of nodes is known")
+
+
+class ScaleDownGuard(Section, frozen=True):
+    """Keeps autoscalers from removing nodes whose pods would not be aligned on another node;
+    docs/how-to/autoscaler.md."""
+
+    enabled: bool = False
+    """On: the leader annotates such nodes for cluster-autoscaler and Karpenter, for as long as that is true. Needs the
+    right to patch nodes."""
+    most_nodes: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 100
+    """The most nodes that are annotated at the same time."""
+
+
+class Kueue(Section, frozen=True):
+    """Kueue's AdmissionChecks with the controller name `topowise.io/alignment`; docs/how-to/kueue.md."""
+
+    enabled: bool = False
+    """On: the leader decides the checks. Needs the rights to list and watch workloads, to list admissionchecks and
+    resourceflavors, and to patch the status of workloads and admissionchecks."""
+    api_version: Literal["v1beta1", "v1beta2"] = "v1beta1"
+    """The version of Kueue's API."""
+    hold: PositiveDuration = PositiveDuration(120)
+    """The time for which the pods of an admitted Workload are reserved until kube-scheduler asks for them; at most ten
+    minutes."""
+    most_reserved: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1000
+    """The number of pods for which checks may reserve resources at the same time; further checks are Retry."""
+
+    def __post_init__(self) -> None:
+        if self.hold > _LONGEST_HOLD_S:
+            raise ValueError(f"hold is {self.hold:g} s, expected at most {_LONGEST_HOLD_S:g} s")
+
+
 class Volcano(Section, frozen=True):
     """Volcano's extender plug-in as a caller, `/volcano` on the extender's port; docs/how-to/volcano.md."""
 
@@ -391,6 +468,9 @@ class SchedulerConfiguration(Configuration, frozen=True, tag="SchedulerConfigura
     nominator: Nominator = msgspec.field(default_factory=Nominator)
     preemptor: Preemptor = msgspec.field(default_factory=Preemptor)
     defragmenter: Defragmenter = msgspec.field(default_factory=Defragmenter)
+    scale_up: ScaleUp = msgspec.field(default_factory=ScaleUp)
+    kueue: Kueue = msgspec.field(default_factory=Kueue)
+    scale_down_guard: ScaleDownGuard = msgspec.field(default_factory=ScaleDownGuard)
     leader_election: LeaderElection = msgspec.field(default_factory=LeaderElection)
     volcano: Volcano = msgspec.field(default_factory=Volcano)
     ui: Ui = msgspec.field(default_factory=Ui)

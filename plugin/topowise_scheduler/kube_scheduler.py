@@ -22,6 +22,9 @@ from topowise.steering import RESOURCE as MARKER
 HOSTNAME: Final = "kubernetes.io/hostname"
 MIRROR: Final = "kubernetes.io/config.mirror"
 """Annotation of the mirror pod of a static pod: deleting the object does not end the pod."""
+GUARD_ANNOTATION: Final = "topowise.io/scale-down-guard"
+"""Annotation of a Node whose scale-down this service has disabled."""
+SCALE_DOWN_DISABLED: Final = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
 NO_NODE: Final = "node(s) without a Node object"
 RESOURCE_CLAIMS: Final = "resource claims"
 """The entry of `unexamined` for claims."""
@@ -47,11 +50,19 @@ _NOT_READY: Final = Taint("node.kubernetes.io/not-ready", "", "NoSchedule")
 _SILENT: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
+class NodeAnnotations(msgspec.Struct, frozen=True, gc=False):
+    """The annotations that are read: whether a scale-down of the node is disabled, and whether by this service."""
+
+    guard: str | None = msgspec.field(default=None, name=GUARD_ANNOTATION)
+    disabled: str | None = msgspec.field(default=None, name=SCALE_DOWN_DISABLED)
+
+
 class NodeMetadata(msgspec.Struct, frozen=True, gc=False):
     name: str = ""
     uid: str = ""
     creationTimestamp: str | None = None
     labels: dict[str, str] | None = None
+    annotations: NodeAnnotations | None = None
 
 
 class NodeSpec(msgspec.Struct, frozen=True, gc=False):
@@ -91,7 +102,8 @@ class NodeObject(msgspec.Struct, frozen=True, gc=False):
 
 class Node(msgspec.Struct, frozen=True, gc=False):
     """The stored fields of a v1.Node. `labels` lack the hostname, so that nodes of a pool can share them. `created` is
-    RFC 3339. `images` are all names of the images that the node has."""
+    RFC 3339. `images` are all names of the images that the node has. `guard`: who has disabled the scale-down of the
+    node, "" if it is not disabled."""
 
     name: str
     allocatable: Amounts = {}
@@ -104,6 +116,7 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     boot_id: str = ""
     created: str = ""
     images: tuple[str, ...] = ()
+    guard: Literal["", "ours", "theirs"] = ""
 
     @property
     def page_sizes(self) -> tuple[str, ...]:
@@ -206,7 +219,6 @@ class Spec(pods.Spec, frozen=True, gc=False):
     volumes: tuple[dict[str, Any], ...] | None = None
     hostNetwork: bool | None = None
     preemptionPolicy: str | None = None
-    schedulingGroup: Any = None
     workloadRef: Any = None
 
 

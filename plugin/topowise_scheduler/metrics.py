@@ -27,6 +27,7 @@ from topowise_scheduler.shortage import Shortage, Waits
 PREFIX = "topowise_scheduler"
 _NAME = f"{PREFIX}_"
 _NOMINATIONS = ("written", "honoured", "elsewhere", "late", "moved", "withdrawn", "conflict", "failed")
+_SCALE_UP = ("requested", "helped", "useless", "late", "taken", "unneeded")
 _REQUESTS = ("allocated", "lost", "withdrawn", "refused", "unanswered", "failed")
 _ALIGNMENTS: tuple[Outcome, ...] = ("aligned", "apart", "nothing", "unknown")
 _LABEL_BUCKETS = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
@@ -154,6 +155,24 @@ class Counts(Collector):
             "defragmentation_evictions",
             "Pods evicted to free the resources of a declared shape on one NUMA node.",
             events["evicted_for_room"],
+        )
+        yield _counter(
+            "scale_up",
+            "Requests of nodes for pods that wait only for alignment, by outcome.",
+            "outcome",
+            {outcome: events[f"scale_up_{outcome}"] for outcome in _SCALE_UP},
+        )
+        yield _counter(
+            "scale_down_guard",
+            "Nodes whose scale-down was disabled for the alignment of their pods, and nodes released again.",
+            "action",
+            {action: events[f"scale_down_{action}"] for action in ("guarded", "released")},
+        )
+        yield _counter(
+            "admission_checks",
+            "Decided admission checks of Kueue, by state.",
+            "state",
+            {state: events[f"admission_check_{state}"] for state in ("ready", "retry", "rejected")},
         )
 
     def _engine_caches(self) -> Iterator[Metric]:

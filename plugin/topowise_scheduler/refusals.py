@@ -26,6 +26,7 @@ NEVER_ENOUGH: Final = PREFIX + "node allocatable is too small"
 QUARANTINED: Final = PREFIX + "kubelet refused such a pod, waiting for a new report of the node"
 UNCONFIRMED: Final = PREFIX + "kubelet is restarting, waiting for a report that it confirms"
 NEW_NODE: Final = PREFIX + "node is new, waiting for the first report of its exporter"
+RESERVED_ELSEWHERE: Final = PREFIX + "another node is reserved for the pod, with the pods of its job"
 EXPORTER_DOWN: Final = (
     PREFIX + "no exporter is Ready on the node and its report lacks pods, waiting for a new report of the node"
 )

@@ -19,6 +19,7 @@ Document = dict[str, Any]
 NAMESPACE = "topowise-system"
 PLURALS = {
     "Namespace": ("/api/v1", "namespaces"),
+    "PriorityClass": ("/apis/scheduling.k8s.io/v1", "priorityclasses"),
     "ServiceAccount": ("/api/v1", "serviceaccounts"),
     "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies"),
     "MutatingAdmissionPolicy": ("/apis/admissionregistration.k8s.io/v1", "mutatingadmissionpolicies"),

@@ -243,9 +243,10 @@ class Service:
             partial(fit_together, self.fitting(), not_ready),
         )
 
-    def fitting(self, most_reserved: int = 0) -> FitTogetherService:
+    def fitting(self, most_reserved: int = 0, **options: Any) -> FitTogetherService:
         """Returns whether pods fit at once."""
-        return FitTogetherService(self.ledger, self.answers, self.view, most_reserved=most_reserved, clock=self.clock)
+        options = {"most_reserved": most_reserved, "clock": self.clock, **options}
+        return FitTogetherService(self.ledger, self.answers, self.view, **options)
 
     def report(self, topology: nrt.NodeResourceTopology) -> None:
         """The watch of NRTs brings an object."""

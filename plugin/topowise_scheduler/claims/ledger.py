@@ -167,6 +167,14 @@ class Claims:
                 return kept.locations[device.device]
         return None
 
+    def devices_of_node(self, node: str) -> Iterator[tuple[DeviceID, Location, bool]]:
+        """Yields the devices in the slices of a node, their location, and whether a claim has them."""
+        for name in sorted(self._slices_by_node.get(node, ())):
+            kept = self._slices[name]
+            for device, where in kept.locations.items():
+                key = DeviceID(*kept.pool, device)
+                yield key, where, key in self._allocated.devices or key in self._allocated.shares
+
     def extended_resources(self, needs: Needs | None) -> tuple[str, ...]:
         """Returns the extended resources of a pod that kube-scheduler allocates by a claim of its own making, on nodes
         without a device plug-in for them (KEP-5004)."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
@@ -16,7 +16,7 @@ from topowise import pods
 from topowise.bounded import Bounded, size_of_dict
 from topowise.errors import ParseError
 from topowise_scheduler.cluster.changes import Changes
-from topowise_scheduler.kube_scheduler import HOSTNAME, Node, NodeObject, Taint
+from topowise_scheduler.kube_scheduler import HOSTNAME, Node, NodeAnnotations, NodeObject, Taint
 
 if TYPE_CHECKING:
     # At run time the import would load the HTTP client, also for kubectl.
@@ -41,6 +41,8 @@ class Nodes:
         self._nodes: dict[str, Node] = {}
         self.tainted: set[str] = set()
         """Names of nodes with the start-up taint."""
+        self.guarded: set[str] = set()
+        """Names of nodes whose scale-down this service has disabled."""
         self._amounts: Bounded[bytes, pods.Amounts] = Bounded(_MAX_BYTES, size_of_dict)
         self._labels: Bounded[bytes, dict[str, str]] = Bounded(_MAX_BYTES, size_of_dict)
         self._taints: Bounded[tuple[Taint, ...], tuple[Taint, ...]] = Bounded(_MAX_BYTES, _size_of_taints)
@@ -103,6 +105,7 @@ class Nodes:
             kubelet_version=sys.intern(status.nodeInfo.kubeletVersion[:_MAX_VERSION_LENGTH]),
             boot_id=status.nodeInfo.bootID[:_MAX_VERSION_LENGTH],
             images=self._images.once(images, lambda: images),
+            guard=_guard(metadata.annotations),
             created=(metadata.creationTimestamp or "")[:_MAX_VERSION_LENGTH],
         )
 
@@ -113,12 +116,17 @@ class Nodes:
         if event == "DELETED":
             self._nodes.pop(item.name, None)
             self.tainted.discard(item.name)
+            self.guarded.discard(item.name)
             return
         self._nodes[item.name] = item
         if _has_startup_taint(item):
             self.tainted.add(item.name)
         else:
             self.tainted.discard(item.name)
+        if item.guard == "ours":
+            self.guarded.add(item.name)
+        else:
+            self.guarded.discard(item.name)
 
 
 def _size_of_taints(taints: tuple[Taint, ...], _: object) -> int:
@@ -127,6 +135,12 @@ def _size_of_taints(taints: tuple[Taint, ...], _: object) -> int:
 
 def _has_startup_taint(node: Node) -> bool:
     return any(taint.key == STARTUP_TAINT for taint in node.taints)
+
+
+def _guard(annotations: NodeAnnotations | None) -> Literal["", "ours", "theirs"]:
+    if annotations is not None and annotations.guard is not None:
+        return "ours"
+    return "theirs" if annotations is not None and annotations.disabled is not None else ""
 
 
 def _amounts(quantities: pods.Quantities) -> pods.Amounts:

@@ -27,6 +27,7 @@ from topowise_scheduler.kubelet.trial import first_refusal
 log = logging.getLogger(__name__)
 
 DEFAULT_S: Final = 30.0
+_OTHER_ORDER: Final = "a pod that is on its way there would be refused if they came in another order"
 _MAX_QUERIED: Final = 10_000
 # The pods of a question need not exist.
 _MAX_QUERIED_BYTES: Final = 32 << 20
@@ -50,6 +51,9 @@ class Reservations:
         self.unverified_pods = UnverifiedPods()
         """Pods that no watch has brought yet."""
         self._gangs = Gangs(clock)
+        # Reserved copies of templates, whose places the pods of the template take, by namespace and shape.
+        self._copies: dict[tuple[str, bytes], list[str]] = {}
+        self._places = gates.reserved_places
 
     def __len__(self) -> int:
         return self._pods.reserved
@@ -58,11 +62,38 @@ class Reservations:
         """A question is about the pod; its bind will only name it."""
         for uid in self._gangs.note_queried(record):
             self.release(uid)
+        if self._copies:
+            self._take_copy(record)
         self.queried.put(record.uid, record)
+
+    def hand_over(self, record: PodRecord) -> None:
+        """A reserved copy of a template makes way for the first pod of its namespace and requests that is queried."""
+        self._copies.setdefault((record.namespace, record.shape), []).append(record.uid)
+
+    def _take_copy(self, record: PodRecord) -> None:
+        """Releases a copy for a queried pod: at its first query, so that a retry takes no second place."""
+        key = record.namespace, record.shape
+        copies = self._copies.get(key, [])
+        while copies and record.uid not in self._places.places:
+            copy = self._pods.of(uid := copies.pop())
+            # The reservation of the copy may have ended by time.
+            if copy.state is State.RESERVED:
+                self._places.places[record.uid] = copy.node, copy.until
+                self.release(uid)
+        if not copies:
+            self._copies.pop(key, None)
+
+    def _return_to_place(self, record: PodRecord, needs: pods.Needs) -> None:
+        """A pod that was not bound is expected again where the copy was whose place it has taken."""
+        node, until = self._places.places.get(record.uid, ("", 0.0))
+        if node and until > self._clock():
+            self.put_unasked(record, needs, node, until - self._clock())
 
     def note_nowhere(self, record: PodRecord) -> None:
         """A pod that was asked about fits on no node."""
         self._gangs.note_unschedulable(record)
+        if self._places.places and record.needs is not None:
+            self._return_to_place(record, record.needs)
 
     def put(self, record: PodRecord, needs: pods.Needs, name: str, *, judged_at: int = -1) -> None:
         """Expects a pod on a node, and on no other node, until it is bound, reserved anew, or its time is over.
@@ -86,9 +117,14 @@ class Reservations:
         if is_as_judged:
             node_state.note_judged(record.uid)
 
-    def put_unasked(self, record: PodRecord, needs: pods.Needs, name: str, seconds: float) -> str:
+    def put_unasked(
+        self, record: PodRecord, needs: pods.Needs, name: str, seconds: float, *, in_any_order: bool = False
+    ) -> str:
         """Reserves a node for `seconds` for a pod that no scheduler has asked to place yet. Returns why its kubelet
-        would refuse the pod as things are predicted, "" if the node is reserved."""
+        would refuse the pod as things are predicted, "" if the node is reserved.
+
+        `in_any_order`: the pods on their way to the node are to be admitted in whatever order they come.
+        """
         pod, node_state = self._pods.of(record.uid), self._bookings.node_states.of(name)
         state = None if node_state is None else node_state.without({record.uid})
         if pod.is_assigned or state is None:
@@ -96,6 +132,8 @@ class Reservations:
         refusal = first_refusal((state,), record.view)
         if refusal is not None:
             return refusal
+        if in_any_order and not self._gates.fits_in_any_order(record, name):
+            return _OTHER_ORDER
         self.release(record.uid)
         until = self._clock() + seconds
         reserved = msgspec.structs.replace(pod.left(), node=name, state=State.RESERVED, until=until)
@@ -115,7 +153,7 @@ class Reservations:
             return "" if pod.node == name else f"it is bound to {pod.node} already"
         refusal = self._gates.at_bind(record, name, leaving)
         if not refusal and not self._gates.fits_in_any_order(record, name, leaving):
-            refusal = "a pod that is on its way there would be refused if they came in another order"
+            refusal = _OTHER_ORDER
         if not refusal and self._gates.numa_node.must_be_steered(record, name):
             refusal = refusals.NOT_STEERED_BY_BINDER
         node_state = self._bookings.node_states.of(name)
@@ -149,6 +187,8 @@ class Reservations:
         if refusal:
             self._events["bind_conflict"] += 1
             self.release(record.uid)
+            if self._places.places:
+                self._return_to_place(record, needs)
             return refusal
         self.queried.pop(record.uid)
         self._bookings.move(record, PodState(name, State.ASSUMED, self._pods.of(record.uid).nominated), needs=needs)
@@ -169,6 +209,7 @@ class Reservations:
         if unverified:
             log.warning("Reservations dropped, no watch has brought their pods", extra=kv(pods=len(unverified)))
         self._gangs.expire()
+        self._places.expire(now)
         late = [uid for uid in self._pods.expired(now) if uid not in unverified and not self._is_decided(uid)]
         # Members of a gang that is being decided are not late: their bind may follow.
         for uid in (*unverified, *late):

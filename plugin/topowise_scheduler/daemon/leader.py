@@ -15,12 +15,17 @@ from topowise.kube.credentials import SERVICE_ACCOUNT
 from topowise.kube.lease import Elector
 from topowise.runtime.tasks import unending
 from topowise_scheduler.daemon.core import Core
+from topowise_scheduler.fit_together import FitTogetherService
+from topowise_scheduler.leader.admission_checks import AdmissionChecks
 from topowise_scheduler.leader.alignment import AlignmentPreemption
 from topowise_scheduler.leader.defragmenter import Defragmenter
 from topowise_scheduler.leader.nominator import Cluster, Decisions, Nominator
 from topowise_scheduler.leader.preemptor import Preemptor
 from topowise_scheduler.leader.refused_pods import RefusedPods
 from topowise_scheduler.leader.requeue import Requeuer
+from topowise_scheduler.leader.scale_down_guard import ScaleDownGuard
+from topowise_scheduler.leader.scale_up import ScaleUp
+from topowise_scheduler.leader.scale_up_demand import Demand
 from topowise_scheduler.leader.startup_taint import StartupTaint
 from topowise_scheduler.leader.unused_reports import UnusedReports
 from topowise_scheduler.leader.waiting_pods import WaitingPods
@@ -52,7 +57,7 @@ class Leader:
         if not settings.enabled:
             await work()
             return
-        namespace = settings.lease_namespace or _own_namespace()
+        namespace = settings.lease_namespace or _own_namespace("leaderElection.leaseNamespace")
         identity = settings.identity or f"{socket.gethostname()}_{secrets.token_hex(4)}"
         self._elector = Elector(self._core.api, namespace, settings.lease_name, identity)
         await self._elector.run(work)
@@ -83,6 +88,35 @@ class Leader:
             return Nominator(api, ledger, self._decisions, writes=writes, not_ready=core.not_synced).run()
 
         defragmenter = Defragmenter(api, ledger, answers, core.view, core.budgets, settings.defragmenter)
+
+        def scale_up() -> Coroutine[Any, Any, None]:
+            chosen = settings.scale_up
+            demand = Demand(api, ledger, answers, core.view, patience=chosen.patience)
+            return ScaleUp(
+                api,
+                ledger,
+                answers,
+                core.nodes,
+                demand,
+                chosen,
+                namespace=chosen.namespace or _own_namespace("scaleUp.namespace"),
+                not_ready=core.not_synced,
+            ).run()
+
+        guard = ScaleDownGuard(
+            api, ledger, answers, core.view, core.nodes, settings.scale_down_guard, not_ready=core.not_synced
+        )
+        fitting = FitTogetherService(
+            ledger,
+            answers,
+            core.view,
+            most_reserved=settings.kueue.most_reserved,
+            setting="kueue.mostReserved",
+        )
+
+        def admission_checks() -> Coroutine[Any, Any, None]:
+            return AdmissionChecks(api, ledger, core.view, fitting, settings.kueue, not_ready=core.not_synced).run()
+
         controllers: dict[str, tuple[bool, Work]] = {
             "requeue": (settings.requeue.enabled, requeuer.run),
             "waiting pods": (settings.waiting_pods.tell, WaitingPods(api, ledger, core.view).run),
@@ -92,13 +126,16 @@ class Leader:
             "refused pods": (settings.refused_pods.delete, RefusedPods(api, ledger).run),
             "preemptor": (settings.preemptor.enabled, Preemptor(api, ledger, alignment, settings.preemptor).run),
             "defragmenter": (settings.defragmenter.enabled, defragmenter.run),
+            "admission checks": (settings.kueue.enabled, admission_checks),
+            "scale-down guard": (settings.scale_down_guard.enabled, guard.run),
+            "scale up": (settings.scale_up.enabled, scale_up),
         }
         return {name: work for name, (is_enabled, work) in controllers.items() if is_enabled}
 
 
-def _own_namespace() -> str:
+def _own_namespace(field: str) -> str:
     try:
         return files.read_regular(_OWN_NAMESPACE).decode().strip()
     except OSError as exc:
         problem = "is empty, and outside a pod there is no own namespace to take"
-        raise ConfigError("leaderElection.leaseNamespace", problem) from exc
+        raise ConfigError(field, problem) from exc

@@ -47,7 +47,10 @@ class FitTogether(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
 
 
 class FitTogetherService:
-    """Keeps the reservations, for at most `most_reserved` pods. Raises ParseError for an invalid request."""
+    """Keeps the reservations, for at most `most_reserved` pods. Raises ParseError for an invalid request.
+
+    `setting`: the name of the setting for `most_reserved`, for messages.
+    """
 
     def __init__(
         self,
@@ -56,18 +59,22 @@ class FitTogetherService:
         view: ClusterView,
         *,
         most_reserved: int = 0,
+        setting: str = "fitTogether.mostReserved",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ledger = ledger
         self._answers = answers
         self._view = view
-        self._most_reserved = most_reserved
+        self._most_reserved, self._setting = most_reserved, setting
         self._clock = clock
         # By name: the end (seconds, monotonic), and the end of each pod's reservation in the ledger, by uid.
         self._reservations: dict[str, tuple[float, dict[str, float]]] = {}
 
-    async def fit(self, request: FitTogether) -> tuple[GroupPlacement, str]:
-        """Places the pods; returns the placement, and the name of the reservation or ""."""
+    async def fit(self, request: FitTogether, *, hand_over: bool = False) -> tuple[GroupPlacement, str]:
+        """Places the pods; returns the placement, and the name of the reservation or "".
+
+        `hand_over`: the copies of a template make way for pods of the same namespace and requests.
+        """
         pods = request.all_pods
         if not 0 < len(pods) <= group_placement.MOST_PODS:
             raise ParseError("pods", str(len(pods)), f"1 to {group_placement.MOST_PODS} of them")
@@ -78,7 +85,7 @@ class FitTogetherService:
         if not placement.fits or not request.reserve_seconds:
             return placement, ""
         self._check_limit(len(pods))
-        return self._reserve(placement, request.reserve_seconds)
+        return self._reserve(placement, request.reserve_seconds, hand_over=hand_over)
 
     def release(self, reservation: str) -> bool:
         """Ends a reservation; whether it existed."""
@@ -100,24 +107,30 @@ class FitTogetherService:
             raise ParseError(
                 "reserveSeconds",
                 f"{more} pods beside {reserved}",
-                f"{self._most_reserved} at the most (fitTogether.mostReserved); nothing is reserved",
+                f"{self._most_reserved} at the most ({self._setting}); nothing is reserved",
             )
 
-    def _reserve(self, group: GroupPlacement, seconds: int) -> tuple[GroupPlacement, str]:
+    def _reserve(self, group: GroupPlacement, seconds: int, *, hand_over: bool) -> tuple[GroupPlacement, str]:
         """Reserves the placement; refuses it if the cluster has changed between two slices."""
         name = secrets.token_hex(8)
         held_until: dict[str, float] = {}
+        copies = []
         for placement in group.placements:
             record = placement.record
             if record.uid.startswith("\0"):
                 record = msgspec.structs.replace(record, uid=f"\0{name}/{len(held_until)}")
+                copies.append(record)
             assert record.needs is not None
-            refusal = self._ledger.reservations.put_unasked(record, record.needs, placement.node, seconds)
+            refusal = self._ledger.reservations.put_unasked(
+                record, record.needs, placement.node, seconds, in_any_order=hand_over
+            )
             if refusal:
                 self._unreserve(held_until)
-                why = f"{placement.node} has changed meanwhile: {refusal}"
+                why = f"{placement.node} does not take the pod: {refusal}"
                 return GroupPlacement(group.placements[: len(held_until)], why), ""
             held_until[record.uid] = self._ledger.pods.of(record.uid).until
+        for record in copies if hand_over else ():
+            self._ledger.reservations.hand_over(record)
         self._reservations[name] = self._clock() + seconds, held_until
         return group, name
 

@@ -74,6 +74,37 @@ DEFRAGMENTER: dict[tuple[str, str], set[Right]] = {
     ("topowise_scheduler/leader/defragmenter.py", "GET"): {("", "pods", "list")},
     ("topowise_scheduler/leader/evictions.py", "POST"): {("", "pods/eviction", "create")},
 }
+# In the namespace of the placeholders, except the status and the daemon pods of a node.
+SCALE_UP: dict[tuple[str, str], set[Right]] = {
+    ("topowise_scheduler/leader/scale_up.py", "GET"): {("", "pods", "list")},
+    ("topowise_scheduler/leader/scale_up.py", "POST"): {("", "pods", "create")},
+    ("topowise_scheduler/leader/scale_up.py", "DELETE"): {("", "pods", "delete")},
+}
+SCALE_UP_STATUS: dict[tuple[str, str], set[Right]] = {
+    ("topowise_scheduler/leader/scale_up.py", "PATCH"): {("", "pods/status", "patch")},
+    ("topowise_scheduler/leader/pod_lists.py", "GET"): {("", "pods", "list")},
+}
+# With Karpenter.
+KNOWN_NODES: dict[tuple[str, str], set[Right]] = {
+    ("topowise_scheduler/leader/known_nodes.py", "PATCH"): {("", "nodes", "patch")},
+}
+SCALE_DOWN_GUARD: dict[tuple[str, str], set[Right]] = {
+    ("topowise_scheduler/leader/scale_down_guard.py", "PATCH"): {("", "nodes", "patch")},
+    ("topowise_scheduler/leader/pod_lists.py", "GET"): {("", "pods", "list")},
+}
+# The Workloads are listed and watched by a reflector of the controller.
+KUEUE_GROUP = "kueue.x-k8s.io"
+KUEUE: dict[tuple[str, str], set[Right]] = {
+    ("topowise_scheduler/leader/admission_checks.py", "GET"): {
+        (KUEUE_GROUP, "admissionchecks", "list"),
+        (KUEUE_GROUP, "resourceflavors", "list"),
+    },
+    ("topowise_scheduler/leader/admission_checks.py", "PATCH"): {
+        (KUEUE_GROUP, "workloads/status", "patch"),
+        (KUEUE_GROUP, "admissionchecks/status", "patch"),
+    },
+}
+KUEUE_WATCH: set[Right] = {(KUEUE_GROUP, "workloads", "list"), (KUEUE_GROUP, "workloads", "watch")}
 ELECTION: dict[tuple[str, str], set[Right]] = {
     ("topowise/kube/lease.py", "?"): {(*LEASES, "get"), (*LEASES, "create"), (*LEASES, "update")},
 }
@@ -151,6 +182,11 @@ def test_every_request_in_the_code_is_listed(repository: Path) -> None:
         NOMINATION,
         PREEMPTOR,
         DEFRAGMENTER,
+        SCALE_UP,
+        SCALE_UP_STATUS,
+        KNOWN_NODES,
+        SCALE_DOWN_GUARD,
+        KUEUE,
         ELECTION,
         TOKENS,
         STEERING_REQUESTS,
@@ -250,8 +286,9 @@ def test_rights_grow_with_what_is_switched_on(render: Any) -> None:
         ("preemptor.enabled", PREEMPTOR | NOMINATION),
         ("nominator.enabled", NOMINATION),
         ("defragmenter.enabled", DEFRAGMENTER),
+        ("scaleDownGuard.enabled", SCALE_DOWN_GUARD),
     ],
-    ids=["start-up taint", "refused pods", "waiting pods", "preemptor", "nominator", "defragmenter"],
+    ids=["start-up taint", "refused pods", "waiting pods", "preemptor", "nominator", "defragmenter", "guard"],
 )
 def test_what_the_leader_repairs_takes_rights_only_where_it_is_switched_on(
     render: Any, option: str, calls: dict[tuple[str, str], set[Right]]
@@ -268,6 +305,27 @@ def test_steering_takes_rights_in_the_namespace_of_its_leases(render: Any) -> No
     assert rights(cluster_role) == needs(SCHEDULER) | needs(STEERING_OWNERS)
     assert "leases" in restricted(objects)
     assert not any("steering" in role["metadata"]["name"] for role in render("").kinds("Role"))
+
+
+def test_scale_up_takes_rights_in_the_namespace_of_the_placeholders(render: Any) -> None:
+    objects = render("", "scheduler.config.scaleUp.enabled=true")
+    cluster_role = objects.named("ClusterRole", "topowise-scheduler")
+    assert rights(cluster_role) == needs(SCHEDULER) | needs(SCALE_UP_STATUS)
+    assert rights(objects.named("Role", "topowise-scheduler-placeholders")) == needs(SCALE_UP)
+    assert "pods" in restricted(objects)
+    assert objects.named("PriorityClass", "topowise-placeholder")["value"] >= -10, "cluster-autoscaler reads no lower"
+    assert not render("").kinds("PriorityClass")
+    karpenter = render("", "scheduler.config.scaleUp.enabled=true", "scheduler.config.scaleUp.autoscaler=karpenter")
+    grown = rights(karpenter.named("ClusterRole", "topowise-scheduler")) - rights(cluster_role)
+    assert grown == needs(KNOWN_NODES)
+    assert "nodes" in restricted(karpenter)
+
+
+def test_kueue_takes_rights_on_workloads_and_checks(render: Any) -> None:
+    objects = render("", "scheduler.config.kueue.enabled=true")
+    cluster_role = objects.named("ClusterRole", "topowise-scheduler")
+    assert rights(cluster_role) == needs(SCHEDULER) | needs(KUEUE) | KUEUE_WATCH
+    assert restricted(objects) >= {"workloads/status", "admissionchecks/status"}
 
 
 def test_claims_take_rights_only_where_they_are_switched_on(render: Any) -> None:
@@ -305,6 +363,7 @@ def restricted(objects: Any, component: str = "scheduler") -> set[str]:
         ("preemptor.enabled",),
         ("nominator.enabled",),
         ("defragmenter.enabled",),
+        ("scaleDownGuard.enabled",),
     ],
     ids=lambda options: options[0] if options else "default",
 )
@@ -330,6 +389,12 @@ ROWS = {
         "config.requeue": "scheduler.config.requeue.enabled=true",
         "config.nominator": "scheduler.config.nominator.enabled=true",
         "config.waitingPods": "scheduler.config.waitingPods.tell=true",
+        "config.scaleUp": "scheduler.config.scaleUp.enabled=true",
+        "config.scaleUp` with `karpenter": ",".join(
+            ("scheduler.config.scaleUp.enabled=true", "scheduler.config.scaleUp.autoscaler=karpenter")
+        ),
+        "config.kueue": "scheduler.config.kueue.enabled=true",
+        "config.scaleDownGuard": "scheduler.config.scaleDownGuard.enabled=true",
         "config.preemptor": "scheduler.config.preemptor.enabled=true",
         "config.defragmenter": "scheduler.config.defragmenter.enabled=true",
         "config.refusedPods": "scheduler.config.refusedPods.delete=true",
@@ -376,7 +441,7 @@ def test_the_threat_model_has_each_right_with_what_switches_it_on(
         objects = render("", *LEAST, *([setting] if setting else []))
         roles = [objects.named("ClusterRole", f"topowise-{component}")]
         names = (
-            {f"topowise-{component}", "topowise-scheduler-steering"}
+            {f"topowise-{component}", "topowise-scheduler-steering", "topowise-scheduler-placeholders"}
             if component == "scheduler"
             else {f"topowise-{component}"}
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,19 +19,29 @@ import pytest
 from chart_cluster import NAMESPACE, Cluster, Document, eventually
 from sandbox import controlplane
 from scheduling import Service, exact, kubelet
+from scheduling import pod as waiting_pod
 from topowise.kube import credentials
 from topowise.kube.api import JSON, MERGE_PATCH, Api
 from topowise.kube.lease import Elector, Timing
 from topowise_scheduler.cluster.nodes import Nodes
 from topowise_scheduler.cluster.pods.records import PodRecord
+from topowise_scheduler.configuration import ScaleDownGuard as GuardSettings
+from topowise_scheduler.configuration import ScaleUp as ScaleUpSettings
 from topowise_scheduler.extender.binding import Binder
 from topowise_scheduler.extender.steering import NodeSteering
-from topowise_scheduler.leader import events, evictions
+from topowise_scheduler.kube_scheduler import Node
+from topowise_scheduler.leader import events, evictions, known_nodes
 from topowise_scheduler.leader.nomination import nominate
 from topowise_scheduler.leader.refused_pods import RefusedPods
 from topowise_scheduler.leader.requeue import REQUEUED_ANNOTATION, Requeuer
+from topowise_scheduler.leader.scale_down_guard import ScaleDownGuard
+from topowise_scheduler.leader.scale_up import ScaleUp
+from topowise_scheduler.leader.scale_up_demand import Demand
 from topowise_scheduler.leader.startup_taint import StartupTaint
 from topowise_scheduler.leader.waiting_pods import CONDITION, WaitingPods
+from topowise_scheduler.scale_up import placeholders
+from topowise_scheduler.scale_up.node_groups import Profile
+from topowise_scheduler.scale_up.packing import PlannedNode
 
 ASSETS = controlplane.assets()
 if ASSETS is None:
@@ -44,6 +55,9 @@ EVERY_FEATURE = (
     "scheduler.config.preemptor.enabled=true",
     "scheduler.config.nominator.enabled=true",
     "scheduler.config.defragmenter.enabled=true",
+    "scheduler.config.scaleDownGuard.enabled=true",
+    "scheduler.config.scaleUp.enabled=true",
+    "scheduler.config.scaleUp.autoscaler=karpenter",
     "exporter.config.podPlacements=true",
     "steering.enabled=true",
 )
@@ -60,6 +74,13 @@ OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "set", "uid": "u
 REFUSED = {"phase": "Failed", "reason": "TopologyAffinityError", "message": "Resources cannot be allocated"}
 READY = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
 IMAGE = "registry.example/main:1"
+
+
+OWN_PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+CONTAINER_FIELDS = ("image", "command", "env", "volumeMounts")
+PLACEHOLDERS = placeholders.Template(
+    NAMESPACE, "registry.k8s.io/pause:3.10.1", "topowise-placeholder", "cluster-autoscaler"
+)
 
 
 class Write(NamedTuple):
@@ -109,6 +130,18 @@ def lease(name: str, metadata: Document, refusal: str = "of Leases of steering, 
     return Write("PATCH", f"{LEASES}/{name}", {"metadata": metadata, **changed}, refusal)
 
 
+def placeholder(refusal: str, labels: Document | None = None, **changed: Any) -> Write:
+    """A pod like a placeholder, but for these fields of its spec, or of its container."""
+    records = [Service().put(waiting_pod("waits"))]
+    planned = PlannedNode(Profile((("pool", "a"),), Node(""), "", (), {}), (), {}, records=records)
+    document = placeholders.document(planned, ["metal-0"], PLACEHOLDERS, "theft")
+    document["metadata"]["labels"] = document["metadata"]["labels"] if labels is None else labels
+    for field, value in changed.items():
+        target = document["spec"]["containers"][0] if field in CONTAINER_FIELDS else document["spec"]
+        target[field] = value
+    return create(OWN_PODS, document, refusal)
+
+
 def token_request(account: str, seconds: int, refusal: str, by: str) -> Write:
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": seconds}}
     return create(f"{ACCOUNTS}/{account}/token", body, refusal, by)
@@ -119,6 +152,8 @@ _ANNOTATIONS = "annotations topowise.io/requeued, topowise.io/nominated, no othe
 _STATUS = "of a pod's status: nominatedNodeName, conditions"
 _FORBIDDEN = "is forbidden: User"
 _NODE = "nothing of nodes but their taints"
+_GUARD = "of nodes the annotations topowise.io/scale-down-guard"
+_LABEL = "the label topowise.io/known-node, no other"
 _TAINT = "may remove the taint topowise.io/unreported"
 _KUBE_SCHEDULER = "topowise-kube-scheduler"
 THEFTS = {
@@ -138,8 +173,8 @@ THEFTS = {
     "all taints removed": node(_TAINT, spec={"taints": None}),
     "taint added": node(_TAINT, spec={"taints": [OURS, THEIRS, {"key": "theft", "effect": "NoExecute"}]}),
     "own taint changed": node(_TAINT, spec={"taints": [{**OURS, "effect": "NoExecute"}, THEIRS]}),
-    "node label": node(_NODE, metadata={"labels": {"node-role.kubernetes.io/control-plane": ""}}),
-    "node annotation": node(_NODE, metadata={"annotations": {"a": "theft"}}),
+    "node label": node(_LABEL, metadata={"labels": {"node-role.kubernetes.io/control-plane": ""}}),
+    "node annotation": node(_GUARD, metadata={"annotations": {"a": "theft"}}),
     "node finalizer": node(_NODE, metadata={"finalizers": ["example.com/theft"]}),
     "unschedulable": node(_NODE, spec={"unschedulable": True}),
     "provider id": node(_NODE, spec={"providerID": "theft://1"}),
@@ -148,6 +183,22 @@ THEFTS = {
     "running pod deleted": Write("DELETE", f"{PODS}/runs", None, "pods that a kubelet has refused"),
     "failed pod deleted": Write("DELETE", f"{PODS}/failed", None, "pods that a kubelet has refused"),
     "pod of no controller deleted": Write("DELETE", f"{PODS}/orphan", None, "that a controller makes anew"),
+    "other pod": placeholder("only placeholders", labels={}),
+    "placeholder elsewhere": create(PODS, {"metadata": {"name": "x"}, "spec": {"containers": []}}, _FORBIDDEN),
+    "placeholder with a scheduler": placeholder("of the scheduler", schedulerName="default-scheduler"),
+    "placeholder on a node": placeholder("of the scheduler", nodeName="metal-0"),
+    "placeholder with another image": placeholder("as it is", image="registry.example/theft:1"),
+    "placeholder with a command": placeholder("as it is", command=["theft"]),
+    "placeholder with a secret": placeholder(
+        "no token, volumes", volumes=[{"name": "a", "secret": {"secretName": "topowise-tls"}}]
+    ),
+    "placeholder with a token": placeholder("no token, volumes", automountServiceAccountToken=True),
+    "placeholder of the host": placeholder("namespaces of the host", hostNetwork=True),
+    "placeholder of root": placeholder("namespaces of the host", securityContext={"runAsUser": 0}),
+    "label of a placeholder": Write(
+        "PATCH", f"{OWN_PODS}/placed/status", {"metadata": {"labels": {"app": "x"}}}, "a placeholder's metadata"
+    ),
+    "pod of its namespace deleted": Write("DELETE", f"{OWN_PODS}/other", None, "pods that a kubelet has refused"),
     "all pods deleted": Write("DELETE", PODS, None, _FORBIDDEN),
     "eviction of any uid": eviction(),
     "eviction at once": eviction(preconditions={"uid": "x"}, gracePeriodSeconds=0),
@@ -218,6 +269,8 @@ def filled(render: Any, *settings: str) -> Iterator[Cluster]:
         assert cluster.call("POST", SYSTEM, proxy)[0] == 201
         for name in ("topowise-scheduler", "topowise-steering-metal-0"):
             cluster.call("POST", LEASES, {"metadata": {"name": name}, "spec": {"holderIdentity": "theirs"}})
+        for name, labels in (("placed", {placeholders.LABEL: "x"}), ("other", {})):
+            assert cluster.call("POST", OWN_PODS, pod(name, namespace=NAMESPACE, labels=labels))[0] == 201
         put(cluster, "waits")
         running = {"phase": "Running", "conditions": [READY]}
         put(cluster, "runs", "metal-0", running, labels={"app": "theirs"}, annotations={"example.com/a": "theirs"})
@@ -400,6 +453,49 @@ class Acting:
         await StartupTaint(self.api, self.service.ledger, nodes)._remove("new")
         assert self.cluster.call("GET", "/api/v1/nodes/new")[1]["spec"]["taints"] == [THEIRS]
 
+    async def scale_up(self) -> None:
+        """Requests a node, attributes it, and ends and deletes the placeholder."""
+        service, later = self.service, 0.0
+        ledger, settings = service.ledger, ScaleUpSettings(enabled=True, group_labels=("pool",))
+        demand = Demand(self.api, ledger, service.answers, service.view, patience=0.0)
+        leader = ScaleUp(
+            self.api,
+            ledger,
+            service.answers,
+            service.nodes,
+            demand,
+            settings,
+            namespace=NAMESPACE,
+            now=lambda: time.time() + later,
+        )
+        record = self.record(put(self.cluster, "to-scale-up"))
+        profile = Profile((("pool", "a"),), Node(""), "metal-0", (), {})
+        planned = PlannedNode(profile, (), {}, records=[record])
+        created = await leader._create(planned, [], [Node("metal-0", hostname="metal-0")])
+        await leader._patch(created, placeholders.node_patch(created.uid, "metal-0", time.time()))
+        await leader._patch(created, placeholders.end_patch(created.uid, "useless", "it cannot align", time.time()))
+        path = f"{OWN_PODS}/{created.name}"
+        ended = self.cluster.call("GET", path)[1]
+        assert ended["status"]["phase"] == "Failed"
+        assert ended["metadata"]["annotations"][placeholders.OUTCOME_ANNOTATION] == "useless"
+        later = 1e6
+        self.cluster.call("DELETE", f"{OWN_PODS}/placed")
+        await leader.sync()
+        assert self.cluster.call("GET", path)[0] == 404
+        self.cluster.call("POST", "/api/v1/nodes", {"metadata": {"name": "known"}})
+        await known_nodes.mark(self.api, [Node("known")])
+        assert placeholders.KNOWN_NODE_LABEL in self.cluster.call("GET", "/api/v1/nodes/known")[1]["metadata"]["labels"]
+
+    async def guard(self) -> None:
+        service = self.service
+        settings = GuardSettings(enabled=True)
+        guard = ScaleDownGuard(self.api, service.ledger, service.answers, service.view, service.nodes, settings)
+        self.cluster.call("POST", "/api/v1/nodes", {"metadata": {"name": "guarded"}})
+        for is_guarded in (True, False):
+            await guard._annotate("guarded", is_guarded=is_guarded)
+            meta = self.cluster.call("GET", "/api/v1/nodes/guarded")[1]["metadata"]
+            assert ("topowise.io/scale-down-guard" in meta.get("annotations", {})) is is_guarded
+
     async def lead(self) -> None:
         """Makes the Lease, renews it and gives it back."""
         timing = Timing(lease_duration=15.0, renew_deadline=10.0, retry_period=0.1)
@@ -424,7 +520,18 @@ class Acting:
 
 WRITES: dict[str, Callable[[Acting], Awaitable[None]]] = {
     name: getattr(Acting, name)
-    for name in ("requeue", "nominate", "tell", "clear_up", "evict", "bind", "steer", "remove_taint", "lead")
+    for name in (
+        "requeue",
+        "nominate",
+        "tell",
+        "clear_up",
+        "evict",
+        "bind",
+        "steer",
+        "remove_taint",
+        "scale_up",
+        "lead",
+    )
 }
 
 

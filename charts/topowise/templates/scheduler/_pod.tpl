@@ -128,8 +128,17 @@ podAntiAffinity:
 {{- $preempts := and (dig "enabled" false $preemptor) (not (dig "dryRun" false $preemptor)) -}}
 {{- $moves := and (dig "enabled" false $defragmenter) (not (dig "dryRun" false $defragmenter)) -}}
 {{- $nominates := or $preempts (dig "nominator" "enabled" false $config) -}}
+{{- $scaleUp := dig "scaleUp" (dict) $config -}}
+{{- $scales := dig "enabled" false $scaleUp -}}
 bindings: {{ .Values.scheduler.extender.bind }}
-podStatus: {{ or $requeues $tells $nominates }}
+podStatus: {{ or $requeues $tells $nominates $scales }}
+scaleUp: {{ $scales }}
+placeholderNamespace: {{ dig "namespace" "" $scaleUp | default .Release.Namespace }}
+placeholderImage: {{ dig "image" "registry.k8s.io/pause:3.10.1" $scaleUp }}
+placeholderClass: {{ dig "priorityClass" "topowise-placeholder" $scaleUp }}
+kueue: {{ dig "kueue" "enabled" false $config }}
+guard: {{ dig "scaleDownGuard" "enabled" false $config }}
+nodeLabels: {{ and $scales (eq (dig "autoscaler" "cluster-autoscaler" $scaleUp) "karpenter") }}
 annotations: {{ concat (ternary (list "topowise.io/requeued") list $requeues) (ternary (list "topowise.io/nominated") list $nominates) | toJson }}
 statusFields: {{ concat (ternary (list "nominatedNodeName") list $nominates) (ternary (list "conditions") list $tells) | toJson }}
 nodes: {{ dig "startupTaint" "enabled" false $config }}

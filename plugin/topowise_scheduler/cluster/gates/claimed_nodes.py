@@ -120,6 +120,19 @@ class ClaimedNodes:
         why = "the devices of its claims"
         yield Demand(near, why, is_required=required, needs_label=needs_label, refusal=refusals.CLAIMS_APART)
 
+    def devices_by_numa_node(self, name: str) -> dict[int, dict[str, list[tuple[str, bool]]]]:
+        """Returns by NUMA node and driver the devices of a node that claims can have, each with whether a claim has
+        it."""
+        node_state, found = self._node_states.of(name), dict[int, dict[str, list[tuple[str, bool]]]]()
+        if self.settings is None or node_state is None or node_state.kubelet is None:
+            return found
+        numa_nodes = self._numa_nodes(name, node_state.kubelet)
+        for device, where, is_allocated in self.settings.claims.devices_of_node(name):
+            node = numa_nodes.of(where)
+            if node is not None:
+                found.setdefault(node, {}).setdefault(device.driver, []).append((device.device, is_allocated))
+        return found
+
     def assume(self, record: PodRecord, name: str) -> None:
         """Expects the predicted devices of a pod's claims on the node that the pod is expected on."""
         if self.settings is not None and self.applies(record):
@@ -139,9 +152,12 @@ class ClaimedNodes:
         self._checked_at = self._node_states.changes
 
     def _near(self, name: str, kubelet: Kubelet, devices: ClaimedDevices) -> frozenset[int]:
+        numa_nodes = self._numa_nodes(name, kubelet)
+        located = [numa_nodes.of(device.location) for device in devices.devices if device.location is not None]
+        return frozenset([node for node in located if node is not None])
+
+    def _numa_nodes(self, name: str, kubelet: Kubelet) -> NumaNodes:
         node_state = self._node_states.of(name)
         report = None if node_state is None else node_state.report
         key = tuple(kubelet.node_ids), "" if report is None else report.pcie_roots
-        numa_nodes = self._numa.once(key, lambda: numa_nodes_of(*key))
-        located = [numa_nodes.of(device.location) for device in devices.devices if device.location is not None]
-        return frozenset([node for node in located if node is not None])
+        return self._numa.once(key, lambda: numa_nodes_of(*key))

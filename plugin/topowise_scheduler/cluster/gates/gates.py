@@ -26,6 +26,7 @@ from topowise_scheduler.cluster.gates.new_nodes import NewNodes
 from topowise_scheduler.cluster.gates.numa_node import Markers, NumaNodeGate, may_be_steered, no_markers
 from topowise_scheduler.cluster.gates.policy import PolicyGate
 from topowise_scheduler.cluster.gates.quarantine import Quarantine
+from topowise_scheduler.cluster.gates.reserved_places import ReservedPlaces
 from topowise_scheduler.cluster.gates.slow_admissions import SlowAdmissions
 from topowise_scheduler.cluster.gates.unconfirmed import UnconfirmedNodes
 from topowise_scheduler.cluster.node import admission_order
@@ -102,14 +103,25 @@ class Gates:
         """Nodes without markers for the pod, or without a NUMA node that the pod requires."""
         self.claims = ClaimGate(node_states, ignored, self.claimed, self.numa_node)
         """Nodes on which the pod would not be near the devices of its claims."""
+        self.policy = PolicyGate(engine)
+        """Nodes with another Topology Manager policy than the pod asks for."""
+        self.reserved_places = ReservedPlaces()
+        """Nodes other than the node that is reserved for a pod of an admitted job."""
         self._standing: tuple[Gate, ...] = (
-            PolicyGate(engine),
+            self.policy,
             self.slow_admissions,
             self.new_nodes,
             self.unconfirmed,
             self.quarantine,
         )
-        self._all: tuple[Gate, ...] = (*self._standing, self.capacity, self.affinity, self.numa_node, self.claims)
+        self._all: tuple[Gate, ...] = (
+            *self._standing,
+            self.reserved_places,
+            self.capacity,
+            self.affinity,
+            self.numa_node,
+            self.claims,
+        )
         self.temporary = frozenset().union(*(gate.temporary for gate in self._all))
         """Refusals that time or the next report of the node ends."""
 

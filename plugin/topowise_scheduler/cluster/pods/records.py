@@ -52,6 +52,9 @@ _TERM_BYTES: Final = 2048
 NOMINATED_ANNOTATION: Final = "topowise.io/nominated"
 """The node that this service nominated; every client may write `status.nominatedNodeName`."""
 
+PLACEHOLDER_SCHEDULER: Final = "topowise-placeholder"
+"""schedulerName of placeholders (scale_up/), which no scheduler serves: they wait for nothing that a node has."""
+
 Stage = Literal["pending", "assigned", "ended"]
 
 
@@ -245,7 +248,7 @@ class Records:
             # The kubelet sets status.startTime with the first status (status_manager.go, updateStatusInternal).
             acknowledged=bool(status.startTime) or status.phase == "Running",
             waits=stage == "pending" and _was_refused(status),
-            tried=stage == "pending" and _was_tried(status),
+            tried=stage == "pending" and spec.schedulerName != PLACEHOLDER_SCHEDULER and _was_tried(status),
             leaving=meta.deletionTimestamp is not None,
             nominated_by_us=_is_nominated_by_us(meta.annotations, status),
             refusal=status.reason if stage == "ended" and status.reason in KUBELET_REFUSALS else "",

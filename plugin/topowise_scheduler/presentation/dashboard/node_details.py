@@ -14,6 +14,7 @@ from typing import Final, Literal
 import msgspec
 
 from topowise.bounded import Bounded
+from topowise_scheduler.claims.numa_nodes import named
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.node.history import Entry
 from topowise_scheduler.cluster.node.node_state import NodeState
@@ -40,7 +41,7 @@ _STYLE: Final = re.compile(r"<style>.*?</style>\s*", re.DOTALL)
 
 
 class PodRow(msgspec.Struct, frozen=True):
-    """A pod of the node; `numa` in words, "-" without NUMA nodes of its own."""
+    """A pod of the node; `numa` in words, "-" without NUMA nodes of its own, with those of its claimed devices."""
 
     name: str
     certainty: Certainty
@@ -87,10 +88,15 @@ class NodeReader:
             kubelet=report.exact_for,
             version=report.version,
             problems=report.problems,
-            pods=_pods(node_state, node_state.kubelet, self._monotonic()),
+            pods=_pods(node_state, node_state.kubelet, self._monotonic(), self._claimed(name)),
             svg=await self._svg(name, node_state, node_state.kubelet, report),
             stale=f"{', '.join(causes)}; the report came {ago} s ago" if causes else "",
         )
+
+    def _claimed(self, name: str) -> dict[str, str]:
+        """Returns by UID where the claimed devices of pods are, in words."""
+        pods = self._ledger.gates.claims.bound(name)
+        return {pod.record.uid: f"; claimed devices on {named(pod.near)}" for pod in pods if pod.near}
 
     async def _svg(self, name: str, node_state: NodeState, kubelet: Kubelet, report: Report) -> str:
         if not kubelet.node_ids:
@@ -102,6 +108,7 @@ class NodeReader:
         names = {entry.uid: "/".join(entry.name) for entry in node_state.history.entries()}
         drawn = picture.read(kubelet, names, node=name, precision=report.precision)
         drawn = msgspec.structs.replace(drawn, policy=report.policy)
+        drawn = picture.with_devices(drawn, self._ledger.gates.claimed.devices_by_numa_node(name))
         svg = await asyncio.to_thread(_svg_without_style, drawn)
         self._drawn.put(name, (changed_at, svg))
         return svg
@@ -117,7 +124,7 @@ def _svg_without_style(drawn: picture.Picture) -> str:
     return _STYLE.sub("", picture.svg(drawn), count=1)
 
 
-def _pods(node_state: NodeState, kubelet: Kubelet, monotonic: float) -> tuple[PodRow, ...]:
+def _pods(node_state: NodeState, kubelet: Kubelet, monotonic: float, claimed: Mapping[str, str]) -> tuple[PodRow, ...]:
     is_exact = node_state.report is not None and node_state.report.precision == "exact"
     uncertain = {view.uid for view in node_state.uncertain(monotonic)}
     rows = []
@@ -130,7 +137,8 @@ def _pods(node_state: NodeState, kubelet: Kubelet, monotonic: float) -> tuple[Po
             is_placed=uid in kubelet.active,
             is_reported=node_state.is_reported(uid),
         )
-        rows.append(PodRow("/".join(entry.name), certainty, numa_placement.in_words(placements), entry.record.priority))
+        numa = numa_placement.in_words(placements) + claimed.get(uid, "")
+        rows.append(PodRow("/".join(entry.name), certainty, numa, entry.record.priority))
     return tuple(sorted(rows, key=lambda row: row.name))
 
 

@@ -6,10 +6,10 @@
 both writers, which differ only in their measures (measures.py). The package does no I/O.
 """
 
-from topowise_scheduler.presentation.picture.claimed_devices import with_claimed
+from topowise_scheduler.presentation.picture.claimed_devices import with_claimed, with_devices
 from topowise_scheduler.presentation.picture.contents import Picture
 from topowise_scheduler.presentation.picture.from_kubelet import read
 from topowise_scheduler.presentation.picture.svg import svg
 from topowise_scheduler.presentation.picture.terminal import lines, terminal
 
-__all__ = ["Picture", "lines", "read", "svg", "terminal", "with_claimed"]
+__all__ = ["Picture", "lines", "read", "svg", "terminal", "with_claimed", "with_devices"]

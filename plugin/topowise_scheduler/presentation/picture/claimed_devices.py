@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import msgspec
 
 from topowise import attributes, nrt
@@ -15,6 +17,27 @@ def with_claimed(picture: Picture, topology: nrt.NodeResourceTopology) -> Pictur
     devices_of = {numa_id: _devices(zone) for numa_id, zone in nrt.numa_zones(topology)}
     zones = tuple(
         msgspec.structs.replace(zone, devices=(*zone.devices, *devices_of.get(zone.id, ()))) for zone in picture.zones
+    )
+    return msgspec.structs.replace(picture, zones=zones)
+
+
+def with_devices(picture: Picture, by_numa_node: Mapping[int, Mapping[str, Sequence[tuple[str, bool]]]]) -> Picture:
+    """Adds devices by NUMA node and DRA driver, each with its name and whether a claim has it."""
+    zones = tuple(
+        msgspec.structs.replace(
+            zone,
+            devices=(
+                *zone.devices,
+                *(
+                    Devices(
+                        attributes.CLAIMED_DEVICES + driver,
+                        tuple([Device(name, is_held=is_held) for name, is_held in devices[:MAX_DEVICES]]),
+                    )
+                    for driver, devices in sorted(by_numa_node.get(zone.id, {}).items())
+                ),
+            ),
+        )
+        for zone in picture.zones
     )
     return msgspec.structs.replace(picture, zones=zones)
 

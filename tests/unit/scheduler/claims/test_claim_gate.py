@@ -15,6 +15,7 @@ from scheduling import Service, decoded, exact, kubelet
 from steering_pods import marked
 from topowise import nrt
 from topowise_scheduler import kube_scheduler, refusals
+from topowise_scheduler.presentation.dashboard.node_details import NodeReader
 from topowise_scheduler.presentation.explain.explanation import ClaimExplanation, NodeExplanation
 
 
@@ -194,6 +195,18 @@ def test_bound_pods_are_compared_with_their_devices() -> None:
         cluster.put(claiming(name, "1", of_pod, node="n1"))
     found = {pod.record.name: (pod.outcome, pod.near, pod.placed) for pod in cluster.ledger.gates.claims.all_bound()}
     assert found == {"first": ("aligned", {0}, {0}), "second": ("apart", {1}, {0})}
+
+
+async def test_the_dashboard_shows_devices_beside_cpus() -> None:
+    cluster = service(0, 1)
+    cluster.put_claim("b", 1, ["gpu-1"])
+    cluster.put(claiming("p", "1", "b", node="n1"))
+    details = await NodeReader(cluster.ledger, cluster.clock).read("n1")
+    assert details is not None
+    assert details.pods[0].numa.endswith("; claimed devices on NUMA node 1")
+    assert details.svg.count("dra.topowise.io/gpu.example.com") >= 2
+    found = cluster.ledger.gates.claimed.devices_by_numa_node("n1")
+    assert found == {0: {"gpu.example.com": [("gpu-0", False)]}, 1: {"gpu.example.com": [("gpu-1", True)]}}
 
 
 def test_the_numa_node_may_come_from_the_pcie_root() -> None:

@@ -1,0 +1,209 @@
+"""Kueue's Workloads as an admission check needs them: the pods of a Workload, and the state that the check writes.
+
+Kueue admits jobs by sums. An AdmissionCheck with our controller name is decided once the quota is reserved, and before
+the pods exist. Upstream: apis/kueue/v1beta1 of Kueue 0.14.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Literal
+
+import msgspec
+
+from topowise.pods import Condition
+from topowise_scheduler import kube_scheduler
+from topowise_scheduler.kube_scheduler import Pod, Toleration
+
+GROUP: Final = "/apis/kueue.x-k8s.io"
+CONTROLLER: Final = "topowise.io/alignment"
+"""`spec.controllerName` of the AdmissionChecks that this service decides."""
+State = Literal["Pending", "Ready", "Retry", "Rejected"]
+# The first pause before Kueue tries a Workload again, and the longest; it doubles with each attempt.
+_FIRST_PAUSE_S: Final = 10.0
+_LONGEST_PAUSE_S: Final = 600.0
+_MOST_MESSAGE: Final = 1024
+
+
+class _Metadata(msgspec.Struct, frozen=True):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resourceVersion: str = ""
+    creationTimestamp: str = ""
+    generation: int = 0
+
+
+class _Template(msgspec.Struct, frozen=True):
+    spec: kube_scheduler.Spec
+    metadata: kube_scheduler.Metadata = kube_scheduler.Metadata()
+
+
+class PodSet(msgspec.Struct, frozen=True):
+    """A pod set: `count` pods of a template."""
+
+    name: str
+    template: _Template
+    count: int = 1
+
+
+class Assignment(msgspec.Struct, frozen=True):
+    """What Kueue has reserved for a pod set: the flavor by resource, and fewer pods for a partial admission."""
+
+    name: str
+    flavors: dict[str, str] = {}
+    count: int | None = None
+
+
+class _Admission(msgspec.Struct, frozen=True):
+    podSetAssignments: tuple[Assignment, ...] = ()
+
+
+class _RequeueState(msgspec.Struct, frozen=True):
+    count: int | None = None
+
+
+class _Status(msgspec.Struct, frozen=True):
+    conditions: tuple[Condition, ...] = ()
+    admission: _Admission | None = None
+    # Entries of other controllers are written back as they are.
+    admissionChecks: tuple[dict[str, Any], ...] = ()
+    requeueState: _RequeueState | None = None
+
+
+class _WorkloadSpec(msgspec.Struct, frozen=True):
+    podSets: tuple[PodSet, ...] = ()
+    priority: int | None = None
+
+
+class Workload(msgspec.Struct, frozen=True):
+    """The fields of a Workload that are read."""
+
+    metadata: _Metadata
+    spec: _WorkloadSpec = _WorkloadSpec()
+    status: _Status = _Status()
+
+    def is_true(self, condition: str) -> bool:
+        """Returns whether a condition is True."""
+        return any(item.type == condition and item.status == "True" for item in self.status.conditions)
+
+    def pending(self, checks: frozenset[str]) -> str:
+        """Returns the name of a check of ours that waits for an answer, "" if none does."""
+        if not self.is_true("QuotaReserved") or self.is_true("Finished") or self.is_true("Evicted"):
+            return ""
+        return next(
+            (
+                check["name"]
+                for check in self.status.admissionChecks
+                if check.get("name") in checks and check.get("state") == "Pending"
+            ),
+            "",
+        )
+
+    @property
+    def assignments(self) -> Sequence[Assignment]:
+        """What Kueue has reserved."""
+        return () if self.status.admission is None else self.status.admission.podSetAssignments
+
+
+class _CheckSpec(msgspec.Struct, frozen=True):
+    controllerName: str = ""
+
+
+class _CheckStatus(msgspec.Struct, frozen=True):
+    conditions: tuple[Condition, ...] = ()
+
+
+class AdmissionCheck(msgspec.Struct, frozen=True):
+    """The fields of an AdmissionCheck that are read."""
+
+    metadata: _Metadata
+    spec: _CheckSpec = _CheckSpec()
+    status: _CheckStatus = _CheckStatus()
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this service decides the check."""
+        return self.spec.controllerName == CONTROLLER
+
+    @property
+    def is_active(self) -> bool:
+        """Whether Kueue uses the check."""
+        return any(item.type == "Active" and item.status == "True" for item in self.status.conditions)
+
+
+class FlavorSpec(msgspec.Struct, frozen=True):
+    """What a flavor adds to the pods: labels of its nodes, and tolerations."""
+
+    nodeLabels: dict[str, str] = {}
+    tolerations: tuple[Toleration, ...] = ()
+
+
+class Flavor(msgspec.Struct, frozen=True):
+    """The fields of a ResourceFlavor that are read."""
+
+    metadata: _Metadata
+    spec: FlavorSpec = FlavorSpec()
+
+
+def pods_of(workload: Workload, flavors: Mapping[str, FlavorSpec]) -> Iterator[Pod]:
+    """Yields the pods of a Workload as Kueue will start them: with the node labels and tolerations of their flavors."""
+    assigned = {assignment.name: assignment for assignment in workload.assignments}
+    for pod_set in workload.spec.podSets:
+        assignment = assigned.get(pod_set.name, Assignment(pod_set.name))
+        used = [flavors[name] for name in dict.fromkeys(assignment.flavors.values()) if name in flavors]
+        spec = pod_set.template.spec
+        selector, tolerations = dict(spec.nodeSelector or {}), tuple(spec.tolerations or ())
+        for flavor in used:
+            selector |= flavor.nodeLabels
+            tolerations += flavor.tolerations
+        spec = msgspec.structs.replace(
+            spec, nodeSelector=selector or None, tolerations=tolerations, schedulingGates=None
+        )
+        for number in range(pod_set.count if assignment.count is None else assignment.count):
+            metadata = msgspec.structs.replace(
+                pod_set.template.metadata,
+                name=f"{workload.metadata.name}-{pod_set.name}-{number}",
+                namespace=workload.metadata.namespace,
+                uid="",
+            )
+            yield Pod(metadata, spec)
+
+
+def patch(workload: Workload, check: str, state: State, message: str, now: float) -> dict[str, Any]:
+    """Returns the status patch for the state of a check; it fails if the Workload has changed since.
+
+    A retry has a pause, as Kueue's own provisioning check sets it: without a pause Kueue reserves the quota again at
+    once.
+    """
+    moment = datetime.fromtimestamp(now, UTC)
+    entry = {"state": state, "message": message[:_MOST_MESSAGE], "lastTransitionTime": _text(moment)}
+    checks = [{**item, **entry} if item.get("name") == check else item for item in workload.status.admissionChecks]
+    status: dict[str, Any] = {"admissionChecks": checks}
+    if state == "Retry":
+        before = workload.status.requeueState
+        count = ((before.count if before is not None else None) or 0) + 1
+        pause = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(count - 1, 16))
+        status["requeueState"] = {"count": count, "requeueAt": _text(moment + timedelta(seconds=pause))}
+    version = workload.metadata.resourceVersion
+    return {"metadata": {"uid": workload.metadata.uid, "resourceVersion": version}, "status": status}
+
+
+def active_patch(check: AdmissionCheck, now: float) -> dict[str, Any]:
+    """Returns the status patch by which Kueue uses the check."""
+    active = {
+        "type": "Active",
+        "status": "True",
+        "reason": "Active",
+        "message": "The admission check is decided by topowise",
+        "observedGeneration": check.metadata.generation,
+        "lastTransitionTime": _text(datetime.fromtimestamp(now, UTC)),
+    }
+    others = [msgspec.to_builtins(item) for item in check.status.conditions if item.type != "Active"]
+    version = check.metadata.resourceVersion
+    return {"metadata": {"resourceVersion": version}, "status": {"conditions": [*others, active]}}
+
+
+def _text(moment: datetime) -> str:
+    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")

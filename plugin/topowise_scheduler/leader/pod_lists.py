@@ -1,0 +1,37 @@
+"""Lists of whole pods: records of the ledger lack owners and most of the spec."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from topowise.errors import ApiError
+from topowise.kube import paths
+from topowise.kube.api import Api
+from topowise_scheduler.kube_scheduler import Pod
+from topowise_scheduler.leader import controller
+
+
+class _Pods(msgspec.Struct, frozen=True):
+    """v1.PodList."""
+
+    items: tuple[Pod, ...] | None = ()
+
+
+_decode: Final = msgspec.json.Decoder(_Pods).decode
+
+
+async def read(api: Api, path: str, query: Mapping[str, str]) -> Sequence[Pod]:
+    """Returns the pods of a list. Raises ApiError."""
+    raw = await api.request("GET", path, query=query, timeout=controller.REQUEST_TIMEOUT_S)
+    try:
+        return _decode(raw).items or ()
+    except msgspec.DecodeError as exc:
+        raise ApiError(0, "Decode", str(exc), request=f"GET {path}") from exc
+
+
+async def on_node(api: Api, name: str) -> Sequence[Pod]:
+    """Returns the pods of a node, from the server's cache. Raises ApiError."""
+    return await read(api, paths.PODS, {"fieldSelector": f"spec.nodeName={name}", "resourceVersion": "0"})

@@ -1,0 +1,206 @@
+"""Which nodes the leader keeps from a scale-down, and that no pod loses its alignment when another node is removed."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from random import Random
+from typing import Any
+
+import pytest
+
+from sandbox.apiserver import ApiServer
+from scheduling import Service, exact, kubelet, pod
+from topowise import pods
+from topowise.kube.api import MERGE_PATCH, Api
+from topowise_scheduler import kube_scheduler
+from topowise_scheduler.configuration import ScaleDownGuard as Settings
+from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.leader.scale_down_guard import ScaleDownGuard
+
+Json = dict[str, Any]
+PODS = "/api/v1/namespaces/default/pods"
+DISABLED = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
+KEYS = {DISABLED, "karpenter.sh/do-not-disrupt", "topowise.io/scale-down-guard"}
+
+
+class Cluster:
+    """Nodes of 3 and 4 CPUs by NUMA node, with pods on the API server and in the service."""
+
+    def __init__(self, server: ApiServer, api: Api, most_nodes: int = 10) -> None:
+        self.server, self.api = server, api
+        self.service = Service("TightFit")
+        self.true: dict[str, Kubelet] = {}
+        self.names: dict[str, tuple[str, str]] = {}
+        self.versions = itertools.count(1)
+        service, settings = self.service, Settings(enabled=True, most_nodes=most_nodes)
+        self.guard = ScaleDownGuard(api, service.ledger, service.answers, service.view, service.nodes, settings)
+
+    def join(self, name: str, **metadata: Any) -> None:
+        amounts = {"cpu": "8", "memory": "64Gi", "pods": "110"}
+        status = {"allocatable": amounts, "conditions": [{"type": "Ready", "status": "True"}]}
+        self.server.create("nodes", {"metadata": {"name": name, **metadata}, "status": status})
+        self.true[name] = kubelet()
+        self.report(name)
+        self.watch(name)
+
+    def report(self, name: str) -> None:
+        """The exporter reports the node as its kubelet has it."""
+        version = str(next(self.versions))
+        self.service.report(exact(self.true[name], version, name, self.names.__getitem__))
+
+    def watch(self, name: str) -> None:
+        """The watch brings the Node as it is."""
+        (node,) = [node for node in self.server.store.objects("nodes") if node["metadata"]["name"] == name]
+        self.service.nodes.apply("MODIFIED", self.service.nodes.decode(json.dumps(node).encode()))
+
+    async def runs(self, name: str, cpu: str, node: str, **fields: Any) -> Json:
+        document = pod(name, cpu, node=node, **fields)
+        del document["metadata"]["uid"]
+        created: Json = json.loads(await self.api.request("POST", PODS, body=json.dumps(document).encode()))
+        self.admit(created, node)
+        return created
+
+    def admit(self, document: Json, node: str) -> None:
+        """The kubelet admits the pod, and the exporter reports it."""
+        meta = document["metadata"]
+        self.names[meta["uid"]] = meta["namespace"], meta["name"]
+        assert self.true[node].admit(pods.decode(json.dumps(document).encode())).admitted
+        self.service.put(document)
+        self.report(node)
+
+    def ends(self, document: Json, node: str) -> None:
+        self.true[node].remove(document["metadata"]["uid"])
+        self.service.ledger.drop_pod(document["metadata"]["uid"])
+        if node in self.service.nodes:
+            self.report(node)
+
+    def guarded(self) -> set[str]:
+        """The nodes with all annotations of the guard."""
+        for node in list(self.service.nodes):
+            self.watch(node)
+        nodes = {
+            node["metadata"]["name"]: node["metadata"].get("annotations") or {}
+            for node in self.server.store.objects("nodes")
+        }
+        return {name for name, annotations in nodes.items() if annotations.keys() >= KEYS}
+
+
+@pytest.fixture
+def cluster(server: ApiServer, api: Api) -> Cluster:
+    return Cluster(server, api)
+
+
+async def test_a_node_is_guarded_while_its_pod_would_not_be_aligned_elsewhere(cluster: Cluster) -> None:
+    """n2 has 1 and 2 CPUs free: 3 in sum. The pods of n2 fit on n1, whose own pod does not fit on n2."""
+    for name in ("n1", "n2"):
+        cluster.join(name)
+    await cluster.runs("wide", "3", "n1")
+    await cluster.runs("a", "2", "n2")
+    other = await cluster.runs("b", "2", "n2")
+    await cluster.guard.sync()
+    assert cluster.guarded() == {"n1"}
+    await cluster.guard.sync()
+    assert cluster.guarded() == {"n1"}, "as long as it is true"
+    cluster.ends(other, "n2")
+    await cluster.guard.sync()
+    assert cluster.guarded() == set(), "at once when it is not"
+
+
+async def test_pods_that_a_kubelet_does_not_align_and_daemon_pods_guard_no_node(cluster: Cluster) -> None:
+    cluster.join("n1")
+    cluster.join("n2")
+    await cluster.runs("wide-a", "4", "n2")
+    await cluster.runs("wide-b", "3", "n2")
+    shared = pod("shared", node="n1")
+    del shared["metadata"]["uid"]
+    shared["spec"]["containers"] = [{"name": "c", "resources": {"requests": {"cpu": "5"}}}]
+    cluster.admit(json.loads(await cluster.api.request("POST", PODS, body=json.dumps(shared).encode())), "n1")
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "set", "uid": "uid-set", "controller": True}
+    daemon = pod("daemon", "2", node="n1")
+    del daemon["metadata"]["uid"]
+    daemon["metadata"]["ownerReferences"] = [owner]
+    cluster.admit(json.loads(await cluster.api.request("POST", PODS, body=json.dumps(daemon).encode())), "n1")
+    await cluster.guard.sync()
+    assert cluster.guarded() == {"n2"}
+
+
+async def test_an_annotation_of_another_writer_is_left_alone(cluster: Cluster) -> None:
+    cluster.join("n1", annotations={DISABLED: "true"})
+    cluster.join("n2", annotations={DISABLED: "false"})
+    await cluster.runs("wide", "4", "n1")
+    await cluster.runs("wide-too", "4", "n2")
+    await cluster.guard.sync()
+    assert not cluster.guarded()
+
+
+async def test_at_most_so_many_nodes_are_guarded(server: ApiServer, api: Api) -> None:
+    cluster = Cluster(server, api, most_nodes=2)
+    for number in range(4):
+        cluster.join(f"n{number}")
+        await cluster.runs(f"four-{number}", "4", f"n{number}")
+        await cluster.runs(f"three-{number}", "3", f"n{number}")
+    for _ in range(3):
+        await cluster.guard.sync()
+        assert len(cluster.guarded()) == 2
+
+
+async def test_the_annotation_that_a_user_removes_comes_back(cluster: Cluster) -> None:
+    cluster.join("n1")
+    await cluster.runs("wide", "4", "n1")
+    await cluster.guard.sync()
+    assert cluster.guarded() == {"n1"}
+    body = json.dumps({"metadata": {"annotations": dict.fromkeys(KEYS)}}).encode()
+    await cluster.api.request("PATCH", "/api/v1/nodes/n1", body=body, content_type=MERGE_PATCH)
+    assert not cluster.guarded()
+    await cluster.guard.sync()
+    assert cluster.guarded() == {"n1"}
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_no_pod_loses_its_alignment_when_nodes_that_are_not_guarded_are_removed(
+    server: ApiServer, api: Api, seed: int
+) -> None:
+    """Five removals of a random node with pods that is not guarded; its pods are placed like by kube-scheduler."""
+    rng, cluster = Random(seed), Cluster(server, api, most_nodes=100)
+    service = cluster.service
+    for number in range(10):
+        cluster.join(f"n{number}")
+    documents: dict[str, Json] = {}
+    for number in range(14):
+        probe = pod(f"p{number}", str(rng.randint(1, 4)))
+        fitting = service.fits(probe, *service.view.names)
+        if fitting:
+            created = await cluster.runs(
+                f"p{number}", probe["spec"]["containers"][0]["resources"]["limits"]["cpu"], rng.choice(fitting)
+            )
+            documents[created["metadata"]["uid"]] = created
+    removals = 0
+    for _ in range(5):
+        candidates = [name for name in service.view.names if not await cluster.guard.is_needed(name)]
+        busy = [name for name in candidates if service.ledger.pods_on(name)]
+        if not candidates:
+            break
+        name = rng.choice(busy or candidates)
+        moved = [documents[record.uid] for record in service.ledger.pods_on(name)]
+        service.nodes.apply("DELETED", service.nodes.decode(json.dumps({"metadata": {"name": name}}).encode()))
+        for document in moved:
+            cluster.ends(document, name)
+            path = f"{PODS}/{document['metadata']['name']}"
+            await cluster.api.request("DELETE", path, query={"gracePeriodSeconds": "0"})
+        service.ledger.reports.drop_node(name)
+        service.ledger.reports.drop(name)
+        removals += 1
+        for document in moved:
+            fitting = service.fits(document, *service.view.names)
+            assert fitting, f"{document['metadata']['name']} of {name} fits on no node"
+            node = service.view.best(unbound(document), fitting)
+            meta, amounts = document["metadata"], document["spec"]["containers"][0]["resources"]["limits"]
+            created = await cluster.runs(meta["name"], amounts["cpu"], node)
+            documents[created["metadata"]["uid"]] = created
+    assert removals
+
+
+def unbound(document: Json) -> kube_scheduler.Pod:
+
+    return kube_scheduler.decode(json.dumps({**document, "spec": {**document["spec"], "nodeName": ""}}).encode())
