@@ -42,11 +42,8 @@ def test_a_number_that_does_not_divide_is_refused(count: int) -> None:
 
 
 def test_reserved_memory_follows_a_split() -> None:
-    memory: dict[str, Any] = {
-        "reservedMemory": (MemoryReservation(0, {"memory": "3Gi"}),),
-        "systemReserved": {"memory": "3Gi"},
-    }
-    before = node_type(memoryManagerPolicy="Static", **memory)
+    on_first = (MemoryReservation(0, {"memory": "3Gi"}),)
+    before = node_type(memoryManagerPolicy="Static", reservedMemory=on_first, systemReserved={"memory": "3Gi"})
     after = changed_type(before, Change(numa=4))
     kubelet = after.kubelet()
     assert kubelet.memory is not None
