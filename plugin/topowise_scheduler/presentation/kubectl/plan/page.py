@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator
-from importlib.resources import files
 from typing import Final
 
 from topowise.text import escaped as visible
@@ -21,6 +20,7 @@ from topowise_scheduler.presentation.kubectl.plan.planned import (
     title,
     verdict,
 )
+from topowise_scheduler.presentation.kubectl.plan.style import STYLE
 from topowise_scheduler.presentation.kubectl.zones import short
 from topowise_scheduler.report.nrt_report import Precision
 
@@ -37,12 +37,11 @@ _HEAD: Final = (
 
 def text(planned: Planned) -> str:
     """Returns the page."""
-    style = files(__package__).joinpath("page.css").read_text(encoding="utf-8")
     is_good = planned.results[-1].fits if planned.found is None else planned.found.result is not None
     incomplete = "" if all(result.is_complete for result in planned.results) else " The plan was stopped: incomplete."
     kind = f"verdict {'good' if is_good else 'bad'}"
     parts = [
-        f"{_HEAD}<title>topowise plan</title><style>\n{style}</style></head><body>",
+        f"{_HEAD}<title>topowise plan</title><style>\n{STYLE}</style></head><body>",
         f"<header><h1>Plan</h1>{_paragraph(kind, verdict(planned) + incomplete)}</header><main>",
         _section("Comparison", _table(planned)),
         _section("Resources, before and after", "".join(_bars(planned))),

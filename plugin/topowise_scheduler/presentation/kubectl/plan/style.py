@@ -1,3 +1,10 @@
+"""The style sheet of the page, a module so that the file for laptops has it too."""
+
+from __future__ import annotations
+
+from typing import Final
+
+STYLE: Final = """\
 /* The colours are those of the pictures (presentation/picture/palette.py). */
 :root {
   color-scheme: light dark;
@@ -19,7 +26,8 @@ main { padding-bottom: 24px; }
 h1 { font-size: 20px; margin: 0; }
 h2 { font-size: 16px; margin: 0 0 10px; }
 h3 { font-size: 14px; margin: 14px 0 6px; overflow-wrap: anywhere; }
-section { background: var(--frame); border: 1px solid var(--line); border-radius: 10px; padding: 16px 18px; margin: 14px 0; }
+section { background: var(--frame); border: 1px solid var(--line); border-radius: 10px; padding: 16px 18px;
+  margin: 14px 0; }
 .verdict { font-size: 17px; margin: 6px 0 0; overflow-wrap: anywhere; }
 .verdict.good { color: var(--good); } .verdict.bad { color: var(--bad); }
 .note { color: var(--dim); font-size: 13px; margin: 8px 0 0; }
@@ -27,8 +35,8 @@ section { background: var(--frame); border: 1px solid var(--line); border-radius
 :focus-visible { outline: 2px solid var(--accent); outline-offset: 2px; }
 table { border-collapse: collapse; width: 100%; font-size: 13.5px; }
 th, td { text-align: left; padding: 5px 14px 5px 0; vertical-align: top; font-weight: 400; }
-thead th { color: var(--dim); font-size: 12.5px; border-bottom: 1px solid var(--line); min-width: 110px; max-width: 260px;
-  overflow-wrap: anywhere; }
+thead th { color: var(--dim); font-size: 12.5px; border-bottom: 1px solid var(--line); min-width: 110px;
+  max-width: 260px; overflow-wrap: anywhere; }
 tbody th { min-width: 150px; }
 tbody tr + tr > * { border-top: 1px solid color-mix(in srgb, var(--line) 55%, transparent); }
 td { font-variant-numeric: tabular-nums; }
@@ -36,14 +44,15 @@ td.bad { color: var(--bad); font-weight: 600; }
 .bars { display: grid; grid-template-columns: 220px 1fr 270px; gap: 6px 12px;
   align-items: center; font-size: 13.5px; }
 .bars > span { overflow-wrap: anywhere; }
-.bar { display: flex; height: 16px; border-radius: 4px; overflow: hidden; background: var(--free); border: 1px solid var(--line); }
+.bar { display: flex; height: 16px; border-radius: 4px; overflow: hidden; background: var(--free);
+  border: 1px solid var(--line); }
 .bar i { display: block; height: 100%; }
 .used { background: var(--used); }
 .lost { background: repeating-linear-gradient(-45deg, var(--lost) 0 5px, var(--free) 5px 8px); }
-.legend { list-style: none; display: flex; flex-wrap: wrap; gap: 4px 16px; padding: 0; margin: 12px 0 0; color: var(--dim);
-  font-size: 12.5px; }
-.legend i { display: inline-block; width: 22px; height: 12px; border-radius: 3px; margin-right: 6px; vertical-align: -1px;
-  border: 1px solid var(--line); }
+.legend { list-style: none; display: flex; flex-wrap: wrap; gap: 4px 16px; padding: 0; margin: 12px 0 0;
+  color: var(--dim); font-size: 12.5px; }
+.legend i { display: inline-block; width: 22px; height: 12px; border-radius: 3px; margin-right: 6px;
+  vertical-align: -1px; border: 1px solid var(--line); }
 summary { cursor: pointer; padding: 4px 0; overflow-wrap: anywhere; }
 .picture { overflow-x: auto; margin: 6px 0 14px; }
 .picture svg { display: block; }
@@ -54,3 +63,4 @@ ul.why { margin: 0; padding-left: 18px; font-size: 13.5px; overflow-wrap: anywhe
   .bars { grid-template-columns: 1fr; gap: 2px; }
   .bars > span:nth-child(3n) { margin-bottom: 10px; color: var(--dim); }
 }
+"""
