@@ -33,6 +33,7 @@ SHOWN = {
     "kubelet": "",
     "deviceAffinity": [],
     "otherwise": "",
+    "claims": None,
 }
 
 
