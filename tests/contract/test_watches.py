@@ -59,9 +59,11 @@ async def test_objects_that_leave_the_selection_are_deleted_and_objects_that_ent
 
 
 async def test_a_field_selector_watches_a_single_object(api: Client) -> None:
-    watched, unwatched = api.name(), api.name()
-    async with api.watch(CONFIGMAPS, fieldSelector=f"metadata.name={watched}") as watch:
-        await api.ok("POST", CONFIGMAPS, configmap(unwatched))
+    watched = api.name()
+    # With etcd 3.4 a real server's cache of a quiet kind is behind the newest version, so the watch states a version.
+    version = (await api.ok("POST", CONFIGMAPS, configmap(api.name())))["metadata"]["resourceVersion"]
+    async with api.watch(CONFIGMAPS, resourceVersion=version, fieldSelector=f"metadata.name={watched}") as watch:
+        await api.ok("POST", CONFIGMAPS, configmap(api.name()))
         await api.ok("POST", CONFIGMAPS, configmap(watched))
         event = await watch.next()
         assert event is not None
