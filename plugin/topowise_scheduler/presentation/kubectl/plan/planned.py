@@ -138,11 +138,12 @@ def verdict(planned: Planned) -> str:
         if found.result is planned.results[0] or len(planned.results) == 1:
             return f"All pods fit without a change ({tries})."
         return f"The smallest change after which all pods fit: {title(found.result)} ({tries})."
-    last = planned.results[-1]
-    when = "today" if len(planned.results) == 1 else f"with {title(last)}"
+    names = ["today", *[f"with {title(result)}" for result in planned.results[1:]]]
+    last, when = planned.results[-1], names[-1]
     if last.error:
         return f"The change is not possible: {last.error}"
     if last.fits:
-        return f"All pods fit {when}."
+        fitting = [name for name, result in zip(names, planned.results, strict=True) if result.fits]
+        return f"All pods fit {', and '.join(fitting)}."
     missing = last.refused + len(last.displaced) + (last.waits.never if last.waits and not last.refused else 0)
     return f"{plural(missing, 'pod')} would have no node {when}."
