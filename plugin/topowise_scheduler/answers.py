@@ -223,6 +223,9 @@ class Answers:
             grades = self._gates.claims.grades(question.record, [question.names[at] for at in rated.at.tolist()])
             for grade in range(1, max(grades, default=0) + 1):
                 rated = rated._replace(ranks=ranks.first(rated.ranks, np.array(grades, np.int64) >= grade))
+        elif self._gates.claimed.leaves_devices(question.record) and question.requests.can_be_aligned:
+            has_none = [not self._gates.claimed.has_free_devices(question.names[at]) for at in rated.at.tolist()]
+            rated = rated._replace(ranks=ranks.refined(rated.ranks, np.array(has_none, np.int64)))
         if question.requests.shared_devices:
             best = rated.best(_MOST_DRAWS).tolist()
             sure = [at for at in best if not self.may_be_refused(question.record, question.names[at])]

@@ -71,10 +71,12 @@ def choose(states: Sequence[Kubelet], views: Views, demands: Sequence[Demand] = 
         if _static_refusal(node, pod) or alone is None:
             return Choice(alone=alone)
         for numa in _ranked(node, pod, views, demands, alone):
-            if numa == alone and not _unmet(demands, numa):
-                return Choice(alone=alone)
-            if _fits(states, views, numa):
+            fits = (numa != alone or _unmet(demands, numa)) and _fits(states, views, numa)
+            if fits:
                 return Choice(numa, alone, _whys(demands, numa))
+            if numa == alone:
+                # No other NUMA node is better, and without a label the kubelet is predicted to take it.
+                break
         return Choice(alone=alone)
     required = tuple([demand.why for demand in demands if demand.is_required])
     refusal = _static_refusal(node, pod)

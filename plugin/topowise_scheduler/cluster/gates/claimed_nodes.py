@@ -65,6 +65,7 @@ class ClaimedNodes:
         self.ignored = settings is None and ignored
         self._checked_at = -1
         self._known = CacheUntilChange[Claimed, tuple[str, bytes, frozenset[str]]](node_states, lambda _: 1024)
+        self._has_free = CacheUntilChange[bool, tuple[str, frozenset[str]]](node_states)
         self._numa: Bounded[tuple[tuple[int, ...], str], NumaNodes]
         self._numa = Bounded(_MAX_NUMA_BYTES, lambda key, _: 10 * len(key[1]))
 
@@ -115,10 +116,28 @@ class ClaimedNodes:
             return
         is_single = len(near) == 1
         required = is_single and self.is_required(record)
-        # The kubelet takes the lowest NUMA node that fits, whatever has ended meanwhile.
-        needs_label = required or (is_single and min(near) != min(node.node_ids))
         why = "the devices of its claims"
-        yield Demand(near, why, is_required=required, needs_label=needs_label, refusal=refusals.CLAIMS_APART)
+        # Without a label the kubelet may take another NUMA node than predicted.
+        yield Demand(near, why, is_required=required, needs_label=is_single, refusal=refusals.CLAIMS_APART)
+
+    def leaves_devices(self, record: PodRecord) -> bool:
+        """Returns whether the pod leaves nodes with free devices to pods with claims: claims are enabled, and it has
+        none."""
+        return self.settings is not None and not self.applies(record)
+
+    def has_free_devices(self, name: str) -> bool:
+        """Returns whether a node has a device in its slices that no claim has. Claims must be enabled."""
+        assert self.settings is not None
+        if name not in self.settings.claims.nodes:
+            return False
+        self._forget_unexpected()
+        key = (name, frozenset[str]())
+        has_free = self._has_free.get(key)
+        if has_free is None:
+            devices = self.settings.claims.devices_of_node(name)
+            has_free = any(not is_allocated for _, _, is_allocated in devices)
+            self._has_free.put(key, has_free)
+        return has_free
 
     def devices_by_numa_node(self, name: str) -> dict[int, dict[str, list[tuple[str, bool]]]]:
         """Returns by NUMA node and driver the devices of a node that claims can have, each with whether a claim has

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from claim_objects import ClaimService, claim, claiming, put_class, sized_claim, sized_slice
-from scheduling import Service, decoded, exact, kubelet
+from scheduling import Service, decoded, exact, kubelet, pod
 from steering_pods import marked
 from topowise import nrt
 from topowise_scheduler import kube_scheduler, refusals
@@ -67,11 +67,13 @@ def test_with_markers_the_pod_goes_to_its_devices() -> None:
     assert cluster.ledger.gates.numa_node.choice(record, "n1").numa == 1
 
 
-def test_a_pod_that_the_kubelet_places_near_its_devices_anyway_is_not_steered() -> None:
+def test_a_pod_is_steered_also_if_the_kubelet_is_predicted_to_place_it_near_its_devices() -> None:
+    """The kubelet may take another NUMA node than predicted."""
     cluster = service(0, markers=512)
     cluster.put_claim("a")
     record = cluster.records.record(decoded(marked_claiming("p", "a")))
-    assert cluster.ledger.gates.numa_node.choice(record, "n1").numa is None
+    choice = cluster.ledger.gates.numa_node.choice(record, "n1")
+    assert (choice.numa, choice.alone, choice.is_required) == (0, 0, False)
     assert cluster.ledger.gates.claims.judge(record, "n1").outcome == "aligned"
 
 
@@ -138,6 +140,26 @@ def test_aligned_nodes_come_first() -> None:
     cluster.put_claim("a")
     scores = cluster.answers.scores(cluster.question(claiming("p", "2", "a"), "n1", "n2", "n3")).tolist()
     assert scores[1] > scores[2] > scores[0]
+
+
+def test_pods_without_claims_leave_nodes_with_free_devices_to_pods_with_claims() -> None:
+    cluster, plain = service(0), Service("TightFit")
+    cluster.put_node("n2")
+    cluster.report(exact(kubelet(), name="n2"))
+    for name in ("n1", "n2"):
+        plain.report(exact(kubelet(), name=name))
+    for each in (cluster, plain):
+        # n1 has less room left, so TightFit prefers it.
+        each.put(pod("before", "1", node="n1"))
+
+    def scores(of: Service) -> list[int]:
+        found: list[int] = of.answers.scores(of.question(pod("p", "1"), "n1", "n2")).tolist()
+        return found
+
+    assert scores(plain)[0] > scores(plain)[1]
+    assert scores(cluster)[0] < scores(cluster)[1]
+    cluster.put_claim("a", 1, ["gpu-0"])
+    assert scores(cluster) == scores(plain)
 
 
 def test_the_default_is_by_namespace() -> None:

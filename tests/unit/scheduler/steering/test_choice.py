@@ -143,3 +143,10 @@ def test_other_text_is_no_numa_node(text: str) -> None:
 def test_a_numa_node_is_a_number() -> None:
     assert required_numa_node({"topowise.io/numa-node": "63"}) == 63
     assert required_numa_node({"topowise.io/other": "x"}) is None
+
+
+def test_a_preference_for_the_predicted_numa_node_steers_to_no_other() -> None:
+    """NUMA node 0 is full in a possible state, so no label is sent; NUMA node 1 has room in both."""
+    states = [kubelet(), with_pods(kubelet(), c3=0)]
+    views = views_of(record(marked("a", "2")))
+    assert choose(states, views, [preferred(0, needs_label=True)]) == Choice(numa=None, alone=0)
