@@ -18,8 +18,8 @@ DAEMON_SETS: Final = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets"
 PODS: Final = f"/api/v1/namespaces/{NAMESPACE}/pods"
 # topowise-scheduler runs on this machine, with the rights that the chart gives to kube-scheduler's user.
 _VALUES: Final = {"scheduler.mode": "static"}
-# Not for the chart of an earlier commit, which may not know the value.
-_STEERING: Final = {"steering.enabled": True}
+# Not for the chart of an earlier commit, which may not know the values.
+_OF_THIS_TREE: Final = {"steering.enabled": True, "scheduler.config.resourceClaims.enabled": True}
 _SECONDS: Final = 180
 
 
@@ -45,7 +45,7 @@ def install(kubeconfig: Path, values: Mapping[str, str | bool] | None = None, tr
     """Installs or upgrades the release, with the chart in a tree."""
     spelt = [
         f"--set={key}={str(value).lower()}" if isinstance(value, bool) else f"--set-string={key}={value}"
-        for key, value in {**_VALUES, **(_STEERING if tree == REPOSITORY else {}), **(values or {})}.items()
+        for key, value in {**_VALUES, **(_OF_THIS_TREE if tree == REPOSITORY else {}), **(values or {})}.items()
     ]
     # Not every API server that people run answers for its schema.
     helm(

@@ -85,6 +85,7 @@ def start_schedulers(processes: Processes, plan: Plan) -> None:
         "readOnly": {"port": plan.explaining},
         "serving": {"address": "127.0.0.1", "port": plan.metrics},
         "steering": {"enabled": True, "wait": _ANSWER, "expiry": _EXPIRY},
+        "resourceClaims": {"enabled": True},
     }
     config = work / "topowise.yaml"
     config.write_text(yaml.safe_dump(service))

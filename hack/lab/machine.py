@@ -44,8 +44,16 @@ class Devices(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="c
     near: dict[str, int] = {}
 
 
+class Claimed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """The devices of a DRA driver, in a lab without emulation: the number of display controllers by NUMA node."""
+
+    driver: str
+    near: dict[int, Positive]
+
+
 class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """`kubelet` are fields of KubeletConfiguration; what they leave out is in `lab.kubelet`."""
+    """`kubelet` are fields of KubeletConfiguration; what they leave out is in `lab.kubelet`. `copy` counts the nodes
+    that are this machine, from 1."""
 
     nodes: Annotated[tuple[NumaNode, ...], msgspec.Meta(min_length=1, max_length=MOST_NODES)]
     sockets: Positive = 1
@@ -54,8 +62,10 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="c
     threads: Positive = 1
     distances: tuple[tuple[int, ...], ...] = ()
     devices: tuple[Devices, ...] = ()
+    claims: Claimed | None = None
     kubelet: dict[str, Any] = {}
     name: str = ""
+    copy: Positive = 1
 
     @property
     def cpus(self) -> int:
@@ -75,8 +85,11 @@ FUNCTIONS: Final = ("network", "display")
 
 
 def read(name: str) -> Machine:
-    """Returns the machine of this name in hack/lab/machines, or of a file. Raises LabError."""
-    path = Path(name) if name.endswith(".yaml") else MACHINES / f"{name}.yaml"
+    """Returns the machine of this name in hack/lab/machines, or of a file; `dual-2` is a second `dual`. Raises
+    LabError."""
+    kind, _, number = name.rpartition("-")
+    copy = int(number) if kind and number.isdecimal() and int(number) > 1 else 1
+    path = Path(name) if name.endswith(".yaml") else MACHINES / f"{kind if copy > 1 else name}.yaml"
     try:
         machine = msgspec.yaml.decode(path.read_bytes(), type=Machine)
     except FileNotFoundError:
@@ -86,7 +99,7 @@ def read(name: str) -> Machine:
         raise LabError(f"{path} cannot be read: {exc}") from exc
     for problem in problems(machine):
         raise LabError(f"{path}: {problem}")
-    return msgspec.structs.replace(machine, name=path.stem)
+    return msgspec.structs.replace(machine, name=path.stem if copy == 1 else name, copy=copy)
 
 
 def problems(machine: Machine) -> Iterable[str]:
@@ -114,6 +127,8 @@ def problems(machine: Machine) -> Iterable[str]:
             yield f"node {place} has {len(node.pci)} PCI functions, expected {_MOST_FUNCTIONS} at most"
         if node.hugepages_2mi * 2 + node.hugepages_1gi * 1024 >= node.memory:
             yield f"node {place} has more huge pages than memory"
+    if machine.claims and (outside := set(machine.claims.near) - set(range(count))):
+        yield f"devices of claims are near {sorted(outside)}, expected NUMA nodes below {count}"
     for plugin in machine.devices:
         if bool(plugin.pci_class) == bool(plugin.near):
             fields = f"pciClass {plugin.pci_class!r} and near {plugin.near}"

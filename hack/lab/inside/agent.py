@@ -22,7 +22,13 @@ sys.path.insert(1, "/opt/topowise/lib")
 import grpc
 
 KUBELET: Final = Path("/var/lib/kubelet")
-FILES: Final = ("cpu_manager_state", "memory_manager_state", "device-plugins/kubelet_internal_checkpoint")
+FILES: Final = (
+    "cpu_manager_state",
+    "memory_manager_state",
+    "device-plugins/kubelet_internal_checkpoint",
+    # Of the lab's DRA driver.
+    "lab-prepared",
+)
 SYS: Final = Path("/host/sys")
 PATTERNS: Final = (
     "devices/system/node/node*/cpulist",

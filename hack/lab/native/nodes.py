@@ -18,16 +18,18 @@ from lab import api, controlplane, instruments, kubelet
 from lab.errors import LabError
 from lab.guest import Guest
 from lab.machine import Machine
+from lab.native import dra
 from lab.qemu import Ports
 from sandbox import machines
 from sandbox.processes import free_ports
 
-_HERE: Final = Path(__file__).parent
-_INSIDE: Final = _HERE.parent / "inside"
+_INSIDE: Final = Path(__file__).parent.parent / "inside"
 _SOCKET: Final = "/var/lib/kubelet/cri.sock"
 _STARTED_S: Final = 60.0
 # All NUMA nodes of a node together. The kubelet compares its pods with the memory of this machine.
 MEMORY_MIB: Final = 16 << 10
+# The buses below a root complex: network cards from 0, display controllers of a DRA driver from 8.
+_FIRST_GPU: Final = 8
 # As the kubelet wants them (setupKernelTunables), and what kubelet and cAdvisor read beside them.
 _TUNABLES: Final = {
     "vm/overcommit_memory": "1",
@@ -110,7 +112,6 @@ class Node(Guest):
         for program in ("agent.py", "plugin.py"):
             text = (_INSIDE / program).read_text()
             self._put(f"inside/{program}", text.replace('("0.0.0.0", 9999)', f'("127.0.0.1", {self.ports.agent})'))
-        self._put("inside/runtime.py", (_HERE / "runtime.py").read_text())
 
     def boot(self) -> None:
         """Gives the node another boot id: for the kubelet, and for the exporter, which reads the machine's tree."""
@@ -155,14 +156,25 @@ def services(node: Node, machine: Machine, exporter: Path) -> dict[str, list[str
     python = [sys.executable, "-u"]
     daemon = [sys.executable, str(REPOSITORY / ".venv/bin/topowise-exporter")]
     return {
-        "runtime": [*python, "/lab/runtime.py", _SOCKET],
+        "runtime": [*python, "-m", "lab.native.runtime", _SOCKET],
         "agent": [*python, "/lab/agent.py"],
         **{
             f"plugin-{place}": [*python, f"/lab/{program}", *arguments]
             for place, (program, *arguments) in enumerate(map(instruments.plugin, machine.devices))
         },
         **{verb: [*daemon, verb, f"--config={exporter}"] for verb in ("run", "steer")},
+        **({} if machine.claims is None else {"dra": [*python, "-m", "lab.native.dra", *_driver(node, machine)]}),
     }
+
+
+def _driver(node: Node, machine: Machine) -> list[str]:
+    """Returns the arguments of the DRA driver. Nodes of the same machine differ in the attributes that locate a device,
+    and in the order of the devices."""
+    assert machine.claims is not None
+    attributes = dra.ATTRIBUTES[(machine.copy - 1) % len(dra.ATTRIBUTES) :]
+    order = dra.ORDERS[(machine.copy - 1) % len(dra.ORDERS)]
+    words = [word for attribute in attributes for word in ("--attribute", attribute)]
+    return [machine.claims.driver, node.name, kubelet.KUBECONFIG, *words, "--order", order]
 
 
 def kept(node: Node, name: str, command: Sequence[str]) -> list[str]:
@@ -219,11 +231,16 @@ def described(machine: Machine) -> machines.Machine:
     with_cpus = [node for node in machine.nodes if node.socket is not None]
     cores = machine.sockets * machine.dies * machine.cores // len(with_cpus)
     memory = (MEMORY_MIB // len(machine.nodes)) << 20
+    near = {} if machine.claims is None else machine.claims.near
     functions: Sequence[machines.Pci] = [
         function
         for number, node in enumerate(machine.nodes)
-        for place in range(node.pci.count("network"))
-        for function in machines.nic(f"0000:{number + 1}{place}:00.0", number, f"0000:0{number}:{place + 1:02x}.0")
+        for make, count, first in (
+            (machines.nic, node.pci.count("network"), 0),
+            (machines.gpu, near.get(number, 0), _FIRST_GPU),
+        )
+        for place in range(first, first + count)
+        for function in make(f"0000:{number + 1}{place:x}:00.0", number, f"0000:0{number}:{place + 1:02x}.0")
     ]
     return machines.Machine(
         tuple(

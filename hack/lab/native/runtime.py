@@ -1,8 +1,8 @@
 """A container runtime (CRI v1) that runs nothing: runtime.py SOCKET.
 
 A container is running as soon as the kubelet starts it, and a container with the command "true" has ended at once. The
-handler lab-never-starts does not exist. State is in memory: with this process all containers end, as at a reboot. The
-few messages are described here instead of by generated code.
+handler lab-never-starts does not exist, and a container with a device that no file of CDI describes is refused. State
+is in memory: with this process all containers end, as at a reboot.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import grpc
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+from lab.native import cdi, messages
 
 PACKAGE: Final = "runtime.v1"
 REFUSED: Final = "lab-never-starts"
-# Fields by number; * repeats, % is a map of strings, and what is no scalar is another message. As
-# k8s.io/cri-api/pkg/apis/runtime/v1.
+# As k8s.io/cri-api/pkg/apis/runtime/v1.
 MESSAGES: Final[dict[str, dict[int, str]]] = {
     "VersionRequest": {},
     "VersionResponse": {
@@ -92,7 +92,9 @@ MESSAGES: Final[dict[str, dict[int, str]]] = {
         9: "labels %",
         10: "annotations %",
         11: "log_path string",
+        17: "CDI_devices *CDIDevice",
     },
+    "CDIDevice": {1: "name string"},
     "CreateContainerRequest": {
         1: "pod_sandbox_id string",
         2: "config ContainerConfig",
@@ -166,8 +168,6 @@ MESSAGES: Final[dict[str, dict[int, str]]] = {
     "FilesystemIdentifier": {1: "mountpoint string"},
     "UInt64Value": {1: "value uint64"},
 }
-MESSAGE: Final[Any] = 11
-SCALARS: Final[dict[str, Any]] = {"bool": 8, "string": 9, "int64": 3, "int32": 5, "uint64": 4, "uint32": 13}
 # Enumerations of the API.
 SANDBOX_READY, SANDBOX_NOTREADY = 0, 1
 CREATED, RUNNING, EXITED = 0, 1, 2
@@ -180,44 +180,11 @@ _KILLED: Final = 137
 NO_LOGS: Final = "/nonexistent"
 
 
-def file() -> descriptor_pb2.FileDescriptorProto:
-    """Returns the description of all messages."""
-    whole = descriptor_pb2.FileDescriptorProto(name="cri.proto", package=PACKAGE, syntax="proto3")
-    for name, fields in MESSAGES.items():
-        message = whole.message_type.add(name=name)
-        for number, spelt in fields.items():
-            _add(message, number, *spelt.split())
-    return whole
-
-
-def _add(message: Any, number: int, name: str, kind: str) -> None:
-    added = message.field.add(name=name, number=number, label=3 if kind[0] in "*%" else 1)
-    if kind == "%":
-        entry = message.nested_type.add(name="".join(map(str.capitalize, name.split("_"))) + "Entry")
-        entry.options.map_entry = True
-        for key_number, key in enumerate(("key", "value"), 1):
-            entry.field.add(name=key, number=key_number, label=1, type=SCALARS["string"])
-        added.type, added.type_name = MESSAGE, f".{PACKAGE}.{message.name}.{entry.name}"
-        return
-    kind = kind.removeprefix("*")
-    added.type = SCALARS.get(kind, MESSAGE)
-    if kind not in SCALARS:
-        added.type_name = f".{PACKAGE}.{kind}"
-
-
-def messages() -> dict[str, Any]:
-    """Returns the message classes by name."""
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file())
-    descriptors = {name: pool.FindMessageTypeByName(f"{PACKAGE}.{name}") for name in MESSAGES}
-    return {name: message_factory.GetMessageClass(descriptor) for name, descriptor in descriptors.items()}
-
-
-KINDS: Final = messages()
+KINDS: Final = messages.classes(PACKAGE, MESSAGES)
 
 
 class RefusedError(Exception):
-    """The runtime does not run the sandbox."""
+    """The runtime does not run the sandbox or the container."""
 
 
 class Runtime:
@@ -285,6 +252,8 @@ class Runtime:
 
     def create_container(self, request: Any) -> Any:
         container, config = next(self._ids), request.config
+        if missing := {device.name for device in config.CDI_devices} - cdi.described():
+            raise RefusedError(f"unresolvable CDI devices {', '.join(sorted(missing))}")
         self._containers[container] = KINDS["ContainerStatus"](
             id=container,
             metadata=config.metadata,
