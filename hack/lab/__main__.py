@@ -13,7 +13,7 @@ import msgspec
 
 from images.application import REPOSITORY, ImageError
 from lab import pages, results, running, starting, testing
-from lab.cluster import STEERED, Lab
+from lab.cluster import CLAIMED, STEERED, Lab
 from lab.errors import LabError
 from lab.native import cluster
 from lab.series import STARTED
@@ -53,6 +53,9 @@ def main(arguments: list[str]) -> int:
     )
     test.add_argument(
         "--steered", type=int, default=STEERED, help="number of pods per guest and policy in the part steered-binds"
+    )
+    test.add_argument(
+        "--claimed", type=int, default=CLAIMED, help="number of pods with claims, for each way of the part claims"
     )
     test.add_argument("--onto", action="store_true", help=f"keep the results of other parts in {_LAST.name}")
     test.add_argument("--note", action="append", default=[], help="a sentence for the page, about this run")
@@ -106,7 +109,7 @@ def _test(args: argparse.Namespace) -> int:
     start = time.monotonic()
     try:
         lab = _up(args.machines, args.before, native=args.native) if is_own else starting.again()
-        lab.steered = args.steered
+        lab.steered, lab.claimed = args.steered, args.claimed
         deadline = start + 60 * args.minutes
         test = testing.Test(
             lab, chosen, args.pods, deadline, lambda run: _save(run, earlier), args.policy, args.started

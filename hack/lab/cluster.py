@@ -32,14 +32,16 @@ _PREDICTIONS: Final = 'topowise_scheduler_predictions_total{precision="'
 _VERDICTS: Final = "topowise_scheduler_verdicts_total"
 _WAITS: Final = "waiting for a"
 STEERED: Final = 72
+CLAIMED: Final = 200
 MEMORY_STATE: Final = "memory_manager_state"
 STATE_FILES: Final = ("cpu_manager_state", MEMORY_STATE)
 
 
 class Lab:
     """`setting` are the fields of KubeletConfiguration of the whole test, `changed` the fields that a part has set, by
-    guest, in addition; `steered` is the number of pods that are steered by policy and guest; `disagreements` counts
-    kubelets that their own memory_manager_state kept from starting, so that it was removed, as an operator has to."""
+    guest, in addition; `steered` is the number of pods that are steered by policy and guest, `claimed` the number of
+    pods with claims by way; `disagreements` counts kubelets that their own memory_manager_state kept from starting, so
+    that it was removed, as an operator has to."""
 
     def __init__(self, directory: Path, plan: Plan) -> None:
         self.directory, self.plan = directory, plan
@@ -57,6 +59,7 @@ class Lab:
         self.hardware: dict[str, dict[int, truth.Node]] = {}
         self.disagreements = 0
         self.steered = STEERED
+        self.claimed = CLAIMED
 
     def watch(self) -> None:
         """Starts the watches of objects and pods."""
@@ -190,9 +193,12 @@ class Lab:
     def nodes(self, name: str) -> dict[int, truth.Node]:
         """Its NUMA nodes by its own kernel, read once after each boot."""
         if name not in self.hardware:
-            machine = wait(lambda: self._sys(name), _READY_S, f"the agent of {name} answers", 0.5)
-            self.hardware[name] = truth.nodes(machine)
+            self.hardware[name] = truth.nodes(self.sys(name))
         return self.hardware[name]
+
+    def sys(self, name: str) -> dict[str, str]:
+        """Returns texts of /sys of the guest by path, as soon as the agent can read them. Raises LabError."""
+        return wait(lambda: self._sys(name), _READY_S, f"the agent of {name} answers", 0.5)
 
     def _sys(self, name: str) -> dict[str, str] | None:
         try:
@@ -270,11 +276,15 @@ class Lab:
         """Returns the metrics of a pod on the guest, by name with labels."""
         return by_name(self.guests[name].relayed(f"http://{address}:9153/metrics"))
 
+    def counts(self) -> dict[str, float]:
+        """Returns the service's metrics by name with labels."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.plan.metrics}/metrics", timeout=20) as answer:
+            return by_name(answer.read().decode())
+
     def predictions(self) -> dict[str, float]:
         """Returns the service's own counts of predictions by precision, of verdicts on nodes, and of verdicts that wait
         for a report."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.plan.metrics}/metrics", timeout=20) as answer:
-            counts = by_name(answer.read().decode())
+        counts = self.counts()
         predictions = {
             name.removeprefix(_PREDICTIONS).removesuffix('"}'): count
             for name, count in counts.items()

@@ -12,7 +12,7 @@ from typing import Final
 
 import yaml
 
-from lab.api import Api, wait
+from lab.api import Api, Json, wait
 from lab.errors import LabError
 from lab.running import Plan, Processes
 from sandbox import stock_scheduler
@@ -22,6 +22,7 @@ from sandbox.processes import free_ports
 from topowise import steering
 
 BINARIES: Final = ("kube-controller-manager", "kube-scheduler", "kubectl", "kubelet")
+ALONE: Final = "kube-scheduler-alone"
 _READY_S: Final = 90.0
 # A kubelet under emulation needs longer than the defaults of `steering.wait` and `steering.expiry`; the timeout is four
 # times as long as the wait.
@@ -75,7 +76,7 @@ def start(processes: Processes, plan: Plan) -> None:
 
 def start_schedulers(processes: Processes, plan: Plan) -> None:
     """Starts the service, and the stock kube-scheduler that calls it."""
-    folder, work = binaries(), processes.directory
+    work = processes.directory
     kubeconfig_path = kubeconfig(work, plan.api, stock_scheduler.USER)
     service = {
         "apiVersion": "topowise.io/v1alpha1",
@@ -91,13 +92,24 @@ def start_schedulers(processes: Processes, plan: Plan) -> None:
     config.write_text(yaml.safe_dump(service))
     processes.start("topowise-scheduler", [sys.executable, "-m", "topowise_scheduler", "serve", f"--config={config}"])
     _until_ready(processes, Api(f"http://127.0.0.1:{plan.metrics}", ""), "topowise-scheduler")
-    (port,) = free_ports(1)
     extender = stock_scheduler.extender(f"http://127.0.0.1:{plan.extender}", httpTimeout=_TIMEOUT)
     ignored = {"name": "NodeResourcesFit", "args": {"ignoredResources": [steering.RESOURCE]}}
     profile = {"schedulerName": "default-scheduler", "pluginConfig": [ignored]}
-    configuration = {"profiles": [profile], "extenders": [extender]}
-    binary = folder / stock_scheduler.BINARY
-    processes.start("kube-scheduler", stock_scheduler.arguments(binary, work, kubeconfig_path, configuration, port))
+    _start_scheduler(processes, plan, "kube-scheduler", {"profiles": [profile], "extenders": [extender]})
+
+
+def start_scheduler_alone(processes: Processes, plan: Plan) -> None:
+    """Starts a kube-scheduler without topowise, for pods with its name (`ALONE`)."""
+    _start_scheduler(processes, plan, ALONE, {"profiles": [{"schedulerName": ALONE}]})
+
+
+def _start_scheduler(processes: Processes, plan: Plan, name: str, configuration: Json) -> None:
+    (port,) = free_ports(1)
+    work = processes.directory / f"{name}.d"
+    work.mkdir(exist_ok=True)
+    kubeconfig_path = kubeconfig(processes.directory, plan.api, stock_scheduler.USER)
+    binary = binaries() / stock_scheduler.BINARY
+    processes.start(name, stock_scheduler.arguments(binary, work, kubeconfig_path, configuration, port))
 
 
 def _manager(folder: Path, work: Path, port: int, own_port: int) -> list[str]:

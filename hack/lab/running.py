@@ -26,6 +26,8 @@ from lab.qemu import Ports
 from sandbox import kept
 
 LINK: Final = REPOSITORY / ".lab"
+# The accelerator of a lab without emulation.
+NATIVE: Final = "native"
 LOGS: Final = REPOSITORY / "dist/lab-logs"
 _PLAN: Final = "lab.json"
 _STARTED_S: Final = 5.0

@@ -18,9 +18,9 @@ from images.application import REPOSITORY
 from lab import base, chart, controlplane, earlier, instruments, machine, qemu, running, series
 from lab.cluster import Lab
 from lab.errors import LabError
-from lab.native.cluster import ACCELERATOR, NativeLab
+from lab.native.cluster import NativeLab
 from lab.qemu import Ports
-from lab.running import Plan, Processes
+from lab.running import NATIVE, Plan, Processes
 from sandbox.processes import free_ports
 
 # External programs of the host, with their Debian package; docs/development/lab-binaries.md has the same table.
@@ -175,7 +175,7 @@ def _install(lab: Lab) -> None:
 def again() -> Lab:
     """Returns the running lab. Raises LabError."""
     directory, plan = running.plan()
-    lab = NativeLab(directory, plan) if plan.accelerator == ACCELERATOR else Lab(directory, plan)
+    lab = NativeLab(directory, plan) if plan.accelerator == NATIVE else Lab(directory, plan)
     lab.processes.check()
     lab.watch()
     return lab

@@ -19,10 +19,10 @@ from images.application import REPOSITORY
 from lab import controlplane, parts, results
 from lab.cluster import Lab
 from lab.machine import Machine
-from lab.native.cluster import ACCELERATOR
 from lab.parts.disturbing import reconfigure
 from lab.placing import Placing
 from lab.results import Part, Results
+from lab.running import NATIVE
 from lab.series import STARTED, Series
 from lab.settings import SETTINGS
 from lab.starting import Progress
@@ -51,7 +51,6 @@ class Test:
     ) -> None:
         self._lab, self._pods, self._deadline, self._save = lab, pods, deadline, save
         self._chosen, self._setting, self._started = chosen, setting, started
-        self._is_native = lab.plan.accelerator == ACCELERATOR
         self._series = [name for name in SETTINGS if SERIES in chosen or f"{SERIES} {name}" in chosen]
         self._progress = Progress(len({*chosen} - {SERIES, *ALL_SERIES}) + len(self._series))
         self.results = Results(
@@ -87,15 +86,15 @@ class Test:
         if name not in self._chosen:
             return
         self._progress.part(name)
-        if parts.WANTS.get(name, "") not in ("", *self._lab.guests) or (self._is_native and name in parts.EMULATED):
+        if not parts.is_possible(name, self._lab):
             self._skip(name)
-        else:
-            done = _guarded(name, lambda: part(self._lab))
-            self._add(name, msgspec.structs.replace(done, name=f"{done.name}{self._under()}"))
+            return
+        done = _guarded(name, lambda: part(self._lab))
+        self._add(name, msgspec.structs.replace(done, name=f"{done.name}{self._under()}"))
 
     def _under(self) -> str:
         words = [self._setting] if self._setting else []
-        if self._is_native:
+        if self._lab.plan.accelerator == NATIVE:
             words.append("not emulated")
         return f" ({'; '.join(words)})" if words else ""
 

@@ -6,12 +6,14 @@ files; no value that a daemon has computed is part of the truth.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from lab.native import dra
 from topowise import attributes, checkpoints, cpuset, nrt, quantity, steering
 from topowise.attributes import devices as device_attributes
 from topowise.attributes import holdings
@@ -41,13 +43,16 @@ class Held(NamedTuple):
 
 class Truth(NamedTuple):
     """The state of a guest: containers by pod uid from state files, by namespace and name from podresources; `near` has
-    the NUMA nodes of each device, by resource and id."""
+    the NUMA nodes of each device, by resource and id. `claimed` are the claims of each pod with their devices, as
+    podresources has them, `prepared` as the DRA driver has them."""
 
     by_uid: dict[str, dict[str, Held]]
     listed: dict[tuple[str, str], dict[str, Held]]
     near: dict[str, dict[str, frozenset[int]]]
     allocatable_cpus: frozenset[int]
     changed: float
+    claimed: dict[tuple[str, str], dict[str, frozenset[str]]]
+    prepared: dict[str, frozenset[str]]
 
 
 class Expected(msgspec.Struct, frozen=True):
@@ -94,8 +99,35 @@ def read(document: Json) -> Truth:
         },
         near=_near(_hardware(document["allocatable"])),
         allocatable_cpus=frozenset(map(int, document["allocatable"].get("cpu_ids", ()))),
-        changed=max(file["changed"] for file in files.values()),
+        changed=max(file["changed"] for name, file in files.items() if name != dra.PREPARED.name),
+        claimed={
+            (pod.get("namespace", ""), pod.get("name", "")): _claimed(pod)
+            for pod in document["list"].get("pod_resources", ())
+        },
+        prepared={
+            claim["claim"]: frozenset(claim["devices"])
+            for claim in json.loads(files.get(dra.PREPARED.name, {}).get("text", "{}")).values()
+        },
     )
+
+
+def _claimed(pod: Json) -> dict[str, frozenset[str]]:
+    """Returns the devices of a pod by claim."""
+    claims: dict[str, frozenset[str]] = {}
+    for container in pod.get("containers", ()):
+        for claim in container.get("dynamic_resources", ()):
+            devices = {each["device_name"] for each in claim.get("claim_resources", ())}
+            claims[claim["claim_name"]] = claims.get(claim["claim_name"], frozenset()) | devices
+    return claims
+
+
+def functions(sys: Mapping[str, str]) -> dict[str, int]:
+    """Returns the NUMA nodes of PCI functions, by the name of their device of claims."""
+    return {
+        dra.device_name(path.split("/")[3]): int(text)
+        for path, text in sys.items()
+        if path.startswith("bus/pci/devices/") and path.endswith("/numa_node")
+    }
 
 
 def _in_files(cpus: Mapping[str, frozenset[int]], memory: Mapping[str, checkpoints.MemoryBlocks]) -> dict[str, Held]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Collection
 from pathlib import Path
 from typing import Final
@@ -26,7 +25,7 @@ def write(driver: str, claim: str, devices: Collection[str], folder: Path = FOLD
     path = _path(driver, claim, folder)
     part = path.with_suffix(".part")
     part.write_text(json.dumps({"cdiVersion": "0.6.0", "kind": f"{driver}/claim", "devices": listed}))
-    os.replace(part, path)
+    part.replace(path)
 
 
 def remove(driver: str, claim: str, folder: Path = FOLDER) -> None:

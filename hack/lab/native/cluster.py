@@ -14,11 +14,10 @@ from lab.errors import LabError
 from lab.native import nodes
 from lab.native.nodes import Node
 from lab.qemu import Ports
-from lab.running import Plan, Processes
+from lab.running import NATIVE, Plan, Processes
 from sandbox.controlplane import token_of
 from sandbox.processes import free_ports
 
-ACCELERATOR: Final = "native"
 # After a reboot the kubelet starts the containers of device plug-ins some seconds after it has admitted its pods.
 _CONTAINERS_S: Final = 5.0
 
@@ -100,7 +99,7 @@ def up(names: Sequence[str]) -> Lab:
     directory = running.new()
     own, remaining = free_ports(4), iter(free_ports(3 * len(names)))
     guests = {name: Ports(*(next(remaining) for _ in range(3))) for name in names}
-    plan = Plan(own[0], own[1], own[2], own[3], ACCELERATOR, guests)
+    plan = Plan(own[0], own[1], own[2], own[3], NATIVE, guests)
     running.write(directory, plan)
     controlplane.start(Processes(directory), plan)
     lab = NativeLab(directory, plan)

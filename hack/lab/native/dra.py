@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import ssl
 import threading
 import urllib.parse
@@ -174,7 +173,9 @@ class Server:
 class Driver:
     """`prepared` has the names of the prepared devices by uid of their claim, as the file."""
 
-    def __init__(self, name: str, node: str, claim_of: Callable[[str, str], Json], file: Path, cdi_folder: Path) -> None:
+    def __init__(
+        self, name: str, node: str, claim_of: Callable[[str, str], Json], file: Path, cdi_folder: Path
+    ) -> None:
         self._name, self._node, self._claim_of = name, node, claim_of
         self._file, self._cdi = file, cdi_folder
         self._lock = threading.Lock()
@@ -243,7 +244,7 @@ class Driver:
     def _keep(self, prepared: dict[str, Json]) -> None:
         part = self._file.with_suffix(".part")
         part.write_text(json.dumps(prepared))
-        os.replace(part, self._file)
+        part.replace(self._file)
         self.prepared = prepared
 
 

@@ -28,7 +28,7 @@ _SOCKET: Final = "/var/lib/kubelet/cri.sock"
 _STARTED_S: Final = 60.0
 # All NUMA nodes of a node together. The kubelet compares its pods with the memory of this machine.
 MEMORY_MIB: Final = 16 << 10
-# The buses below a root complex: network cards from 0, display controllers of a DRA driver from 8.
+# Of the buses below a root complex, display controllers of a DRA driver have the last eight.
 _FIRST_GPU: Final = 8
 # As the kubelet wants them (setupKernelTunables), and what kubelet and cAdvisor read beside them.
 _TUNABLES: Final = {
@@ -240,7 +240,7 @@ def described(machine: Machine) -> machines.Machine:
             (machines.gpu, near.get(number, 0), _FIRST_GPU),
         )
         for place in range(first, first + count)
-        for function in make(f"0000:{number + 1}{place:x}:00.0", number, f"0000:0{number}:{place + 1:02x}.0")
+        for function in make(f"0000:{number + 1}{place:x}:00.0", number, f"0000:{number}f:{place + 1:02x}.0")
     ]
     return machines.Machine(
         tuple(

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from typing import Final
 
 from lab.cluster import Lab
-from lab.parts import disturbing, jobs, living, observing, steered_binds, steered_faults, steering, waits
+from lab.parts import claims, disturbing, jobs, living, observing, steered_binds, steered_faults, steering, waits
 from lab.results import Part
+from lab.running import NATIVE
 
 Run = Callable[[Lab], Part]
 
@@ -38,9 +39,18 @@ AFTER: Final[dict[str, Run]] = {
     "steered-binds": steered_binds.steered_binds,
     "steered-faults": steered_faults.steered_faults,
     "waits": waits.waits,
+    "claims": claims.claims,
     jobs.MACHINE: jobs.p5,
 }
 # Parts that need containers, cgroups or the chart's pods, so an emulated guest.
 EMULATED: Final = frozenset({"memory", "resize", "pressure", "upgrade", "rejoin", "steering"})
-# Guests without which a part cannot be.
-WANTS: Final = {jobs.MACHINE: jobs.MACHINE}
+
+
+def is_possible(name: str, lab: Lab) -> bool:
+    """Returns whether the lab has what the part needs: its machine, emulation or none, or devices of claims."""
+    is_native = lab.plan.accelerator == NATIVE
+    if name == jobs.MACHINE:
+        return jobs.MACHINE in lab.guests
+    if name == "claims":
+        return is_native and any(machine.claims for machine in lab.machines.values())
+    return not (is_native and name in EMULATED)

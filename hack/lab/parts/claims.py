@@ -1,0 +1,359 @@
+"""Claims (DRA) beside CPUs and memory of real kubelets: with and without topowise, steered and not.
+
+Pods come in waves, a third of them without claims, and after each wave two of three pods end. The same pods come in
+each way. Where a pod is, its kubelet's podresources, the DRA driver and the claim say, and all three must agree.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from typing import Any, Final, NamedTuple
+
+from lab import controlplane, results, series, truth
+from lab.api import PODS, Json
+from lab.claimed import ALIGNED, CAUSES, Device, Nodes, Seen
+from lab.cluster import Lab, is_refused
+from lab.parts.steering import until_markers
+from lab.results import Figure, Part
+from topowise import steering
+
+GROUP: Final = "/apis/resource.k8s.io/v1"
+CLASSES: Final = f"{GROUP}/deviceclasses"
+TEMPLATES: Final = f"{GROUP}/namespaces/default/resourceclaimtemplates"
+CLAIMS: Final = f"{GROUP}/namespaces/default/resourceclaims"
+SLICES: Final = f"{GROUP}/resourceslices"
+EVENTS: Final = "/api/v1/namespaces/default/events"
+_ALIGNMENT: Final = "topowise.io/claim-alignment"
+_MOST_DEVICES: Final = 4
+# A wave is so large that the pods of two waves need about half of the CPUs.
+_CPUS_PER_POD: Final = 11
+_STILL_S: Final = 8.0
+_DECIDED_S: Final = 90.0
+# A pod whose bind is refused more often goes round and round.
+_LOOPS: Final = 3
+_EXAMPLES: Final = 20
+
+
+_COUNTS: Final = {
+    'topowise_scheduler_claim_predictions_total{result="': "predicted claims",
+    'topowise_scheduler_steering_requests_total{result="': "labels",
+}
+
+
+class Way(NamedTuple):
+    """How the pods of a turn are placed."""
+
+    title: str
+    scheduler: str = "default-scheduler"
+    has_markers: bool = False
+    alignment: str = "prefer"
+
+
+WAYS: Final = (
+    Way("without topowise", controlplane.ALONE),
+    Way("prediction, prefer"),
+    Way("steering, prefer", has_markers=True),
+    Way("steering, require", has_markers=True, alignment="require"),
+)
+
+
+def claims(lab: Lab) -> Part:
+    """Places the pods in each way. All must be aligned if alignment is required, and no way may lose a pod."""
+    names = [name for name, machine in lab.machines.items() if machine.claims]
+    _create(lab, lab.machines[names[0]].claims.driver)  # type: ignore[union-attr]
+    for name in names:
+        until_markers(lab, name)
+    controlplane.start_scheduler_alone(lab.processes, lab.plan)
+    figures: dict[str, Figure] = {}
+    problems: list[str] = []
+    for way in WAYS:
+        turn = _Turn(lab, names, way)
+        turn.run()
+        own = turn.figures()
+        figures.update({f"{way.title}: {key}": value for key, value in own.items()})
+        problems += [f"{way.title}: {problem}" for problem in turn.problems[:_EXAMPLES]]
+        print(f"lab: {way.title}: {own} {turn.problems[:5]} {turn.notes[:8]}", flush=True)
+    lab.processes.stop(controlplane.ALONE)
+    return Part("Claimed devices beside CPUs and memory", not problems, figures, tuple(problems))
+
+
+def _create(lab: Lab, driver: str) -> None:
+    """Creates the class and the templates, for claims of devices below a single root complex."""
+    selector = {"cel": {"expression": f'device.driver == "{driver}"'}}
+    objects: list[tuple[str, str, str, Json]] = [(CLASSES, "DeviceClass", "gpu", {"selectors": [selector]})]
+    constraint = {"requests": ["gpus"], "matchAttribute": "resource.kubernetes.io/pcieRoot"}
+    for count in range(1, _MOST_DEVICES + 1):
+        request = {"name": "gpus", "exactly": {"deviceClassName": "gpu", "count": count}}
+        devices = {"requests": [request], "constraints": [constraint]}
+        objects.append((TEMPLATES, "ResourceClaimTemplate", f"gpus-{count}", {"spec": {"devices": devices}}))
+    for path, kind, name, spec in objects:
+        body = {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+        if lab.api.find(f"{path}/{name}") is None:
+            lab.api.create(path, body)
+
+
+def claiming(name: str, devices: int, cpus: int, way: Way) -> Json:
+    """Returns a pod with whole CPUs; with `devices` it has a claim for so many."""
+    sizes = {"cpu": str(cpus), "memory": "256Mi", **({steering.RESOURCE: "1"} if way.has_markers else {})}
+    container = series.container("main", sizes)
+    spec: Json = {"containers": [container], "schedulerName": way.scheduler}
+    if devices:
+        container["resources"] = {**container["resources"], "claims": [{"name": "gpus"}]}
+        spec["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": f"gpus-{devices}"}]
+    pod = series.pod(name, "claims", spec, starts=True)
+    if devices:
+        pod["metadata"]["annotations"] = {_ALIGNMENT: way.alignment}
+    return pod
+
+
+class _Turn:
+    """The pods of a way. `running` are the pods that run, in the order of their binds."""
+
+    def __init__(self, lab: Lab, names: list[str], way: Way) -> None:
+        self._lab, self._names, self._way = lab, names, way
+        self._numa = {name: truth.functions(lab.sys(name)) for name in names}
+        self._nodes = self._of_slices()
+        self._random = random.Random(7)
+        self._wave = max(3, sum(lab.machines[name].cpus for name in names) // _CPUS_PER_POD)
+        self._created: dict[str, tuple[float, int]] = {}
+        self._running: dict[str, Seen] = {}
+        self._causes: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
+        self._waited: set[str] = set()
+        self._refused_binds: Counter[str] = Counter()
+        self._left = 0
+        self._seconds: list[float] = []
+        self._before = _metrics(lab)
+        self._prefix = f"claims-{WAYS.index(way)}"
+        self.problems: list[str] = []
+        self.notes: list[str] = []
+
+    def _of_slices(self) -> Nodes:
+        devices: dict[str, list[Device]] = {}
+        for item in self._lab.api.items(SLICES):
+            spec = item["spec"]
+            numa = self._numa.get(spec.get("nodeName", ""), {})
+            devices[spec["nodeName"]] = [Device(each["name"], numa[each["name"]]) for each in spec["devices"]]
+        cpus = {}
+        for name in self._names:
+            allocatable = self._lab.holding(name).allocatable_cpus
+            cpus[name] = {numa: len(node.cpus & allocatable) for numa, node in self._lab.nodes(name).items()}
+        return Nodes(cpus, devices)
+
+    def run(self) -> None:
+        number = 0
+        while sum(devices > 0 for _, devices in self._created.values()) < self._lab.claimed:
+            names = []
+            for _ in range(self._wave):
+                devices = self._random.randint(1, _MOST_DEVICES) if number % 3 else 0
+                pod = claiming(f"{self._prefix}-{number}", devices, self._random.randint(2, 6), self._way)
+                number += 1
+                names.append(pod["metadata"]["name"])
+                self._created[names[-1]] = time.time(), devices
+                self._lab.api.create(PODS, pod)
+            self._until_still()
+            self._look()
+            self._end(self._random.sample(sorted(self._running), len(self._running) * 2 // 3))
+        # The last pods run when all other pods have ended.
+        for _ in range(self._wave):
+            if not self._pending():
+                break
+            self._end(list(self._running))
+            self._until_still()
+            self._look()
+        self._left = len(self._pending())
+        self._lab.clear()
+        self._events()
+
+    def _pending(self) -> list[str]:
+        """Returns pods that neither run nor have failed."""
+        return [
+            name
+            for name, pod in list(self._lab.pods.objects.items())
+            if name in self._created and pod.get("status", {}).get("phase") not in ("Running", "Failed")
+        ]
+
+    def _until_still(self) -> None:
+        """Waits until all pods run, or until the pods that do not run have been the same for some seconds."""
+        deadline, since, last = time.monotonic() + _DECIDED_S, time.monotonic(), self._pending()
+        while last and time.monotonic() < min(deadline, since + _STILL_S):
+            time.sleep(0.1)
+            if (now := self._pending()) != last:
+                since, last = time.monotonic(), now
+        self._waited.update(last)
+
+    def _look(self) -> None:
+        """Notes where the pods are that have begun to run, and compares the doctor's findings with all running pods."""
+        if different := self._lab.settle():
+            self.problems += [f"an object differs: {text}" for text in different[:2]]
+        truths = {name: self._lab.holding(name) for name in self._names}
+        pods = {name: pod for name, pod in list(self._lab.pods.objects.items()) if name in self._created}
+        for name, pod in pods.items():
+            if is_refused(pod):
+                self._counts["refused"] += 1
+                status = pod["status"]
+                self.problems.append(f"{name} is refused: {status.get('reason')}: {status.get('message')}")
+                self._lab.discard(name)
+        begun = [name for name, pod in pods.items() if pod["status"].get("phase") == "Running"]
+        for when, name in sorted((self._bound_at(name), name) for name in begun if name not in self._running):
+            seen = self._seen(pods[name], truths[pods[name]["spec"]["nodeName"]])
+            self._note(name, seen, when)
+            self._running[name] = seen
+        self._doctor()
+
+    def _bound_at(self, name: str) -> float:
+        created, _ = self._created[name]
+        return next(
+            (
+                when
+                for when, of_pod, pod in self._lab.pods.since(created)
+                if of_pod == name and pod.get("spec", {}).get("nodeName")
+            ),
+            time.time(),
+        )
+
+    def _seen(self, pod: Json, actual: truth.Truth) -> Seen:
+        name, node = pod["metadata"]["name"], pod["spec"]["nodeName"]
+        held = actual.listed.get(("default", name), {}).values()
+        cpus = frozenset[int]().union(*(each.cpus for each in held))
+        memory = {numa for each in held for _, where, _ in each.memory for numa in where}
+        by_claim = actual.claimed.get(("default", name), {})
+        devices = frozenset[str]().union(*by_claim.values())
+        self._agree(name, pod, by_claim, actual)
+        numa = self._numa[node]
+        counts = Counter(at for at, each in self._lab.nodes(node).items() for _ in each.cpus & cpus)
+        return Seen(
+            node,
+            counts,
+            frozenset(memory),
+            frozenset(Device(device, numa[device]) for device in devices),
+            frozenset(at for each in truth.predicted(pod).values() for at in each.numa),
+        )
+
+    def _agree(self, name: str, pod: Json, by_claim: dict[str, frozenset[str]], actual: truth.Truth) -> None:
+        """Compares the devices in podresources with the driver's and the claim's. No device may be given twice."""
+        expected = self._created[name][1]
+        for status in pod["status"].get("resourceClaimStatuses", ()):
+            claim = self._lab.api.find(f"{CLAIMS}/{status['resourceClaimName']}") or {}
+            allocated = claim.get("status", {}).get("allocation", {}).get("devices", {}).get("results", [])
+            devices = frozenset(result["device"] for result in allocated)
+            listed = by_claim.get(status["resourceClaimName"], frozenset())
+            prepared = actual.prepared.get(status["resourceClaimName"], frozenset())
+            if len(devices) != expected or devices != listed or devices != prepared:
+                self.problems.append(
+                    f"{name}: {sorted(devices)} allocated, {sorted(listed)} in podresources, {sorted(prepared)} "
+                    f"prepared, expected {expected} devices"
+                )
+        shared = {
+            other
+            for other, devices in actual.claimed.items()
+            if other[1] != name
+            for ids in by_claim.values()
+            if ids & frozenset[str]().union(*devices.values())
+        }
+        if shared:
+            self.problems.append(f"{name} has devices of {sorted(shared)}")
+
+    def _note(self, name: str, seen: Seen, when: float) -> None:
+        created, devices = self._created[name]
+        self._seconds.append(when - created)
+        predicted = len(seen.predicted) == 1 and self._way.scheduler != controlplane.ALONE
+        if predicted and not self._way.has_markers:
+            is_right = seen.predicted == frozenset(seen.cpus)
+            self._counts["predictions of CPUs"] += 1
+            if not is_right:
+                self._counts["predictions of CPUs that missed"] += 1
+                at = self._nodes.lowest(seen, self._running)
+                why = "the kubelet took its lowest NUMA node" if {at} == set(seen.cpus) else "the kubelet's order"
+                self._counts[f"missed: {why}"] += 1
+        if not devices:
+            self._counts["pods without claims"] += 1
+            return
+        self._counts["pods with claims"] += 1
+        cause = self._nodes.cause(seen, self._running)
+        self._causes[cause] += 1
+        if not seen.is_aligned:
+            text = (
+                f"{name} on {seen.node}: CPUs {dict(seen.cpus)}, memory {sorted(seen.memory)}, devices "
+                f"{sorted(seen.devices)}, predicted {sorted(seen.predicted)}, free before "
+                f"{self._nodes.free(seen.node, self._running)}: {cause}"
+            )
+            self.notes.append(text)
+            if self._way.alignment == "require":
+                self.problems.append(text)
+
+    def _doctor(self) -> None:
+        """Compares the pods that doctor names with the pods that are not near their devices."""
+        apart = {name for name, seen in self._running.items() if seen.devices and not seen.is_aligned}
+        named = doctor(self._lab)
+        self._counts["runs of doctor"] += 1
+        self._counts["pods that doctor named"] += len(named)
+        for name in sorted(named.keys() ^ apart):
+            self.problems.append(f"doctor says of {name}: {named.get(name)!r}, seen {self._running.get(name)}")
+
+    def _end(self, names: list[str]) -> None:
+        self._lab.delete(names)
+        for name in names:
+            del self._running[name]
+
+    def _events(self) -> None:
+        """Counts refused binds by pod."""
+        for event in self._lab.api.items(EVENTS):
+            name = event["involvedObject"]["name"]
+            if name.startswith(f"{self._prefix}-") and "binding rejected" in event.get("message", ""):
+                count = (event.get("series") or {}).get("count") or event.get("count") or 1
+                self._refused_binds[name] += count
+
+    def figures(self) -> dict[str, Figure]:
+        """Returns the counts of the way."""
+        after = _metrics(self._lab)
+        ran = self._counts["pods with claims"]
+        looping = [name for name, count in self._refused_binds.items() if count > _LOOPS]
+        self.problems += [f"{name} loops: {self._refused_binds[name]} refused binds" for name in looping]
+        shown = {
+            "pods with claims": ran,
+            "aligned": self._causes[ALIGNED],
+            "aligned, %": round(100 * self._causes[ALIGNED] / ran, 1) if ran else "-",
+            **{cause: self._causes[cause] for cause in CAUSES if self._causes[cause]},
+            "pods without claims": self._counts["pods without claims"],
+            "refused": self._counts["refused"],
+            "waited for an end": len(self._waited),
+            "left waiting": self._left,
+            "refused binds": sum(self._refused_binds.values()),
+            "looping": len(looping),
+            "s to bind, p50": results.percentile(self._seconds, 0.5),
+            "bind, p99": results.percentile(self._seconds, 0.99),
+            **{key: count for key, count in sorted(self._counts.items()) if key.startswith(("missed", "predictions"))},
+            "runs of doctor": self._counts["runs of doctor"],
+            "pods that doctor named": self._counts["pods that doctor named"],
+        }
+        increase = {name: int(after[name] - self._before.get(name, 0)) for name in after}
+        return {**shown, **{name: count for name, count in increase.items() if count}}
+
+
+def doctor(lab: Lab) -> dict[str, str]:
+    """Returns the pods that `kubectl topowise doctor` finds apart from their claimed devices, and what it says."""
+    command = [sys.executable, "-m", "topowise_scheduler.presentation.kubectl", "doctor", "-o", "json"]
+    path = f"{controlplane.binaries()}:{os.environ['PATH']}"
+    environment = {**os.environ, "KUBECONFIG": str(lab.kubeconfig), "PATH": path}
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, env=environment)
+    findings: list[Any] = json.loads(done.stdout)
+    claims_ = [each for each in findings if each["check"] == "claims"]
+    return {name.partition("/")[2]: each["value"] for each in claims_ for name in each["names"]}
+
+
+def _metrics(lab: Lab) -> dict[str, float]:
+    """Returns the service's counts of predicted claims and of labels."""
+    counts = lab.counts()
+    return {
+        f"{name} {labels[:-2]}": count
+        for key, count in counts.items()
+        for prefix, name in _COUNTS.items()
+        if (labels := key.removeprefix(prefix)) != key
+    }
