@@ -7,12 +7,14 @@ that fits.
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
+from burst.service import bucket
 from claims_cluster import CLAIMS, CLASSES, TEMPLATES, ClaimsCluster, claimed
 from real_cluster import ASSETS, MISSING
 from sandbox.controlplane import ControlPlane
@@ -45,6 +47,41 @@ async def test_pods_are_steered_to_the_devices_of_their_claims(
         with capsys.disabled():
             print("", len(seen.alignments), seen.waiting, seen.seconds, results, sep="\n  ")  # noqa: T201
         assert results["right"] > 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"settings": {"filter": {"bestNodes": 1}}}, {"extenders": []}],
+    ids=["predicted", "predicted, best node alone", "without topowise"],
+)
+async def test_a_burst_of_two_thousand_pods(
+    plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: dict[str, Any]
+) -> None:
+    """`TOPOWISE_BURST` scales the number of pods."""
+    pods = max(60, round(2000 * float(os.environ.get("TOPOWISE_BURST", "1")) / 10) * 10)
+    claims: dict[str, Any] = {} if "extenders" in options else {"claims": {}}
+    async with ClaimsCluster(plane, tmp_path, 40, devices=(0, 1) * 8, steers=False, **claims, **options) as cluster:
+        seen = await cluster.run_burst(pods, Random(5), (4.0, 8.0), markers=False)
+        metrics = await cluster.service.metrics(cluster.session)
+        filter_ = 'extender_request_duration_seconds{verb="filter"}'
+        aligned = sum(at.is_aligned for at in seen.alignments.values())
+        figures = {
+            "pods": pods,
+            "pods/s": round(pods / seen.seconds, 1),
+            "filter p50 below": bucket(metrics, filter_, 0.5),
+            "p99 below": bucket(metrics, filter_, 0.99),
+            "seen with claims": len(seen.alignments),
+            "aligned, %": round(100 * aligned / max(1, len(seen.alignments)), 1),
+            "looks": seen.looks,
+            **{key: count for key, count in metrics.items() if key.startswith("claim_predictions_total") and count},
+        }
+        with capsys.disabled():
+            print("", figures, sep="\n  ")  # noqa: T201
+        assert not cluster.refusals
+        assert seen.lost == []
+        assert seen.twice == set()
+        assert seen.looks > 1
+        assert len(seen.alignments) > pods // 3
 
 
 @pytest.mark.parametrize(

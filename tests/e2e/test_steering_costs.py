@@ -11,13 +11,13 @@ import asyncio
 import random
 import statistics
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 import msgspec
 import pytest
 
+from burst.service import bucket
 from daemons import assert_eventually
 from lab.results import percentile
 from real_cluster import ASSETS, MISSING, PODS, Json
@@ -116,17 +116,9 @@ async def measured(cluster: SteeredCluster, kind: str, sizes: tuple[int, ...]) -
         "s to a bind, p50": round(statistics.median(seconds), 2),
         "p99": percentile(seconds, 0.99),
         "s for a label, mean": round(metrics["steering_label_duration_seconds_sum"] / count, 3) if count else 0.0,
-        "p50 below": _bucket(metrics, 0.5),
-        "p99 below": _bucket(metrics, 0.99),
+        "p50 below": bucket(metrics, "steering_label_duration_seconds", 0.5),
+        "p99 below": bucket(metrics, "steering_label_duration_seconds", 0.99),
     }
-
-
-def _bucket(metrics: Mapping[str, float], share: float) -> float:
-    """Returns the bound of the bucket with this share of the labels, 0 without labels."""
-    name = 'steering_label_duration_seconds_bucket{le="'
-    counts = {key.removeprefix(name).rstrip('"}'): count for key, count in metrics.items() if key.startswith(name)}
-    most = counts.get("+Inf", 0.0)
-    return min((float(bound) for bound, count in counts.items() if most and count >= share * most), default=0.0)
 
 
 async def test_what_steering_costs(plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,9 @@ The kubelets do not prepare claims: their Topology Manager decides without them,
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 from random import Random
@@ -31,6 +33,11 @@ TEMPLATES: Final = f"{GROUP}/namespaces/default/resourceclaimtemplates"
 ALIGNMENT: Final = "topowise.io/claim-alignment"
 _MOST_DEVICES: Final = 4
 _WAVE: Final = 9
+# Of a burst: pods at once, pods that may wait, and the time between two looks at all claims (seconds).
+_AT_ONCE: Final = 10
+_BACKLOG: Final = 60
+_LOOK_S: Final = 0.5
+_BURST_S: Final = 1800.0
 _STILL_S: Final = 10.0
 
 
@@ -46,6 +53,17 @@ class Alignment(NamedTuple):
         return self.cpus <= self.devices
 
 
+class Burst(NamedTuple):
+    """A burst: pods with claims that were seen running, by name; pods that have never run; seconds until all were bound;
+    how often all claims were compared, and devices that two claims had at the same time."""
+
+    alignments: dict[str, Alignment]
+    lost: list[str]
+    seconds: float
+    looks: int
+    twice: set[tuple[str, str]]
+
+
 class Waves(NamedTuple):
     """Where pods with claims were, by name, pods that found no node, and how long each wave took until nothing changed
     (seconds)."""
@@ -57,7 +75,8 @@ class Waves(NamedTuple):
 
 class ClaimsCluster(SteeredCluster):
     """`devices` are the NUMA nodes of the devices of each node, in the order of the slice. With `steers` every node has
-    the marker plug-in. `claims` is the section of the service's configuration, None: not enabled."""
+    the marker plug-in. `claims` is the section of the service's configuration, None: not enabled; `settings` has further
+    sections."""
 
     cleared = (
         *SteeredCluster.cleared,
@@ -81,9 +100,10 @@ class ClaimsCluster(SteeredCluster):
         if assets(controller_manager.BINARY) is None:
             pytest.skip(f"no {controller_manager.BINARY} beside kube-apiserver")
         names = [f"n{number}" for number in range(nodes)]
+        settings = options.pop("settings", {})
         super().__init__(plane, directory, nodes, without=() if steers else names, **options)
         self._devices = tuple(devices)
-        self._more = {} if not steers else self._more
+        self._more = {**(self._more if steers else {}), **settings}
         if claims is not None:
             self._more = {**self._more, "resourceClaims": {"enabled": True, **claims}}
 
@@ -144,7 +164,8 @@ class ClaimsCluster(SteeredCluster):
             for pod in await self.pods()
             if pod["status"].get("phase") == "Running" and pod["spec"].get("resourceClaims")
         }
-        return {name: Alignment(self.numa(name), devices.get(name, set())) for name in sorted(running)}
+        placed = self.numa_of_all()
+        return {name: Alignment(placed.get(name, set()), devices.get(name, set())) for name in sorted(running)}
 
     async def claim(self, pod: str) -> Json:
         """Returns the claim of a pod that was made from its template."""
@@ -174,6 +195,48 @@ class ClaimsCluster(SteeredCluster):
             await self.settle(still=0.3)
         return seen
 
+    async def run_burst(self, pods: int, draw: Random, lifetimes: tuple[float, float], **fields: Any) -> Burst:
+        """Creates pods as fast as they are taken, a third of them without claims, and looks at all claims meanwhile."""
+        started = asyncio.get_running_loop().time()
+        seen, twice, looks = dict[str, Alignment](), set[tuple[str, str]](), 0
+
+        async def look() -> None:
+            nonlocal looks
+            while True:
+                twice.update(_given_twice(json.loads(await self.api.request("GET", CLAIMS))["items"]))
+                # A pod that has just ended has neither.
+                alive = {name: at for name, at in (await self.alignments()).items() if at.cpus and at.devices}
+                seen.update(alive)
+                looks += 1
+                await asyncio.sleep(_LOOK_S)
+
+        looking = asyncio.create_task(look())
+        names = [f"b{number}" for number in range(pods)]
+        for first in range(0, pods, _AT_ONCE):
+            stuck = asyncio.get_running_loop().time() + _STILL_S
+            while (await self.phases())["waiting"] >= _BACKLOG and asyncio.get_running_loop().time() < stuck:
+                await asyncio.sleep(0.05)
+            created = (
+                claimed(
+                    name,
+                    draw.randint(1, _MOST_DEVICES) if number % 3 else 0,
+                    draw.randint(2, 6),
+                    lifetime=draw.uniform(*lifetimes),
+                    **fields,
+                )
+                for number, name in enumerate(names[first : first + _AT_ONCE], first)
+            )
+            await asyncio.gather(*(self.create(pod) for pod in created))
+        while (await self.phases())["waiting"] and asyncio.get_running_loop().time() - started < _BURST_S:
+            await asyncio.sleep(0.1)
+        seconds = asyncio.get_running_loop().time() - started
+        await self.settle(300.0)
+        looking.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await looking
+        ended = {pod["metadata"]["name"] for pod in await self.pods() if pod["status"].get("phase") == "Succeeded"}
+        return Burst(seen, [name for name in names if name not in ended], seconds, looks, twice)
+
     async def _until_running(self, names: Collection[str]) -> list[str]:
         """Waits until these pods run. Returns the pods that still wait when nothing has changed for ten seconds."""
 
@@ -197,6 +260,16 @@ class ClaimsCluster(SteeredCluster):
             while json.loads(await self.api.request("GET", CLAIMS))["items"]:
                 await asyncio.sleep(0.1)
         await asyncio.to_thread(controllers.__exit__, None, None, None)
+
+
+def _given_twice(claims: Collection[Json]) -> set[tuple[str, str]]:
+    """Returns the devices that are in the allocations of several claims, as pool and device."""
+    given = Counter(
+        (result["pool"], result["device"])
+        for claim in claims
+        for result in ((claim.get("status") or {}).get("allocation") or {}).get("devices", {}).get("results", [])
+    )
+    return {device for device, count in given.items() if count > 1}
 
 
 def claimed(

@@ -153,12 +153,16 @@ class SteeredCluster(Cluster):
 
     def numa(self, name: str) -> set[int]:
         """Returns the NUMA nodes of the CPUs of a pod that its kubelet has admitted."""
-        for node in self.fleet.nodes.values():
-            for pod in node.kubelet.holdings().pods:
-                if pod.name == name:
-                    cpus = {cpu for container in pod.containers for cpu in container.cpus}
-                    return {cpu.node for cpu in machines.layout(MACHINE) if cpu.id in cpus}
-        return set()
+        return self.numa_of_all().get(name, set())
+
+    def numa_of_all(self) -> dict[str, set[int]]:
+        """Returns the NUMA nodes of the CPUs of each pod that its kubelet has admitted."""
+        numa = {cpu.id: cpu.node for cpu in machines.layout(MACHINE)}
+        return {
+            pod.name: {numa[cpu] for container in pod.containers for cpu in container.cpus}
+            for node in self.fleet.nodes.values()
+            for pod in node.kubelet.holdings().pods
+        }
 
     async def until_bound(self, name: str, seconds: float = 120.0) -> Json:
         """Returns the pod when it runs."""

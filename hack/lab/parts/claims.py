@@ -198,7 +198,9 @@ class _Turn:
             if is_refused(pod):
                 self._counts["refused"] += 1
                 status = pod["status"]
-                self.problems.append(f"{name} is refused: {status.get('reason')}: {status.get('message')}")
+                # kube-scheduler alone does not know NUMA nodes.
+                if self._way.scheduler != controlplane.ALONE:
+                    self.problems.append(f"{name} is refused: {status.get('reason')}: {status.get('message')}")
                 self._lab.discard(name)
         begun = [name for name, pod in pods.items() if pod["status"].get("phase") == "Running"]
         for when, name in sorted((self._bound_at(name), name) for name in begun if name not in self._running):
@@ -294,7 +296,8 @@ class _Turn:
         named = doctor(self._lab)
         self._counts["runs of doctor"] += 1
         self._counts["pods that doctor named"] += len(named)
-        for name in sorted(named.keys() ^ apart):
+        # A pod that has just begun to run is not looked at yet.
+        for name in sorted((named.keys() & self._running.keys()) ^ apart):
             self.problems.append(f"doctor says of {name}: {named.get(name)!r}, seen {self._running.get(name)}")
 
     def _end(self, names: list[str]) -> None:

@@ -16,6 +16,21 @@ import yaml
 from scheduler_process import Listener
 
 
+def bucket(metrics: Mapping[str, float], histogram: str, share: float) -> float:
+    """Returns the upper bound of the bucket with this share of the samples, 0 without samples. `histogram` is the name
+    with its labels, "extender_request_duration_seconds{verb=\"filter\"}"."""
+    name, _, labels = histogram.rstrip("}").partition("{")
+    prefix = f"{name}_bucket{{"
+    counts = {}
+    for key, count in metrics.items():
+        pairs = key.removeprefix(prefix).rstrip("}").split(",") if key.startswith(prefix) else []
+        bounds = [pair for pair in pairs if pair.startswith("le=")]
+        if bounds and {*pairs} - {*bounds} == {*filter(None, labels.split(","))}:
+            counts[float(bounds[0][4:-1])] = count
+    most = max(counts.values(), default=0.0)
+    return min((bound for bound, count in counts.items() if most and count >= share * most), default=0.0)
+
+
 class Process:
     """`python -m module`, with a log file, and variables beside ours."""
 
