@@ -23,7 +23,7 @@ NEVER_RUN: Final = (
     "KVM, unless the line above names it",
     "hosts and images of arm64",
     "container runtimes and minors of kubelets beyond the list above",
-    "devices of resource claims (DRA), SR-IOV, hot-plugged memory and CPUs",
+    "devices of resource claims (DRA) in QEMU, SR-IOV, hot-plugged memory and CPUs",
     "topowise-scheduler as a pod: it runs on the host, with the rights that the chart gives to a static pod",
     "an upgrade between two releases, as there is no release yet",
 )

@@ -72,15 +72,18 @@ async def test_a_burst_of_two_thousand_pods(
             "p99 below": bucket(metrics, filter_, 0.99),
             "seen with claims": len(seen.alignments),
             "aligned, %": round(100 * aligned / max(1, len(seen.alignments)), 1),
+            "refused": len(cluster.refusals),
             "looks": seen.looks,
             **{key: count for key, count in metrics.items() if key.startswith("claim_predictions_total") and count},
         }
         with capsys.disabled():
             print("", figures, sep="\n  ")  # noqa: T201
-        assert not cluster.refusals
-        assert seen.lost == []
         assert seen.twice == set()
         assert seen.looks > 1
+        # kube-scheduler alone does not know NUMA nodes.
+        if claims:
+            assert not cluster.refusals
+            assert seen.lost == []
         assert len(seen.alignments) > pods // 3
 
 

@@ -54,8 +54,8 @@ class Alignment(NamedTuple):
 
 
 class Burst(NamedTuple):
-    """A burst: pods with claims that were seen running, by name; pods that have never run; seconds until all were bound;
-    how often all claims were compared, and devices that two claims had at the same time."""
+    """A burst: pods with claims that were seen running, by name; pods that have not ended by themselves; seconds until
+    all were bound; how often all claims were compared, and devices that two claims had at the same time."""
 
     alignments: dict[str, Alignment]
     lost: list[str]
@@ -75,7 +75,7 @@ class Waves(NamedTuple):
 
 class ClaimsCluster(SteeredCluster):
     """`devices` are the NUMA nodes of the devices of each node, in the order of the slice. With `steers` every node has
-    the marker plug-in. `claims` is the section of the service's configuration, None: not enabled; `settings` has further
+    the marker plug-in. `claims` is the section of the service's configuration, None: not enabled; `settings` has more
     sections."""
 
     cleared = (
