@@ -23,6 +23,7 @@ from topowise import steering
 
 BINARIES: Final = ("kube-controller-manager", "kube-scheduler", "kubectl", "kubelet")
 ALONE: Final = "kube-scheduler-alone"
+SERVICE: Final = "topowise-scheduler"
 _READY_S: Final = 90.0
 # A kubelet under emulation needs longer than the defaults of `steering.wait` and `steering.expiry`; the timeout is four
 # times as long as the wait.
@@ -76,6 +77,15 @@ def start(processes: Processes, plan: Plan) -> None:
 
 def start_schedulers(processes: Processes, plan: Plan) -> None:
     """Starts the service, and the stock kube-scheduler that calls it."""
+    start_service(processes, plan)
+    extender = stock_scheduler.extender(f"http://127.0.0.1:{plan.extender}", httpTimeout=_TIMEOUT)
+    ignored = {"name": "NodeResourcesFit", "args": {"ignoredResources": [steering.RESOURCE]}}
+    profile = {"schedulerName": "default-scheduler", "pluginConfig": [ignored]}
+    _start_scheduler(processes, plan, "kube-scheduler", {"profiles": [profile], "extenders": [extender]})
+
+
+def start_service(processes: Processes, plan: Plan, **sections: Json) -> None:
+    """Starts the service, with further sections of its configuration. Raises LabError."""
     work = processes.directory
     kubeconfig_path = kubeconfig(work, plan.api, stock_scheduler.USER)
     service = {
@@ -87,15 +97,12 @@ def start_schedulers(processes: Processes, plan: Plan) -> None:
         "serving": {"address": "127.0.0.1", "port": plan.metrics},
         "steering": {"enabled": True, "wait": _ANSWER, "expiry": _EXPIRY},
         "resourceClaims": {"enabled": True},
+        **sections,
     }
     config = work / "topowise.yaml"
     config.write_text(yaml.safe_dump(service))
-    processes.start("topowise-scheduler", [sys.executable, "-m", "topowise_scheduler", "serve", f"--config={config}"])
-    _until_ready(processes, Api(f"http://127.0.0.1:{plan.metrics}", ""), "topowise-scheduler")
-    extender = stock_scheduler.extender(f"http://127.0.0.1:{plan.extender}", httpTimeout=_TIMEOUT)
-    ignored = {"name": "NodeResourcesFit", "args": {"ignoredResources": [steering.RESOURCE]}}
-    profile = {"schedulerName": "default-scheduler", "pluginConfig": [ignored]}
-    _start_scheduler(processes, plan, "kube-scheduler", {"profiles": [profile], "extenders": [extender]})
+    processes.start(SERVICE, [sys.executable, "-m", "topowise_scheduler", "serve", f"--config={config}"])
+    _until_ready(processes, Api(f"http://127.0.0.1:{plan.metrics}", ""), SERVICE)
 
 
 def start_scheduler_alone(processes: Processes, plan: Plan) -> None:
