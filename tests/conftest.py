@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,12 @@ from hypothesis import settings
 # A machine that is busy with other processes takes any time for an example.
 settings.register_profile("topowise", deadline=None)
 settings.load_profile("topowise")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kubectl_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keeps what kubectl remembers of API servers, by port, out of the home: the next server there is another."""
+    os.environ["KUBECACHEDIR"] = str(tmp_path_factory.mktemp("kubectl"))
 
 
 @pytest.hookimpl(wrapper=True)
