@@ -71,27 +71,34 @@ WAYS: Final = (
 
 def claims(lab: Lab) -> Part:
     """Places the pods in each way. All must be aligned if alignment is required, and no way may lose a pod."""
-    names = [name for name, machine in lab.machines.items() if machine.claims]
-    _create(lab, lab.machines[names[0]].claims.driver)  # type: ignore[union-attr]
-    for name in names:
+    drivers = {name: machine.claims.driver for name, machine in lab.machines.items() if machine.claims is not None}
+    _create(lab, next(iter(drivers.values())))
+    for name in drivers:
         until_markers(lab, name)
     controlplane.start_scheduler_alone(lab.processes, lab.plan)
     figures: dict[str, Figure] = {}
     problems: list[str] = []
     best_nodes = 0
-    for way in WAYS:
-        if way.best_nodes != best_nodes:
-            best_nodes = way.best_nodes
-            _restart(lab, best_nodes)
-        turn = _Turn(lab, names, way)
-        turn.run()
-        own = turn.figures()
-        figures.update({f"{way.title}: {key}": value for key, value in own.items()})
-        problems += [f"{way.title}: {problem}" for problem in turn.problems[:_EXAMPLES]]
-        print(f"lab: {way.title}: {own} {turn.problems[:5]} {turn.notes[:8]}", flush=True)
-    lab.processes.stop(controlplane.ALONE)
-    _restart(lab)
+    try:
+        for way in WAYS:
+            if way.best_nodes != best_nodes:
+                best_nodes = way.best_nodes
+                _restart(lab, best_nodes)
+            _place(lab, list(drivers), way, figures, problems)
+    finally:
+        lab.processes.stop(controlplane.ALONE)
+        _restart(lab)
     return Part("Claimed devices beside CPUs and memory", not problems, figures, tuple(problems))
+
+
+def _place(lab: Lab, names: list[str], way: Way, figures: dict[str, Figure], problems: list[str]) -> None:
+    """Adds the figures and the problems of a way, and prints them with pods that are not near their devices."""
+    turn = _Turn(lab, names, way)
+    turn.run()
+    own = turn.figures()
+    figures.update({f"{way.title}: {key}": value for key, value in own.items()})
+    problems += [f"{way.title}: {problem}" for problem in turn.problems[:_EXAMPLES]]
+    print(f"lab: {way.title}: {own} {turn.problems[:5]} {turn.notes[:8]}", flush=True)
 
 
 def _restart(lab: Lab, best_nodes: int = 0) -> None:
