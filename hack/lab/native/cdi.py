@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Collection
 from pathlib import Path
@@ -35,8 +36,13 @@ def remove(driver: str, claim: str, folder: Path = FOLDER) -> None:
 
 def described(folder: Path = FOLDER) -> set[str]:
     """Returns the names of all described devices."""
-    files = [json.loads(path.read_text()) for path in folder.glob("*.json")]
-    return {f"{file['kind']}={device['name']}" for file in files for device in file["devices"]}
+    names: set[str] = set()
+    for path in folder.glob("*.json"):
+        # The driver may just have removed it.
+        with contextlib.suppress(FileNotFoundError):
+            file = json.loads(path.read_text())
+            names.update(f"{file['kind']}={device['name']}" for device in file["devices"])
+    return names
 
 
 def _path(driver: str, claim: str, folder: Path) -> Path:

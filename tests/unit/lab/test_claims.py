@@ -141,6 +141,12 @@ def test_a_claim_is_prepared_and_its_container_gets_the_devices(folder: Path, mo
     kubelet.end()
 
 
+def test_a_file_that_is_removed_meanwhile_describes_nothing(tmp_path: Path) -> None:
+    cdi.write(DRIVER, "u", ["gpu-a"], tmp_path)
+    (tmp_path / "gone.json").symlink_to(tmp_path / "nothing")
+    assert cdi.described(tmp_path) == {f"{DRIVER}/claim=u-gpu-a"}
+
+
 def test_a_prepared_claim_survives_the_driver(folder: Path) -> None:
     claims = {"default/c": _claim("u", "gpu-a"), "default/d": _claim("v", "gpu-a")}
     kubelet = _Kubelet(folder, claims)
