@@ -36,8 +36,8 @@ _WAVE: Final = 9
 # Of a burst: pods at once, pods that may wait, and the time between two looks at all claims (seconds).
 _AT_ONCE: Final = 10
 _BACKLOG: Final = 60
-_LOOK_S: Final = 0.5
-_BURST_S: Final = 1800.0
+_LOOK_S: Final = 0.25
+_BURST_S: Final = 900.0
 _STILL_S: Final = 10.0
 
 
@@ -53,15 +53,18 @@ class Alignment(NamedTuple):
         return self.cpus <= self.devices
 
 
-class Burst(NamedTuple):
-    """A burst: pods with claims that were seen running, by name; pods that have not ended by themselves; seconds until
-    all were bound; how often all claims were compared, and devices that two claims had at the same time."""
+class Burst:
+    """What is seen of a burst: where pods with claims were, by name; pods that have not ended by themselves; pods that
+    wait for a node; devices that two claims had at the same time; how often all claims were compared; the time until
+    all pods were bound (seconds)."""
 
-    alignments: dict[str, Alignment]
-    lost: list[str]
-    seconds: float
-    looks: int
-    twice: set[tuple[str, str]]
+    def __init__(self, names: Collection[str]) -> None:
+        self.alignments: dict[str, Alignment] = {}
+        self.lost = set(names)
+        self.waiting = 0
+        self.twice: set[tuple[str, str]] = set()
+        self.looks = 0
+        self.seconds = 0.0
 
 
 class Waves(NamedTuple):
@@ -103,6 +106,7 @@ class ClaimsCluster(SteeredCluster):
         settings = options.pop("settings", {})
         super().__init__(plane, directory, nodes, without=() if steers else names, **options)
         self._devices = tuple(devices)
+        self._deleted: set[str] = set()
         self._more = {**(self._more if steers else {}), **settings}
         if claims is not None:
             self._more = {**self._more, "resourceClaims": {"enabled": True, **claims}}
@@ -152,8 +156,11 @@ class ClaimsCluster(SteeredCluster):
 
     async def alignments(self) -> dict[str, Alignment]:
         """Returns where each running pod with claims is."""
-        numa = {f"gpu-{number}": node for number, node in enumerate(self._devices)}
         claims = json.loads(await self.api.request("GET", CLAIMS))["items"]
+        return self._alignments(claims, await self.pods())
+
+    def _alignments(self, claims: Collection[Json], pods: Collection[Json]) -> dict[str, Alignment]:
+        numa = {f"gpu-{number}": node for number, node in enumerate(self._devices)}
         devices: dict[str, set[int]] = {}
         for claim in claims:
             results = ((claim.get("status") or {}).get("allocation") or {}).get("devices", {}).get("results", [])
@@ -161,7 +168,7 @@ class ClaimsCluster(SteeredCluster):
                 devices.setdefault(user["name"], set()).update(numa[result["device"]] for result in results)
         running = {
             pod["metadata"]["name"]
-            for pod in await self.pods()
+            for pod in pods
             if pod["status"].get("phase") == "Running" and pod["spec"].get("resourceClaims")
         }
         placed = self.numa_of_all()
@@ -197,45 +204,60 @@ class ClaimsCluster(SteeredCluster):
 
     async def run_burst(self, pods: int, draw: Random, lifetimes: tuple[float, float], **fields: Any) -> Burst:
         """Creates pods as fast as they are taken, a third of them without claims, and looks at all claims meanwhile."""
-        started = asyncio.get_running_loop().time()
-        seen, twice, looks = dict[str, Alignment](), set[tuple[str, str]](), 0
-
-        async def look() -> None:
-            nonlocal looks
-            while True:
-                twice.update(_given_twice(json.loads(await self.api.request("GET", CLAIMS))["items"]))
-                # A pod that has just ended has neither.
-                alive = {name: at for name, at in (await self.alignments()).items() if at.cpus and at.devices}
-                seen.update(alive)
-                looks += 1
-                await asyncio.sleep(_LOOK_S)
-
-        looking = asyncio.create_task(look())
-        names = [f"b{number}" for number in range(pods)]
-        for first in range(0, pods, _AT_ONCE):
-            stuck = asyncio.get_running_loop().time() + _STILL_S
-            while (await self.phases())["waiting"] >= _BACKLOG and asyncio.get_running_loop().time() < stuck:
-                await asyncio.sleep(0.05)
-            created = (
-                claimed(
-                    name,
-                    draw.randint(1, _MOST_DEVICES) if number % 3 else 0,
-                    draw.randint(2, 6),
-                    lifetime=draw.uniform(*lifetimes),
-                    **fields,
+        loop = asyncio.get_running_loop()
+        started, names = loop.time(), [f"b{number}" for number in range(pods)]
+        seen = Burst(names)
+        looking = asyncio.create_task(self._look(seen))
+        try:
+            for first in range(0, pods, _AT_ONCE):
+                stuck = loop.time() + _STILL_S
+                while seen.waiting >= _BACKLOG and loop.time() < stuck:
+                    await asyncio.sleep(0.05)
+                created = (
+                    claimed(
+                        name,
+                        draw.randint(1, _MOST_DEVICES) if number % 3 else 0,
+                        draw.randint(2, 6),
+                        lifetime=draw.uniform(*lifetimes),
+                        **fields,
+                    )
+                    for number, name in enumerate(names[first : first + _AT_ONCE], first)
                 )
-                for number, name in enumerate(names[first : first + _AT_ONCE], first)
-            )
-            await asyncio.gather(*(self.create(pod) for pod in created))
-        while (await self.phases())["waiting"] and asyncio.get_running_loop().time() - started < _BURST_S:
+                await asyncio.gather(*(self.create(pod) for pod in created))
+                seen.waiting += _AT_ONCE
+            await self._until(seen, looking, started + _BURST_S)
+            seen.seconds = loop.time() - started
+            await self.settle(300.0)
+            await self._until(seen, looking, started + _BURST_S)
+        finally:
+            looking.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await looking
+        return seen
+
+    async def _until(self, seen: Burst, looking: asyncio.Task[None], end: float) -> None:
+        """Waits for two looks, and until no pod waits for a node."""
+        last = seen.looks
+        while (seen.looks < last + 2 or seen.waiting) and not looking.done():
+            assert asyncio.get_running_loop().time() < end, f"{seen.waiting} pods of a burst still wait for a node"
             await asyncio.sleep(0.1)
-        seconds = asyncio.get_running_loop().time() - started
-        await self.settle(300.0)
-        looking.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await looking
-        ended = {pod["metadata"]["name"] for pod in await self.pods() if pod["status"].get("phase") == "Succeeded"}
-        return Burst(seen, [name for name in names if name not in ended], seconds, looks, twice)
+
+    async def _look(self, seen: Burst) -> None:
+        """Looks at all claims and pods until it is cancelled, and deletes pods that have ended: a look stays short."""
+        while True:
+            self.check()
+            claims, pods = json.loads(await self.api.request("GET", CLAIMS))["items"], await self.pods()
+            seen.twice.update(_given_twice(claims))
+            # A pod that has just ended has neither CPUs nor devices.
+            alignments = self._alignments(claims, pods).items()
+            seen.alignments.update({name: at for name, at in alignments if at.cpus and at.devices})
+            seen.waiting = sum(not pod["spec"].get("nodeName") for pod in pods)
+            ended = [pod["metadata"]["name"] for pod in pods if pod["status"].get("phase") == "Succeeded"]
+            seen.lost -= {*ended}
+            await asyncio.gather(*(self.delete(name) for name in ended if name not in self._deleted))
+            self._deleted.update(ended)
+            seen.looks += 1
+            await asyncio.sleep(_LOOK_S)
 
     async def _until_running(self, names: Collection[str]) -> list[str]:
         """Waits until these pods run. Returns the pods that still wait when nothing has changed for ten seconds."""
