@@ -35,6 +35,8 @@ _MOST_DEVICES: Final = 4
 _CPUS_PER_POD: Final = 11
 _STILL_S: Final = 8.0
 _DECIDED_S: Final = 90.0
+# As extender/binding.py says it.
+REFUSED_BIND: Final = "would refuse the pod now"
 # A pod whose bind is refused more often goes round and round.
 _LOOPS: Final = 3
 _EXAMPLES: Final = 20
@@ -334,7 +336,7 @@ class _Turn:
         """Counts refused binds by pod."""
         for event in self._lab.api.items(EVENTS):
             name = event["involvedObject"]["name"]
-            if name.startswith(f"{self._prefix}-") and "binding rejected" in event.get("message", ""):
+            if name.startswith(f"{self._prefix}-") and REFUSED_BIND in event.get("message", ""):
                 count = (event.get("series") or {}).get("count") or event.get("count") or 1
                 self._refused_binds[name] += count
 

@@ -14,9 +14,11 @@ from lab.claimed import ALIGNED, ELSEWHERE, LOWEST, NOWHERE, OTHER, Device, Node
 from lab.native import cdi, dra
 from lab.native.nodes import described
 from lab.native.runtime import KINDS, RefusedError, Runtime
+from lab.parts.claims import REFUSED_BIND
 from sandbox.machines import write_tree
 from topowise.claimed_devices import location
 from topowise_scheduler.claims.numa_nodes import numa_nodes_of
+from topowise_scheduler.extender import binding
 
 DRIVER = "gpu.example.com"
 
@@ -217,6 +219,10 @@ def test_the_next_devices_are_the_first_free_ones() -> None:
 )
 def test_a_pod_that_is_apart_has_a_cause(pod: Seen, running: dict[str, Seen], cause: str) -> None:
     assert NODES.cause(pod, running) == cause
+
+
+def test_refused_binds_are_counted_by_the_words_of_the_service() -> None:
+    assert REFUSED_BIND in Path(binding.__file__).read_text()
 
 
 def test_a_second_machine_of_a_kind_has_a_name_of_its_own() -> None:
