@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -74,9 +75,10 @@ class _Kubelet:
     def __init__(self, folder: Path, claims: dict[str, dict[str, Any]]) -> None:
         self._folder, self._claims = folder, claims
         self.driver = dra.Driver(DRIVER, "dual", self._claim_of, folder / "prepared", folder / "cdi")
-        self._server = dra.serve(self.driver, folder / "sockets/dra.sock")
-        options = [("grpc.default_authority", "localhost")]
-        self._channel = grpc.insecure_channel(f"unix://{folder}/sockets/dra.sock", options)
+        # An earlier server of the folder may still remove its socket.
+        socket = Path(tempfile.mkdtemp(dir=folder)) / "dra.sock"
+        self._server = dra.serve(self.driver, socket)
+        self._channel = grpc.insecure_channel(f"unix://{socket}", [("grpc.default_authority", "localhost")])
 
     def _claim_of(self, namespace: str, name: str) -> dict[str, Any]:
         try:
@@ -106,7 +108,7 @@ class _Kubelet:
 
     def end(self) -> None:
         self._channel.close()
-        self._server.stop(0)
+        self._server.stop(0).wait(60)
 
 
 @pytest.fixture
