@@ -54,11 +54,12 @@ async def test_pods_are_steered_to_the_devices_of_their_claims(
     [{}, {"settings": {"filter": {"bestNodes": 1}}}, {"extenders": []}],
     ids=["predicted", "predicted, best node alone", "without topowise"],
 )
-async def test_a_burst_of_two_thousand_pods(
+async def test_a_burst_of_pods_with_claims(
     plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: dict[str, Any]
 ) -> None:
-    """`TOPOWISE_BURST` scales the number of pods."""
-    pods = max(60, round(2000 * float(os.environ.get("TOPOWISE_BURST", "1")) / 10) * 10)
+    """`TOPOWISE_BURST=4` is a burst of 2,000 pods; on a busy machine it takes more than the ten minutes of
+    faulthandler_timeout."""
+    pods = max(60, round(500 * float(os.environ.get("TOPOWISE_BURST", "1")) / 10) * 10)
     claims: dict[str, Any] = {} if "extenders" in options else {"claims": {}}
     async with ClaimsCluster(plane, tmp_path, 40, devices=(0, 1) * 8, steers=False, **claims, **options) as cluster:
         seen = await cluster.run_burst(pods, Random(5), (4.0, 8.0), markers=False)

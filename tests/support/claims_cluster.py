@@ -37,7 +37,8 @@ _WAVE: Final = 9
 _AT_ONCE: Final = 10
 _BACKLOG: Final = 60
 _LOOK_S: Final = 0.25
-_BURST_S: Final = 900.0
+# On a busy machine a pod takes a quarter of a second.
+_SECONDS_PER_POD: Final = 1.0
 _STILL_S: Final = 10.0
 
 
@@ -225,10 +226,10 @@ class ClaimsCluster(SteeredCluster):
                 )
                 await asyncio.gather(*(self.create(pod) for pod in created))
                 seen.waiting += _AT_ONCE
-            await self._until(seen, looking, started + _BURST_S)
+            await self._until(seen, looking, started + _SECONDS_PER_POD * pods)
             seen.seconds = loop.time() - started
-            await self.settle(300.0)
-            await self._until(seen, looking, started + _BURST_S)
+            await self.settle(120.0)
+            await self._until(seen, looking, loop.time() + _STILL_S)
         finally:
             looking.cancel()
             with contextlib.suppress(asyncio.CancelledError):
