@@ -229,7 +229,7 @@ class ClaimsCluster(SteeredCluster):
             await self._until(seen, looking, started + _SECONDS_PER_POD * pods)
             seen.seconds = loop.time() - started
             await self.settle(120.0)
-            await self._until(seen, looking, loop.time() + _STILL_S)
+            await self._until(seen, looking, loop.time() + 60)
         finally:
             looking.cancel()
             with contextlib.suppress(asyncio.CancelledError):
