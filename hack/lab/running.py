@@ -77,10 +77,12 @@ class Processes:
         return name not in kept.running(self._link)
 
     def stop(self, name: str) -> None:
-        """Kills a process, and waits for its end; it may be started again then."""
+        """Kills a process, and waits for its end. `check` does not expect it any more, until it is started again."""
         if (number := kept.running(self._link).get(name)) is not None:
             os.kill(number, signal.SIGKILL)
         wait(lambda: self.has_ended(name), _STARTED_S, f"{name} ends", 0.05)
+        self._ids.pop(name, None)
+        kept.keep(self.directory, self._ids, self._link)
 
     def tail(self, name: str) -> str:
         """Returns the end of the process's log."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,22 @@ def test_a_started_process_is_recorded_at_once_and_ends_with_all(tmp_path: Path)
     for number in there.values():
         os.waitpid(number, 0)
     assert not directory.exists()
+
+
+def test_a_process_that_was_stopped_is_not_missed(tmp_path: Path) -> None:
+    link, directory = tmp_path / "link", tmp_path / "run"
+    directory.mkdir()
+    processes = Processes(directory, link)
+    for name in ("stays", "goes"):
+        processes.start(name, [*WAITS, str(directory)])
+    number = kept.running(link)["goes"]
+    # The kernel keeps a child that nobody waits for.
+    threading.Thread(target=os.waitpid, args=(number, 0)).start()
+    processes.stop("goes")
+    processes.check()
+    Processes(directory, link).check()
+    assert list(kept.running(link)) == ["stays"]
+    kept.stop(link)
 
 
 def test_who_has_ended_is_named_with_its_last_words(tmp_path: Path) -> None:
