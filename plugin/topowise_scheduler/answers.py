@@ -188,6 +188,11 @@ class Answers:
         """Yields copies of a node's states for this pod once the pods `gone` have left (`CapacityGate.states`)."""
         return self._gates.capacity.states(question.record, name, gone)
 
+    def knows_devices(self, record: PodRecord, name: str) -> bool:
+        """Returns whether the devices of the pod's claims are allocated or predicted on a node, or it has none."""
+        claims = self._gates.claims
+        return not claims.applies(record) or claims.judge(record, name).outcome != "unknown"
+
     def affinity(self, question: Question, name: str) -> AffinityVerdict | None:
         """Returns how the node's devices meet the affinity terms of the pod, None for a pod without terms."""
         return self._gates.affinity.of(question.record, name) if question.record.affinity_terms else None

@@ -13,7 +13,7 @@ A pod gets all names
 - if it is filtered again: a retry must not get the same nodes forever;
 - if NUMA placement does not matter for the pod;
 - with `merges_equal`, if affinity terms of other pods may select the pod;
-- with `most`, if a taint of a best node says `PreferNoSchedule`.
+- with `most`, if a taint of a best node says `PreferNoSchedule`, or the devices of its claims are unknown there.
 
 A member of a gang always gets a single node. kube-scheduler decides the next member with this member placed in its own
 memory, and does not report the node. Without a choice, the ledger knows the node.
@@ -83,9 +83,15 @@ class Shortlist:
 
     def _best(self, question: Question, fitting: NDArray[np.intp], most: int) -> Shortened | None:
         best = self._answers.best(question, fitting, most) if fitting.size > most else fitting[:0]
-        if not best.size or (not question.record.group and self._are_avoided(question, best)):
+        if not best.size:
             return None
-        return Shortened(best, np.arange(best.size))
+        is_left_open = self._are_avoided(question, best) or self._has_unknown_devices(question, best)
+        return Shortened(best, np.arange(best.size)) if question.record.group or not is_left_open else None
+
+    def _has_unknown_devices(self, question: Question, best: NDArray[np.intp]) -> bool:
+        """Returns whether the devices of the pod's claims are unknown on a best node. The watch may bring the claim
+        before kube-scheduler requests scores."""
+        return not all(self._answers.knows_devices(question.record, question.names[at]) for at in best.tolist())
 
     def _merged(self, question: Question, fitting: NDArray[np.intp], body: bytes) -> Shortened | None:
         record = question.record

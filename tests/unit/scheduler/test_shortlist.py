@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from claim_objects import ClaimService, claiming
 from scheduling import Service, counts, pod, sent
 from topowise_scheduler.extender.shortlist import Shortlist
 from topowise_scheduler.extender.verbs import Verbs
@@ -121,3 +122,16 @@ def test_a_member_of_a_gang_gets_the_same_node_on_every_request(service: Service
     document["spec"] |= _PREFERRED | {"schedulingGroup": {"podGroupName": "wide"}}
     served = verbs(service, 0)
     assert [passing(served, document) for _ in range(2)] == [["n4"], ["n4"]]
+
+
+def test_a_pod_whose_claim_is_not_known_yet_gets_all_nodes() -> None:
+    """The watch may bring the claim before the scores are asked for; the best node of an unknown claim is any node."""
+    service = ClaimService()
+    for name in _NAMES:
+        service.put_node(name)
+        service.report(counts(name, "8", included=()))
+        service.put_devices(name, 0)
+    served = verbs(service, 1)
+    assert passing(served, claiming("early", "2", "late-claim")) == _NAMES
+    service.put_claim("known-claim")
+    assert len(passing(served, claiming("new", "2", "known-claim"))) == 1
