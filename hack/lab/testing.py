@@ -159,7 +159,10 @@ def described(machine: Machine) -> str:
         f"{memory} MiB, {pages} huge pages of 2 MiB",
         f"{devices} PCI functions",
     ]
-    return "; ".join((*words, *(f"{plugin.resource} by a device plug-in" for plugin in machine.devices)))
+    words += [f"{plugin.resource} by a device plug-in" for plugin in machine.devices]
+    if machine.claims is not None:
+        words.append(f"{sum(machine.claims.near.values())} devices of claims by the DRA driver {machine.claims.driver}")
+    return "; ".join(words)
 
 
 def _versions(lab: Lab) -> dict[str, str]:
