@@ -139,7 +139,7 @@ def claiming(name: str, devices: int, cpus: int, way: Way) -> Json:
 
 
 class _Turn:
-    """The pods of a way. `running` are the pods that run, in the order of their binds."""
+    """The pods of a way. `running` are the pods that run, in the order of their decisions."""
 
     def __init__(self, lab: Lab, names: list[str], way: Way) -> None:
         self._lab, self._names, self._way = lab, names, way
@@ -231,10 +231,15 @@ class _Turn:
                     self.problems.append(f"{name} is refused: {status.get('reason')}: {status.get('message')}")
                 self._lab.discard(name)
         begun = [name for name, pod in pods.items() if pod["status"].get("phase") == "Running"]
-        for when, name in sorted((self._bound_at(name), name) for name in begun if name not in self._running):
+        for name in sorted((name for name in begun if name not in self._running), key=self._decided_at):
             seen = self._seen(pods[name], truths[pods[name]["spec"]["nodeName"]])
-            self._note(name, seen, when)
+            self._note(name, seen)
             self._running[name] = seen
+
+    def _decided_at(self, name: str) -> float:
+        """Returns a time by which pods are in the order of their decisions: kube-scheduler decides new pods in the
+        order of their creation, and a bind that waits for a label ends later than the binds after it."""
+        return self._bound_at(name) if name in self._waited else self._created[name][0]
 
     def _bound_at(self, name: str) -> float:
         created, _ = self._created[name]
@@ -289,9 +294,9 @@ class _Turn:
         if shared:
             self.problems.append(f"{name} has devices of {sorted(shared)}")
 
-    def _note(self, name: str, seen: Seen, when: float) -> None:
+    def _note(self, name: str, seen: Seen) -> None:
         created, devices = self._created[name]
-        self._seconds.append(when - created)
+        self._seconds.append(self._bound_at(name) - created)
         predicted = len(seen.predicted) == 1 and self._way.scheduler != controlplane.ALONE
         if predicted and not self._way.has_markers:
             is_right = seen.predicted == frozenset(seen.cpus)
