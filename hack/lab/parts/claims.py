@@ -195,7 +195,9 @@ class _Turn:
             self._end(list(self._running))
             self._until_still()
             self._look()
-        self._left = len(self._pending())
+        left = self._pending()
+        self._left = len(left)
+        self.problems += [f"{name} waits, although all other pods have ended" for name in left]
         self._lab.clear()
         self._events()
 
