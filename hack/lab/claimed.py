@@ -1,4 +1,4 @@
-"""Why a pod is not near its claimed devices: the state of the nodes when the pod was bound, pod after pod.
+"""Why a pod is not near its claimed devices: what was free on the nodes beside all other pods.
 
 Pure. kube-scheduler's allocator takes the first free devices of a node in the order of its ResourceSlice, all of them
 on the same NUMA node. So the state decides which NUMA node the devices of the next claim are on.
@@ -68,7 +68,7 @@ class Nodes(NamedTuple):
         return next((numa for numa in free if free.count(numa) >= count), None)
 
     def cause(self, pod: Seen, running: Mapping[str, Seen]) -> str:
-        """Returns `ALIGNED`, or why the pod is not near its devices; `running` are the pods that preceded it."""
+        """Returns `ALIGNED`, or why the pod is not near its devices; `running` are all pods that may precede it."""
         if pod.is_aligned:
             return ALIGNED
         wanted = sum(pod.cpus.values())

@@ -139,7 +139,7 @@ def claiming(name: str, devices: int, cpus: int, way: Way) -> Json:
 
 
 class _Turn:
-    """The pods of a way. `running` are the pods that run, in the order of their decisions."""
+    """The pods of a way. `running` are the pods that run."""
 
     def __init__(self, lab: Lab, names: list[str], way: Way) -> None:
         self._lab, self._names, self._way = lab, names, way
@@ -233,15 +233,17 @@ class _Turn:
                     self.problems.append(f"{name} is refused: {status.get('reason')}: {status.get('message')}")
                 self._lab.discard(name)
         begun = [name for name, pod in pods.items() if pod["status"].get("phase") == "Running"]
-        for name in sorted((name for name in begun if name not in self._running), key=self._decided_at):
-            seen = self._seen(pods[name], truths[pods[name]["spec"]["nodeName"]])
-            self._note(name, seen)
-            self._running[name] = seen
-
-    def _decided_at(self, name: str) -> float:
-        """Returns a time by which pods are in the order of their decisions: kube-scheduler decides new pods in the
-        order of their creation, and a bind that waits for a label ends later than the binds after it."""
-        return self._bound_at(name) if name in self._waited else self._created[name][0]
+        new = {
+            name: self._seen(pods[name], truths[pods[name]["spec"]["nodeName"]])
+            for name in begun
+            if name not in self._running
+        }
+        self._running |= new
+        # The order of the decisions in a wave is not known, and no pod ends meanwhile. So what is free after the wave
+        # was free at each decision.
+        for name, seen in new.items():
+            others = {other: pod for other, pod in self._running.items() if other != name}
+            self._note(name, seen, others)
 
     def _bound_at(self, name: str) -> float:
         created, _ = self._created[name]
@@ -296,7 +298,7 @@ class _Turn:
         if shared:
             self.problems.append(f"{name} has devices of {sorted(shared)}")
 
-    def _note(self, name: str, seen: Seen) -> None:
+    def _note(self, name: str, seen: Seen, others: dict[str, Seen]) -> None:
         created, devices = self._created[name]
         self._seconds.append(self._bound_at(name) - created)
         predicted = len(seen.predicted) == 1 and self._way.scheduler != controlplane.ALONE
@@ -305,20 +307,20 @@ class _Turn:
             self._counts["predictions of CPUs"] += 1
             if not is_right:
                 self._counts["predictions of CPUs that missed"] += 1
-                at = self._nodes.lowest(seen, self._running)
+                at = self._nodes.lowest(seen, others)
                 why = "the kubelet took its lowest NUMA node" if {at} == set(seen.cpus) else "the kubelet's order"
                 self._counts[f"missed: {why}"] += 1
         if not devices:
             self._counts["pods without claims"] += 1
             return
         self._counts["pods with claims"] += 1
-        cause = self._nodes.cause(seen, self._running)
+        cause = self._nodes.cause(seen, others)
         self._causes[cause] += 1
         if not seen.is_aligned:
             text = (
                 f"{name} on {seen.node}: CPUs {dict(seen.cpus)}, memory {sorted(seen.memory)}, devices "
-                f"{sorted(seen.devices)}, predicted {sorted(seen.predicted)}, free before "
-                f"{self._nodes.free(seen.node, self._running)}: {cause}"
+                f"{sorted(seen.devices)}, predicted {sorted(seen.predicted)}, free beside the others "
+                f"{self._nodes.free(seen.node, others)}: {cause}"
             )
             self.notes.append(text)
             if self._way.alignment == "require":
