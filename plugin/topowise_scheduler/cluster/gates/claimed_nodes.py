@@ -8,7 +8,7 @@ Invariant: cached NUMA nodes are used only until the node, or a claim on it, cha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from topowise.bounded import Bounded
@@ -21,7 +21,7 @@ from topowise_scheduler.cluster.gates.affinity import CacheUntilChange
 from topowise_scheduler.cluster.pods.pod_states import PodStates
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.cluster.rows.node_states import NodeStates
-from topowise_scheduler.kube_scheduler import Node
+from topowise_scheduler.kube_scheduler import Node, Refusal, lacks_devices
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.steering.choice import Demand
 
@@ -92,26 +92,42 @@ class ClaimedNodes:
         self._forget_unexpected()
         return self.settings.claims.digest(record.uid, record.namespace, record.claims)
 
-    def of(self, record: PodRecord, name: str) -> Claimed:
-        """Returns the devices of a pod's claims on a node; a node without a report has no NUMA nodes."""
+    def freeing(self, record: PodRecord, leaving: Collection[str]) -> frozenset[str]:
+        """Returns those of the pods `leaving` (UIDs) on which the devices of the pod's claims depend."""
+        if self.settings is None or not leaving:
+            return frozenset()
+        frees = self.settings.claims.frees
+        return frozenset([uid for uid in leaving if uid == record.uid or frees(uid)])
+
+    def of(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> Claimed:
+        """Returns the devices of a pod's claims on a node, once the pods `leaving` have left; a node without a report
+        has no NUMA nodes."""
         node_state = self._node_states.of(name)
         if self.settings is None or node_state is None or node_state.kubelet is None:
             return _NOTHING._replace(devices=ClaimedDevices(problem="the node has no report"))
         # Extended resources are in the shape.
-        key = (name, self.digest(record) + record.shape, frozenset[str]())
+        key = (name, self.digest(record) + record.shape, self.freeing(record, leaving))
         known = self._known.get(key)
         if known is None:
-            devices = self.settings.claims.devices(record, self.settings.node_of(name), name)
+            devices = self.settings.claims.devices(record, self.settings.node_of(name), name, leaving)
             known = Claimed(devices, self._near(name, node_state.kubelet, devices))
             self._known.put(key, known)
         return known
 
-    def demands(self, record: PodRecord, name: str, node: Kubelet) -> Iterator[Demand]:
+    def shortage(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> Refusal | None:
+        """Returns the refusal of a node that is known to lack devices for the pod's claims, once the pods `leaving`
+        have left. It is kube-scheduler's own: `filter` is not asked about such a node."""
+        devices = self.of(record, name, leaving).devices if self.applies(record) else ClaimedDevices()
+        return lacks_devices(devices.problem) if devices.is_short else None
+
+    def demands(
+        self, record: PodRecord, name: str, node: Kubelet, leaving: Collection[str] = ()
+    ) -> Iterator[Demand]:
         """Yields what the devices demand of the NUMA node to which the pod is steered.
 
         A pod with devices on several NUMA nodes may need several as well, so nothing is required of it.
         """
-        near = self.of(record, name).near if self.applies(record) else frozenset[int]()
+        near = self.of(record, name, leaving).near if self.applies(record) else frozenset[int]()
         if not near:
             return
         is_single = len(near) == 1

@@ -45,8 +45,9 @@ _MOST_BYTES: Final = 1 << 20
 # A judgement takes about a millisecond, so a cluster of new nodes is scored in several calls.
 _MOST_NEW: Final = 200
 
-_Key: TypeAlias = tuple[str, bytes, bytes, Annotated, frozenset[str]]
-"""Node, requests and steering of the pod, its claims and annotations, pods that do not count."""
+_Key: TypeAlias = tuple[str, bytes, bytes, Annotated, frozenset[str], frozenset[str]]
+"""Node, requests and steering of the pod, its claims and annotations, pods that free devices, pods that do not
+count."""
 
 
 class Judgement(NamedTuple):
@@ -116,7 +117,7 @@ class ClaimGate:
         for at in np.flatnonzero(draft.outcomes == FITS).tolist():
             text = self.refusal(record, question.names[at])
             if text:
-                draft.refuse_node(at, text)
+                draft.refuse_node(at, text, may_preempt=text == refusals.CLAIMS_APART)
 
     def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> str:
         """See `Gate`."""
@@ -202,10 +203,11 @@ class ClaimGate:
 
     def _key(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> _Key:
         ignored = frozenset((*self._ignored.on(record.uid, record.priority, name), *leaving))
-        return name, record.admission_key, self._claimed.digest(record), record.annotated, ignored
+        freeing = self._claimed.freeing(record, leaving)
+        return name, record.admission_key, self._claimed.digest(record), record.annotated, freeing, ignored
 
     def _judge(self, record: PodRecord, key: _Key, leaving: Collection[str] = ()) -> Judgement:
-        name, _, _, _, ignored = key
+        name, *_, ignored = key
         judged = self._judged_anew(record, name, ignored, leaving)
         self._judged.put(key, judged)
         return judged
@@ -213,8 +215,7 @@ class ClaimGate:
     def _judged_anew(
         self, record: PodRecord, name: str, ignored: frozenset[str], leaving: Collection[str]
     ) -> Judgement:
-        claimed = self._claimed.of(record, name)
-        devices, near = claimed
+        devices, near = self._claimed.of(record, name, leaving)
         if devices.problem or record.requests is None:
             return Judgement(devices, "unknown")
         if not near:

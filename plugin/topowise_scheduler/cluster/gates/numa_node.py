@@ -43,6 +43,7 @@ def no_markers(name: str) -> None:
     """Returns the markers of a Node that lists none."""
 
 
+_OF_OTHER_PODS: Final = refusals.OF_STEERING | refusals.OF_CLAIMS
 _Key: TypeAlias = tuple[str, bytes, int | None, tuple[PodTerm, ...], Terms, frozenset[int], frozenset[str]]
 
 
@@ -50,7 +51,8 @@ class NumaNodeGate:
     """See `Gate`. Unless the service `steers`, no pod with a required NUMA node fits: the kubelet alone would choose.
     Markers count all the same.
 
-    Preemption is not planned for this gate: it does not know which pods are on a NUMA node.
+    Preemption is not planned for this gate, except for the devices of claims: it does not know which pods are on a NUMA
+    node.
     """
 
     temporary: Final[frozenset[str]] = frozenset((refusals.PODS_NOT_LOCATED,))
@@ -81,7 +83,8 @@ class NumaNodeGate:
         for at in np.flatnonzero(draft.outcomes == FITS).tolist():
             text = self.refusal(question.record, question.names[at])
             if text:
-                draft.refuse_node(at, text)
+                is_of_claims = self._claimed.is_required(question.record) and text in _OF_OTHER_PODS
+                draft.refuse_node(at, text, may_preempt=is_of_claims)
 
     def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> str:
         """See `Gate`."""
@@ -95,7 +98,7 @@ class NumaNodeGate:
             return refusals.TOO_FEW_MARKERS
         if not self._steers:
             return self._unsteered_refusal(record, name, leaving)
-        return self._numa_refusal(record, name, ignored) if self._may_require(record, name) else ""
+        return self._numa_refusal(record, name, ignored, leaving) if self._may_require(record, name) else ""
 
     def _unsteered_refusal(self, record: PodRecord, name: str, leaving: Collection[str]) -> str:
         """Returns the refusal of a node that cannot steer, if the pod has to be steered there."""
@@ -137,16 +140,21 @@ class NumaNodeGate:
         absent = [entry for entry in map(history.entry, ignored) if entry is not None]
         return used - sum([entry.needs.requests.get(MARKER, 0) for entry in absent])
 
-    def _numa_refusal(self, record: PodRecord, name: str, ignored: frozenset[str]) -> str:
-        near = self._claimed.of(record, name).near if self._claimed.is_required(record) else frozenset[int]()
+    def _numa_refusal(
+        self, record: PodRecord, name: str, ignored: frozenset[str], leaving: Collection[str]
+    ) -> str:
+        is_near = self._claimed.is_required(record)
+        near = self._claimed.of(record, name, leaving).near if is_near else frozenset[int]()
         key = (name, record.admission_key, record.numa_node, record.numa_affinity, record.affinity_terms, near, ignored)
         text = self._cache.get(key)
         if text is None:
-            text = self._decided_refusal(record, name, ignored)
+            text = self._decided_refusal(record, name, ignored, leaving)
             self._cache.put(key, text)
         return text
 
-    def _decided_refusal(self, record: PodRecord, name: str, ignored: frozenset[str]) -> str:
+    def _decided_refusal(
+        self, record: PodRecord, name: str, ignored: frozenset[str], leaving: Collection[str]
+    ) -> str:
         node_state = self._node_states.of(name)
         if node_state is None or node_state.kubelet is None:
             return refusals.NO_SUCH_NUMA_NODE
@@ -156,7 +164,8 @@ class NumaNodeGate:
         if impossible is not None:
             return impossible.refusal
         states = list(self._node_states.states(name, {record.uid, *ignored}))
-        demands += [demand for demand in self._claimed.demands(record, name, states[0]) if demand.is_required]
+        of_claims = self._claimed.demands(record, name, states[0], leaving)
+        demands += [demand for demand in of_claims if demand.is_required]
         if self._affinity.awaits_label(record, name):
             demands += self._affinity.demands(record, name, states)
         return refusal_of(states, views_of(record), demands)
@@ -173,7 +182,7 @@ class NumaNodeGate:
             return Choice()
         demands = [
             *_demands(record, node_state, states[0], ignored),
-            *self._claimed.demands(record, name, states[0]),
+            *self._claimed.demands(record, name, states[0], leaving),
             *self._affinity.demands(record, name, states),
         ]
         return choose(states, views_of(record), demands)
