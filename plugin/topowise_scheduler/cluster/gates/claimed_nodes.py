@@ -8,8 +8,10 @@ Invariant: cached NUMA nodes are used only until the node, or a claim on it, cha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from topowise.bounded import Bounded
 from topowise.claimed_devices import NumaNodes
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from topowise_scheduler.claims.ledger import Claims
 
 _MAX_NUMA_BYTES = 4 << 20
+# Of a call of `filter`: a prediction and its trials take up to a millisecond where no two nodes are alike.
+_MOST_NEW: Final = 200
 
 
 class ClaimSettings(NamedTuple):
@@ -49,7 +53,8 @@ class Claimed(NamedTuple):
     near: frozenset[int] = frozenset()
 
 
-_NOTHING = Claimed(ClaimedDevices())
+_NOTHING: Final = Claimed(ClaimedDevices())
+_LATER: Final = Claimed(ClaimedDevices(problem="a call predicts the devices of a limited number of nodes"))
 
 
 class ClaimedNodes:
@@ -64,6 +69,8 @@ class ClaimedNodes:
         self.settings = settings
         self.ignored = settings is None and ignored
         self._checked_at = -1
+        self._left = math.inf
+        self._left_out: set[str] = set()
         self._known = CacheUntilChange[Claimed, tuple[str, bytes, frozenset[str]]](node_states, lambda _: 1024)
         self._has_free = CacheUntilChange[bool, tuple[str, frozenset[str]]](node_states)
         self._numa: Bounded[tuple[tuple[int, ...], str], NumaNodes]
@@ -92,6 +99,25 @@ class ClaimedNodes:
         self._forget_unexpected()
         return self.settings.claims.digest(record.uid, record.namespace, record.claims)
 
+    @contextmanager
+    def limited(self) -> Iterator[set[str]]:
+        """Limits how many nodes are predicted anew. Yields the nodes that are left out so far: their devices are
+        unknown, which is not kept."""
+        self.refill()
+        try:
+            yield self._left_out
+        finally:
+            self._left = math.inf
+
+    def refill(self) -> None:
+        """Lets as many nodes be predicted as at first."""
+        self._left_out.clear()
+        self._left = _MOST_NEW
+
+    def is_left_out(self, name: str) -> bool:
+        """Returns whether the devices of a node are unknown by the limit."""
+        return self._left <= 0 and name in self._left_out
+
     def freeing(self, record: PodRecord, leaving: Collection[str]) -> frozenset[str]:
         """Returns those of the pods `leaving` (UIDs) on which the devices of the pod's claims depend."""
         if self.settings is None or not leaving:
@@ -109,6 +135,10 @@ class ClaimedNodes:
         key = (name, self.digest(record) + record.shape, self.freeing(record, leaving))
         known = self._known.get(key)
         if known is None:
+            if self._left <= 0:
+                self._left_out.add(name)
+                return _LATER
+            self._left -= 1
             devices = self.settings.claims.devices(record, self.settings.node_of(name), name, leaving)
             known = Claimed(devices, self._near(name, node_state.kubelet, devices))
             self._known.put(key, known)

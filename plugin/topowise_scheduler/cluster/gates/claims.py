@@ -99,6 +99,9 @@ class ClaimGate:
         self._numa_node = numa_node
         self._judged = CacheUntilChange[Judgement, _Key](node_states, lambda _: 1024)
         self._bound = CacheUntilChange[tuple[PodAlignment, ...], tuple[str, frozenset[str]]](node_states)
+        # By the number of the node's state, and the requests of the pod.
+        self._placed: Bounded[tuple[int, bytes], Sequence[frozenset[int] | None]]
+        self._placed = Bounded(_MOST_BYTES, lambda key, places: 300 + len(key[1]) + 300 * len(places))
         # By UID and node, the time (seconds, monotonic) until which a misprediction counts.
         self._mispredicted: Bounded[tuple[str, str], float] = Bounded(_MOST_BYTES, lambda *_: 200)
 
@@ -209,8 +212,18 @@ class ClaimGate:
     def _judge(self, record: PodRecord, key: _Key, leaving: Collection[str] = ()) -> Judgement:
         name, *_, ignored = key
         judged = self._judged_anew(record, name, ignored, leaving)
-        self._judged.put(key, judged)
+        if not self._claimed.is_left_out(name):
+            self._judged.put(key, judged)
         return judged
+
+    def _placements(self, record: PodRecord, name: str, ignored: frozenset[str]) -> Sequence[frozenset[int] | None]:
+        """Returns where the kubelet places the pod in each possible state of the node (`_placed`)."""
+        number = 0 if ignored else self._node_states.number(name)
+
+        def places() -> Sequence[frozenset[int] | None]:
+            return [_placed(state, record) for state in self._node_states.states(name, {record.uid, *ignored})]
+
+        return self._placed.once((number, record.admission_key), places) if number else places()
 
     def _judged_anew(
         self, record: PodRecord, name: str, ignored: frozenset[str], leaving: Collection[str]
@@ -224,7 +237,7 @@ class ClaimGate:
             numa = self._numa_node.choice(record, name, leaving).numa
             if numa is not None:
                 return Judgement(devices, "aligned" if numa in near else "apart", near, frozenset((numa,)), True)
-        placed = [_placed(state, record) for state in self._node_states.states(name, {record.uid, *ignored})]
+        placed = self._placements(record, name, ignored)
         fits = [nodes is not None and nodes <= near for nodes in placed]
         outcome: Outcome = "aligned" if all(fits) else "possible" if any(fits) else "apart"
         return Judgement(devices, outcome, near, placed[0] or frozenset(), record.steered is not None)

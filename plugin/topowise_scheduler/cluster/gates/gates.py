@@ -20,7 +20,7 @@ from topowise_scheduler.cluster.gates.affinity import AffinityGate
 from topowise_scheduler.cluster.gates.capacity import CapacityGate
 from topowise_scheduler.cluster.gates.claimed_nodes import ClaimedNodes, ClaimSettings
 from topowise_scheduler.cluster.gates.claims import ClaimGate
-from topowise_scheduler.cluster.gates.gate import Draft, Gate, Question, Texts
+from topowise_scheduler.cluster.gates.gate import FITS, Draft, Gate, Question, Texts
 from topowise_scheduler.cluster.gates.ignored_pods import IgnoredPods
 from topowise_scheduler.cluster.gates.new_nodes import NewNodes
 from topowise_scheduler.cluster.gates.numa_node import Markers, NumaNodeGate, may_be_steered, no_markers
@@ -130,10 +130,24 @@ class Gates:
         draft = Draft(len(question.names), self._texts)
         if question.record.is_too_large:
             draft.refuse_all(refusals.TOO_LARGE)
-        else:
+        elif self.claimed.settings is None or question.is_simulation:
             for gate in self._all:
                 gate.verdicts(question, draft)
+        else:
+            self._limited_verdicts(question, draft)
         return Verdicts(draft.outcomes, draft.words, self._texts.texts, self._node_states.changes)
+
+    def _limited_verdicts(self, question: Question, draft: Draft) -> None:
+        """Predicts devices of claims on some nodes, and on more nodes until a node fits for certain."""
+        with self.claimed.limited() as left_out:
+            for gate in self._all:
+                gate.verdicts(question, draft)
+            while left_out and left_out.issuperset(
+                [question.names[at] for at in np.flatnonzero(draft.outcomes == FITS).tolist()]
+            ):
+                self.claimed.refill()
+                for gate in (self.numa_node, self.claims):
+                    gate.verdicts(question, draft)
 
     def until(self, record: PodRecord, node: str, refusal: str) -> float:
         """Returns when a refusal ends at the latest (seconds, monotonic), infinity if only an event ends it."""

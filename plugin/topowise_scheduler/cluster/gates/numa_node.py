@@ -19,6 +19,7 @@ from typing import Final, TypeAlias
 import msgspec
 import numpy as np
 
+from topowise.bounded import Bounded
 from topowise.steering import RESOURCE as MARKER
 from topowise_scheduler import refusals
 from topowise_scheduler.cluster.gates.affinity import AffinityGate, CacheUntilChange, Terms
@@ -43,6 +44,7 @@ def no_markers(name: str) -> None:
     """Returns the markers of a Node that lists none."""
 
 
+_MOST_BYTES: Final = 1 << 20
 _OF_OTHER_PODS: Final = refusals.OF_STEERING | refusals.OF_CLAIMS
 _Key: TypeAlias = tuple[str, bytes, int | None, tuple[PodTerm, ...], Terms, frozenset[int], frozenset[str]]
 
@@ -74,6 +76,9 @@ class NumaNodeGate:
         self._markers = markers
         self._steers = steers
         self._used_by_node = CacheUntilChange[int, tuple[str, frozenset[str]]](node_states)
+        # Choices for pods that no other pod and no device draws, by the number of the node's state.
+        self._choices: Bounded[tuple[int, bytes, int | None, frozenset[int], bool], Choice]
+        self._choices = Bounded(_MOST_BYTES, lambda key, _: 512 + len(key[1]))
         self._cache = CacheUntilChange[str, _Key](node_states, lambda key: 512 * (1 + len(key[3]) + len(key[4])))
 
     def verdicts(self, question: Question, draft: Draft) -> None:
@@ -163,6 +168,8 @@ class NumaNodeGate:
         impossible = next((demand for demand in demands if not demand.numa_nodes), None)
         if impossible is not None:
             return impossible.refusal
+        if _is_alone(record) and self._can_steer(record, name):
+            return self.choice(record, name, leaving).refusal
         states = list(self._node_states.states(name, {record.uid, *ignored}))
         of_claims = self._claimed.demands(record, name, states[0], leaving)
         demands += [demand for demand in of_claims if demand.is_required]
@@ -176,6 +183,17 @@ class NumaNodeGate:
         if not self._can_steer(record, name):
             return Choice()
         ignored = {*self._ignored.on(record.uid, record.priority, name), *leaving}
+        number = 0 if ignored or not _is_alone(record) else self._node_states.number(name)
+        if not number:
+            return self._chosen(record, name, ignored, leaving)
+        claimed = self._claimed.of(record, name) if self._claimed.applies(record) else None
+        near = frozenset[int]() if claimed is None else claimed.near
+        key = number, record.admission_key, record.numa_node, near, self._claimed.is_required(record)
+        return self._choices.once(key, lambda: self._chosen(record, name, ignored, leaving))
+
+    def _chosen(
+        self, record: PodRecord, name: str, ignored: Set[str], leaving: Collection[str]
+    ) -> Choice:
         node_state = self._node_states.of(name)
         states = list(self._node_states.states(name, {record.uid, *ignored}))
         if not states or node_state is None:
@@ -216,6 +234,11 @@ def _demands(record: PodRecord, node_state: NodeState, node: Kubelet, leaving: C
         demand = demand_of(term, _beside(node_state, record, term, leaving), node.node_ids)
         if demand is not None:
             yield demand
+
+
+def _is_alone(record: PodRecord) -> bool:
+    """Returns whether the choice for the pod depends on no other pod and no distance between devices."""
+    return not record.numa_affinity and not record.affinity_terms
 
 
 def _concerns(record: PodRecord) -> bool:
