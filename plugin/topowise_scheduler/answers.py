@@ -17,6 +17,7 @@ from topowise import pods
 from topowise.errors import ParseError
 from topowise.runtime.event_loop import UnpreparedError
 from topowise_scheduler import strategies
+from topowise_scheduler.claims.objects import DeviceRequestAllocationResult
 from topowise_scheduler.cluster.gates.capacity import known_rows
 from topowise_scheduler.cluster.gates.gate import FITS, Question
 from topowise_scheduler.cluster.gates.gates import Verdicts
@@ -197,6 +198,20 @@ class Answers:
     ) -> str:
         """Returns why the devices of a node in these states do not meet the pod's affinity terms, "" if they do."""
         return self._gates.affinity.refusal_in(record, name, states, guessed)
+
+    def claiming_in(
+        self,
+        record: PodRecord,
+        name: str,
+        states: Sequence[Kubelet],
+        leaving: Collection[str],
+        taken: Sequence[DeviceRequestAllocationResult],
+    ) -> tuple[PodRecord, Sequence[DeviceRequestAllocationResult]] | None:
+        """Returns a pod as it would come to a node in these states, and the devices of its claims
+        (`ClaimGate.expected_in`); a pod without claims as it is."""
+        if not self._gates.claims.applies(record):
+            return record, ()
+        return self._gates.claims.expected_in(record, name, states, leaving, taken)
 
     def may_be_refused(self, record: PodRecord, name: str) -> bool:
         """Returns whether a node on which the pod fits may still refuse it, by its kubelet's own choice of devices."""

@@ -26,12 +26,12 @@ class ClaimUsers:
     def put(self, claim: ResourceClaim) -> None:
         """Adds a claim, which has no effect without an allocation."""
         if claim.status.allocation is not None:
-            for uid in _users(claim) | _owners(claim):
+            for uid in _users(claim) | owners(claim):
                 self._by_uid.setdefault(uid, {})[claim.key] = claim
 
     def drop(self, claim: ResourceClaim) -> None:
         """Removes a claim."""
-        for uid in _users(claim) | _owners(claim):
+        for uid in _users(claim) | owners(claim):
             claims = self._by_uid.get(uid, {})
             claims.pop(claim.key, None)
             if not claims:
@@ -42,7 +42,7 @@ class ClaimUsers:
         claims = {key: claim for uid in leaving for key, claim in self._by_uid.get(uid, {}).items()}
         for claim in claims.values():
             users = _users(claim)
-            if users <= set(leaving) and (users or _owners(claim) <= set(leaving)):
+            if users <= set(leaving) and (users or owners(claim) <= set(leaving)):
                 yield claim
 
 
@@ -50,6 +50,6 @@ def _users(claim: ResourceClaim) -> set[str]:
     return {user.uid for user in claim.status.reservedFor or ()}
 
 
-def _owners(claim: ResourceClaim) -> set[str]:
+def owners(claim: ResourceClaim) -> set[str]:
     """Returns the UID of the pod for which the claim was made."""
     return {owner.uid for owner in claim.metadata.ownerReferences or () if owner.kind == "Pod" and owner.controller}

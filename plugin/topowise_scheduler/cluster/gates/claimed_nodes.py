@@ -9,7 +9,7 @@ Invariant: cached NUMA nodes are used only until the node, or a claim on it, cha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -30,6 +30,7 @@ from topowise_scheduler.steering.choice import Demand
 if TYPE_CHECKING:
     # At run time the import would load the library of CEL, which most installations do not need.
     from topowise_scheduler.claims.ledger import Claims
+    from topowise_scheduler.claims.objects import DeviceRequestAllocationResult
 
 _MAX_NUMA_BYTES = 4 << 20
 # Of a call of `filter`: a prediction and its trials take up to a millisecond where no two nodes are alike.
@@ -53,7 +54,7 @@ class Claimed(NamedTuple):
     near: frozenset[int] = frozenset()
 
 
-_NOTHING: Final = Claimed(ClaimedDevices())
+_NOT_REPORTED: Final = Claimed(ClaimedDevices(problem="the node has no report"))
 _LATER: Final = Claimed(ClaimedDevices(problem="a call predicts the devices of a limited number of nodes"))
 
 
@@ -130,19 +131,34 @@ class ClaimedNodes:
         has no NUMA nodes."""
         node_state = self._node_states.of(name)
         if self.settings is None or node_state is None or node_state.kubelet is None:
-            return _NOTHING._replace(devices=ClaimedDevices(problem="the node has no report"))
+            return _NOT_REPORTED
         # Extended resources are in the shape.
         key = (name, self.digest(record) + record.shape, self.freeing(record, leaving))
         known = self._known.get(key)
-        if known is None:
-            if self._left <= 0:
-                self._left_out.add(name)
-                return _LATER
-            self._left -= 1
-            devices = self.settings.claims.devices(record, self.settings.node_of(name), name, leaving)
-            known = Claimed(devices, self._near(name, node_state.kubelet, devices))
-            self._known.put(key, known)
+        if known is not None:
+            return known
+        if self._left <= 0:
+            self._left_out.add(name)
+            return _LATER
+        self._left -= 1
+        known = self.once_placed(record, name, leaving, ())
+        self._known.put(key, known)
         return known
+
+    def are_made_for(self, record: PodRecord) -> bool:
+        """Returns whether all claims of a pod were made for the pod. Claims must be enabled."""
+        return self.settings is not None and self.settings.claims.were_made_for(record)
+
+    def once_placed(
+        self, record: PodRecord, name: str, leaving: Collection[str], taken: Sequence[DeviceRequestAllocationResult]
+    ) -> Claimed:
+        """Returns the devices of a pod's claims on a reported node, once the pods `leaving` have left and these devices
+        are `taken`. The answer is not kept."""
+        node_state = self._node_states.of(name)
+        if self.settings is None or node_state is None or node_state.kubelet is None:
+            return _NOT_REPORTED
+        devices = self.settings.claims.devices(record, self.settings.node_of(name), name, leaving, taken)
+        return Claimed(devices, self._near(name, node_state.kubelet, devices))
 
     def shortage(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> Refusal | None:
         """Returns the refusal of a node that is known to lack devices for the pod's claims, once the pods `leaving`

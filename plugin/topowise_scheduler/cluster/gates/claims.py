@@ -21,6 +21,7 @@ from topowise.bounded import Bounded
 from topowise_scheduler import refusals
 from topowise_scheduler.claims.devices import ClaimedDevices
 from topowise_scheduler.claims.numa_nodes import named
+from topowise_scheduler.claims.objects import DeviceRequestAllocationResult
 from topowise_scheduler.cluster.gates.affinity import CacheUntilChange
 from topowise_scheduler.cluster.gates.claimed_nodes import Claimed, ClaimedNodes
 from topowise_scheduler.cluster.gates.gate import FITS, Draft, Question
@@ -140,6 +141,26 @@ class ClaimGate:
         key = self._key(record, name, leaving)
         judged = self._judged.get(key)
         return self._judge(record, key, leaving) if judged is None else judged
+
+    def expected_in(
+        self,
+        record: PodRecord,
+        name: str,
+        states: Sequence[Kubelet],
+        leaving: Collection[str],
+        taken: Sequence[DeviceRequestAllocationResult],
+    ) -> tuple[PodRecord, Sequence[DeviceRequestAllocationResult]] | None:
+        """Returns a pod as it would come to a node in these states, near the devices that its claims get there, and
+        these devices; None if it would not be near, or the devices are not known. The pods `leaving` have left, and
+        devices are `taken`."""
+        devices, near = self._claimed.once_placed(record, name, leaving, taken)
+        expected = None if devices.problem else self._numa_node.steered_in(record, name, states, near)
+        if expected is None:
+            return None
+        placed = [_placed(state, expected) for state in states if near]
+        if any(nodes is None or not nodes <= near for nodes in placed):
+            return None
+        return expected, [result for part in devices.results.values() for result in part]
 
     def grades(self, record: PodRecord, names: Sequence[str]) -> list[int]:
         """Returns the grade of each node (GRADES). A call judges a limited number of nodes that are not known; all

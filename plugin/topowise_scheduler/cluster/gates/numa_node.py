@@ -13,7 +13,7 @@ Invariant: a cached verdict is used only until its node changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Set
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from typing import Final, TypeAlias
 
 import msgspec
@@ -204,6 +204,18 @@ class NumaNodeGate:
             *self._affinity.demands(record, name, states),
         ]
         return choose(states, views_of(record), demands)
+
+    def steered_in(
+        self, record: PodRecord, name: str, states: Sequence[Kubelet], near: frozenset[int]
+    ) -> PodRecord | None:
+        """Returns the pod as it would come to a node in these states: steered to a NUMA node of its devices if it can
+        be steered, None if none of these NUMA nodes takes the pod."""
+        record = msgspec.structs.replace(record, steered=None)
+        if not near or not self._can_steer(record, name):
+            return record
+        of_claims = Demand(near, "the devices of its claims", refusal=refusals.CLAIMS_APART)
+        choice = choose(states, views_of(record), [of_claims])
+        return None if choice.numa is None else msgspec.structs.replace(record, steered=choice.numa)
 
     def must_be_steered(self, record: PodRecord, name: str) -> bool:
         """Returns whether the pod must not be bound without a label to a node on which it fits."""
