@@ -212,13 +212,13 @@ class Scene:
             return None
         states = self.states(name)
         taken = [device for uid, devices in self._devices.items() if uid != record.uid for device in devices]
-        expected = self.cluster.answers.claiming_in(record, name, states, leaving, taken)
-        if expected is None:
+        expected = self.cluster.answers.with_claims(record, name, states, leaving, taken)
+        if expected.record is None:
             return None
-        placed_states = place(states, expected[0].view)
+        placed_states = place(states, expected.record.view)
         if placed_states is None or not self.are_near(record, name, states):
             return None
-        return placed_states, expected[1]
+        return placed_states, expected.results
 
     def _with(self, name: str, states: tuple[Kubelet, ...], record: PodRecord, sign: int) -> Scene:
         after = Scene(self.cluster)

@@ -15,11 +15,14 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from topowise import pods
 from topowise.pods import Amounts
+from topowise_scheduler import refusals
 from topowise_scheduler.answers import Answers
+from topowise_scheduler.claims.objects import DeviceRequestAllocationResult
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.engine import Outcome
-from topowise_scheduler.kube_scheduler import Pod
+from topowise_scheduler.kube_scheduler import RESOURCE_CLAIMS, Pod, lacks_devices, unexamined
 from topowise_scheduler.kubelet import Kubelet, trial
 from topowise_scheduler.presentation.explain import numa_placement
 from topowise_scheduler.presentation.explain.cluster_view import ClusterView
@@ -41,10 +44,12 @@ class PodPlacement(msgspec.Struct, frozen=True):
 
 
 class GroupPlacement(msgspec.Struct, frozen=True):
-    """The placed pods. `why` sums up the refusals of the first pod that is not placed, "" if all are placed."""
+    """The placed pods. `why` sums up the refusals of the first pod that is not placed, "" if all are placed.
+    `not_examined`: requirements of pods that the placement does not consider."""
 
     placements: Sequence[PodPlacement]
     why: str = ""
+    not_examined: Sequence[str] = ()
 
     @property
     def fits(self) -> bool:
@@ -95,10 +100,10 @@ class GroupPlacer:
     Raises ParseError for a pod that cannot be read.
     """
 
-    def __init__(self, answers: Answers, view: ClusterView, pods: Sequence[Pod], names: Sequence[str]) -> None:
+    def __init__(self, answers: Answers, view: ClusterView, group: Sequence[Pod], names: Sequence[str]) -> None:
         self._answers = answers
         self._view = view
-        self._pods = pods
+        self._pods = group
         self._names = names
         self._templates: dict[bytes, _Template] = {}
         # By node with placed pods: its states, and the amounts that these pods request.
@@ -106,6 +111,9 @@ class GroupPlacer:
         self._requested: dict[str, Amounts] = {}
         # The uids of the placed pods on the copies; which devices they would get is not known.
         self._before: list[str] = []
+        # The devices that the claims of the placed pods get.
+        self._devices: list[DeviceRequestAllocationResult] = []
+        self._not_examined: dict[str, None] = {}
         self.placement = GroupPlacement(())
 
     def steps(self) -> Iterator[None]:
@@ -115,11 +123,11 @@ class GroupPlacer:
             template = yield from self._template(pod)
             placement = yield from self._place(template, pod)
             if placement is None:
-                self.placement = GroupPlacement(placements, template.why)
+                self.placement = GroupPlacement(placements, template.why, tuple(self._not_examined))
                 return
             placements.append(placement)
             yield
-        self.placement = GroupPlacement(placements)
+        self.placement = GroupPlacement(placements, not_examined=tuple(self._not_examined))
 
     def _template(self, pod: Pod) -> Generator[None, None, _Template]:
         key = _encode((pod.spec, pod.metadata.labels, pod.metadata.annotations, pod.metadata.namespace))
@@ -127,11 +135,18 @@ class GroupPlacer:
         if template is None:
             yield from self._answers.steps(self._answers.question(pod, self._names, is_simulation=True))
             template = self._templates[key] = _Template(self._answers, self._view, pod, self._names)
+            examines_claims = self._answers.examines_claims(template.question.record)
+            for words in unexamined(pod.spec):
+                if words != RESOURCE_CLAIMS or not examines_claims:
+                    self._not_examined[words] = None
         return template
 
     def _place(self, template: _Template, pod: Pod) -> Generator[None, None, PodPlacement | None]:
         uid = f"\0together/{len(self._before)}"
-        record = msgspec.structs.replace(template.question.record, name=pod.metadata.name, uid=uid)
+        of_template = template.question.record
+        # Each copy has its own claims.
+        claims = pods.claim_names(pod) if of_template.claims else ()
+        record = msgspec.structs.replace(of_template, name=pod.metadata.name, uid=uid, claims=claims)
         for name in template.nodes():
             if not name:
                 yield
@@ -142,9 +157,10 @@ class GroupPlacer:
                 yield
                 continue
             states = self._changed.get(name) or tuple(self._answers.states_for(template.question, name))
-            expected = self._answers.as_expected(record, name)
-            taken = trial.place(states, expected.view)
-            words = _FULL if taken is None else self._answers.affinity_refusal(expected, name, states, self._before)
+            expected, devices, words = self._expected(record, name, states)
+            taken = None if words else trial.place(states, expected.view)
+            if not words:
+                words = _FULL if taken is None else self._answers.affinity_refusal(expected, name, states, self._before)
             if taken is None or words:
                 template.refuse(words)
                 yield
@@ -152,9 +168,27 @@ class GroupPlacer:
             self._changed[name] = taken
             self._request(name, record)
             self._before.append(uid)
+            self._devices += devices
             containers = numa_placement.of(taken[0], uid, is_exact=self._view.precision(name) == "exact")
             return PodPlacement(msgspec.structs.replace(expected, uid=pod.metadata.uid or uid), name, containers)
         return None
+
+    def _expected(
+        self, record: PodRecord, name: str, states: Sequence[Kubelet]
+    ) -> tuple[PodRecord, Sequence[DeviceRequestAllocationResult], str]:
+        """Returns the pod as the kubelet of a node in these states would get it, the devices of its claims, and the
+        refusal of a node without such devices."""
+        expected = self._answers.with_claims(record, name, states, taken=self._devices)
+        devices = expected.devices
+        if devices.is_short:
+            return record, (), lacks_devices(devices.problem).words
+        if devices.problem:
+            self._not_examined[RESOURCE_CLAIMS] = None
+        elif expected.record is None and self._answers.requires_devices(record):
+            return record, (), refusals.CLAIMS_APART
+        is_steered = expected.record is not None and expected.record.steered is not None
+        steered = expected.record if is_steered else None
+        return steered or self._answers.as_expected(record, name), expected.results, ""
 
     def _request(self, name: str, record: PodRecord) -> None:
         assert record.needs is not None

@@ -76,6 +76,19 @@ class Judgement(NamedTuple):
         return where
 
 
+class Expected(NamedTuple):
+    """A pod with claims as it would come to a node, and their devices there. `record` is None if the pod would not be
+    near the devices, or if these are not known."""
+
+    record: PodRecord | None
+    devices: ClaimedDevices
+
+    @property
+    def results(self) -> Sequence[DeviceRequestAllocationResult]:
+        """Returns the devices that the pod takes from later pods."""
+        return [result for part in self.devices.results.values() for result in part]
+
+
 class PodAlignment(NamedTuple):
     """A pod with claims that is bound to a node: the NUMA nodes of its devices, and of its exclusive resources as the
     ledger has them. `outcome` is never `possible`."""
@@ -147,20 +160,16 @@ class ClaimGate:
         record: PodRecord,
         name: str,
         states: Sequence[Kubelet],
-        leaving: Collection[str],
-        taken: Sequence[DeviceRequestAllocationResult],
-    ) -> tuple[PodRecord, Sequence[DeviceRequestAllocationResult]] | None:
-        """Returns a pod as it would come to a node in these states, near the devices that its claims get there, and
-        these devices; None if it would not be near, or the devices are not known. The pods `leaving` have left, and
+        leaving: Collection[str] = (),
+        taken: Sequence[DeviceRequestAllocationResult] = (),
+    ) -> Expected:
+        """Returns how a pod with claims would come to a node in these states, once the pods `leaving` have left and
         devices are `taken`."""
         devices, near = self._claimed.once_placed(record, name, leaving, taken)
-        expected = None if devices.problem else self._numa_node.steered_in(record, name, states, near)
-        if expected is None:
-            return None
-        placed = [_placed(state, expected) for state in states if near]
-        if any(nodes is None or not nodes <= near for nodes in placed):
-            return None
-        return expected, [result for part in devices.results.values() for result in part]
+        steered = None if devices.problem else self._numa_node.steered_in(record, name, states, near)
+        placed = [_placed(state, steered) for state in states if near] if steered is not None else []
+        is_near = all(nodes is not None and nodes <= near for nodes in placed)
+        return Expected(steered if is_near else None, devices)
 
     def grades(self, record: PodRecord, names: Sequence[str]) -> list[int]:
         """Returns the grade of each node (GRADES). A call judges a limited number of nodes that are not known; all
