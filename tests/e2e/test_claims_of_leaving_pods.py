@@ -34,9 +34,7 @@ class Preempting(ClaimsCluster):
     async def begin(self) -> None:
         """Creates the class."""
         urgent = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 9}
-        await self.create(
-            {**urgent, "metadata": {"name": "urgent"}}, "/apis/scheduling.k8s.io/v1/priorityclasses"
-        )
+        await self.create({**urgent, "metadata": {"name": "urgent"}}, "/apis/scheduling.k8s.io/v1/priorityclasses")
 
     async def run(self, *documents: dict[str, Any]) -> None:
         """Runs pods one after the other."""

@@ -234,7 +234,9 @@ class Claims:
             if kept.claim.status.allocation is None or pod.uid in leaving:
                 waiting.append(kept.claim)
             elif key in freed:
-                return ClaimedDevices(problem=f"ResourceClaim {claim_name} may be allocated anew once its pods have left")
+                return ClaimedDevices(
+                    problem=f"ResourceClaim {claim_name} may be allocated anew once its pods have left"
+                )
             elif node is not None and not _is_available(kept.claim, node):
                 return ClaimedDevices(problem=f"ResourceClaim {claim_name} has devices of other nodes", is_short=True)
             else:

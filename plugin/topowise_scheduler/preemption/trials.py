@@ -22,9 +22,7 @@ class Trials:
     admits also has to be accepted.
     """
 
-    def __init__(
-        self, node: Kubelet, pod: PodView, roster: Roster, limit: int, accepts: Accepts | None = None
-    ) -> None:
+    def __init__(self, node: Kubelet, pod: PodView, roster: Roster, limit: int, accepts: Accepts | None = None) -> None:
         self.pod = pod
         self.accepts = accepts
         self.left = limit

@@ -166,9 +166,7 @@ class ClaimedNodes:
         devices = self.of(record, name, leaving).devices if self.applies(record) else ClaimedDevices()
         return lacks_devices(devices.problem) if devices.is_short else None
 
-    def demands(
-        self, record: PodRecord, name: str, node: Kubelet, leaving: Collection[str] = ()
-    ) -> Iterator[Demand]:
+    def demands(self, record: PodRecord, name: str, node: Kubelet, leaving: Collection[str] = ()) -> Iterator[Demand]:
         """Yields what the devices demand of the NUMA node to which the pod is steered.
 
         A pod with devices on several NUMA nodes may need several as well, so nothing is required of it.

@@ -145,9 +145,7 @@ class NumaNodeGate:
         absent = [entry for entry in map(history.entry, ignored) if entry is not None]
         return used - sum([entry.needs.requests.get(MARKER, 0) for entry in absent])
 
-    def _numa_refusal(
-        self, record: PodRecord, name: str, ignored: frozenset[str], leaving: Collection[str]
-    ) -> str:
+    def _numa_refusal(self, record: PodRecord, name: str, ignored: frozenset[str], leaving: Collection[str]) -> str:
         is_near = self._claimed.is_required(record)
         near = self._claimed.of(record, name, leaving).near if is_near else frozenset[int]()
         key = (name, record.admission_key, record.numa_node, record.numa_affinity, record.affinity_terms, near, ignored)
@@ -157,9 +155,7 @@ class NumaNodeGate:
             self._cache.put(key, text)
         return text
 
-    def _decided_refusal(
-        self, record: PodRecord, name: str, ignored: frozenset[str], leaving: Collection[str]
-    ) -> str:
+    def _decided_refusal(self, record: PodRecord, name: str, ignored: frozenset[str], leaving: Collection[str]) -> str:
         node_state = self._node_states.of(name)
         if node_state is None or node_state.kubelet is None:
             return refusals.NO_SUCH_NUMA_NODE
@@ -191,9 +187,7 @@ class NumaNodeGate:
         key = number, record.admission_key, record.numa_node, near, self._claimed.is_required(record)
         return self._choices.once(key, lambda: self._chosen(record, name, ignored, leaving))
 
-    def _chosen(
-        self, record: PodRecord, name: str, ignored: Set[str], leaving: Collection[str]
-    ) -> Choice:
+    def _chosen(self, record: PodRecord, name: str, ignored: Set[str], leaving: Collection[str]) -> Choice:
         node_state = self._node_states.of(name)
         states = list(self._node_states.states(name, {record.uid, *ignored}))
         if not states or node_state is None:
