@@ -1,4 +1,4 @@
-"""The real kube-controller-manager on loopback, against a `ControlPlane`, with the controllers of claims and ReplicaSets.
+"""The real kube-controller-manager on loopback, against a `ControlPlane`: controllers of claims and ReplicaSets alone.
 
 `resourceclaim-controller` makes claims from templates, and frees them when their pods have ended. The garbage collector
 deletes claims of deleted pods. `replicaset-controller` replaces evicted pods.

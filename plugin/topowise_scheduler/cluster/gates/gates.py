@@ -26,6 +26,7 @@ from topowise_scheduler.cluster.gates.new_nodes import NewNodes
 from topowise_scheduler.cluster.gates.numa_node import Markers, NumaNodeGate, may_be_steered, no_markers
 from topowise_scheduler.cluster.gates.policy import PolicyGate
 from topowise_scheduler.cluster.gates.quarantine import Quarantine
+from topowise_scheduler.cluster.gates.reserved_devices import ReservedDevices
 from topowise_scheduler.cluster.gates.reserved_places import ReservedPlaces
 from topowise_scheduler.cluster.gates.slow_admissions import SlowAdmissions
 from topowise_scheduler.cluster.gates.unconfirmed import UnconfirmedNodes
@@ -121,6 +122,7 @@ class Gates:
             self.affinity,
             self.numa_node,
             self.claims,
+            *(() if claims is None else (ReservedDevices(node_states, pods, self.claimed),)),
         )
         self.temporary = frozenset().union(*(gate.temporary for gate in self._all))
         """Refusals that time or the next report of the node ends."""

@@ -335,6 +335,30 @@ def test_a_node_without_free_devices_is_explained_as_kube_scheduler_does() -> No
     assert "kube-scheduler is predicted to allocate nothing" in explanation.text
 
 
+def test_a_device_is_kept_for_a_nominated_pod_of_a_higher_priority() -> None:
+    """Its victim has left, and kube-scheduler tries the pod of a lower priority first."""
+    cluster = service(0)
+    cluster.put_claim("later")
+    cluster.put({**wanting("1"), "status": {"phase": "Pending", "nominatedNodeName": "n1"}})
+    later = claiming("later", "1", "later", priority=1)
+
+    def text(document: dict[str, Any]) -> str:
+        return cluster.answers.verdicts(cluster.question(document, "n1", "n2")).text(0)
+
+    assert text(later) == refusals.DEVICES_RESERVED
+    # The nominated pod itself, a pod of an equal priority, and a pod without claims.
+    assert text(wanting("1")) == ""
+    assert text(claiming("equal", "1", "later", priority=5)) == ""
+    assert text(pod("plain", "1", priority=1)) == ""
+    cluster.put_devices("n1", 0, 0)
+    assert text(later) == "", "a second device is free"
+    cluster.put_claim("two", 2)
+    cluster.put({**wanting("1", "two"), "status": {"phase": "Pending", "nominatedNodeName": "n1"}})
+    assert text(later) == refusals.DEVICES_RESERVED
+    cluster.put_claim("other", 1, ["gpu-0"])
+    assert text(later) == "", "the nominated pod lacks a device anyway"
+
+
 # Moves
 
 CONTROLLER = [{"kind": "ReplicaSet", "controller": True}]
