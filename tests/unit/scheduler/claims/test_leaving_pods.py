@@ -352,11 +352,14 @@ def test_a_device_is_kept_for_a_nominated_pod_of_a_higher_priority() -> None:
     assert text(pod("plain", "1", priority=1)) == ""
     cluster.put_devices("n1", 0, 0)
     assert text(later) == "", "a second device is free"
+
+
+def test_a_device_is_not_kept_for_a_nominated_pod_that_lacks_another() -> None:
+    cluster = service(0)
     cluster.put_claim("two", 2)
     cluster.put({**wanting("1", "two"), "status": {"phase": "Pending", "nominatedNodeName": "n1"}})
-    assert text(later) == refusals.DEVICES_RESERVED
-    cluster.put_claim("other", 1, ["gpu-0"])
-    assert text(later) == "", "the nominated pod lacks a device anyway"
+    question = cluster.question(claiming("later", "1", "new", priority=1), "n1", "n2")
+    assert not cluster.answers.verdicts(question).text(0)
 
 
 # Moves
