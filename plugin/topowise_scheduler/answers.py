@@ -17,10 +17,7 @@ from topowise import pods
 from topowise.errors import ParseError
 from topowise.runtime.event_loop import UnpreparedError
 from topowise_scheduler import strategies
-from topowise_scheduler.claims.devices import ClaimedDevices
-from topowise_scheduler.claims.objects import DeviceRequestAllocationResult
 from topowise_scheduler.cluster.gates.capacity import known_rows
-from topowise_scheduler.cluster.gates.claims import Expected
 from topowise_scheduler.cluster.gates.gate import FITS, Question
 from topowise_scheduler.cluster.gates.gates import Verdicts
 from topowise_scheduler.cluster.ledger import Ledger
@@ -200,28 +197,6 @@ class Answers:
     ) -> str:
         """Returns why the devices of a node in these states do not meet the pod's affinity terms, "" if they do."""
         return self._gates.affinity.refusal_in(record, name, states, guessed)
-
-    def with_claims(
-        self,
-        record: PodRecord,
-        name: str,
-        states: Sequence[Kubelet],
-        leaving: Collection[str] = (),
-        taken: Sequence[DeviceRequestAllocationResult] = (),
-    ) -> Expected:
-        """Returns how a pod would come to a node in these states (`ClaimGate.expected_in`); a pod without claims comes
-        as it is."""
-        if not self._gates.claims.applies(record):
-            return Expected(record, ClaimedDevices())
-        return self._gates.claims.expected_in(record, name, states, leaving, taken)
-
-    def examines_claims(self, record: PodRecord) -> bool:
-        """Returns whether the pod has claims, and claims are enabled."""
-        return self._gates.claims.applies(record)
-
-    def requires_devices(self, record: PodRecord) -> bool:
-        """Returns whether the pod must be near the devices of its claims."""
-        return self._gates.claimed.is_required(record)
 
     def may_be_refused(self, record: PodRecord, name: str) -> bool:
         """Returns whether a node on which the pod fits may still refuse it, by its kubelet's own choice of devices."""

@@ -43,6 +43,12 @@ class Preempting(ClaimsCluster):
             await self.until_bound(document["metadata"]["name"])
         await self.settle(still=0.5)
 
+    async def run_urgent(self, cpus: int) -> None:
+        """Runs the pod `urgent` with a device, and waits until nothing changes for longer than a retry takes."""
+        await self.create(claimed("urgent", 1, cpus, priorityClassName="urgent"))
+        await self.until_bound("urgent")
+        await self.settle(still=8.0)
+
     async def left(self, *names: str) -> set[str]:
         """Returns the names of these pods that are still there."""
         return set(names) & {pod["metadata"]["name"] for pod in await self.pods()}
@@ -61,9 +67,7 @@ async def test_a_pod_gets_the_device_of_a_pod_of_lower_priority(plane: ControlPl
         await cluster.create(claimed("low-2", 1, 2))
         await cluster.settle(still=1.0)
         assert [pod["metadata"]["name"] for pod in await cluster.waiting()] == ["low-2"]
-        await cluster.create(claimed("urgent", 1, 2, priorityClassName="urgent"))
-        await cluster.until_bound("urgent")
-        await cluster.settle(still=8.0)
+        await cluster.run_urgent(2)
         assert len(await cluster.left("low-0", "low-1")) == 1
         assert (await cluster.alignments())["urgent"].is_aligned
         assert len(json.loads(await cluster.api.request("GET", CLAIMS))["items"]) == 3
@@ -77,9 +81,7 @@ async def test_a_pod_gets_the_cpus_beside_its_device(plane: ControlPlane, tmp_pa
     async with Preempting(plane, tmp_path, 1, devices=(1, 1), claims=claims, more=PREEMPTOR) as cluster:
         await cluster.begin()
         await cluster.run(steered("plain", 10, 1), claimed("low", 1, 4))
-        await cluster.create(claimed("urgent", 1, 8, priorityClassName="urgent"))
-        await cluster.until_bound("urgent")
-        await cluster.settle(still=8.0)
+        await cluster.run_urgent(8)
         assert await cluster.left("plain", "low") == {"low"}
         alignments = await cluster.alignments()
         assert {name: (at.cpus, at.devices) for name, at in alignments.items()} == {
@@ -95,9 +97,7 @@ async def test_kube_schedulers_own_preemption_frees_cpus_beside_a_device(plane: 
     async with Preempting(plane, tmp_path, 1, devices=(1, 1), claims={"alignment": "require"}) as cluster:
         await cluster.begin()
         await cluster.run(steered("plain", 14, 0), claimed("low", 1, 16))
-        await cluster.create(claimed("urgent", 1, 9, priorityClassName="urgent"))
-        await cluster.until_bound("urgent")
-        await cluster.settle(still=5.0)
+        await cluster.run_urgent(9)
         assert await cluster.left("plain", "low") == {"plain"}
         alignments = await cluster.alignments()
         assert (alignments["urgent"].cpus, alignments["urgent"].devices) == ({1}, {1})

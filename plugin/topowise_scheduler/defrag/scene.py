@@ -212,7 +212,7 @@ class Scene:
             return None
         states = self.states(name)
         taken = [device for uid, devices in self._devices.items() if uid != record.uid for device in devices]
-        expected = self.cluster.answers.with_claims(record, name, states, leaving, taken)
+        expected = self.cluster.view.ledger.gates.claims.expected_in(record, name, states, leaving, taken)
         if expected.record is None:
             return None
         placed_states = place(states, expected.record.view)

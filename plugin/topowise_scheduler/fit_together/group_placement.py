@@ -135,7 +135,7 @@ class GroupPlacer:
         if template is None:
             yield from self._answers.steps(self._answers.question(pod, self._names, is_simulation=True))
             template = self._templates[key] = _Template(self._answers, self._view, pod, self._names)
-            examines_claims = self._answers.examines_claims(template.question.record)
+            examines_claims = self._view.ledger.gates.claims.applies(template.question.record)
             for words in unexamined(pod.spec):
                 if words != RESOURCE_CLAIMS or not examines_claims:
                     self._not_examined[words] = None
@@ -178,13 +178,14 @@ class GroupPlacer:
     ) -> tuple[PodRecord, Sequence[DeviceRequestAllocationResult], str]:
         """Returns the pod as the kubelet of a node in these states would get it, the devices of its claims, and the
         refusal of a node without such devices."""
-        expected = self._answers.with_claims(record, name, states, taken=self._devices)
+        gates = self._view.ledger.gates
+        expected = gates.claims.expected_in(record, name, states, taken=self._devices)
         devices = expected.devices
         if devices.is_short:
             return record, (), lacks_devices(devices.problem).words
         if devices.problem:
             self._not_examined[RESOURCE_CLAIMS] = None
-        elif expected.record is None and self._answers.requires_devices(record):
+        elif expected.record is None and gates.claimed.is_required(record):
             return record, (), refusals.CLAIMS_APART
         is_steered = expected.record is not None and expected.record.steered is not None
         steered = expected.record if is_steered else None

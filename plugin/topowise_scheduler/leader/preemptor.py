@@ -245,9 +245,10 @@ class Preemptor:
             await nominate(self._api, record, "", version=pod.metadata.resourceVersion)
 
     async def _post_to_victim(self, record: PodRecord, victim: PodRecord, reason: str, outcome: str) -> None:
+        what = "devices of claims or NUMA nodes" if record.claims else "NUMA nodes"
         note = (
             f"The pod {outcome} for {record.namespace}/{record.name} (priority {record.priority}, this pod "
-            f"{victim.priority}), which waits for NUMA nodes of {victim.node} on which the kubelet can align it."
+            f"{victim.priority}), which waits for {what} of {victim.node} on which the kubelet can align it."
         )
         await events.post(self._api, victim, reason, note, kind="Normal", action="Preempting")
 

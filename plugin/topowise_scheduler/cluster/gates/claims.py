@@ -77,7 +77,7 @@ class Judgement(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """A pod with claims as it would come to a node, and their devices there. `record` is None if the pod would not be
+    """A pod as it would come to a node, and the devices of its claims there. `record` is None if the pod would not be
     near the devices, or if these are not known."""
 
     record: PodRecord | None
@@ -163,8 +163,10 @@ class ClaimGate:
         leaving: Collection[str] = (),
         taken: Sequence[DeviceRequestAllocationResult] = (),
     ) -> Expected:
-        """Returns how a pod with claims would come to a node in these states, once the pods `leaving` have left and
-        devices are `taken`."""
+        """Returns how a pod would come to a node in these states, once the pods `leaving` have left and devices are
+        `taken`; a pod without claims comes as it is."""
+        if not self.applies(record):
+            return Expected(record, ClaimedDevices())
         devices, near = self._claimed.once_placed(record, name, leaving, taken)
         steered = None if devices.problem else self._numa_node.steered_in(record, name, states, near)
         placed = [_placed(state, steered) for state in states if near] if steered is not None else []

@@ -115,14 +115,15 @@ class Gates:
             self.unconfirmed,
             self.quarantine,
         )
+        self._of_claims: tuple[Gate, ...] = (self.numa_node, self.claims)
+        if claims is not None:
+            self._of_claims += (ReservedDevices(node_states, pods, self.claimed),)
         self._all: tuple[Gate, ...] = (
             *self._standing,
             self.reserved_places,
             self.capacity,
             self.affinity,
-            self.numa_node,
-            self.claims,
-            *(() if claims is None else (ReservedDevices(node_states, pods, self.claimed),)),
+            *self._of_claims,
         )
         self.temporary = frozenset().union(*(gate.temporary for gate in self._all))
         """Refusals that time or the next report of the node ends."""
@@ -148,7 +149,7 @@ class Gates:
                 [question.names[at] for at in np.flatnonzero(draft.outcomes == FITS).tolist()]
             ):
                 self.claimed.refill()
-                for gate in (self.numa_node, self.claims):
+                for gate in self._of_claims:
                     gate.verdicts(question, draft)
 
     def until(self, record: PodRecord, node: str, refusal: str) -> float:
