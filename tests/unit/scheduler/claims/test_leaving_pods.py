@@ -288,6 +288,33 @@ def test_the_preemptor_evicts_for_devices_and_cpus() -> None:
     assert evict(cluster, wanting("4", alignment="require")) == ("on-0", "on-1")
 
 
+def test_fewer_victims_may_suffice_where_all_do_not() -> None:
+    """Only NUMA node 1 has 4 CPUs. Without `first`, its device on NUMA node 0 would be allocated."""
+    cluster = service(0, 1)
+    cluster.run("first", "3", "gpu-0")
+    second = cluster.run("second", "4")
+    assert preempt(cluster, wanting("4", alignment="require"), {"n1": []}) == {"n1": {second}}
+
+
+def test_the_preemptor_evicts_from_the_numa_node_of_the_devices() -> None:
+    """NUMA node 0 has 3 free CPUs, so kube-scheduler evicts no pod."""
+    cluster = service(1, markers=512)
+    cluster.run("on-1", "4")
+    document = wanting("2", alignment="require")
+    for amounts in document["spec"]["containers"][0]["resources"].values():
+        amounts[RESOURCE] = "1"
+    verdicts = cluster.answers.verdicts(cluster.question(document, "n1"))
+    assert (verdicts.outcomes[0], verdicts.text(0)) == (Outcome.UNSCHEDULABLE, refusals.NUMA_NODE_FULL)
+    assert evict(cluster, document) == ("on-1",)
+
+
+def test_no_pod_is_evicted_whose_claim_the_pod_shares() -> None:
+    cluster = service(0)
+    cluster.run("first", "3", "gpu-0")
+    cluster.run("second", "4", priority=9)
+    assert evict(cluster, wanting("3", "of-first")) is None
+
+
 def test_no_pod_is_evicted_for_devices_that_stay_allocated() -> None:
     cluster = service(0)
     uid = cluster.run("first", "1", "gpu-0")
