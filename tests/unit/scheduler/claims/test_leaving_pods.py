@@ -311,7 +311,8 @@ def test_the_preemptor_evicts_from_the_numa_node_of_the_devices() -> None:
 def test_no_pod_is_evicted_whose_claim_the_pod_shares() -> None:
     cluster = service(0)
     cluster.run("first", "3", "gpu-0")
-    cluster.run("second", "4", priority=9)
+    cluster.run("second", "2", priority=9)
+    assert evict(cluster, wanting("3")) == ("first",)
     assert evict(cluster, wanting("3", "of-first")) is None
 
 
