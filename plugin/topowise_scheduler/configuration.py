@@ -338,6 +338,34 @@ class Defragmenter(Section, frozen=True):
         return not windows or any(moment in window for window in windows)
 
 
+class NodeTaint(Section, frozen=True):
+    """A taint of the nodes of a group."""
+
+    key: str
+    value: str = ""
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] = "NoSchedule"
+
+
+class NodeGroup(Section, frozen=True):
+    """A node group that may have no node yet. A reported node of the group takes precedence over this declaration."""
+
+    labels: Mapping[str, str]
+    """The labels of its nodes, with at least one of `groupLabels`."""
+    file: str
+    """Path of a NodeResourceTopology of such a node as YAML or JSON, or of a description of the machine: the output of
+    `topowise-exporter machine`, or the XML of lstopo."""
+    kubelet_config: str = ""
+    """Path of the KubeletConfiguration, for the description of a machine."""
+    kubelet_version: str = ""
+    """Version of the kubelet, such as "v1.36.2"; empty: that of the NodeResourceTopology, or the newest known."""
+    taints: tuple[NodeTaint, ...] = ()
+    """Permanent taints of the nodes."""
+    allocatable: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """Node allocatable where the file does not give it, such as `pods: "110"` and `nvidia.com/gpu: "8"`."""
+    used: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """The sum of the requests of the daemon pods, with their number as `pods`."""
+
+
 class ScaleUp(Section, frozen=True):
     """Nodes for pods that wait only for alignment, from an autoscaler that does not see alignment;
     docs/how-to/autoscaler.md."""
@@ -359,6 +387,8 @@ class ScaleUp(Section, frozen=True):
     )
     """Nodes with equal values of all these labels are a group: nodes of a group should have equal hardware and kubelet
     configuration. A node without any of these labels is in no group."""
+    declared_groups: tuple[NodeGroup, ...] = ()
+    """Groups that are known without a reported node, for groups that scale from zero."""
     patience: Duration = Duration(60)
     """The time that a pod must wait only for alignment before a node is requested for it."""
     time_limit: PositiveDuration = PositiveDuration(900)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,6 +30,7 @@ from topowise_scheduler.answers import Answers, Question
 from topowise_scheduler.configuration import Grpc
 from topowise_scheduler.fit_together import FitTogether, FitTogetherService
 from topowise_scheduler.presentation.explain.cluster_view import ClusterView
+from topowise_scheduler.scale_up.template_nodes import TemplateNodes
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,7 @@ _VERDICTS = {
     "never": scoring_pb2.VERDICT_UNRESOLVABLE,
     "excluded": scoring_pb2.VERDICT_UNRESOLVABLE,
 }
+_decode_node = msgspec.json.Decoder(kube_scheduler.NodeObject).decode
 _STOP_S = 2.0
 # A Pod is at most 1.5 MiB in etcd, 10,000 names of 253 characters 2.5 MB.
 _MAX_MESSAGE = 16 << 20
@@ -57,18 +59,24 @@ class ScoringService(scoring_pb2_grpc.ScoringServicer):
     """Aborts with UNAVAILABLE before the first sync, and INVALID_ARGUMENT for a pod that cannot be read."""
 
     def __init__(
-        self, answers: Answers, view: ClusterView, fitting: FitTogetherService, not_ready: Callable[[], str | None]
+        self,
+        answers: Answers,
+        view: ClusterView,
+        fitting: FitTogetherService,
+        not_ready: Callable[[], str | None],
+        templates: TemplateNodes | None = None,
     ) -> None:
         self._answers = answers
         self._view = view
         self._fitting = fitting
         self._not_ready = not_ready
+        self._templates = templates
 
     async def Filter(  # noqa: N802 - the name in the contract
         self, request: scoring_pb2.FilterRequest, context: Context
     ) -> scoring_pb2.FilterResponse:
         """Returns verdicts and reasons."""
-        question = await self._question(request.pod, request.nodes, context)
+        question = await self._question(request, context)
         verdicts = self._answers.verdicts(question)
         return scoring_pb2.FilterResponse(
             verdicts=verdicts.outcomes.tolist(), reason_index=verdicts.words.tolist(), reasons=verdicts.texts
@@ -78,7 +86,7 @@ class ScoringService(scoring_pb2_grpc.ScoringServicer):
         self, request: scoring_pb2.ScoreRequest, context: Context
     ) -> scoring_pb2.ScoreResponse:
         """Returns scores."""
-        question = await self._question(request.pod, request.nodes, context)
+        question = await self._question(request, context)
         return scoring_pb2.ScoreResponse(scores=self._answers.scores(question).tolist())
 
     async def Explain(  # noqa: N802
@@ -111,10 +119,17 @@ class ScoringService(scoring_pb2_grpc.ScoringServicer):
         nodes = [placement.node for placement in result.placements]
         return scoring_pb2.FitTogetherResponse(fits=result.fits, nodes=nodes, why=result.why, reservation=reservation)
 
-    async def _question(self, pod: bytes, nodes: Sequence[str], context: Context) -> Question:
-        question = await self._read(
-            lambda: self._answers.question(_unbound(pod), list(nodes), is_simulation=True), context
-        )
+    async def _question(
+        self, request: scoring_pb2.FilterRequest | scoring_pb2.ScoreRequest, context: Context
+    ) -> Question:
+        def read() -> Question:
+            names = [*request.nodes, *map(_name_of, request.templates)]
+            question = self._answers.question(_unbound(request.pod), names, is_simulation=True)
+            if self._templates is None:
+                return question
+            return self._templates.with_templates(question, request.templates, len(request.nodes))
+
+        question = await self._read(read, context)
         await sliced(self._answers.steps(question))
         return self._answers.renewed(question)
 
@@ -126,10 +141,15 @@ class ScoringService(scoring_pb2_grpc.ScoringServicer):
         try:
             return decode()
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"pod is not the JSON of a v1.Pod: {exc}")
+            problem = f"pod is not the JSON of a v1.Pod, or a template not that of a v1.Node: {exc}"
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, problem)
         except ParseError as exc:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(exc))
         raise AssertionError("unreachable: abort raises")
+
+
+def _name_of(node: bytes) -> str:
+    return _decode_node(node).metadata.name
 
 
 def _unbound(pod: bytes) -> kube_scheduler.Pod:

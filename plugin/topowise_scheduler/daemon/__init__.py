@@ -80,7 +80,7 @@ async def _grpc(core: Core) -> None:
     # Imported on demand: 11 MB that most installations do not need.
     from topowise_scheduler import grpc_api
 
-    scoring = grpc_api.ScoringService(core.answers, core.view, core.fitting, core.not_synced)
+    scoring = grpc_api.ScoringService(core.answers, core.view, core.fitting, core.not_synced, core.templates)
     await grpc_api.serve(core.settings.grpc, scoring)
 
 

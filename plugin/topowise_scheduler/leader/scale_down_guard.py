@@ -51,7 +51,9 @@ _SHARE_S: Final = 0.2
 _PASS: Final = "nodes"
 # Half of the limit is for nodes whose own pods would fit nowhere.
 _SHARE_OF_OTHERS: Final = 2
-_LIMITED: Final = "Nodes are judged by themselves, because scaleDownGuard.mostNodes allows no further nodes to stay for them"
+_LIMITED: Final = (
+    "Nodes are judged by themselves, because scaleDownGuard.mostNodes allows no further nodes to stay for them"
+)
 
 
 class ScaleDownGuard:
