@@ -148,15 +148,23 @@ async def test_a_node_that_others_need_is_released_with_them(cluster: Cluster) -
 
 async def test_nodes_are_judged_by_themselves_beyond_half_of_the_limit(server: ApiServer, api: Api) -> None:
     cluster = Cluster(server, api, most_nodes=3)
+    cluster.join("n5")
+    pods = {}
     for name in ("n1", "n2", "n3", "n4"):
         cluster.join(name)
-        await cluster.runs(f"of-{name}", "4", name)
-    cluster.join("n5")
+        pods[name] = await cluster.runs(f"of-{name}", "4", name)
     for _ in range(3):
         await cluster.guard.sync()
-        assert len(cluster.guarded()) == 1, "n5, to which the pod of another node may go"
+        assert cluster.guarded() == {"n5"}, "to which the pod of another node may go"
+    for name in ("n1", "n2", "n3"):
+        cluster.ends(pods[name], name)
+        for _ in range(2):
+            await cluster.guard.sync()
+        assert len(cluster.guarded()) == 1, "for the next node"
     for name in ("n1", "n2", "n3", "n4", "n5"):
         await cluster.runs(f"wide-on-{name}", "3", name)
+        if name != "n4":
+            await cluster.runs(f"wider-on-{name}", "4", name)
     for _ in range(3):
         await cluster.guard.sync()
     assert len(cluster.guarded()) == 3, "their pods fit on no node"

@@ -79,6 +79,8 @@ class ScaleDownGuard:
         # By node: what `ClusterView.changes` was when the node was judged last.
         self._judged_at: dict[str, tuple[int, int]] = {}
         self._relocations = Relocations()
+        # By node that may go alone, beyond the limit: the nodes that would take its pods then.
+        self._alone: dict[str, frozenset[str]] = {}
         # What `ClusterView.changes` was when the relocations were checked last.
         self._checked_at = (0, 0)
         self._problems = OncePerChange(clock)
@@ -96,10 +98,12 @@ class ScaleDownGuard:
         ApiError."""
         changes, until = self._view.changes, self._clock() + _SHARE_S
         of_states, of_nodes = self._checked_at
-        self._relocations.drop_changed(
-            {*self._ledger.node_states.changed_since(of_states), *self._nodes.changed_since(of_nodes)}
-        )
+        changed = {*self._ledger.node_states.changed_since(of_states), *self._nodes.changed_since(of_nodes)}
         self._checked_at = changes
+        self._relocations.drop_changed(changed)
+        self._alone = {
+            name: hosts for name, hosts in self._alone.items() if name not in changed and hosts.isdisjoint(changed)
+        }
         self._judged_at = {name: at for name, at in self._judged_at.items() if name in self._nodes}
         names = [name for name in self._nodes if self._is_due(name, changes)]
         names.sort(key=self._urgency)
@@ -112,6 +116,8 @@ class ScaleDownGuard:
     def _is_due(self, name: str, changes: tuple[int, int]) -> bool:
         if self._relocations.is_host(name):
             return name not in self._nodes.guarded
+        if name in self._alone and not self._may_guard(1, share=_SHARE_OF_OTHERS):
+            return False
         return name not in self._relocations and self._judged_at.get(name) != changes
 
     def _urgency(self, name: str) -> tuple[bool, bool, tuple[int, int], int]:
@@ -147,13 +153,15 @@ class ScaleDownGuard:
         if not pods:
             return False
         others = [other for other in self._view.names if other != name]
-        if await self._fit(pods, others, {}) is None:
+        alone = await self._fit(pods, others, {})
+        if alone is None:
             return True
         if await self._relocate(name, pods, others):
             return False
         # The node may go, but not together with others.
         if self._may_guard(0 if name in self._nodes.guarded else 1, share=_SHARE_OF_OTHERS):
             return True
+        self._alone[name] = frozenset(alone)
         if self._problems.is_change(_LIMITED):
             log.warning(_LIMITED, extra=kv(mostNodes=self._settings.most_nodes))
         return False
@@ -163,13 +171,14 @@ class ScaleDownGuard:
         the hosts. Returns whether there are enough. Raises ApiError."""
         may_stay = [other for other in others if other not in self._relocations]
         stays = [other for other in may_stay if self._stays(other)]
-        for names in (stays, may_stay):
+        # Another node in place of an annotated node is nothing gained.
+        may_grow = name not in self._nodes.guarded and self._may_guard(1, share=_SHARE_OF_OTHERS)
+        for names in (stays, may_stay) if may_grow else (stays,):
             copies = await self._fit(pods, names, self._relocations.copies)
             if copies is None:
                 continue
             new = [host for host in copies if not self._stays(host)]
-            # Another node in place of an annotated node is nothing gained.
-            if new and (name in self._nodes.guarded or not self._may_guard(len(new), share=_SHARE_OF_OTHERS)):
+            if new and not self._may_guard(len(new), share=_SHARE_OF_OTHERS):
                 return False
             for host in new:
                 await self._annotate(host, is_guarded=True)
