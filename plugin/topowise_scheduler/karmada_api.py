@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 import grpc
@@ -128,9 +128,7 @@ class Estimator(service_grpc.EstimatorServicer):
             why = f"cluster is {cluster!r:.80}, expected {self._settings.cluster!r:.80} (karmada.cluster)"
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, why)
         try:
-            before = [
-                copies for workload in assumed for copies in _one_set(workload.namespace, workload.components, None)
-            ]
+            before = (copies for workload in assumed for copies in _copies(workload.namespace, workload.components))
             counter = SetCounter(self._answers, self._view, one_set(), before, _MOST_SETS)
             async with asyncio.timeout(self._settings.time_limit), self._turn:
                 await sliced(counter.steps())
@@ -144,17 +142,19 @@ class Estimator(service_grpc.EstimatorServicer):
         return counter.count
 
 
-def _one_set(namespace: str, components: Iterable[pb.Component], most: int | None = MOST_PODS) -> list[Copies]:
-    """Returns the pods of a set of components, at most so many. Raises ParseError and DecodeError."""
-    copies = [
-        Copies(_pod(component.name, namespace, component.replicaRequirements), component.replicas)
-        for component in components
-        if component.replicas > 0
-    ]
-    total = sum(entry.count for entry in copies)
-    if most is not None and not 0 < total <= most:
-        raise ParseError("components", f"{total} replicas", f"1 to {most} of them in a set")
-    return copies
+def _one_set(namespace: str, components: Sequence[pb.Component]) -> list[Copies]:
+    """Returns the pods of a set of components. Raises ParseError and DecodeError."""
+    total = sum(max(0, component.replicas) for component in components)
+    if not 0 < total <= MOST_PODS:
+        raise ParseError("components", f"{total} replicas", f"1 to {MOST_PODS} of them in a set")
+    return list(_copies(namespace, components))
+
+
+def _copies(namespace: str, components: Iterable[pb.Component]) -> Iterator[Copies]:
+    """Yields the pods of components with replicas. Raises ParseError and DecodeError."""
+    for component in components:
+        if component.replicas > 0:
+            yield Copies(_pod(component.name, namespace, component.replicaRequirements), component.replicas)
 
 
 def _pod(name: str, namespace: str, required: Requirements) -> Pod:

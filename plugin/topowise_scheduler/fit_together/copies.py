@@ -7,6 +7,7 @@ might reach more.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 import msgspec
 
@@ -26,7 +27,7 @@ class Copies(msgspec.Struct, frozen=True):
 
 
 class SetCounter:
-    """Counts sets beside the pods `before`, of which those that fit on no node are left out.
+    """Counts sets beside the pods `before`, which are read as they are placed; pods that fit on no node are left out.
 
     `count` is the number of sets found so far, also between two steps, `has_begun` whether the pods `before` are
     placed. Raises ParseError for a pod that cannot be read.
@@ -38,7 +39,7 @@ class SetCounter:
         self._answers = answers
         self._view = view
         self._set = one_set
-        self._before = list(before)
+        self._before = iter(before)
         self._most = most
         self.count = 0
         self.has_begun = False
@@ -46,17 +47,19 @@ class SetCounter:
     def steps(self) -> Iterator[None]:
         """Tries one node a step."""
         names = self._view.names
-        if not self._before and len(self._set) == 1 and self._set[0].count == 1:
+        first = next(self._before, None)
+        if first is None and len(self._set) == 1 and self._set[0].count == 1:
             question = self._answers.question(self._set[0].pod, names, is_simulation=True)
             if not question.record.is_too_large and not question.requests.can_be_aligned:
                 yield from self._by_sums(names)
                 return
         placer = GroupPlacer(self._answers, self._view, (), names)
-        for copies in self._before:
+        for copies in chain(() if first is None else (first,), self._before):
             for _ in range(copies.count):
                 if isinstance((yield from placer.add(copies.pod)), str):
                     break
                 yield
+            yield
         self.has_begun = True
         while self.count < self._most:
             for copies in self._set:

@@ -178,6 +178,14 @@ async def test_workloads_that_are_on_their_way_are_deducted() -> None:
     assert await replicas(asked, requirements("4"), component("4", 2**31 - 1), component("9", 5)) == 0
 
 
+async def test_a_damaged_workload_on_its_way_is_an_invalid_argument() -> None:
+    damaged = pb.Component(
+        replicas=1, replicaRequirements=pb.ComponentReplicaRequirements(resourceRequest={"cpu": b"\xff"})
+    )
+    with pytest.raises(AbortedError, match="INVALID_ARGUMENT"):
+        await replicas(estimator(cluster("n1")), requirements(), component("1"), damaged)
+
+
 async def test_nothing_is_reserved_or_remembered() -> None:
     service = cluster("n1")
     assert await replicas(estimator(service), requirements("4")) == 1
