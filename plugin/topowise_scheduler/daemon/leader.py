@@ -100,6 +100,7 @@ class Leader:
                 demand,
                 chosen,
                 namespace=chosen.namespace or _own_namespace("scaleUp.namespace"),
+                declared=core.node_groups,
                 not_ready=core.not_synced,
             ).run()
 
