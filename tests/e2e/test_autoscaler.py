@@ -22,7 +22,7 @@ import pytest
 from burst.nodes import KINDS, Kind
 from emulated_autoscaler import EmulatedAutoscaler
 from fake_cloud import FakeCloud
-from real_cluster import ASSETS, MISSING, Cluster, pod
+from real_cluster import ASSETS, MISSING, PODS, Cluster, pod
 from sandbox import controlplane, machines
 from sandbox.controlplane import ControlPlane
 from sandbox.processes import Process, free_ports
@@ -41,6 +41,9 @@ _SNC = KINDS["snc-restricted"]
 KIND = Kind(_SNC.machine, msgspec.structs.replace(_SNC.config, topologyManagerPolicy="single-numa-node"))
 _CPU = "5"
 _NODES, _PODS = 10, 20
+# Seconds without placeholders; 600 for the figure of docs/how-to/autoscaler.md.
+_OBSERVED = float(os.environ.get("AUTOSCALER_OBSERVED_SECONDS") or 30)
+_RECREATED_S = 10.0
 _SYSTEM = "/api/v1/namespaces/kube-system/pods"
 _PATIENCE = 40.0
 _CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
@@ -92,8 +95,11 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(kind: str, plane: ControlPlane, directory: Path, new: Kind = KIND) -> AsyncIterator[Scene]:
-    settings = {
+async def scene(
+    kind: str, plane: ControlPlane, directory: Path, new: Kind = KIND, *, requests: bool = True, asks: bool = True
+) -> AsyncIterator[Scene]:
+    """`requests`: the service requests nodes. `asks`: kube-scheduler asks the service."""
+    scale_up = {
         "startupTaint": {"enabled": True},
         "scaleUp": {
             "enabled": True,
@@ -104,7 +110,8 @@ async def scene(kind: str, plane: ControlPlane, directory: Path, new: Kind = KIN
         },
     }
     nodes = [(f"old-{number:02d}", KIND) for number in range(_NODES)]
-    async with Cluster(plane, directory, nodes, settings=settings) as cluster:
+    settings, extenders = scale_up if requests else {}, None if asks else []
+    async with Cluster(plane, directory, nodes, settings=settings, extenders=extenders) as cluster:
         await cluster.create({"metadata": {"name": "topowise-placeholder"}, "value": -5}, _CLASSES)
         async with FakeCloud(cluster.api, cluster.fleet, new, most=_NODES * 3) as cloud:
             for name, _ in nodes:
@@ -212,3 +219,35 @@ async def test_nothing_is_added_after_a_node_that_does_not_help(
             sys.stdout.write(f"\n  {kind}: {len(here.cloud.added)} node added, outcomes {await here.outcomes()}\n")
         assert len(here.cloud.added) == 1
         assert await here.outcomes() == ["useless"]
+
+
+@pytest.mark.parametrize("asks", [True, False], ids=["without requests", "without topowise"])
+async def test_without_requests_no_node_is_added(
+    kind: str, asks: bool, plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Refused pods are created again, as a controller does."""
+    async with scene(kind, plane, tmp_path, requests=False, asks=asks) as here:
+        for number in range(_PODS):
+            await here.cluster.create(pod(f"wide-{number}", _CPU))
+        until = time.monotonic() + _OBSERVED
+        while time.monotonic() < until:
+            await asyncio.sleep(min(_RECREATED_S, _OBSERVED))
+            here.cloud.check()
+            here.cluster.check()
+            for refused in await here.cluster.pods():
+                if refused["status"].get("phase") == "Failed":
+                    name = refused["metadata"]["name"]
+                    query = {"gracePeriodSeconds": "0"}
+                    await here.cluster.api.request("DELETE", f"{PODS}/{name}", query=query)
+                    await here.cluster.create(pod(name, _CPU))
+        await here.cluster.settle()
+        phases, refusals = await here.cluster.phases(), len(here.cluster.refusals)
+        with capsys.disabled():
+            sys.stdout.write(
+                f"\n  {kind}, kube-scheduler {'asks' if asks else 'does not ask'} topowise, {_OBSERVED:g} s: "
+                f"{len(here.cloud.added)} nodes added, {phases['Running'] - 4 * _NODES} of {_PODS} pods run, "
+                f"{refusals} refusals by kubelets\n"
+            )
+        assert not here.cloud.added
+        assert phases["Running"] == 4 * _NODES
+        assert bool(refusals) == (not asks)
