@@ -11,6 +11,7 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from random import Random
 from typing import Any
 
@@ -59,7 +60,6 @@ class Cluster:
 
     def __init__(self, server: ApiServer, api: Api, nodes: int = 4, **settings: Any) -> None:
         self.server, self.api = server, api
-        self.service = Service("TightFit")
         self.true: dict[str, Kubelet] = {}
         self.versions = itertools.count(2)
         for plural, kind, scope in (
@@ -68,21 +68,31 @@ class Cluster:
             ("resourceflavors", "ResourceFlavor", "Cluster"),
         ):
             server.create("customresourcedefinitions.apiextensions.k8s.io", definition(plural, kind, scope))
+        self.bound: list[Json] = []
         for number in range(nodes):
             self.true[f"n{number}"] = kubelet()
-            self.service.put_node(f"n{number}", labels={"pool": "a"})
-            self.service.report(exact(kubelet(), name=f"n{number}"))
         self.settings = Settings(enabled=True, **settings)
         self.start()
 
     def start(self) -> None:
+        """Starts a service, which knows what the API server has."""
+        self.service = Service("TightFit")
+        for name, node in self.true.items():
+            self.service.put_node(name, labels={"pool": "a"})
+            self.service.report(exact(node, str(next(self.versions)), name))
+        for document in self.bound:
+            self.service.put(document)
+        self.fitting = self.service.fitting(self.settings.most_reserved, setting="kueue.mostReserved")
+        self.leader = self.anew()
+
+    def anew(self) -> AdmissionChecks:
+        """Returns the controller of a term of the service as leader."""
         service = self.service
-        fitting = service.fitting(self.settings.most_reserved, setting="kueue.mostReserved")
-        self.leader = AdmissionChecks(self.api, service.ledger, service.view, fitting, self.settings)
+        return AdmissionChecks(self.api, service.ledger, service.view, self.fitting, self.settings)
 
     @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        task = asyncio.ensure_future(self.leader.run())
+    async def running(self, leader: AdmissionChecks | None = None) -> AsyncIterator[None]:
+        task = asyncio.ensure_future((leader or self.leader).run())
         try:
             yield
             assert not task.done(), task
@@ -155,7 +165,10 @@ class Cluster:
         self.service.answers.expect(question, question.names.index(best))
         if self.service.ledger.reservations.assume(question.record, question.requests.needs, best):
             return ""
-        self.service.put({**document, "spec": {**document["spec"], "nodeName": best}})
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        status = {"phase": "Running", "startTime": started}
+        self.bound.append({**document, "spec": {**document["spec"], "nodeName": best}, "status": status})
+        self.service.put(self.bound[-1])
         assert self.true[best].admit(decoded).admitted, f"the kubelet of {best} refuses {name}"
         self.service.report(exact(self.true[best], str(next(self.versions)), best))
         return best
@@ -274,6 +287,64 @@ async def test_a_reservation_ends_by_time(server: ApiServer, api: Api) -> None:
     cluster.service.clock.now += 61
     cluster.service.ledger.reservations.expire()
     assert cluster.service.fits(pod("stranger", "4"), *cluster.service.view.names)
+
+
+async def test_a_new_leader_reserves_again_for_pods_that_are_not_bound(cluster: Cluster) -> None:
+    await cluster.workload("job", "3", 8)
+    async with cluster.running():
+        await cluster.decided("job")
+    assert all(cluster.schedule(f"job-{number}", "3") for number in range(3))
+    before = await cluster.state("job")
+    cluster.start()
+    ledger = cluster.service.ledger
+    async with cluster.running():
+        await assert_eventually(lambda: len(ledger.reservations) == 5)
+    assert await cluster.state("job") == before, "not decided again"
+    assert not cluster.service.fits(pod("stranger", "4"), *cluster.service.view.names)
+    assert all(cluster.schedule(f"job-{number}", "3") for number in range(3, 8))
+    assert not len(ledger.reservations)
+
+
+async def test_a_new_leader_reserves_again_before_it_decides(cluster: Cluster) -> None:
+    await cluster.workload("first", "3", 8)
+    async with cluster.running():
+        await cluster.decided("first")
+    cluster.start()
+    await cluster.workload("second", "3", 1)
+    async with cluster.running():
+        assert (await cluster.decided("second"))["state"] == "Retry"
+    assert len(cluster.service.ledger.reservations) == 8
+
+
+async def test_nothing_is_reserved_again_for_pods_that_run_or_after_the_time(server: ApiServer, api: Api) -> None:
+    cluster = Cluster(server, api, hold=PositiveDuration(3))
+    await cluster.check()
+    await cluster.workload("running", "3", 2)
+    async with cluster.running():
+        await cluster.decided("running")
+    assert all(cluster.schedule(f"running-{number}", "3") for number in range(2))
+    cluster.start()
+    async with cluster.running():
+        await asyncio.sleep(1.5)
+    assert not len(cluster.service.ledger.reservations)
+    await cluster.workload("late", "3", 2)
+    cluster.start()
+    async with cluster.running():
+        await cluster.decided("late")
+    await asyncio.sleep(3)
+    cluster.start()
+    async with cluster.running():
+        await asyncio.sleep(1.5)
+    assert not len(cluster.service.ledger.reservations)
+
+
+async def test_a_leader_that_comes_back_reserves_nothing_twice(cluster: Cluster) -> None:
+    await cluster.workload("job", "3", 2)
+    async with cluster.running():
+        await cluster.decided("job")
+    async with cluster.running(cluster.anew()):
+        await asyncio.sleep(1.5)
+    assert len(cluster.service.ledger.reservations) == 2
 
 
 async def test_of_fifty_jobs_no_job_is_admitted_whose_pods_wait(

@@ -5,8 +5,8 @@ pods of the Workload together on copies of the nodes (fit_together/). If all fit
 check is Ready; each pod of the job takes the place of a reserved copy when kube-scheduler asks for it. If not all fit,
 the check is Retry with a pause, or Rejected if no node could take a pod even if it were empty.
 
-Invariant: the states on the Workloads are the state. A new leader decides the checks that are Pending; reservations of
-the last leader are lost.
+Invariant: the states on the Workloads are the state. A new leader first reserves again, for the rest of the time, for
+the pods of Ready Workloads that are not bound yet; then it decides the checks that are Pending.
 """
 
 from __future__ import annotations
@@ -14,27 +14,29 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from topowise.bounded import Bounded
-from topowise.errors import ApiError, ParseError
+from topowise.errors import ParseError
 from topowise.kube import paths
-from topowise.kube.api import MERGE_PATCH, Api
+from topowise.kube.api import Api
 from topowise.kube.reflector import EventType, Reflector
 from topowise.runtime.event_loop import collected
 from topowise.runtime.log import kv
-from topowise_scheduler import kueue
+from topowise.runtime.log_once import OncePerChange
+from topowise_scheduler import kueue, timestamps
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.configuration import Kueue as Settings
 from topowise_scheduler.fit_together import FitTogether, FitTogetherService, GroupPlacement
 from topowise_scheduler.fit_together.group_placement import MOST_PODS
 from topowise_scheduler.kube_scheduler import Pod
 from topowise_scheduler.kueue import AdmissionCheck, Flavor, FlavorSpec, State, Workload
-from topowise_scheduler.leader import controller
+from topowise_scheduler.leader import controller, objects
 from topowise_scheduler.presentation.explain.cluster_view import ClusterView
 from topowise_scheduler.presentation.text import plural
 
@@ -44,6 +46,7 @@ _INTERVAL_S: Final = 0.5
 # AdmissionChecks and ResourceFlavors change rarely.
 _RELIST_S: Final = 30.0
 _MOST_BYTES: Final = 64 << 20
+_RESERVATIONS: Final = "reservations"
 _decode_workload: Final = msgspec.json.Decoder(Workload).decode
 
 
@@ -55,8 +58,12 @@ class _Flavors(msgspec.Struct, frozen=True):
     items: tuple[Flavor, ...] = ()
 
 
+_decode_checks: Final = msgspec.json.Decoder(_Checks).decode
+_decode_flavors: Final = msgspec.json.Decoder(_Flavors).decode
+
+
 class _Kept(msgspec.Struct, frozen=True):
-    """A Workload that may have a check to decide, and its size in bytes."""
+    """A Workload that may have a check to decide or pods to reserve for, and its size in bytes."""
 
     workload: Workload
     size: int
@@ -87,13 +94,16 @@ class AdmissionChecks:
         self._listed_at = float("-inf")
         self._checks: frozenset[str] = frozenset()
         self._flavors: dict[str, FlavorSpec] = {}
+        # UIDs of Ready Workloads without pods to reserve for.
+        self._started: set[str] = set()
+        self._problems = OncePerChange()
 
     async def run(self) -> None:
         """Works until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._source.run(), name="workloads")
             tasks.create_task(
-                controller.run("decide an admission check", self.due, self.decide, interval=_INTERVAL_S),
+                controller.run("decide an admission check", self.due, self.settle, interval=_INTERVAL_S),
                 name="admission checks",
             )
             tasks.create_task(
@@ -109,12 +119,16 @@ class AdmissionChecks:
             self.apply("ADDED", item)
 
     def apply(self, event: EventType, item: _Kept) -> None:
-        """Keeps the Workloads with reserved quota that are not admitted yet."""
+        """Keeps the Workloads with reserved quota that are not admitted yet, or have been admitted just now."""
         uid = item.workload.metadata.uid
-        if event == "DELETED" or not item.workload.is_true("QuotaReserved") or item.workload.is_true("Admitted"):
-            self._workloads.pop(uid)
-        else:
+        if event != "DELETED" and self._is_kept(item.workload):
             self._workloads.put(uid, item)
+        else:
+            self._workloads.pop(uid)
+
+    def _is_kept(self, workload: Workload) -> bool:
+        is_new = self._now() - workload.changed_at < self._settings.hold
+        return workload.is_current and (is_new or not workload.is_true("Admitted"))
 
     @staticmethod
     def _decode(raw: bytes | msgspec.Raw) -> _Kept:
@@ -122,27 +136,40 @@ class AdmissionChecks:
 
     # Checks
 
-    def due(self) -> Mapping[str, Workload]:
-        """Returns the Workloads with a check to decide, by UID, in the order of priority and age."""
-        if self._not_ready():
+    def due(self) -> Mapping[str, Workload | None]:
+        """Returns the Workloads with a check to decide, by UID, in the order of priority and age. None precedes them if
+        a Ready Workload lacks its reservation."""
+        if self._not_ready() or not self._checks:
             return {}
-        waiting = [kept.workload for _, kept in self._workloads.items() if kept.workload.pending(self._checks)]
+        for uid, kept in list(self._workloads.items()):
+            if not self._is_kept(kept.workload):
+                self._workloads.pop(uid)
+        workloads = [kept.workload for _, kept in self._workloads.items()]
+        waiting = [workload for workload in workloads if workload.pending(self._checks)]
         waiting.sort(key=lambda item: (-(item.spec.priority or 0), item.metadata.creationTimestamp, item.metadata.uid))
-        return {workload.metadata.uid: workload for workload in waiting}
+        lost: dict[str, Workload | None] = {_RESERVATIONS: None} if any(map(self._lacks_places, workloads)) else {}
+        return lost | {workload.metadata.uid: workload for workload in waiting}
+
+    async def settle(self, workload: Workload | None) -> None:
+        """Decides the check of a Workload, or reserves again for Ready Workloads. Raises ApiError."""
+        if workload is None:
+            await self._reserve_again()
+        else:
+            await self.decide(workload)
 
     def _relist(self) -> Mapping[str, str]:
         return {"all": ""} if self._clock() >= self._listed_at + _RELIST_S else {}
 
     async def relist(self, _: str = "") -> None:
         """Reads our checks and the flavors, and marks our checks as active. Raises ApiError."""
-        checks = [check for check in (await self._read("admissionchecks", _Checks)).items if check.is_ours]
-        self._flavors = {
-            item.metadata.name: item.spec for item in (await self._read("resourceflavors", _Flavors)).items
-        }
+        listed = await objects.read(self._api, f"{self._base}/admissionchecks", _decode_checks)
+        checks = [check for check in listed.items if check.is_ours]
+        flavors = await objects.read(self._api, f"{self._base}/resourceflavors", _decode_flavors)
+        self._flavors = {item.metadata.name: item.spec for item in flavors.items}
         for check in checks:
             if not check.is_active:
                 path = paths.path(f"{self._base}/admissionchecks", check.metadata.name, "status")
-                await self._patch(path, kueue.active_patch(check, self._now()))
+                await objects.patch(self._api, path, kueue.active_patch(check, self._now()))
         self._checks = frozenset(check.metadata.name for check in checks)
         self._listed_at = self._clock()
 
@@ -152,7 +179,9 @@ class AdmissionChecks:
         meta = workload.metadata
         body = kueue.patch(workload, workload.pending(self._checks), state, message, self._now())
         path = paths.path(f"{self._base}/namespaces", meta.namespace, "workloads", meta.name, "status")
-        await self._patch(path, body)
+        if not await objects.patch(self._api, path, body):
+            self._fitting.release(meta.uid)
+            return
         self._workloads.pop(meta.uid)
         self._ledger.count(f"admission_check_{state.lower()}")
         log.info(
@@ -170,8 +199,11 @@ class AdmissionChecks:
                 f"The workload has more than {MOST_PODS} pods, expected at most so many to place together",
             )
         seconds = int(self._settings.hold)
+        # Of an attempt whose answer could not be written.
+        self._fitting.release(workload.metadata.uid)
         try:
-            placement, _ = await self._fitting.fit(FitTogether(pods=pods, reserve_seconds=seconds), hand_over=True)
+            request = FitTogether(pods=pods, reserve_seconds=seconds)
+            placement, _ = await self._fitting.fit(request, hand_over=True, name=workload.metadata.uid)
         except ParseError as exc:
             return "Retry", str(exc)
         if placement.fits:
@@ -185,24 +217,63 @@ class AdmissionChecks:
         verdicts = await collected(self._view.verdicts(record, self._view.names))
         return bool(verdicts) and all(node.otherwise == "never" for node in verdicts)
 
-    async def _read(self, resource: str, kind: type[Any]) -> Any:
-        path = f"{self._base}/{resource}"
-        raw = await self._api.request("GET", path, timeout=controller.REQUEST_TIMEOUT_S)
-        try:
-            return msgspec.json.decode(raw, type=kind)
-        except msgspec.DecodeError as exc:
-            raise ApiError(0, "Decode", str(exc), request=f"GET {path}") from exc
+    # Reservations of Ready Workloads
 
-    async def _patch(self, path: str, body: Mapping[str, Any]) -> None:
-        try:
-            await self._api.request(
-                "PATCH",
-                path,
-                body=msgspec.json.encode(body),
-                content_type=MERGE_PATCH,
-                timeout=controller.REQUEST_TIMEOUT_S,
-            )
-        except ApiError as exc:
-            # Deleted, or changed meanwhile: the watch brings it as it is now.
-            if exc.status not in (404, 409):
-                raise
+    def _lacks_places(self, workload: Workload) -> bool:
+        """Returns whether the check of the Workload is Ready, and this process does not reserve for its pods."""
+        uid, since = workload.metadata.uid, workload.ready_since(self._checks)
+        if since is None or since + self._settings.hold <= self._now():
+            return False
+        return uid not in self._started and not self._fitting.is_reserved(uid)
+
+    async def _reserve_again(self) -> None:
+        """Reserves for the pods that are not bound yet, as another leader has done before."""
+        workloads = [kept.workload for _, kept in self._workloads.items()]
+        ready = sorted([(since, item) for item in workloads if (since := item.ready_since(self._checks))], key=_since)
+        namespaces = {workload.metadata.namespace for _, workload in ready}
+        bound: dict[tuple[str, bytes], list[float]] = {}
+        for key, started in sorted(await collected(self._bound(namespaces))):
+            bound.setdefault(key, []).append(started)
+        unbound = {workload.metadata.uid: self._unbound(since, workload, bound) for since, workload in ready}
+        self._started = {uid for uid, pods in unbound.items() if not pods}
+        for since, workload in ready:
+            uid = workload.metadata.uid
+            if not self._lacks_places(workload):
+                continue
+            seconds = int(since + self._settings.hold - self._now()) + 1
+            try:
+                request = FitTogether(pods=tuple(unbound[uid]), reserve_seconds=seconds)
+                placement, _ = await self._fitting.fit(request, hand_over=True, name=uid)
+                why = placement.why
+            except ParseError as exc:
+                why = str(exc)
+            name = f"{workload.metadata.namespace}/{workload.metadata.name}"
+            if not why:
+                self._ledger.count("admission_check_reserved_again")
+                log.info("Reserved again", extra=kv(workload=name, pods=len(unbound[uid]), seconds=seconds))
+            elif self._problems.is_change(name):
+                log.warning("Cannot reserve again", extra=kv(workload=name, pods=len(unbound[uid]), why=why))
+
+    def _bound(self, namespaces: Collection[str]) -> Iterator[tuple[tuple[str, bytes], float]]:
+        """Yields namespace and shape of each bound pod of these namespaces, and when it was started."""
+        for name in self._view.names:
+            for record in self._ledger.pods_on(name):
+                if record.namespace in namespaces:
+                    yield (record.namespace, record.shape), timestamps.seconds(record.started)
+
+    def _unbound(self, since: float, workload: Workload, bound: Mapping[tuple[str, bytes], list[float]]) -> list[Pod]:
+        """Returns the pods of a Ready Workload without a node, and takes the others from `bound`: like a reserved
+        place, any pod of the namespace with equal requests that was started since then is a pod of the Workload."""
+        missing = []
+        for pod in islice(kueue.pods_of(workload, self._flavors), MOST_PODS):
+            started = bound.get((pod.metadata.namespace, self._view.record(pod).shape), [])
+            at = bisect_left(started, since)
+            if at < len(started):
+                del started[at]
+            else:
+                missing.append(pod)
+        return missing
+
+
+def _since(item: tuple[float, Workload]) -> float:
+    return item[0]

@@ -23,16 +23,17 @@ import msgspec
 
 from topowise.errors import ApiError, ParseError
 from topowise.kube import paths
-from topowise.kube.api import MERGE_PATCH, Api
+from topowise.kube.api import Api
 from topowise.runtime.log import kv
 from topowise.runtime.log_once import OncePerChange
+from topowise_scheduler import timestamps
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.nodes import Nodes
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.configuration import ScaleUp as Settings
 from topowise_scheduler.kube_scheduler import Node, Pod
-from topowise_scheduler.leader import controller, events, known_nodes, pod_lists
+from topowise_scheduler.leader import controller, events, known_nodes, objects, pod_lists
 from topowise_scheduler.leader.scale_up_demand import Demand, units
 from topowise_scheduler.presentation.text import plural
 from topowise_scheduler.scale_up import lifecycle, node_groups, packing, placeholders
@@ -131,20 +132,14 @@ class ScaleUp:
 
     async def _list(self) -> list[Placeholder]:
         # From etcd: a new leader must see what the last leader has written.
-        raw = await self._api.request(
-            "GET", self._path, query={"labelSelector": LABEL}, timeout=controller.REQUEST_TIMEOUT_S
-        )
-        try:
-            return placeholders.decode(raw)
-        except msgspec.DecodeError as exc:
-            raise ApiError(0, "Decode", str(exc), request=f"GET {self._path}") from exc
+        return await objects.read(self._api, self._path, placeholders.decode, {"labelSelector": LABEL})
 
     async def _advance(self, placeholder: Placeholder, known: Sequence[Placeholder], groups: Groups) -> Placeholder:
         """Attributes a node to a placeholder, ends it or deletes it. Returns it as it is after that."""
         now = self._now()
         if not placeholder.is_active:
             if not Budget(self._limits, known, now).is_kept(placeholder):
-                await self._delete(placeholder)
+                await objects.delete(self._api, paths.path(self._path, placeholder.name), placeholder.uid)
             return placeholder
         if not placeholder.is_visible:
             await self._patch(placeholder, placeholders.waiting_patch(placeholder.uid, now))
@@ -166,7 +161,7 @@ class ScaleUp:
         log.info("The request of a node has ended", extra=kv(group=group, outcome=end.outcome, why=end.why))
         if end.outcome in placeholders.FAILURES:
             after = [ended if item.uid == ended.uid else item for item in known]
-            until = placeholders.text(Budget(self._limits, after, now).paused_until(ended.group))
+            until = timestamps.text(Budget(self._limits, after, now).paused_until(ended.group))
             note = f"{end.why}. No node of {group} is requested before {until}."
             await self._post(waiting, "ScaleUpDidNotHelp", note)
         return ended
@@ -247,7 +242,7 @@ class ScaleUp:
         since = self._now() - self._settings.time_limit
         for group, members in groups.items():
             for node in members:
-                is_new = placeholders.seconds(node.created) > since
+                is_new = timestamps.seconds(node.created) > since
                 if is_new and node.name not in attributed and not self._ledger.reports.is_confirmed(node.name):
                     yield group
 
@@ -283,13 +278,7 @@ class ScaleUp:
         await self._mark(known, members)
         hosts = [node.hostname for node in members]
         document = placeholders.document(planned, hosts, self._template, secrets.token_hex(5))
-        raw = await self._api.request(
-            "POST", self._path, body=msgspec.json.encode(document), timeout=controller.REQUEST_TIMEOUT_S
-        )
-        try:
-            created = placeholders.decode_one(raw)
-        except msgspec.DecodeError as exc:
-            raise ApiError(0, "Decode", str(exc), request=f"POST {self._path}") from exc
+        created = await objects.create(self._api, self._path, document, placeholders.decode_one)
         await self._patch(created, placeholders.waiting_patch(created.uid, self._now()))
         self._ledger.count("scale_up_requested")
         group, count = _words(planned.group), plural(len(planned.records), "pod")
@@ -320,27 +309,7 @@ class ScaleUp:
             await known_nodes.mark(self._api, [node for node in members if node.name not in added])
 
     async def _patch(self, placeholder: Placeholder, body: Mapping[str, Any]) -> None:
-        try:
-            await self._api.request(
-                "PATCH",
-                paths.path(self._path, placeholder.name, "status"),
-                body=msgspec.json.encode(body),
-                content_type=MERGE_PATCH,
-                timeout=controller.REQUEST_TIMEOUT_S,
-            )
-        except ApiError as exc:
-            # Another client has deleted it.
-            if exc.status not in (404, 409):
-                raise
-
-    async def _delete(self, placeholder: Placeholder) -> None:
-        body = msgspec.json.encode({"preconditions": {"uid": placeholder.uid}})
-        path = paths.path(self._path, placeholder.name)
-        try:
-            await self._api.request("DELETE", path, body=body, timeout=controller.REQUEST_TIMEOUT_S)
-        except ApiError as exc:
-            if exc.status not in (404, 409):
-                raise
+        await objects.patch(self._api, paths.path(self._path, placeholder.name, "status"), body)
 
 
 def _new_node(placeholder: Placeholder, known: Iterable[Placeholder], groups: Groups) -> Node | None:
@@ -353,7 +322,7 @@ def _new_node(placeholder: Placeholder, known: Iterable[Placeholder], groups: Gr
 
 
 def _is_added_after(placeholder: Placeholder, node: Node) -> bool:
-    return placeholders.seconds(node.created) >= placeholder.created and node.hostname not in placeholder.hosts
+    return timestamps.seconds(node.created) >= placeholder.created and node.hostname not in placeholder.hosts
 
 
 def _size(profile: Profile) -> tuple[int, int, int, GroupLabels]:
