@@ -69,6 +69,7 @@ class Cluster:
         ):
             server.create("customresourcedefinitions.apiextensions.k8s.io", definition(plural, kind, scope))
         self.bound: list[Json] = []
+        self.leads = True
         for number in range(nodes):
             self.true[f"n{number}"] = kubelet()
         self.settings = Settings(enabled=True, **settings)
@@ -86,9 +87,9 @@ class Cluster:
         self.leader = self.anew()
 
     def anew(self) -> AdmissionChecks:
-        """Returns the controller of a term of the service as leader."""
-        service = self.service
-        return AdmissionChecks(self.api, service.ledger, service.view, self.fitting, self.settings)
+        """Returns the controller of the service."""
+        service, is_leader = self.service, lambda: self.leads
+        return AdmissionChecks(self.api, service.ledger, service.view, self.fitting, self.settings, is_leader=is_leader)
 
     @contextlib.asynccontextmanager
     async def running(self, leader: AdmissionChecks | None = None) -> AsyncIterator[None]:
@@ -338,13 +339,23 @@ async def test_nothing_is_reserved_again_for_pods_that_run_or_after_the_time(ser
     assert not len(cluster.service.ledger.reservations)
 
 
-async def test_a_leader_that_comes_back_reserves_nothing_twice(cluster: Cluster) -> None:
-    await cluster.workload("job", "3", 2)
+async def test_a_replica_reserves_what_the_leader_has_decided(cluster: Cluster) -> None:
+    """Its places are taken by pods that another replica's scheduler binds."""
+    await cluster.workload("job", "3", 3)
     async with cluster.running():
         await cluster.decided("job")
-    async with cluster.running(cluster.anew()):
-        await asyncio.sleep(1.5)
-    assert len(cluster.service.ledger.reservations) == 2
+    cluster.start()
+    cluster.leads = False
+    ledger = cluster.service.ledger
+    async with cluster.running():
+        await assert_eventually(lambda: len(ledger.reservations) == 3)
+        await cluster.workload("pending", "3", 1)
+        for number in range(3):
+            cluster.service.put(pod(f"job-{number}", "3", node=f"n{number}"))
+            assert len(ledger.reservations) == 2 - number
+        await asyncio.sleep(1.0)
+    assert (await cluster.state("pending"))["state"] == "Pending", "only the leader decides"
+    assert not len(ledger.reservations)
 
 
 async def test_of_fifty_jobs_no_job_is_admitted_whose_pods_wait(

@@ -71,6 +71,7 @@ async def _run(core: Core) -> int:
             "shortage": shortage.run(),
             "memory": Heap().run(),
             "leader": leader.run(),
+            **({"admission checks": leader.admission_checks().run()} if settings.kueue.enabled else {}),
             "health": health.serve(settings.serving, probes, registry),
         }
     )

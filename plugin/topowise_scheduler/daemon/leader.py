@@ -47,6 +47,22 @@ class Leader:
         # Created once, so that recent evictions and pending requeues of a controller outlast a lost lease.
         self._controllers = self._enabled_controllers()
 
+    def admission_checks(self) -> AdmissionChecks:
+        """Returns the controller that also reserves while another replica is the leader."""
+        core, settings = self._core, self._core.settings.kueue
+        fitting = FitTogetherService(
+            core.ledger, core.answers, core.view, most_reserved=settings.most_reserved, setting="kueue.mostReserved"
+        )
+        return AdmissionChecks(
+            core.api.fenced(self._may_write),
+            core.ledger,
+            core.view,
+            fitting,
+            settings,
+            is_leader=self._may_write,
+            not_ready=core.not_synced,
+        )
+
     def stopped_classes(self) -> float:
         """Returns how many pod classes the nominator does not nominate now."""
         return self._decisions.backoff.stopped
@@ -64,7 +80,9 @@ class Leader:
 
     def _may_write(self) -> bool:
         """Returns whether the replica is the leader now, by the clock."""
-        return self._elector is None or self._elector.is_leader
+        if self._elector is None:
+            return not self._core.settings.leader_election.enabled
+        return self._elector.is_leader
 
     async def _run_controllers(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -106,17 +124,6 @@ class Leader:
         guard = ScaleDownGuard(
             api, ledger, answers, core.view, core.nodes, settings.scale_down_guard, not_ready=core.not_synced
         )
-        fitting = FitTogetherService(
-            ledger,
-            answers,
-            core.view,
-            most_reserved=settings.kueue.most_reserved,
-            setting="kueue.mostReserved",
-        )
-
-        def admission_checks() -> Coroutine[Any, Any, None]:
-            return AdmissionChecks(api, ledger, core.view, fitting, settings.kueue, not_ready=core.not_synced).run()
-
         controllers: dict[str, tuple[bool, Work]] = {
             "requeue": (settings.requeue.enabled, requeuer.run),
             "waiting pods": (settings.waiting_pods.tell, WaitingPods(api, ledger, core.view).run),
@@ -126,7 +133,6 @@ class Leader:
             "refused pods": (settings.refused_pods.delete, RefusedPods(api, ledger).run),
             "preemptor": (settings.preemptor.enabled, Preemptor(api, ledger, alignment, settings.preemptor).run),
             "defragmenter": (settings.defragmenter.enabled, defragmenter.run),
-            "admission checks": (settings.kueue.enabled, admission_checks),
             "scale-down guard": (settings.scale_down_guard.enabled, guard.run),
             "scale up": (settings.scale_up.enabled, scale_up),
         }

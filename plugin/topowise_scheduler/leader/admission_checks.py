@@ -5,8 +5,8 @@ pods of the Workload together on copies of the nodes (fit_together/). If all fit
 check is Ready; each pod of the job takes the place of a reserved copy when kube-scheduler asks for it. If not all fit,
 the check is Retry with a pause, or Rejected if no node could take a pod even if it were empty.
 
-Invariant: the states on the Workloads are the state. A new leader first reserves again, for the rest of the time, for
-the pods of Ready Workloads that are not bound yet; then it decides the checks that are Pending.
+Invariant: the states on the Workloads are the state. Every replica reserves for the pods of Ready Workloads that are
+not bound yet, for the rest of the time: kube-scheduler may ask any replica, and a new leader decides after that.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 class AdmissionChecks:
-    """Decides checks. `clock` gives seconds, monotonic, `now` seconds since 1970."""
+    """Decides checks while `is_leader`. `clock` gives seconds, monotonic, `now` seconds since 1970."""
 
     def __init__(
         self,
@@ -80,13 +80,14 @@ class AdmissionChecks:
         fitting: FitTogetherService,
         settings: Settings,
         *,
+        is_leader: Callable[[], bool] = lambda: True,
         not_ready: Callable[[], str | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._api, self._ledger, self._view, self._fitting = api, ledger, view, fitting
         self._settings = settings
-        self._not_ready = not_ready
+        self._is_leader, self._not_ready = is_leader, not_ready
         self._clock, self._now = clock, now
         self._base = f"{kueue.GROUP}/{settings.api_version}"
         self._workloads: Bounded[str, _Kept] = Bounded(_MOST_BYTES, lambda _, kept: kept.size)
@@ -145,15 +146,15 @@ class AdmissionChecks:
             if not self._is_kept(kept.workload):
                 self._workloads.pop(uid)
         workloads = [kept.workload for _, kept in self._workloads.items()]
-        waiting = [workload for workload in workloads if workload.pending(self._checks)]
+        waiting = [workload for workload in workloads if self._is_leader() and workload.pending(self._checks)]
         waiting.sort(key=lambda item: (-(item.spec.priority or 0), item.metadata.creationTimestamp, item.metadata.uid))
         lost: dict[str, Workload | None] = {_RESERVATIONS: None} if any(map(self._lacks_places, workloads)) else {}
         return lost | {workload.metadata.uid: workload for workload in waiting}
 
     async def settle(self, workload: Workload | None) -> None:
-        """Decides the check of a Workload, or reserves again for Ready Workloads. Raises ApiError."""
+        """Decides the check of a Workload, or reserves for Ready Workloads. Raises ApiError."""
         if workload is None:
-            await self._reserve_again()
+            await self._reserve()
         else:
             await self.decide(workload)
 
@@ -167,7 +168,7 @@ class AdmissionChecks:
         flavors = await objects.read(self._api, f"{self._base}/resourceflavors", _decode_flavors)
         self._flavors = {item.metadata.name: item.spec for item in flavors.items}
         for check in checks:
-            if not check.is_active:
+            if not check.is_active and self._is_leader():
                 path = paths.path(f"{self._base}/admissionchecks", check.metadata.name, "status")
                 await objects.patch(self._api, path, kueue.active_patch(check, self._now()))
         self._checks = frozenset(check.metadata.name for check in checks)
@@ -226,8 +227,8 @@ class AdmissionChecks:
             return False
         return uid not in self._started and not self._fitting.is_reserved(uid)
 
-    async def _reserve_again(self) -> None:
-        """Reserves for the pods that are not bound yet, as another leader has done before."""
+    async def _reserve(self) -> None:
+        """Reserves for the pods that are not bound yet, as the leader that has decided the checks."""
         workloads = [kept.workload for _, kept in self._workloads.items()]
         ready = sorted([(since, item) for item in workloads if (since := item.ready_since(self._checks))], key=_since)
         namespaces = {workload.metadata.namespace for _, workload in ready}
@@ -247,12 +248,11 @@ class AdmissionChecks:
                 why = placement.why
             except ParseError as exc:
                 why = str(exc)
-            name = f"{workload.metadata.namespace}/{workload.metadata.name}"
+            name, pods = f"{workload.metadata.namespace}/{workload.metadata.name}", len(unbound[uid])
             if not why:
-                self._ledger.count("admission_check_reserved_again")
-                log.info("Reserved again", extra=kv(workload=name, pods=len(unbound[uid]), seconds=seconds))
+                log.info("Reserved for a Ready Workload", extra=kv(workload=name, pods=pods, seconds=seconds))
             elif self._problems.is_change(name):
-                log.warning("Cannot reserve again", extra=kv(workload=name, pods=len(unbound[uid]), why=why))
+                log.warning("Cannot reserve for a Ready Workload", extra=kv(workload=name, pods=pods, why=why))
 
     def _bound(self, namespaces: Collection[str]) -> Iterator[tuple[tuple[str, bytes], float]]:
         """Yields namespace and shape of each bound pod of these namespaces, and when it was started."""
