@@ -111,6 +111,10 @@ class Workload(msgspec.Struct, frozen=True):
     def _of(self, checks: frozenset[str]) -> Iterator[dict[str, Any]]:
         return (check for check in self.status.admissionChecks if check.get("name") in checks)
 
+    def message(self, check: str) -> str:
+        """Returns the message of a check."""
+        return next((str(item.get("message")) for item in self.status.admissionChecks if item.get("name") == check), "")
+
     def retries(self, check: str) -> int:
         """Returns how often the check was Retry, as far as Kueue has counted it."""
         of_all = (self.status.requeueState.count if self.status.requeueState is not None else None) or 0
@@ -194,7 +198,8 @@ def patch(workload: Workload, check: str, state: State, message: str, now: float
     checks (`requeueAfterSeconds`): without a pause Kueue reserves the quota again at once.
     """
     entry: dict[str, Any] = {"state": state, "message": message[:_MOST_MESSAGE]}
-    entry["lastTransitionTime"] = timestamps.text(now)
+    if state != "Pending":
+        entry["lastTransitionTime"] = timestamps.text(now)
     status: dict[str, Any] = {}
     if state == "Retry":
         count = workload.retries(check) + 1

@@ -171,16 +171,16 @@ class KueueCluster(Cluster):
         await self.create(document, _JOBS_PATH)
 
     async def states(self) -> Counter[str]:
-        """How many Workloads are admitted, and in which state the check of the others is."""
+        """How many Workloads are admitted, wait for quota, wait for a retry, and have a check in each state."""
         states: Counter[str] = Counter()
         for workload in await self.list(_WORKLOADS):
             if is_true(workload, "Admitted"):
                 states["admitted"] += 1
-            elif is_true(workload, "Evicted"):
-                states["backs off"] += 1
+            elif not is_true(workload, "QuotaReserved"):
+                states["backs off" if is_true(workload, "Evicted") else "queued"] += 1
             else:
                 checks = workload.get("status", {}).get("admissionChecks", ())
-                states["".join(check["state"] for check in checks) or "queued"] += 1
+                states["".join(check["state"] for check in checks)] += 1
         return states
 
     async def admitted(self) -> set[str]:

@@ -27,6 +27,7 @@ from topowise_scheduler.configuration import Kueue as Settings
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kueue import CONTROLLER
 from topowise_scheduler.leader.admission_checks import AdmissionChecks
+from topowise_scheduler.leader.workload_pods import WorkloadPods
 
 Json = dict[str, Any]
 BASE = "/apis/kueue.x-k8s.io/v1beta1"
@@ -70,6 +71,7 @@ class Cluster:
             server.create("customresourcedefinitions.apiextensions.k8s.io", definition(plural, kind, scope))
         self.bound: list[Json] = []
         self.leads = True
+        self.nodes: WorkloadPods | None = None
         for number in range(nodes):
             self.true[f"n{number}"] = kubelet()
         self.settings = Settings(enabled=True, **settings)
@@ -88,8 +90,17 @@ class Cluster:
 
     def anew(self) -> AdmissionChecks:
         """Returns the controller of the service."""
-        service, is_leader = self.service, lambda: self.leads
-        return AdmissionChecks(self.api, service.ledger, service.view, self.fitting, self.settings, is_leader=is_leader)
+        service = self.service
+        return AdmissionChecks(
+            self.api,
+            service.ledger,
+            service.answers,
+            service.view,
+            self.fitting,
+            self.settings,
+            nodes=self.nodes,
+            is_leader=lambda: self.leads,
+        )
 
     @contextlib.asynccontextmanager
     async def running(self, leader: AdmissionChecks | None = None) -> AsyncIterator[None]:

@@ -18,6 +18,7 @@ from topowise.runtime.config import Duration, PositiveDuration
 from topowise_scheduler.configuration import ScaleUp as Settings
 from topowise_scheduler.leader.scale_up import ScaleUp
 from topowise_scheduler.leader.scale_up_demand import Demand
+from topowise_scheduler.leader.workload_pods import WorkloadPods
 from topowise_scheduler.scale_up.placeholders import LABEL
 
 Json = dict[str, Any]
@@ -58,6 +59,7 @@ class Cluster:
             patience=self.settings.patience,
             clock=service.clock,
         )
+        self.workloads = WorkloadPods(patience=self.settings.patience, clock=service.clock)
         self.leader = ScaleUp(
             self.api,
             service.ledger,
@@ -66,6 +68,7 @@ class Cluster:
             demand,
             self.settings,
             namespace=NAMESPACE,
+            workloads=self.workloads,
             clock=service.clock,
             now=lambda: datetime.now(UTC).timestamp() + self.later,
         )

@@ -3,7 +3,8 @@
 Kueue reserves the quota of a Workload first, then waits for its checks, then starts its pods. The leader places the
 pods of the Workload together on copies of the nodes (fit_together/). If all fit, they are reserved for a while and the
 check is Ready; each pod of the job takes the place of a reserved copy when kube-scheduler asks for it. If not all fit,
-the check is Retry with a pause, or Rejected if no node could take a pod even if it were empty.
+the check is Retry with a pause, or Rejected if no node could take a pod even if it were empty. With scale-up it stays
+Pending while nodes for the missing pods are requested, and the other pods keep their reservations.
 
 Invariant: the states on the Workloads are the state. Every replica reserves for the pods of Ready Workloads that are
 not bound yet, for the rest of the time: kube-scheduler may ask any replica, and a new leader decides after that.
@@ -15,7 +16,7 @@ import asyncio
 import logging
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
@@ -30,6 +31,7 @@ from topowise.runtime.event_loop import collected
 from topowise.runtime.log import kv
 from topowise.runtime.log_once import OncePerChange
 from topowise_scheduler import kueue, timestamps
+from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.configuration import Kueue as Settings
 from topowise_scheduler.fit_together import FitTogether, FitTogetherService, GroupPlacement
@@ -37,6 +39,8 @@ from topowise_scheduler.fit_together.group_placement import MOST_PODS
 from topowise_scheduler.kube_scheduler import Pod
 from topowise_scheduler.kueue import AdmissionCheck, Flavor, FlavorSpec, State, Workload
 from topowise_scheduler.leader import controller, objects
+from topowise_scheduler.leader.scale_up_demand import is_examined, left_over
+from topowise_scheduler.leader.workload_pods import WorkloadPods
 from topowise_scheduler.presentation.explain.cluster_view import ClusterView
 from topowise_scheduler.presentation.text import plural
 
@@ -47,6 +51,8 @@ _INTERVAL_S: Final = 0.5
 _RELIST_S: Final = 30.0
 _MOST_BYTES: Final = 64 << 20
 _RESERVATIONS: Final = "reservations"
+# Seconds for which other controllers wait for the first decisions of a leader.
+_FIRST_S: Final = 60.0
 _decode_workload: Final = msgspec.json.Decoder(Workload).decode
 
 
@@ -70,23 +76,28 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 class AdmissionChecks:
-    """Decides checks while `is_leader`. `clock` gives seconds, monotonic, `now` seconds since 1970."""
+    """Decides checks while `is_leader`. `clock` gives seconds, monotonic, `now` seconds since 1970.
+
+    `nodes`: takes the pods that need new nodes, None without scale-up.
+    """
 
     def __init__(
         self,
         api: Api,
         ledger: Ledger,
+        answers: Answers,
         view: ClusterView,
         fitting: FitTogetherService,
         settings: Settings,
         *,
+        nodes: WorkloadPods | None = None,
         is_leader: Callable[[], bool] = lambda: True,
         not_ready: Callable[[], str | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._api, self._ledger, self._view, self._fitting = api, ledger, view, fitting
-        self._settings = settings
+        self._api, self._ledger, self._answers, self._view, self._fitting = api, ledger, answers, view, fitting
+        self._settings, self._nodes = settings, nodes
         self._is_leader, self._not_ready = is_leader, not_ready
         self._clock, self._now = clock, now
         self._base = f"{kueue.GROUP}/{settings.api_version}"
@@ -95,6 +106,9 @@ class AdmissionChecks:
         self._listed_at = float("-inf")
         self._checks: frozenset[str] = frozenset()
         self._flavors: dict[str, FlavorSpec] = {}
+        self._leads_since = clock()
+        # UIDs of the Workloads that this leader has yet to decide for the first time, None before it knows them.
+        self._undecided: set[str] | None = None
         # UIDs of Ready Workloads without pods to reserve for.
         self._started: set[str] = set()
         self._problems = OncePerChange()
@@ -140,16 +154,36 @@ class AdmissionChecks:
     def due(self) -> Mapping[str, Workload | None]:
         """Returns the Workloads with a check to decide, by UID, in the order of priority and age. None precedes them if
         a Ready Workload lacks its reservation."""
-        if self._not_ready() or not self._checks:
+        if not (is_leader := self._is_leader()):
+            self._leads_since = self._clock()
+        if self._not_ready() or not self._is_known:
             return {}
         for uid, kept in list(self._workloads.items()):
             if not self._is_kept(kept.workload):
                 self._workloads.pop(uid)
         workloads = [kept.workload for _, kept in self._workloads.items()]
-        waiting = [workload for workload in workloads if self._is_leader() and workload.pending(self._checks)]
+        waiting = [workload for workload in workloads if is_leader and workload.pending(self._checks)]
+        uids = {workload.metadata.uid for workload in waiting}
+        self._undecided = (uids if self._undecided is None else self._undecided & uids) if is_leader else None
+        for uid in () if self._nodes is None else self._nodes.keep(uids | self._ready()):
+            self._fitting.release(uid)
         waiting.sort(key=lambda item: (-(item.spec.priority or 0), item.metadata.creationTimestamp, item.metadata.uid))
         lost: dict[str, Workload | None] = {_RESERVATIONS: None} if any(map(self._lacks_places, workloads)) else {}
         return lost | {workload.metadata.uid: workload for workload in waiting}
+
+    @property
+    def _is_known(self) -> bool:
+        """Whether our checks and all Workloads have been listed."""
+        return self._listed_at > float("-inf") and self._source.synced
+
+    def undecided(self) -> str | None:
+        """Returns what this leader has yet to decide for the first time, None once it has, or if Kueue's objects cannot
+        be listed for a while."""
+        if self._clock() > self._leads_since + _FIRST_S:
+            return None
+        if self._undecided is None:
+            return "the Workloads are not listed"
+        return f"{plural(len(self._undecided), 'Workload')} not decided" if self._undecided else None
 
     async def settle(self, workload: Workload | None) -> None:
         """Decides the check of a Workload, or reserves for Ready Workloads. Raises ApiError."""
@@ -180,6 +214,12 @@ class AdmissionChecks:
         meta = workload.metadata
         body = kueue.patch(workload, workload.pending(self._checks), state, message, self._now())
         path = paths.path(f"{self._base}/namespaces", meta.namespace, "workloads", meta.name, "status")
+        if self._undecided:
+            self._undecided.discard(meta.uid)
+        if state == "Pending":
+            if message != workload.message(workload.pending(self._checks)):
+                await objects.patch(self._api, path, body)
+            return
         if not await objects.patch(self._api, path, body):
             self._fitting.release(meta.uid)
             return
@@ -200,17 +240,50 @@ class AdmissionChecks:
                 f"The workload has more than {MOST_PODS} pods, expected at most so many to place together",
             )
         seconds = int(self._settings.hold)
-        # Of an attempt whose answer could not be written.
-        self._fitting.release(workload.metadata.uid)
+        self._release(workload.metadata.uid)
         try:
             request = FitTogether(pods=pods, reserve_seconds=seconds)
             placement, _ = await self._fitting.fit(request, hand_over=True, name=workload.metadata.uid)
         except ParseError as exc:
             return "Retry", str(exc)
         if placement.fits:
+            if self._nodes is not None:
+                self._nodes.fits(workload.metadata.uid, _nodes_of(workload, placement))
             return "Ready", f"{plural(len(pods), 'pod')} fit together, aligned; reserved for {seconds} s"
         why = f"{len(placement.placements)} of {plural(len(pods), 'pod')} fit together: {placement.why}"
+        if self._nodes is not None:
+            refusal = await self._request_nodes(self._nodes, workload, pods)
+            if not refusal:
+                text = "waits for a decision about new nodes" if refusal is None else "new nodes are requested"
+                return "Pending", f"{why}; {text}"
+            why = f"{why}; no node is requested: {refusal}"
+            self._nodes.drop(workload.metadata.uid)
+            self._fitting.release(workload.metadata.uid)
         return ("Rejected" if await self._is_hopeless(pods, placement) else "Retry"), why
+
+    def _release(self, workload: str) -> None:
+        """Ends the reservations of an attempt whose answer could not be written, and of a Workload that waits for
+        nodes."""
+        self._fitting.release(workload)
+        for uid in () if self._nodes is None else self._nodes.uids(workload):
+            self._ledger.reservations.release(uid)
+
+    async def _request_nodes(self, nodes: WorkloadPods, workload: Workload, pods: Sequence[Pod]) -> str | None:
+        """Wants nodes for the pods without a place, and reserves for the others. Returns why no node is requested, ""
+        if nodes are, None if that is not decided yet. Raises ParseError."""
+        uid = workload.metadata.uid
+        missing = await left_over(self._answers, self._view, [_with_uid(workload, pod) for pod in pods])
+        records = [self._view.record(pod) for pod in missing]
+        if not records or not all(map(is_examined, records)):
+            return "a pod has requirements that are not checked" if records else "the cluster has changed"
+        names = {pod.metadata.name for pod in missing}
+        placed: Mapping[str, str] = {}
+        if rest := tuple([pod for pod in pods if pod.metadata.name not in names]):
+            request = FitTogether(pods=rest, reserve_seconds=int(self._settings.hold))
+            placement, _ = await self._fitting.fit(request, name=uid)
+            placed = _nodes_of(workload, placement)
+        nodes.put(uid, records, placed)
+        return nodes.answer(uid)
 
     async def _is_hopeless(self, pods: tuple[Pod, ...], placement: GroupPlacement) -> bool:
         """Returns whether no node could take the refused pod even if it were empty."""
@@ -219,6 +292,11 @@ class AdmissionChecks:
         return bool(verdicts) and all(node.otherwise == "never" for node in verdicts)
 
     # Reservations of Ready Workloads
+
+    def _ready(self) -> set[str]:
+        """Returns the UIDs of the Workloads whose check is Ready."""
+        workloads = [kept.workload for _, kept in self._workloads.items()]
+        return {item.metadata.uid for item in workloads if item.ready_since(self._checks) is not None}
 
     def _lacks_places(self, workload: Workload) -> bool:
         """Returns whether the check of the Workload is Ready, and this process does not reserve for its pods."""
@@ -273,6 +351,16 @@ class AdmissionChecks:
             else:
                 missing.append(pod)
         return missing
+
+
+def _with_uid(workload: Workload, pod: Pod) -> Pod:
+    uid = f"{workload.metadata.uid}/{pod.metadata.name}"
+    return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, uid=uid))
+
+
+def _nodes_of(workload: Workload, placement: GroupPlacement) -> dict[str, str]:
+    """Returns the node of each placed pod, by the UID of `_with_uid`."""
+    return {f"{workload.metadata.uid}/{pod.record.name}": pod.node for pod in placement.placements}
 
 
 def _since(item: tuple[float, Workload]) -> float:
