@@ -1,7 +1,6 @@
 """An autoscaler beside the stock kube-scheduler and the service: does it add the nodes that are needed?
 
-`real` is cluster-autoscaler with the externalgrpc provider, `cluster-autoscaler` in $CLUSTER_AUTOSCALER or beside
-kube-apiserver; without the binary these tests are skipped. `emulated` follows its rules (emulated_autoscaler.py).
+`real` and `emulated`: see autoscalers.py.
 """
 
 from __future__ import annotations
@@ -19,21 +18,19 @@ from typing import Any
 import msgspec
 import pytest
 
+from autoscalers import autoscaler, kind
 from burst.nodes import KINDS, Kind
-from emulated_autoscaler import EmulatedAutoscaler
 from fake_cloud import FakeCloud
 from real_cluster import ASSETS, MISSING, PODS, Cluster, pod
-from sandbox import controlplane, machines
+from sandbox import machines
 from sandbox.controlplane import ControlPlane
-from sandbox.processes import Process, free_ports
 from topowise import pods
-from topowise_scheduler.cluster.nodes import STARTUP_TAINT
 from topowise_scheduler.scale_up.placeholders import LABEL, OUTCOME_ANNOTATION
 
 if ASSETS is None:
     pytest.skip(MISSING, allow_module_level=True)
-BINARY = Path(os.environ.get("CLUSTER_AUTOSCALER") or ASSETS / "cluster-autoscaler")
 pytestmark = pytest.mark.apiserver
+__all__ = ["kind"]
 
 # Four NUMA nodes of 8 CPUs, of which the system has two. A pod of 5 CPUs leaves 3 of a NUMA node, so a node with four
 # such pods has 10 CPUs free in sum, for two further pods, and aligns none.
@@ -123,43 +120,6 @@ async def scene(
             async with autoscaler(kind, plane, directory, cluster, cloud):
                 yield Scene(cluster, cloud)
             await cluster.api.request("DELETE", _SYSTEM, query={"labelSelector": LABEL})
-
-
-@asynccontextmanager
-async def autoscaler(
-    kind: str, plane: ControlPlane, directory: Path, cluster: Cluster, cloud: FakeCloud
-) -> AsyncIterator[None]:
-    if kind == "emulated":
-        async with EmulatedAutoscaler(cluster.api, cloud):
-            yield
-        return
-    config = directory / "cloud.yaml"
-    config.write_text(f'address: "{cloud.address}"\n')
-    (port,) = free_ports(1)
-    arguments = [
-        str(BINARY),
-        "--cloud-provider=externalgrpc",
-        f"--cloud-config={config}",
-        f"--kubeconfig={plane.kubeconfig(directory / 'autoscaler', controlplane.ADMIN)}",
-        "--leader-elect=false",
-        "--scan-interval=2s",
-        "--scale-down-enabled=false",
-        f"--startup-taint={STARTUP_TAINT}",
-        f"--address=127.0.0.1:{port}",
-    ]
-    process = Process("cluster-autoscaler", arguments, directory / "cluster-autoscaler.log")
-    await asyncio.to_thread(process.__enter__)
-    try:
-        yield
-    finally:
-        await asyncio.to_thread(process.__exit__, None, None, None)
-
-
-@pytest.fixture(params=["real", "emulated"])
-def kind(request: pytest.FixtureRequest) -> str:
-    if request.param == "real" and not os.access(BINARY, os.X_OK):
-        pytest.skip(f"no cluster-autoscaler in $CLUSTER_AUTOSCALER or {ASSETS}")
-    return str(request.param)
 
 
 async def test_as_many_nodes_are_added_as_the_pods_need(

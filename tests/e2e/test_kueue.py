@@ -16,7 +16,9 @@ from typing import Any, Self
 import msgspec
 import pytest
 
+from autoscalers import autoscaler, kind
 from burst.nodes import KINDS, Kind
+from fake_cloud import FakeCloud
 from real_cluster import ASSETS, PODS, SCHEDULER, Cluster, pod
 from real_kueue import GROUP, MISSING, Kueue, definitions, is_available
 from sandbox import controller_manager
@@ -24,10 +26,12 @@ from sandbox.controller_manager import ControllerManager
 from sandbox.controlplane import ControlPlane, assets
 from topowise.errors import ApiError
 from topowise_scheduler.kueue import CONTROLLER
+from topowise_scheduler.scale_up.placeholders import LABEL, OUTCOME_ANNOTATION
 
 if ASSETS is None or assets(controller_manager.BINARY) is None or not is_available():
     pytest.skip(MISSING, allow_module_level=True)
 pytestmark = pytest.mark.apiserver
+__all__ = ["kind"]
 
 Json = dict[str, Any]
 # Four NUMA nodes of 8 CPUs, of which the system has two. Each node has a pod of 5 CPUs on each NUMA node, so 10 CPUs
@@ -40,6 +44,8 @@ _JOBS_PATH = "/apis/batch/v1/namespaces/default/jobs"
 _WORKLOADS = f"{GROUP}/namespaces/default/workloads"
 _QUEUES = f"{GROUP}/namespaces/default/localqueues"
 _EVENTS = "/api/v1/namespaces/default/events"
+_CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
+_SYSTEM = "/api/v1/namespaces/kube-system/pods"
 _CHECK = "aligned"
 
 
@@ -49,9 +55,17 @@ class KueueCluster(Cluster):
     definitions = (*Cluster.definitions, *definitions())
     cleared = (*Cluster.cleared, _EVENTS)
 
-    def __init__(self, plane: ControlPlane, directory: Path, *, checks: bool, hold: str = "2m", pairs: int = 1) -> None:
+    def __init__(
+        self,
+        plane: ControlPlane,
+        directory: Path,
+        *,
+        checks: bool = True,
+        pairs: int = 1,
+        settings: Json | None = None,
+    ) -> None:
         nodes = [(f"n{number:02d}", KIND) for number in range(_NODES)]
-        settings = {"kueue": {"enabled": True, "hold": hold}}
+        settings = {"kueue": {"enabled": True}, **(settings or {})}
         super().__init__(plane, directory, nodes, settings=settings, pairs=pairs)
         self._checks = [_CHECK] if checks else []
         self._controllers = ControllerManager(
@@ -264,7 +278,7 @@ async def test_no_job_is_admitted_whose_pods_wait(
 async def test_a_restart_loses_no_job_and_admits_none_twice(
     pairs: int, plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async with started(plane, tmp_path, checks=True, pairs=pairs) as cluster:
+    async with started(plane, tmp_path, pairs=pairs) as cluster:
 
         async def some_are_admitted() -> bool:
             return len(await cluster.admitted()) >= 5
@@ -289,3 +303,45 @@ async def test_a_restart_loses_no_job_and_admits_none_twice(
         assert set(admissions.values()) == {1}
         assert len(await cluster.list(_WORKLOADS)) == _JOBS
         assert not cluster.refusals
+
+
+async def test_a_job_waits_for_new_nodes_and_is_admitted_when_they_are_there(
+    kind: str, plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Six pods of 5 CPUs fit on no node; an empty node takes four."""
+    scale_up = {"enabled": True, "namespace": "kube-system", "patience": "5s", "hold": "30s"}
+    settings = {"startupTaint": {"enabled": True}, "scaleUp": scale_up}
+    async with KueueCluster(plane, tmp_path, settings=settings) as cluster:
+        placeholders = {"labelSelector": LABEL}
+        await cluster.create({"metadata": {"name": "topowise-placeholder"}, "value": -5}, _CLASSES)
+        async with FakeCloud(cluster.api, cluster.fleet, KIND, most=2 * _NODES) as cloud:
+            for name in list(cluster.fleet.nodes):
+                await cloud.adopt(name)
+            async with autoscaler(kind, plane, tmp_path, cluster, cloud):
+                await cluster.job("wide", "5", 6)
+                messages: list[str] = []
+
+                async def all_run() -> bool:
+                    cloud.check()
+                    for workload in await cluster.list(_WORKLOADS):
+                        for check in workload.get("status", {}).get("admissionChecks", ()):
+                            if (entry := f"{check['state']}: {check['message']}") not in messages:
+                                messages.append(entry)
+                    return (await cluster.phases())["Running"] == 4 * _NODES + 6
+
+                seconds = await cluster.until(all_run, 400, f"running pods, checks {messages}")
+
+                async def have_helped() -> bool:
+                    raw = await cluster.api.request("GET", _SYSTEM, query=placeholders)
+                    annotations = [item["metadata"]["annotations"] for item in json.loads(raw)["items"]]
+                    return {item.get(OUTCOME_ANNOTATION) for item in annotations} == {"helped"}
+
+                await cluster.until(have_helped, 60, "ended placeholders")
+                with capsys.disabled():
+                    lines = "".join(f"\n    {message}" for message in messages)
+                    added = len(cloud.added)
+                    sys.stdout.write(f"\n  {kind}: {added} nodes added, running after {seconds:.0f} s{lines}\n")
+                assert len(cloud.added) == 2
+                assert set((await cluster.admissions()).values()) == {1}
+                assert not cluster.refusals
+        await cluster.api.request("DELETE", _SYSTEM, query=placeholders)
