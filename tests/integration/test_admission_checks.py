@@ -238,6 +238,9 @@ async def test_a_job_that_fits_by_sums_only_is_retried_after_a_pause(cluster: Cl
     assert state["state"] == "Retry"
     assert state["message"].startswith("8 of 9 pods fit together")
     assert state["requeueState"]["count"] == 1
+    (event,) = cluster.server.store.objects("events.events.k8s.io")
+    assert (event["regarding"]["kind"], event["regarding"]["name"]) == ("Workload", "job")
+    assert (event["reason"], event["note"]) == ("AlignmentCheckRetry", state["message"])
     assert cluster.service.fits(pod("stranger", "4"), *cluster.service.view.names), "nothing is reserved"
 
 

@@ -23,7 +23,7 @@ from typing import Final
 import msgspec
 
 from topowise.bounded import Bounded
-from topowise.errors import ParseError
+from topowise.errors import ApiError, ParseError
 from topowise.kube import paths
 from topowise.kube.api import Api
 from topowise.kube.reflector import EventType, Reflector
@@ -38,7 +38,7 @@ from topowise_scheduler.fit_together import FitTogether, FitTogetherService, Gro
 from topowise_scheduler.fit_together.group_placement import MOST_PODS
 from topowise_scheduler.kube_scheduler import Pod
 from topowise_scheduler.kueue import AdmissionCheck, Flavor, FlavorSpec, State, Workload
-from topowise_scheduler.leader import controller, objects
+from topowise_scheduler.leader import controller, events, objects
 from topowise_scheduler.leader.scale_up_demand import is_examined, left_over
 from topowise_scheduler.leader.workload_pods import WorkloadPods
 from topowise_scheduler.presentation.explain.cluster_view import ClusterView
@@ -225,9 +225,22 @@ class AdmissionChecks:
             return
         self._workloads.pop(meta.uid)
         self._ledger.count(f"admission_check_{state.lower()}")
+        if state != "Ready":
+            await self._post(workload, state, message)
         log.info(
             "Decided an admission check", extra=kv(workload=f"{meta.namespace}/{meta.name}", state=state, why=message)
         )
+
+    async def _post(self, workload: Workload, state: State, message: str) -> None:
+        """Posts the message as an event: Kueue resets the check when it evicts the Workload."""
+        meta, version = workload.metadata, self._settings.api_version
+        reason = f"AlignmentCheck{state}"
+        try:
+            await events.post_about_workload(self._api, version, meta.namespace, meta.name, meta.uid, reason, message)
+        except ApiError as exc:
+            # The namespace is being deleted.
+            if exc.is_general:
+                raise
 
     async def _decision(self, workload: Workload) -> tuple[State, str]:
         # A count may be any number.

@@ -39,6 +39,7 @@ from topowise_scheduler.leader.scale_up import ScaleUp
 from topowise_scheduler.leader.scale_up_demand import Demand
 from topowise_scheduler.leader.startup_taint import StartupTaint
 from topowise_scheduler.leader.waiting_pods import CONDITION, WaitingPods
+from topowise_scheduler.leader.workload_pods import WorkloadPods
 from topowise_scheduler.scale_up import placeholders
 from topowise_scheduler.scale_up.node_groups import Profile
 from topowise_scheduler.scale_up.packing import PlannedNode
@@ -466,6 +467,7 @@ class Acting:
             demand,
             settings,
             namespace=NAMESPACE,
+            workloads=WorkloadPods(patience=0.0),
             now=lambda: time.time() + later,
         )
         record = self.record(put(self.cluster, "to-scale-up"))
