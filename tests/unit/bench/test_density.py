@@ -185,7 +185,7 @@ def test_no_scheduler_exceeds_the_bound(zones: int, scope: str) -> None:
     ]
     listed, counts = [shape.needs() for shape in shapes], [shape.count for shape in shapes]
     workloads = [plan.Workload(f"w{at}", shape.pod(f"w{at}"), shape.count) for at, shape in enumerate(shapes)]
-    for seed in range(4):
+    for seed in range(2):
         most = bound.longest_prefix(Stream(counts, Random(seed)).next, listed, empty(zones, scope=scope), 3)
         for name in schedulers.NAMES:
             inventory = site(zones, 3, scope)

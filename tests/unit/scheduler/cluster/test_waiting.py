@@ -24,7 +24,7 @@ def test_beside_a_scheduler_without_numa_awareness_only_races_are_lost() -> None
     assert played.refused <= 1
 
 
-@pytest.mark.parametrize("seed", [0, 9, 12, 17])
+@pytest.mark.parametrize("seed", [9, 17])
 def test_reports_that_come_late_make_pods_wait_and_not_be_refused(seed: int) -> None:
     """A pod that has ended may have been placed elsewhere than predicted, and so may the pods after it. Pods that came
     alone, but after a pod of uncertain placement, were predicted beside its predicted placement."""

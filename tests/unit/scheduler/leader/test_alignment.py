@@ -100,7 +100,7 @@ def typed(document: dict[str, Any]) -> pods.Pod:
     return pods.decode(msgspec.json.encode(document))
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_victims_are_never_worse_than_the_best_of_all_sets(seed: int) -> None:
     rng = Random(seed)
     for _ in range(30):
