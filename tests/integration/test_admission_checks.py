@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+import kueue_definitions
 from daemons import assert_eventually
 from sandbox.apiserver import ApiServer
 from scheduling import Service, exact, kubelet, pod
@@ -40,27 +41,6 @@ CHECK = "aligned"
 QUOTA = {"type": "QuotaReserved", "status": "True", "reason": "QuotaReserved", "message": "", "observedGeneration": 1}
 
 
-def definition(plural: str, kind: str, scope: str) -> Json:
-    """A CRD that keeps all fields, as the types of Kueue are not what is tested."""
-    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    version = {
-        "name": "v1beta1",
-        "served": True,
-        "storage": True,
-        "schema": {"openAPIV3Schema": schema},
-        "subresources": {"status": {}},
-    }
-    return {
-        "metadata": {"name": f"{plural}.kueue.x-k8s.io"},
-        "spec": {
-            "group": "kueue.x-k8s.io",
-            "names": {"plural": plural, "kind": kind, "listKind": f"{kind}List", "singular": kind.lower()},
-            "scope": scope,
-            "versions": [version],
-        },
-    }
-
-
 class Cluster:
     """Four nodes of 3 and 4 CPUs by NUMA node, an AdmissionCheck and a flavor for the pool "a"."""
 
@@ -68,12 +48,8 @@ class Cluster:
         self.server, self.api = server, api
         self.true: dict[str, Kubelet] = {}
         self.versions = itertools.count(2)
-        for plural, kind, scope in (
-            ("workloads", "Workload", "Namespaced"),
-            ("admissionchecks", "AdmissionCheck", "Cluster"),
-            ("resourceflavors", "ResourceFlavor", "Cluster"),
-        ):
-            server.create("customresourcedefinitions.apiextensions.k8s.io", definition(plural, kind, scope))
+        for definition in kueue_definitions.all_of():
+            server.create("customresourcedefinitions.apiextensions.k8s.io", definition)
         self.bound: list[Json] = []
         self.leads = True
         self.nodes: WorkloadPods | None = None

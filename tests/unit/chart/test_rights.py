@@ -153,7 +153,7 @@ def requests(repository: Path) -> set[tuple[str, str]]:
                 if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
                     continue
                 owner = ast.unparse(call.func.value)
-                if owner == "objects":
+                if owner == "objects" and "leader" in path.parts:
                     calls.add((str(path.relative_to(repository / package)), OBJECTS[call.func.attr]))
                 if call.func.attr not in ("request", "stream") or owner.rpartition(".")[2] not in ("api", "_api"):
                     continue
