@@ -283,7 +283,7 @@ class AdmissionChecks:
 
     async def _request_nodes(self, nodes: WorkloadPods, workload: Workload, pods: Sequence[Pod]) -> str | None:
         """Wants nodes for the pods without a place, and reserves for the others. Returns why no node is requested, ""
-        if nodes are, None if that is not decided yet. Raises ParseError."""
+        if nodes are, None if that is not decided yet."""
         uid = workload.metadata.uid
         missing = await left_over(self._answers, self._view, [_with_uid(workload, pod) for pod in pods])
         records = [self._view.record(pod) for pod in missing]
@@ -293,8 +293,11 @@ class AdmissionChecks:
         placed: Mapping[str, str] = {}
         if rest := tuple([pod for pod in pods if pod.metadata.name not in names]):
             request = FitTogether(pods=rest, reserve_seconds=int(self._settings.hold))
-            placement, _ = await self._fitting.fit(request, name=uid)
-            placed = _nodes_of(workload, placement)
+            try:
+                placement, _ = await self._fitting.fit(request, name=uid)
+            except ParseError as exc:
+                return str(exc)
+            placed = _nodes_of(workload, placement) if placement.fits else {}
         nodes.put(uid, records, placed)
         return nodes.answer(uid)
 
