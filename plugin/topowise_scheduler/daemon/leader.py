@@ -130,6 +130,7 @@ class Leader:
                 chosen,
                 namespace=chosen.namespace or _own_namespace("scaleUp.namespace"),
                 workloads=self._workload_pods,
+                declared=core.node_groups,
                 not_ready=self._undecided,
             ).run()
 

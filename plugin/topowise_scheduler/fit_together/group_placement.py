@@ -52,6 +52,25 @@ class GroupPlacement(msgspec.Struct, frozen=True):
         return not self.why
 
 
+class Copy(msgspec.Struct, frozen=True):
+    """A node with placed pods: its states, the amounts that these pods request, and their UIDs there.
+
+    Which devices the pods would get is not known.
+    """
+
+    states: tuple[Kubelet, ...]
+    requested: Amounts = {}
+    uids: tuple[str, ...] = ()
+
+    def taken(self, states: tuple[Kubelet, ...], record: PodRecord, uid: str) -> Copy:
+        """Returns the copy with another pod, which is in these states."""
+        assert record.needs is not None
+        requested = dict(self.requested)
+        for resource, amount in {**record.needs.requests, "pods": 1}.items():
+            requested[resource] = requested.get(resource, 0) + amount
+        return Copy(states, requested, (*self.uids, uid))
+
+
 class _Template:
     """Pods that differ only by name: the nodes that may admit a copy, the best first."""
 
@@ -92,34 +111,42 @@ class _Template:
 class GroupPlacer:
     """Places pods on these nodes in order, in steps between which the caller can do other work. Reserves nothing.
 
-    Raises ParseError for a pod that cannot be read.
+    `copies`: the nodes with pods that were placed before. Raises ParseError for a pod that cannot be read.
     """
 
-    def __init__(self, answers: Answers, view: ClusterView, pods: Sequence[Pod], names: Sequence[str]) -> None:
+    def __init__(
+        self,
+        answers: Answers,
+        view: ClusterView,
+        pods: Sequence[Pod],
+        names: Sequence[str],
+        copies: Mapping[str, Copy] | None = None,
+    ) -> None:
         self._answers = answers
         self._view = view
         self._pods = pods
         self._names = names
         self._templates: dict[bytes, _Template] = {}
-        # By node with placed pods: its states, and the amounts that these pods request.
-        self._changed: dict[str, tuple[Kubelet, ...]] = {}
-        self._requested: dict[str, Amounts] = {}
-        # The uids of the placed pods on the copies; which devices they would get is not known.
-        self._before: list[str] = []
+        self.copies = dict(copies or {})
+        """The nodes with placed pods."""
         self.placement = GroupPlacement(())
 
     def steps(self) -> Iterator[None]:
         """Tries one node a step; `placement` is the answer after the last step."""
         placements: list[PodPlacement] = []
         for pod in self._pods:
-            template = yield from self._template(pod)
-            placement = yield from self._place(template, pod)
-            if placement is None:
-                self.placement = GroupPlacement(placements, template.why)
+            placement = yield from self.add(pod)
+            if isinstance(placement, str):
+                self.placement = GroupPlacement(placements, placement)
                 return
             placements.append(placement)
             yield
         self.placement = GroupPlacement(placements)
+
+    def add(self, pod: Pod) -> Generator[None, None, PodPlacement | str]:
+        """Places a pod beside the pods before. Returns where, or why it fits on no node."""
+        template = yield from self._template(pod)
+        return (yield from self._place(template, pod)) or template.why
 
     def _template(self, pod: Pod) -> Generator[None, None, _Template]:
         key = _encode((pod.spec, pod.metadata.labels, pod.metadata.annotations, pod.metadata.namespace))
@@ -130,34 +157,28 @@ class GroupPlacer:
         return template
 
     def _place(self, template: _Template, pod: Pod) -> Generator[None, None, PodPlacement | None]:
-        uid = f"\0together/{len(self._before)}"
-        record = msgspec.structs.replace(template.question.record, name=pod.metadata.name, uid=uid)
+        record = msgspec.structs.replace(template.question.record, name=pod.metadata.name)
         for name in template.nodes():
             if not name:
                 yield
                 continue
-            lacks = self._view.lacks(pod, name, self._requested[name]) if name in self._requested else ""
+            copy = self.copies.get(name)
+            lacks = "" if copy is None else self._view.lacks(pod, name, copy.requested)
             if lacks:
                 template.refuse(lacks)
                 yield
                 continue
-            states = self._changed.get(name) or tuple(self._answers.states_for(template.question, name))
-            expected = self._answers.as_expected(record, name)
-            taken = trial.place(states, expected.view)
-            words = _FULL if taken is None else self._answers.affinity_refusal(expected, name, states, self._before)
+            if copy is None:
+                copy = Copy(tuple(self._answers.states_for(template.question, name)))
+            uid = f"\0together/{name}/{len(copy.uids)}"
+            expected = self._answers.as_expected(msgspec.structs.replace(record, uid=uid), name)
+            taken = trial.place(copy.states, expected.view)
+            words = _FULL if taken is None else self._answers.affinity_refusal(expected, name, copy.states, copy.uids)
             if taken is None or words:
                 template.refuse(words)
                 yield
                 continue
-            self._changed[name] = taken
-            self._request(name, record)
-            self._before.append(uid)
+            self.copies[name] = copy.taken(taken, record, uid)
             containers = numa_placement.of(taken[0], uid, is_exact=self._view.precision(name) == "exact")
             return PodPlacement(msgspec.structs.replace(expected, uid=pod.metadata.uid or uid), name, containers)
         return None
-
-    def _request(self, name: str, record: PodRecord) -> None:
-        assert record.needs is not None
-        requested = self._requested.setdefault(name, {})
-        for resource, amount in {**record.needs.requests, "pods": 1}.items():
-            requested[resource] = requested.get(resource, 0) + amount

@@ -56,6 +56,7 @@ Groups = Mapping[GroupLabels, Sequence[Node]]
 class ScaleUp:
     """Creates and ends placeholders in `namespace`.
 
+    `declared`: profiles of groups without a reported node.
     `not_ready`: what of the cluster is not known yet, None if all is. `clock` gives seconds, monotonic, `now` seconds
     since 1970.
     """
@@ -71,6 +72,7 @@ class ScaleUp:
         *,
         namespace: str,
         workloads: WorkloadPods,
+        declared: Mapping[GroupLabels, Profile] | None = None,
         not_ready: Callable[[], str | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
@@ -79,6 +81,7 @@ class ScaleUp:
         self._ledger, self._answers, self._nodes, self._demand = ledger, answers, nodes, demand
         self._workloads = workloads
         self._settings = settings
+        self._declared = declared or {}
         self._limits = Limits(settings.in_flight, settings.per_group, settings.per_hour, settings.back_off)
         self._template = placeholders.Template(namespace, settings.image, settings.priority_class, settings.autoscaler)
         self._path = paths.path(paths.NAMESPACES, namespace, "pods")
@@ -207,7 +210,8 @@ class ScaleUp:
         refusals = {}
         budget = Budget(self._limits, known, self._now())
         profiles: dict[GroupLabels, Profile] = {}
-        for group, members in groups.items():
+        for group in dict.fromkeys((*groups, *self._declared)):
+            members = groups.get(group, ())
             if budget.paused_until(group) > self._now() or not self._is_usable(group, members):
                 continue
             if (profile := await self._profile(group, members)) is not None:
@@ -227,7 +231,7 @@ class ScaleUp:
                 continue
             for node in plan.new_nodes:
                 if Budget(self._limits, known, self._now()).allowance(node.group) > 0:
-                    known.append(await self._create(node, known, groups[node.group]))
+                    known.append(await self._create(node, known, groups.get(node.group, ())))
         return refusals
 
     def _is_usable(self, group: GroupLabels, members: Sequence[Node]) -> bool:
@@ -256,7 +260,7 @@ class ScaleUp:
     async def _profile(self, group: GroupLabels, members: Sequence[Node]) -> Profile | None:
         source = node_groups.source_of(self._ledger, members)
         if source is None:
-            return None
+            return self._declared.get(group)
         changed_at = self._ledger.node_states.changed_at(source.name)
         at, daemons = self._daemons.get(source.name, (-1, []))
         if at != changed_at:
@@ -274,7 +278,7 @@ class ScaleUp:
 
     def _suits(self, record: PodRecord, profile: Profile) -> bool:
         """Returns whether the annotations of a pod allow nodes of a group."""
-        if self._ledger.gates.policy.refusal(record, profile.source):
+        if node_groups.policy_refusal(profile, record):
             return False
         if not record.affinity_terms:
             return True

@@ -70,7 +70,8 @@ class Demand:
         self._looked_at = {pod_class: self._looked_at.get(pod_class, 0.0) for pod_class in classes}
         self._causes = {pod_class: cause for pod_class, cause in self._causes.items() if pod_class in classes}
         for pod_class in sorted(classes, key=self._looked_at.__getitem__)[:_MOST_CLASSES]:
-            self._causes[pod_class] = (await collected(looking(self._view, classes[pod_class])))[0].cause
+            looked = (await collected(looking(self._view, classes[pod_class])))[0]
+            self._causes[pod_class] = "alignment" if looked.lacks_only_alignment else looked.cause
             self._looked_at[pod_class] = now
 
     async def _gangs(self, ready: Sequence[PodRecord]) -> AsyncIterator[list[PodRecord]]:

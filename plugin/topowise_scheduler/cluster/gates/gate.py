@@ -5,7 +5,7 @@ Invariant: of several gates that refuse a node, the first in the list of gates (
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -34,6 +34,9 @@ class Question(msgspec.Struct, frozen=True):
     names: Sequence[str]
     rows: Rows
     is_simulation: bool
+    templates: Mapping[int, str] = {}
+    """By index of a node that the cluster does not have, and whose group has a profile: why an empty node of the group
+    refuses the pod, "" if it takes the pod."""
     unknown: Sequence[str] = ()
     """Names that the cluster does not have and that no earlier question had; for the log, after the answer."""
 

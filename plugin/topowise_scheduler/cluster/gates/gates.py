@@ -28,6 +28,7 @@ from topowise_scheduler.cluster.gates.policy import PolicyGate
 from topowise_scheduler.cluster.gates.quarantine import Quarantine
 from topowise_scheduler.cluster.gates.reserved_places import ReservedPlaces
 from topowise_scheduler.cluster.gates.slow_admissions import SlowAdmissions
+from topowise_scheduler.cluster.gates.template_nodes import TemplateNodes
 from topowise_scheduler.cluster.gates.unconfirmed import UnconfirmedNodes
 from topowise_scheduler.cluster.node import admission_order
 from topowise_scheduler.cluster.pods.exporter_pods import ExporterPods, ExporterSettings
@@ -121,6 +122,7 @@ class Gates:
             self.affinity,
             self.numa_node,
             self.claims,
+            TemplateNodes(),
         )
         self.temporary = frozenset().union(*(gate.temporary for gate in self._all))
         """Refusals that time or the next report of the node ends."""
