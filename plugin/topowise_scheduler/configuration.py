@@ -390,7 +390,8 @@ class ScaleUp(Section, frozen=True):
     declared_groups: tuple[NodeGroup, ...] = ()
     """Groups that are known without a reported node, for groups that scale from zero."""
     patience: Duration = Duration(60)
-    """The time that a pod must wait only for alignment before a node is requested for it."""
+    """The time that a pod must wait only for alignment, or a Workload of Kueue for a place of its pods, before a node
+    is requested for it."""
     time_limit: PositiveDuration = PositiveDuration(900)
     """The time from a request until the node is reported; after that the request has failed."""
     hold: PositiveDuration = PositiveDuration(120)
@@ -428,8 +429,9 @@ class Kueue(Section, frozen=True):
     """Kueue's AdmissionChecks with the controller name `topowise.io/alignment`; docs/how-to/kueue.md."""
 
     enabled: bool = False
-    """On: the leader decides the checks. Needs the rights to list and watch workloads, to list admissionchecks and
-    resourceflavors, and to patch the status of workloads and admissionchecks."""
+    """On: the leader decides the checks, and each replica reserves for admitted Workloads. Needs the rights to list and
+    watch workloads, to list admissionchecks and resourceflavors, and to patch the status of workloads and
+    admissionchecks."""
     api_version: Literal["v1beta1", "v1beta2"] = "v1beta1"
     """The version of Kueue's API."""
     hold: PositiveDuration = PositiveDuration(120)

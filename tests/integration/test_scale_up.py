@@ -21,6 +21,7 @@ from topowise_scheduler.kube_scheduler import Node
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.leader.scale_up import ScaleUp
 from topowise_scheduler.leader.scale_up_demand import Demand
+from topowise_scheduler.leader.workload_pods import WorkloadPods
 from topowise_scheduler.scale_up.node_groups import GroupLabels, Profile
 from topowise_scheduler.scale_up.placeholders import LABEL
 
@@ -70,6 +71,7 @@ class Cluster:
             patience=self.settings.patience,
             clock=service.clock,
         )
+        self.workloads = WorkloadPods(patience=self.settings.patience, clock=service.clock)
         self.leader = ScaleUp(
             self.api,
             service.ledger,
@@ -78,6 +80,7 @@ class Cluster:
             demand,
             self.settings,
             namespace=NAMESPACE,
+            workloads=self.workloads,
             declared=self.declared,
             clock=service.clock,
             now=lambda: datetime.now(UTC).timestamp() + self.later,

@@ -72,6 +72,7 @@ async def _run(core: Core) -> int:
             "shortage": shortage.run(),
             "memory": Heap().run(),
             "leader": leader.run(),
+            **({} if leader.admission_checks is None else {"admission checks": leader.admission_checks.run()}),
             "health": health.serve(settings.serving, probes, registry),
         }
     )
