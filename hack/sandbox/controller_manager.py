@@ -1,11 +1,12 @@
-"""The real kube-controller-manager on loopback, against a `ControlPlane`, with the controllers of claims alone.
+"""The real kube-controller-manager on loopback, against a `ControlPlane`, by default with a few controllers only.
 
 `resourceclaim-controller` makes claims from templates, and frees them when their pods have ended. The garbage collector
-deletes claims of deleted pods.
+deletes claims of deleted pods. `replicaset-controller` replaces evicted pods.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -15,14 +16,15 @@ from sandbox.controlplane import ControlPlane
 from sandbox.processes import Process, free_ports
 
 BINARY: Final = "kube-controller-manager"
-CONTROLLERS: Final = ("resourceclaim-controller", "garbage-collector-controller")
+CONTROLLERS: Final = ("resourceclaim-controller", "garbage-collector-controller", "replicaset-controller")
 
 
 class ControllerManager:
     """A context manager; the certificate and the log are files in the folder `work`."""
 
-    def __init__(self, plane: ControlPlane, work: Path) -> None:
+    def __init__(self, plane: ControlPlane, work: Path, controllers: Sequence[str] = CONTROLLERS) -> None:
         self._plane = plane
+        self._controllers = controllers
         self._work = work
         self._stack = ExitStack()
 
@@ -36,7 +38,7 @@ class ControllerManager:
                 f"--kubeconfig={kubeconfig}",
                 f"--authentication-kubeconfig={kubeconfig}",
                 f"--authorization-kubeconfig={kubeconfig}",
-                f"--controllers={','.join(CONTROLLERS)}",
+                f"--controllers={','.join(self._controllers)}",
                 "--leader-elect=false",
                 "--bind-address=127.0.0.1",
                 f"--secure-port={port}",

@@ -6,7 +6,7 @@ A view over the ledger and the engine without I/O: the gates (cluster/gates) giv
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -72,7 +72,7 @@ class Answers:
         if rows is None:
             rows = self.engine.rows(names)
         unknown = () if is_simulation else self._unknown_among(names, rows)
-        return Question(record, requests, names, rows, is_simulation, unknown)
+        return Question(record, requests, names, rows, is_simulation, unknown=unknown)
 
     def record(self, pod: pods.Pod) -> PodRecord:
         """Returns the record of a pod, whose annotations may be unreadable. Raises ParseError for other amounts."""
@@ -84,7 +84,9 @@ class Answers:
     def about(self, record: PodRecord, names: Sequence[str]) -> Question:
         """Returns the question of a caller that reserves nodes itself: all reservations stay."""
         rows = self.engine.rows(names)
-        return Question(record, record.requests or _NO_REQUESTS, names, rows, False, self._unknown_among(names, rows))
+        return Question(
+            record, record.requests or _NO_REQUESTS, names, rows, False, unknown=self._unknown_among(names, rows)
+        )
 
     def steps(self, question: Question) -> Iterator[None]:
         """Yields between steps of some milliseconds that `verdicts` would otherwise take at once: a pod of many
@@ -112,7 +114,7 @@ class Answers:
 
     def scores(self, question: Question) -> NDArray[np.int64]:
         """Returns a score per node (nodes,), 0 to the top score: 0 for a node without a report and for a node that does
-        not fit; then a node that is known to fit has more."""
+        not fit; then a node that is known to fit has more. A node that does not exist yet has 1 if its group fits."""
         scores = np.zeros(len(question.names), np.int64)
         if question.record.is_too_large:
             return scores
@@ -121,6 +123,8 @@ class Answers:
         # A node without a report is not worse if the pod asks for nothing that a kubelet aligns.
         more_below = reported < scores.size and question.requests.can_be_aligned
         scores[rated.at] = rated.levels(self._top_score, low=int(rated.at.size < reported), more_below=more_below)
+        for at, refusal in question.templates.items():
+            scores[at] = 0 if refusal else 1
         return scores
 
     def best(self, question: Question, among: NDArray[np.intp], most: int) -> NDArray[np.intp]:
@@ -214,8 +218,23 @@ class Answers:
         return record if steered is None else msgspec.structs.replace(record, steered=steered)
 
     def is_in_vain(self, question: Question, name: str, gone: Collection[str]) -> bool:
-        """Returns whether the devices would still be farther apart than the pod requires without the pods `gone`."""
-        return bool(self._gates.affinity.refusal(question.record, name, gone))
+        """Returns whether the devices would still be farther apart than the pod requires without the pods `gone`, or
+        the devices of its claims would be missing, or not near."""
+        record = question.record
+        if self._gates.affinity.refusal(record, name, gone):
+            return True
+        if not self._gates.claims.applies(record):
+            return False
+        if self._gates.claimed.shortage(record, name, gone) is not None:
+            return True
+        return any(gate.refusal(record, name, gone) for gate in (self._gates.numa_node, self._gates.claims))
+
+    def accepts(self, question: Question, name: str) -> Callable[[Collection[str]], bool] | None:
+        """Returns whether the pod would have its claimed devices, as near as it requires, once pods (UIDs) have left;
+        None for a pod without claims."""
+        if not self._gates.claims.applies(question.record):
+            return None
+        return lambda gone: not self.is_in_vain(question, name, gone)
 
     def _rate(self, question: Question, strategy: Strategy) -> Rated:
         known, rater = known_rows(question.rows), strategies.Rater(strategy)

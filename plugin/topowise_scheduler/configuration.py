@@ -338,6 +338,34 @@ class Defragmenter(Section, frozen=True):
         return not windows or any(moment in window for window in windows)
 
 
+class NodeTaint(Section, frozen=True):
+    """A taint of the nodes of a group."""
+
+    key: str
+    value: str = ""
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] = "NoSchedule"
+
+
+class NodeGroup(Section, frozen=True):
+    """A node group that may have no node yet. A reported node of the group takes precedence over this declaration."""
+
+    labels: Mapping[str, str]
+    """The labels of its nodes, with at least one of `groupLabels`."""
+    file: str
+    """Path of a NodeResourceTopology of such a node as YAML or JSON, or of a description of the machine: the output of
+    `topowise-exporter machine`, or the XML of lstopo."""
+    kubelet_config: str = ""
+    """Path of the KubeletConfiguration, for the description of a machine."""
+    kubelet_version: str = ""
+    """Version of the kubelet, such as "v1.36.2"; empty: that of the NodeResourceTopology, or the newest known."""
+    taints: tuple[NodeTaint, ...] = ()
+    """Permanent taints of the nodes."""
+    allocatable: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """Node allocatable where the file does not give it, such as `pods: "110"` and `nvidia.com/gpu: "8"`."""
+    used: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """The sum of the requests of the daemon pods, with their number as `pods`."""
+
+
 class ScaleUp(Section, frozen=True):
     """Nodes for pods that wait only for alignment, from an autoscaler that does not see alignment;
     docs/how-to/autoscaler.md."""
@@ -359,8 +387,11 @@ class ScaleUp(Section, frozen=True):
     )
     """Nodes with equal values of all these labels are a group: nodes of a group should have equal hardware and kubelet
     configuration. A node without any of these labels is in no group."""
+    declared_groups: tuple[NodeGroup, ...] = ()
+    """Groups that are known without a reported node, for groups that scale from zero."""
     patience: Duration = Duration(60)
-    """The time that a pod must wait only for alignment before a node is requested for it."""
+    """The time that a pod must wait only for alignment, or a Workload of Kueue for a place of its pods, before a node
+    is requested for it."""
     time_limit: PositiveDuration = PositiveDuration(900)
     """The time from a request until the node is reported; after that the request has failed."""
     hold: PositiveDuration = PositiveDuration(120)
@@ -398,8 +429,9 @@ class Kueue(Section, frozen=True):
     """Kueue's AdmissionChecks with the controller name `topowise.io/alignment`; docs/how-to/kueue.md."""
 
     enabled: bool = False
-    """On: the leader decides the checks. Needs the rights to list and watch workloads, to list admissionchecks and
-    resourceflavors, and to patch the status of workloads and admissionchecks."""
+    """On: the leader decides the checks, and each replica reserves for admitted Workloads. Needs the rights to list and
+    watch workloads, to list admissionchecks and resourceflavors, and to patch the status of workloads and
+    admissionchecks."""
     api_version: Literal["v1beta1", "v1beta2"] = "v1beta1"
     """The version of Kueue's API."""
     hold: PositiveDuration = PositiveDuration(120)
@@ -411,6 +443,27 @@ class Kueue(Section, frozen=True):
     def __post_init__(self) -> None:
         if self.hold > _LONGEST_HOLD_S:
             raise ValueError(f"hold is {self.hold:g} s, expected at most {_LONGEST_HOLD_S:g} s")
+
+
+class Karmada(Section, frozen=True):
+    """Karmada's estimator of this member cluster; docs/how-to/karmada.md."""
+
+    address: str = "127.0.0.1"
+    """An IP address for `port`."""
+    port: PortOrNone = 0
+    """0: no estimator. Karmada's own estimators have 10352."""
+    tls: ServingTls | None = None
+    """The certificate of the port. With a port it is needed with `clientCaFile`: only clients with a certificate of
+    this CA may ask."""
+    cluster: str = ""
+    """The name of this cluster in Karmada; requests for other clusters are refused. Empty: any name."""
+    time_limit: PositiveDuration = PositiveDuration(1)
+    """Time for an answer, which counts the replicas found so far at its end. karmada-scheduler waits for three seconds
+    (`--scheduler-estimator-timeout`)."""
+
+    def __post_init__(self) -> None:
+        if self.port and (self.tls is None or not self.tls.client_ca_file):
+            raise ValueError("port is set without tls.clientCaFile, expected a CA: the port serves no other clients")
 
 
 class Volcano(Section, frozen=True):
@@ -470,6 +523,7 @@ class SchedulerConfiguration(Configuration, frozen=True, tag="SchedulerConfigura
     defragmenter: Defragmenter = msgspec.field(default_factory=Defragmenter)
     scale_up: ScaleUp = msgspec.field(default_factory=ScaleUp)
     kueue: Kueue = msgspec.field(default_factory=Kueue)
+    karmada: Karmada = msgspec.field(default_factory=Karmada)
     scale_down_guard: ScaleDownGuard = msgspec.field(default_factory=ScaleDownGuard)
     leader_election: LeaderElection = msgspec.field(default_factory=LeaderElection)
     volcano: Volcano = msgspec.field(default_factory=Volcano)
@@ -484,6 +538,7 @@ class SchedulerConfiguration(Configuration, frozen=True, tag="SchedulerConfigura
             "extender": (self.extender.address, self.extender.port),
             "readOnly": (self.read_only.address, self.read_only.port),
             "grpc": (self.grpc.address, self.grpc.port),
+            "karmada": (self.karmada.address, self.karmada.port),
             "serving": (self.serving.address, self.serving.port),
         }
         for (first, (address, port)), (second, (other_address, other_port)) in combinations(listening.items(), 2):

@@ -7,8 +7,7 @@ may reserve nodes.
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,19 +16,18 @@ import grpc
 import grpc.aio
 import msgspec
 
-from topowise import files
-from topowise.errors import ParseError, SourceError
-from topowise.runtime.config import ServingTls
+from topowise.errors import ParseError
 from topowise.runtime.event_loop import collected, sliced
-from topowise.runtime.listening import cannot, endpoint
+from topowise.runtime.listening import endpoint
 from topowise.runtime.log import kv
-from topowise.runtime.tls import checked_context, stamps
 from topowise.wire import scoring_pb2, scoring_pb2_grpc
-from topowise_scheduler import kube_scheduler
+from topowise_scheduler import grpc_server, kube_scheduler
 from topowise_scheduler.answers import Answers, Question
 from topowise_scheduler.configuration import Grpc
 from topowise_scheduler.fit_together import FitTogether, FitTogetherService
+from topowise_scheduler.grpc_server import listen, listen_on_socket
 from topowise_scheduler.presentation.explain.cluster_view import ClusterView
+from topowise_scheduler.scale_up.template_nodes import TemplateNodes
 
 log = logging.getLogger(__name__)
 
@@ -43,32 +41,35 @@ _VERDICTS = {
     "never": scoring_pb2.VERDICT_UNRESOLVABLE,
     "excluded": scoring_pb2.VERDICT_UNRESOLVABLE,
 }
-_STOP_S = 2.0
+_decode_node = msgspec.json.Decoder(kube_scheduler.NodeObject).decode
 # A Pod is at most 1.5 MiB in etcd, 10,000 names of 253 characters 2.5 MB.
 _MAX_MESSAGE = 16 << 20
 # Per connection; 16 of the largest messages at once are 256 MiB.
 _MAX_STREAMS = 16
-_HANDSHAKE_S = 10
-# Owner and group may connect, so that the pod's fsGroup decides who may.
-_SOCKET_MODE = 0o660
 
 
 class ScoringService(scoring_pb2_grpc.ScoringServicer):
     """Aborts with UNAVAILABLE before the first sync, and INVALID_ARGUMENT for a pod that cannot be read."""
 
     def __init__(
-        self, answers: Answers, view: ClusterView, fitting: FitTogetherService, not_ready: Callable[[], str | None]
+        self,
+        answers: Answers,
+        view: ClusterView,
+        fitting: FitTogetherService,
+        not_ready: Callable[[], str | None],
+        templates: TemplateNodes | None = None,
     ) -> None:
         self._answers = answers
         self._view = view
         self._fitting = fitting
         self._not_ready = not_ready
+        self._templates = templates
 
     async def Filter(  # noqa: N802 - the name in the contract
         self, request: scoring_pb2.FilterRequest, context: Context
     ) -> scoring_pb2.FilterResponse:
         """Returns verdicts and reasons."""
-        question = await self._question(request.pod, request.nodes, context)
+        question = await self._question(request, context)
         verdicts = self._answers.verdicts(question)
         return scoring_pb2.FilterResponse(
             verdicts=verdicts.outcomes.tolist(), reason_index=verdicts.words.tolist(), reasons=verdicts.texts
@@ -78,7 +79,7 @@ class ScoringService(scoring_pb2_grpc.ScoringServicer):
         self, request: scoring_pb2.ScoreRequest, context: Context
     ) -> scoring_pb2.ScoreResponse:
         """Returns scores."""
-        question = await self._question(request.pod, request.nodes, context)
+        question = await self._question(request, context)
         return scoring_pb2.ScoreResponse(scores=self._answers.scores(question).tolist())
 
     async def Explain(  # noqa: N802
@@ -109,12 +110,25 @@ class ScoringService(scoring_pb2_grpc.ScoringServicer):
         except ParseError as exc:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(exc))
         nodes = [placement.node for placement in result.placements]
-        return scoring_pb2.FitTogetherResponse(fits=result.fits, nodes=nodes, why=result.why, reservation=reservation)
-
-    async def _question(self, pod: bytes, nodes: Sequence[str], context: Context) -> Question:
-        question = await self._read(
-            lambda: self._answers.question(_unbound(pod), list(nodes), is_simulation=True), context
+        return scoring_pb2.FitTogetherResponse(
+            fits=result.fits,
+            nodes=nodes,
+            why=result.why,
+            reservation=reservation,
+            not_examined=result.not_examined,
         )
+
+    async def _question(
+        self, request: scoring_pb2.FilterRequest | scoring_pb2.ScoreRequest, context: Context
+    ) -> Question:
+        def read() -> Question:
+            names = [*request.nodes, *map(_name_of, request.templates)]
+            question = self._answers.question(_unbound(request.pod), names, is_simulation=True)
+            if self._templates is None:
+                return question
+            return self._templates.with_templates(question, request.templates, len(request.nodes))
+
+        question = await self._read(read, context)
         await sliced(self._answers.steps(question))
         return self._answers.renewed(question)
 
@@ -126,10 +140,15 @@ class ScoringService(scoring_pb2_grpc.ScoringServicer):
         try:
             return decode()
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"pod is not the JSON of a v1.Pod: {exc}")
+            problem = f"pod is not the JSON of a v1.Pod, or a template not that of a v1.Node: {exc}"
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, problem)
         except ParseError as exc:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(exc))
         raise AssertionError("unreachable: abort raises")
+
+
+def _name_of(node: bytes) -> str:
+    return _decode_node(node).metadata.name
 
 
 def _unbound(pod: bytes) -> kube_scheduler.Pod:
@@ -149,80 +168,13 @@ def _together(request: scoring_pb2.FitTogetherRequest) -> FitTogether:
 
 async def serve(settings: Grpc, scoring: ScoringService) -> None:
     """Serves until cancelled. Raises SourceError for an address in use, and for an unusable certificate."""
-    server = grpc.aio.server(
-        options=[
-            ("grpc.so_reuseport", 0),
-            ("grpc.max_receive_message_length", _MAX_MESSAGE),
-            ("grpc.max_concurrent_streams", _MAX_STREAMS),
-            ("grpc.server_handshake_timeout_ms", 1000 * _HANDSHAKE_S),
-        ],
-    )
-    scoring_pb2_grpc.add_ScoringServicer_to_server(scoring, server)  # type: ignore[no-untyped-call]
-    try:
+
+    def add(server: grpc.aio.Server) -> None:
+        scoring_pb2_grpc.add_ScoringServicer_to_server(scoring, server)  # type: ignore[no-untyped-call]
         if settings.socket:
-            _listen_on_socket(server, Path(settings.socket))
+            listen_on_socket(server, Path(settings.socket))
         if settings.port:
-            _listen(server, endpoint(settings.address, settings.port), settings.tls)
-        await server.start()
+            listen(server, endpoint(settings.address, settings.port), settings.tls)
         log.info("Serving gRPC", extra=kv(socket=settings.socket, port=settings.port))
-        await server.wait_for_termination()
-    finally:
-        await server.stop(_STOP_S)
 
-
-def _listen_on_socket(server: grpc.aio.Server, path: Path) -> None:
-    # A killed process leaves its socket behind; any other file at the path belongs to the user.
-    if path.exists() and not path.is_socket():
-        raise cannot(str(path), "there is a file that is no socket")
-    path.unlink(missing_ok=True)
-    before = os.umask(0o777 & ~_SOCKET_MODE)
-    try:
-        _listen(server, f"unix:{path}", None)
-    finally:
-        os.umask(before)
-
-
-def _listen(server: grpc.aio.Server, address: str, tls: ServingTls | None) -> None:
-    try:
-        if tls is None:
-            server.add_insecure_port(address)
-        else:
-            server.add_secure_port(address, _credentials(tls))
-    except RuntimeError as exc:
-        raise cannot(address, "it is taken, or not ours") from exc
-
-
-def _credentials(tls: ServingTls) -> grpc.ServerCredentials:
-    """Returns credentials whose certificates are read again for new connections after their files changed."""
-    stamp, current = stamps(tls), read_certificate(tls)
-
-    def renewed() -> grpc.ServerCertificateConfiguration | None:
-        nonlocal stamp
-        now = stamps(tls)
-        if now == stamp:
-            return None
-        stamp = now
-        try:
-            return read_certificate(tls)
-        except SourceError as exc:
-            log.warning("Renewed certificate cannot be used, keeping the old one", extra=kv(why=exc))
-            return None
-
-    return grpc.dynamic_ssl_server_credentials(
-        current,
-        # None means "no change", which the type stubs lack.
-        renewed,  # type: ignore[arg-type]
-        require_client_authentication=bool(tls.client_ca_file),
-    )
-
-
-def read_certificate(tls: ServingTls) -> grpc.ServerCertificateConfiguration:
-    """Returns the certificate for gRPC. Raises SourceError."""
-    # gRPC would accept any bytes, and fail at each handshake.
-    checked_context(tls)
-    try:
-        key, certificate = files.read_regular(tls.key_file), files.read_regular(tls.cert_file)
-        ca = files.read_regular(tls.client_ca_file) if tls.client_ca_file else None
-    except OSError as exc:
-        raise SourceError(exc.filename or tls.cert_file, f"cannot be read: {exc.strerror}") from exc
-    return grpc.ssl_server_certificate_configuration([(key, certificate)], ca)
+    await grpc_server.serve(add, max_message=_MAX_MESSAGE, max_streams=_MAX_STREAMS)

@@ -7,13 +7,12 @@ the pods exist. Upstream: apis/kueue/v1beta1 of Kueue 0.14.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
 
 import msgspec
 
 from topowise.pods import Condition
-from topowise_scheduler import kube_scheduler
+from topowise_scheduler import kube_scheduler, timestamps
 from topowise_scheduler.kube_scheduler import Pod, Toleration
 
 GROUP: Final = "/apis/kueue.x-k8s.io"
@@ -90,16 +89,37 @@ class Workload(msgspec.Struct, frozen=True):
 
     def pending(self, checks: frozenset[str]) -> str:
         """Returns the name of a check of ours that waits for an answer, "" if none does."""
-        if not self.is_true("QuotaReserved") or self.is_true("Finished") or self.is_true("Evicted"):
+        if not self.is_current:
             return ""
-        return next(
-            (
-                check["name"]
-                for check in self.status.admissionChecks
-                if check.get("name") in checks and check.get("state") == "Pending"
-            ),
-            "",
-        )
+        return next((check["name"] for check in self._of(checks) if check.get("state") == "Pending"), "")
+
+    def ready_since(self, checks: frozenset[str]) -> float | None:
+        """Returns since when a check of ours is Ready (seconds since 1970), None if none is."""
+        times = [_seconds(check) for check in self._of(checks) if check.get("state") == "Ready"]
+        return max(times) if times and self.is_current else None
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the quota is reserved, and the Workload neither evicted nor finished."""
+        return self.is_true("QuotaReserved") and not self.is_true("Finished") and not self.is_true("Evicted")
+
+    @property
+    def changed_at(self) -> float:
+        """When the state of a check changed last (seconds since 1970), 0 without checks."""
+        return max(map(_seconds, self.status.admissionChecks), default=0.0)
+
+    def _of(self, checks: frozenset[str]) -> Iterator[dict[str, Any]]:
+        return (check for check in self.status.admissionChecks if check.get("name") in checks)
+
+    def message(self, check: str) -> str:
+        """Returns the message of a check."""
+        return next((str(item.get("message")) for item in self.status.admissionChecks if item.get("name") == check), "")
+
+    def retries(self, check: str) -> int:
+        """Returns how often the check was Retry, as far as Kueue has counted it."""
+        of_all = (self.status.requeueState.count if self.status.requeueState is not None else None) or 0
+        counts = [item.get("retryCount") for item in self.status.admissionChecks if item.get("name") == check]
+        return max([of_all, *(count for count in counts if isinstance(count, int))])
 
     @property
     def assignments(self) -> Sequence[Assignment]:
@@ -174,18 +194,21 @@ def pods_of(workload: Workload, flavors: Mapping[str, FlavorSpec]) -> Iterator[P
 def patch(workload: Workload, check: str, state: State, message: str, now: float) -> dict[str, Any]:
     """Returns the status patch for the state of a check; it fails if the Workload has changed since.
 
-    A retry has a pause, as Kueue's own provisioning check sets it: without a pause Kueue reserves the quota again at
-    once.
+    A retry has a pause, where Kueue's own provisioning check has it (`requeueState`) and where its API has it for all
+    checks (`requeueAfterSeconds`): without a pause Kueue reserves the quota again at once.
     """
-    moment = datetime.fromtimestamp(now, UTC)
-    entry = {"state": state, "message": message[:_MOST_MESSAGE], "lastTransitionTime": _text(moment)}
-    checks = [{**item, **entry} if item.get("name") == check else item for item in workload.status.admissionChecks]
-    status: dict[str, Any] = {"admissionChecks": checks}
+    entry: dict[str, Any] = {"state": state, "message": message[:_MOST_MESSAGE]}
+    if state != "Pending":
+        entry["lastTransitionTime"] = timestamps.text(now)
+    status: dict[str, Any] = {}
     if state == "Retry":
-        before = workload.status.requeueState
-        count = ((before.count if before is not None else None) or 0) + 1
+        count = workload.retries(check) + 1
         pause = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(count - 1, 16))
-        status["requeueState"] = {"count": count, "requeueAt": _text(moment + timedelta(seconds=pause))}
+        status["requeueState"] = {"count": count, "requeueAt": timestamps.text(now + pause)}
+        # An API server whose definition lacks the field drops it.
+        entry["requeueAfterSeconds"] = int(pause)
+    states = workload.status.admissionChecks
+    status["admissionChecks"] = [{**item, **entry} if item.get("name") == check else item for item in states]
     version = workload.metadata.resourceVersion
     return {"metadata": {"uid": workload.metadata.uid, "resourceVersion": version}, "status": status}
 
@@ -198,12 +221,12 @@ def active_patch(check: AdmissionCheck, now: float) -> dict[str, Any]:
         "reason": "Active",
         "message": "The admission check is decided by topowise",
         "observedGeneration": check.metadata.generation,
-        "lastTransitionTime": _text(datetime.fromtimestamp(now, UTC)),
+        "lastTransitionTime": timestamps.text(now),
     }
     others = [msgspec.to_builtins(item) for item in check.status.conditions if item.type != "Active"]
     version = check.metadata.resourceVersion
     return {"metadata": {"resourceVersion": version}, "status": {"conditions": [*others, active]}}
 
 
-def _text(moment: datetime) -> str:
-    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
+def _seconds(check: Mapping[str, Any]) -> float:
+    return timestamps.seconds(str(check.get("lastTransitionTime", "")))

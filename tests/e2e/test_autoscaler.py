@@ -1,7 +1,6 @@
 """An autoscaler beside the stock kube-scheduler and the service: does it add the nodes that are needed?
 
-`real` is cluster-autoscaler with the externalgrpc provider, `cluster-autoscaler` in $CLUSTER_AUTOSCALER or beside
-kube-apiserver; without the binary these tests are skipped. `emulated` follows its rules (emulated_autoscaler.py).
+`real` and `emulated`: see autoscalers.py.
 """
 
 from __future__ import annotations
@@ -19,21 +18,19 @@ from typing import Any
 import msgspec
 import pytest
 
+from autoscalers import autoscaler, kind
 from burst.nodes import KINDS, Kind
-from emulated_autoscaler import EmulatedAutoscaler
 from fake_cloud import FakeCloud
-from real_cluster import ASSETS, MISSING, Cluster, pod
-from sandbox import controlplane, machines
+from real_cluster import ASSETS, MISSING, PODS, Cluster, pod
+from sandbox import machines
 from sandbox.controlplane import ControlPlane
-from sandbox.processes import Process, free_ports
 from topowise import pods
-from topowise_scheduler.cluster.nodes import STARTUP_TAINT
 from topowise_scheduler.scale_up.placeholders import LABEL, OUTCOME_ANNOTATION
 
 if ASSETS is None:
     pytest.skip(MISSING, allow_module_level=True)
-BINARY = Path(os.environ.get("CLUSTER_AUTOSCALER") or ASSETS / "cluster-autoscaler")
 pytestmark = pytest.mark.apiserver
+__all__ = ["kind"]
 
 # Four NUMA nodes of 8 CPUs, of which the system has two. A pod of 5 CPUs leaves 3 of a NUMA node, so a node with four
 # such pods has 10 CPUs free in sum, for two further pods, and aligns none.
@@ -41,6 +38,9 @@ _SNC = KINDS["snc-restricted"]
 KIND = Kind(_SNC.machine, msgspec.structs.replace(_SNC.config, topologyManagerPolicy="single-numa-node"))
 _CPU = "5"
 _NODES, _PODS = 10, 20
+# Seconds without placeholders; 600 for the figure of docs/how-to/autoscaler.md.
+_OBSERVED = float(os.environ.get("AUTOSCALER_OBSERVED_SECONDS") or 30)
+_RECREATED_S = 10.0
 _SYSTEM = "/api/v1/namespaces/kube-system/pods"
 _PATIENCE = 40.0
 _CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
@@ -92,8 +92,11 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(kind: str, plane: ControlPlane, directory: Path, new: Kind = KIND) -> AsyncIterator[Scene]:
-    settings = {
+async def scene(
+    kind: str, plane: ControlPlane, directory: Path, new: Kind = KIND, *, requests: bool = True, asks: bool = True
+) -> AsyncIterator[Scene]:
+    """`requests`: the service requests nodes. `asks`: kube-scheduler asks the service."""
+    scale_up = {
         "startupTaint": {"enabled": True},
         "scaleUp": {
             "enabled": True,
@@ -104,7 +107,8 @@ async def scene(kind: str, plane: ControlPlane, directory: Path, new: Kind = KIN
         },
     }
     nodes = [(f"old-{number:02d}", KIND) for number in range(_NODES)]
-    async with Cluster(plane, directory, nodes, settings=settings) as cluster:
+    settings, extenders = scale_up if requests else {}, None if asks else []
+    async with Cluster(plane, directory, nodes, settings=settings, extenders=extenders) as cluster:
         await cluster.create({"metadata": {"name": "topowise-placeholder"}, "value": -5}, _CLASSES)
         async with FakeCloud(cluster.api, cluster.fleet, new, most=_NODES * 3) as cloud:
             for name, _ in nodes:
@@ -116,43 +120,6 @@ async def scene(kind: str, plane: ControlPlane, directory: Path, new: Kind = KIN
             async with autoscaler(kind, plane, directory, cluster, cloud):
                 yield Scene(cluster, cloud)
             await cluster.api.request("DELETE", _SYSTEM, query={"labelSelector": LABEL})
-
-
-@asynccontextmanager
-async def autoscaler(
-    kind: str, plane: ControlPlane, directory: Path, cluster: Cluster, cloud: FakeCloud
-) -> AsyncIterator[None]:
-    if kind == "emulated":
-        async with EmulatedAutoscaler(cluster.api, cloud):
-            yield
-        return
-    config = directory / "cloud.yaml"
-    config.write_text(f'address: "{cloud.address}"\n')
-    (port,) = free_ports(1)
-    arguments = [
-        str(BINARY),
-        "--cloud-provider=externalgrpc",
-        f"--cloud-config={config}",
-        f"--kubeconfig={plane.kubeconfig(directory / 'autoscaler', controlplane.ADMIN)}",
-        "--leader-elect=false",
-        "--scan-interval=2s",
-        "--scale-down-enabled=false",
-        f"--startup-taint={STARTUP_TAINT}",
-        f"--address=127.0.0.1:{port}",
-    ]
-    process = Process("cluster-autoscaler", arguments, directory / "cluster-autoscaler.log")
-    await asyncio.to_thread(process.__enter__)
-    try:
-        yield
-    finally:
-        await asyncio.to_thread(process.__exit__, None, None, None)
-
-
-@pytest.fixture(params=["real", "emulated"])
-def kind(request: pytest.FixtureRequest) -> str:
-    if request.param == "real" and not os.access(BINARY, os.X_OK):
-        pytest.skip(f"no cluster-autoscaler in $CLUSTER_AUTOSCALER or {ASSETS}")
-    return str(request.param)
 
 
 async def test_as_many_nodes_are_added_as_the_pods_need(
@@ -212,3 +179,35 @@ async def test_nothing_is_added_after_a_node_that_does_not_help(
             sys.stdout.write(f"\n  {kind}: {len(here.cloud.added)} node added, outcomes {await here.outcomes()}\n")
         assert len(here.cloud.added) == 1
         assert await here.outcomes() == ["useless"]
+
+
+@pytest.mark.parametrize("asks", [True, False], ids=["without requests", "without topowise"])
+async def test_without_requests_no_node_is_added(
+    kind: str, asks: bool, plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Refused pods are created again, as a controller does."""
+    async with scene(kind, plane, tmp_path, requests=False, asks=asks) as here:
+        for number in range(_PODS):
+            await here.cluster.create(pod(f"wide-{number}", _CPU))
+        until = time.monotonic() + _OBSERVED
+        while time.monotonic() < until:
+            await asyncio.sleep(min(_RECREATED_S, _OBSERVED))
+            here.cloud.check()
+            here.cluster.check()
+            for refused in await here.cluster.pods():
+                if refused["status"].get("phase") == "Failed":
+                    name = refused["metadata"]["name"]
+                    query = {"gracePeriodSeconds": "0"}
+                    await here.cluster.api.request("DELETE", f"{PODS}/{name}", query=query)
+                    await here.cluster.create(pod(name, _CPU))
+        await here.cluster.settle()
+        phases, refusals = await here.cluster.phases(), len(here.cluster.refusals)
+        with capsys.disabled():
+            sys.stdout.write(
+                f"\n  {kind}, kube-scheduler {'asks' if asks else 'does not ask'} topowise, {_OBSERVED:g} s: "
+                f"{len(here.cloud.added)} nodes added, {phases['Running'] - 4 * _NODES} of {_PODS} pods run, "
+                f"{refusals} refusals by kubelets\n"
+            )
+        assert not here.cloud.added
+        assert phases["Running"] == 4 * _NODES
+        assert bool(refusals) == (not asks)

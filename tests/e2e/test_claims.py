@@ -51,7 +51,7 @@ async def test_pods_are_steered_to_the_devices_of_their_claims(
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"settings": {"filter": {"bestNodes": 1}}}, {"extenders": []}],
+    [{}, {"more": {"filter": {"bestNodes": 1}}}, {"extenders": []}],
     ids=["predicted", "predicted, best node alone", "without topowise"],
 )
 async def test_a_burst_of_pods_with_claims(

@@ -11,21 +11,29 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from random import Random
 from typing import Any
 
 import pytest
 
+import kueue_definitions
 from daemons import assert_eventually
 from sandbox.apiserver import ApiServer
 from scheduling import Service, exact, kubelet, pod
 from topowise.kube.api import MERGE_PATCH, Api
 from topowise.runtime.config import PositiveDuration
 from topowise_scheduler import kube_scheduler
+from topowise_scheduler.cluster.pods.pod_states import State
 from topowise_scheduler.configuration import Kueue as Settings
+from topowise_scheduler.configuration import ScaleUp as ScaleUpSettings
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kueue import CONTROLLER
 from topowise_scheduler.leader.admission_checks import AdmissionChecks
+from topowise_scheduler.leader.scale_up import ScaleUp
+from topowise_scheduler.leader.scale_up_demand import Demand
+from topowise_scheduler.leader.workload_pods import WorkloadPods
+from topowise_scheduler.scale_up.placeholders import LABEL, OUTCOME_ANNOTATION
 
 Json = dict[str, Any]
 BASE = "/apis/kueue.x-k8s.io/v1beta1"
@@ -33,56 +41,51 @@ CHECK = "aligned"
 QUOTA = {"type": "QuotaReserved", "status": "True", "reason": "QuotaReserved", "message": "", "observedGeneration": 1}
 
 
-def definition(plural: str, kind: str, scope: str) -> Json:
-    """A CRD that keeps all fields, as the types of Kueue are not what is tested."""
-    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    version = {
-        "name": "v1beta1",
-        "served": True,
-        "storage": True,
-        "schema": {"openAPIV3Schema": schema},
-        "subresources": {"status": {}},
-    }
-    return {
-        "metadata": {"name": f"{plural}.kueue.x-k8s.io"},
-        "spec": {
-            "group": "kueue.x-k8s.io",
-            "names": {"plural": plural, "kind": kind, "listKind": f"{kind}List", "singular": kind.lower()},
-            "scope": scope,
-            "versions": [version],
-        },
-    }
-
-
 class Cluster:
     """Four nodes of 3 and 4 CPUs by NUMA node, an AdmissionCheck and a flavor for the pool "a"."""
 
     def __init__(self, server: ApiServer, api: Api, nodes: int = 4, **settings: Any) -> None:
         self.server, self.api = server, api
-        self.service = Service("TightFit")
         self.true: dict[str, Kubelet] = {}
         self.versions = itertools.count(2)
-        for plural, kind, scope in (
-            ("workloads", "Workload", "Namespaced"),
-            ("admissionchecks", "AdmissionCheck", "Cluster"),
-            ("resourceflavors", "ResourceFlavor", "Cluster"),
-        ):
-            server.create("customresourcedefinitions.apiextensions.k8s.io", definition(plural, kind, scope))
+        for definition in kueue_definitions.all_of():
+            server.create("customresourcedefinitions.apiextensions.k8s.io", definition)
+        self.bound: list[Json] = []
+        self.leads = True
+        self.nodes: WorkloadPods | None = None
         for number in range(nodes):
             self.true[f"n{number}"] = kubelet()
-            self.service.put_node(f"n{number}", labels={"pool": "a"})
-            self.service.report(exact(kubelet(), name=f"n{number}"))
         self.settings = Settings(enabled=True, **settings)
         self.start()
 
     def start(self) -> None:
+        """Starts a service, which knows what the API server has."""
+        self.service = Service("TightFit")
+        for name, node in self.true.items():
+            self.service.put_node(name, labels={"pool": "a"})
+            self.service.report(exact(node, str(next(self.versions)), name))
+        for document in self.bound:
+            self.service.put(document)
+        self.fitting = self.service.fitting(self.settings.most_reserved, setting="kueue.mostReserved")
+        self.leader = self.anew()
+
+    def anew(self) -> AdmissionChecks:
+        """Returns the controller of the service."""
         service = self.service
-        fitting = service.fitting(self.settings.most_reserved, setting="kueue.mostReserved")
-        self.leader = AdmissionChecks(self.api, service.ledger, service.view, fitting, self.settings)
+        return AdmissionChecks(
+            self.api,
+            service.ledger,
+            service.answers,
+            service.view,
+            self.fitting,
+            self.settings,
+            nodes=self.nodes,
+            is_leader=lambda: self.leads,
+        )
 
     @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        task = asyncio.ensure_future(self.leader.run())
+    async def running(self, leader: AdmissionChecks | None = None) -> AsyncIterator[None]:
+        task = asyncio.ensure_future((leader or self.leader).run())
         try:
             yield
             assert not task.done(), task
@@ -155,7 +158,10 @@ class Cluster:
         self.service.answers.expect(question, question.names.index(best))
         if self.service.ledger.reservations.assume(question.record, question.requests.needs, best):
             return ""
-        self.service.put({**document, "spec": {**document["spec"], "nodeName": best}})
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        status = {"phase": "Running", "startTime": started}
+        self.bound.append({**document, "spec": {**document["spec"], "nodeName": best}, "status": status})
+        self.service.put(self.bound[-1])
         assert self.true[best].admit(decoded).admitted, f"the kubelet of {best} refuses {name}"
         self.service.report(exact(self.true[best], str(next(self.versions)), best))
         return best
@@ -208,6 +214,9 @@ async def test_a_job_that_fits_by_sums_only_is_retried_after_a_pause(cluster: Cl
     assert state["state"] == "Retry"
     assert state["message"].startswith("8 of 9 pods fit together")
     assert state["requeueState"]["count"] == 1
+    (event,) = cluster.server.store.objects("events.events.k8s.io")
+    assert (event["regarding"]["kind"], event["regarding"]["name"]) == ("Workload", "job")
+    assert (event["reason"], event["note"]) == ("AlignmentCheckRetry", state["message"])
     assert cluster.service.fits(pod("stranger", "4"), *cluster.service.view.names), "nothing is reserved"
 
 
@@ -274,6 +283,226 @@ async def test_a_reservation_ends_by_time(server: ApiServer, api: Api) -> None:
     cluster.service.clock.now += 61
     cluster.service.ledger.reservations.expire()
     assert cluster.service.fits(pod("stranger", "4"), *cluster.service.view.names)
+
+
+async def test_a_new_leader_reserves_again_for_pods_that_are_not_bound(cluster: Cluster) -> None:
+    await cluster.workload("job", "3", 8)
+    async with cluster.running():
+        await cluster.decided("job")
+    assert all(cluster.schedule(f"job-{number}", "3") for number in range(3))
+    before = await cluster.state("job")
+    cluster.start()
+    ledger = cluster.service.ledger
+    async with cluster.running():
+        await assert_eventually(lambda: len(ledger.reservations) == 5)
+    assert await cluster.state("job") == before, "not decided again"
+    assert not cluster.service.fits(pod("stranger", "4"), *cluster.service.view.names)
+    assert all(cluster.schedule(f"job-{number}", "3") for number in range(3, 8))
+    assert not len(ledger.reservations)
+
+
+async def test_a_new_leader_reserves_again_before_it_decides(cluster: Cluster) -> None:
+    await cluster.workload("first", "3", 8)
+    async with cluster.running():
+        await cluster.decided("first")
+    cluster.start()
+    await cluster.workload("second", "3", 1)
+    async with cluster.running():
+        assert (await cluster.decided("second"))["state"] == "Retry"
+    assert len(cluster.service.ledger.reservations) == 8
+
+
+async def test_nothing_is_reserved_again_for_pods_that_run_or_after_the_time(server: ApiServer, api: Api) -> None:
+    cluster = Cluster(server, api, hold=PositiveDuration(3))
+    await cluster.check()
+    await cluster.workload("running", "3", 2)
+    async with cluster.running():
+        await cluster.decided("running")
+    assert all(cluster.schedule(f"running-{number}", "3") for number in range(2))
+    cluster.start()
+    async with cluster.running():
+        await asyncio.sleep(1.5)
+    assert not len(cluster.service.ledger.reservations)
+    await cluster.workload("late", "3", 2)
+    cluster.start()
+    async with cluster.running():
+        await cluster.decided("late")
+    await asyncio.sleep(3)
+    cluster.start()
+    async with cluster.running():
+        await asyncio.sleep(1.5)
+    assert not len(cluster.service.ledger.reservations)
+
+
+async def test_a_replica_reserves_what_the_leader_has_decided(cluster: Cluster) -> None:
+    """Its places are taken by pods that another replica's scheduler binds."""
+    await cluster.workload("job", "3", 3)
+    async with cluster.running():
+        await cluster.decided("job")
+    cluster.start()
+    cluster.leads = False
+    ledger = cluster.service.ledger
+    async with cluster.running():
+        await assert_eventually(lambda: len(ledger.reservations) == 3)
+        await cluster.workload("pending", "3", 1)
+        for number in range(3):
+            cluster.service.put(pod(f"job-{number}", "3", node=f"n{number}"))
+            assert len(ledger.reservations) == 2 - number
+        await asyncio.sleep(1.0)
+    assert (await cluster.state("pending"))["state"] == "Pending", "only the leader decides"
+    assert not len(ledger.reservations)
+
+
+class Scaling:
+    """The scale-up beside the admission checks; nodes of the pool "a" are a group."""
+
+    def __init__(self, cluster: Cluster, **settings: Any) -> None:
+        self.cluster, self.settings = cluster, settings
+        cluster.server.create(
+            "priorityclasses.scheduling.k8s.io", {"metadata": {"name": "topowise-placeholder"}, "value": -5}
+        )
+        self.start()
+
+    def start(self) -> None:
+        """Starts the service anew."""
+        cluster = self.cluster
+        cluster.nodes = WorkloadPods(patience=0.0)
+        cluster.start()
+        service = cluster.service
+        for name in cluster.true:
+            self.join(name)
+        demand = Demand(cluster.api, service.ledger, service.answers, service.view, patience=0.0)
+        settings = ScaleUpSettings(enabled=True, group_labels=("pool",), **self.settings)
+        self.controller = ScaleUp(
+            cluster.api,
+            service.ledger,
+            service.answers,
+            service.nodes,
+            demand,
+            settings,
+            namespace="default",
+            workloads=cluster.nodes,
+            not_ready=cluster.leader.undecided,
+        )
+
+    def join(self, name: str, created: str = "2026-01-01T00:00:00Z", **changed: Any) -> None:
+        """A node of the pool, with a host name, is reported."""
+        cluster = self.cluster
+        labels = {"pool": "a", "kubernetes.io/hostname": name}
+        cluster.true.setdefault(name, kubelet(**changed))
+        status = {
+            "allocatable": {"cpu": "8", "memory": "64Gi", "pods": "110"},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        }
+        document = {"metadata": {"name": name, "labels": labels, "creationTimestamp": created}, "status": status}
+        cluster.service.nodes.apply("ADDED", cluster.service.nodes.decode(json.dumps(document).encode()))
+        cluster.service.report(exact(cluster.true[name], str(next(cluster.versions)), name, **changed))
+
+    async def sync(self) -> None:
+        if self.controller.due():
+            await self.controller.sync()
+
+    async def outcomes(self) -> list[str]:
+        """Returns the outcomes of all placeholders, "" for an active placeholder."""
+        query = {"labelSelector": LABEL}
+        raw = await self.cluster.api.request("GET", "/api/v1/namespaces/default/pods", query=query)
+        annotations = [item["metadata"]["annotations"] for item in json.loads(raw)["items"]]
+        return sorted(item.get(OUTCOME_ANNOTATION, "") for item in annotations)
+
+    async def until(self, state: str, words: str) -> Json:
+        """Runs passes of the scale-up until the check of the job has a state and some words in its message."""
+        seen: Json = {}
+
+        async def is_there() -> bool:
+            nonlocal seen
+            await self.sync()
+            seen = await self.cluster.state("job")
+            return seen["state"] == state and words in seen["message"]
+
+        await assert_eventually(is_there, within=60)
+        return seen
+
+
+async def test_nodes_are_requested_for_a_workload_that_does_not_fit(cluster: Cluster) -> None:
+    """Nine pods of 3 CPUs, of which eight fit on four nodes. The ninth fits on an empty node."""
+    scaling = Scaling(cluster)
+    await cluster.workload("job", "3", 9)
+    before = await cluster.state("job")
+    async with cluster.running():
+        state = await scaling.until("Pending", "new nodes are requested")
+        assert state["message"].startswith("8 of 9 pods fit together")
+        assert state["lastTransitionTime"] == before["lastTransitionTime"]
+        assert await scaling.outcomes() == [""]
+        assert not cluster.service.fits(pod("stranger", "3"), *cluster.service.view.names), "eight are reserved"
+        await scaling.sync()
+        assert await scaling.outcomes() == [""], "once"
+        scaling.join("new", datetime.now(UTC).isoformat())
+        await scaling.until("Ready", "9 pods fit together, aligned")
+        await scaling.sync()
+    assert await scaling.outcomes() == ["helped"]
+    assert all(cluster.schedule(f"job-{number}", "3") for number in range(9))
+
+
+async def test_a_new_node_is_kept_for_the_workload_until_its_check_is_decided_again(cluster: Cluster) -> None:
+    scaling = Scaling(cluster)
+    await cluster.workload("job", "3", 9)
+    async with cluster.running():
+        await scaling.until("Pending", "new nodes are requested")
+    scaling.join("new", datetime.now(UTC).isoformat())
+    await scaling.controller.sync()
+    states = dict(cluster.service.ledger.pods).values()
+    assert [state.state for state in states if state.node == "new"] == [State.RESERVED]
+
+
+async def test_a_workload_that_new_nodes_do_not_help_is_retried_or_rejected(cluster: Cluster) -> None:
+    scaling = Scaling(cluster)
+    await cluster.workload("job", "5", 1)
+    async with cluster.running():
+        state = await scaling.until("Rejected", "no node is requested: 1 pod would not be aligned by an empty node")
+    assert await scaling.outcomes() == []
+    assert state["requeueState"] is None
+
+
+async def test_the_limits_of_the_scale_up_hold_for_workloads(cluster: Cluster) -> None:
+    """Three nodes are needed. The first node of a group comes alone; it does not help, and the group pauses."""
+    scaling = Scaling(cluster, back_off=PositiveDuration(600))
+    await cluster.workload("job", "4", 7)
+    async with cluster.running():
+        await scaling.until("Pending", "new nodes are requested")
+        assert await scaling.outcomes() == [""], "the first alone"
+        scaling.join("new", datetime.now(UTC).isoformat(), reservedSystemCPUs="0,4-7")
+        state = await scaling.until("Retry", "no node is requested: ")
+    assert await scaling.outcomes() == ["useless"]
+    assert state["requeueState"]["count"] == 1
+    assert not len(cluster.service.ledger.reservations)
+
+
+async def test_a_new_leader_ends_no_request_before_it_has_decided(cluster: Cluster) -> None:
+    scaling = Scaling(cluster)
+    await cluster.workload("job", "3", 9)
+    async with cluster.running():
+        await scaling.until("Pending", "new nodes are requested")
+    scaling.start()
+    assert not scaling.controller.due()
+    async with cluster.running():
+        await assert_eventually(scaling.controller.due, within=60)
+        await scaling.sync()
+        assert await scaling.outcomes() == [""]
+
+
+async def test_the_request_ends_with_the_workload(cluster: Cluster) -> None:
+    scaling = Scaling(cluster)
+    await cluster.workload("job", "3", 9)
+    async with cluster.running():
+        await scaling.until("Pending", "new nodes are requested")
+        await cluster.api.request("DELETE", f"{BASE}/namespaces/default/workloads/job")
+
+        async def is_over() -> bool:
+            await scaling.sync()
+            return await scaling.outcomes() == ["unneeded"]
+
+        await assert_eventually(is_over, within=60)
+    assert not len(cluster.service.ledger.reservations)
 
 
 async def test_of_fifty_jobs_no_job_is_admitted_whose_pods_wait(

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from sandbox.apiserver import ApiServer
-from scheduling import WAITS, Clock, Service, exact, kubelet, pod
+from scheduling import WAITS, Clock, Service, configuration, exact, kubelet, machine, pod, topology_of
 from topowise import pods
 from topowise.errors import ApiError
 from topowise.kube.api import MERGE_PATCH, Api
 from topowise.runtime.config import Duration, PositiveDuration
 from topowise_scheduler.configuration import ScaleUp as Settings
+from topowise_scheduler.kube_scheduler import Node
+from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.leader.scale_up import ScaleUp
 from topowise_scheduler.leader.scale_up_demand import Demand
+from topowise_scheduler.leader.workload_pods import WorkloadPods
+from topowise_scheduler.scale_up.node_groups import GroupLabels, Profile
 from topowise_scheduler.scale_up.placeholders import LABEL
 
 Json = dict[str, Any]
@@ -38,9 +43,17 @@ SETTINGS = Settings(
 class Cluster:
     """Node n1 of the pool "a" with 3 and 4 CPUs by NUMA node, of which 1 and 2 are free: 3 CPUs fit by the sum."""
 
-    def __init__(self, server: ApiServer, api: Api, settings: Settings = SETTINGS, taken: tuple[str, ...] = ("2", "2")):
+    def __init__(
+        self,
+        server: ApiServer,
+        api: Api,
+        settings: Settings = SETTINGS,
+        taken: tuple[str, ...] = ("2", "2"),
+        declared: Mapping[GroupLabels, Profile] | None = None,
+    ):
         self.server, self.api = server, api
         self.settings = settings
+        self.declared = declared
         self.service = Service("TightFit", clock=Clock())
         self.later = 0.0
         server.create("priorityclasses.scheduling.k8s.io", {"metadata": {"name": "topowise-placeholder"}, "value": -5})
@@ -58,6 +71,7 @@ class Cluster:
             patience=self.settings.patience,
             clock=service.clock,
         )
+        self.workloads = WorkloadPods(patience=self.settings.patience, clock=service.clock)
         self.leader = ScaleUp(
             self.api,
             service.ledger,
@@ -66,15 +80,19 @@ class Cluster:
             demand,
             self.settings,
             namespace=NAMESPACE,
+            workloads=self.workloads,
+            declared=self.declared,
             clock=service.clock,
             now=lambda: datetime.now(UTC).timestamp() + self.later,
         )
 
-    def join(self, name: str, *, taken: tuple[str, ...] = (), is_reported: bool = True, **changed: Any) -> None:
+    def join(
+        self, name: str, *, taken: tuple[str, ...] = (), is_reported: bool = True, pool: str = "a", **changed: Any
+    ) -> None:
         """A node of the pool joins, and the watches bring it."""
         amounts = {"cpu": "8", "memory": "64Gi", "pods": "110"}
         document = {
-            "metadata": {"name": name, "labels": {"pool": "a", "kubernetes.io/hostname": name}},
+            "metadata": {"name": name, "labels": {"pool": pool, "kubernetes.io/hostname": name}},
             "status": {"allocatable": amounts, "conditions": [{"type": "Ready", "status": "True"}]},
         }
         created = self.server.create("nodes", document)
@@ -157,6 +175,41 @@ async def test_nothing_is_requested_for_pods_that_an_autoscaler_sees_or_that_no_
     await cluster.waits("volume", "3", volumes=claim)
     await cluster.leader.sync()
     assert not await cluster.placeholders()
+
+
+async def test_a_declared_group_without_a_node_is_requested(server: ApiServer, api: Api) -> None:
+    """A pod of 5 CPUs fits on n1 in sum, and no node of its pool aligns it; a node of the pool "b" does."""
+    kubelet_of_b = Kubelet(machine(cores=8), configuration())
+    amounts = {**kubelet_of_b.allocatable(), "pods": 110}
+    group: GroupLabels = (("pool", "b"),)
+    declared = {group: Profile(group, Node("", amounts, {"pool": "b"}), "", (kubelet_of_b,), {"pods": 0})}
+    cluster = Cluster(server, api, taken=(), declared=declared)
+    waiting = await cluster.waits("w", "5")
+    await cluster.leader.sync()
+    (placeholder,) = await cluster.placeholders()
+    assert term(placeholder) == {"pool": ("In", ["b"])}
+    cluster.join("b1", pool="b", is_reported=False)
+    cluster.service.report(topology_of(machine(cores=8), configuration(), kubelet_of_b, name="b1"))
+    await cluster.leader.sync()
+    assert cluster.service.ledger.pods.of(waiting["metadata"]["uid"]).node == "b1"
+    cluster.runs(waiting, "b1")
+    await cluster.leader.sync()
+    assert await cluster.outcomes() == ["helped"]
+
+
+async def test_a_wrong_declaration_costs_a_single_node(server: ApiServer, api: Api) -> None:
+    kubelet_of_b = Kubelet(machine(cores=8), configuration())
+    amounts = {**kubelet_of_b.allocatable(), "pods": 110}
+    group: GroupLabels = (("pool", "b"),)
+    declared = {group: Profile(group, Node("", amounts, {"pool": "b"}), "", (kubelet_of_b,), {"pods": 0})}
+    cluster = Cluster(server, api, taken=(), declared=declared)
+    for name in ("w1", "w2"):
+        await cluster.waits(name, "5")
+    await cluster.leader.sync()
+    cluster.join("b1", pool="b")
+    for _ in range(3):
+        await cluster.leader.sync()
+    assert await cluster.outcomes() == ["useless"]
 
 
 async def test_a_pod_waits_for_its_patience_first(server: ApiServer, api: Api) -> None:

@@ -79,7 +79,7 @@ class Waves(NamedTuple):
 
 class ClaimsCluster(SteeredCluster):
     """`devices` are the NUMA nodes of the devices of each node, in the order of the slice. With `steers` every node has
-    the marker plug-in. `claims` is the section of the service's configuration, None: not enabled; `settings` has more
+    the marker plug-in. `claims` is the section of the service's configuration, None: not enabled; `more` are further
     sections."""
 
     cleared = (
@@ -99,18 +99,19 @@ class ClaimsCluster(SteeredCluster):
         devices: Collection[int] = (*[0] * 8, *[1] * 8),
         steers: bool = True,
         claims: Json | None = None,
+        more: Json | None = None,
         **options: Any,
     ) -> None:
         if assets(controller_manager.BINARY) is None:
             pytest.skip(f"no {controller_manager.BINARY} beside kube-apiserver")
         names = [f"n{number}" for number in range(nodes)]
-        settings = options.pop("settings", {})
         super().__init__(plane, directory, nodes, without=() if steers else names, **options)
         self._devices = tuple(devices)
         self._deleted: set[str] = set()
-        self._more = {**(self._more if steers else {}), **settings}
+        self._more = {} if not steers else self._more
         if claims is not None:
             self._more = {**self._more, "resourceClaims": {"enabled": True, **claims}}
+        self._more = {**self._more, **(more or {})}
 
     async def __aenter__(self) -> Self:
         controllers = ControllerManager(self.plane, self._work / "controllers")

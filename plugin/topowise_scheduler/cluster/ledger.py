@@ -343,6 +343,8 @@ class Ledger:
         if is_news and (pod.state is not State.RESERVED or pod.node != record.node):
             self.node_states.note_bound_by_others()
         self.reservations.queried.pop(record.uid)
+        if is_news and self.reservations.copies:
+            self.reservations.note_assigned(record)
         self._note_beside(record)
         nominated = self.pods.of(record.uid).nominated
         state = PodState(record.node, State.BOUND, nominated) if nominated else bound(record.node)

@@ -95,7 +95,7 @@ class Nodes:
         images = tuple([sys.intern(name) for image in status.images or () for name in image.names or ()])
         return Node(
             name=metadata.name,
-            allocatable=self._amounts.once(_encode(allocatable), lambda: _amounts(allocatable)),
+            allocatable=self._amounts.once(_encode(allocatable), lambda: amounts_of(allocatable)),
             labels=self._labels.once(_encode(labels), lambda: labels),
             hostname=metadata.name if hostname == metadata.name else hostname,
             taints=self._taints.once(taints, lambda: taints),
@@ -143,7 +143,8 @@ def _guard(annotations: NodeAnnotations | None) -> Literal["", "ours", "theirs"]
     return "theirs" if annotations is not None and annotations.disabled is not None else ""
 
 
-def _amounts(quantities: pods.Quantities) -> pods.Amounts:
+def amounts_of(quantities: pods.Quantities) -> pods.Amounts:
+    """Returns the amounts of quantities by resource, without those that cannot be read."""
     amounts = {}
     for resource, quantity in quantities.items():
         try:

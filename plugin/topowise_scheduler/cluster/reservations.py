@@ -51,8 +51,8 @@ class Reservations:
         self.unverified_pods = UnverifiedPods()
         """Pods that no watch has brought yet."""
         self._gangs = Gangs(clock)
-        # Reserved copies of templates, whose places the pods of the template take, by namespace and shape.
-        self._copies: dict[tuple[str, bytes], list[str]] = {}
+        self.copies: dict[tuple[str, bytes], list[str]] = {}
+        """Reserved copies of templates, whose places the pods of the template take, by namespace and shape."""
         self._places = gates.reserved_places
 
     def __len__(self) -> int:
@@ -62,18 +62,18 @@ class Reservations:
         """A question is about the pod; its bind will only name it."""
         for uid in self._gangs.note_queried(record):
             self.release(uid)
-        if self._copies:
+        if self.copies:
             self._take_copy(record)
         self.queried.put(record.uid, record)
 
     def hand_over(self, record: PodRecord) -> None:
         """A reserved copy of a template makes way for the first pod of its namespace and requests that is queried."""
-        self._copies.setdefault((record.namespace, record.shape), []).append(record.uid)
+        self.copies.setdefault((record.namespace, record.shape), []).append(record.uid)
 
     def _take_copy(self, record: PodRecord) -> None:
         """Releases a copy for a queried pod: at its first query, so that a retry takes no second place."""
         key = record.namespace, record.shape
-        copies = self._copies.get(key, [])
+        copies = self.copies.get(key, [])
         while copies and record.uid not in self._places.places:
             copy = self._pods.of(uid := copies.pop())
             # The reservation of the copy may have ended by time.
@@ -81,7 +81,18 @@ class Reservations:
                 self._places.places[record.uid] = copy.node, copy.until
                 self.release(uid)
         if not copies:
-            self._copies.pop(key, None)
+            self.copies.pop(key, None)
+
+    def note_assigned(self, record: PodRecord) -> None:
+        """Releases a copy for a pod that was bound without a query here, on the node of the pod if possible."""
+        key = record.namespace, record.shape
+        copies = [uid for uid in self.copies.get(key, []) if self._pods.of(uid).state is State.RESERVED]
+        if record.uid not in self._places.places and copies:
+            copies.sort(key=lambda uid: self._pods.of(uid).node == record.node)
+            self.release(copies.pop())
+            self.copies[key] = copies
+        if not copies:
+            self.copies.pop(key, None)
 
     def _return_to_place(self, record: PodRecord, needs: pods.Needs) -> None:
         """A pod that was not bound is expected again where the copy was whose place it has taken."""

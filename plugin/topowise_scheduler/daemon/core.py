@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from topowise import files
+from topowise.errors import ConfigError
 from topowise.kube.api import Api
 from topowise.kube.reflector import Reflector
 from topowise.steering import RESOURCE as MARKER
@@ -17,7 +20,7 @@ from topowise_scheduler.cluster.nodes import Nodes
 from topowise_scheduler.cluster.pods.exporter_pods import ExporterSettings, recognises
 from topowise_scheduler.cluster.pods.records import Records
 from topowise_scheduler.cluster.watch import reflectors
-from topowise_scheduler.configuration import SchedulerConfiguration
+from topowise_scheduler.configuration import ScaleUp, SchedulerConfiguration
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.extender.explaining import Explainer
 from topowise_scheduler.extender.steering import NodeSteering
@@ -25,6 +28,9 @@ from topowise_scheduler.fit_together import FitTogetherService
 from topowise_scheduler.preemption import Budgets
 from topowise_scheduler.presentation.dashboard import Decisions
 from topowise_scheduler.presentation.explain.cluster_view import ClusterView
+from topowise_scheduler.scale_up import declared_groups
+from topowise_scheduler.scale_up.node_groups import GroupLabels, Profile
+from topowise_scheduler.scale_up.template_nodes import TemplateNodes
 
 if TYPE_CHECKING:
     from topowise_scheduler.claims.ledger import Claims
@@ -71,6 +77,10 @@ class Core:
         strategy = self.strategy(settings.scoring.strategy)
         self.answers = Answers(self.ledger, self.records, strategy, top_score=settings.extender.score_scale)
         self.view = ClusterView(self.ledger, self.answers, self.nodes)
+        self.node_groups = _declared_groups(settings.scale_up)
+        self.templates = TemplateNodes(
+            self.ledger, self.answers, self.nodes, settings.scale_up.group_labels, self.node_groups
+        )
         self.explainer = Explainer(api, self.view, self.not_synced)
         self.fitting = FitTogetherService(
             self.ledger, self.answers, self.view, most_reserved=settings.fit_together.most_reserved
@@ -98,6 +108,17 @@ class Core:
         """Returns the strategy of this name, with the configured weights and options."""
         weights = {resource.name: resource.weight for resource in self.settings.scoring.resources}
         return strategies.make(name, weights, self.settings.scoring)
+
+
+def _declared_groups(settings: ScaleUp) -> Mapping[GroupLabels, Profile]:
+    """Returns the profiles of the declared node groups. Raises ConfigError."""
+    contents: dict[str, bytes] = {}
+    for path in [path for entry in settings.declared_groups for path in (entry.file, entry.kubelet_config) if path]:
+        try:
+            contents[path] = files.read_regular(path)
+        except OSError as exc:
+            raise ConfigError("scaleUp.declaredGroups", f"{path} cannot be read: {exc.strerror}") from exc
+    return declared_groups.profiles_of(settings.declared_groups, contents, settings.group_labels)
 
 
 def _claims() -> Claims:

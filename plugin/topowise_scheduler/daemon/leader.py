@@ -29,6 +29,7 @@ from topowise_scheduler.leader.scale_up_demand import Demand
 from topowise_scheduler.leader.startup_taint import StartupTaint
 from topowise_scheduler.leader.unused_reports import UnusedReports
 from topowise_scheduler.leader.waiting_pods import WaitingPods
+from topowise_scheduler.leader.workload_pods import WorkloadPods
 
 Work = Callable[[], Coroutine[Any, Any, None]]
 
@@ -44,8 +45,29 @@ class Leader:
         cluster = Cluster(core.ledger, core.answers, core.nodes, core.view.requested, chosen.preferences == "respect")
         self._decisions = Decisions(cluster, time.monotonic, when=chosen.when, ahead=chosen.ahead)
         self._elector: Elector | None = None
+        settings = core.settings
+        self._workload_pods = WorkloadPods(patience=settings.scale_up.patience)
+        self.admission_checks = self._admission_checks() if settings.kueue.enabled else None
+        """Also reserves while another replica is the leader."""
         # Created once, so that recent evictions and pending requeues of a controller outlast a lost lease.
         self._controllers = self._enabled_controllers()
+
+    def _admission_checks(self) -> AdmissionChecks:
+        core, settings = self._core, self._core.settings.kueue
+        fitting = FitTogetherService(
+            core.ledger, core.answers, core.view, most_reserved=settings.most_reserved, setting="kueue.mostReserved"
+        )
+        return AdmissionChecks(
+            core.api.fenced(self._may_write),
+            core.ledger,
+            core.answers,
+            core.view,
+            fitting,
+            settings,
+            nodes=self._workload_pods if core.settings.scale_up.enabled else None,
+            is_leader=self._may_write,
+            not_ready=core.not_synced,
+        )
 
     def stopped_classes(self) -> float:
         """Returns how many pod classes the nominator does not nominate now."""
@@ -64,7 +86,14 @@ class Leader:
 
     def _may_write(self) -> bool:
         """Returns whether the replica is the leader now, by the clock."""
-        return self._elector is None or self._elector.is_leader
+        if self._elector is None:
+            return not self._core.settings.leader_election.enabled
+        return self._elector.is_leader
+
+    def _undecided(self) -> str | None:
+        """Returns what has to be known before a placeholder may be ended, None if it is known."""
+        checks = self.admission_checks
+        return self._core.not_synced() or (None if checks is None else checks.undecided())
 
     async def _run_controllers(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -100,23 +129,14 @@ class Leader:
                 demand,
                 chosen,
                 namespace=chosen.namespace or _own_namespace("scaleUp.namespace"),
-                not_ready=core.not_synced,
+                workloads=self._workload_pods,
+                declared=core.node_groups,
+                not_ready=self._undecided,
             ).run()
 
         guard = ScaleDownGuard(
             api, ledger, answers, core.view, core.nodes, settings.scale_down_guard, not_ready=core.not_synced
         )
-        fitting = FitTogetherService(
-            ledger,
-            answers,
-            core.view,
-            most_reserved=settings.kueue.most_reserved,
-            setting="kueue.mostReserved",
-        )
-
-        def admission_checks() -> Coroutine[Any, Any, None]:
-            return AdmissionChecks(api, ledger, core.view, fitting, settings.kueue, not_ready=core.not_synced).run()
-
         controllers: dict[str, tuple[bool, Work]] = {
             "requeue": (settings.requeue.enabled, requeuer.run),
             "waiting pods": (settings.waiting_pods.tell, WaitingPods(api, ledger, core.view).run),
@@ -126,7 +146,6 @@ class Leader:
             "refused pods": (settings.refused_pods.delete, RefusedPods(api, ledger).run),
             "preemptor": (settings.preemptor.enabled, Preemptor(api, ledger, alignment, settings.preemptor).run),
             "defragmenter": (settings.defragmenter.enabled, defragmenter.run),
-            "admission checks": (settings.kueue.enabled, admission_checks),
             "scale-down guard": (settings.scale_down_guard.enabled, guard.run),
             "scale up": (settings.scale_up.enabled, scale_up),
         }

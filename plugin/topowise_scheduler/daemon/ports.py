@@ -87,6 +87,7 @@ def _verbs(core: Core) -> Mapping[str, Verb]:
                 settings.filter.best_nodes,
                 merges_equal=settings.filter.merge_equal_nodes,
             ),
+            templates=core.templates,
         ),
         Binder(
             core.api,

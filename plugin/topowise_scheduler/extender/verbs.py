@@ -35,6 +35,7 @@ from topowise_scheduler.extender.replies import (
 )
 from topowise_scheduler.extender.shortlist import Shortened, Shortlist
 from topowise_scheduler.preemption import Choice
+from topowise_scheduler.scale_up.template_nodes import TemplateNodes
 
 _NO_VICTIMS: Final = Choice((), 0)
 
@@ -51,7 +52,8 @@ class Verbs:
     """filter, prioritize and preempt.
 
     `observer` is called for every decision. With `scores_ahead`, scores are computed after a filter, while
-    kube-scheduler runs its own plug-ins. With a `shortlist`, an answer to filter may omit nodes that fit.
+    kube-scheduler runs its own plug-ins. With a `shortlist`, an answer to filter may omit nodes that fit. `templates`
+    answers about whole Nodes that the cluster does not have.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Verbs:
         observer: Observer | None = None,
         scores_ahead: bool = True,
         shortlist: Shortlist | None = None,
+        templates: TemplateNodes | None = None,
     ) -> None:
         self._answers = answers
         self._evictions = evictions
@@ -70,6 +73,7 @@ class Verbs:
         self._observer = observer
         self._scores_ahead = scores_ahead
         self._shortlist = shortlist
+        self._templates = templates
         self._prefetched = PrefetchedScores()
         self._lists = NameLists(answers.engine)
 
@@ -204,9 +208,12 @@ class Verbs:
                 raise BadRequestError("request has neither NodeNames nor Nodes, expected one of them")
             nodes = args.Nodes.items or []
             names = self._lists.new([wire.decode_node_name(raw).metadata.name for raw in nodes])
+            question = self._answers.question(args.Pod, names.names, rows=names.rows, is_simulation=True)
+            if self._templates is not None:
+                question = self._templates.with_templates(question, nodes)
         except wire.UNREADABLE as exc:
             raise BadRequestError(f"request is not ExtenderArgs: {exc}") from exc
-        return _Read(self._answers.question(args.Pod, names.names, rows=names.rows, is_simulation=True), names, nodes)
+        return _Read(question, names, nodes)
 
 
 def _pod_of(head: bytes) -> pods.Pod | None:

@@ -70,10 +70,11 @@ class FitTogetherService:
         # By name: the end (seconds, monotonic), and the end of each pod's reservation in the ledger, by uid.
         self._reservations: dict[str, tuple[float, dict[str, float]]] = {}
 
-    async def fit(self, request: FitTogether, *, hand_over: bool = False) -> tuple[GroupPlacement, str]:
+    async def fit(self, request: FitTogether, *, hand_over: bool = False, name: str = "") -> tuple[GroupPlacement, str]:
         """Places the pods; returns the placement, and the name of the reservation or "".
 
-        `hand_over`: the copies of a template make way for pods of the same namespace and requests.
+        `hand_over`: the copies of a template make way for pods of the same namespace and requests. `name`: of the
+        reservation, by default a random name.
         """
         pods = request.all_pods
         if not 0 < len(pods) <= group_placement.MOST_PODS:
@@ -85,7 +86,11 @@ class FitTogetherService:
         if not placement.fits or not request.reserve_seconds:
             return placement, ""
         self._check_limit(len(pods))
-        return self._reserve(placement, request.reserve_seconds, hand_over=hand_over)
+        return self._reserve(placement, request.reserve_seconds, name or secrets.token_hex(8), hand_over=hand_over)
+
+    def is_reserved(self, name: str) -> bool:
+        """Returns whether the time of a reservation is not over, even if all its pods are bound."""
+        return self._reservations.get(name, (0.0, {}))[0] > self._clock()
 
     def release(self, reservation: str) -> bool:
         """Ends a reservation; whether it existed."""
@@ -110,9 +115,10 @@ class FitTogetherService:
                 f"{self._most_reserved} at the most ({self._setting}); nothing is reserved",
             )
 
-    def _reserve(self, group: GroupPlacement, seconds: int, *, hand_over: bool) -> tuple[GroupPlacement, str]:
+    def _reserve(
+        self, group: GroupPlacement, seconds: int, name: str, *, hand_over: bool
+    ) -> tuple[GroupPlacement, str]:
         """Reserves the placement; refuses it if the cluster has changed between two slices."""
-        name = secrets.token_hex(8)
         held_until: dict[str, float] = {}
         copies = []
         for placement in group.placements:
@@ -127,7 +133,7 @@ class FitTogetherService:
             if refusal:
                 self._unreserve(held_until)
                 why = f"{placement.node} does not take the pod: {refusal}"
-                return GroupPlacement(group.placements[: len(held_until)], why), ""
+                return GroupPlacement(group.placements[: len(held_until)], why, group.not_examined), ""
             held_until[record.uid] = self._ledger.pods.of(record.uid).until
         for record in copies if hand_over else ():
             self._ledger.reservations.hand_over(record)

@@ -169,7 +169,9 @@ class Defragmenter:
             raw = await self._api.request("GET", paths.PODS, query=query, timeout=controller.REQUEST_TIMEOUT_S)
             listed = _decode(raw).items
             pods += [(pod, records[pod.metadata.uid]) for pod in listed if pod.metadata.uid in records]
-        return defrag.sort(pods, self._budgets, self._settings.priority)[0]
+        claimed = self._ledger.gates.claimed
+        owns_claims = None if claimed.settings is None else claimed.are_made_for
+        return defrag.sort(pods, self._budgets, self._settings.priority, owns_claims)[0]
 
     def _needs_move(self, shape: _ShapeState, plan: Plan) -> bool:
         """Returns whether a pod is to be moved now; counts evictions that did not help."""

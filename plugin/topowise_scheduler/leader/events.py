@@ -43,6 +43,15 @@ async def post_about_node(api: Api, name: str, reason: str, note: str, *, action
     await _post(api, _DEFAULT_NAMESPACE, regarding, reason, note, kind="Warning", action=action)
 
 
+async def post_about_workload(
+    api: Api, version: str, namespace: str, name: str, uid: str, reason: str, note: str
+) -> None:
+    """Posts a warning about a Workload of Kueue. Raises ApiError."""
+    kind = {"apiVersion": f"kueue.x-k8s.io/{version}", "kind": "Workload"}
+    regarding = {**kind, "namespace": namespace, "name": name, "uid": uid}
+    await _post(api, namespace, regarding, reason, note, kind="Warning", action="CheckAdmission")
+
+
 async def _post(
     api: Api,
     namespace: str,

@@ -6,17 +6,15 @@ A node without the label counts for a placeholder as its node, so Karpenter adds
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
-import msgspec
-
-from topowise.errors import ApiError
 from topowise.kube import paths
-from topowise.kube.api import MERGE_PATCH, Api
+from topowise.kube.api import Api
 from topowise_scheduler.kube_scheduler import Node
-from topowise_scheduler.leader import controller
+from topowise_scheduler.leader import objects
 from topowise_scheduler.scale_up.placeholders import KNOWN_NODE_LABEL
 
-_BODY = msgspec.json.encode({"metadata": {"labels": {KNOWN_NODE_LABEL: ""}}})
+_LABELLED: Final = {"metadata": {"labels": {KNOWN_NODE_LABEL: ""}}}
 
 
 async def mark(api: Api, nodes: Iterable[Node]) -> None:
@@ -24,9 +22,4 @@ async def mark(api: Api, nodes: Iterable[Node]) -> None:
     for node in nodes:
         if KNOWN_NODE_LABEL in node.labels:
             continue
-        path = paths.path(paths.NODES, node.name)
-        try:
-            await api.request("PATCH", path, body=_BODY, content_type=MERGE_PATCH, timeout=controller.REQUEST_TIMEOUT_S)
-        except ApiError as exc:
-            if exc.status != 404:
-                raise
+        await objects.patch(api, paths.path(paths.NODES, node.name), _LABELLED)

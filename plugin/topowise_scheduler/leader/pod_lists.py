@@ -7,11 +7,10 @@ from typing import Final
 
 import msgspec
 
-from topowise.errors import ApiError
 from topowise.kube import paths
 from topowise.kube.api import Api
 from topowise_scheduler.kube_scheduler import Pod
-from topowise_scheduler.leader import controller
+from topowise_scheduler.leader import objects
 
 
 class _Pods(msgspec.Struct, frozen=True):
@@ -25,11 +24,7 @@ _decode: Final = msgspec.json.Decoder(_Pods).decode
 
 async def read(api: Api, path: str, query: Mapping[str, str]) -> Sequence[Pod]:
     """Returns the pods of a list. Raises ApiError."""
-    raw = await api.request("GET", path, query=query, timeout=controller.REQUEST_TIMEOUT_S)
-    try:
-        return _decode(raw).items or ()
-    except msgspec.DecodeError as exc:
-        raise ApiError(0, "Decode", str(exc), request=f"GET {path}") from exc
+    return (await objects.read(api, path, _decode, query)).items or ()
 
 
 async def on_node(api: Api, name: str) -> Sequence[Pod]:

@@ -5,12 +5,16 @@ fit nowhere then: they wait, or are refused. So the leader places the pods to al
 nodes, as `fit-together` does, and annotates the node while they do not all fit. An annotation of another writer is
 left alone.
 
-Invariant: the annotations on Nodes are the state. Each node is judged by itself: two nodes that could be removed one at
-a time may not both be removable at once, and are judged again after the first is gone.
+Autoscalers remove several nodes at once: all empty nodes, and a node with pods before the pods of the node before are
+placed. So nodes are judged together (scale_up/relocations.py): the nodes to which the pods of others would go are
+annotated as well, as far as half of the limit allows. Beyond that a node is judged by itself.
+
+Invariant: the annotations on Nodes are the state. A new leader makes the relocations again.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -21,17 +25,22 @@ from topowise.errors import ApiError, ParseError
 from topowise.kube import paths
 from topowise.kube.api import MERGE_PATCH, Api
 from topowise.runtime.event_loop import sliced
+from topowise.runtime.log import kv
+from topowise.runtime.log_once import OncePerChange
 from topowise_scheduler import kube_scheduler
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.gates.gate import may_get_exclusive
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.nodes import Nodes
 from topowise_scheduler.configuration import ScaleDownGuard as Settings
-from topowise_scheduler.fit_together.group_placement import GroupPlacer
+from topowise_scheduler.fit_together.group_placement import Copy, GroupPlacer
 from topowise_scheduler.kube_scheduler import GUARD_ANNOTATION, SCALE_DOWN_DISABLED, Pod
 from topowise_scheduler.leader import controller, pod_lists
 from topowise_scheduler.presentation.explain.cluster_view import ClusterView
 from topowise_scheduler.scale_up.node_groups import is_daemon
+from topowise_scheduler.scale_up.relocations import Relocations
+
+log = logging.getLogger(__name__)
 
 DO_NOT_DISRUPT: Final = "karpenter.sh/do-not-disrupt"
 """Annotation of a Node that Karpenter does not disrupt voluntarily."""
@@ -40,6 +49,11 @@ _INTERVAL_S: Final = 5.0
 # Seconds of work in a pass, 4 % of the interval; the remaining nodes come in later passes.
 _SHARE_S: Final = 0.2
 _PASS: Final = "nodes"
+# Half of the limit is for nodes whose own pods would fit nowhere.
+_SHARE_OF_OTHERS: Final = 2
+_LIMITED: Final = (
+    "Nodes are judged by themselves, because scaleDownGuard.mostNodes allows no further nodes to stay for them"
+)
 
 
 class ScaleDownGuard:
@@ -64,6 +78,12 @@ class ScaleDownGuard:
         self._clock = clock
         # By node: what `ClusterView.changes` was when the node was judged last.
         self._judged_at: dict[str, tuple[int, int]] = {}
+        self._relocations = Relocations()
+        # By node that may go alone, beyond the limit: the nodes that would take its pods then.
+        self._alone: dict[str, frozenset[str]] = {}
+        # What `ClusterView.changes` was when the relocations were checked last.
+        self._checked_at = (0, 0)
+        self._problems = OncePerChange(clock)
 
     async def run(self) -> None:
         """Works until cancelled."""
@@ -74,31 +94,54 @@ class ScaleDownGuard:
         return {} if self._not_ready() else {_PASS: _PASS}
 
     async def sync(self, _: str = _PASS) -> None:
-        """Judges some nodes, first the annotated nodes. Raises ApiError."""
+        """Judges some nodes, first the nodes whose pods have lost their places, then the annotated nodes. Raises
+        ApiError."""
         changes, until = self._view.changes, self._clock() + _SHARE_S
+        of_states, of_nodes = self._checked_at
+        changed = {*self._ledger.node_states.changed_since(of_states), *self._nodes.changed_since(of_nodes)}
+        self._checked_at = changes
+        self._relocations.drop_changed(changed)
+        self._alone = {
+            name: hosts for name, hosts in self._alone.items() if name not in changed and hosts.isdisjoint(changed)
+        }
         self._judged_at = {name: at for name, at in self._judged_at.items() if name in self._nodes}
-        names = [name for name in self._nodes if self._judged_at.get(name) != changes]
-        names.sort(key=lambda name: (name not in self._nodes.guarded, self._judged_at.get(name, (-1, -1))))
+        names = [name for name in self._nodes if self._is_due(name, changes)]
+        names.sort(key=self._urgency)
         for name in names:
             await self._judge(name)
             self._judged_at[name] = changes
             if self._clock() >= until:
                 return
 
+    def _is_due(self, name: str, changes: tuple[int, int]) -> bool:
+        if self._relocations.is_host(name):
+            return name not in self._nodes.guarded
+        if name in self._alone and not self._may_guard(1, share=_SHARE_OF_OTHERS):
+            return False
+        return name not in self._relocations and self._judged_at.get(name) != changes
+
+    def _urgency(self, name: str) -> tuple[bool, bool, tuple[int, int], int]:
+        pods = len(self._ledger.pods_on(name))
+        is_at_risk = pods > 0 and name in self._judged_at and name not in self._nodes.guarded
+        # Of equally urgent nodes an autoscaler removes the emptier node first.
+        return not is_at_risk, name not in self._nodes.guarded, self._judged_at.get(name, (-1, -1)), pods
+
     async def _judge(self, name: str) -> None:
         """Annotates a node, or removes the annotations, if that is due. Raises ApiError."""
         node = self._nodes.get(name)
         if node is None or node.guard == "theirs":
             return
-        is_needed = await self.is_needed(name)
-        may_guard = len(self._nodes.guarded) < self._settings.most_nodes
-        if is_needed != (node.guard == "ours") and (may_guard or not is_needed):
+        is_needed = self._relocations.is_host(name) or await self._is_needed(name)
+        if is_needed != (node.guard == "ours") and (self._may_guard(1) or not is_needed):
             await self._annotate(name, is_guarded=is_needed)
-            # The watch brings the same later.
-            (self._nodes.guarded.add if is_needed else self._nodes.guarded.discard)(name)
 
-    async def is_needed(self, name: str) -> bool:
-        """Returns whether a pod to align of the node would not be aligned on any other node. Raises ApiError."""
+    def _may_guard(self, more: int, *, share: int = 1) -> bool:
+        """Returns whether so many further nodes may be annotated, within this part (1 / `share`) of the limit."""
+        return len(self._nodes.guarded) + more <= self._settings.most_nodes // share
+
+    async def _is_needed(self, name: str) -> bool:
+        """Returns whether a pod to align of the node would not be aligned on another node that stays. Raises
+        ApiError."""
         aligned = {record.uid for record in self._ledger.pods_on(name) if may_get_exclusive(record)}
         if not aligned:
             return False
@@ -107,18 +150,67 @@ class ScaleDownGuard:
             for pod in await pod_lists.on_node(self._api, name)
             if pod.metadata.uid in aligned and not is_daemon(pod)
         ]
-        names = [other for other in self._view.names if other != name]
-        # Evicted pods come back in any order; these two differ the most.
-        return bool(pods) and not (await self._fit(pods, names) and await self._fit(pods[::-1], names))
+        if not pods:
+            return False
+        others = [other for other in self._view.names if other != name]
+        alone = await self._fit(pods, others, {})
+        if alone is None:
+            return True
+        if await self._relocate(name, pods, others):
+            return False
+        # The node may go, but not together with others.
+        if self._may_guard(0 if name in self._nodes.guarded else 1, share=_SHARE_OF_OTHERS):
+            return True
+        self._alone[name] = frozenset(alone)
+        if self._problems.is_change(_LIMITED):
+            log.warning(_LIMITED, extra=kv(mostNodes=self._settings.most_nodes))
+        return False
 
-    async def _fit(self, pods: Sequence[Pod], names: Sequence[str]) -> bool:
-        placer = GroupPlacer(self._answers, self._view, pods, names)
+    async def _relocate(self, name: str, pods: Sequence[Pod], others: Sequence[str]) -> bool:
+        """Finds hosts for the pods of a node, beside the pods of the nodes that may be removed with it, and annotates
+        the hosts. Returns whether there are enough. Raises ApiError."""
+        may_stay = [other for other in others if other not in self._relocations]
+        stays = [other for other in may_stay if self._stays(other)]
+        # Another node in place of an annotated node is nothing gained.
+        may_grow = name not in self._nodes.guarded and self._may_guard(1, share=_SHARE_OF_OTHERS)
+        for names in (stays, may_stay) if may_grow else (stays,):
+            copies = await self._fit(pods, names, self._relocations.copies)
+            if copies is None:
+                continue
+            new = [host for host in copies if not self._stays(host)]
+            if new and not self._may_guard(len(new), share=_SHARE_OF_OTHERS):
+                return False
+            for host in new:
+                await self._annotate(host, is_guarded=True)
+            self._relocations.put(name, copies)
+            return True
+        return False
+
+    def _stays(self, name: str) -> bool:
+        """Returns whether the scale-down of a node is disabled."""
+        node = self._nodes.get(name)
+        return node is not None and (name in self._nodes.guarded or node.guard == "theirs")
+
+    async def _fit(
+        self, pods: Sequence[Pod], names: Sequence[str], before: Mapping[str, Copy]
+    ) -> Mapping[str, Copy] | None:
+        """Returns copies of the nodes that take the pods, None if the pods do not fit on these nodes."""
+        # Evicted pods come back in any order; these two differ the most.
+        placed = [await self._placed(order, names, before) for order in (pods, pods[::-1])]
+        return None if None in placed else placed[0]
+
+    async def _placed(
+        self, pods: Sequence[Pod], names: Sequence[str], before: Mapping[str, Copy]
+    ) -> Mapping[str, Copy] | None:
+        placer = GroupPlacer(self._answers, self._view, pods, names, before)
         try:
             await sliced(placer.steps())
         except ParseError:
             # The node is left as it is for a pod that cannot be read.
-            return True
-        return placer.placement.fits
+            return {}
+        if not placer.placement.fits:
+            return None
+        return {placement.node: placer.copies[placement.node] for placement in placer.placement.placements}
 
     async def _annotate(self, name: str, *, is_guarded: bool) -> None:
         body = {"metadata": {"annotations": dict.fromkeys(_KEYS, "true" if is_guarded else None)}}
@@ -134,4 +226,6 @@ class ScaleDownGuard:
             if exc.status != 404:
                 raise
             return
+        # The watch brings the same later.
+        (self._nodes.guarded.add if is_guarded else self._nodes.guarded.discard)(name)
         self._ledger.count("scale_down_guarded" if is_guarded else "scale_down_released")

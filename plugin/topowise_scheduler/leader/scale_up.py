@@ -23,17 +23,19 @@ import msgspec
 
 from topowise.errors import ApiError, ParseError
 from topowise.kube import paths
-from topowise.kube.api import MERGE_PATCH, Api
+from topowise.kube.api import Api
 from topowise.runtime.log import kv
 from topowise.runtime.log_once import OncePerChange
+from topowise_scheduler import timestamps
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.nodes import Nodes
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.configuration import ScaleUp as Settings
 from topowise_scheduler.kube_scheduler import Node, Pod
-from topowise_scheduler.leader import controller, events, known_nodes, pod_lists
+from topowise_scheduler.leader import controller, events, known_nodes, objects, pod_lists
 from topowise_scheduler.leader.scale_up_demand import Demand, units
+from topowise_scheduler.leader.workload_pods import WorkloadPods
 from topowise_scheduler.presentation.text import plural
 from topowise_scheduler.scale_up import lifecycle, node_groups, packing, placeholders
 from topowise_scheduler.scale_up.budget import Budget, Limits
@@ -54,6 +56,7 @@ Groups = Mapping[GroupLabels, Sequence[Node]]
 class ScaleUp:
     """Creates and ends placeholders in `namespace`.
 
+    `declared`: profiles of groups without a reported node.
     `not_ready`: what of the cluster is not known yet, None if all is. `clock` gives seconds, monotonic, `now` seconds
     since 1970.
     """
@@ -68,13 +71,17 @@ class ScaleUp:
         settings: Settings,
         *,
         namespace: str,
+        workloads: WorkloadPods,
+        declared: Mapping[GroupLabels, Profile] | None = None,
         not_ready: Callable[[], str | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._api = api
         self._ledger, self._answers, self._nodes, self._demand = ledger, answers, nodes, demand
+        self._workloads = workloads
         self._settings = settings
+        self._declared = declared or {}
         self._limits = Limits(settings.in_flight, settings.per_group, settings.per_hour, settings.back_off)
         self._template = placeholders.Template(namespace, settings.image, settings.priority_class, settings.autoscaler)
         self._path = paths.path(paths.NAMESPACES, namespace, "pods")
@@ -114,11 +121,10 @@ class ScaleUp:
             known[at] = await self._advance(placeholder, known, groups)
         for group in {placeholder.group for placeholder in known if placeholder.is_active}:
             await self._mark(known, groups.get(group, ()))
-        wanted = await self._demand.pods(
-            {pod.uid for placeholder in known if placeholder.is_active for pod in placeholder.pods}
-        )
-        if wanted:
-            await self._request(wanted, known, groups)
+        requested = {pod.uid for placeholder in known if placeholder.is_active for pod in placeholder.pods}
+        wanted = [*await self._demand.pods(requested), *self._workloads.due(requested)]
+        refusals = await self._request(wanted, known, groups) if wanted else {}
+        self._workloads.set_answers(refusals, [placeholder for placeholder in known if placeholder.is_active])
         self._expects_node = any(placeholder.is_in_flight for placeholder in known)
         self._passes, self._passed_at = self._passes + 1, self._clock()
 
@@ -131,27 +137,21 @@ class ScaleUp:
 
     async def _list(self) -> list[Placeholder]:
         # From etcd: a new leader must see what the last leader has written.
-        raw = await self._api.request(
-            "GET", self._path, query={"labelSelector": LABEL}, timeout=controller.REQUEST_TIMEOUT_S
-        )
-        try:
-            return placeholders.decode(raw)
-        except msgspec.DecodeError as exc:
-            raise ApiError(0, "Decode", str(exc), request=f"GET {self._path}") from exc
+        return await objects.read(self._api, self._path, placeholders.decode, {"labelSelector": LABEL})
 
     async def _advance(self, placeholder: Placeholder, known: Sequence[Placeholder], groups: Groups) -> Placeholder:
         """Attributes a node to a placeholder, ends it or deletes it. Returns it as it is after that."""
         now = self._now()
         if not placeholder.is_active:
             if not Budget(self._limits, known, now).is_kept(placeholder):
-                await self._delete(placeholder)
+                await objects.delete(self._api, paths.path(self._path, placeholder.name), placeholder.uid)
             return placeholder
         if not placeholder.is_visible:
             await self._patch(placeholder, placeholders.waiting_patch(placeholder.uid, now))
         if not placeholder.node and (node := _new_node(placeholder, known, groups)) is not None:
             placeholder = msgspec.structs.replace(placeholder, node=node.name)
             await self._patch(placeholder, placeholders.node_patch(placeholder.uid, node.name, now))
-        pending = self._ledger.unscheduled
+        pending = self._ledger.unscheduled | self._workloads.waiting
         waiting = [pending[pod.uid] for pod in placeholder.pods if pod.uid in pending]
         facts = await self._facts(placeholder, waiting, groups.get(placeholder.group, ()))
         end = lifecycle.end_of(placeholder, facts, time_limit=self._settings.time_limit, hold=self._settings.hold)
@@ -166,7 +166,7 @@ class ScaleUp:
         log.info("The request of a node has ended", extra=kv(group=group, outcome=end.outcome, why=end.why))
         if end.outcome in placeholders.FAILURES:
             after = [ended if item.uid == ended.uid else item for item in known]
-            until = placeholders.text(Budget(self._limits, after, now).paused_until(ended.group))
+            until = timestamps.text(Budget(self._limits, after, now).paused_until(ended.group))
             note = f"{end.why}. No node of {group} is requested before {until}."
             await self._post(waiting, "ScaleUpDidNotHelp", note)
         return ended
@@ -176,22 +176,24 @@ class ScaleUp:
     ) -> lifecycle.Facts:
         name, age = placeholder.node, self._now() - placeholder.created
         states = [self._ledger.pods.of(pod.uid) for pod in placeholder.pods]
-        placed = sum(state.is_assigned for state in states)
+        placed = self._workloads.placed
+        where = [state.node for state in states if state.is_assigned]
+        where += [placed[pod.uid] for pod in placeholder.pods if pod.uid in placed]
         # The autoscaler may have added several nodes, and kube-scheduler chooses among them.
         added = {node.name for node in members if _is_added_after(placeholder, node)}
-        on_node = sum(state.is_assigned and state.node in added for state in states)
+        on_node = sum(node in added for node in where)
         refused = [self._ledger.refused[pod.uid] for pod in placeholder.pods if pod.uid in self._ledger.refused]
         refusal = next((f"its kubelet refused {pod.name}: {pod.refusal}" for pod in refused if pod.node in added), "")
         node = self._nodes.get(name)
         if node is None or not node.is_ready or not self._ledger.reports.is_confirmed(name):
             self._reported.pop(name, None)
-            return lifecycle.Facts(age, len(waiting), placed, on_node, has_node=node is not None, refusal=refusal)
+            return lifecycle.Facts(age, len(waiting), len(where), on_node, has_node=node is not None, refusal=refusal)
         since = self._reported.setdefault(name, self._clock())
         profile = await self._profile(placeholder.group, [node])
         refusals = [] if profile is None else [node_groups.refusal(profile, record) for record in waiting]
         refusal = refusal or next(filter(None, refusals), "")
         return lifecycle.Facts(
-            age, len(waiting), placed, on_node, has_node=True, reported_for=self._clock() - since, refusal=refusal
+            age, len(waiting), len(where), on_node, has_node=True, reported_for=self._clock() - since, refusal=refusal
         )
 
     def _reserve(self, name: str, records: Iterable[PodRecord]) -> None:
@@ -203,11 +205,13 @@ class ScaleUp:
 
     # Requests of nodes
 
-    async def _request(self, wanted: Sequence[PodRecord], known: list[Placeholder], groups: Groups) -> None:
-        """Creates the placeholders that the budget allows."""
+    async def _request(self, wanted: Sequence[PodRecord], known: list[Placeholder], groups: Groups) -> dict[str, str]:
+        """Creates the placeholders that the budget allows. Returns by gang why it gets no node."""
+        refusals = {}
         budget = Budget(self._limits, known, self._now())
         profiles: dict[GroupLabels, Profile] = {}
-        for group, members in groups.items():
+        for group in dict.fromkeys((*groups, *self._declared)):
+            members = groups.get(group, ())
             if budget.paused_until(group) > self._now() or not self._is_usable(group, members):
                 continue
             if (profile := await self._profile(group, members)) is not None:
@@ -223,10 +227,12 @@ class ScaleUp:
             needed = Counter(node.group for node in plan.new_nodes)
             budget = Budget(self._limits, known, self._now())
             if records[0].group and (plan.unplaced or not budget.affords(needed)):
+                refusals[records[0].group] = _refusal(plan, needed)
                 continue
             for node in plan.new_nodes:
                 if Budget(self._limits, known, self._now()).allowance(node.group) > 0:
-                    known.append(await self._create(node, known, groups[node.group]))
+                    known.append(await self._create(node, known, groups.get(node.group, ())))
+        return refusals
 
     def _is_usable(self, group: GroupLabels, members: Sequence[Node]) -> bool:
         """Returns whether placeholders can exclude all nodes of the group by name."""
@@ -247,14 +253,14 @@ class ScaleUp:
         since = self._now() - self._settings.time_limit
         for group, members in groups.items():
             for node in members:
-                is_new = placeholders.seconds(node.created) > since
+                is_new = timestamps.seconds(node.created) > since
                 if is_new and node.name not in attributed and not self._ledger.reports.is_confirmed(node.name):
                     yield group
 
     async def _profile(self, group: GroupLabels, members: Sequence[Node]) -> Profile | None:
         source = node_groups.source_of(self._ledger, members)
         if source is None:
-            return None
+            return self._declared.get(group)
         changed_at = self._ledger.node_states.changed_at(source.name)
         at, daemons = self._daemons.get(source.name, (-1, []))
         if at != changed_at:
@@ -272,7 +278,7 @@ class ScaleUp:
 
     def _suits(self, record: PodRecord, profile: Profile) -> bool:
         """Returns whether the annotations of a pod allow nodes of a group."""
-        if self._ledger.gates.policy.refusal(record, profile.source):
+        if node_groups.policy_refusal(profile, record):
             return False
         if not record.affinity_terms:
             return True
@@ -283,13 +289,7 @@ class ScaleUp:
         await self._mark(known, members)
         hosts = [node.hostname for node in members]
         document = placeholders.document(planned, hosts, self._template, secrets.token_hex(5))
-        raw = await self._api.request(
-            "POST", self._path, body=msgspec.json.encode(document), timeout=controller.REQUEST_TIMEOUT_S
-        )
-        try:
-            created = placeholders.decode_one(raw)
-        except msgspec.DecodeError as exc:
-            raise ApiError(0, "Decode", str(exc), request=f"POST {self._path}") from exc
+        created = await objects.create(self._api, self._path, document, placeholders.decode_one)
         await self._patch(created, placeholders.waiting_patch(created.uid, self._now()))
         self._ledger.count("scale_up_requested")
         group, count = _words(planned.group), plural(len(planned.records), "pod")
@@ -305,7 +305,8 @@ class ScaleUp:
 
     async def _post(self, records: Sequence[PodRecord], reason: str, note: str) -> None:
         kind: Any = "Warning" if reason == "ScaleUpDidNotHelp" else "Normal"
-        for record in records[:_MOST_EVENTS]:
+        # Pods of a Workload do not exist yet.
+        for record in [record for record in records if record.uid in self._ledger.unscheduled][:_MOST_EVENTS]:
             try:
                 await events.post(self._api, record, reason, note, kind=kind, action="ScaleUp")
             except ApiError as exc:
@@ -320,27 +321,7 @@ class ScaleUp:
             await known_nodes.mark(self._api, [node for node in members if node.name not in added])
 
     async def _patch(self, placeholder: Placeholder, body: Mapping[str, Any]) -> None:
-        try:
-            await self._api.request(
-                "PATCH",
-                paths.path(self._path, placeholder.name, "status"),
-                body=msgspec.json.encode(body),
-                content_type=MERGE_PATCH,
-                timeout=controller.REQUEST_TIMEOUT_S,
-            )
-        except ApiError as exc:
-            # Another client has deleted it.
-            if exc.status not in (404, 409):
-                raise
-
-    async def _delete(self, placeholder: Placeholder) -> None:
-        body = msgspec.json.encode({"preconditions": {"uid": placeholder.uid}})
-        path = paths.path(self._path, placeholder.name)
-        try:
-            await self._api.request("DELETE", path, body=body, timeout=controller.REQUEST_TIMEOUT_S)
-        except ApiError as exc:
-            if exc.status not in (404, 409):
-                raise
+        await objects.patch(self._api, paths.path(self._path, placeholder.name, "status"), body)
 
 
 def _new_node(placeholder: Placeholder, known: Iterable[Placeholder], groups: Groups) -> Node | None:
@@ -353,7 +334,14 @@ def _new_node(placeholder: Placeholder, known: Iterable[Placeholder], groups: Gr
 
 
 def _is_added_after(placeholder: Placeholder, node: Node) -> bool:
-    return placeholders.seconds(node.created) >= placeholder.created and node.hostname not in placeholder.hosts
+    return timestamps.seconds(node.created) >= placeholder.created and node.hostname not in placeholder.hosts
+
+
+def _refusal(plan: packing.Packing, needed: Counter[GroupLabels]) -> str:
+    if plan.unplaced:
+        count = plural(len(plan.unplaced), "pod")
+        return f"{count} would not be aligned by an empty node of a group that may be requested now"
+    return f"{plural(needed.total(), 'node')} are more than the limits of scaleUp allow now"
 
 
 def _size(profile: Profile) -> tuple[int, int, int, GroupLabels]:

@@ -52,7 +52,7 @@ class Demand:
         """Returns the pods that need a node, the most important first, without the `requested` UIDs. Raises
         ApiError."""
         now = self._clock()
-        waiting = [record for record in self._ledger.waiting.values() if _is_examined(record)]
+        waiting = [record for record in self._ledger.waiting.values() if is_examined(record)]
         await self._look(waiting, now)
         wanted = [record for record in waiting if record.group or self._causes.get(record.pod_class) == "alignment"]
         self._since = {record.uid: self._since.get(record.uid, now) for record in wanted}
@@ -70,7 +70,8 @@ class Demand:
         self._looked_at = {pod_class: self._looked_at.get(pod_class, 0.0) for pod_class in classes}
         self._causes = {pod_class: cause for pod_class, cause in self._causes.items() if pod_class in classes}
         for pod_class in sorted(classes, key=self._looked_at.__getitem__)[:_MOST_CLASSES]:
-            self._causes[pod_class] = (await collected(looking(self._view, classes[pod_class])))[0].cause
+            looked = (await collected(looking(self._view, classes[pod_class])))[0]
+            self._causes[pod_class] = "alignment" if looked.lacks_only_alignment else looked.cause
             self._looked_at[pod_class] = now
 
     async def _gangs(self, ready: Sequence[PodRecord]) -> AsyncIterator[list[PodRecord]]:
@@ -81,27 +82,28 @@ class Demand:
             path = paths.path(paths.NAMESPACES, namespace, "pods")
             pods = await pod_lists.read(self._api, path, {"fieldSelector": "spec.nodeName=", "resourceVersion": "0"})
             unbound = [kube_scheduler.unbound(pod) for pod in pods if pod.metadata.uid in members]
-            yield [members[pod.metadata.uid] for pod in await self._left_over(unbound)]
+            yield [members[pod.metadata.uid] for pod in await left_over(self._answers, self._view, unbound)]
 
-    async def _left_over(self, pods: Sequence[Pod]) -> list[Pod]:
-        """Returns the pods that fit on no node of the cluster beside the remaining pods."""
-        left_over: list[Pod] = []
-        remaining = list(pods)
-        while remaining:
-            placer = GroupPlacer(self._answers, self._view, remaining, self._view.names)
-            try:
-                await sliced(placer.steps())
-            except ParseError:
-                return []
-            if placer.placement.fits:
-                break
-            # Once a pod is refused, further pods of its template are refused too.
-            at = len(placer.placement.placements)
-            refused = [pod for pod in remaining[at:] if pod.spec == remaining[at].spec]
-            left_over += refused
-            uids = {pod.metadata.uid for pod in refused}
-            remaining = [pod for pod in remaining if pod.metadata.uid not in uids]
-        return left_over
+
+async def left_over(answers: Answers, view: ClusterView, pods: Sequence[Pod]) -> list[Pod]:
+    """Returns the pods that fit on no node of the cluster beside the remaining pods."""
+    without_node: list[Pod] = []
+    remaining = list(pods)
+    while remaining:
+        placer = GroupPlacer(answers, view, remaining, view.names)
+        try:
+            await sliced(placer.steps())
+        except ParseError:
+            return []
+        if placer.placement.fits:
+            break
+        # Once a pod is refused, further pods of its template are refused too.
+        at = len(placer.placement.placements)
+        refused = [pod for pod in remaining[at:] if pod.spec == remaining[at].spec]
+        without_node += refused
+        uids = {pod.metadata.uid for pod in refused}
+        remaining = [pod for pod in remaining if pod.metadata.uid not in uids]
+    return without_node
 
 
 def units(records: Sequence[PodRecord]) -> Iterator[list[PodRecord]]:
@@ -111,7 +113,7 @@ def units(records: Sequence[PodRecord]) -> Iterator[list[PodRecord]]:
             yield members
 
 
-def _is_examined(record: PodRecord) -> bool:
+def is_examined(record: PodRecord) -> bool:
     """Returns whether topowise checks all requirements of the pod: it would wait on a new node for the others."""
     constraints = record.constraints
     return not record.leaving and record.needs is not None and constraints is not None and not constraints.unexamined

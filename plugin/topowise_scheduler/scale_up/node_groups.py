@@ -3,7 +3,7 @@
 The empty node of a group is known from its reported nodes: a report has the machine and the kubelet's configuration,
 which give the node without pods. Nodes of a group may differ (a new machine image, another kubelet configuration), so a
 profile has all distinct kubelets of the group, and a pod must be aligned by each of them. A group without a reported
-node has no profile: a wrong profile would add useless nodes.
+node has no profile unless it is declared (declared_groups.py): a wrong profile would add useless nodes.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from topowise_scheduler.kube_scheduler import MIRROR, Node, Pod, Taint
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.node_identity import constant_parts
 from topowise_scheduler.kubelet.trial import place
+from topowise_scheduler.policy_annotations import POLICIES
 
 GroupLabels = tuple[tuple[str, str], ...]
 """The group labels that a node has, sorted by key."""
@@ -43,8 +44,8 @@ class Profile(msgspec.Struct, frozen=True):
     """The empty node of a group.
 
     `node`: a Node without name, hostname and temporary taints. `source`: the reported node that it is made of, the
-    newest of the group. `kubelets`: the distinct kubelets of the group, with the daemon pods of `source`.
-    `used`: the requests of these daemon pods, with their number as "pods".
+    newest of the group, "" for a declared group. `kubelets`: the distinct kubelets of the group, with the daemon pods
+    of `source`. `used`: the requests of these daemon pods, with their number as "pods".
     """
 
     group: GroupLabels
@@ -157,6 +158,13 @@ def refusal(profile: Profile, record: PodRecord) -> str:
     """Returns why an empty node of the group would refuse the pod, "" if it would take it."""
     states = placed(profile, record, profile.kubelets, profile.used)
     return states if isinstance(states, str) else ""
+
+
+def policy_refusal(profile: Profile, record: PodRecord) -> str:
+    """Returns why the Topology Manager policy of the group is not what the annotations of a pod ask for, "" if it
+    is."""
+    policies = {POLICIES.index(kubelet.settings.topology.policy) for kubelet in profile.kubelets}
+    return next((text for accepted, text in record.demand.rules() if not policies.issubset(accepted)), "")
 
 
 def steered(record: PodRecord) -> PodRecord:

@@ -12,7 +12,6 @@ placeholder has phase Succeeded or Failed, which autoscalers ignore, and is kept
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Any, Final, Literal, get_args
 
@@ -24,6 +23,7 @@ from topowise_scheduler.cluster.pods.records import PLACEHOLDER_SCHEDULER, PodRe
 from topowise_scheduler.kube_scheduler import HOSTNAME, Requirement, Term
 from topowise_scheduler.scale_up.node_groups import GroupLabels
 from topowise_scheduler.scale_up.packing import PlannedNode
+from topowise_scheduler.timestamps import seconds, text
 
 LABEL: Final = "topowise.io/placeholder"
 _PURCHASE: Final = "topowise.io/scale-up"
@@ -282,19 +282,6 @@ def node_patch(uid: str, node: str, now: float) -> dict[str, Any]:
         "metadata": {"uid": uid, "annotations": {NODE_ANNOTATION: node}},
         "status": {"conditions": [_condition("NodeAdded", f"{node} was added.", now)]},
     }
-
-
-def seconds(stamp: str) -> float:
-    """Returns an RFC 3339 time in seconds since 1970, 0 if it is none."""
-    try:
-        return datetime.fromisoformat(stamp).timestamp()
-    except ValueError:
-        return 0.0
-
-
-def text(now: float) -> str:
-    """Returns seconds since 1970 as RFC 3339, in whole seconds."""
-    return datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def digest(group: GroupLabels) -> str:

@@ -138,18 +138,23 @@ TOKENS: dict[tuple[str, str], set[Right]] = {
 }
 
 
+OBJECTS = {"read": "GET", "create": "POST", "patch": "PATCH", "delete": "DELETE"}
+
+
 def requests(repository: Path) -> set[tuple[str, str]]:
-    """(module, method) of every call of Api.request and Api.stream."""
+    """(module, method) of every call of Api.request and Api.stream, also by leader/objects.py."""
     calls = set()
     for package in ("exporter", "plugin", "proto"):
         for path in (repository / package).rglob("*.py"):
             # The kubectl plug-in has the rights of its user.
-            if "kubectl" in path.parts:
+            if "kubectl" in path.parts or path.match("leader/objects.py"):
                 continue
             for call in ast.walk(ast.parse(path.read_text())):
                 if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
                     continue
                 owner = ast.unparse(call.func.value)
+                if owner == "objects" and "leader" in path.parts:
+                    calls.add((str(path.relative_to(repository / package)), OBJECTS[call.func.attr]))
                 if call.func.attr not in ("request", "stream") or owner.rpartition(".")[2] not in ("api", "_api"):
                     continue
                 first = call.args[0]

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+import kueue_definitions
 from chart_cluster import NAMESPACE, Cluster, Document, eventually
 from sandbox import controlplane
 from scheduling import Service, exact, kubelet
@@ -25,12 +26,15 @@ from topowise.kube.api import JSON, MERGE_PATCH, Api
 from topowise.kube.lease import Elector, Timing
 from topowise_scheduler.cluster.nodes import Nodes
 from topowise_scheduler.cluster.pods.records import PodRecord
+from topowise_scheduler.configuration import Kueue as KueueSettings
 from topowise_scheduler.configuration import ScaleDownGuard as GuardSettings
 from topowise_scheduler.configuration import ScaleUp as ScaleUpSettings
 from topowise_scheduler.extender.binding import Binder
 from topowise_scheduler.extender.steering import NodeSteering
 from topowise_scheduler.kube_scheduler import Node
+from topowise_scheduler.kueue import CONTROLLER
 from topowise_scheduler.leader import events, evictions, known_nodes
+from topowise_scheduler.leader.admission_checks import AdmissionChecks
 from topowise_scheduler.leader.nomination import nominate
 from topowise_scheduler.leader.refused_pods import RefusedPods
 from topowise_scheduler.leader.requeue import REQUEUED_ANNOTATION, Requeuer
@@ -39,6 +43,7 @@ from topowise_scheduler.leader.scale_up import ScaleUp
 from topowise_scheduler.leader.scale_up_demand import Demand
 from topowise_scheduler.leader.startup_taint import StartupTaint
 from topowise_scheduler.leader.waiting_pods import CONDITION, WaitingPods
+from topowise_scheduler.leader.workload_pods import WorkloadPods
 from topowise_scheduler.scale_up import placeholders
 from topowise_scheduler.scale_up.node_groups import Profile
 from topowise_scheduler.scale_up.packing import PlannedNode
@@ -58,6 +63,7 @@ EVERY_FEATURE = (
     "scheduler.config.scaleDownGuard.enabled=true",
     "scheduler.config.scaleUp.enabled=true",
     "scheduler.config.scaleUp.autoscaler=karpenter",
+    "scheduler.config.kueue.enabled=true",
     "exporter.config.podPlacements=true",
     "steering.enabled=true",
 )
@@ -65,6 +71,7 @@ PODS = "/api/v1/namespaces/default/pods"
 SYSTEM = "/api/v1/namespaces/kube-system/pods"
 NODE = "/api/v1/nodes/metal-0"
 EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
+KUEUE = "/apis/kueue.x-k8s.io/v1beta1"
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 ACCOUNTS = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
 STRATEGIC = "application/strategic-merge-patch+json"
@@ -466,6 +473,7 @@ class Acting:
             demand,
             settings,
             namespace=NAMESPACE,
+            workloads=WorkloadPods(patience=0.0),
             now=lambda: time.time() + later,
         )
         record = self.record(put(self.cluster, "to-scale-up"))
@@ -485,6 +493,44 @@ class Acting:
         self.cluster.call("POST", "/api/v1/nodes", {"metadata": {"name": "known"}})
         await known_nodes.mark(self.api, [Node("known")])
         assert placeholders.KNOWN_NODE_LABEL in self.cluster.call("GET", "/api/v1/nodes/known")[1]["metadata"]["labels"]
+
+    async def check(self) -> None:
+        """Activates an AdmissionCheck, and rejects a Workload with an event."""
+        call, service = self.cluster.call, self.service
+        for definition in kueue_definitions.all_of():
+            self.cluster.apply(definition)
+        collections = [f"{KUEUE}/{name}" for name in ("workloads", "admissionchecks", "resourceflavors")]
+        eventually(lambda: all(call("GET", path)[0] == 200 for path in collections), 60)
+        kind = {"apiVersion": "kueue.x-k8s.io/v1beta1"}
+        spec: Document = {"controllerName": CONTROLLER}
+        check = {**kind, "kind": "AdmissionCheck", "metadata": {"name": "aligned"}, "spec": spec}
+        assert call("POST", f"{KUEUE}/admissionchecks", check)[0] == 201
+        spec = {"podSets": [{"name": "main", "count": 1, "template": {"spec": waiting_pod("x", "64")["spec"]}}]}
+        workload = {**kind, "kind": "Workload", "metadata": {"name": "job"}, "spec": spec}
+        assert call("POST", f"{KUEUE}/namespaces/default/workloads", workload)[0] == 201
+        status = {
+            "conditions": [{"type": "QuotaReserved", "status": "True"}],
+            "admissionChecks": [{"name": "aligned", "state": "Pending", "message": ""}],
+        }
+        path = f"{KUEUE}/namespaces/default/workloads/job"
+        assert call("PATCH", f"{path}/status", {"status": status}, content_type=MERGE_PATCH)[0] == 200
+        settings, fitting = KueueSettings(enabled=True), service.fitting(8)
+        checks = AdmissionChecks(self.api, service.ledger, service.answers, service.view, fitting, settings)
+        task = asyncio.create_task(checks.run())
+        posted: list[Document] = []
+        try:
+            async with asyncio.timeout(60):
+                while not posted:
+                    assert not task.done(), task
+                    await asyncio.sleep(0.1)
+                    items = call("GET", f"{EVENTS}?fieldSelector=reason=AlignmentCheckRejected")[1]["items"]
+                    posted += [item["regarding"] for item in items]
+        finally:
+            task.cancel()
+        assert [(item["kind"], item["name"]) for item in posted] == [("Workload", "job")]
+        assert call("GET", path)[1]["status"]["admissionChecks"][0]["state"] == "Rejected"
+        conditions = call("GET", f"{KUEUE}/admissionchecks/aligned")[1]["status"]["conditions"]
+        assert [item["status"] for item in conditions] == ["True"]
 
     async def guard(self) -> None:
         service = self.service
@@ -530,6 +576,7 @@ WRITES: dict[str, Callable[[Acting], Awaitable[None]]] = {
         "steer",
         "remove_taint",
         "scale_up",
+        "check",
         "lead",
     )
 }

@@ -19,6 +19,7 @@ from topowise.wire import scoring_pb2, scoring_pb2_grpc
 from topowise_scheduler import grpc_api
 from topowise_scheduler.configuration import Grpc
 from topowise_scheduler.refusals import NOT_NOW
+from topowise_scheduler.scale_up.template_nodes import TemplateNodes
 
 
 @pytest.fixture
@@ -62,6 +63,25 @@ async def test_a_running_pod_is_asked_about_as_it_would_come_anew(
     response = await scoring.Filter(scoring_pb2.FilterRequest(pod=raw, nodes=["n2"]), context)
     explained = await scoring.Explain(scoring_pb2.ExplainRequest(pod=raw, nodes=["n2"]), context)
     assert list(response.verdicts) == list(explained.verdicts) == [scoring_pb2.VERDICT_UNSCHEDULABLE]
+
+
+async def test_nodes_that_do_not_exist_are_answered_as_the_empty_node_of_their_group(service: Service) -> None:
+    service.report(exact(kubelet(), name="n1"))
+    service.put_node("n1", labels={"pool": "a"})
+    templates = TemplateNodes(service.ledger, service.answers, service.nodes, ("pool",), {})
+    scoring = grpc_api.ScoringService(service.answers, service.view, service.fitting(), lambda: None, templates)
+    new = [{"metadata": {"name": f"new-{pool}", "labels": {"pool": pool}}} for pool in ("a", "b")]
+    context = cast(grpc_api.Context, None)
+    for cpu, verdicts, scores in (("4", [1, 1, 1], [1, 0]), ("5", [3, 3, 1], [0, 0])):
+        fields = {
+            "pod": json.dumps(pod("p", cpu)).encode(),
+            "nodes": ["n1"],
+            "templates": [json.dumps(node).encode() for node in new],
+        }
+        response = await scoring.Filter(scoring_pb2.FilterRequest(**fields), context)
+        assert list(response.verdicts) == verdicts
+        score = await scoring.Score(scoring_pb2.ScoreRequest(**fields), context)
+        assert list(score.scores)[1:] == scores
 
 
 async def test_pods_that_are_to_fit_at_once(service: Service, scoring: grpc_api.ScoringService, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from topowise_exporter.kubelet.state_files import StateFile
 from topowise_exporter.machine.inventory import Machine
 from topowise_exporter.machine.sysfs import Tree
 from topowise_exporter.state_file_check import StartCheck
-from topowise_scheduler import grpc_api
+from topowise_scheduler import grpc_server
 from topowise_scheduler.configuration import SchedulerConfiguration
 from topowise_scheduler.extender import callers
 
@@ -172,7 +172,7 @@ def test_in_place_of_a_certificate_that_is_served(make: Callable[[Path], None], 
     make(tmp_path / "odd")
     paths = {"cert_file": certificate, "key_file": key, "client_ca_file": authority.certificate}
     settings = ServingTls(**{**{name: str(path) for name, path in paths.items()}, file: str(tmp_path / "odd")})
-    for serve in (Certificate, grpc_api.read_certificate):
+    for serve in (Certificate, grpc_server.read_certificate):
         with pytest.raises(SourceError, match="odd"):
             serve(settings)
 

@@ -57,9 +57,9 @@ ports:
     containerPort: {{ $config.extender.port }}
     protocol: TCP
   {{- end }}
-  {{- with include "topowise.grpcPort" $config }}
-  - name: grpc
-    containerPort: {{ . }}
+  {{- range include "topowise.grpcPorts" $config | fromJsonArray }}
+  - name: {{ .name }}
+    containerPort: {{ .port }}
     protocol: TCP
   {{- end }}
 {{- include "topowise.probes" $config }}

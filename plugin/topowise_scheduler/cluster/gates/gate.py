@@ -5,7 +5,7 @@ Invariant: of several gates that refuse a node, the first in the list of gates (
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -34,6 +34,9 @@ class Question(msgspec.Struct, frozen=True):
     names: Sequence[str]
     rows: Rows
     is_simulation: bool
+    templates: Mapping[int, str] = {}
+    """By index of a node that the cluster does not have, and whose group has a profile: why an empty node of the group
+    refuses the pod, "" if it takes the pod."""
     unknown: Sequence[str] = ()
     """Names that the cluster does not have and that no earlier question had; for the log, after the answer."""
 
@@ -78,9 +81,10 @@ class Draft:
         """Refuses every node."""
         self.refuse(np.ones(len(self.outcomes), np.bool_), text)
 
-    def refuse_node(self, at: int, text: str) -> None:
-        """Refuses a node that fits so far."""
-        self.outcomes[at], self.words[at] = Outcome.UNRESOLVABLE, self.texts.number(text)
+    def refuse_node(self, at: int, text: str, *, may_preempt: bool = False) -> None:
+        """Refuses a node that fits so far, for a reason that evictions change or not (`may_preempt`)."""
+        self.outcomes[at] = Outcome.UNSCHEDULABLE if may_preempt else Outcome.UNRESOLVABLE
+        self.words[at] = self.texts.number(text)
 
     def refuse_rows(self, question: Question, rows: Rows, text: str) -> None:
         """Refuses the nodes of the question that have these rows of the engine."""

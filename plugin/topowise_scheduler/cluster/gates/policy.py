@@ -26,6 +26,8 @@ class PolicyGate:
             suits = np.zeros(len(question.names), np.bool_)
             known = question.rows >= 0
             suits[known] = np.isin(self._engine.policies[question.rows[known]], accepted)
+            # The profile of a group has a policy, and its refusal is in the question.
+            suits[list(question.templates)] = True
             draft.refuse(~suits, text)
 
     def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> str:

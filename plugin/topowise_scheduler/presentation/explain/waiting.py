@@ -70,6 +70,12 @@ class WaitingPod(msgspec.Struct, frozen=True, rename="camel"):
         return self.counts.get("fits", 0) + self.counts.get("not reported", 0)
 
     @property
+    def lacks_only_alignment(self) -> bool:
+        """Whether a node has enough in sum, and no node aligns the pod: autoscalers see no reason to add a node."""
+        is_too_wide = self.cause == "never" and any(reason.startswith(PREFIX) for reason in self.reasons)
+        return self.cause == "alignment" or is_too_wide
+
+    @property
     def step_of_refused(self) -> str:
         """The next step, "" for a pod that a node takes now."""
         return "" if self.fits else self.next_step

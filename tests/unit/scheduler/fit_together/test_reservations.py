@@ -13,9 +13,11 @@ from ledger_check import check_ledger
 from scheduling import Service, exact, kubelet, pod, sent
 from topowise import pods
 from topowise.errors import ParseError
+from topowise_scheduler import kube_scheduler
+from topowise_scheduler.cluster.pods.pod_states import State
 from topowise_scheduler.extender.fitting import fit_together
 from topowise_scheduler.extender.replies import BadRequestError
-from topowise_scheduler.fit_together import FitTogetherService
+from topowise_scheduler.fit_together import FitTogether, FitTogetherService
 
 
 @pytest.fixture
@@ -135,3 +137,21 @@ def test_before_the_first_list_there_is_no_answer(service: Service) -> None:
     verb = partial(fit_together, service.fitting(), lambda: "not yet listed: nodes")
     with pytest.raises(BadRequestError, match="not ready: not yet listed: nodes"):
         asyncio.run(verb(b"{}"))
+
+
+def test_a_pod_that_is_bound_without_a_query_takes_the_place_of_a_copy(service: Service) -> None:
+    """kube-scheduler has asked another replica. The copy on the node of the pod goes first."""
+    fitting = service.fitting(most_reserved=8)
+    request = FitTogether(
+        template=kube_scheduler.decode(json.dumps(template("3")).encode()), count=4, reserve_seconds=60
+    )
+    asyncio.run(fitting.fit(request, hand_over=True))
+    ledger = service.ledger
+    for number, node in enumerate(("n1", "n2", "n2", "n1")):
+        assert len(ledger.reservations) == 4 - number
+        service.put(pod(f"job-{number}", "3", node=node))
+        reserved = [state.node for _, state in ledger.pods if state.state is State.RESERVED]
+        assert reserved.count(node) == [1, 1, 0, 0][number]
+    assert not ledger.reservations.copies
+    service.put(pod("late", "3", node="n1"))
+    check_ledger(ledger)
