@@ -1,7 +1,7 @@
-"""The real kube-controller-manager on loopback, against a `ControlPlane`, by default with the controllers of claims.
+"""The real kube-controller-manager on loopback, against a `ControlPlane`, by default with a few controllers only.
 
 `resourceclaim-controller` makes claims from templates, and frees them when their pods have ended. The garbage collector
-deletes claims of deleted pods.
+deletes claims of deleted pods. `replicaset-controller` replaces evicted pods.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sandbox.controlplane import ControlPlane
 from sandbox.processes import Process, free_ports
 
 BINARY: Final = "kube-controller-manager"
-CONTROLLERS: Final = ("resourceclaim-controller", "garbage-collector-controller")
+CONTROLLERS: Final = ("resourceclaim-controller", "garbage-collector-controller", "replicaset-controller")
 
 
 class ControllerManager:

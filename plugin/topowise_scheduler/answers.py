@@ -6,7 +6,7 @@ A view over the ledger and the engine without I/O: the gates (cluster/gates) giv
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -213,8 +213,23 @@ class Answers:
         return record if steered is None else msgspec.structs.replace(record, steered=steered)
 
     def is_in_vain(self, question: Question, name: str, gone: Collection[str]) -> bool:
-        """Returns whether the devices would still be farther apart than the pod requires without the pods `gone`."""
-        return bool(self._gates.affinity.refusal(question.record, name, gone))
+        """Returns whether the devices would still be farther apart than the pod requires without the pods `gone`, or
+        the devices of its claims would be missing, or not near."""
+        record = question.record
+        if self._gates.affinity.refusal(record, name, gone):
+            return True
+        if not self._gates.claims.applies(record):
+            return False
+        if self._gates.claimed.shortage(record, name, gone) is not None:
+            return True
+        return any(gate.refusal(record, name, gone) for gate in (self._gates.numa_node, self._gates.claims))
+
+    def accepts(self, question: Question, name: str) -> Callable[[Collection[str]], bool] | None:
+        """Returns whether the pod would have its claimed devices, as near as it requires, once pods (UIDs) have left;
+        None for a pod without claims."""
+        if not self._gates.claims.applies(question.record):
+            return None
+        return lambda gone: not self.is_in_vain(question, name, gone)
 
     def _rate(self, question: Question, strategy: Strategy) -> Rated:
         known, rater = known_rows(question.rows), strategies.Rater(strategy)

@@ -110,7 +110,13 @@ class ScoringService(scoring_pb2_grpc.ScoringServicer):
         except ParseError as exc:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(exc))
         nodes = [placement.node for placement in result.placements]
-        return scoring_pb2.FitTogetherResponse(fits=result.fits, nodes=nodes, why=result.why, reservation=reservation)
+        return scoring_pb2.FitTogetherResponse(
+            fits=result.fits,
+            nodes=nodes,
+            why=result.why,
+            reservation=reservation,
+            not_examined=result.not_examined,
+        )
 
     async def _question(
         self, request: scoring_pb2.FilterRequest | scoring_pb2.ScoreRequest, context: Context

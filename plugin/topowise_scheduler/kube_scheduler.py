@@ -324,6 +324,11 @@ def exclusion_of(node: Node, spec: Spec) -> Refusal | None:
     return _excluded("node(s) didn't match Pod's node affinity/selector", unmatched)
 
 
+def lacks_devices(problem: str) -> Refusal:
+    """The refusal of a node that has no devices for the claims of the pod (DynamicResources)."""
+    return Refusal("not now", "cannot allocate all claims", problem)
+
+
 def short(node: Node, needs: Needs, used: Mapping[str, int]) -> Refusal | None:
     """The resources that the node lacks, in the order of the pod's requests; None if it has enough.
 

@@ -62,7 +62,8 @@ CLAIMS_APART: Final = PREFIX + "CPUs and memory would not be on the NUMA node of
 CLAIMS_MISPREDICTED: Final = (
     PREFIX + "pod's claim got other devices than predicted, waiting for kube-scheduler to allocate it again"
 )
-OF_CLAIMS: Final = frozenset((CLAIMS_APART, CLAIMS_MISPREDICTED))
+DEVICES_RESERVED: Final = PREFIX + "devices of the node are reserved for a nominated pod of a higher priority"
+OF_CLAIMS: Final = frozenset((CLAIMS_APART, CLAIMS_MISPREDICTED, DEVICES_RESERVED))
 """Refusals that end with other pods or claims of the node."""
 TOO_LARGE: Final = PREFIX + "pod has too many containers or resource amounts"
 PLACES_UNKNOWN: Final = PREFIX + "node does not report how near its devices are, which the pod requires"

@@ -38,9 +38,12 @@ def claim(
     *,
     node: str = "n1",
     version: int = 1,
+    reserved: Iterable[str] = (),
+    owner: str = "",
     **fields: Any,
 ) -> dict[str, Any]:
-    """Returns a claim for `count` devices; `devices` of the node are allocated to it, None: it has no allocation."""
+    """Returns a claim for `count` devices; `devices` of the node are allocated to it, None: it has no allocation. Pods
+    `reserved` it (UIDs), and the claim was made for the pod `owner`."""
     request = {"name": "gpu", "exactly": {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": count}}
     document: dict[str, Any] = {
         "metadata": {
@@ -55,6 +58,10 @@ def claim(
     if devices is not None:
         results = [{"request": "gpu", "driver": DRIVER, "pool": node, "device": device, **fields} for device in devices]
         document["status"] = {"allocation": {"devices": {"results": results}}}
+    if reserved:
+        document["status"]["reservedFor"] = [{"resource": "pods", "name": uid, "uid": uid} for uid in reserved]
+    if owner:
+        document["metadata"]["ownerReferences"] = [{"kind": "Pod", "name": owner, "uid": owner, "controller": True}]
     return document
 
 

@@ -57,7 +57,8 @@ class Waves(NamedTuple):
 
 class ClaimsCluster(SteeredCluster):
     """`devices` are the NUMA nodes of the devices of each node, in the order of the slice. With `steers` every node has
-    the marker plug-in. `claims` is the section of the service's configuration, None: not enabled."""
+    the marker plug-in. `claims` is the section of the service's configuration, None: not enabled; `more` are further
+    sections."""
 
     cleared = (
         *SteeredCluster.cleared,
@@ -76,6 +77,7 @@ class ClaimsCluster(SteeredCluster):
         devices: Collection[int] = (*[0] * 8, *[1] * 8),
         steers: bool = True,
         claims: Json | None = None,
+        more: Json | None = None,
         **options: Any,
     ) -> None:
         if assets(controller_manager.BINARY) is None:
@@ -86,6 +88,7 @@ class ClaimsCluster(SteeredCluster):
         self._more = {} if not steers else self._more
         if claims is not None:
             self._more = {**self._more, "resourceClaims": {"enabled": True, **claims}}
+        self._more = {**self._more, **(more or {})}
 
     async def __aenter__(self) -> Self:
         controllers = ControllerManager(self.plane, self._work / "controllers")

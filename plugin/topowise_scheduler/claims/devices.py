@@ -19,10 +19,12 @@ class ClaimedDevice(NamedTuple):
 
 class ClaimedDevices(NamedTuple):
     """The devices of a pod's claims on a node, without devices with admin access. `is_allocated`: all claims have their
-    allocation; otherwise a part is predicted. `problem`: why the devices are not known, "" if they are. `results` are
-    the predicted devices by claim."""
+    allocation; otherwise a part is predicted. `problem`: why the devices are not known, "" if they are. `is_short`:
+    the node is known to lack devices for the claims, which `problem` says as well. `results` are the predicted devices
+    by claim."""
 
     devices: tuple[ClaimedDevice, ...] = ()
     is_allocated: bool = False
     problem: str = ""
+    is_short: bool = False
     results: Mapping[str, tuple[DeviceRequestAllocationResult, ...]] = {}

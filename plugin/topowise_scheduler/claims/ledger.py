@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from hashlib import blake2b
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -35,7 +36,8 @@ from topowise_scheduler.claims.objects import (
     ResourceSlice,
 )
 from topowise_scheduler.claims.selectors import Selectors
-from topowise_scheduler.kube_scheduler import Node
+from topowise_scheduler.claims.users import ClaimUsers, owners
+from topowise_scheduler.kube_scheduler import Node, selects
 
 MOST_BYTES: Final = 256 << 20
 """Of the JSON of all objects, about: 5,000 nodes with 16 devices each have 80 MB."""
@@ -123,6 +125,7 @@ class Claims:
         self._backed: frozenset[str] = frozenset()
         self._allocated = AllocatedDevices()
         self._holders: Counter[tuple[DeviceID, str | None]] = Counter()
+        self._users = ClaimUsers()
         self._assumed: dict[str, _Assumed] = {}
         self._as_predicted: Bounded[str, None] = Bounded(_MOST_PREDICTED_BYTES, lambda key, _: len(key))
 
@@ -198,18 +201,44 @@ class Claims:
                 parts.append(_encode([tuple(result.id) for result in _results(kept.claim)]))
         return blake2b(b"\0".join(parts), digest_size=16).digest()
 
-    def devices(self, pod: ClaimingPod, node: Node | None, name: str) -> ClaimedDevices:
-        """Returns the devices that the claims of a pod have, or are predicted to get, on a node."""
+    def were_made_for(self, pod: ClaimingPod) -> bool:
+        """Returns whether each claim of a pod was made for this pod, from a template or by kube-scheduler."""
+        claims = [self.claim(f"{pod.namespace}/{name}") for name in pod.claims]
+        return all(claim is not None and pod.uid in owners(claim) for claim in claims)
+
+    def frees(self, uid: str) -> bool:
+        """Returns whether the devices of claims may depend on whether this pod has left."""
+        return uid in self._users or uid in self._assumed
+
+    def devices(
+        self,
+        pod: ClaimingPod,
+        node: Node | None,
+        name: str,
+        leaving: Collection[str] = (),
+        taken: Sequence[DeviceRequestAllocationResult] = (),
+    ) -> ClaimedDevices:
+        """Returns the devices that the claims of a pod have, or are predicted to get, on a node, once the pods
+        `leaving` (UIDs) have left and these devices are `taken`. If the pod itself leaves, the answer is for its
+        replacement, whose claims are made anew."""
         allocated: list[DeviceID] = []
         waiting: list[ResourceClaim] = []
         has_extended = False
+        freed = {claim.key: claim for claim in self._users.freed(leaving)}
         for claim_name in pod.claims:
-            kept = self._claims.get(f"{pod.namespace}/{claim_name}")
+            key = f"{pod.namespace}/{claim_name}"
+            kept = self._claims.get(key)
             if kept is None:
                 return ClaimedDevices(problem=f"ResourceClaim {claim_name or 'of a template'} is not known")
             has_extended |= _is_extended(kept.claim)
-            if kept.claim.status.allocation is None:
+            if kept.claim.status.allocation is None or pod.uid in leaving:
                 waiting.append(kept.claim)
+            elif key in freed:
+                return ClaimedDevices(
+                    problem=f"ResourceClaim {claim_name} may be allocated anew once its pods have left"
+                )
+            elif node is not None and not _is_available(kept.claim, node):
+                return ClaimedDevices(problem=f"ResourceClaim {claim_name} has devices of other nodes", is_short=True)
             else:
                 allocated += [result.id for result in _results(kept.claim) if not result.adminAccess]
         made = None if has_extended else self._made(pod, node)
@@ -218,16 +247,37 @@ class Claims:
         waiting += [] if made is None else [made]
         if not waiting:
             return ClaimedDevices(self._located(allocated, name), is_allocated=True)
-        assumed = self._assumed.get(pod.uid)
+        assumed = None if pod.uid in leaving else self._assumed.get(pod.uid)
         if assumed is not None and assumed.node == name and {claim.key for claim in waiting} <= assumed.results.keys():
             results = assumed.results
         else:
-            predicted = self._predict(node, waiting)
-            if isinstance(predicted, str):
-                return ClaimedDevices(problem=predicted)
+            with self._as_if(self._freed_results(freed.values(), leaving), taken):
+                predicted = self._predict(node, waiting)
+            if isinstance(predicted, ClaimedDevices):
+                return predicted
             results = predicted
         expected = [result.id for claim in waiting for result in results[claim.key] if not result.adminAccess]
         return ClaimedDevices(self._located([*allocated, *expected], name), results=results)
+
+    def _freed_results(
+        self, freed: Iterable[ResourceClaim], leaving: Collection[str]
+    ) -> list[DeviceRequestAllocationResult]:
+        results = [result for claim in freed for result in _results(claim)]
+        parts = [part for uid in leaving if uid in self._assumed for part in self._assumed[uid].results.values()]
+        return results + [result for part in parts for result in part]
+
+    @contextmanager
+    def _as_if(
+        self, freed: Sequence[DeviceRequestAllocationResult], taken: Sequence[DeviceRequestAllocationResult]
+    ) -> Iterator[None]:
+        """Changes which devices are allocated, for the time of a prediction."""
+        self._release(freed)
+        self._hold(taken)
+        try:
+            yield
+        finally:
+            self._release(taken)
+            self._hold(freed)
 
     def _made(self, pod: ClaimingPod, node: Node | None) -> ResourceClaim | Unknown | None:
         """Returns the claim that kube-scheduler makes for extended resources of the pod, None if it makes none."""
@@ -238,13 +288,15 @@ class Claims:
 
     def _predict(
         self, node: Node | None, claims: list[ResourceClaim]
-    ) -> dict[str, tuple[DeviceRequestAllocationResult, ...]] | str:
+    ) -> dict[str, tuple[DeviceRequestAllocationResult, ...]] | ClaimedDevices:
         if node is None:
-            return "the node has no Node object"
+            return ClaimedDevices(problem="the node has no Node object")
         if self.features is None:
-            return "the version of kube-scheduler is not known yet"
+            return ClaimedDevices(problem="the version of kube-scheduler is not known yet")
         if self._over:
-            return f"devices and claims take more than the {self._most_bytes >> 20} MiB that are kept"
+            return ClaimedDevices(
+                problem=f"devices and claims take more than the {self._most_bytes >> 20} MiB that are kept"
+            )
         found = allocate(node, claims, self._inventory, self._classes, self._allocated, self.features, self._selectors)
         match found:
             case Allocation():
@@ -253,9 +305,11 @@ class Claims:
                     for claim, devices in zip(claims, found.claims, strict=True)
                 }
             case NoFit():
-                return f"kube-scheduler is predicted to allocate nothing: {found.reason}"
+                problem = f"kube-scheduler is predicted to allocate nothing: {found.reason}"
+                # An error that ends the attempt does not depend on which devices are allocated.
+                return ClaimedDevices(problem=problem, is_short=not found.ends_attempt)
             case Unknown():
-                return f"not modelled: {found.feature}"
+                return ClaimedDevices(problem=f"not modelled: {found.feature}")
 
     def _located(self, devices: Iterable[DeviceID], node: str) -> tuple[ClaimedDevice, ...]:
         return tuple([ClaimedDevice(device, self.location(device, node)) for device in devices])
@@ -380,7 +434,11 @@ class Claims:
         self._claims[key] = _Claim(claim, item.size, digest)
         results = _results(claim)
         self._hold(results)
+        self._users.put(claim)
         was = () if before is None else _results(before.claim)
+        if was == results and before is not None and before.claim.status.reservedFor != claim.status.reservedFor:
+            # Which pods have to leave before the devices are free.
+            self._note_results(results, is_better=False)
         if was != results:
             self._settle(key, results or None)
             if _is_extended(claim):
@@ -401,6 +459,7 @@ class Claims:
         if before is not None:
             self.bytes -= before.size
             self._release(_results(before.claim))
+            self._users.drop(before.claim)
         return before
 
     def put_class(self, item: Sized[DeviceClass]) -> None:
@@ -486,6 +545,12 @@ def _spec(needs: Needs) -> Spec:
 def _results(claim: ResourceClaim) -> tuple[DeviceRequestAllocationResult, ...]:
     allocation = claim.status.allocation
     return () if allocation is None else allocation.devices.results or ()
+
+
+def _is_available(claim: ResourceClaim, node: Node) -> bool:
+    """Returns whether a node can use the devices of an allocated claim."""
+    allocation = claim.status.allocation
+    return allocation is None or allocation.nodeSelector is None or selects(allocation.nodeSelector, node)
 
 
 def _result(device: AllocatedDevice, share: str) -> DeviceRequestAllocationResult:

@@ -62,6 +62,7 @@ class Evictions:
         if state is None:
             return proposal
         record, pods = question.record, self._ledger.pods_on(name)
+        accepts = self._answers.accepts(question, name)
         return preemption.choose_for_all(
-            state, states, record.view, record.priority, pods, proposal.victims, self._budgets
+            state, states, record.view, record.priority, pods, proposal.victims, self._budgets, accepts
         )

@@ -38,6 +38,8 @@ def _document(result: GroupPlacement, reservation: str) -> dict[str, Any]:
     }
     if result.why:
         document["why"] = result.why
+    if result.not_examined:
+        document["notExamined"] = list(result.not_examined)
     if reservation:
         document["reservation"] = reservation
     return document

@@ -10,16 +10,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 import numpy as np
 
+from topowise import pods
 from topowise.pods import Amounts
+from topowise_scheduler import refusals
 from topowise_scheduler.answers import Answers
+from topowise_scheduler.claims.objects import DeviceRequestAllocationResult
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.engine import Outcome
-from topowise_scheduler.kube_scheduler import Pod
+from topowise_scheduler.kube_scheduler import RESOURCE_CLAIMS, Pod, lacks_devices, unexamined
 from topowise_scheduler.kubelet import Kubelet, trial
 from topowise_scheduler.presentation.explain import numa_placement
 from topowise_scheduler.presentation.explain.cluster_view import ClusterView
@@ -29,6 +32,7 @@ from topowise_scheduler.presentation.text import unschedulable
 MOST_PODS: Final = 1024
 """The most pods of a request; each new template costs milliseconds in a large cluster."""
 _FULL: Final = "taken by the pods before it"
+Devices: TypeAlias = Sequence[DeviceRequestAllocationResult]
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
@@ -41,10 +45,12 @@ class PodPlacement(msgspec.Struct, frozen=True):
 
 
 class GroupPlacement(msgspec.Struct, frozen=True):
-    """The placed pods. `why` sums up the refusals of the first pod that is not placed, "" if all are placed."""
+    """The placed pods. `why` sums up the refusals of the first pod that is not placed, "" if all are placed.
+    `not_examined`: requirements of pods that the placement does not consider."""
 
     placements: Sequence[PodPlacement]
     why: str = ""
+    not_examined: Sequence[str] = ()
 
     @property
     def fits(self) -> bool:
@@ -53,22 +59,24 @@ class GroupPlacement(msgspec.Struct, frozen=True):
 
 
 class Copy(msgspec.Struct, frozen=True):
-    """A node with placed pods: its states, the amounts that these pods request, and their UIDs there.
+    """A node with placed pods: its states, the amounts that these pods request, their UIDs there, and the devices of
+    their claims.
 
-    Which devices the pods would get is not known.
+    Which devices of device plug-ins the pods would get is not known.
     """
 
     states: tuple[Kubelet, ...]
     requested: Amounts = {}
     uids: tuple[str, ...] = ()
+    claimed: Devices = ()
 
-    def taken(self, states: tuple[Kubelet, ...], record: PodRecord, uid: str) -> Copy:
-        """Returns the copy with another pod, which is in these states."""
+    def taken(self, states: tuple[Kubelet, ...], record: PodRecord, uid: str, claimed: Devices) -> Copy:
+        """Returns the copy with another pod, which is in these states and has these `claimed` devices."""
         assert record.needs is not None
         requested = dict(self.requested)
         for resource, amount in {**record.needs.requests, "pods": 1}.items():
             requested[resource] = requested.get(resource, 0) + amount
-        return Copy(states, requested, (*self.uids, uid))
+        return Copy(states, requested, (*self.uids, uid), (*self.claimed, *claimed))
 
 
 class _Template:
@@ -118,17 +126,18 @@ class GroupPlacer:
         self,
         answers: Answers,
         view: ClusterView,
-        pods: Sequence[Pod],
+        group: Sequence[Pod],
         names: Sequence[str],
         copies: Mapping[str, Copy] | None = None,
     ) -> None:
         self._answers = answers
         self._view = view
-        self._pods = pods
+        self._pods = group
         self._names = names
         self._templates: dict[bytes, _Template] = {}
         self.copies = dict(copies or {})
         """The nodes with placed pods."""
+        self._not_examined: dict[str, None] = {}
         self.placement = GroupPlacement(())
 
     def steps(self) -> Iterator[None]:
@@ -137,11 +146,11 @@ class GroupPlacer:
         for pod in self._pods:
             placement = yield from self.add(pod)
             if isinstance(placement, str):
-                self.placement = GroupPlacement(placements, placement)
+                self.placement = GroupPlacement(placements, placement, tuple(self._not_examined))
                 return
             placements.append(placement)
             yield
-        self.placement = GroupPlacement(placements)
+        self.placement = GroupPlacement(placements, not_examined=tuple(self._not_examined))
 
     def add(self, pod: Pod) -> Generator[None, None, PodPlacement | str]:
         """Places a pod beside the pods before. Returns where, or why it fits on no node."""
@@ -154,10 +163,17 @@ class GroupPlacer:
         if template is None:
             yield from self._answers.steps(self._answers.question(pod, self._names, is_simulation=True))
             template = self._templates[key] = _Template(self._answers, self._view, pod, self._names)
+            examines_claims = self._view.ledger.gates.claims.applies(template.question.record)
+            for words in unexamined(pod.spec):
+                if words != RESOURCE_CLAIMS or not examines_claims:
+                    self._not_examined[words] = None
         return template
 
     def _place(self, template: _Template, pod: Pod) -> Generator[None, None, PodPlacement | None]:
-        record = msgspec.structs.replace(template.question.record, name=pod.metadata.name)
+        of_template = template.question.record
+        # Each copy has its own claims.
+        claims = pods.claim_names(pod) if of_template.claims else ()
+        record = msgspec.structs.replace(of_template, name=pod.metadata.name, claims=claims)
         for name in template.nodes():
             if not name:
                 yield
@@ -171,14 +187,34 @@ class GroupPlacer:
             if copy is None:
                 copy = Copy(tuple(self._answers.states_for(template.question, name)))
             uid = f"\0together/{name}/{len(copy.uids)}"
-            expected = self._answers.as_expected(msgspec.structs.replace(record, uid=uid), name)
-            taken = trial.place(copy.states, expected.view)
-            words = _FULL if taken is None else self._answers.affinity_refusal(expected, name, copy.states, copy.uids)
+            expected, claimed, words = self._expected(msgspec.structs.replace(record, uid=uid), name, copy.states)
+            taken = None if words else trial.place(copy.states, expected.view)
+            if taken is None:
+                words = words or _FULL
+            else:
+                words = self._answers.affinity_refusal(expected, name, copy.states, copy.uids)
             if taken is None or words:
                 template.refuse(words)
                 yield
                 continue
-            self.copies[name] = copy.taken(taken, record, uid)
+            self.copies[name] = copy.taken(taken, record, uid, claimed)
             containers = numa_placement.of(taken[0], uid, is_exact=self._view.precision(name) == "exact")
             return PodPlacement(msgspec.structs.replace(expected, uid=pod.metadata.uid or uid), name, containers)
         return None
+
+    def _expected(self, record: PodRecord, name: str, states: Sequence[Kubelet]) -> tuple[PodRecord, Devices, str]:
+        """Returns the pod as the kubelet of a node in these states would get it, the devices of its claims, and the
+        refusal of a node without such devices."""
+        gates = self._view.ledger.gates
+        taken = [device for copy in self.copies.values() for device in copy.claimed]
+        expected = gates.claims.expected_in(record, name, states, taken=taken)
+        devices = expected.devices
+        if devices.is_short:
+            return record, (), lacks_devices(devices.problem).words
+        if devices.problem:
+            self._not_examined[RESOURCE_CLAIMS] = None
+        elif expected.record is None and gates.claimed.is_required(record):
+            return record, (), refusals.CLAIMS_APART
+        is_steered = expected.record is not None and expected.record.steered is not None
+        steered = expected.record if is_steered else None
+        return steered or self._answers.as_expected(record, name), expected.results, ""

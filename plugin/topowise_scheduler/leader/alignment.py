@@ -5,6 +5,9 @@ total, but not on the NUMA nodes that the pod needs. kube-scheduler up to 1.37 e
 changes nothing for its own plug-ins. Of all such nodes the victims with the least harm are chosen, in the order of
 kube-scheduler. No victim's eviction violates a disruption budget. No pod is evicted for a pod that might not come to
 the node for reasons that this service does not check.
+
+kube-scheduler evicts no pod for devices of claims either: its dry run of an eviction leaves them allocated (the plug-in
+DynamicResources has no PreFilterExtensions). So a node also counts that only lacks devices, or devices and amounts.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from topowise_scheduler.answers import Answers, Question, Verdicts
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.engine import Outcome
-from topowise_scheduler.kube_scheduler import Pod
+from topowise_scheduler.kube_scheduler import Pod, Refusal
 from topowise_scheduler.kubelet.trial import trial
 from topowise_scheduler.preemption import Budgets
 from topowise_scheduler.presentation.explain.cluster_view import ClusterView
@@ -62,7 +65,7 @@ class AlignmentPreemption:
 
         Raises ParseError for a pod that cannot be read.
         """
-        if not may_preempt(pod):
+        if not self._may_preempt(pod):
             return None
         best: tuple[_Harm, Victims] | None = None
         question, names = await self._candidates(pod)
@@ -82,10 +85,11 @@ class AlignmentPreemption:
     def still_needs(self, pod: Pod, node: str, evicted: Collection[str], remaining: Collection[str]) -> bool:
         """Returns whether the pod does not fit after the evictions so far, and would fit after the remaining ones."""
         question = self._answers.question(pod, [node], is_simulation=True)
-        record = question.record
-        if self._view.against(pod, [node])[node] is not None:
+        record, accepts = question.record, self._answers.accepts(question, node)
+        refusal = self._view.against(pod, [node])[node]
+        if refusal is not None and not self._is_for_devices(record, node, refusal):
             return False
-        needs = False
+        needs = accepts is not None and not accepts(evicted)
         for state in self._answers.states_for(question, node):
             for uid in evicted:
                 state.remove(uid)
@@ -104,8 +108,18 @@ class AlignmentPreemption:
         verdicts = self._answers.verdicts(question)
         fits = {name: not text for name, text in self._preemptable(question.names, verdicts)}
         opposing = await collected(self._view.opposing(pod, list(fits)))
-        names = [name for name, refusal in opposing if refusal is None]
-        return question, [] if any(fits[name] for name in names) else names
+        if any(fits[name] for name, refusal in opposing if refusal is None):
+            return question, []
+        return question, [
+            name
+            for name, refusal in opposing
+            if refusal is None or self._is_for_devices(question.record, name, refusal)
+        ]
+
+    def _is_for_devices(self, record: PodRecord, name: str, refusal: Refusal) -> bool:
+        """Returns whether kube-scheduler would evict no pod from a node that it refuses, because devices are
+        missing."""
+        return refusal.verdict == "not now" and self._ledger.gates.claimed.shortage(record, name) is not None
 
     def _preemptable(self, names: Sequence[str], verdicts: Verdicts) -> Iterator[tuple[str, str]]:
         """Yields the nodes that take the pod as it is or after evictions, and why they refuse it now."""
@@ -118,12 +132,18 @@ class AlignmentPreemption:
         state = next(states, None)
         if state is None:
             return None
-        record = question.record
+        record, claimed = question.record, self._ledger.gates.claimed
         pods = {pod.uid: pod for pod in self._ledger.pods_on(name) if pod.uid not in spared}
+        lower = [pod.uid for pod in pods.values() if pod.priority < record.priority]
+        if claimed.shortage(record, name, lower) is not None:
+            return None
+        accepts = self._answers.accepts(question, name)
         choice = preemption.choose_for_all(
-            state, states, record.view, record.priority, pods.values(), (), self._budgets
+            state, states, record.view, record.priority, pods.values(), (), self._budgets, accepts
         )
         if choice is None or choice.violations or len(choice.victims) > max_victims:
+            return None
+        if claimed.applies(record) and claimed.of(record, name, choice.victims).devices.problem:
             return None
         if self._answers.is_in_vain(question, name, choice.victims):
             return None
@@ -132,18 +152,18 @@ class AlignmentPreemption:
         is_free = all(len(self._budgets.matching(pod.name, pod.namespace, pod.labels)) < 2 for pod in victims)
         return Victims(name, victims) if is_free else None
 
-
-def may_preempt(pod: Pod) -> bool:
-    """Returns whether a waiting pod may preempt, and has no requirement that this service does not check."""
-    if pod.spec.preemptionPolicy == "Never" or pod.spec.nodeName or pod.metadata.deletionTimestamp:
-        return False
-    if kube_scheduler.unexamined(pod.spec):
-        return False
-    conditions = (pod.status.conditions if pod.status is not None else None) or ()
-    return any(
-        condition.type == "PodScheduled" and condition.status == "False" and condition.reason == "Unschedulable"
-        for condition in conditions
-    )
+    def _may_preempt(self, pod: Pod) -> bool:
+        """Returns whether a waiting pod may preempt, and has no requirement that this service does not check."""
+        if pod.spec.preemptionPolicy == "Never" or pod.spec.nodeName or pod.metadata.deletionTimestamp:
+            return False
+        examined = {kube_scheduler.RESOURCE_CLAIMS} if self._ledger.gates.claimed.settings is not None else set()
+        if set(kube_scheduler.unexamined(pod.spec)) - examined:
+            return False
+        conditions = (pod.status.conditions if pod.status is not None else None) or ()
+        return any(
+            condition.type == "PodScheduled" and condition.status == "False" and condition.reason == "Unschedulable"
+            for condition in conditions
+        )
 
 
 def _harm_of(victims: Victims) -> _Harm:

@@ -160,7 +160,9 @@ class Defragmenter:
             records = {record.uid: record for record in self._ledger.pods_on(name)}
             listed = await pod_lists.on_node(self._api, name)
             pods += [(pod, records[pod.metadata.uid]) for pod in listed if pod.metadata.uid in records]
-        return defrag.sort(pods, self._budgets, self._settings.priority)[0]
+        claimed = self._ledger.gates.claimed
+        owns_claims = None if claimed.settings is None else claimed.are_made_for
+        return defrag.sort(pods, self._budgets, self._settings.priority, owns_claims)[0]
 
     def _needs_move(self, shape: _ShapeState, plan: Plan) -> bool:
         """Returns whether a pod is to be moved now; counts evictions that did not help."""

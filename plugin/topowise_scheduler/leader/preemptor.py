@@ -88,7 +88,7 @@ class Preemptor:
 
     def due(self) -> Mapping[str, PodRecord]:
         """Returns the next pods to look at, by UID, of the pods that have waited for long enough."""
-        waiting, now = self._ledger.waiting, self._clock()
+        waiting, now = self._waiting(), self._clock()
         self._since = {uid: self._since.get(uid, now) for uid in waiting}
         for by_uid in (self._not_before, self._announced, self._nominated, self._rounds):
             for uid in by_uid.keys() - waiting.keys():
@@ -101,6 +101,18 @@ class Preemptor:
             and uid not in self._evictions
         ]
         return {record.uid: record for record in self._in_turn(ready)[:_MAX_LOOKS]}
+
+    def _waiting(self) -> Mapping[str, PodRecord]:
+        """Returns by UID the pods that were refused here, and the pods with claims that kube-scheduler itself refused:
+        it refuses nodes without free devices."""
+        ledger = self._ledger
+        if ledger.gates.claimed.settings is None:
+            return ledger.waiting
+        return {
+            uid: record
+            for uid, record in ledger.unscheduled.items()
+            if record.needs is not None and (record.claims or uid in ledger.waiting)
+        }
 
     def _in_turn(self, ready: Sequence[PodRecord]) -> list[PodRecord]:
         """Returns the pods in the order of a pass: new pods first, then by priority, and of equal priority a pod of
@@ -233,9 +245,10 @@ class Preemptor:
             await nominate(self._api, record, "", version=pod.metadata.resourceVersion)
 
     async def _post_to_victim(self, record: PodRecord, victim: PodRecord, reason: str, outcome: str) -> None:
+        what = "devices of claims or NUMA nodes" if record.claims else "NUMA nodes"
         note = (
             f"The pod {outcome} for {record.namespace}/{record.name} (priority {record.priority}, this pod "
-            f"{victim.priority}), which waits for NUMA nodes of {victim.node} on which the kubelet can align it."
+            f"{victim.priority}), which waits for {what} of {victim.node} on which the kubelet can align it."
         )
         await events.post(self._api, victim, reason, note, kind="Normal", action="Preempting")
 

@@ -58,8 +58,10 @@ class Search:
         """Whether fewer evictions can suffice although all do not.
 
         They can if a container takes resources that a later container needs. The predicates and a pod with a single
-        container only gain from evictions.
+        container only gain from evictions. They also can if evictions free devices of claims on another NUMA node.
         """
+        if self._trials.accepts is not None:
+            return True
         return len(self._trials.pod.containers) > 1 and self._trials.admission(all_pods).stage == "topology"
 
     def _smaller(self, all_pods: PodSet) -> Iterator[PodSet]:

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+from typing import TypeAlias
+
 from topowise_scheduler.kubelet import Admission, Kubelet
 from topowise_scheduler.kubelet.masks import Mask, mask_of, members
 from topowise_scheduler.kubelet.pod import PodView
 from topowise_scheduler.kubelet.trial import trial
 from topowise_scheduler.preemption.roster import PodSet, Roster
 
+Accepts: TypeAlias = Callable[[Collection[str]], bool]
+"""Returns whether the pod could use the node without these pods (UIDs), for a reason that the kubelet does not know."""
+
 
 class Trials:
     """At most `limit` admissions on forks of `node`, which does not change; each set is tried once.
 
-    Every trial evicts the proposed pods and removes a booking of the pod itself.
+    Every trial evicts the proposed pods and removes a booking of the pod itself. With `accepts`, a pod that the kubelet
+    admits also has to be accepted.
     """
 
-    def __init__(self, node: Kubelet, pod: PodView, roster: Roster, limit: int) -> None:
+    def __init__(self, node: Kubelet, pod: PodView, roster: Roster, limit: int, accepts: Accepts | None = None) -> None:
         self.pod = pod
+        self.accepts = accepts
         self.left = limit
         self._node = node
         self._roster = roster
@@ -37,8 +45,12 @@ class Trials:
         if answer is None:
             if self.left <= 0:
                 return False
-            answer = self._answers[victims] = self.admission(victims).admitted
+            admitted = self.admission(victims).admitted
+            answer = self._answers[victims] = admitted and self._is_accepted(victims)
         return answer
+
+    def _is_accepted(self, victims: PodSet) -> bool:
+        return self.accepts is None or self.accepts(self._roster.uids(victims))
 
     def admission(self, victims: PodSet) -> Admission:
         """The kubelet's admission without these pods and the proposed pods."""
@@ -75,7 +87,7 @@ class Trials:
         for order in (uids, uids[::-1])[: max(1, len(uids))]:
             if not trial(self._node.without((self.pod.uid, *order)), self.pod).admission.admitted:
                 return False
-        return True
+        return self._is_accepted(victims)
 
     def _evicted(self, node: Kubelet, victims: PodSet) -> Kubelet:
         return node.without([self._roster.pods[at].uid for at in members(victims)])

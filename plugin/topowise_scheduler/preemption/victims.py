@@ -16,7 +16,7 @@ from topowise_scheduler.kubelet.trial import trial
 from topowise_scheduler.preemption.budgets import Budgets
 from topowise_scheduler.preemption.roster import Choice, Roster, Running
 from topowise_scheduler.preemption.search import Search
-from topowise_scheduler.preemption.trials import Trials
+from topowise_scheduler.preemption.trials import Accepts, Trials
 
 MAX_TRIALS: Final = 256
 
@@ -46,6 +46,7 @@ def choose_for_all(
     pods: Iterable[Pod],
     proposed: Collection[str],
     budgets: Budgets,
+    accepts: Accepts | None = None,
 ) -> Choice | None:
     """The choice for the predicted state of the node, None if it does not help in some other possible state.
 
@@ -57,7 +58,7 @@ def choose_for_all(
         for pod in pods
     ]
     allowed = {key: budgets.allowed(key) for pod in running for key in pod.budgets}
-    choice = choose(state, view(state), priority, running, proposed, allowed)
+    choice = choose(state, view(state), priority, running, proposed, allowed, accepts)
     return choice if choice is not None and all(_fits_without(other, view, choice) for other in others) else None
 
 
@@ -68,6 +69,7 @@ def choose(
     running: Sequence[Running],
     proposed: Collection[str],
     allowed: Mapping[str, int],
+    accepts: Accepts | None = None,
 ) -> Choice | None:
     """The pods to evict from `node` so that its kubelet admits `pod`, None if no evictions help.
 
@@ -75,10 +77,12 @@ def choose(
     lower priority than `priority` are. `proposed` are the uids that kube-scheduler proposes. It has further reasons for
     these, so they always stay victims. `allowed` maps the key of a budget to its remaining evictions, 0 by default.
 
+    `accepts` (trials.py) is asked about sets without which the kubelet admits the pod.
+
     An empty choice means that the pod fits without evictions. The model has confirmed every answer.
     """
     roster = Roster(pod.uid, priority, running, frozenset(proposed), allowed)
-    trials = Trials(node, pod, roster, MAX_TRIALS)
+    trials = Trials(node, pod, roster, MAX_TRIALS, accepts)
     if trials.holds(roster.proposed):
         return roster.choice(roster.proposed)
     sets = {roster.proposed | victims for victims in Search(node, trials, roster).sets()}

@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1btopowise/wire/scoring.proto\x12\x13topowise.scoring.v1\">\n\rFilterRequest\x12\x0b\n\x03pod\x18\x01 \x01(\x0c\x12\r\n\x05nodes\x18\x02 \x03(\t\x12\x11\n\ttemplates\x18\x03 \x03(\x0c\"g\n\x0e\x46ilterResponse\x12.\n\x08verdicts\x18\x01 \x03(\x0e\x32\x1c.topowise.scoring.v1.Verdict\x12\x14\n\x0creason_index\x18\x02 \x03(\x05\x12\x0f\n\x07reasons\x18\x03 \x03(\t\"=\n\x0cScoreRequest\x12\x0b\n\x03pod\x18\x01 \x01(\x0c\x12\r\n\x05nodes\x18\x02 \x03(\t\x12\x11\n\ttemplates\x18\x03 \x03(\x0c\"\x1f\n\rScoreResponse\x12\x0e\n\x06scores\x18\x01 \x03(\x03\",\n\x0e\x45xplainRequest\x12\x0b\n\x03pod\x18\x01 \x01(\x0c\x12\r\n\x05nodes\x18\x02 \x03(\t\"y\n\x0f\x45xplainResponse\x12.\n\x08verdicts\x18\x01 \x03(\x0e\x32\x1c.topowise.scoring.v1.Verdict\x12\x0e\n\x06scores\x18\x02 \x03(\x03\x12\x0f\n\x07\x64\x65tails\x18\x03 \x03(\t\x12\x15\n\rnot_looked_at\x18\x04 \x03(\t\"j\n\x12\x46itTogetherRequest\x12\x0c\n\x04pods\x18\x01 \x03(\x0c\x12\r\n\x05\x63ount\x18\x02 \x01(\x05\x12\r\n\x05nodes\x18\x03 \x03(\t\x12\x17\n\x0freserve_seconds\x18\x04 \x01(\x05\x12\x0f\n\x07release\x18\x05 \x01(\t\"T\n\x13\x46itTogetherResponse\x12\x0c\n\x04\x66its\x18\x01 \x01(\x08\x12\r\n\x05nodes\x18\x02 \x03(\t\x12\x0b\n\x03why\x18\x03 \x01(\t\x12\x13\n\x0breservation\x18\x04 \x01(\t*i\n\x07Verdict\x12\x17\n\x13VERDICT_UNSPECIFIED\x10\x00\x12\x10\n\x0cVERDICT_FITS\x10\x01\x12\x19\n\x15VERDICT_UNSCHEDULABLE\x10\x02\x12\x18\n\x14VERDICT_UNRESOLVABLE\x10\x03\x32\xec\x02\n\x07Scoring\x12S\n\x06\x46ilter\x12\".topowise.scoring.v1.FilterRequest\x1a#.topowise.scoring.v1.FilterResponse\"\x00\x12P\n\x05Score\x12!.topowise.scoring.v1.ScoreRequest\x1a\".topowise.scoring.v1.ScoreResponse\"\x00\x12V\n\x07\x45xplain\x12#.topowise.scoring.v1.ExplainRequest\x1a$.topowise.scoring.v1.ExplainResponse\"\x00\x12\x62\n\x0b\x46itTogether\x12\'.topowise.scoring.v1.FitTogetherRequest\x1a(.topowise.scoring.v1.FitTogetherResponse\"\x00\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1btopowise/wire/scoring.proto\x12\x13topowise.scoring.v1\">\n\rFilterRequest\x12\x0b\n\x03pod\x18\x01 \x01(\x0c\x12\r\n\x05nodes\x18\x02 \x03(\t\x12\x11\n\ttemplates\x18\x03 \x03(\x0c\"g\n\x0e\x46ilterResponse\x12.\n\x08verdicts\x18\x01 \x03(\x0e\x32\x1c.topowise.scoring.v1.Verdict\x12\x14\n\x0creason_index\x18\x02 \x03(\x05\x12\x0f\n\x07reasons\x18\x03 \x03(\t\"=\n\x0cScoreRequest\x12\x0b\n\x03pod\x18\x01 \x01(\x0c\x12\r\n\x05nodes\x18\x02 \x03(\t\x12\x11\n\ttemplates\x18\x03 \x03(\x0c\"\x1f\n\rScoreResponse\x12\x0e\n\x06scores\x18\x01 \x03(\x03\",\n\x0e\x45xplainRequest\x12\x0b\n\x03pod\x18\x01 \x01(\x0c\x12\r\n\x05nodes\x18\x02 \x03(\t\"y\n\x0f\x45xplainResponse\x12.\n\x08verdicts\x18\x01 \x03(\x0e\x32\x1c.topowise.scoring.v1.Verdict\x12\x0e\n\x06scores\x18\x02 \x03(\x03\x12\x0f\n\x07\x64\x65tails\x18\x03 \x03(\t\x12\x15\n\rnot_looked_at\x18\x04 \x03(\t\"j\n\x12\x46itTogetherRequest\x12\x0c\n\x04pods\x18\x01 \x03(\x0c\x12\r\n\x05\x63ount\x18\x02 \x01(\x05\x12\r\n\x05nodes\x18\x03 \x03(\t\x12\x17\n\x0freserve_seconds\x18\x04 \x01(\x05\x12\x0f\n\x07release\x18\x05 \x01(\t\"j\n\x13\x46itTogetherResponse\x12\x0c\n\x04\x66its\x18\x01 \x01(\x08\x12\r\n\x05nodes\x18\x02 \x03(\t\x12\x0b\n\x03why\x18\x03 \x01(\t\x12\x13\n\x0breservation\x18\x04 \x01(\t\x12\x14\n\x0cnot_examined\x18\x05 \x03(\t*i\n\x07Verdict\x12\x17\n\x13VERDICT_UNSPECIFIED\x10\x00\x12\x10\n\x0cVERDICT_FITS\x10\x01\x12\x19\n\x15VERDICT_UNSCHEDULABLE\x10\x02\x12\x18\n\x14VERDICT_UNRESOLVABLE\x10\x03\x32\xec\x02\n\x07Scoring\x12S\n\x06\x46ilter\x12\".topowise.scoring.v1.FilterRequest\x1a#.topowise.scoring.v1.FilterResponse\"\x00\x12P\n\x05Score\x12!.topowise.scoring.v1.ScoreRequest\x1a\".topowise.scoring.v1.ScoreResponse\"\x00\x12V\n\x07\x45xplain\x12#.topowise.scoring.v1.ExplainRequest\x1a$.topowise.scoring.v1.ExplainResponse\"\x00\x12\x62\n\x0b\x46itTogether\x12\'.topowise.scoring.v1.FitTogetherRequest\x1a(.topowise.scoring.v1.FitTogetherResponse\"\x00\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'topowise.wire.scoring_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_VERDICT']._serialized_start=680
-  _globals['_VERDICT']._serialized_end=785
+  _globals['_VERDICT']._serialized_start=702
+  _globals['_VERDICT']._serialized_end=807
   _globals['_FILTERREQUEST']._serialized_start=52
   _globals['_FILTERREQUEST']._serialized_end=114
   _globals['_FILTERRESPONSE']._serialized_start=116
@@ -48,7 +48,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FITTOGETHERREQUEST']._serialized_start=486
   _globals['_FITTOGETHERREQUEST']._serialized_end=592
   _globals['_FITTOGETHERRESPONSE']._serialized_start=594
-  _globals['_FITTOGETHERRESPONSE']._serialized_end=678
-  _globals['_SCORING']._serialized_start=788
-  _globals['_SCORING']._serialized_end=1152
+  _globals['_FITTOGETHERRESPONSE']._serialized_end=700
+  _globals['_SCORING']._serialized_start=810
+  _globals['_SCORING']._serialized_end=1174
 # @@protoc_insertion_point(module_scope)

@@ -89,13 +89,15 @@ class FitTogetherRequest(_message.Message):
     def __init__(self, pods: _Optional[_Iterable[bytes]] = ..., count: _Optional[int] = ..., nodes: _Optional[_Iterable[str]] = ..., reserve_seconds: _Optional[int] = ..., release: _Optional[str] = ...) -> None: ...
 
 class FitTogetherResponse(_message.Message):
-    __slots__ = ("fits", "nodes", "why", "reservation")
+    __slots__ = ("fits", "nodes", "why", "reservation", "not_examined")
     FITS_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
     RESERVATION_FIELD_NUMBER: _ClassVar[int]
+    NOT_EXAMINED_FIELD_NUMBER: _ClassVar[int]
     fits: bool
     nodes: _containers.RepeatedScalarFieldContainer[str]
     why: str
     reservation: str
-    def __init__(self, fits: bool = ..., nodes: _Optional[_Iterable[str]] = ..., why: _Optional[str] = ..., reservation: _Optional[str] = ...) -> None: ...
+    not_examined: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, fits: bool = ..., nodes: _Optional[_Iterable[str]] = ..., why: _Optional[str] = ..., reservation: _Optional[str] = ..., not_examined: _Optional[_Iterable[str]] = ...) -> None: ...

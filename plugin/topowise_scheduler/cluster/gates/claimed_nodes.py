@@ -8,8 +8,10 @@ Invariant: cached NUMA nodes are used only until the node, or a claim on it, cha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from topowise.bounded import Bounded
 from topowise.claimed_devices import NumaNodes
@@ -21,15 +23,18 @@ from topowise_scheduler.cluster.gates.affinity import CacheUntilChange
 from topowise_scheduler.cluster.pods.pod_states import PodStates
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.cluster.rows.node_states import NodeStates
-from topowise_scheduler.kube_scheduler import Node
+from topowise_scheduler.kube_scheduler import Node, Refusal, lacks_devices
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.steering.choice import Demand
 
 if TYPE_CHECKING:
     # At run time the import would load the library of CEL, which most installations do not need.
     from topowise_scheduler.claims.ledger import Claims
+    from topowise_scheduler.claims.objects import DeviceRequestAllocationResult
 
 _MAX_NUMA_BYTES = 4 << 20
+# Of a call of `filter`: a prediction and its trials take up to a millisecond where no two nodes are alike.
+_MOST_NEW: Final = 200
 
 
 class ClaimSettings(NamedTuple):
@@ -49,7 +54,8 @@ class Claimed(NamedTuple):
     near: frozenset[int] = frozenset()
 
 
-_NOTHING = Claimed(ClaimedDevices())
+_NOT_REPORTED: Final = Claimed(ClaimedDevices(problem="the node has no report"))
+_LATER: Final = Claimed(ClaimedDevices(problem="a call predicts the devices of a limited number of nodes"))
 
 
 class ClaimedNodes:
@@ -64,6 +70,8 @@ class ClaimedNodes:
         self.settings = settings
         self.ignored = settings is None and ignored
         self._checked_at = -1
+        self._left = math.inf
+        self._left_out: set[str] = set()
         self._known = CacheUntilChange[Claimed, tuple[str, bytes, frozenset[str]]](node_states, lambda _: 1024)
         self._has_free = CacheUntilChange[bool, tuple[str, frozenset[str]]](node_states)
         self._numa: Bounded[tuple[tuple[int, ...], str], NumaNodes]
@@ -92,26 +100,78 @@ class ClaimedNodes:
         self._forget_unexpected()
         return self.settings.claims.digest(record.uid, record.namespace, record.claims)
 
-    def of(self, record: PodRecord, name: str) -> Claimed:
-        """Returns the devices of a pod's claims on a node; a node without a report has no NUMA nodes."""
+    @contextmanager
+    def limited(self) -> Iterator[set[str]]:
+        """Limits how many nodes are predicted anew. Yields the nodes that are left out so far: their devices are
+        unknown, which is not kept."""
+        self.refill()
+        try:
+            yield self._left_out
+        finally:
+            self._left = math.inf
+
+    def refill(self) -> None:
+        """Lets as many nodes be predicted as at first."""
+        self._left_out.clear()
+        self._left = _MOST_NEW
+
+    def is_left_out(self, name: str) -> bool:
+        """Returns whether the devices of a node are unknown by the limit."""
+        return self._left <= 0 and name in self._left_out
+
+    def freeing(self, record: PodRecord, leaving: Collection[str]) -> frozenset[str]:
+        """Returns those of the pods `leaving` (UIDs) on which the devices of the pod's claims depend."""
+        if self.settings is None or not leaving:
+            return frozenset()
+        frees = self.settings.claims.frees
+        return frozenset([uid for uid in leaving if uid == record.uid or frees(uid)])
+
+    def of(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> Claimed:
+        """Returns the devices of a pod's claims on a node, once the pods `leaving` have left; a node without a report
+        has no NUMA nodes."""
         node_state = self._node_states.of(name)
         if self.settings is None or node_state is None or node_state.kubelet is None:
-            return _NOTHING._replace(devices=ClaimedDevices(problem="the node has no report"))
+            return _NOT_REPORTED
         # Extended resources are in the shape.
-        key = (name, self.digest(record) + record.shape, frozenset[str]())
+        key = (name, self.digest(record) + record.shape, self.freeing(record, leaving))
         known = self._known.get(key)
-        if known is None:
-            devices = self.settings.claims.devices(record, self.settings.node_of(name), name)
-            known = Claimed(devices, self._near(name, node_state.kubelet, devices))
-            self._known.put(key, known)
+        if known is not None:
+            return known
+        if self._left <= 0:
+            self._left_out.add(name)
+            return _LATER
+        self._left -= 1
+        known = self.once_placed(record, name, leaving, ())
+        self._known.put(key, known)
         return known
 
-    def demands(self, record: PodRecord, name: str, node: Kubelet) -> Iterator[Demand]:
+    def are_made_for(self, record: PodRecord) -> bool:
+        """Returns whether all claims of a pod were made for the pod. Claims must be enabled."""
+        return self.settings is not None and self.settings.claims.were_made_for(record)
+
+    def once_placed(
+        self, record: PodRecord, name: str, leaving: Collection[str], taken: Sequence[DeviceRequestAllocationResult]
+    ) -> Claimed:
+        """Returns the devices of a pod's claims on a reported node, once the pods `leaving` have left and these devices
+        are `taken`. The answer is not kept."""
+        node_state = self._node_states.of(name)
+        if self.settings is None or node_state is None or node_state.kubelet is None:
+            return _NOT_REPORTED
+        devices = self.settings.claims.devices(record, self.settings.node_of(name), name, leaving, taken)
+        return Claimed(devices, self._near(name, node_state.kubelet, devices))
+
+    def shortage(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> Refusal | None:
+        """Returns the refusal of a node that is known to lack devices for the pod's claims, once the pods `leaving`
+        have left. It is kube-scheduler's own: `filter` is not asked about such a node."""
+        devices = self.of(record, name, leaving).devices if self.applies(record) else ClaimedDevices()
+        return lacks_devices(devices.problem) if devices.is_short else None
+
+    def demands(self, record: PodRecord, name: str, node: Kubelet, leaving: Collection[str] = ()) -> Iterator[Demand]:
         """Yields what the devices demand of the NUMA node to which the pod is steered.
 
         A pod with devices on several NUMA nodes may need several as well, so nothing is required of it.
         """
-        near = self.of(record, name).near if self.applies(record) else frozenset[int]()
+        near = self.of(record, name, leaving).near if self.applies(record) else frozenset[int]()
         if not near:
             return
         is_single = len(near) == 1

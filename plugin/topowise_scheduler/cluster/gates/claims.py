@@ -21,6 +21,7 @@ from topowise.bounded import Bounded
 from topowise_scheduler import refusals
 from topowise_scheduler.claims.devices import ClaimedDevices
 from topowise_scheduler.claims.numa_nodes import named
+from topowise_scheduler.claims.objects import DeviceRequestAllocationResult
 from topowise_scheduler.cluster.gates.affinity import CacheUntilChange
 from topowise_scheduler.cluster.gates.claimed_nodes import Claimed, ClaimedNodes
 from topowise_scheduler.cluster.gates.gate import FITS, Draft, Question
@@ -45,8 +46,9 @@ _MOST_BYTES: Final = 1 << 20
 # A judgement takes about a millisecond, so a cluster of new nodes is scored in several calls.
 _MOST_NEW: Final = 200
 
-_Key: TypeAlias = tuple[str, bytes, bytes, Annotated, frozenset[str]]
-"""Node, requests and steering of the pod, its claims and annotations, pods that do not count."""
+_Key: TypeAlias = tuple[str, bytes, bytes, Annotated, frozenset[str], frozenset[str]]
+"""Node, requests and steering of the pod, its claims and annotations, pods that free devices, pods that do not
+count."""
 
 
 class Judgement(NamedTuple):
@@ -74,6 +76,19 @@ class Judgement(NamedTuple):
         return where
 
 
+class Expected(NamedTuple):
+    """A pod as it would come to a node, and the devices of its claims there. `record` is None if the pod would not be
+    near the devices, or if these are not known."""
+
+    record: PodRecord | None
+    devices: ClaimedDevices
+
+    @property
+    def results(self) -> Sequence[DeviceRequestAllocationResult]:
+        """Returns the devices that the pod takes from later pods."""
+        return [result for part in self.devices.results.values() for result in part]
+
+
 class PodAlignment(NamedTuple):
     """A pod with claims that is bound to a node: the NUMA nodes of its devices, and of its exclusive resources as the
     ledger has them. `outcome` is never `possible`."""
@@ -98,6 +113,9 @@ class ClaimGate:
         self._numa_node = numa_node
         self._judged = CacheUntilChange[Judgement, _Key](node_states, lambda _: 1024)
         self._bound = CacheUntilChange[tuple[PodAlignment, ...], tuple[str, frozenset[str]]](node_states)
+        # By the number of the node's state, and the requests of the pod.
+        self._placed: Bounded[tuple[int, bytes], Sequence[frozenset[int] | None]]
+        self._placed = Bounded(_MOST_BYTES, lambda key, places: 300 + len(key[1]) + 300 * len(places))
         # By UID and node, the time (seconds, monotonic) until which a misprediction counts.
         self._mispredicted: Bounded[tuple[str, str], float] = Bounded(_MOST_BYTES, lambda *_: 200)
 
@@ -116,7 +134,7 @@ class ClaimGate:
         for at in np.flatnonzero(draft.outcomes == FITS).tolist():
             text = self.refusal(record, question.names[at])
             if text:
-                draft.refuse_node(at, text)
+                draft.refuse_node(at, text, may_preempt=text == refusals.CLAIMS_APART)
 
     def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> str:
         """See `Gate`."""
@@ -136,6 +154,24 @@ class ClaimGate:
         key = self._key(record, name, leaving)
         judged = self._judged.get(key)
         return self._judge(record, key, leaving) if judged is None else judged
+
+    def expected_in(
+        self,
+        record: PodRecord,
+        name: str,
+        states: Sequence[Kubelet],
+        leaving: Collection[str] = (),
+        taken: Sequence[DeviceRequestAllocationResult] = (),
+    ) -> Expected:
+        """Returns how a pod would come to a node in these states, once the pods `leaving` have left and devices are
+        `taken`; a pod without claims comes as it is."""
+        if not self.applies(record):
+            return Expected(record, ClaimedDevices())
+        devices, near = self._claimed.once_placed(record, name, leaving, taken)
+        steered = None if devices.problem else self._numa_node.steered_in(record, name, states, near)
+        placed = [_placed(state, steered) for state in states if near] if steered is not None else []
+        is_near = all(nodes is not None and nodes <= near for nodes in placed)
+        return Expected(steered if is_near else None, devices)
 
     def grades(self, record: PodRecord, names: Sequence[str]) -> list[int]:
         """Returns the grade of each node (GRADES). A call judges a limited number of nodes that are not known; all
@@ -202,19 +238,29 @@ class ClaimGate:
 
     def _key(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> _Key:
         ignored = frozenset((*self._ignored.on(record.uid, record.priority, name), *leaving))
-        return name, record.admission_key, self._claimed.digest(record), record.annotated, ignored
+        freeing = self._claimed.freeing(record, leaving)
+        return name, record.admission_key, self._claimed.digest(record), record.annotated, freeing, ignored
 
     def _judge(self, record: PodRecord, key: _Key, leaving: Collection[str] = ()) -> Judgement:
-        name, _, _, _, ignored = key
+        name, *_, ignored = key
         judged = self._judged_anew(record, name, ignored, leaving)
-        self._judged.put(key, judged)
+        if not self._claimed.is_left_out(name):
+            self._judged.put(key, judged)
         return judged
+
+    def _placements(self, record: PodRecord, name: str, ignored: frozenset[str]) -> Sequence[frozenset[int] | None]:
+        """Returns where the kubelet places the pod in each possible state of the node (`_placed`)."""
+        number = 0 if ignored else self._node_states.number(name)
+
+        def places() -> Sequence[frozenset[int] | None]:
+            return [_placed(state, record) for state in self._node_states.states(name, {record.uid, *ignored})]
+
+        return self._placed.once((number, record.admission_key), places) if number else places()
 
     def _judged_anew(
         self, record: PodRecord, name: str, ignored: frozenset[str], leaving: Collection[str]
     ) -> Judgement:
-        claimed = self._claimed.of(record, name)
-        devices, near = claimed
+        devices, near = self._claimed.of(record, name, leaving)
         if devices.problem or record.requests is None:
             return Judgement(devices, "unknown")
         if not near:
@@ -223,7 +269,7 @@ class ClaimGate:
             numa = self._numa_node.choice(record, name, leaving).numa
             if numa is not None:
                 return Judgement(devices, "aligned" if numa in near else "apart", near, frozenset((numa,)), True)
-        placed = [_placed(state, record) for state in self._node_states.states(name, {record.uid, *ignored})]
+        placed = self._placements(record, name, ignored)
         fits = [nodes is not None and nodes <= near for nodes in placed]
         outcome: Outcome = "aligned" if all(fits) else "possible" if any(fits) else "apart"
         return Judgement(devices, outcome, near, placed[0] or frozenset(), record.steered is not None)

@@ -81,9 +81,10 @@ class Draft:
         """Refuses every node."""
         self.refuse(np.ones(len(self.outcomes), np.bool_), text)
 
-    def refuse_node(self, at: int, text: str) -> None:
-        """Refuses a node that fits so far."""
-        self.outcomes[at], self.words[at] = Outcome.UNRESOLVABLE, self.texts.number(text)
+    def refuse_node(self, at: int, text: str, *, may_preempt: bool = False) -> None:
+        """Refuses a node that fits so far, for a reason that evictions change or not (`may_preempt`)."""
+        self.outcomes[at] = Outcome.UNSCHEDULABLE if may_preempt else Outcome.UNRESOLVABLE
+        self.words[at] = self.texts.number(text)
 
     def refuse_rows(self, question: Question, rows: Rows, text: str) -> None:
         """Refuses the nodes of the question that have these rows of the engine."""

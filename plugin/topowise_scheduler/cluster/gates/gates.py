@@ -20,12 +20,13 @@ from topowise_scheduler.cluster.gates.affinity import AffinityGate
 from topowise_scheduler.cluster.gates.capacity import CapacityGate
 from topowise_scheduler.cluster.gates.claimed_nodes import ClaimedNodes, ClaimSettings
 from topowise_scheduler.cluster.gates.claims import ClaimGate
-from topowise_scheduler.cluster.gates.gate import Draft, Gate, Question, Texts
+from topowise_scheduler.cluster.gates.gate import FITS, Draft, Gate, Question, Texts
 from topowise_scheduler.cluster.gates.ignored_pods import IgnoredPods
 from topowise_scheduler.cluster.gates.new_nodes import NewNodes
 from topowise_scheduler.cluster.gates.numa_node import Markers, NumaNodeGate, may_be_steered, no_markers
 from topowise_scheduler.cluster.gates.policy import PolicyGate
 from topowise_scheduler.cluster.gates.quarantine import Quarantine
+from topowise_scheduler.cluster.gates.reserved_devices import ReservedDevices
 from topowise_scheduler.cluster.gates.reserved_places import ReservedPlaces
 from topowise_scheduler.cluster.gates.slow_admissions import SlowAdmissions
 from topowise_scheduler.cluster.gates.template_nodes import TemplateNodes
@@ -115,13 +116,15 @@ class Gates:
             self.unconfirmed,
             self.quarantine,
         )
+        self._of_claims: tuple[Gate, ...] = (self.numa_node, self.claims)
+        if claims is not None:
+            self._of_claims += (ReservedDevices(node_states, pods, self.claimed),)
         self._all: tuple[Gate, ...] = (
             *self._standing,
             self.reserved_places,
             self.capacity,
             self.affinity,
-            self.numa_node,
-            self.claims,
+            *self._of_claims,
             TemplateNodes(),
         )
         self.temporary = frozenset().union(*(gate.temporary for gate in self._all))
@@ -132,10 +135,24 @@ class Gates:
         draft = Draft(len(question.names), self._texts)
         if question.record.is_too_large:
             draft.refuse_all(refusals.TOO_LARGE)
-        else:
+        elif self.claimed.settings is None or question.is_simulation:
             for gate in self._all:
                 gate.verdicts(question, draft)
+        else:
+            self._limited_verdicts(question, draft)
         return Verdicts(draft.outcomes, draft.words, self._texts.texts, self._node_states.changes)
+
+    def _limited_verdicts(self, question: Question, draft: Draft) -> None:
+        """Predicts devices of claims on some nodes, and on more nodes until a node fits for certain."""
+        with self.claimed.limited() as left_out:
+            for gate in self._all:
+                gate.verdicts(question, draft)
+            while left_out and left_out.issuperset(
+                [question.names[at] for at in np.flatnonzero(draft.outcomes == FITS).tolist()]
+            ):
+                self.claimed.refill()
+                for gate in self._of_claims:
+                    gate.verdicts(question, draft)
 
     def until(self, record: PodRecord, node: str, refusal: str) -> float:
         """Returns when a refusal ends at the latest (seconds, monotonic), infinity if only an event ends it."""

@@ -13,12 +13,13 @@ Invariant: a cached verdict is used only until its node changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Set
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from typing import Final, TypeAlias
 
 import msgspec
 import numpy as np
 
+from topowise.bounded import Bounded
 from topowise.steering import RESOURCE as MARKER
 from topowise_scheduler import refusals
 from topowise_scheduler.cluster.gates.affinity import AffinityGate, CacheUntilChange, Terms
@@ -43,6 +44,8 @@ def no_markers(name: str) -> None:
     """Returns the markers of a Node that lists none."""
 
 
+_MOST_BYTES: Final = 1 << 20
+_OF_OTHER_PODS: Final = refusals.OF_STEERING | refusals.OF_CLAIMS
 _Key: TypeAlias = tuple[str, bytes, int | None, tuple[PodTerm, ...], Terms, frozenset[int], frozenset[str]]
 
 
@@ -50,7 +53,8 @@ class NumaNodeGate:
     """See `Gate`. Unless the service `steers`, no pod with a required NUMA node fits: the kubelet alone would choose.
     Markers count all the same.
 
-    Preemption is not planned for this gate: it does not know which pods are on a NUMA node.
+    Preemption is not planned for this gate, except for the devices of claims: it does not know which pods are on a NUMA
+    node.
     """
 
     temporary: Final[frozenset[str]] = frozenset((refusals.PODS_NOT_LOCATED,))
@@ -72,6 +76,9 @@ class NumaNodeGate:
         self._markers = markers
         self._steers = steers
         self._used_by_node = CacheUntilChange[int, tuple[str, frozenset[str]]](node_states)
+        # Choices for pods that no other pod and no device draws, by the number of the node's state.
+        self._choices: Bounded[tuple[int, bytes, int | None, frozenset[int], bool], Choice]
+        self._choices = Bounded(_MOST_BYTES, lambda key, _: 512 + len(key[1]))
         self._cache = CacheUntilChange[str, _Key](node_states, lambda key: 512 * (1 + len(key[3]) + len(key[4])))
 
     def verdicts(self, question: Question, draft: Draft) -> None:
@@ -81,7 +88,8 @@ class NumaNodeGate:
         for at in np.flatnonzero(draft.outcomes == FITS).tolist():
             text = self.refusal(question.record, question.names[at])
             if text:
-                draft.refuse_node(at, text)
+                is_of_claims = self._claimed.is_required(question.record) and text in _OF_OTHER_PODS
+                draft.refuse_node(at, text, may_preempt=is_of_claims)
 
     def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> str:
         """See `Gate`."""
@@ -95,7 +103,7 @@ class NumaNodeGate:
             return refusals.TOO_FEW_MARKERS
         if not self._steers:
             return self._unsteered_refusal(record, name, leaving)
-        return self._numa_refusal(record, name, ignored) if self._may_require(record, name) else ""
+        return self._numa_refusal(record, name, ignored, leaving) if self._may_require(record, name) else ""
 
     def _unsteered_refusal(self, record: PodRecord, name: str, leaving: Collection[str]) -> str:
         """Returns the refusal of a node that cannot steer, if the pod has to be steered there."""
@@ -137,16 +145,17 @@ class NumaNodeGate:
         absent = [entry for entry in map(history.entry, ignored) if entry is not None]
         return used - sum([entry.needs.requests.get(MARKER, 0) for entry in absent])
 
-    def _numa_refusal(self, record: PodRecord, name: str, ignored: frozenset[str]) -> str:
-        near = self._claimed.of(record, name).near if self._claimed.is_required(record) else frozenset[int]()
+    def _numa_refusal(self, record: PodRecord, name: str, ignored: frozenset[str], leaving: Collection[str]) -> str:
+        is_near = self._claimed.is_required(record)
+        near = self._claimed.of(record, name, leaving).near if is_near else frozenset[int]()
         key = (name, record.admission_key, record.numa_node, record.numa_affinity, record.affinity_terms, near, ignored)
         text = self._cache.get(key)
         if text is None:
-            text = self._decided_refusal(record, name, ignored)
+            text = self._decided_refusal(record, name, ignored, leaving)
             self._cache.put(key, text)
         return text
 
-    def _decided_refusal(self, record: PodRecord, name: str, ignored: frozenset[str]) -> str:
+    def _decided_refusal(self, record: PodRecord, name: str, ignored: frozenset[str], leaving: Collection[str]) -> str:
         node_state = self._node_states.of(name)
         if node_state is None or node_state.kubelet is None:
             return refusals.NO_SUCH_NUMA_NODE
@@ -155,8 +164,11 @@ class NumaNodeGate:
         impossible = next((demand for demand in demands if not demand.numa_nodes), None)
         if impossible is not None:
             return impossible.refusal
+        if _is_alone(record) and self._can_steer(record, name):
+            return self.choice(record, name, leaving).refusal
         states = list(self._node_states.states(name, {record.uid, *ignored}))
-        demands += [demand for demand in self._claimed.demands(record, name, states[0]) if demand.is_required]
+        of_claims = self._claimed.demands(record, name, states[0], leaving)
+        demands += [demand for demand in of_claims if demand.is_required]
         if self._affinity.awaits_label(record, name):
             demands += self._affinity.demands(record, name, states)
         return refusal_of(states, views_of(record), demands)
@@ -167,16 +179,37 @@ class NumaNodeGate:
         if not self._can_steer(record, name):
             return Choice()
         ignored = {*self._ignored.on(record.uid, record.priority, name), *leaving}
+        number = 0 if ignored or not _is_alone(record) else self._node_states.number(name)
+        if not number:
+            return self._chosen(record, name, ignored, leaving)
+        claimed = self._claimed.of(record, name) if self._claimed.applies(record) else None
+        near = frozenset[int]() if claimed is None else claimed.near
+        key = number, record.admission_key, record.numa_node, near, self._claimed.is_required(record)
+        return self._choices.once(key, lambda: self._chosen(record, name, ignored, leaving))
+
+    def _chosen(self, record: PodRecord, name: str, ignored: Set[str], leaving: Collection[str]) -> Choice:
         node_state = self._node_states.of(name)
         states = list(self._node_states.states(name, {record.uid, *ignored}))
         if not states or node_state is None:
             return Choice()
         demands = [
             *_demands(record, node_state, states[0], ignored),
-            *self._claimed.demands(record, name, states[0]),
+            *self._claimed.demands(record, name, states[0], leaving),
             *self._affinity.demands(record, name, states),
         ]
         return choose(states, views_of(record), demands)
+
+    def steered_in(
+        self, record: PodRecord, name: str, states: Sequence[Kubelet], near: frozenset[int]
+    ) -> PodRecord | None:
+        """Returns the pod as it would come to a node in these states: steered to a NUMA node of its devices if it can
+        be steered, None if none of these NUMA nodes takes the pod."""
+        record = msgspec.structs.replace(record, steered=None)
+        if not near or not self._can_steer(record, name):
+            return record
+        of_claims = Demand(near, "the devices of its claims", refusal=refusals.CLAIMS_APART)
+        choice = choose(states, views_of(record), [of_claims])
+        return None if choice.numa is None else msgspec.structs.replace(record, steered=choice.numa)
 
     def must_be_steered(self, record: PodRecord, name: str) -> bool:
         """Returns whether the pod must not be bound without a label to a node on which it fits."""
@@ -207,6 +240,11 @@ def _demands(record: PodRecord, node_state: NodeState, node: Kubelet, leaving: C
         demand = demand_of(term, _beside(node_state, record, term, leaving), node.node_ids)
         if demand is not None:
             yield demand
+
+
+def _is_alone(record: PodRecord) -> bool:
+    """Returns whether the choice for the pod depends on no other pod and no distance between devices."""
+    return not record.numa_affinity and not record.affinity_terms
 
 
 def _concerns(record: PodRecord) -> bool:

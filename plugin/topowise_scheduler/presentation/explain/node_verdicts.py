@@ -72,11 +72,13 @@ class Opposition:
         return left
 
     def of(self, record: PodRecord, name: str) -> tuple[Refusal | None, Refusal | None]:
-        """Why the node is excluded for the pod, and which sums it lacks."""
+        """Why the node is excluded for the pod, and which sums, or devices of claims, it lacks."""
         node, needs = self._nodes.get(name), record.needs
         if node is None:
             return (_NO_NODE if len(self._nodes) else None), None
         short = None if needs is None else kube_scheduler.short(node, needs, self.used(record, name))
+        if short is None and record.claims:
+            short = self._ledger.gates.claimed.shortage(record, name)
         return kube_scheduler.exclusion_of(node, spec_of(record)), short
 
     @property

@@ -15,6 +15,7 @@ from scheduling import Service, decoded, exact, kubelet, pod
 from steering_pods import marked
 from topowise import nrt
 from topowise_scheduler import kube_scheduler, refusals
+from topowise_scheduler.cluster.gates import claimed_nodes
 from topowise_scheduler.presentation.dashboard.node_details import NodeReader
 from topowise_scheduler.presentation.explain.explanation import ClaimExplanation, NodeExplanation
 
@@ -301,3 +302,45 @@ def test_an_explanation_names_the_devices() -> None:
     assert explanation.not_looked_at == ()
     apart = explained(cluster, claiming("q", "2", "a")).text
     assert apart.endswith("its claimed devices are predicted on NUMA node 1, CPUs and memory would be on NUMA node 0")
+
+
+def filtered(cluster: ClaimService, document: dict[str, object], *names: str) -> list[str]:
+    """Returns the nodes that fit, as `filter` answers."""
+    body = json.dumps({"Pod": document, "NodeNames": names}).encode()
+    answer: list[str] = msgspec.json.decode(cluster.verbs().filter(body).body)["NodeNames"]
+    return answer
+
+
+@pytest.mark.parametrize("markers", [None, 512])
+def test_a_call_predicts_a_limited_number_of_nodes(markers: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The devices of all other nodes are unknown in this call, and these nodes come last."""
+    monkeypatch.setattr(claimed_nodes, "_MOST_NEW", 2)
+    cluster, names = service(0, markers=markers), ["n1", "n2", "n3", "n4", "n5"]
+    for name in names[1:]:
+        cluster.put_node(name)
+        cluster.report(exact(kubelet(), name=name))
+        cluster.put_devices(name, 0 if name == "n5" else 1)
+        # Only NUMA node 1 has so many CPUs.
+        cluster.put(marked(f"full-{name}", "4", node=name))
+    cluster.put_claim("a")
+    pod = marked_claiming("p", "a", annotations=REQUIRES) if markers else claiming("p", "2", "a", alignment="require")
+    fits = filtered(cluster, pod, *names)
+    assert fits[0] == "n1"
+    assert "n2" not in fits
+    assert "n4" in fits
+    for _ in range(3):
+        fits = filtered(cluster, pod, *names)
+    assert fits == ["n1", "n5"]
+
+
+def test_nodes_are_predicted_until_a_node_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claimed_nodes, "_MOST_NEW", 1)
+    cluster, names = service(1), ["n1", "n2", "n3"]
+    for name in names[1:]:
+        cluster.put_node(name)
+        cluster.report(exact(kubelet(), name=name))
+        cluster.put_devices(name, 1)
+    cluster.put_claim("a")
+    assert filtered(cluster, claiming("p", "2", "a", alignment="require"), *names) == []
+    cluster.put_devices("n3", 0)
+    assert filtered(cluster, claiming("p", "2", "a", alignment="require"), *names) == ["n3"]
