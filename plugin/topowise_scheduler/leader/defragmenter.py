@@ -19,7 +19,6 @@ from typing import Final
 import msgspec
 
 from topowise.bounded import Bounded
-from topowise.kube import paths
 from topowise.kube.api import Api
 from topowise.runtime.event_loop import collected, sliced
 from topowise.runtime.log import kv
@@ -30,7 +29,7 @@ from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.configuration import Defragmenter as Settings
 from topowise_scheduler.defrag import Plan, Step
 from topowise_scheduler.kube_scheduler import Pod
-from topowise_scheduler.leader import controller, events, evictions
+from topowise_scheduler.leader import controller, events, evictions, pod_lists
 from topowise_scheduler.preemption import Budgets
 from topowise_scheduler.presentation.explain.cluster_view import ClusterView
 from topowise_scheduler.presentation.text import plural
@@ -48,12 +47,6 @@ _LONGEST_END_S: Final = 600.0
 _SETTLED_S: Final = 30.0
 _MAX_FAILURES: Final = 3
 _ANNOUNCED_BYTES: Final = 1 << 19
-
-
-class _Pods(msgspec.Struct, frozen=True):
-    """v1.PodList."""
-
-    items: tuple[Pod, ...] = ()
 
 
 class _ShapeState(msgspec.Struct):
@@ -165,9 +158,7 @@ class Defragmenter:
         pods: list[tuple[Pod, PodRecord]] = []
         for name in names:
             records = {record.uid: record for record in self._ledger.pods_on(name)}
-            query = {"fieldSelector": f"spec.nodeName={name}", "resourceVersion": "0"}
-            raw = await self._api.request("GET", paths.PODS, query=query, timeout=controller.REQUEST_TIMEOUT_S)
-            listed = _decode(raw).items
+            listed = await pod_lists.on_node(self._api, name)
             pods += [(pod, records[pod.metadata.uid]) for pod in listed if pod.metadata.uid in records]
         claimed = self._ledger.gates.claimed
         owns_claims = None if claimed.settings is None else claimed.are_made_for
@@ -225,6 +216,3 @@ async def _sliced(steps: Generator[None, None, Plan]) -> Plan:
 
     await sliced(keep_plan())
     return plans[0]
-
-
-_decode: Final = msgspec.json.Decoder(_Pods).decode

@@ -19,11 +19,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-import msgspec
-
-from topowise.errors import ApiError, ParseError
+from topowise.errors import ParseError
 from topowise.kube import paths
-from topowise.kube.api import MERGE_PATCH, Api
+from topowise.kube.api import Api
 from topowise.runtime.event_loop import sliced
 from topowise.runtime.log import kv
 from topowise.runtime.log_once import OncePerChange
@@ -35,7 +33,7 @@ from topowise_scheduler.cluster.nodes import Nodes
 from topowise_scheduler.configuration import ScaleDownGuard as Settings
 from topowise_scheduler.fit_together.group_placement import Copy, GroupPlacer
 from topowise_scheduler.kube_scheduler import GUARD_ANNOTATION, SCALE_DOWN_DISABLED, Pod
-from topowise_scheduler.leader import controller, pod_lists
+from topowise_scheduler.leader import controller, objects, pod_lists
 from topowise_scheduler.presentation.explain.cluster_view import ClusterView
 from topowise_scheduler.scale_up.node_groups import is_daemon
 from topowise_scheduler.scale_up.relocations import Relocations
@@ -214,17 +212,7 @@ class ScaleDownGuard:
 
     async def _annotate(self, name: str, *, is_guarded: bool) -> None:
         body = {"metadata": {"annotations": dict.fromkeys(_KEYS, "true" if is_guarded else None)}}
-        try:
-            await self._api.request(
-                "PATCH",
-                paths.path(paths.NODES, name),
-                body=msgspec.json.encode(body),
-                content_type=MERGE_PATCH,
-                timeout=controller.REQUEST_TIMEOUT_S,
-            )
-        except ApiError as exc:
-            if exc.status != 404:
-                raise
+        if not await objects.patch(self._api, paths.path(paths.NODES, name), body):
             return
         # The watch brings the same later.
         (self._nodes.guarded.add if is_guarded else self._nodes.guarded.discard)(name)

@@ -71,7 +71,7 @@ PREEMPTOR: dict[tuple[str, str], set[Right]] = {
     ("topowise_scheduler/leader/evictions.py", "POST"): {("", "pods/eviction", "create")},
 }
 DEFRAGMENTER: dict[tuple[str, str], set[Right]] = {
-    ("topowise_scheduler/leader/defragmenter.py", "GET"): {("", "pods", "list")},
+    ("topowise_scheduler/leader/pod_lists.py", "GET"): {("", "pods", "list")},
     ("topowise_scheduler/leader/evictions.py", "POST"): {("", "pods/eviction", "create")},
 }
 # In the namespace of the placeholders, except the status and the daemon pods of a node.

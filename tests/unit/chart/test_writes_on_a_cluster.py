@@ -577,6 +577,7 @@ WRITES: dict[str, Callable[[Acting], Awaitable[None]]] = {
         "remove_taint",
         "scale_up",
         "check",
+        "guard",
         "lead",
     )
 }
