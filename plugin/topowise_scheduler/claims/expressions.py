@@ -295,7 +295,11 @@ class Expression:
         if self._knows_shares:
             variable["allowMultipleAllocations"] = device.has_shares
         _FUNCTIONS.unmodelled = ""
-        result = self._compiled.eval(data={"device": variable})
+        try:
+            result = self._compiled.eval(data={"device": variable})
+        except RuntimeError as error:
+            # Most failures are results; the library raises these, such as a field of an optional number.
+            raise NotModelledError(f"a CEL expression: {str(error).splitlines()[0]}") from error
         if _FUNCTIONS.unmodelled:
             raise NotModelledError(_FUNCTIONS.unmodelled)
         kind = result.type()

@@ -57,6 +57,11 @@ def test_what_does_not_compile_is_unknown() -> None:
     assert _match("device.driver ==") is Match.UNKNOWN
 
 
+def test_an_evaluation_that_the_library_breaks_off_is_unknown() -> None:
+    text = f'device.attributes["{DRIVER}"].?numa.device.?numa.orValue(0) == 1'
+    assert _match(text, attributes={"numa": {"int": 1}}) is Match.UNKNOWN
+
+
 def test_long_and_nested_expressions_are_not_evaluated() -> None:
     assert _match("true || " + " || ".join(["false"] * 2000)) is Match.UNKNOWN
     numbers = ",".join(map(str, range(100)))
