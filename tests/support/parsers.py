@@ -9,6 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,7 +39,7 @@ from topowise_exporter.dra import slices
 from topowise_exporter.kubelet import device_checkpoint, podresources, state_files
 from topowise_exporter.kubelet.settings import configz
 from topowise_exporter.publish import numatopology
-from topowise_scheduler import device_affinity, policy_annotations, report
+from topowise_scheduler import device_affinity, kueue, policy_annotations, report, timestamps
 from topowise_scheduler.claims import expressions, semver
 from topowise_scheduler.claims.errors import EvaluationError, NotModelledError
 from topowise_scheduler.claims.objects import Version, decode_claim, decode_class, decode_slice
@@ -124,6 +125,13 @@ def _expression(text: str) -> object:
         return expression.matches(expressions.Input("x", {"x": {"numa": 1}}, {}, has_shares=False))
     except (NotModelledError, EvaluationError) as error:
         return str(error)
+
+
+def _workload(data: bytes) -> object:
+    workload = msgspec.json.decode(data, type=kueue.Workload)
+    pods = list(islice(kueue.pods_of(workload, {}), 100))
+    checks = frozenset(("aligned",))
+    return pods, workload.ready_since(checks), kueue.patch(workload, workload.pending(checks), "Retry", "why", 1e9)
 
 
 def _both_versions(decode: Callable[[bytes, Version], object]) -> Callable[[bytes], object]:
@@ -266,6 +274,11 @@ _NUMATOPOLOGY = (
 )
 _CEL = b'device.attributes["x"].?numa.orValue(0) == 1 && quantity("1Gi").isLessThan(quantity("2G"))'
 _CLASS = b'{"metadata": {"name": "gpu"}, "spec": {"selectors": [{"cel": {"expression": "true"}}]}}'
+_WORKLOAD = b"""{"metadata": {"name": "w", "namespace": "n", "uid": "u"}, "spec": {"podSets": [{"name": "main", "count": 2,
+  "template": {"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]}}}]}, "status": {
+  "conditions": [{"type": "QuotaReserved", "status": "True"}], "requeueState": {"count": 3},
+  "admission": {"podSetAssignments": [{"name": "main", "flavors": {"cpu": "metal"}, "count": 1}]}, "admissionChecks": [
+  {"name": "aligned", "state": "Pending", "retryCount": 2, "lastTransitionTime": "2026-11-26T19:00:00Z"}]}}"""
 _CLAIM = b"""{"metadata": {"name": "c", "namespace": "n"}, "spec": {"devices": {"requests": [
   {"name": "a", "exactly": {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 2}},
   {"name": "b", "firstAvailable": [{"name": "s", "deviceClassName": "gpu", "allocationMode": "All"}]}],
@@ -369,5 +382,7 @@ def parsers() -> tuple[Parser, ...]:
         Parser("semantic version", _text(semver.parse), (b"1.2.3-rc.1+build", b"1.0.0")),
         Parser("numatopology", _numatopology, (_NUMATOPOLOGY,), _OBJECT),
         Parser("disruption budget", decode_budget, (_BUDGET,), _OBJECT),
+        Parser("Kueue Workload", _workload, (_WORKLOAD,), _OBJECT),
+        Parser("timestamp", _text(timestamps.seconds), (b"2026-11-26T19:00:00Z", b"0001-01-01T00:00:00")),
         Parser("documents", documents.load_all, (_MANIFEST + b"---\n" + _KUBELET_YAML, b"[1, {a: 2}]")),
     )
