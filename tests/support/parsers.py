@@ -274,8 +274,9 @@ _NUMATOPOLOGY = (
 )
 _CEL = b'device.attributes["x"].?numa.orValue(0) == 1 && quantity("1Gi").isLessThan(quantity("2G"))'
 _CLASS = b'{"metadata": {"name": "gpu"}, "spec": {"selectors": [{"cel": {"expression": "true"}}]}}'
-_WORKLOAD = b"""{"metadata": {"name": "w", "namespace": "n", "uid": "u"}, "spec": {"podSets": [{"name": "main", "count": 2,
-  "template": {"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]}}}]}, "status": {
+_WORKLOAD = b"""{"metadata": {"name": "w", "namespace": "n", "uid": "u"}, "spec": {"podSets": [{"name": "main",
+  "count": 2, "template": {"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]}}}]},
+  "status": {
   "conditions": [{"type": "QuotaReserved", "status": "True"}], "requeueState": {"count": 3},
   "admission": {"podSetAssignments": [{"name": "main", "flavors": {"cpu": "metal"}, "count": 1}]}, "admissionChecks": [
   {"name": "aligned", "state": "Pending", "retryCount": 2, "lastTransitionTime": "2026-11-26T19:00:00Z"}]}}"""
