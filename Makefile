@@ -21,8 +21,8 @@ demo: venv ## A five-node cluster on loopback: exporters, scheduler, verdicts. K
 demo-stop: venv ## Stops the demo that make demo KEEP=1 left running.
 	@$(BIN)/python -m demo --stop
 
-test: venv ## Unit, contract and integration tests (4 to 5 minutes on 2 cores).
-	@$(BIN)/python -m pytest -n 4 $(ARGS)
+test: venv ## Unit, contract and integration tests (7 minutes on 2 cores).
+	@$(BIN)/python -m pytest -n 4 --dist worksteal $(ARGS)
 
 check: venv ## Formatting, lint, types, import directions, generated code.
 	@hack/check
