@@ -53,8 +53,8 @@ class Verbs:
     """filter, prioritize and preempt.
 
     `observer` is called for every decision. With `scores_ahead`, scores are computed after a filter, while
-    kube-scheduler runs its own plug-ins. With a `shortlist`, an answer to filter may name fewer nodes as fitting. `templates`
-    answers about whole Nodes that the cluster does not have.
+    kube-scheduler runs its own plug-ins. With a `shortlist`, an answer to filter may name fewer nodes as fitting.
+    `templates` answers about whole Nodes that the cluster does not have.
     """
 
     def __init__(
