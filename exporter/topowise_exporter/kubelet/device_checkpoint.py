@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from topowise import documents, steering
+from topowise import digits, documents, steering
 from topowise.errors import SourceError
 from topowise_exporter.kubelet.allocations import Device
 from topowise_exporter.kubelet.checksum import MOST_DUMPED, fnv1a
@@ -105,8 +105,10 @@ def _placed(entry: _Entry) -> Iterator[tuple[int, str]]:
     ids = entry.DeviceIDs
     by_node = ids if isinstance(ids, dict) else {"-1": ids}
     for node, listed in by_node.items():
+        if (number := digits.int64(node)) is None:
+            raise ValueError(f"NUMA node {node!r:.80}, expected an integer")
         for device in listed or ():
-            yield int(node), device
+            yield number, device
 
 
 def _dump(data: DeviceData) -> str:

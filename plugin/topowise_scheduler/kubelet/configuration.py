@@ -12,13 +12,12 @@ kubelet, its `Evidence`: a reported kubelet runs.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from topowise import cpuset, feature_gates
+from topowise import cpuset, digits, feature_gates
 from topowise.errors import TopowiseError
 from topowise.feature_gates import Life
 from topowise.kubeletconfig import KubeletConfiguration
@@ -33,7 +32,6 @@ TOPOLOGY_POLICIES: Final = ("none", "best-effort", "restricted", "single-numa-no
 TOPOLOGY_SCOPES: Final = ("container", "pod")
 MIN_ALLOWABLE_NUMA_NODES: Final = 8
 
-_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,18}")
 _TRUE: Final = frozenset(("1", "t", "T", "TRUE", "true", "True"))
 _FALSE: Final = frozenset(("0", "f", "F", "FALSE", "false", "False"))
 _EXCLUSIVE_CPU_OPTIONS: Final = (
@@ -197,8 +195,8 @@ def _topology(start: _Start, machine: Machine) -> TopologySettings:
     policy, scope = config.topologyManagerPolicy or "none", config.topologyManagerScope or "container"
     options = config.topologyManagerPolicyOptions or {}
     if policy == "none":
-        limit = options.get("max-allowable-numa-nodes", "")
-        return TopologySettings(policy, scope, max_numa_nodes=int(limit) if _INTEGER.fullmatch(limit) else 0)
+        limit = digits.int64(options.get("max-allowable-numa-nodes", ""))
+        return TopologySettings(policy, scope, max_numa_nodes=limit or 0)
     closest = most_allocated = False
     max_nodes = 0
     stages = start.stages("topology") if options else {}
@@ -247,10 +245,9 @@ def _missing_gate(start: _Start, prefix: str, stage: Stage) -> str:
 
 
 def _allowable(name: str, value: str) -> int:
-    # strconv.Atoi accepts 64 bits without spaces or underscores. It refuses longer texts too.
-    if not _INTEGER.fullmatch(value):
+    number = digits.int64(value)
+    if number is None:
         raise KubeletStartError(f'unable to convert policy option to integer "{name}": {value!r:.80}')
-    number = int(value)
     if number < MIN_ALLOWABLE_NUMA_NODES:
         raise KubeletStartError(f'the minimum value of "{name}" should not be less than {MIN_ALLOWABLE_NUMA_NODES}')
     return number

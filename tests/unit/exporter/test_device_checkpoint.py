@@ -82,6 +82,8 @@ def test_a_resource_without_devices_is_none_that_plug_ins_have_shown() -> None:
         (b'{"policyName":"static","defaultCpuSet":"","checksum":1}', "is not a checkpoint"),
         (REAL.replace(b"3660592824", b"3660592825"), "has checksum 3660592825, expected 3660592824"),
         (REAL.replace(b"tegra", b"other", 1), "has checksum"),
+        (REAL.replace(b'"-1"', b'" 1"'), "has an invalid NUMA node or plug-in answer"),
+        (REAL.replace(b'"-1"', b'"1_0"'), "has an invalid NUMA node or plug-in answer"),
         (REAL.replace(b'"-1"', b'"one"'), "has an invalid NUMA node or plug-in answer"),
         (REAL.replace(b"Ch8K", b"C!8K"), "has an invalid NUMA node or plug-in answer"),
         (REAL.replace(b"tegra", b"\xff\xfe", 1), "is not a checkpoint"),

@@ -179,7 +179,7 @@ def _of_options(config: KubeletConfiguration, zones: Sequence[tuple[int, nrt.Zon
             "let the exporter read /sys/devices/system/node/node*/distance",
         )
     most = options.get("max-allowable-numa-nodes", "")
-    if len(zones) > _MOST_NODES or (digits.natural(most, digits.UINT64) or 0) > _MOST_NODES:
+    if len(zones) > _MOST_NODES or (digits.int64(most) or 0) > _MOST_NODES:
         yield (
             "warning",
             f"{len(zones)} NUMA nodes, max-allowable-numa-nodes {most or 'unset'}",

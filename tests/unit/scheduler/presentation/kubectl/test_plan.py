@@ -204,7 +204,8 @@ def test_a_range_is_several_changes() -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "policy", "policy=", "odd=1", "numa=x", "numa=0", "add=n1*3..2", "add=n1*0", "steering=maybe", "'open",
-     "reserved-memory=1Gi", "selector=pool=b", "moves=100000", "topology.=1", "reserved-cpus=a"],
+     "reserved-memory=1Gi", "reserved-memory=\u00b2:1Gi", "selector=pool=b", "moves=100000",
+     "topology.=1", "reserved-cpus=a"],
 )  # fmt: skip
 def test_a_change_that_cannot_be_read(text: str) -> None:
     with pytest.raises(SourceError, match="--change"):
