@@ -350,6 +350,7 @@ _STATE_FILES = (
     state_files.ALLOCATED_STATE,
 )
 _ALLOCATED_PODS = b'{"data":"{\\"entries\\":{\\"uid\\":{\\"c\\":{}}}}","checksum":1}'
+_NO_OBJECTS = (b"null", b"[]", b"1", b'"x"', b"true", b"")
 _STEERING = b'{"id":"a","numa":1,"containers":2,"seconds":1.5}'
 _DEVICE_CHECKPOINT = (
     b'{"Data":{"PodDeviceEntries":[{"PodUID":"bf52b2cd-b611-4e79-86b1-280b283185c3","ContainerName":"check",'
@@ -478,7 +479,7 @@ def parsers() -> tuple[Parser, ...]:
         Parser(
             "state files",
             _state_files,
-            (_CPU_STATE, _MEMORY_STATE, _DEVICE_CHECKPOINT, _ALLOCATED_PODS, b"null", b"[]", b"1", b'"x"', b"true", b""),
+            (_CPU_STATE, _MEMORY_STATE, _DEVICE_CHECKPOINT, _ALLOCATED_PODS, *_NO_OBJECTS),
         ),
         Parser("machine", _machine, tuple(bytes((at,)) + path.read_bytes() for at, path in enumerate(_tree()[2]))),
         Parser("steering request", _text(_steering), (_STEERING,)),

@@ -22,7 +22,13 @@ ROOTS = (REPOSITORY / "exporter/topowise_exporter", REPOSITORY / "proto/topowise
 ELSEWHERE = ("proto/topowise/wire/", "proto/topowise/kube/", "proto/topowise/runtime/", "proto/topowise/files.py")
 OPENS = {"read_regular", "open_regular", "listdir", "readlink", "iterdir", "scandir", "read_text", "read_bytes", "open"}
 DECODES = {"FromString", "ParseFromString", "b64decode", "decode_lazily"}
-MODULES_DECODE = {"documents.load", "documents.load_all", "msgspec.convert", "msgspec.json.decode", "msgspec.yaml.decode"}
+MODULES_DECODE = {
+    "documents.load",
+    "documents.load_all",
+    "msgspec.convert",
+    "msgspec.json.decode",
+    "msgspec.yaml.decode",
+}
 # Answers of the API server: no file or socket of the node.
 OF_THE_API_SERVER = {
     "exporter/topowise_exporter/publish/own_object.py",
