@@ -203,3 +203,11 @@ def test_it_is_published_and_read_back() -> None:
     shown = {"cpu_manager_state": 'not all "reserved"'}
     assert refused_state_files.read({"topowise.io/refused-state-files": refused_state_files.write(shown)}) == shown
     assert refused_state_files.read({"topowise.io/refused-state-files": "[1]"}) == refused_state_files.read({}) == {}
+
+
+@pytest.mark.parametrize("text", ["null", "[]", "1", '"x"', "true", "{}x", '{"checksum":1,"machineState":{"x":{}}}'])
+def test_a_file_that_is_no_object_of_the_kubelets_form_is_refused(tmp_path: Path, text: str) -> None:
+    for name in ("cpu_manager_state", "memory_manager_state"):
+        check = write(tmp_path)
+        (tmp_path / name).write_text(text)
+        assert list(compare(check, CONFIG, two())) == [name]
