@@ -17,7 +17,7 @@ import msgspec
 from topowise import feature_gates
 from topowise.feature_gates import Life
 from topowise_scheduler.kubelet import policy_options
-from topowise_scheduler.kubelet.behaviour import DISTRIBUTIONS, ROWS, Behaviour, Distribution, Stage
+from topowise_scheduler.kubelet.behaviour import DISTRIBUTIONS, LATER_OPENSHIFT, ROWS, Behaviour, Distribution, Stage
 
 Certainty = Literal["recorded", "reconstructed", "assumed"]
 
@@ -78,12 +78,14 @@ def version_of(text: str) -> KubeletVersion:
         return _known(minor)
     distribution = next((row for row in DISTRIBUTIONS if row.minor == minor), None)
     if distribution is None:
-        return _assumed(minor, f"kubelet 1.{minor} ({suffix[1:]}) is OpenShift's, whose own changes are unknown")
+        why = f"kubelet 1.{minor} ({suffix[1:]}) is OpenShift's, whose own changes are unknown"
+        return _assumed(minor, why, LATER_OPENSHIFT)
     return _known(minor, distribution)
 
 
-def _assumed(minor: int, why: str) -> KubeletVersion:
-    return msgspec.structs.replace(_known(minor), certainty="assumed", remark=f"{why}; predicted as 1.{minor}")
+def _assumed(minor: int, why: str, distribution: Distribution | None = None) -> KubeletVersion:
+    version = _known(minor, distribution)
+    return msgspec.structs.replace(version, certainty="assumed", remark=f"{why}; predicted as 1.{minor}")
 
 
 def _known(minor: int, distribution: Distribution | None = None) -> KubeletVersion:
