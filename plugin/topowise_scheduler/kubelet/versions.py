@@ -16,6 +16,7 @@ import msgspec
 
 from topowise import feature_gates
 from topowise.feature_gates import Life
+from topowise.kubeletconfig import is_openshift
 from topowise_scheduler.kubelet import policy_options
 from topowise_scheduler.kubelet.behaviour import DISTRIBUTIONS, LATER_OPENSHIFT, ROWS, Behaviour, Distribution, Stage
 
@@ -23,7 +24,6 @@ Certainty = Literal["recorded", "reconstructed", "assumed"]
 
 _VERSION: Final = re.compile(r"v?(\d{1,3})\.(\d{1,4})(?:\.(\d{1,6}))?([-+][0-9A-Za-z.+~_-]+)?", re.ASCII)
 _PRE_RELEASE: Final = re.compile(r"-(?:alpha|beta|rc)\.\d+", re.ASCII)
-_OPENSHIFT: Final = re.compile(r"\+[0-9a-f]{7,12}", re.ASCII)
 _LONGEST: Final = 256
 
 
@@ -74,7 +74,7 @@ def version_of(text: str) -> KubeletVersion:
     if _PRE_RELEASE.match(suffix):
         return _assumed(minor, f"kubelet 1.{minor} is a pre-release ({suffix[1:]})")
     # Any other distribution builds the upstream code.
-    if not _OPENSHIFT.fullmatch(suffix):
+    if not is_openshift(text.strip()):
         return _known(minor)
     distribution = next((row for row in DISTRIBUTIONS if row.minor == minor), None)
     if distribution is None:
