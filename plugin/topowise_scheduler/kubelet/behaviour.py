@@ -96,12 +96,16 @@ CHANGES: Final = Behaviour.__struct_fields__
 
 
 class Row(NamedTuple):
-    """The changes of one minor. `source` is the release whose code was run; `changes` maps fields to pull requests."""
+    """The changes of one minor. `source` is the release whose code was run; `changes` maps fields to pull requests.
+
+    `unread` names what merged changes affect whose code was not available. The minor is predicted without them.
+    """
 
     minor: int
     proof: Proof
     source: str
     changes: Mapping[str, str] = {}
+    unread: str = ""
 
 
 class Distribution(NamedTuple):
@@ -160,7 +164,14 @@ ROWS: Final = (
             "pod_level_pods_are_never_aligned": "kubernetes#134768",
         },
     ),
-    Row(37, "reconstructed", "1.36.2", {"distribution_prefers_one_socket": "kubernetes#139778"}),
+    Row(
+        37,
+        "reconstructed",
+        "1.36.2",
+        {"distribution_prefers_one_socket": "kubernetes#139778"},
+        # No release note says whether 1.37 or a later release has these two.
+        "restarts with full-pcpus-only (kubernetes#129079) and with pod-level resources (kubernetes#141077)",
+    ),
     Row(
         38,
         "reconstructed",
@@ -171,6 +182,8 @@ ROWS: Final = (
             "combinations_are_copied": "kubernetes#141238",
             "spread_goes_core_by_core": "kubernetes#140766",
         },
+        "restarts in scope pod (kubernetes#141041, kubernetes#141070), CPUs of the containers of a pod with pod-level "
+        "resources and distribute-cpus-across-numa (kubernetes#139456)",
     ),
 )
 

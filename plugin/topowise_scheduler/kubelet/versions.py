@@ -97,7 +97,11 @@ def _known(minor: int, distribution: Distribution | None = None) -> KubeletVersi
         name += f" ({distribution.name})"
     remark = ""
     if row.proof == "reconstructed":
-        remark = f"kubelet {name} was not run: its changes were read, and applied to the code of {row.source}"
+        unread = ", ".join(row.unread for row in ROWS if row.minor <= minor and row.unread)
+        remark = (
+            f"kubelet {name} was not run: its changes were read, and applied to the code of {row.source}. "
+            f"Merged changes whose code was not available affect {unread}"
+        )
     return KubeletVersion(
         name=name,
         minor=minor,

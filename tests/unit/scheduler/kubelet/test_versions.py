@@ -51,9 +51,11 @@ def test_versions_of_nodes_are_parsed(text: str, name: str) -> None:
 def test_a_reconstructed_version_has_a_remark(minor: int) -> None:
     version = version_of(f"v1.{minor}.0")
     assert version.certainty == "reconstructed"
-    assert version.remark == (
-        f"kubelet 1.{minor} was not run: its changes were read, and applied to the code of 1.36.2"
-    )
+    beginning = f"kubelet 1.{minor} was not run: its changes were read, and applied to the code of 1.36.2. "
+    assert version.remark.startswith(f"{beginning}Merged changes whose code was not available affect ")
+    assert "restarts with full-pcpus-only (kubernetes#129079)" in version.remark
+    later = [number in version.remark for number in ("#141041", "#141070", "#139456")]
+    assert later == [minor == 38] * 3
 
 
 @pytest.mark.parametrize(
