@@ -139,6 +139,7 @@ class _Accounting:
         self._unlisted_devices = allocations.unlisted_devices
         self._absent = allocations.absent
         self._free_memory = allocations.free_memory
+        self._free_cpus = allocations.free_cpus
         self._kubelet = kubelet
         self.amounts: dict[int, dict[str, Amount]] = {node.id: {} for node in machine.nodes}
         self.derived: set[str] = set()
@@ -158,7 +159,7 @@ class _Accounting:
         for node in self._nodes:
             owned = frozenset(node.cpus)
             usable = owned & (allocatable or self._online - self._kubelet.reserved_cpus)
-            free[node.id] = usable - used
+            free[node.id] = usable - used if self._free_cpus is None else usable & self._free_cpus
             self.amounts[node.id]["cpu"] = Amount(
                 capacity=1000 * len(owned),
                 allocatable=(1000 - share) * len(usable),

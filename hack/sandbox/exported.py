@@ -121,7 +121,14 @@ def _allocations(kubelet: Kubelet, name_of: NameOf, *, state_files: bool) -> All
         return Allocations(allocatable, tuple(pods.values()))
     left = {uid: _left_devices(kubelet, uid, pod, nodes_of) for uid, pod in pods.items()}
     unlisted = {uid: devices for uid, devices in left.items() if devices}
-    return Allocations(allocatable, tuple(pods.values()), _left_over(kubelet, pods), free_memory, unlisted)
+    return Allocations(
+        allocatable,
+        tuple(pods.values()),
+        _left_over(kubelet, pods),
+        free_memory,
+        unlisted,
+        free_cpus=None if kubelet.cpu is None else frozenset(members(kubelet.cpu.available)),
+    )
 
 
 def _empty_topologies(table: DeviceTable) -> DeviceSet:

@@ -48,6 +48,7 @@ _MERGED_EVICTION_SINCE: Final = (1, 33)
 _RESERVING_SIGNALS: Final = {"memory.available": "memory", "nodefs.available": "ephemeral-storage"}
 
 _VERSION = re.compile(r"v?(\d{1,9})\.(\d{1,9})(?!\d)", re.ASCII)
+_OPENSHIFT = re.compile(r"v?\d{1,9}\.\d{1,9}(?:\.\d{1,9})?\+[0-9a-f]{7,12}", re.ASCII)
 _SHARE = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _FIELD = re.compile(r"`\$\.(\w+)")
 
@@ -76,10 +77,6 @@ class KubeletConfiguration(msgspec.Struct, frozen=True, gc=False, omit_defaults=
     reservedMemory: tuple[MemoryReservation, ...] | None = None
     maxPods: int = 110
     featureGates: dict[str, bool] | None = None
-
-    def gate(self, name: str, default: bool) -> bool:
-        """Whether a feature gate is on."""
-        return (self.featureGates or {}).get(name, default)
 
     @property
     def reserved_cpus(self) -> frozenset[int]:
@@ -264,6 +261,11 @@ def release_of(version: str | None) -> tuple[int, int]:
     """Returns major and minor version; a version above all others if the text has none."""
     match = _VERSION.match(version or "")
     return (int(match[1]), int(match[2])) if match else (1 << 30, 0)
+
+
+def is_openshift(version: str | None) -> bool:
+    """Returns whether a kubelet's version is that of an OpenShift build: its suffix is an abbreviated commit."""
+    return _OPENSHIFT.fullmatch(version or "") is not None
 
 
 _decode = msgspec.json.Decoder(KubeletConfiguration).decode

@@ -96,20 +96,21 @@ class Settings(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Start(NamedTuple):
-    """A kubelet's start: its configuration and version."""
+    """A kubelet's start: its configuration and version; `gates` are the feature gates that it reads."""
 
     config: KubeletConfiguration
     version: KubeletVersion
     evidence: Evidence
     lives: Mapping[str, Life]
+    gates: Mapping[str, bool]
 
     def gate(self, name: str) -> bool:
-        return feature_gates.is_on(name, self.lives, self.config.featureGates or {})
+        return feature_gates.is_on(name, self.lives, self.gates)
 
     def option_gate(self, name: str) -> bool:
         if self.evidence == "none":
             return self.gate(name)
-        return self.config.gate(name, True)
+        return self.gates.get(name, True)
 
     def stages(self, manager: Manager) -> dict[str, Stage]:
         """Returns the known options. A running kubelet with a later version's option has a backport of it."""
@@ -132,7 +133,10 @@ def settle(
     evidence: Evidence = "runs",
 ) -> Settings:
     """Returns the configuration in the managers' form. Raises KubeletStartError, and ParseError for a bad quantity."""
-    start = _Start(config, version, evidence, dict(version.gates))
+    lives, gates = dict(version.gates), config.featureGates or {}
+    if version.behaviour.unknown_gates_are_ignored:
+        gates = feature_gates.known(lives, gates)
+    start = _Start(config, version, evidence, lives, gates)
     _check_gates(start)
     _check_reserved_cpus(start, machine)
     topology = _topology(start, machine)
@@ -161,7 +165,7 @@ def _check_gates(start: _Start) -> None:
     if start.evidence == "runs":
         # The gates of a running kubelet are valid, even if this version's table lacks them.
         return
-    problem = feature_gates.problem(start.lives, config.featureGates or {})
+    problem = feature_gates.problem(start.lives, start.gates)
     if problem:
         raise KubeletStartError(f"failed to set feature gates from initial flags-based config: {problem}")
     if config.cpuManagerPolicyOptions is not None and not start.gate("CPUManagerPolicyOptions"):

@@ -204,6 +204,13 @@ def test_cpus_that_only_a_finished_init_container_holds_are_not_free() -> None:
     assert accounts.cpus_available[0] == {1}
 
 
+def test_the_cpu_managers_own_accounting_is_believed() -> None:
+    pods = (pod("a", "p", cpus=frozenset({1, 2})),)
+    accounts = account(TWO, Allocations(ALL, pods, free_cpus=frozenset({0, 2, 3})), STATIC)
+    assert accounts.cpus_available == {0: frozenset({2, 3}), 8: frozenset()}
+    assert [accounts.amounts[node]["cpu"].available for node in (0, 8)] == [2000, 0]
+
+
 def test_memory_that_does_not_sum_up_is_doubted_beyond_a_tolerance() -> None:
     assert memory_problem(TWO, 16 * GIB) == ""
     assert memory_problem(TWO, 16 * GIB - GIB // 2) == ""

@@ -53,8 +53,7 @@ def test_names_are_the_files_and_what_we_do_not_use_is_ignored() -> None:
     assert read.cpuManagerPolicyOptions == {"full-pcpus-only": "true"}
     assert read.memoryManagerPolicy == "Static"
     assert read.maxPods == 250
-    assert read.gate("PodLevelResources", True) is False
-    assert read.gate("Other", True) is True
+    assert read.featureGates == {"PodLevelResources": False}
 
 
 def test_json_is_yaml() -> None:

@@ -25,6 +25,13 @@ Words = tuple[Severity, str, str, str]
 _MOST_NODES: Final = 8
 _LOOP: Final = "it starts again, is given the same pod and panics again, until the pod is deleted"
 _STRATEGY: Final = "numa-allocation-strategy"
+_SHARED_CPUS: Final[Words] = (
+    "warning",
+    "cpuManagerPolicy static on a machine whose cores or sockets have different numbers of CPUs",
+    "the kubelet computes with the average and may take a core or socket as free that is partly in use: it gives a CPU "
+    "to two pods, or a reserved CPU to a pod, and does not start again with such a cpu_manager_state",
+    "take all CPUs online, or one of each core offline (nosmt); otherwise use cpuManagerPolicy none on the node",
+)
 _ALPHA: Final = ("align-by-socket", "distribute-cpus-across-cores", "prefer-most-allocated-numa-node")
 
 
@@ -131,6 +138,8 @@ def _of_hazards(report: Report) -> Iterator[Words]:
                     "and then admits nothing any more (kubernetes#140730)",
                     "disable one of the two options, or update the kubelet to 1.38",
                 )
+            case "shared-cpus":
+                yield _SHARED_CPUS
 
 
 def _of_distances(report: Report) -> Words:
