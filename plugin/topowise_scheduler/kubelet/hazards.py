@@ -1,4 +1,5 @@
-"""Finds combinations of machine and configuration for which a pod can make the kubelet panic or search forever."""
+"""Finds combinations of machine and configuration for which a kubelet panics, searches forever or gives what it lacks.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +7,16 @@ from typing import Final, Literal
 
 from topowise_scheduler.kubelet.node import Kubelet
 
-Hazard = Literal["distances", "numa-ids", "page-sizes", "distributed-cpus"]
-HAZARDS: Final[tuple[Hazard, ...]] = ("distances", "numa-ids", "page-sizes", "distributed-cpus")
+Hazard = Literal["distances", "numa-ids", "page-sizes", "distributed-cpus", "reserved-memory"]
+HAZARDS: Final[tuple[Hazard, ...]] = ("distances", "numa-ids", "page-sizes", "distributed-cpus", "reserved-memory")
 
 
 def hazards(node: Kubelet) -> tuple[Hazard, ...]:
-    """Returns the hazards of a node: the first three are panics (panics.py), the last is a search that may not end."""
+    """Returns the hazards of a node.
+
+    The first three are panics (panics.py), the fourth is a search that may not end. `reserved-memory`: reservedMemory
+    exceeds the memory of a NUMA node, and the kubelet gives memory there without a limit (memory_tables.py).
+    """
     memory = None if node.memory is None else node.memory.policy
     cpu, behaviour = node.settings.cpu, node.settings.behaviour
     present: dict[Hazard, bool] = {
@@ -22,5 +27,6 @@ def hazards(node: Kubelet) -> tuple[Hazard, ...]:
         and cpu.full_pcpus_only
         and cpu.distribute_across_numa
         and not behaviour.remainder_counts_whole_groups,
+        "reserved-memory": memory is not None and bool(memory.wrapped),
     }
     return tuple([hazard for hazard in HAZARDS if present[hazard]])
