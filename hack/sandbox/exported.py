@@ -56,7 +56,8 @@ def hardware_of(machine: Machine) -> hardware.Machine:
             core_id=0,
             threads=tuple(sorted(core.threads)),
             l3=None,
-            l3_id=core.uncore,
+            l3_id=None,
+            uncore=core.uncore,
             kind="",
         )
         for node in nodes

@@ -200,7 +200,9 @@ def _expected(nodes: Mapping[int, Mapping[str, MemoryAmounts]], blocks: Iterable
         for node in block.nodes:
             assignments[node] += 1
             cells[node] = block.nodes
-            taken = max(0, min(left, nodes[node][block.type].allocatable - reserved[node][block.type]))
+            room = nodes[node][block.type].allocatable - reserved[node][block.type]
+            # Less than nothing is nearly 2^64 bytes for the kubelet.
+            taken = left if room < 0 else min(left, room)
             reserved[node][block.type] += taken
             left -= taken
     return {

@@ -1,4 +1,4 @@
-"""Finds combinations of machine and configuration for which the kubelet may panic, search forever or share a CPU."""
+"""Finds machines and configurations for which a kubelet panics, searches forever, or gives resources twice."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ from typing import Final, Literal, get_args
 
 from topowise_scheduler.kubelet.node import Kubelet
 
-Hazard = Literal["distances", "numa-ids", "page-sizes", "distributed-cpus", "shared-cpus"]
+Hazard = Literal["distances", "numa-ids", "page-sizes", "distributed-cpus", "shared-cpus", "reserved-memory"]
 HAZARDS: Final[tuple[Hazard, ...]] = get_args(Hazard)
 
 
 def hazards(node: Kubelet) -> tuple[Hazard, ...]:
-    """Returns the hazards of a node: three panics (panics.py), a search that may not end, and CPUs of two pods.
+    """Returns the hazards of a node: three panics (panics.py), a search that may not end, and resources given twice.
 
     "shared-cpus": a core or a socket has more CPUs than the machine's average. The kubelet takes it as a whole if as
     many of its CPUs as the average are free, with its busy and reserved CPUs (takeFullCores, takeFullSockets).
+    "reserved-memory": reservedMemory exceeds the memory of a NUMA node, and the kubelet gives memory there without a
+    limit (memory_tables.py).
     """
     memory = None if node.memory is None else node.memory.policy
     cpu, behaviour = node.settings.cpu, node.settings.behaviour
@@ -27,5 +29,6 @@ def hazards(node: Kubelet) -> tuple[Hazard, ...]:
         and cpu.distribute_across_numa
         and not behaviour.remainder_counts_whole_groups,
         "shared-cpus": cpu is not None and not node.topology.is_even,
+        "reserved-memory": memory is not None and bool(memory.wrapped),
     }
     return tuple([hazard for hazard in HAZARDS if present[hazard]])

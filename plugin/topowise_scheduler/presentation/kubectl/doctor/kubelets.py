@@ -130,6 +130,8 @@ def _of_hazards(report: Report) -> Iterator[Words]:
                 yield _of_distances(report)
             case "page-sizes":
                 yield from _of_page_sizes(report)
+            case "reserved-memory":
+                yield from _of_reserved_memory(report)
             case "distributed-cpus":
                 yield (
                     "warning",
@@ -165,6 +167,19 @@ def _of_page_sizes(report: Report) -> Iterator[Words]:
             "the memory manager looks up the page size on every NUMA node, and the kubelet panics when a Guaranteed "
             f"pod asks for it; {_LOOP}",
             f"keep pods with {name} off the node, or update its Linux to 6.1, where every NUMA node has the page sizes",
+        )
+
+
+def _of_reserved_memory(report: Report) -> Iterator[Words]:
+    memory, ids = report.empty.memory, report.empty.node_ids
+    for name, wrapped in memory.policy.wrapped.items() if memory is not None else ():
+        where = ", ".join([str(ids[position]) for position in members(wrapped)])
+        yield (
+            "warning",
+            f"reservedMemory above the {name} of NUMA node {where}",
+            "the kubelet subtracts it as an unsigned number, so it offers nearly 16Ei there: it admits every pod, and "
+            f"the pod may be without the {name} that it requested",
+            "move the reservation to NUMA nodes that have as much (drain, delete memory_manager_state, restart)",
         )
 
 

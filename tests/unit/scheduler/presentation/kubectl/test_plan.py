@@ -223,6 +223,23 @@ def test_machines_need_no_cluster(ask: Ask, tmp_path: Path) -> None:
     assert today["resources"][GPU] == {"allocatable": 8, "used": 8, "free": 0, "stranded": 0}
 
 
+def test_a_machine_without_a_number_is_a_node(ask: Ask, saved: Save, tmp_path: Path) -> None:
+    recipes = Path(__file__).resolve().parents[5] / "docs/how-to/plan"
+    file = tmp_path / "gpu.json"
+    file.write_text(json.dumps(pod("gpu", cpu="4", memory="8Gi", gpu="1")))
+    machine = ("--machine", f"{recipes / 'epyc.json'}", "--kubelet-config", str(recipes / "kubelet.yaml"))
+    words = ("plan", *machine, "-f", str(file), "--fill", "-o", "json")
+    assert json.loads(ask(*words).text)["scenarios"][0]["nodes"] == 1
+    # Beside other nodes it is a type that a change adds.
+    nodes = [
+        scenario["nodes"]
+        for scenario in json.loads(ask(*words, "--nodes-file", saved(), "--change", "add=epyc*2").text)["scenarios"]
+    ]
+    assert nodes[1] == nodes[0] + 2
+    with pytest.raises(SourceError, match="no node"):
+        ask("plan", "--machine", f"{recipes / 'epyc.json'}*0", *machine[2:], "-f", str(file), "--fill")
+
+
 @pytest.mark.parametrize("words", [("--machine", "a.json*x"), ("--machine", "absent.json"), ("--smallest",)])
 def test_options_that_cannot_be_used(ask: Ask, saved: Save, words: tuple[str, ...]) -> None:
     with pytest.raises(SourceError):
