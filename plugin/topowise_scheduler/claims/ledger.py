@@ -37,6 +37,7 @@ from topowise_scheduler.claims.objects import (
 )
 from topowise_scheduler.claims.selectors import Selectors
 from topowise_scheduler.claims.users import ClaimUsers, owners
+from topowise_scheduler.claims.work import Work
 from topowise_scheduler.kube_scheduler import Node, selects
 
 MOST_BYTES: Final = 256 << 20
@@ -217,10 +218,11 @@ class Claims:
         name: str,
         leaving: Collection[str] = (),
         taken: Sequence[DeviceRequestAllocationResult] = (),
+        work: Work | None = None,
     ) -> ClaimedDevices:
         """Returns the devices that the claims of a pod have, or are predicted to get, on a node, once the pods
         `leaving` (UIDs) have left and these devices are `taken`. If the pod itself leaves, the answer is for its
-        replacement, whose claims are made anew."""
+        replacement, whose claims are made anew. A prediction whose `work` is spent has a problem."""
         allocated: list[DeviceID] = []
         waiting: list[ResourceClaim] = []
         has_extended = False
@@ -252,7 +254,7 @@ class Claims:
             results = assumed.results
         else:
             with self._as_if(self._freed_results(freed.values(), leaving), taken):
-                predicted = self._predict(node, waiting)
+                predicted = self._predict(node, waiting, work or Work())
             if isinstance(predicted, ClaimedDevices):
                 return predicted
             results = predicted
@@ -287,7 +289,7 @@ class Claims:
         return self._extended.claim(pod.namespace, spec, self._extended.requested_by(spec), node.allocatable)
 
     def _predict(
-        self, node: Node | None, claims: list[ResourceClaim]
+        self, node: Node | None, claims: list[ResourceClaim], work: Work
     ) -> dict[str, tuple[DeviceRequestAllocationResult, ...]] | ClaimedDevices:
         if node is None:
             return ClaimedDevices(problem="the node has no Node object")
@@ -297,7 +299,9 @@ class Claims:
             return ClaimedDevices(
                 problem=f"devices and claims take more than the {self._most_bytes >> 20} MiB that are kept"
             )
-        found = allocate(node, claims, self._inventory, self._classes, self._allocated, self.features, self._selectors)
+        found = allocate(
+            node, claims, self._inventory, self._classes, self._allocated, self.features, self._selectors, work
+        )
         match found:
             case Allocation():
                 return {

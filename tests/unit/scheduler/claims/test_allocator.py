@@ -15,6 +15,7 @@ from topowise_scheduler.claims.features import features_of
 from topowise_scheduler.claims.inventory import Inventory
 from topowise_scheduler.claims.objects import DeviceRequestAllocationResult, decode_claim, decode_class, decode_slice
 from topowise_scheduler.claims.selectors import Selectors
+from topowise_scheduler.claims.work import Work
 from topowise_scheduler.kube_scheduler import Node
 
 DRIVER = "gpu.example.com"
@@ -46,7 +47,7 @@ def run(
     minor: int = 36,
     gates: Mapping[str, bool] | None = None,
     taken: Iterable[str] = (),
-    **more: Any,
+    work: Work | None = None,
 ) -> Allocation | NoFit | Unknown:
     inventory = Inventory()
     for item in slices:
@@ -55,7 +56,7 @@ def run(
     allocated = AllocatedDevices()
     allocated.add(DeviceRequestAllocationResult("r", DRIVER, "n1", name) for name in taken)
     features = features_of(minor, gates)
-    return allocate(Node("n1"), claims, inventory, {"gpu": gpu}, allocated, features, Selectors(), **more)
+    return allocate(Node("n1"), claims, inventory, {"gpu": gpu}, allocated, features, Selectors(), work or Work())
 
 
 def names(result: Allocation | NoFit | Unknown) -> list[list[str]]:
@@ -159,8 +160,9 @@ def test_a_long_search_is_unknown() -> None:
     claims = [claim_of({"count": 4}, name=f"c{number}") for number in range(3)]
     claims.append(claim_of({"count": 4}, constraints=[{"matchAttribute": f"{DRIVER}/numa"}], name="last"))
     slices = [slice_of("s", gpus(20))]
-    assert run(slices, *claims) == Unknown("a long search")
-    assert run([slice_of("s", gpus(20))], claim_of(), most_steps=0) == Unknown("a long search")
+    spent = Unknown("a long search, or selectors that take long")
+    assert run(slices, *claims) == spent
+    assert run([slice_of("s", gpus(20))], claim_of(), work=Work(0)) == spent
 
 
 def test_very_many_devices_are_unknown() -> None:
