@@ -89,7 +89,7 @@ SETUPS = st.builds(
     markers=st.sampled_from((None, 0, 512)),
 )
 EXAMPLES = settings(
-    max_examples=400,
+    max_examples=200,
     derandomize=True,
     database=None,
     deadline=None,
