@@ -6,7 +6,6 @@ import os
 import time
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from sandbox import machines
