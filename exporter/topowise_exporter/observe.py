@@ -282,6 +282,7 @@ def _answer(sources: _Sources, pods: tuple[PodAllocation, ...], listed: frozense
         pods=pods,
         listed=listed,
         living=existing & (cpu_holders | memory_holders),
+        directories=existing,
         with_devices=existing & (_NONE if devices is None else devices.holders.keys()),
         registered=_NONE if devices is None else frozenset(devices.registered),
         has_cpu_manager=files.has_cpu_manager,

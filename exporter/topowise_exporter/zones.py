@@ -135,7 +135,7 @@ class _Accounting:
         self._online = frozenset(machine.online)
         self._allocatable = allocations.allocatable
         # Most pods of a node hold nothing exclusively.
-        self._pods = [pod for pod in allocations.pods if pod.containers or pod.own_cpus or pod.own_memory]
+        self._pods = [pod for pod in allocations.pods if pod.has_resources]
         self._unlisted = allocations.unlisted
         self._unlisted_devices = allocations.unlisted_devices
         self._absent = allocations.absent

@@ -73,6 +73,11 @@ class PodAllocation(msgspec.Struct, frozen=True, cache_hash=True):
         return tuple(sorted({device for container in self.containers for device in container.devices}))
 
     @property
+    def has_resources(self) -> bool:
+        """Whether the pod or a container has any exclusive resource."""
+        return bool(self.containers or self.own_cpus or self.own_memory)
+
+    @property
     def holds_cpus_or_memory(self) -> bool:
         """Whether the pod holds exclusive CPUs, or memory of a NUMA node."""
         return bool(self.own_cpus or self.own_memory) or any(

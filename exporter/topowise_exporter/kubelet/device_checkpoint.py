@@ -1,10 +1,12 @@
 """Reads the kubelet's checkpoint of its device manager: devices that podresources does not list.
 
 List leaves init containers out, but a pod keeps the devices of a finished init container until the pod ends. Only this
-file shows them, and devices with an empty topology (empty_topologies.py). Two traps: the kubelet writes the file when it allocates a device and not when a pod ends, so the file
-names many pods that are long gone; and it names pods by UID. Formats (pkg/kubelet/cm/devicemanager/checkpoint): up to
-Kubernetes 1.19 DeviceIDs is a list of ids. Since then it maps NUMA nodes to ids, where -1 is no node; a device near two
-nodes is under both.
+file shows them, and devices with an empty topology (empty_topologies.py).
+
+Two traps: the kubelet writes the file when it allocates a device and not when a pod ends, so the file names many pods
+that are long gone; and it names pods by UID. Formats (pkg/kubelet/cm/devicemanager/checkpoint): up to Kubernetes 1.19
+DeviceIDs is a list of ids. Since then it maps NUMA nodes to ids, where -1 is no node; a device near two nodes is under
+both.
 
 The checksum is recomputed (checksum.py), because the kubelet rejects a file with a wrong checksum. Markers of steering
 are left out, as in podresources.py.

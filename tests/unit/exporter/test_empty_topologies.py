@@ -6,7 +6,6 @@ import os
 import time
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from sandbox import machines
@@ -127,9 +126,10 @@ def decided(kubelet: model.Kubelet, number: int) -> tuple[bool, object]:
     ],
 )
 async def test_a_report_decides_as_the_kubelet_with_such_devices(
-    tmp_path: Path, policy: str, nodes: tuple[tuple[int, ...], ...], holder: tuple[str, ...]
+    tmp_path_factory: pytest.TempPathFactory, policy: str, nodes: tuple[tuple[int, ...], ...], holder: tuple[str, ...]
 ) -> None:
-    seen = await observed(tmp_path, policy, nodes, holder)
+    # The path of a socket has at most 107 bytes, and tmp_path has the name of the test.
+    seen = await observed(tmp_path_factory.mktemp("node"), policy, nodes, holder)
     topology = build("n1", seen, Publishing(), Exclusions()).topology
     named = {attribute.name: attribute.value for attribute in topology.attributes or ()}
     listed = {device.id: device.nodes for device in devices.read(named["topowise.io/devices"])}
