@@ -42,7 +42,8 @@ def test_pods_without_the_gate_and_cpus_of_two_pods_equal_the_recording() -> Non
 
 @pytest.mark.parametrize("change", ["pod_level_pods_need_their_gate", "pod_level_pods_are_never_aligned"])
 def test_without_a_change_of_the_gate_the_decisions_differ(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = [line for line in lzma.decompress(SIBLINGS_AND_GATES.read_bytes()).splitlines() if b'"kubeletVersion":"v1.36.2"' in line]
+    recorded = lzma.decompress(SIBLINGS_AND_GATES.read_bytes()).splitlines()
+    lines = [line for line in recorded if b'"kubeletVersion":"v1.36.2"' in line]
     version = version_of("v1.36.2")
     before = msgspec.structs.replace(version.behaviour, **{change: False})
     monkeypatch.setattr(replay, "version_of", lambda _: msgspec.structs.replace(version, behaviour=before))
