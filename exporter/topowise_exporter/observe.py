@@ -256,9 +256,9 @@ class Observer:
             unlisted.devices,
             admission.admitting,
             absent,
-            None
-            if files.readable.cpu is None
-            else entry_owners.free_cpus(files.readable.cpu, unlisted.live, sources.allocatable.cpus),
+            entry_owners.free_cpus(files.readable.cpu, unlisted.live, sources.allocatable.cpus)
+            if files.readable.cpu is not None and sources.allocatable.cpus
+            else None,
         )
         observation = Observation(
             hardware.machine, sources.kubelet, allocations, devices, sources.version, refused, hardware.boot_id

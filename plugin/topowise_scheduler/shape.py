@@ -263,9 +263,7 @@ def _variant(gates: Gates, dimensions: _Dimensions) -> _Variant:
         # Without pod-level resources, or with managers for them, no pod is ignored.
         managers
         or not dimensions.pod_level
-        or (
-            behaviour.pod_level_pods_are_not_aligned if pod_level else behaviour.pod_level_pods_are_never_aligned
-        ),
+        or (behaviour.pod_level_pods_are_not_aligned if pod_level else behaviour.pod_level_pods_are_never_aligned),
         pod_level or behaviour.pod_level_pods_need_their_gate,
     )
 

@@ -66,9 +66,7 @@ def cpu_problem(
         state = cpu_state(text)
     except ParseError as exc:
         return Problem(CORRUPTED, str(exc))
-    return refused_cpu_state(
-        state, policy=policy, cpus=cpus, reserved=reserved, strict=strict, openshift=openshift
-    )
+    return refused_cpu_state(state, policy=policy, cpus=cpus, reserved=reserved, strict=strict, openshift=openshift)
 
 
 def refused_cpu_state(

@@ -98,8 +98,8 @@ class Allocations(msgspec.Struct, frozen=True):
     """`unlisted` maps pod UIDs to CPUs that only the CPU manager's state file shows: the pod keeps the CPUs of its
     finished init containers. `unlisted_devices` is the same for devices. `free_memory` is None without a readable state
     of the memory manager, and `free_cpus` without a readable state of the CPU manager: a CPU can be free although a pod
-    has it. The allocations of `admitting` pods may be incomplete. `absent` are devices of resources that had allocatable
-    devices not long ago and have none now."""
+    has it. The allocations of `admitting` pods may be incomplete. `absent` are devices of resources that had
+    allocatable devices not long ago and have none now."""
 
     allocatable: Allocatable = Allocatable()
     pods: tuple[PodAllocation, ...] = ()

@@ -69,7 +69,7 @@ def test_a_page_size_that_a_numa_node_lacks() -> None:
 
 
 def test_cpus_that_two_pods_may_get() -> None:
-    """A sibling is offline: the core of CPUs 0 and 4 is as large as the average, and is taken although CPU 0 is busy."""
+    """A sibling is offline: the core of CPUs 0 and 4 is above the average, and is taken although CPU 0 is busy."""
     first = machine().numa[0]
     cores = (Core(0, (0, 4)), Core(0, (1, 5)), Core(0, (2, 6)), Core(0, (3,)))
     lacking = Machine(numa=(msgspec.structs.replace(first, cores=cores, distances=(10,)),))

@@ -78,9 +78,7 @@ def test_an_unproven_version_counts_as_the_nearest_with_a_remark(text: str, mino
 def test_a_later_openshift_has_what_all_its_releases_have() -> None:
     version = version_of("v1.37.2+7cf4c05")
     assert (version.name, version.certainty) == ("1.37 (OpenShift)", "assumed")
-    assert version.remark == (
-        "kubelet 1.37 (7cf4c05) is OpenShift's, whose own changes are unknown; predicted as 1.37"
-    )
+    assert version.remark == "kubelet 1.37 (7cf4c05) is OpenShift's, whose own changes are unknown; predicted as 1.37"
     common = {"strict_state_needs_all_cpus": True, "unknown_gates_are_ignored": True}
     assert version.behaviour == msgspec.structs.replace(behaviour_of(37), **common)
 
