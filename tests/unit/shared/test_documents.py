@@ -24,7 +24,7 @@ def test_long_texts_that_begin_as_numbers_do_are_texts(text: str) -> None:
     assert documents.load(f"note: {text}\n") == {"note": text.strip()}
 
 
-@pytest.mark.parametrize("text", ["9" * 200_000, "0x" + "f" * 200_000, "1:" * 100_000 + "1", "1." + "0" * 200_000])
+@pytest.mark.parametrize("text", ["9" * 200_000, "0x" + "f" * 200_000, "1." + "0" * 200_000])
 def test_numbers_without_end_are_still_refused_at_once(text: str) -> None:
     started = time.process_time()
     with pytest.raises(documents.DocumentError, match="a number of"):
