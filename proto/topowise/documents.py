@@ -84,6 +84,11 @@ def to_text(document: Any, form: str) -> str:
     return str(yaml.dump(msgspec.to_builtins(document), Dumper=_Dumper, sort_keys=False, allow_unicode=False))
 
 
+def is_json(text: bytes | str) -> bool:
+    """Returns whether a text is JSON."""
+    return _json(text) is not None
+
+
 def repeated_key(text: bytes | str) -> str:
     """Returns a key that a mapping has twice, else "". A loader silently keeps only the last value of such a key."""
     try:

@@ -7,7 +7,8 @@ mergeDefaultEvictionSettings (1.33, kubernetes#127577) is set. memory.available 
 fit. So no default is applied silently: `parse` reads what is written, `with_defaults` returns what the kubelet uses,
 and `evictionHard` stays None until it is decided.
 
-Go treats an empty string and zero as "not set", and so does this module. Null and missing are the same.
+Go treats an empty string and zero as "not set", and so does this module. A file is read as strictly and as leniently
+as the kubelet reads it (`document`); overrides and configz are only converted.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from typing import Any, Final
 
 import msgspec
 
-from topowise import cpuset, documents, quantity
+from topowise import cpuset, documents, kubelet_fields, quantity
 from topowise.errors import ParseError, SourceError
-from topowise.pods import Quantity, amount_of
+from topowise.pods import HUGEPAGES, Quantity, amount_of
 
 API_VERSION: Final = "kubelet.config.k8s.io/v1beta1"
 KIND: Final = "KubeletConfiguration"
@@ -47,6 +48,9 @@ _MERGED_EVICTION_SINCE: Final = (1, 33)
 # Only these signals reserve resources (cm/helpers.go, hardEvictionReservation).
 _RESERVING_SIGNALS: Final = {"memory.available": "memory", "nodefs.available": "ephemeral-storage"}
 
+# cmd/kubelet/app/server.go, parseResourceList.
+_RESERVABLE: Final = ("cpu", "memory", "ephemeral-storage", "pid")
+
 _VERSION = re.compile(r"v?(\d{1,9})\.(\d{1,9})(?!\d)", re.ASCII)
 _SHARE = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _FIELD = re.compile(r"`\$\.(\w+)")
@@ -55,7 +59,7 @@ _FIELD = re.compile(r"`\$\.(\w+)")
 class MemoryReservation(msgspec.Struct, frozen=True, gc=False):
     """Reserved memory of a NUMA node."""
 
-    numaNode: int
+    numaNode: int = 0
     limits: dict[str, Quantity] = {}
 
 
@@ -141,24 +145,32 @@ def _float32(number: float) -> float:
 
 
 def parse(text: bytes, *, source: str = "kubelet configuration") -> KubeletConfiguration:
-    """Returns what a YAML or JSON text contains, checked, without defaults. Raises SourceError with field and value."""
-    return check(convert(document(text, source=source), source=source), source=source)
+    """Returns what a kubelet's file contains, checked, without defaults. Raises SourceError with field and value."""
+    fields = kubelet_fields.zeroed(document(text, source=source), source=source)
+    return check(convert(fields, source=source), source=source)
 
 
 def document(text: bytes, *, source: str) -> dict[str, Any]:
-    """Returns the fields of a text, including nulls. Raises SourceError unless it is a mapping of the right kind, or
-    empty."""
+    """Returns the fields of a kubelet's file or drop-in, including nulls. Raises SourceError unless a kubelet decodes it.
+
+    Only the first document of a YAML text counts. A text that begins with a brace is JSON.
+    """
     try:
-        fields = documents.load(text)
+        first = next(iter(documents.load_all(text)), None)
     except documents.DocumentError as exc:
         raise SourceError(source, f"is not YAML: {exc}") from exc
-    if fields is None:
-        return {}
-    if not isinstance(fields, dict):
-        raise SourceError(source, f"is a {type(fields).__name__}, expected the fields of a {KIND}")
+    if text.lstrip()[:1] == b"{" and not documents.is_json(text):
+        raise SourceError(source, "begins with a brace and is not JSON; a kubelet does not start with it")
+    if first is not None and not isinstance(first, dict):
+        raise SourceError(source, f"is a {type(first).__name__}, expected the fields of a {KIND}")
+    fields = {name if isinstance(name, str) else str(name): value for name, value in (first or {}).items()}
+    # Only these two are decoded by encoding/json, which ignores case (apimachinery json/meta.go).
+    by_lower_case = {name.lower(): value for name, value in fields.items()}
     for field, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
-        if fields.get(field) not in (None, expected):
-            raise SourceError(source, f"{field} is {fields[field]!r}, expected {expected!r}")
+        value = by_lower_case.get(field.lower())
+        if value != expected:
+            raise SourceError(source, f"{field} is {value!r:.80}, expected {expected!r}")
+    kubelet_fields.check(fields, source=source)
     return fields
 
 
@@ -205,12 +217,11 @@ def _problems(config: KubeletConfiguration) -> Iterator[str]:
         cpuset.parse(config.reservedSystemCPUs)
     except ParseError as exc:
         yield f"reservedSystemCPUs: {exc}"
+    if any(character.isspace() for character in config.reservedSystemCPUs):
+        yield f"reservedSystemCPUs {config.reservedSystemCPUs!r:.80}: expected no white space"
     yield from _bad_amounts("systemReserved", (config.systemReserved or {}).items())
     yield from _bad_amounts("kubeReserved", (config.kubeReserved or {}).items())
-    for position, entry in enumerate(config.reservedMemory or ()):
-        if entry.numaNode < 0:
-            yield f"reservedMemory[{position}].numaNode {entry.numaNode}: expected the id of a NUMA node"
-        yield from _bad_amounts(f"reservedMemory[{position}].limits", entry.limits.items())
+    yield from _bad_reservations(config)
     for signal, threshold in (config.evictionHard or {}).items():
         try:
             eviction_threshold(threshold, 0)
@@ -218,8 +229,33 @@ def _problems(config: KubeletConfiguration) -> Iterator[str]:
             yield f"evictionHard[{signal}]: {exc}"
 
 
+def _bad_reservations(config: KubeletConfiguration) -> Iterator[str]:
+    """Yields what ValidateReservedMemoryConfiguration refuses, and what policy Static does not start with."""
+    known: set[tuple[int, str]] = set()
+    for position, entry in enumerate(config.reservedMemory or ()):
+        where = f"reservedMemory[{position}]"
+        if entry.numaNode < 0 and config.memoryManagerPolicy == "Static":
+            yield f"{where}.numaNode {entry.numaNode}: expected the id of a NUMA node"
+        for name, amount in entry.limits.items():
+            if name != "memory" and not name.startswith(HUGEPAGES):
+                yield f"{where}.limits[{name}]: expected memory or hugepages"
+            try:
+                size = amount_of(name, amount)
+            except ParseError as exc:
+                yield f"{where}.limits[{name}]: {exc}"
+                continue
+            if size == 0 or (entry.numaNode, name) in known:
+                yield f"{where}.limits[{name}] {amount!r}: expected one amount for a NUMA node, above 0"
+            if size < 0 and config.memoryManagerPolicy == "Static":
+                yield f"{where}.limits[{name}] {amount!r}: expected a quantity that is not negative"
+            known.add((entry.numaNode, name))
+
+
 def _bad_amounts(field: str, amounts: Iterable[tuple[str, Quantity]]) -> Iterator[str]:
     for name, amount in amounts:
+        if name not in _RESERVABLE:
+            yield f"{field}[{name}]: expected one of {', '.join(_RESERVABLE)}"
+            continue
         try:
             if amount_of(name, amount) < 0:
                 yield f"{field}[{name}] {amount!r}: expected a quantity that is not negative"
