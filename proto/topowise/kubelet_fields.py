@@ -107,13 +107,18 @@ def zeroed(fields: Mapping[str, Any], *, source: str) -> dict[str, Any]:
     return named
 
 
-def folded(fields: Mapping[str, Any], defaulted: frozenset[str]) -> dict[str, Any]:
-    """Returns the fields with Go's names. A kubelet with drop-ins decodes the merged JSON with encoding/json, which
-    ignores case. Its names are sorted, and the last of several names of a field counts. The kubelet writes the fields
-    `defaulted` in any case."""
+def folded(fields: Mapping[str, Any], defaulted: frozenset[str], *, source: str) -> dict[str, Any]:
+    """Returns the fields with Go's names. Raises SourceError if Go does not decode them.
+
+    A kubelet with drop-ins decodes the merged JSON with encoding/json, which ignores case. Its names are sorted, and the
+    last of several names of a field counts; maps are merged. The kubelet writes the fields `defaulted` in any case.
+    """
     named: dict[str, Any] = {}
     for name in sorted(fields):
-        field = _BY_LOWER_CASE.get(name.lower(), name)
-        if name >= field or not (field in fields or field in defaulted):
-            named[field] = fields[name]
+        field, value = _BY_LOWER_CASE.get(name.lower(), name), fields[name]
+        check({field: value}, source=source)
+        if isinstance(value, Mapping) and isinstance(named.get(field), Mapping):
+            value = {**named[field], **value}
+        if name >= field or field in fields or field not in defaulted:
+            named[field] = value
     return named

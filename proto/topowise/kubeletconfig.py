@@ -16,13 +16,14 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
 
 from topowise import cpuset, documents, kubelet_fields, quantity
 from topowise.errors import ParseError, SourceError
-from topowise.pods import HUGEPAGES, Quantity, amount_of
+from topowise.pods import HUGEPAGES, MAX_AMOUNT, Quantity, amount_of
 
 API_VERSION: Final = "kubelet.config.k8s.io/v1beta1"
 KIND: Final = "KubeletConfiguration"
@@ -49,7 +50,7 @@ _MERGED_EVICTION_SINCE: Final = (1, 33)
 _RESERVING_SIGNALS: Final = {"memory.available": "memory", "nodefs.available": "ephemeral-storage"}
 
 # cmd/kubelet/app/server.go, parseResourceList.
-_RESERVABLE: Final = ("cpu", "memory", "ephemeral-storage", "pid")
+_RESERVABLE: Final = frozenset(("cpu", "memory", "ephemeral-storage", "pid"))
 
 _VERSION = re.compile(r"v?(\d{1,9})\.(\d{1,9})(?!\d)", re.ASCII)
 _SHARE = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
@@ -201,7 +202,7 @@ def _without_nulls(item: Any) -> Any:
 
 def check(config: KubeletConfiguration, *, source: str) -> KubeletConfiguration:
     """Returns the configuration. Raises SourceError if a kubelet would not start with a value in it."""
-    for problem in _problems(config):
+    for problem in chain(_problems(config), _invalid(config)):
         raise SourceError(source, problem)
     return config
 
@@ -217,11 +218,15 @@ def _problems(config: KubeletConfiguration) -> Iterator[str]:
         cpuset.parse(config.reservedSystemCPUs)
     except ParseError as exc:
         yield f"reservedSystemCPUs: {exc}"
-    if any(character.isspace() for character in config.reservedSystemCPUs):
-        yield f"reservedSystemCPUs {config.reservedSystemCPUs!r:.80}: expected no white space"
     yield from _bad_amounts("systemReserved", (config.systemReserved or {}).items())
     yield from _bad_amounts("kubeReserved", (config.kubeReserved or {}).items())
-    yield from _bad_reservations(config)
+    is_managed = config.memoryManagerPolicy == "Static"
+    for position, entry in enumerate(config.reservedMemory or ()):
+        # Policy None does not read them.
+        if is_managed and entry.numaNode < 0:
+            yield f"reservedMemory[{position}].numaNode {entry.numaNode}: expected the id of a NUMA node"
+        least = 0 if is_managed else -MAX_AMOUNT
+        yield from _bad_amounts(f"reservedMemory[{position}].limits", entry.limits.items(), least=least)
     for signal, threshold in (config.evictionHard or {}).items():
         try:
             eviction_threshold(threshold, 0)
@@ -229,35 +234,28 @@ def _problems(config: KubeletConfiguration) -> Iterator[str]:
             yield f"evictionHard[{signal}]: {exc}"
 
 
-def _bad_reservations(config: KubeletConfiguration) -> Iterator[str]:
-    """Yields what ValidateReservedMemoryConfiguration refuses, and what policy Static does not start with."""
+def _invalid(config: KubeletConfiguration) -> Iterator[str]:
+    """Yields what a kubelet's validation refuses (apis/config/validation, cmd/kubelet/app parseResourceList)."""
+    if any(character.isspace() for character in config.reservedSystemCPUs):
+        yield f"reservedSystemCPUs {config.reservedSystemCPUs!r:.80}: expected no white space"
+    for field in ("systemReserved", "kubeReserved"):
+        for name in (getattr(config, field) or {}).keys() - _RESERVABLE:
+            yield f"{field}[{name}]: expected one of {', '.join(sorted(_RESERVABLE))}"
     known: set[tuple[int, str]] = set()
     for position, entry in enumerate(config.reservedMemory or ()):
-        where = f"reservedMemory[{position}]"
-        if entry.numaNode < 0 and config.memoryManagerPolicy == "Static":
-            yield f"{where}.numaNode {entry.numaNode}: expected the id of a NUMA node"
         for name, amount in entry.limits.items():
+            where = f"reservedMemory[{position}].limits[{name}]"
             if name != "memory" and not name.startswith(HUGEPAGES):
-                yield f"{where}.limits[{name}]: expected memory or hugepages"
-            try:
-                size = amount_of(name, amount)
-            except ParseError as exc:
-                yield f"{where}.limits[{name}]: {exc}"
-                continue
-            if size == 0 or (entry.numaNode, name) in known:
-                yield f"{where}.limits[{name}] {amount!r}: expected one amount for a NUMA node, above 0"
-            if size < 0 and config.memoryManagerPolicy == "Static":
-                yield f"{where}.limits[{name}] {amount!r}: expected a quantity that is not negative"
+                yield f"{where}: expected memory or hugepages"
+            if amount_of(name, amount) == 0 or (entry.numaNode, name) in known:
+                yield f"{where} {amount!r}: expected a single amount for the NUMA node, above 0"
             known.add((entry.numaNode, name))
 
 
-def _bad_amounts(field: str, amounts: Iterable[tuple[str, Quantity]]) -> Iterator[str]:
+def _bad_amounts(field: str, amounts: Iterable[tuple[str, Quantity]], *, least: int = 0) -> Iterator[str]:
     for name, amount in amounts:
-        if name not in _RESERVABLE:
-            yield f"{field}[{name}]: expected one of {', '.join(_RESERVABLE)}"
-            continue
         try:
-            if amount_of(name, amount) < 0:
+            if amount_of(name, amount) < least:
                 yield f"{field}[{name}] {amount!r}: expected a quantity that is not negative"
         except ParseError as exc:
             yield f"{field}[{name}]: {exc}"

@@ -93,8 +93,7 @@ def load(config_file: str, drop_in_files: list[str], kubelet_version: str | None
         merged = merge_patch(merged, _document(path))
     source = f"{config_file or drop_in_files[0]} with drop-ins" if drop_in_files else config_file
     if drop_in_files:
-        merged = kubelet_fields.folded(merged, _DEFAULTED)
-        kubelet_fields.check(merged, source=source)
+        merged = kubelet_fields.folded(merged, _DEFAULTED, source=source)
     config = kubeletconfig.check(kubeletconfig.convert(merged, source=source), source=source)
     return kubeletconfig.with_defaults(kubeletconfig.without_eviction_defaults(config), kubelet_version)
 
