@@ -224,7 +224,8 @@ _SCALARS: Final = (
     ("bool", "|".join(form for word in _BOOL_WORDS for form in dict.fromkeys((word, word.title(), word.upper()))),
      "yYtToOnNfF"),
     ("int", r"[-+]?(?:0[bB][01_]+|0[oO]?[0-7_]+|0[xX][0-9a-fA-F_]+|0|[1-9][0-9_]*)", _DIGITS),
-    ("float", r"[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+    ("float",
+     r"[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
      _DIGITS + "."),
 )  # fmt: skip
 _Loader.yaml_implicit_resolvers = {

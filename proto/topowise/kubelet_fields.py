@@ -5,6 +5,8 @@ A kubelet decodes its file strictly, and if that fails only by unknown or repeat
 start. Objects and lists of objects are checked as such, not their fields.
 """
 
+# ruff: noqa: SIM905 - a name per line would be four pages
+
 from __future__ import annotations
 
 import re
@@ -18,7 +20,7 @@ from topowise.errors import SourceError
 _Int32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), lt=1 << 31)]
 _Uint = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
 # time.ParseDuration.
-_Duration = Annotated[str, msgspec.Meta(pattern=rf"^[-+]?(?:0|(?:{_Uint}(?:ns|us|µs|μs|ms|s|m|h))+)$")]  # noqa: RUF001
+_Duration = Annotated[str, msgspec.Meta(pattern=rf"^[-+]?(?:0|(?:{_Uint}(?:ns|us|µs|μs|ms|s|m|h))+)$")]
 
 _DURATIONS: Final = """syncFrequency fileCheckFrequency httpCheckFrequency streamingConnectionIdleTimeout
     nodeStatusUpdateFrequency nodeStatusReportFrequency imageMinimumGCAge imageMaximumGCAge volumeStatsAggPeriod
@@ -101,7 +103,7 @@ def zeroed(fields: Mapping[str, Any], *, source: str) -> dict[str, Any]:
         if value is None and name in _DURATIONS:
             raise SourceError(source, f"{name} is null, expected a duration such as '10s'")
         if isinstance(value, Mapping):
-            zero = {dict[str, str | None]: "", dict[str, bool | None]: False}.get(TYPES.get(name))
+            zero = "" if TYPES.get(name) == dict[str, str | None] else False if name == "featureGates" else None
             if zero is not None:
                 named[name] = {key: zero if inner is None else inner for key, inner in value.items()}
     return named
@@ -110,8 +112,8 @@ def zeroed(fields: Mapping[str, Any], *, source: str) -> dict[str, Any]:
 def folded(fields: Mapping[str, Any], defaulted: frozenset[str], *, source: str) -> dict[str, Any]:
     """Returns the fields with Go's names. Raises SourceError if Go does not decode them.
 
-    A kubelet with drop-ins decodes the merged JSON with encoding/json, which ignores case. Its names are sorted, and the
-    last of several names of a field counts; maps are merged. The kubelet writes the fields `defaulted` in any case.
+    A kubelet with drop-ins decodes the merged JSON with encoding/json, which ignores case. Its names are sorted, and
+    the last of several names of a field counts; maps are merged. The kubelet writes the fields `defaulted` in any case.
     """
     named: dict[str, Any] = {}
     for name in sorted(fields):

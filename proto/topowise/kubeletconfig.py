@@ -152,7 +152,7 @@ def parse(text: bytes, *, source: str = "kubelet configuration") -> KubeletConfi
 
 
 def document(text: bytes, *, source: str) -> dict[str, Any]:
-    """Returns the fields of a kubelet's file or drop-in, including nulls. Raises SourceError unless a kubelet decodes it.
+    """Returns the fields of a kubelet's file or drop-in, with nulls. Raises SourceError unless a kubelet decodes it.
 
     Only the first document of a YAML text counts. A text that begins with a brace is JSON.
     """

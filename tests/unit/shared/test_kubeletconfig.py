@@ -226,7 +226,7 @@ def test_defaults_do_not_touch_the_configuration_they_are_given() -> None:
         (b"systemReserved: {memory: 1Gb}", r"systemReserved\[memory\].*'1Gb'"),
         (b"kubeReserved: {cpu: '-1'}", r"kubeReserved\[cpu\] '-1'"),
         (b"reservedMemory: [{numaNode: 0, limits: {memory: 1Gb}}]", r"reservedMemory\[0\]\.limits\[memory\].*'1Gb'"),
-        (b"memoryManagerPolicy: Static\nreservedMemory: [{numaNode: -1, limits: {}}]", r"reservedMemory\[0\]\.numaNode -1"),
+        (b"memoryManagerPolicy: Static\nreservedMemory: [{numaNode: -1, limits: {}}]", r"\[0\]\.numaNode -1"),
         (b"evictionHard: {memory.available: 101%}", r"evictionHard\[memory\.available\].*'101%'"),
         (b"evictionHard: {memory.available: nan%}", "'nan%'"),
         (b"evictionHard: {memory.available: -1%}", "'-1%'"),
@@ -350,4 +350,5 @@ def test_a_text_that_is_no_configuration_is_refused(text: str, named: str) -> No
 
 
 def test_a_list_of_cpus_that_looks_like_a_date_is_a_text() -> None:
-    assert kubeletconfig.document(HEAD + b"reservedSystemCPUs: 2001-99-99", source="x")["reservedSystemCPUs"] == "2001-99-99"
+    fields = kubeletconfig.document(HEAD + b"reservedSystemCPUs: 2001-99-99", source="x")
+    assert fields["reservedSystemCPUs"] == "2001-99-99"

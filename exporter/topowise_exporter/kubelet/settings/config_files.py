@@ -26,7 +26,14 @@ from topowise.kubeletconfig import KubeletConfiguration
 DROP_IN: Final = ".conf"
 
 _DEFAULTED: Final = frozenset(
-    "topologyManagerPolicy topologyManagerScope cpuManagerPolicy memoryManagerPolicy maxPods evictionHard".split()
+    (
+        "topologyManagerPolicy",
+        "topologyManagerScope",
+        "cpuManagerPolicy",
+        "memoryManagerPolicy",
+        "maxPods",
+        "evictionHard",
+    )
 )
 
 _Stamp = tuple[str, int, int, int, int]

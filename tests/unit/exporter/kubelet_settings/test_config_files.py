@@ -195,7 +195,8 @@ def test_a_file_the_kubelet_would_refuse_is_named(tmp_path: Path, main: str, dro
 def test_names_in_drop_ins_count_in_any_case(tmp_path: Path, name: str, policy: str) -> None:
     """encoding/json takes the last name by its bytes; the kubelet itself writes cpuManagerPolicy (kubelet 1.36.2)."""
     (tmp_path / "config.yaml").write_text(HEAD)
-    (tmp_path / "1.conf").write_text(HEAD + f"{name}: static\nKubeReserved: {{cpu: '1'}}\nkubeReserved: {{memory: 1Gi}}\n")
+    reserved = "KubeReserved: {cpu: '1'}\nkubeReserved: {memory: 1Gi}\n"
+    (tmp_path / "1.conf").write_text(f"{HEAD}{name}: static\n{reserved}")
     read = load(str(tmp_path / "config.yaml"), [str(tmp_path / "1.conf")])
     assert read.cpuManagerPolicy == policy
     assert read.kubeReserved == {"cpu": "1", "memory": "1Gi"}

@@ -18,11 +18,14 @@ from topowise_scheduler.scale_up.node_groups import Profile
 
 KEYS = ("pool",)
 HEAD = b"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
-KUBELET = HEAD + b"""
+KUBELET = (
+    HEAD
+    + b"""
 topologyManagerPolicy: single-numa-node
 cpuManagerPolicy: static
 reservedSystemCPUs: "0"
 """
+)
 MACHINE: dict[str, Any] = {
     "nodes": [{"id": node, "memory_bytes": 16 << 30, "cpus": list(range(4 * node, 4 * node + 4))} for node in (0, 1)],
     "cpus": {"topology": {str(cpu): {"socket": cpu // 4, "threads": [cpu]} for cpu in range(8)}},
