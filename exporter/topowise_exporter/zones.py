@@ -203,8 +203,8 @@ class _Accounting:
                     size = block.size
                     if size > quantity.INT64_MAX:
                         self.problems.append(
-                            f"the kubelet offers {size} bytes of {block.type} on NUMA node {node_id}: reservedMemory and "
-                            "hugepages exceed the memory of the node, and the unsigned difference wraps around; "
+                            f"the kubelet offers {size} bytes of {block.type} on NUMA node {node_id}: reservedMemory "
+                            "and hugepages exceed the memory of the node, and the unsigned difference wraps around; "
                             "published as 0, while the kubelet admits every pod there"
                         )
                         size = 0

@@ -333,7 +333,7 @@ _POD_JSON = (
 _KUBELET_YAML = (
     b"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ntopologyManagerPolicy: restricted\n"
     b"topologyManagerPolicyOptions: {prefer-closest-numa-nodes: 'true'}\ncpuManagerPolicy: static\nmaxPods: 250\n"
-    b"reservedSystemCPUs: 0-1,32\nsystemReserved: {cpu: 1, memory: 1Gi}\nkubeReserved: &kept {memory: 5e8}\n"
+    b"reservedSystemCPUs: 0-1,32\nsystemReserved: {cpu: '1', memory: 1Gi}\nkubeReserved: &kept {memory: '5e8'}\n"
     b"evictionHard: {memory.available: 5%, nodefs.available: 1Gi}\nfeatureGates: {A: true}\n"
     b"reservedMemory:\n- numaNode: 0\n  limits: {memory: 1Gi, hugepages-2Mi: 2Mi}\n"
 )

@@ -39,7 +39,7 @@ class _Cpu(msgspec.Struct, frozen=True):
     socket: int
     threads: tuple[int, ...]
     l3_id: int | None = None
-    uncore: int | None | msgspec.UnsetType = msgspec.UNSET
+    uncore: int | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class _Cpus(msgspec.Struct, frozen=True):

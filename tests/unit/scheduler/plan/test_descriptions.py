@@ -74,7 +74,7 @@ def test_lstopo_gives_the_kubelets_cores() -> None:
         ((0,), None),
         ((2,), None),
     ]
-    part = apart.replace(b'type="L3Cache" os_index="4" cpuset="0x00000005"', b'type="L3Cache" os_index="4" cpuset="0x1"')
+    part = apart.replace(b'os_index="4" cpuset="0x00000005"', b'os_index="4" cpuset="0x1"')
     assert [core.uncore for core in plan.read_machine(part, "a.xml").numa[0].cores] == [4, 4]
     unnumbered = part.replace(b'type="L3Cache" os_index="4"', b'type="L3Cache"')
     assert [core.uncore for core in plan.read_machine(unnumbered, "a.xml").numa[0].cores] == [None, None]

@@ -236,7 +236,7 @@ def test_a_machine_without_a_number_is_a_node(ask: Ask, saved: Save, tmp_path: P
         for scenario in json.loads(ask(*words, "--nodes-file", saved(), "--change", "add=epyc*2").text)["scenarios"]
     ]
     assert nodes[1] == nodes[0] + 2
-    with pytest.raises(SourceError, match="no node"):
+    with pytest.raises(SourceError, match="expected some"):
         ask("plan", "--machine", f"{recipes / 'epyc.json'}*0", *machine[2:], "-f", str(file), "--fill")
 
 
