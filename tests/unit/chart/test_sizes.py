@@ -14,14 +14,15 @@ from topowise import quantity
 # Share of the measured memory that a limit leaves free: a burst of events, and growth until the next benchmark.
 HEADROOM = 0.5
 _MIB = 1 << 20
-# Nodes, pods, requests, limits; in Markdown and in a comment of YAML.
-_ROW = re.compile(r"^[#|\s]*([\d,]+)[|\s]+([\d,]+)[|\s]+(\w+i)[|\s]+(\w+i)\b", re.MULTILINE)
+_CELLS = re.compile(r"^ *\| ([\d,]+) \| ([\d,]+) \| (\w+) \| (\w+) \|$", re.MULTILINE)
+_WORDS = re.compile(r"or ([\d,]+) nodes and ([\d,]+) pods: requests[ #\n]+(\w+), limits (\w+)\.")
 
 Row = tuple[str, str, str, str]
 
 
-def rows(text: str) -> list[Row]:
-    return _ROW.findall(text)
+def sizes(chart: Path) -> list[Row]:
+    """Nodes, pods, requests and limits, as the comment in the values has them."""
+    return _WORDS.findall((chart / "values.yaml").read_text())
 
 
 def mebibytes(text: str) -> float:
@@ -40,20 +41,19 @@ def assert_headroom(resources: dict[str, Any], resident: float) -> None:
 
 def test_each_size_has_headroom_above_the_recorded_memory(repository: Path, chart: Path) -> None:
     figures = measured(repository, "scheduler")
-    sizes = rows((chart / "values.yaml").read_text())
-    assert len(sizes) >= 2
-    for nodes, pods, requests, limits in sizes:
+    assert len(sizes(chart)) >= 2
+    for nodes, pods, requests, limits in sizes(chart):
         most = [value for name, value in figures.items() if re.match(f"{nodes} NRTs and {pods} pods: .*resident", name)]
         assert_headroom({"requests": {"memory": requests}, "limits": {"memory": limits}}, max(most))
 
 
 def test_the_page_has_the_same_sizes(repository: Path, chart: Path) -> None:
     page = (repository / "docs/how-to/install.md").read_text()
-    assert rows(page) == rows((chart / "values.yaml").read_text())
+    assert _CELLS.findall(page) == sizes(chart)
 
 
 def test_the_default_is_the_first_size(repository: Path, chart: Path, values: dict[str, Any]) -> None:
-    _, _, requests, limits = rows((chart / "values.yaml").read_text())[0]
+    _, _, requests, limits = sizes(chart)[0]
     containers = [values["scheduler"]["resources"]]
     pod = yaml.safe_load((chart / "recipes/kubeadm/topowise-scheduler.yaml").read_text())["spec"]
     containers += [item["resources"] for item in pod["containers"] if "topowise" in item["image"]]
