@@ -1,4 +1,4 @@
-"""The chart's memory is what the recorded benchmark measured, with headroom; the tables of sizes agree with each other."""
+"""The chart's memory is what the recorded benchmark measured, with headroom; the tables of sizes are equal."""
 
 from __future__ import annotations
 
