@@ -73,8 +73,8 @@ def assemble(architecture: str, target: Path) -> float:
     shutil.rmtree(site / "bin", ignore_errors=True)
     if without_match := unused.remove(site):
         raise ImageError(
-            f"no installed file matches {', '.join(without_match)} of hack/images/unused.py, so the image may have more "
-            "than it needs; adapt the patterns to the locked packages, or remove them"
+            f"no installed file matches {', '.join(without_match)} of hack/images/unused.py, so the image may have "
+            "more than it needs; adapt the patterns to the locked packages, or remove them"
         )
     _commands(target / "bin")
     # A pod's root is read-only, so that bytecode that is not here is made again by each start: 0.4 s of CPU. Checked by

@@ -127,7 +127,9 @@ def made(command: str) -> set[str]:
 def test_the_page_says_which_steps_of_workflows_run_in_ci() -> None:
     """What nothing on a developer's path runs may be broken for weeks, so each such step is named on a single page."""
     page = (REPOSITORY / "docs/development/releases.md").read_text().partition("## How a release is made")[2]
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| `make")]
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| `make")
+    ]
     in_ci = {name: row[-1] for row in rows for name in re.findall("`make ([a-z0-9 -]+)", row[0])[0].split()}
     commands = {shlex.split(step["run"])[1] for path in WORKFLOWS for step in steps(path) if "run" in step}
     assert commands <= in_ci.keys()
