@@ -28,7 +28,7 @@ from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.steering.choice import Demand
 
 if TYPE_CHECKING:
-    # At run time the import would load the library of CEL, which most installations do not need.
+    # At run time most installations do not need these.
     from topowise_scheduler.claims.ledger import Claims
     from topowise_scheduler.claims.objects import DeviceRequestAllocationResult
 
