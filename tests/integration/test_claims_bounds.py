@@ -49,13 +49,13 @@ def address_space(pid: int) -> int:
 async def test_a_selector_of_a_tenant_takes_no_memory(server: ApiServer, start: Start, tmp_path: Path) -> None:
     """kube-apiserver stores it: 608 characters, which ask for a list of a billion elements."""
     names = hostile.nodes(server, 2)
-    server.create("deviceclasses", {"metadata": {"name": "gpu"}, "spec": {}})
+    server.create("deviceclasses.resource.k8s.io", {"metadata": {"name": "gpu"}, "spec": {}})
     for name in names:
-        server.create("resourceslices", device_slice(name, [0, 0, 1, 1]))
+        server.create("resourceslices.resource.k8s.io", device_slice(name, [0, 0, 1, 1]))
     hostile_text = doublings(24)
     assert 600 <= len(hostile_text) <= 612
-    server.create("resourceclaims", selecting("hostile", hostile_text))
-    server.create("resourceclaims", selecting("plain", f"device.driver == '{DRIVER}'"))
+    server.create("resourceclaims.resource.k8s.io", selecting("hostile", hostile_text))
+    server.create("resourceclaims.resource.k8s.io", selecting("plain", f"device.driver == '{DRIVER}'"))
     service = Service(server, tmp_path)
     service.config["resourceClaims"] = {"enabled": True, "schedulerMinor": 36}
     daemon = await start("topowise_scheduler", "serve", config=service.config)

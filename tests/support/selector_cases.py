@@ -271,7 +271,7 @@ def predicted(items: list[Case]) -> list[tuple[Match, str]]:
         (pool,) = inventory.pools(Node("n"), features_of(36))
         match = selectors.match(selector["expression"], pool.devices[0], knows_shares=True, work=Work())
         is_reason = match in (Match.FAILS, Match.UNKNOWN)
-        reason = selectors.reason(selector["expression"], pool.devices[0], knows_shares=True, work=Work()) if is_reason else ""
+        reason = selectors.reason(selector["expression"], pool.devices[0], True, Work()) if is_reason else ""
         results.append((match, reason))
     return results
 

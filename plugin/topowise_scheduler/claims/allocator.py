@@ -81,14 +81,15 @@ def allocate(
         return NoFit(str(error), ends_attempt=True)
     except NotModelledError as error:
         return Unknown(str(error))
+    except RecursionError:
+        # A search for 256 devices leaves little of Python's stack to a selector.
+        return Unknown("a search for many devices with nested selectors")
     except (ParseError, ZeroDivisionError) as error:
         # The API server stores neither unreadable quantities nor steps of 0.
         return Unknown(f"an object that the API server rejects: {error}")
 
 
-def _allocated(
-    context: Context, claims: Sequence[ResourceClaim], pools: Sequence[Pool]
-) -> Allocation | NoFit:
+def _allocated(context: Context, claims: Sequence[ResourceClaim], pools: Sequence[Pool]) -> Allocation | NoFit:
     for pool in pools:
         if pool.not_modelled:
             raise NotModelledError(pool.not_modelled)

@@ -125,9 +125,9 @@ class Search:
             item = self._sequence[position]
             if isinstance(item, Pool):
                 raise AttemptError(f"pool {item.id.pool} is invalid: {item.invalid}")
+            context.work.spend(SEARCH_STEP)
             if self._is_taken(claim, request, item.id):
                 continue
-            context.work.spend(SEARCH_STEP)
             if not context.is_selectable(request, item):
                 continue
             if context.features.consumable_capacity and not self._has_capacity(request, item):

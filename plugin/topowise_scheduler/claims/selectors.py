@@ -12,9 +12,10 @@ from topowise_scheduler.claims.errors import EvaluationError, NotModelledError
 from topowise_scheduler.claims.inventory import PoolDevice
 from topowise_scheduler.claims.work import Work
 
-# What a character of a compiled expression takes, and the variables of a device; both are measured.
-_CHARACTER_BYTES: Final = 100
-_INPUT_BYTES: Final = 2_500
+# What a character of a compiled expression takes at most, and the variables of a device with 32 attributes and
+# capacities; both are measured.
+_CHARACTER_BYTES: Final = 300
+_INPUT_BYTES: Final = 3_000
 # Characters of an expression that take as long to compile as a unit of work.
 _COMPILED: Final = 4
 

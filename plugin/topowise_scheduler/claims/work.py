@@ -6,8 +6,8 @@ from typing import Final
 
 from topowise_scheduler.claims.errors import NotModelledError
 
-SEARCH_STEP: Final = 5
-"""The units of a device that a search looks at. A unit is that of a CEL expression, about 0.3 us."""
+SEARCH_STEP: Final = 10
+"""The units of a device that a search looks at. A unit is that of a CEL expression, about 0.4 us."""
 MOST_UNITS: Final = 50_000
 """The units of a prediction, about 20 ms."""
 

@@ -42,8 +42,12 @@ def input_of(driver: str, device: Device) -> Input:
         domain, identifier = _qualified(name, driver)
         # The API server writes quantities in a canonical form, which has no unnecessary fraction.
         capacity.setdefault(domain, {})[identifier] = Quantity(quantity.nano_value(amount.value))
-    fields = {"driver": driver, "attributes": Domains(attributes), "capacity": Domains(capacity)}
-    fields[_SHARED] = bool(device.allowMultipleAllocations)
+    fields: dict[str, Any] = {
+        "driver": driver,
+        "attributes": Domains(attributes),
+        "capacity": Domains(capacity),
+        _SHARED: bool(device.allowMultipleAllocations),
+    }
     return Input({"device": fields}, problem)
 
 

@@ -324,13 +324,13 @@ def _compare_to(run: Run, left: Any, right: Any) -> int:
 
 def _sign(run: Run, value: Any) -> int:
     _are(Quantity, value)
-    return (value.nano > 0) - (value.nano < 0)
+    return int(value.nano > 0) - int(value.nano < 0)
 
 
 def _is_integer(run: Run, value: Any) -> bool:
     _are(Quantity, value)
     number, rest = divmod(value.nano, _BILLION)
-    return rest == 0 and -quantity.INT64_MAX - 1 <= number <= quantity.INT64_MAX
+    return bool(rest == 0 and -quantity.INT64_MAX - 1 <= number <= quantity.INT64_MAX)
 
 
 def _as_integer(run: Run, value: Any) -> int:

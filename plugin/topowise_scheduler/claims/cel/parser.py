@@ -158,7 +158,7 @@ class Parser:
         return node
 
     def _unary(self) -> Node:
-        signs = [sign for sign in iter(lambda: self._take("-", "!"), "")]
+        signs = list(iter(lambda: self._take("-", "!"), ""))
         if signs and signs[-1] == "-" and self._at < len(self._tokens) and self._tokens[self._at][0] == "int":
             # -9223372036854775808 is an integer, and 9223372036854775808 is none.
             kind, text = self._tokens[self._at]

@@ -222,7 +222,7 @@ def contains(run: Run, item: Any, container: Any) -> bool:
 
 
 def is_in_set(run: Run, item: Any, items: Any) -> bool:
-    """Returns whether a list of literals has an item. cel-go looks it up by its hash; a version has none, and panics."""
+    """Returns whether a list of literals has an item. cel-go looks up its hash; a version has none, and panics."""
     if type(item) is Version:
         raise NotModelledError("a version in a list of literals in a CEL expression")
     return contains(run, item, items)

@@ -250,3 +250,15 @@ def test_a_slice_with_counters_completes_a_pool_of_1_34() -> None:
     claim = claim_of({"allocationMode": "All", "count": 0})
     assert names(run(slices, claim, minor=34)) == [["gpu-0", "gpu-1"]]
     assert names(run(slices, claim, minor=35)) == [["gpu-0", "gpu-1"]], "all slices count"
+
+
+@pytest.mark.parametrize("levels", [1, 30])
+def test_a_nested_selector_at_the_end_of_a_long_search_ends_no_call(levels: int) -> None:
+    """The stack that the search for 255 devices leaves is too small for some selectors, which are unknown."""
+    text = "(" * levels + "device.driver != ''" + ")" * levels
+    claims = [claim_of({"count": 32}, name=f"c{number}") for number in range(7)]
+    claims.append(claim_of({"count": 31}, name="c7"))
+    claims.append(claim_of({"selectors": [{"cel": {"expression": text}}]}, name="last"))
+    slices = [slice_of("s", gpus(128)), slice_of("t", gpus(128), pool={"name": "t"})]
+    result = run(slices, *claims, work=Work(10**9))
+    assert isinstance(result, Allocation) or (levels > 1 and isinstance(result, Unknown))
