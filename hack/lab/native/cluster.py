@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 from lab import chart, controlplane, kubelet, programs, running, series

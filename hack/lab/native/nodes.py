@@ -26,6 +26,8 @@ from sandbox.processes import free_ports
 _INSIDE: Final = Path(__file__).parent.parent / "inside"
 _SOCKET: Final = "/var/lib/kubelet/cri.sock"
 _STARTED_S: Final = 60.0
+MOUNT_POINTS: Final = ("/var/lib/kubelet", "/etc/kubernetes", "/host/sys", "/lab")
+"""Empty folders of this machine, to which the folders of a node are bound."""
 # All NUMA nodes of a node together. The kubelet compares its pods with the memory of this machine.
 MEMORY_MIB: Final = 16 << 10
 # Of the buses below a root complex, display controllers of a DRA driver have the last eight.
@@ -137,8 +139,8 @@ class Node(Guest):
 
 
 def mount_points() -> None:
-    """Makes the empty folders to which the folder of a node is bound. Raises LabError."""
-    for path in ("/var/lib/kubelet", "/etc/kubernetes", "/host/sys", "/lab"):
+    """Makes `MOUNT_POINTS`. Raises LabError."""
+    for path in MOUNT_POINTS:
         try:
             Path(path).mkdir(parents=True, exist_ok=True)
         except OSError as exc:

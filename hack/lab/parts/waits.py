@@ -22,7 +22,6 @@ from topowise import steering
 
 _PODS: Final = 40
 _STAY: Final = 2
-_PATIENCE_S: Final = 30.0
 # A pod comes when the pod two before it is decided: so a node has up to two pods that no report has yet.
 _AHEAD: Final = 2
 _LATE: Final = "waiting for a"
@@ -69,12 +68,13 @@ def _stream(
         numa = numa_nodes[number % len(numa_nodes)] if is_required else None
         lab.api.create(PODS, _pod(f"{prefix}-{number}", node, sizes, has_marker, numa))
         names.append(f"{prefix}-{number}")
-        for name in names[-_AHEAD - 1 : -_AHEAD]:
-            counts.update(_result(lab, name, problems))
+        # Before the wait: a pod may need what this pod has.
         for name in names[-_AHEAD - _STAY - 1 : -_AHEAD - _STAY]:
             lab.api.delete(f"{PODS}/{name}", grace=1)
+        for name in names[-_AHEAD - 1 : -_AHEAD]:
+            counts.update(result(name, until_decided(lab, name), problems))
     for name in names[-_AHEAD:]:
-        counts.update(_result(lab, name, problems))
+        counts.update(result(name, until_decided(lab, name), problems))
     waited = late(lab.pods.since(since), prefix)
     figures[f"{kind} on {node}: pods"] = len(names)
     figures[f"{kind} on {node}: of them waiting for a report"] = len(waited)
@@ -88,9 +88,10 @@ def _pod(name: str, node: str, sizes: Json, has_marker: bool, numa: int | None) 
     return pod
 
 
-def _result(lab: Lab, name: str, problems: list[str]) -> Iterable[str]:
-    pod = until_decided(lab, name, _PATIENCE_S)
+def result(name: str, pod: Json | None, problems: list[str]) -> Iterable[str]:
+    """Returns what became of a pod, None if no kubelet has decided about it in time; adds what must not happen."""
     if pod is None:
+        problems.append(f"{name}: not placed in time")
         return ["not placed"]
     if is_refused(pod):
         problems.append(f"{name}: {pod['status'].get('reason')}: {pod['status'].get('message')}")

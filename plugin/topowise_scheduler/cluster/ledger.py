@@ -123,7 +123,7 @@ class Ledger:
         self._not_sent: Bounded[str, PodRecord] = Bounded(_MAX_NOT_SENT_BYTES, lambda _, record: record.size)
         self.began_to_wait = 0
         """Counts the pods that have come into `waiting`."""
-        # Pods that were reserved or bound here, and that no kubelet has admitted yet: their refusal is a wrong prediction.
+        # Pods reserved or bound here that no kubelet has admitted yet: their refusal is a wrong prediction.
         self._predicted: set[str] = set()
         # The node of each pod that has ended and is not deleted yet.
         self._finished: dict[str, str] = {}

@@ -1,8 +1,8 @@
 """Deletes pods that a kubelet has refused for their alignment, if a controller replaces them.
 
 Such a pod has failed for good, and its controller has created another pod. The refusal's metric, log and quarantine
-already have its information. A controller whose pods are refused again and again fills its namespace with failed pods. An event
-first records the node, the message of the kubelet, and the deletion.
+already have its information. A controller whose pods are refused again and again fills its namespace with failed pods.
+An event first records the node, the message of the kubelet, and the deletion.
 """
 
 from __future__ import annotations

@@ -85,8 +85,8 @@ class KnownPod(msgspec.Struct, frozen=True):
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """A kubelet has refused a pod that it had not admitted before. The service heard this `at`, when it had this version
-    of the node's object."""
+    """A kubelet has refused a pod that it had not admitted before, which the service heard `at`, when it had this
+    version of the node's object."""
 
     at: float
     node: str
