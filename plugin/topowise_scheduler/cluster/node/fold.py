@@ -14,6 +14,7 @@ from itertools import repeat
 from operator import is_
 from typing import Final, NamedTuple
 
+from topowise_scheduler.cluster.node.event_windows import EARLY_S, LATE_S
 from topowise_scheduler.cluster.node.history import Ended, Entry, History
 from topowise_scheduler.cluster.node.pod_parts import holds_own
 from topowise_scheduler.cluster.node.same_zones import same_zones
@@ -298,11 +299,10 @@ def operations_of(
             bound.append((entry.turn, _place(entry, _listed(history, report, entry))))
     for ended in history.ended:
         entry = ended.entry
-        if ended.has_left and not ended.was_predicted:
-            # Neither the base nor the log has the pod.
-            continue
-        # The pod came and went without a report. Its admission may have moved pods that came after it.
-        if ended.was_predicted and not lists(report, entry):
+        if not lists(report, entry) and ended.was_predicted:
+            if not may_matter(ended, history):
+                continue
+            # The pod came and went without a report. Its admission may have moved pods that came after it.
             bound.append((entry.turn, _place(entry)))
         bound.append((ended.turn, _end(entry.uid)))
     # Sorting is stable, so operations of equal turn keep the order of the history.
@@ -312,6 +312,21 @@ def operations_of(
     if expected:
         operations += [_place(entry) for entry in history.expected]
     return operations
+
+
+def may_matter(ended: Ended, history: History) -> bool:
+    """Returns whether the report cannot include the end of a pod that no report has listed, or a pod of the log may
+    have been admitted beside that pod.
+
+    The kubelet releases a pod at most `LATE_S` before the service hears of the end. A report from before that lacks the
+    traces of the pod. A later report has them, unless it is late.
+    """
+    if history.reported_at < ended.at - LATE_S:
+        return True
+    return any(
+        entry.seen.listed is None and entry.turn > ended.entry.turn and entry.seen.since - EARLY_S < ended.at
+        for entry in history.log
+    )
 
 
 def _position(turn_and_operation: tuple[int, Operation]) -> int:
