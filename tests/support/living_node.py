@@ -29,6 +29,7 @@ from topowise_scheduler.cluster.node.history import History
 from topowise_scheduler.cluster.node.node_state import NodeState
 from topowise_scheduler.cluster.watch import reflectors
 from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.kubelet.masks import union
 from topowise_scheduler.preemption import Budgets
 from topowise_scheduler.report import Report
 
@@ -139,7 +140,6 @@ def _fresh(history: History, report: Report, now: float) -> Kubelet:
     """Returns the state of a service that starts now. The pods that have ended, and that the report lists still, end
     once more."""
     state = NodeState()
-    state.put_report.__wrapped__ if False else None
     anew = History(
         report=report,
         settled=history.settled,
@@ -155,6 +155,7 @@ def _parts(node: Kubelet) -> tuple[object, ...]:
     memory, cpu = node.memory, node.cpu
     return (
         memory and (tuple(memory.tables.assignments), tuple(memory.tables.cells), memory.tables.free),
-        cpu and cpu.available,
+        # Where a core lacks a sibling, a kubelet may count a CPU as free that a container has. No report tells of it.
+        cpu and cpu.available & ~union(union(cpus.values()) for cpus in cpu.allocations.values()),
         {name: table.names(node.devices.free(name) & table.healthy) for name, table in node.devices.tables.items()},
     )

@@ -318,10 +318,10 @@ def may_matter(ended: Ended, history: History) -> bool:
     """Returns whether the report cannot include the end of a pod that no report has listed, or a pod of the log may
     have been admitted beside that pod.
 
-    The kubelet releases a pod at most `LATE_S` before the service hears of the end. A report from before that lacks the
-    traces of the pod. A later report has them, unless it is late.
+    A report from before the Binding of the pod lacks its traces. So does a report from before the window of its end: the
+    kubelet releases a pod at most `LATE_S` before the service hears of the end. A later report has them.
     """
-    if history.reported_at < ended.at - LATE_S:
+    if history.reported_at <= max(ended.entry.seen.since, ended.at - LATE_S):
         return True
     return any(
         entry.seen.listed is None and entry.turn > ended.entry.turn and entry.seen.since - EARLY_S < ended.at
