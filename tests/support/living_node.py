@@ -111,10 +111,16 @@ class LivingNode:
             return
         self._expect(state.kubelet, _fresh(history, report, now), report, now, "a service that starts")
         look = self._looks.get(report.version)
-        is_included = not any(lists(report, ended.entry) for ended in history.ended) and not history.finished
-        holders = {entry.uid for entry in history.settled.values()}
-        if look is not None and is_included and look.active.keys() == holders and not report.admitting:
-            self._expect(state.kubelet, look, report, now, "the kubelet")
+        if look is None or report.admitting or history.finished:
+            return
+        right = look.fork()
+        for entry in history.settled.values():
+            if entry.record.runs:
+                right.start(entry.uid)
+        for ended in history.ended:
+            right.remove(ended.entry.uid)
+        if right.active.keys() == history.settled.keys():
+            self._expect(state.kubelet, right, report, now, "the kubelet")
 
     def _expect(self, state: Kubelet, right: Kubelet, report: Report, now: float, what: str) -> None:
         self.counts[what] += 1
