@@ -314,12 +314,16 @@ class Ledger:
             # A refusal from before the service's time says nothing about the node as it is now.
             if is_news:
                 self._put_refusal(record, is_predicted=self._is_predicted(record))
+        node_state = self.node_states.of(record.node)
+        was_booked = node_state is not None and node_state.history.entry(record.uid) is not None
         self.drop_pod(record.uid, keep_refusal=True)
         if not record.node:
             return
         self._finished[record.uid] = record.node
         node_state = self.node_states.made(record.node)
-        if node_state.finish(record.uid, (record.namespace, record.name), self.clock()):
+        if node_state.finish(
+            record.uid, (record.namespace, record.name), None if was_booked else self.clock()
+        ):
             self.node_states.publish(record.node, node_state)
         self.node_states.note_past(record.node, node_state)
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from topowise.pods import Amounts
 from topowise_scheduler.kubelet import panics
 from topowise_scheduler.kubelet.hints import EMPTY_POOL, IMPOSSIBLE, Hint, Hints, ProviderHints, Refused
-from topowise_scheduler.kubelet.masks import Mask, MaskSet, by_size, masks_in, members, reaching, union
+from topowise_scheduler.kubelet.masks import Mask, MaskSet, by_size, masks_in, members, reaching
 from topowise_scheduler.kubelet.memory_tables import MemoryPolicy, MemoryTables
 from topowise_scheduler.kubelet.pod import NOT_WHOLE, ContainerView, PodView
 from topowise_scheduler.kubelet.shared_allocations import with_container
@@ -146,24 +146,34 @@ class MemoryManager:
         """Returns whether a NUMA node has more assignments than known containers have blocks there.
 
         The kubelet counts the blocks of init containers, and its podresources do not list these blocks. Nothing tells
-        which pod has them, and when they become free.
+        which pod has them.
         """
-        listed = Counter(
-            position
-            for by_container in self.allocations.values()
-            for block in chain.from_iterable(by_container.values())
-            for position in members(block.mask)
-        )
-        return any(count > listed[position] for position, count in enumerate(self.tables.assignments))
+        return any(count > listed for count, listed in zip(self.tables.assignments, self._listed(), strict=True))
 
     def drop_unlisted(self) -> None:
-        """Drops the assignments of NUMA nodes on which no known container has a block.
+        """Releases what no known container has. The init containers of all pods must have ended.
 
-        The kubelet counts the blocks of init containers, and its podresources do not list these blocks. They end with
-        their pod at the latest.
+        Memory of a group is not released: the blocks do not tell how much of it is on which NUMA node.
         """
-        blocks = (block for by_container in self.allocations.values() for block in chain(*by_container.values()))
-        self.tables.drop_assignments(~union(block.mask for block in blocks))
+        tables, listed = self.tables, self._listed()
+        for position, count in enumerate(tables.assignments):
+            if count <= listed[position] or (listed[position] and tables.cells[position] != 1 << position):
+                continue
+            tables.assignments[position] = listed[position]
+            tables.cells[position] = 1 << position
+            for name, values in tables.free.items():
+                has = sum(
+                    block.size for block in self._blocks() if block.type == name and block.mask == 1 << position
+                )
+                values[position] = self.policy.allocatable[name][position] - has
+
+    def _blocks(self) -> Iterable[Block]:
+        return (block for by_container in self.allocations.values() for block in chain.from_iterable(by_container.values()))
+
+    def _listed(self) -> list[int]:
+        """Returns by position how many blocks of known containers are on a NUMA node."""
+        counts = Counter(position for block in self._blocks() for position in members(block.mask))
+        return [counts[position] for position in range(self.policy.count)]
 
     def _remove(self, uid: str, name: str) -> None:
         by_container = dict(self.allocations.get(uid, {}))

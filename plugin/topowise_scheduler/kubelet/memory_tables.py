@@ -154,21 +154,15 @@ class MemoryTables:
             self.assignments = list(assignments)
             self.cells = list(cells)
 
-    def drop_assignments(self, mask: Mask) -> None:
-        """Drops all assignments of these nodes, and takes the nodes out of groups."""
-        for position, count in enumerate(self.assignments):
-            if count and mask >> position & 1:
-                self.assignments[position] = 0
-                self.cells[position] = 1 << position
-
     def dissolve(self, position: int) -> None:
         """Releases all memory of the group of this node, if the node is in a group."""
         group = self.cells[position]
         if group.bit_count() == 1:
             return
-        self.drop_assignments(group)
-        for name, values in self.free.items():
-            for member in members(group):
+        for member in members(group):
+            self.assignments[member] = 0
+            self.cells[member] = 1 << member
+            for name, values in self.free.items():
                 values[member] = self.policy.allocatable[name][member]
 
     def reserved(self, name: str, position: int) -> int:

@@ -59,8 +59,6 @@ def kubelet_of(
     for uid in ended:
         # After `correct`, because the kubelet's numbers still include the pod.
         kubelet.remove(uid)
-    if ended and kubelet.memory is not None:
-        kubelet.memory.drop_unlisted()
     return kubelet
 
 

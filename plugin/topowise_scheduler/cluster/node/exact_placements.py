@@ -91,8 +91,6 @@ def after_ends(base: Kubelet, node: Kubelet, pod: PodView, effort: Effort) -> li
     for count in range(len(ending) + 1):
         for ended in combinations(ending, count):
             state = base.without(ended)
-            if state.memory is not None:
-                state.memory.drop_unlisted()
             state.admit_view(pod)
             gone, place = frozenset(ended), _place_of(state, pod.uid)
             if any(place == known and earlier <= gone for known, earlier, _ in found):

@@ -31,9 +31,9 @@ class FinishedPods:
     def put(self, uid: str, name: PodName, unseen_at: float | None) -> None:
         """A kubelet writes the status when nothing of the pod runs. `unseen_at`: seconds, monotonic, None for a pod
         whose end the service saw."""
+        if unseen_at is not None and uid not in self._names:
+            self._unseen[uid] = unseen_at
         self._names[uid], self._uids[name] = name, uid
-        if unseen_at is not None:
-            self._unseen.setdefault(uid, unseen_at)
 
     def drop(self, uid: str) -> None:
         """The pod was deleted."""

@@ -14,6 +14,8 @@ from itertools import repeat
 from operator import is_
 from typing import Final, NamedTuple
 
+from topowise import pods
+from topowise_scheduler.cluster.node.event_windows import EARLY_S, LATE_S
 from topowise_scheduler.cluster.node.history import Ended, Entry, History
 from topowise_scheduler.cluster.node.pod_parts import holds_own
 from topowise_scheduler.cluster.node.same_zones import same_zones
@@ -32,13 +34,14 @@ class Operation(NamedTuple):
     """A step of a fold. Operations with equal keys make the same state of the same state.
 
     `entry` is the pod that is admitted, kept or expected, None for an end of the pod `uid`. `listed` is what the report
-    lists already of a pod that its kubelet is admitting.
+    lists already of a pod that its kubelet is admitting. `is_last`: no init container of the report runs any more.
     """
 
     key: tuple[object, ...]
     uid: str
     entry: Entry | None = None
     listed: Placements = _NOTHING
+    is_last: bool = False
 
     @property
     def is_nomination(self) -> bool:
@@ -138,7 +141,7 @@ class Fold:
         if history.report is None or base is None:
             return None
         bound = operations_of(history, history.report, base.placed_in_turn, expected=False)
-        ends = [_end(uid) for uid in uids if (entry := history.entry(uid)) is not None and entry.is_bound]
+        ends = [_end(history, uid) for uid in uids if (entry := history.entry(uid)) is not None and entry.is_bound]
         expected = [_place(entry) for entry in history.expected if entry.uid not in uids]
         operations = [*bound, *ends, *expected]
         same, kept = self._state_before(operations, base)
@@ -186,7 +189,8 @@ class Fold:
         there = [*[ended.entry for ended in _later_ends(history, report)], *history.settled.values()]
         gone = _gone(history, report, there)
         held = frozenset([(entry.uid, entry.record.shape) for entry in there])
-        key = (id(report), held, frozenset(gone), tuple(history.counted))
+        is_listed = not any(map(_may_hold_unlisted, there))
+        key = (id(report), held, frozenset(gone), tuple(history.counted), is_listed)
         if before is not None and before.key == key:
             return before._replace(parts=parts, log=(listed, first))
         same = before.kubelet if before is not None and is_same_node(before.kubelet, report.empty) else None
@@ -196,6 +200,8 @@ class Fold:
         # The numbers include these pods, but they have ended since.
         for uid in history.counted.keys() - history.settled.keys():
             kubelet.remove(uid)
+        if is_listed and kubelet.memory is not None and kubelet.active.keys() <= {entry.uid for entry in there}:
+            kubelet.memory.drop_unlisted()
         bare = [entry for entry in history.settled.values() if not confirmed(entry, report)]
         for entry in bare:
             kubelet.hold_bare(entry.record.view(kubelet))
@@ -298,13 +304,12 @@ def operations_of(
             bound.append((entry.turn, _place(entry, _listed(history, report, entry))))
     for ended in history.ended:
         entry = ended.entry
-        if ended.has_left and not ended.was_predicted:
-            # Neither the base nor the log has the pod.
-            continue
-        # The pod came and went without a report. Its admission may have moved pods that came after it.
-        if ended.was_predicted and not lists(report, entry):
+        if not lists(report, entry) and ended.was_predicted:
+            if not may_matter(ended, history):
+                continue
+            # The pod came and went without a report. Its admission may have moved pods that came after it.
             bound.append((entry.turn, _place(entry)))
-        bound.append((ended.turn, _end(entry.uid)))
+        bound.append((ended.turn, _end(history, entry.uid)))
     # Sorting is stable, so operations of equal turn keep the order of the history.
     if len(bound) > 1:
         bound.sort(key=_position)
@@ -312,6 +317,21 @@ def operations_of(
     if expected:
         operations += [_place(entry) for entry in history.expected]
     return operations
+
+
+def may_matter(ended: Ended, history: History) -> bool:
+    """Returns whether the report cannot include the end of a pod that no report has listed, or a pod of the log may
+    have been admitted beside that pod.
+
+    A report from before the Binding of the pod lacks its traces. So does a report from before the window of its end: the
+    kubelet releases a pod at most `LATE_S` before the service hears of the end. A later report has them.
+    """
+    if history.reported_at <= max(ended.entry.seen.since, ended.at - LATE_S):
+        return True
+    return any(
+        entry.seen.listed is None and entry.turn > ended.entry.turn and entry.seen.since - EARLY_S < ended.at
+        for entry in history.log
+    )
 
 
 def _position(turn_and_operation: tuple[int, Operation]) -> int:
@@ -324,8 +344,24 @@ def _place(entry: Entry, listed: Placements = _NOTHING) -> Operation:
     )
 
 
-def _end(uid: str) -> Operation:
-    return Operation(("end", uid), uid)
+def _end(history: History, uid: str) -> Operation:
+    is_last = not any(_may_hold_unlisted(entry) for entry in history.settled.values() if entry.uid != uid)
+    return Operation(("end", uid, is_last), uid, is_last=is_last)
+
+
+def _may_hold_unlisted(entry: Entry) -> bool:
+    """Returns whether the pod may have memory that its kubelet counts and podresources do not list: blocks of init
+    containers that may run, and blocks of size 0."""
+    return entry.needs.qos == "Guaranteed" and any(
+        (container.kind == "init" and not entry.record.runs)
+        or (0 in container.requests.values() and any(map(_is_empty_memory, container.requests.items())))
+        for container in entry.needs.containers
+    )
+
+
+def _is_empty_memory(amount: tuple[str, int]) -> bool:
+    name, size = amount
+    return not size and (name == "memory" or name.startswith(pods.HUGEPAGES))
 
 
 def gives_back(entry: Entry) -> bool:
@@ -351,7 +387,7 @@ def apply(state: State, operation: Operation) -> State:
         if operation.uid not in kubelet.active:
             return State(kubelet, left)
         kubelet = kubelet.without((operation.uid,))
-        if kubelet.memory is not None:
+        if operation.is_last and kubelet.memory is not None:
             kubelet.memory.drop_unlisted()
         return _retried(kubelet, left)
     kubelet = kubelet.fork()

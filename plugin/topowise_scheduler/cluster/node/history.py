@@ -81,8 +81,6 @@ class Ended(msgspec.Struct, frozen=True):
     turn: int
     held: Placements | None = None
     """What the exact report of that time listed, None if it did not list all of the pod."""
-    has_left: bool = False
-    """A later report has not listed the pod any more."""
     was_predicted: bool = False
     """No report had confirmed the pod when it ended."""
 
@@ -93,7 +91,7 @@ class Ended(msgspec.Struct, frozen=True):
 
     def may_be(self, listed: Placements) -> bool:
         """Returns whether what an exact report lists under its name may be this pod, and not a pod made after it."""
-        return not self.has_left and (self.held is None or self.held == listed)
+        return self.held is None or self.held == listed
 
 
 class History(msgspec.Struct, frozen=True):
@@ -101,12 +99,14 @@ class History(msgspec.Struct, frozen=True):
 
     `settled` are the bound pods by UID that the base of a fold has: pods that the report confirms, and pods to which no
     manager gives anything. `log` are the other bound pods, in turn; `expected` are reservations and nominations.
-    `ended` are the pods that ended lately, in turn; `finished` are the names in the report of pods that have ended by
+    `reported_at` is when the report was first received: seconds, monotonic. `ended` are the pods that ended lately, in
+    turn, but for ends that the report is known to include; `finished` are the names in the report of pods that have ended by
     their status. `counted` are the pods that the numbers of a counts report are known to be of, if it tells where they
     lie.
     """
 
     report: Report | None = None
+    reported_at: float = 0.0
     settled: Mapping[str, Entry] = {}
     log: tuple[Entry, ...] = ()
     expected: tuple[Entry, ...] = ()
@@ -164,19 +164,6 @@ class History(msgspec.Struct, frozen=True):
             return self
         log = tuple([entry for entry in self.log if entry.uid not in settled])
         return _replace(self, settled={**self.settled, **settled}, log=log)
-
-    def with_leavers(self, report: Report) -> History:
-        """Returns the history with the ended pods that a new exact report does not list any more."""
-        # Without `held` no report listed all of the pod, so its absence proves nothing.
-        left = {
-            end.turn
-            for end in self.ended
-            if end.held is not None and not end.has_left and end.entry.name not in report.held
-        }
-        if not left:
-            return self
-        ended = [_replace(end, has_left=True) if end.turn in left else end for end in self.ended]
-        return _replace(self, ended=tuple(ended))
 
     def without_entry(self, uid: str) -> History:
         """Returns the history as if the pod had never been on the node."""

@@ -8,7 +8,7 @@ from the history, or number its events.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -18,7 +18,7 @@ from topowise_scheduler.cluster.node.confirmation import Comparison
 from topowise_scheduler.cluster.node.event_orders import distinct, moved, possible_states
 from topowise_scheduler.cluster.node.event_windows import ENDED_KEPT_S
 from topowise_scheduler.cluster.node.finished_pods import FinishedPods
-from topowise_scheduler.cluster.node.fold import Course, Fold, confirmed, gives_back, is_bare, lists
+from topowise_scheduler.cluster.node.fold import Course, Fold, confirmed, gives_back, is_bare, lists, may_matter
 from topowise_scheduler.cluster.node.history import Ended, Entry, Evidence, History, Resize
 from topowise_scheduler.cluster.node.pod_parts import holds_anything, is_of_any_size, own_amounts
 from topowise_scheduler.cluster.node.possible_placements import Possible
@@ -44,12 +44,11 @@ class _Orders(NamedTuple):
 class NodeState:
     """`kubelet` is the present state, None until the node is reported. It is shared: fork it to try pods on it."""
 
-    __slots__ = ("_finished", "_fold", "_judged", "_orders", "_turns", "history", "kubelet", "reported_at")
+    __slots__ = ("_finished", "_fold", "_judged", "_orders", "_turns", "history", "kubelet")
 
     def __init__(self) -> None:
         self.history = History()
         self.kubelet: Kubelet | None = None
-        self.reported_at = 0.0
         self._fold = Fold()
         self._finished = FinishedPods()
         self._turns = 0
@@ -81,23 +80,24 @@ class NodeState:
         """Takes a new report; `now` is in seconds, monotonic. Returns None if the node is as it was: the report differs
         from the last report in its version alone, and no event waits for a report."""
         history, before = self.history, self.history.report
+        # A report without a resourceVersion cannot be compared, so it counts as newer.
+        is_newer = before is None or not report.version or report.version != before.version
+        # A relist brings the same object again.
+        reported_at = now if is_newer else history.reported_at
         waits = history.log or history.ended or self._finished.will_change
         if before is not None and not waits and report == _replace(before, version=report.version):
-            self.reported_at, self.history = now, _replace(history, report=report)
+            self.history = _replace(history, report=report, reported_at=reported_at)
             self._fold.renew(report)
             return None
         self.forget_past(now)
-        self.reported_at = now
-        history = self.history
-        # A report without a resourceVersion cannot be compared, so it counts as newer.
-        is_newer = before is None or not report.version or report.version != before.version
+        history = _replace(self.history, reported_at=reported_at)
         comparison = Comparison()
         entries = {entry.uid: entry for entry in history.bound()}
         if report.precision == "exact":
-            history = history.with_leavers(report) if is_newer else history
+            history = _replace(history, ended=_not_included(history, report, before))
             if self.kubelet is not None:
                 comparison = confirmation.compare(
-                    report, list(entries.values()), self.kubelet, history.ended_by_name, now
+                    report, list(entries.values()), self.kubelet, history.ended_by_name, reported_at
                 )
                 entries.update({entry.uid: entry for entry in comparison.entries})
             settled = self._listed(report, entries, history)
@@ -217,7 +217,7 @@ class NodeState:
         self._judged.pop(uid, None)
         history = self.history.without_entry(uid)
         if ended_at is not None and entry.is_bound:
-            history = _replace(history, ended=(*history.ended, self._end_of(entry, ended_at)))
+            history = _replace(history, ended=self._ended(entry, ended_at))
         report = history.report
         # Amounts are of several pods, so an end may change which of the other pods the numbers include.
         if report is not None and report.precision == "counts":
@@ -226,24 +226,23 @@ class NodeState:
             history = history.with_bound(bound, settled)
         self._become(history)
 
-    def _end_of(self, entry: Entry, now: float) -> Ended:
+    def _ended(self, entry: Entry, now: float) -> tuple[Ended, ...]:
+        """Returns the ended pods with another one, if the report may not include its end."""
+        report, ended = self.report, self.history.ended
+        was_listed = entry.seen.listed is not None
+        if report is not None and not lists(report, entry) and (was_listed or is_bare(entry, report)):
+            # A kubelet lists active pods only, so that a pod can leave the reports before the API server deletes it.
+            if report.precision == "exact":
+                return ended
         self._turns += 1
-        report = self.report
-        if entry.seen.listed is None:
-            # A pod without allocations leaves no trace, and no report lists the pod.
-            is_over = report is not None and is_bare(entry, report)
-            was_predicted = not (is_over or self.is_reported(entry.uid))
-            return Ended(now, entry, self._turns, has_left=is_over, was_predicted=was_predicted)
-        allocated = None if report is None else report.held.get(entry.name)
-        # A kubelet lists active pods only, so that a pod can leave the reports before the API server deletes the pod.
-        has_left = report is not None and report.precision == "exact" and allocated is None
-        return Ended(now, entry, self._turns, allocated, has_left=has_left)
+        held = None if report is None or not was_listed else report.held.get(entry.name)
+        was_predicted = not (was_listed or self.is_reported(entry.uid))
+        return (*ended, Ended(now, entry, self._turns, held, was_predicted))
 
-    def finish(self, uid: str, name: PodName, now: float) -> bool:
+    def finish(self, uid: str, name: PodName, unseen_at: float | None) -> bool:
         """A pod has ended by its own status: what a report lists of the pod is free now. Returns whether that
-        changes the node."""
-        was_seen = any(ended.entry.name == name for ended in self.history.ended)
-        self._finished.put(uid, name, None if was_seen else now)
+        changes the node. `unseen_at`: seconds, monotonic, None if the pod was booked until now."""
+        self._finished.put(uid, name, unseen_at)
         return self._note_finished()
 
     def forget_finished(self, uid: str) -> bool:
@@ -380,7 +379,7 @@ class NodeState:
         ended = history.ended_by_name if any(entry.name in report.held for entry in bound.values()) else {}
         bare = history.settled if history.report is not None and history.report.empty is report.empty else {}
         for uid, entry in bound.items():
-            if confirmation.confirms(report, entry, ended, self.reported_at):
+            if confirmation.confirms(report, entry, ended, history.reported_at):
                 allocated, seen = report.held.get(entry.name) or report.held.get(("", uid), {}), entry.seen
                 is_known = seen.listed is allocated and seen.resized is None and seen.compared
                 settled[uid] = entry if is_known else entry.seen_as(listed=allocated, resized=None, compared=True)
@@ -403,7 +402,7 @@ class NodeState:
         if report.fingerprint:
             if len(marked) < len(there):
                 marked += confirmation.by_fingerprint(
-                    report, there, history.settled, history.ended_by_name, self.reported_at
+                    report, there, history.settled, history.ended_by_name, history.reported_at
                 )
         elif believes:
             positions = confirmation.by_amounts(report, there, history.ended_by_name)
@@ -413,3 +412,19 @@ class NodeState:
     def _placements(self, uid: str) -> Placements:
         """Returns what the pod holds at present, nothing if it has no room."""
         return self.kubelet.placements(uid) if self.kubelet is not None and uid in self.kubelet.active else {}
+
+
+def _not_included(history: History, report: Report, before: Report | None) -> tuple[Ended, ...]:
+    """Returns the ended pods whose end a new exact report may not include.
+
+    A report that lists a pod is from before its end. A report that does not list a pod of the last report is from after
+    its end. An end that no report shows is of no matter if no pod of the log may have been placed beside the pod.
+    """
+    return tuple(
+        [
+            end
+            for end in history.ended
+            if lists(report, end.entry)
+            or (end.was_predicted and (before is None or not lists(before, end.entry)) and may_matter(end, history))
+        ]
+    )

@@ -79,7 +79,7 @@ class NodeReader:
         if node_state is None or node_state.report is None or node_state.kubelet is None:
             return None
         report, causes = node_state.report, self._ledger.gates.unconfirmed.why(name)
-        ago = round(self._monotonic() - node_state.reported_at)
+        ago = round(self._monotonic() - node_state.history.reported_at)
         return NodeDetails(
             name=name,
             policy=report.policy,

@@ -1,0 +1,87 @@
+"""The end of a pod is applied to a report only if the report is from before the end.
+
+A report that lists a pod is from before its end. Of a pod that no report has listed, the times tell.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from living_node import LivingNode
+from scheduling import GIB, Service, configuration, decoded, exact, kubelet, machine, pod, topology_of
+from topowise import nrt
+from topowise_scheduler.kubelet import Kubelet, MemoryBlock, Placement
+from topowise_scheduler.kubelet.memory_tables import MemoryTables
+
+# Each of them had a wrong state for up to 120 s while a newer report did not end an older end.
+SEEDS = (20, 35, 42, 60, 64, 66, 72)
+
+
+def tables(service: Service) -> MemoryTables:
+    """Returns the memory tables of the node, as the service believes them."""
+    state = service.ledger.node_states.of("n1")
+    assert state is not None
+    assert state.kubelet is not None
+    assert state.kubelet.memory is not None
+    return state.kubelet.memory.tables
+
+
+def came_and_went(service: Service, name: str = "short") -> None:
+    """A pod of which no report tells; three seconds after its end it is of the past."""
+    service.clock.now += 1
+    service.put(pod(name, "1", "1Gi", node="n1", phase="Running"))
+    service.clock.now += 1
+    service.ledger.drop_pod(f"uid-{name}")
+    service.clock.now += 3
+
+
+def with_unlisted_block() -> Kubelet:
+    """Returns a node on which an init container has the only block of NUMA node 0."""
+    node = Kubelet(machine(8), configuration())
+    assert node.memory is not None
+    for number, zone in enumerate((1, 2, 3, 4, 4, 5, 5, 6, 6)):
+        memory = (MemoryBlock("memory", (zone,), GIB),)
+        placement = Placement("app", None, False, 1 << (4 * zone + number % 2), memory, {})
+        node.hold(f"uid-b{number}", {"cpu": 1000, "memory": GIB}, {"c": placement})
+    node.memory.tables.take("memory", 1, GIB)
+    return node
+
+
+def wide_report(node: Kubelet, version: str) -> nrt.NodeResourceTopology:
+    """Returns what the exporter publishes of a node of eight NUMA nodes."""
+    return topology_of(
+        machine(8), configuration(), node, version, "n1", lambda uid: ("default", uid.removeprefix("uid-"))
+    )
+
+
+def test_an_end_before_the_report_takes_no_block_of_another_pod() -> None:
+    service = Service()
+    first = {"name": "i", "resources": pod("first", "1", "1Gi")["spec"]["containers"][0]["resources"]}
+    for number in range(9):
+        more = {"initContainers": [first]} if number == 0 else {}
+        service.put(pod(f"b{number}", "1", "1Gi", node="n1", **more))
+    service.report(wide_report(Kubelet(machine(8), configuration()), "1"))
+    came_and_went(service)
+    service.report(wide_report(with_unlisted_block(), "2"))
+    assert tables(service).assignments == [1, 1, 1, 1, 2, 2, 2, 0]
+
+
+def test_an_end_before_the_report_leaves_no_trace_in_a_group() -> None:
+    service, node = Service(), kubelet(topologyManagerPolicy="best-effort")
+    for name, memory in (("wide", "20Gi"), ("rest", "6Gi")):
+        assert node.admit(decoded(pod(name, "1", memory))).admitted
+    # Room on NUMA node 0 alone, although it is in a group.
+    node.remove("uid-wide")
+    service.put(pod("rest", "1", "6Gi", node="n1", phase="Running"))
+    service.report(exact(kubelet(topologyManagerPolicy="best-effort"), topologyManagerPolicy="best-effort"))
+    came_and_went(service)
+    service.report(exact(node, topologyManagerPolicy="best-effort", version="2"))
+    assert tables(service).cells == [3, 3]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_after_each_report_the_state_is_that_of_the_report(seed: int) -> None:
+    node = LivingNode(seed)
+    assert node.play() == []
+    assert node.counts["a service that starts"] > 2
+    assert node.counts["the kubelet"] > 0
