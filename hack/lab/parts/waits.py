@@ -16,7 +16,7 @@ from typing import Final
 from lab import results, series
 from lab.api import PODS, Json
 from lab.cluster import Lab, is_refused
-from lab.parts.steered_binds import ANNOTATION, on_all, until_decided
+from lab.parts.steered_binds import ANNOTATION, capacity, on_all, until_decided
 from lab.results import Figure, Part, came_true
 from topowise import steering
 
@@ -63,8 +63,12 @@ def _stream(
     for number in range(_PODS):
         cpus, has_device = choose.choice([1, 1, 2]), choose.random() < 0.4
         sizes = {"cpu": str(cpus), "memory": "32Mi", **(dict.fromkeys(devices, "1") if has_device else {})}
-        # Not each NUMA node has devices of its own.
-        numa_nodes = [numa for numa in lab.nodes(node) if all(str(numa) in near for near in devices.values())]
+        # Not each NUMA node has devices of its own, or as many CPUs.
+        numa_nodes = [
+            numa
+            for numa, of_node in lab.nodes(node).items()
+            if all(str(numa) in near for near in devices.values()) and capacity(numa, of_node) >= cpus
+        ]
         numa = numa_nodes[number % len(numa_nodes)] if is_required else None
         lab.api.create(PODS, _pod(f"{prefix}-{number}", node, sizes, has_marker, numa))
         names.append(f"{prefix}-{number}")
