@@ -1,5 +1,4 @@
-"""Finds combinations of machine and configuration for which a kubelet panics, searches forever or gives what it lacks.
-"""
+"""Finds combinations of machine and configuration for which a kubelet panics, searches forever or gives what it lacks."""
 
 from __future__ import annotations
 
