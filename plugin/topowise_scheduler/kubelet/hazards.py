@@ -1,4 +1,4 @@
-"""Finds combinations of machine and configuration for which a kubelet panics, searches forever or gives what it lacks."""
+"""Finds combinations of machine and configuration for which a kubelet panics, hangs, or gives memory that it lacks."""
 
 from __future__ import annotations
 
