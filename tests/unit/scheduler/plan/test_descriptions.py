@@ -66,8 +66,11 @@ def test_lstopo_gives_cores_memory_and_gpus() -> None:
 
 def test_lstopo_gives_the_kubelets_cores() -> None:
     """CPUs of two cores with equal number are a core; a cache of the whole NUMA node is none of its cores."""
-    alike = XML.replace(b'<object type="PU" os_index="2"', b"""</object>
-    <object type="Core" os_index="0" gp_index="50"><object type="PU" os_index="2\"""")
+    alike = XML.replace(
+        b'<object type="PU" os_index="2"',
+        b"""</object>
+    <object type="Core" os_index="0" gp_index="50"><object type="PU" os_index="2\"""",
+    )
     assert [core.threads for core in plan.read_machine(alike, "a.xml").numa[0].cores] == [(0, 2)]
     apart = alike.replace(b'type="Core" os_index="0" gp_index="50"', b'type="Core" os_index="1" gp_index="50"')
     assert [(core.threads, core.uncore) for core in plan.read_machine(apart, "a.xml").numa[0].cores] == [
