@@ -101,7 +101,7 @@ def test_absent_is_absent_however_it_is_written(text: bytes) -> None:
     ],
 )
 def test_what_no_kubelet_starts_with(text: bytes, named: str) -> None:
-    """Judged by `kubelet --config`, 1.36.2."""
+    """Judged by the loader of kubelet 1.36.2."""
     with pytest.raises(SourceError, match=named):
         parsed(text)
 
@@ -122,7 +122,7 @@ def test_a_file_has_a_kind(text: bytes) -> None:
      b"maxPods: 0.7e1", b"maxPods: 07", b"maxPods: 7.0", b"maxPods: 7\n1: x", b"maxPods: 7\nfailSwapOn: n"],
 )  # fmt: skip
 def test_what_a_kubelet_starts_with(text: bytes) -> None:
-    """Judged by `kubelet --config`, 1.36.2: lenient where it decodes again without strictness."""
+    """Judged by the loader of kubelet 1.36.2: lenient where it decodes again without strictness."""
     assert parsed(text).maxPods == 7
 
 
