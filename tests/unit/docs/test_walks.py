@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 import topowise
 import topowise_exporter
 import topowise_scheduler
-from exporter_setup import MACHINE, FakeKubelet
+from exporter_setup import KUBELET_FILE, MACHINE, FakeKubelet
 from sandbox import machines
 from scheduling import NoApi, Service, exact, kubelet, pod, scope
 from topowise import pods
@@ -193,7 +193,7 @@ async def test_the_bytes_of_list_to_the_object(tmp_path: Path) -> None:
     """A pod comes to a node of two NUMA nodes that is watched already."""
     sysfs, procfs = machines.write_tree(MACHINE, tmp_path / "machine")
     config = tmp_path / "kubelet.yaml"
-    config.write_text("topologyManagerPolicy: single-numa-node\ncpuManagerPolicy: static\n")
+    config.write_text(KUBELET_FILE + "topologyManagerPolicy: single-numa-node\ncpuManagerPolicy: static\n")
     node = FakeKubelet(tmp_path / "kubelet.sock")
     settings = ExporterConfiguration(
         apiVersion=API_VERSION,

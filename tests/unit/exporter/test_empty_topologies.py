@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from exporter_setup import KUBELET_FILE
 from sandbox import machines
 from sandbox.kubelet import podresources
 from sandbox.kubelet.holdings import ContainerHoldings, NodeHoldings, PodHoldings
@@ -74,7 +75,7 @@ MACHINE = machines.Machine(
     distances=((10, 20), (20, 10)),
     threads_per_core=1,
 )
-SHARED = "topologyManagerPolicy: {policy}\ncpuManagerPolicy: static\nreservedSystemCPUs: '0'\n"
+SHARED = KUBELET_FILE + "topologyManagerPolicy: {policy}\ncpuManagerPolicy: static\nreservedSystemCPUs: '0'\n"
 
 
 async def observed(root: Path, policy: str, nodes: tuple[tuple[int, ...], ...], holder: tuple[str, ...]) -> Observation:
