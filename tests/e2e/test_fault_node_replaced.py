@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from daemons import Start, assert_eventually
-from exporter_setup import MACHINE, FakeKubelet, published
+from exporter_setup import KUBELET_FILE, MACHINE, FakeKubelet, published
 from faults.site import LONG_S, Site, pod, site
 from sandbox import machines
 from sandbox.apiserver import ApiServer
@@ -110,7 +110,7 @@ async def test_another_machine_under_the_same_name(
     # A new machine registers.
     sysfs, procfs = machines.write_tree(machine, tmp_path / "other")
     (tmp_path / "kubelet.yaml").write_text(
-        "topologyManagerPolicy: restricted\ntopologyManagerScope: pod\ncpuManagerPolicy: static\n"
+        KUBELET_FILE + "topologyManagerPolicy: restricted\ntopologyManagerScope: pod\ncpuManagerPolicy: static\n"
         "reservedSystemCPUs: '0'\n"
     )
     successor = OtherKubelet(kubelet.socket)

@@ -15,6 +15,7 @@ from sandbox.kubelet import podresources
 from sandbox.kubelet.holdings import Block, ContainerHoldings, NodeHoldings, PodHoldings
 
 NRT = "noderesourcetopologies.topology.node.k8s.io"
+KUBELET_FILE = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
 MACHINE = machines.Machine(
     nodes=(machines.Node(0, 1 << 30, cores=2), machines.Node(4, 1 << 30, socket=1, cores=2)),
     distances=((10, 20), (20, 10)),
@@ -67,7 +68,8 @@ def config(tmp_path: Path, server: ApiServer, kubelet: FakeKubelet) -> dict[str,
     sysfs, procfs = machines.write_tree(MACHINE, tmp_path / "machine")
     kubelet_config = tmp_path / "kubelet.yaml"
     kubelet_config.write_text(
-        "topologyManagerPolicy: single-numa-node\ncpuManagerPolicy: static\nmemoryManagerPolicy: Static\n"
+        KUBELET_FILE
+        + "topologyManagerPolicy: single-numa-node\ncpuManagerPolicy: static\nmemoryManagerPolicy: Static\n"
     )
     return {
         "apiVersion": "topowise.io/v1alpha1",

@@ -48,6 +48,8 @@ _MACHINE: Final = machines.Machine(
     ),
 )
 _KUBELET: Final[Json] = {
+    "apiVersion": "kubelet.config.k8s.io/v1beta1",
+    "kind": "KubeletConfiguration",
     "topologyManagerPolicy": "single-numa-node",
     "cpuManagerPolicy": "static",
     "reservedSystemCPUs": "0",

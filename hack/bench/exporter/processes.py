@@ -48,7 +48,10 @@ async def api_server(root: Path) -> AsyncIterator[Api]:
 @contextlib.asynccontextmanager
 async def exporter(root: Path) -> AsyncIterator[psutil.Process]:
     sysfs, procfs = machines.write_tree(MACHINE, root / "machine")
-    (root / "kubelet/config.yaml").write_text("topologyManagerPolicy: single-numa-node\ncpuManagerPolicy: static\n")
+    (root / "kubelet/config.yaml").write_text(
+        "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
+        "topologyManagerPolicy: single-numa-node\ncpuManagerPolicy: static\n"
+    )
     config: dict[str, Any] = {
         "apiVersion": "topowise.io/v1alpha1",
         "kind": "ExporterConfiguration",

@@ -13,7 +13,7 @@ import aiohttp
 import yaml
 
 from daemons import Daemon, Start, assert_eventually
-from exporter_setup import FakeKubelet, available
+from exporter_setup import KUBELET_FILE, FakeKubelet, available
 from faults.proxy import FaultProxy
 from sandbox.apiserver import ApiServer
 from scheduler_process import NRT, Service
@@ -155,7 +155,10 @@ async def site(
             Path(kubeconfig).write_text(yaml.safe_dump(document))
         config["client"]["kubeconfig"] = kubeconfig
         # The kubelet of these tests gives out CPUs alone.
-        text = "topologyManagerPolicy: single-numa-node\ncpuManagerPolicy: static\nreservedSystemCPUs: '0'\n"
+        text = (
+            KUBELET_FILE
+            + "topologyManagerPolicy: single-numa-node\ncpuManagerPolicy: static\nreservedSystemCPUs: '0'\n"
+        )
         Path(config["kubelet"]["configFile"]).write_text(text)
         service = Service(server, directory)
         service.config["client"]["kubeconfig"] = kubeconfig
