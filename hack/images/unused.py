@@ -78,10 +78,6 @@ _PATTERNS: Final = (
     "numpy/_pyinstaller",
     "numpy/doc",
     "grpc/experimental/gevent.py",
-    # Extensions of CEL that claims/expressions.py does not import.
-    "cel_expr_python/ext/ext_encoders*.so",
-    "cel_expr_python/ext/ext_math*.so",
-    "cel_expr_python/ext/ext_proto*.so",
 )
 
 # ELF64, little endian: the file's header, and a segment of the program header table (elf(5)).

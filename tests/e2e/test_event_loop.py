@@ -85,11 +85,11 @@ async def test_a_thousand_nominated_pods_and_four_thousand_quarantined_nodes(ser
         await during(label, ask(service, "filter", pod(label[:4], "2"), names(NODES)))
     async with within("4,000 nodes refuse a pod"):
         for name in names(4000):
-            service.refuse(pod(f"r-{name}", "6"), name)
+            service.refuse(pod(f"r-{name}", "4"), name)
             await asyncio.sleep(0)
     assert len(service.ledger.gates.quarantine) == 4000
     for label in ("a pod of that shape", "another of it"):
-        await during(label, ask(service, "filter", pod(label[:4], "6"), names(NODES)))
+        await during(label, ask(service, "filter", pod(label[:4], "4"), names(NODES)))
 
 
 async def test_lists_of_150_000_pods_and_5_000_nodes(service: Service) -> None:

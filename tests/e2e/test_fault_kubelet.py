@@ -15,7 +15,7 @@ import grpc
 import pytest
 
 from daemons import Daemon, Start, assert_eventually
-from exporter_setup import FakeKubelet, available, published
+from exporter_setup import KUBELET_FILE, FakeKubelet, available, published
 from faults import assert_said_once
 from faults.kubelet import SpoiltKubelet
 from sandbox.apiserver import ApiServer
@@ -216,7 +216,9 @@ async def test_a_state_file_with_a_wrong_checksum_is_not_read(
     assert_said_once(exporter, lines)
 
 
-@pytest.mark.parametrize("text", [None, "", "topologyManagerPolicy: [", "- a\n- list\n", "cpuManagerPolicy: {}\n"])
+@pytest.mark.parametrize(
+    "text", [None, "", "topologyManagerPolicy: [", "- a\n- list\n", f"{KUBELET_FILE}cpuManagerPolicy: {{}}\n"]
+)
 async def test_a_configuration_file_that_is_gone_or_damaged_for_a_while(
     text: str | None, server: ApiServer, exporting: Exporting, config: dict[str, Any], kubelet: FakeKubelet
 ) -> None:

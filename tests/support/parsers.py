@@ -51,9 +51,11 @@ from topowise_exporter.node_files import NodeFiles
 from topowise_exporter.publish import numatopology
 from topowise_exporter.state_file_check import StartCheck
 from topowise_scheduler import device_affinity, kueue, policy_annotations, report, timestamps
-from topowise_scheduler.claims import expressions, semver
+from topowise_scheduler.claims import semver
+from topowise_scheduler.claims.cel import expressions, values
 from topowise_scheduler.claims.errors import EvaluationError, NotModelledError
-from topowise_scheduler.claims.objects import Version, decode_claim, decode_class, decode_slice
+from topowise_scheduler.claims.objects import Device as ClaimedDevice
+from topowise_scheduler.claims.objects import DeviceAttribute, Version, decode_claim, decode_class, decode_slice
 from topowise_scheduler.cluster.pods.records import Records
 from topowise_scheduler.configuration import SchedulerConfiguration
 from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, Machine, MemoryBlock, NumaNode, Placement
@@ -133,7 +135,8 @@ def _wishes(text: str) -> object:
 def _expression(text: str) -> object:
     try:
         expression = expressions.Expression(text, knows_shares=True)
-        return expression.matches(expressions.Input("x", {"x": {"numa": 1}}, {}, has_shares=False))
+        device = ClaimedDevice(attributes={"numa": DeviceAttribute(integer=1)})
+        return expression.matches(expressions.input_of("x", device), values.Run())
     except (NotModelledError, EvaluationError) as error:
         return str(error)
 

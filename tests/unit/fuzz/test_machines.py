@@ -136,8 +136,8 @@ def test_what_is_damaged_is_named_and_the_rest_is_read(tree: Path, tmp_path: Pat
     whole = read(tree)
     copy = tmp_path / "copy"
     shutil.copytree(tree, copy, symlinks=True)
-    (copy / "sys/devices/system/node/node1/cpulist").write_bytes(b"\xff\x1b[2J\n0-")
+    (copy / "sys/devices/system/node/node1/distance").write_bytes(b"\xff\x1b[2J\n0-")
     damaged = read(copy)
     assert whole is not None and damaged is not None
     assert [node.memory_bytes for node in damaged.nodes] == [node.memory_bytes for node in whole.nodes]
-    assert any("cpulist" in problem for problem in damaged.problems)
+    assert any("node1/distance" in problem for problem in damaged.problems)
