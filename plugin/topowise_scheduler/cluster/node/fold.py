@@ -323,7 +323,8 @@ def may_matter(ended: Ended, history: History) -> bool:
     """Returns whether the report cannot include the end of a pod that no report has listed, or a pod of the log may
     have been admitted beside that pod.
 
-    A report from before the Binding of the pod lacks its traces. So does a report from before the window of its end: the
+    A report from before the Binding of the pod lacks its traces. So does a report from before the
+    window of its end: the
     kubelet releases a pod at most `LATE_S` before the service hears of the end. A later report has them.
     """
     if history.reported_at <= max(ended.entry.seen.since, ended.at - LATE_S):
