@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help venv demo demo-stop test check bench e2e soak plugin lab fuzz mutants coverage audit sbom images base load push chart docs-site sign release-check release-notes changelog gen-proto gen-reference fix clean
+.PHONY: help venv demo demo-stop test check bench e2e soak plugin lab fuzz mutants coverage audit sbom application images base load push chart docs-site sign release-check release-notes rehearsal changelog gen-proto gen-reference fix clean
 
 help: ## Lists all targets.
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target what; do \
@@ -30,8 +30,9 @@ check: venv ## Formatting, lint, types, import directions, generated code.
 bench: venv ## Figures of processes and hot paths, as tables and JSON; PART=exporter|engine|scheduler|density|steering, ARGS=--against.
 	@$(BIN)/python -m bench $(PART) $(ARGS)
 
-e2e: venv ## Slow tests on real processes, some minutes; not part of make test.
-	@$(BIN)/python -m pytest tests/e2e $(ARGS)
+# A test here may take minutes on a busy machine, and the time limit of a test ends the whole run.
+e2e: venv ## Slow tests on real processes, about an hour; not part of make test.
+	@$(BIN)/python -m pytest tests/e2e -o faulthandler_timeout=1800 $(ARGS)
 
 lab: venv ## Real kubelets on emulated NUMA machines: ARGS="up dual", ARGS="test dual --pods 300", ARGS=status, ARGS=down.
 	@$(BIN)/python -m lab $(ARGS)
@@ -53,6 +54,9 @@ audit: venv ## Known vulnerabilities of the locked run-time dependencies; needs 
 
 sbom: venv ## The shipped components as a CycloneDX document with licences: dist/topowise.cdx.json.
 	@hack/sbom
+
+application: venv ## What of the image needs no container engine: its size for both architectures, and whether it starts.
+	@$(BIN)/python -m images check
 
 images: venv ## The container image as dist/topowise-ARCH.tar, with buildah, podman or docker; ARCH="amd64 arm64", BASE=image.
 	@$(BIN)/python -m images build $(addprefix --architecture ,$(ARCH)) $(if $(BASE),--base $(BASE)) $(if $(IMAGE),--repository $(IMAGE))
@@ -78,11 +82,13 @@ docs-site: venv ## The pages of docs/ as a site in dist/site; warnings are error
 sign: venv ## Signs the digest that make push has pushed; needs cosign, in a workflow without a key.
 	@$(BIN)/python -m images sign $(if $(IMAGE),--repository $(IMAGE))
 
-release-check: ## Checks that package, chart and TAG have the same version.
+release-check: ## Checks that package and chart have the same version, and with TAG that the tag has it as well.
 	@hack/release version $(TAG)
 
 release-notes: ## Writes the section of TAG in CHANGELOG.md (default: unreleased, with changes/) to dist/notes.md.
 	@hack/release notes $(TAG)
+
+rehearsal: release-check application chart plugin sbom docs-site release-notes ## What of a release needs no engine, registry or forge.
 
 changelog: ## Moves the fragments of changes/ into CHANGELOG.md, as the section of VERSION.
 	@hack/changes release $(VERSION)

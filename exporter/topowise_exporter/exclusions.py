@@ -58,8 +58,9 @@ def apply(exclusions: Exclusions, allocations: Allocations) -> Allocations:
         return allocations
     whole = allocations.allocatable
     pods = [pod for pod in allocations.pods if not exclusions.has_pod(pod.namespace, pod.name)]
-    # The memory manager counts all pods: without an excluded pod, only List shows the memory of the remaining pods.
-    free_memory = allocations.free_memory if len(pods) == len(allocations.pods) else None
+    # The managers count all pods: without an excluded pod, only List shows what the remaining pods have.
+    is_whole = len(pods) == len(allocations.pods)
+    free_memory = allocations.free_memory if is_whole else None
     if free_memory is not None:
         free = {key: size for key, size in free_memory.free.items() if not exclusions.has_resource(key[1])}
         free_memory = msgspec.structs.replace(free_memory, free=free)
@@ -81,6 +82,7 @@ def apply(exclusions: Exclusions, allocations: Allocations) -> Allocations:
         },
         admitting=frozenset(name for name in allocations.admitting if not exclusions.has_pod(*name)),
         absent=_devices(exclusions, allocations.absent),
+        free_cpus=None if without_cpu or not is_whole else allocations.free_cpus,
     )
 
 

@@ -55,6 +55,7 @@ class Hardware:
 def memory_problem(scanned: Machine, total_bytes: int) -> str:
     """Returns both amounts if the memory of the NUMA nodes does not add up to `total_bytes`, else ""."""
     sum_bytes = sum(node.memory_bytes for node in scanned.nodes)
-    if abs(sum_bytes - total_bytes) * 100 <= total_bytes * _MEMORY_TOLERANCE_PERCENT:
+    # A kernel without NUMA shows no memory of nodes.
+    if not sum_bytes or abs(sum_bytes - total_bytes) * 100 <= total_bytes * _MEMORY_TOLERANCE_PERCENT:
         return ""
     return f"the nodes have {human_bytes(sum_bytes)}, the machine {human_bytes(total_bytes)}"

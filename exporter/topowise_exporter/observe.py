@@ -28,6 +28,7 @@ from topowise_exporter.kubelet.allocations import (
     MemoryBlock,
     PodAllocation,
 )
+from topowise_exporter.kubelet.empty_topologies import EmptyTopologies
 from topowise_exporter.kubelet.podresources import PodResources, lists_claims
 from topowise_exporter.kubelet.pods_in_admission import Admissions, Sorted
 from topowise_exporter.kubelet.settings import Source
@@ -128,6 +129,7 @@ class Observer:
         self._whole_pods = entry_owners.WholePods()
         self._admissions = Admissions()
         self._unlisted = UnlistedResources()
+        self._empty_topologies = EmptyTopologies()
         self._kubelet = KubeletRestarts(settings.podresources_socket, clock)
         self._start = StartCheck(Path(settings.kubelet_root))
         self._previous: _Previous | None = None
@@ -153,6 +155,7 @@ class Observer:
         """Start from the last object of an earlier exporter: its devices, and uids of pods that List does not show."""
         self._kubelet.before = Before(devices=devices, unlisted=unlisted)
         self._unlisted.remember(unlisted)
+        self._empty_topologies.remember(devices)
 
     async def observe(self, node_version: str | None = None) -> Reading:
         """Returns a reading. The kubelet's defaults depend on `node_version`, the version in the Node; None means the
@@ -163,7 +166,10 @@ class Observer:
         pods = self._whole_pods.of(sources.pods, files.cpu, files.memory)
         admission = self._admissions.sort(pods, files.readable, sources.admitted.proven, self._clock())
         answer = _answer(sources, pods, admission.listed)
-        doubts, absent = self._kubelet.doubts(answer), self._kubelet.absent(answer)
+        doubts = self._kubelet.doubts(answer)
+        no_nodes = self._devices_without_nodes(sources, is_complete=not doubts)
+        alive = {device.resource for device in no_nodes}
+        absent = tuple(device for device in self._kubelet.absent(answer) if device.resource not in alive)
         if doubts:
             self._podresources.expire()
         else:
@@ -171,7 +177,7 @@ class Observer:
         unlisted = self._unlisted.read(files, pods, admission, directories)
         devices, no_claims = self._claims.read(sources.kubelet, sources.version or node_version, pods)
         refused = self._refused_files(sources, is_true=not doubts)
-        observation = self._observation(sources, admission, unlisted, absent, devices, refused)
+        observation = self._observation(sources, admission, unlisted, no_nodes, absent, devices, refused)
         odd_memory = sources.hardware.memory_problem
         return Reading(
             observation,
@@ -195,6 +201,15 @@ class Observer:
         pods = await self._podresources.pods()
         return _Sources(kubelet, version, admitted, allocatable, pods, self._hardware.read(), self._files.read(kubelet))
 
+    def _devices_without_nodes(self, sources: _Sources, *, is_complete: bool) -> tuple[Device, ...]:
+        """Returns the devices with an empty topology, which the answer about allocatable resources lacks."""
+        devices = sources.files.devices
+        registered = {} if devices is None else devices.registered
+        if self._empty_topologies.is_new(registered):
+            # The next reading compares this checkpoint with a newer answer.
+            self._podresources.expire()
+        return self._empty_topologies.read(registered, sources.allocatable, is_complete=is_complete)
+
     def _refused_files(self, sources: _Sources, *, is_true: bool) -> Mapping[str, str]:
         """Why the kubelet would not start again, by state file; the last answer while the kubelet is doubted."""
         if self._files.is_mounted and is_true:
@@ -209,6 +224,7 @@ class Observer:
         sources: _Sources,
         admission: Sorted,
         unlisted: Unlisted,
+        no_nodes: tuple[Device, ...],
         absent: tuple[Device, ...],
         devices: Devices,
         refused: Mapping[str, str],
@@ -225,18 +241,24 @@ class Observer:
             files.devices,
         )
         # Directories of pods change `unlisted` without any other change.
-        values = (sources.kubelet, sources.version, refused, unlisted, absent)
+        values = (sources.kubelet, sources.version, refused, unlisted, no_nodes, absent)
         if previous is not None and all(map(operator.is_, previous.objects, objects)) and previous.values == values:
             return previous.observation
         last = None if previous is None else previous.observation.allocations
+        allocatable = sources.allocatable
+        if no_nodes:
+            allocatable = msgspec.structs.replace(allocatable, devices=tuple(sorted((*allocatable.devices, *no_nodes))))
         allocations = Allocations(
-            sources.allocatable,
+            allocatable,
             admission.pods,
             unlisted.cpus,
             _free_memory(files, admission, last),
             unlisted.devices,
             admission.admitting,
             absent,
+            entry_owners.free_cpus(files.readable.cpu, unlisted.live, sources.allocatable.cpus)
+            if files.readable.cpu is not None and sources.allocatable.cpus
+            else None,
         )
         observation = Observation(
             hardware.machine, sources.kubelet, allocations, devices, sources.version, refused, hardware.boot_id
@@ -260,8 +282,9 @@ def _answer(sources: _Sources, pods: tuple[PodAllocation, ...], listed: frozense
         pods=pods,
         listed=listed,
         living=existing & (cpu_holders | memory_holders),
+        directories=existing,
         with_devices=existing & (_NONE if devices is None else devices.holders.keys()),
-        registered=_NONE if devices is None else devices.registered,
+        registered=_NONE if devices is None else frozenset(devices.registered),
         has_cpu_manager=files.has_cpu_manager,
         has_memory_manager=files.has_memory_manager,
         has_files=directories is not None,

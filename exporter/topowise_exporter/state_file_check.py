@@ -54,7 +54,8 @@ class StartCheck:
         later, a change is compared once it has stayed the same for a while. `now` is in seconds, monotonic. `version`
         is the kubelet's, None if unknown."""
         by_group = kubeletconfig.release_of(version) >= _COMPARES_GROUPS
-        seen = (_text(self._cpu), _text(self._memory), config, machine, allocatable.cpus, by_group)
+        openshift = kubeletconfig.is_openshift(version)
+        seen = (_text(self._cpu), _text(self._memory), config, machine, allocatable.cpus, by_group, openshift)
         if seen != self._seen:
             self._seen_since = now if self._seen else now - _SETTLED_S
             self._seen = seen
@@ -66,7 +67,9 @@ class StartCheck:
         cpu, memory, *_ = seen
         problems: dict[str, Problem | None] = {}
         if cpu is not None:
-            problems[CPU_STATE] = _damage(checksum.check_cpu_state, cpu) or of_cpus(cpu, config, machine, allocatable)
+            problems[CPU_STATE] = _damage(checksum.check_cpu_state, cpu) or of_cpus(
+                cpu, config, machine, allocatable, openshift=openshift
+            )
         if memory is not None:
             problems[MEMORY_STATE] = _damage(checksum.check_memory_state, memory) or of_memory(
                 memory, config, machine, by_group=by_group
@@ -77,7 +80,9 @@ class StartCheck:
         return self._problems
 
 
-def of_cpus(text: bytes, config: KubeletConfiguration, machine: Machine, allocatable: Allocatable) -> Problem | None:
+def of_cpus(
+    text: bytes, config: KubeletConfiguration, machine: Machine, allocatable: Allocatable, *, openshift: bool = False
+) -> Problem | None:
     """Why `cpu_manager_state` would be refused, None if it would not."""
     cpus = frozenset(cpu for node in machine.nodes for cpu in node.cpus)
     # Which CPUs make up an amount that is reserved is the kubelet's choice: the CPUs that are not allocatable.
@@ -85,7 +90,9 @@ def of_cpus(text: bytes, config: KubeletConfiguration, machine: Machine, allocat
     if config.cpuManagerPolicy == "static" and not config.reserved_cpus and not allocatable.cpus:
         return None
     strict = (config.cpuManagerPolicyOptions or {}).get("strict-cpu-reservation", "") in _TRUE
-    return cpu_problem(text, policy=config.cpuManagerPolicy, cpus=cpus, reserved=reserved, strict=strict)
+    return cpu_problem(
+        text, policy=config.cpuManagerPolicy, cpus=cpus, reserved=reserved, strict=strict, openshift=openshift
+    )
 
 
 def of_memory(text: bytes, config: KubeletConfiguration, machine: Machine, *, by_group: bool = True) -> Problem | None:

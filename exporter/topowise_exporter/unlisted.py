@@ -16,10 +16,11 @@ _NONE: Final[frozenset[str]] = frozenset()
 
 
 class Unlisted(NamedTuple):
-    """CPUs and devices by pod uid."""
+    """CPUs and devices by pod uid. `live` are the uids of all pods that have CPUs, as far as the state file shows."""
 
     cpus: dict[str, frozenset[int]]
     devices: dict[str, tuple[Device, ...]]
+    live: frozenset[str] = _NONE
 
 
 class _Match(NamedTuple):
@@ -56,12 +57,14 @@ class UnlistedResources:
         is_same = len(last_inputs) == len(inputs) and all(map(operator.is_, inputs, last_inputs))
         if is_same and directories == last_directories:
             return last
-        cpus = {} if files.cpu is None else self._cpus(files.cpu, admission, directories)
+        cpus, live = ({}, _NONE) if files.cpu is None else self._cpus(files.cpu, admission, directories)
         devices = {} if files.devices is None else self._devices(files.devices, pods, admission, directories)
-        self._last = inputs, directories, Unlisted(cpus, devices)
+        self._last = inputs, directories, Unlisted(cpus, devices, live)
         return self._last[2]
 
-    def _cpus(self, state: CpuState, admission: Sorted, directories: frozenset[str]) -> dict[str, frozenset[int]]:
+    def _cpus(
+        self, state: CpuState, admission: Sorted, directories: frozenset[str]
+    ) -> tuple[dict[str, frozenset[int]], frozenset[str]]:
         pods = admission.pods
         if self._match is None or self._match.state is not state or self._match.pods is not pods:
             listed = entry_owners.listed_uids(state, pods)
@@ -69,11 +72,12 @@ class UnlistedResources:
         seen = (self._listed_with_cpus | self._match.listed | admission.listed) & state.holders.keys()
         self._listed_with_cpus = frozenset(seen)
         if len(self._match.listed) == len(state.holders):
-            return self._match.unlisted
+            return self._match.unlisted, self._match.listed
         # A pod whose CPUs List never shows exists while its directory does. A pod that List shows with memory or
         # devices alone may still have CPUs of its init containers.
         existing = directories - self._listed_with_cpus
-        return entry_owners.unlisted_cpus(state, pods, self._match.listed | admission.whole | existing)
+        live = self._match.listed | admission.whole | existing
+        return entry_owners.unlisted_cpus(state, pods, live), live
 
     def _devices(
         self, state: DeviceState, pods: tuple[PodAllocation, ...], admission: Sorted, directories: frozenset[str]

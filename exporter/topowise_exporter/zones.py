@@ -131,14 +131,16 @@ class _Accounting:
 
     def __init__(self, machine: Machine, allocations: Allocations, kubelet: KubeletConfiguration) -> None:
         self._nodes = machine.nodes
+        self._machine_memory = machine.memory_bytes
         self._online = frozenset(machine.online)
         self._allocatable = allocations.allocatable
         # Most pods of a node hold nothing exclusively.
-        self._pods = [pod for pod in allocations.pods if pod.containers or pod.own_cpus or pod.own_memory]
+        self._pods = [pod for pod in allocations.pods if pod.has_resources]
         self._unlisted = allocations.unlisted
         self._unlisted_devices = allocations.unlisted_devices
         self._absent = allocations.absent
         self._free_memory = allocations.free_memory
+        self._free_cpus = allocations.free_cpus
         self._kubelet = kubelet
         self.amounts: dict[int, dict[str, Amount]] = {node.id: {} for node in machine.nodes}
         self.derived: set[str] = set()
@@ -158,7 +160,7 @@ class _Accounting:
         for node in self._nodes:
             owned = frozenset(node.cpus)
             usable = owned & (allocatable or self._online - self._kubelet.reserved_cpus)
-            free[node.id] = usable - used
+            free[node.id] = usable - used if self._free_cpus is None else usable & self._free_cpus
             self.amounts[node.id]["cpu"] = Amount(
                 capacity=1000 * len(owned),
                 allocatable=(1000 - share) * len(usable),
@@ -198,7 +200,15 @@ class _Accounting:
         for block in self._allocatable.memory:
             for node_id in block.nodes:
                 if node_id in self.amounts:
-                    allocatable[node_id, block.type] = allocatable.get((node_id, block.type), 0) + block.size
+                    size = block.size
+                    if size > quantity.INT64_MAX:
+                        self.problems.append(
+                            f"the kubelet offers {size} bytes of {block.type} on NUMA node {node_id}: reservedMemory "
+                            "and hugepages exceed the memory of the node, and the unsigned difference wraps around; "
+                            "published as 0, while the kubelet admits every pod there"
+                        )
+                        size = 0
+                    allocatable[node_id, block.type] = allocatable.get((node_id, block.type), 0) + size
                 else:
                     self._stray(f"allocatable {block.type}", node_id)
         return allocatable
@@ -209,12 +219,16 @@ class _Accounting:
         kubelet = self._kubelet
         derived: dict[tuple[int, str], int] = {}
         total = sum(node.memory_bytes for node in self._nodes)
+        # A kernel without NUMA shows the memory of the machine only: each NUMA node gets an equal part.
+        part = 0 if total or not self._nodes else self._machine_memory // len(self._nodes)
+        memory_of = {node.id: node.memory_bytes or part for node in self._nodes}
+        total = total or self._machine_memory
         by_amount = kubelet.reserved({"memory": total}).get("memory", 0)
         for node in self._nodes:
             pages = _hugepages(node)
-            share = -(-by_amount * node.memory_bytes // total) if total else 0
+            share = -(-by_amount * memory_of[node.id] // total) if total else 0
             reserved = kubelet.reserved_on(node.id, "memory") if kubelet.reservedMemory else share
-            derived[node.id, "memory"] = max(0, node.memory_bytes - sum(pages.values()) - reserved)
+            derived[node.id, "memory"] = max(0, memory_of[node.id] - sum(pages.values()) - reserved)
             for resource, size in pages.items():
                 derived[node.id, resource] = max(0, size - kubelet.reserved_on(node.id, resource))
         return derived
@@ -227,7 +241,8 @@ class _Accounting:
         for key, most in usable.items():
             size = self._free_memory.free.get(key, most)
             free[key] = max(0, min(size, most))
-            if size != free[key]:
+            # What has wrapped around is reported as allocatable already.
+            if size != free[key] and (most or size > 0):
                 node_id, resource = key
                 self.problems.append(
                     f"the memory manager has {size} bytes of {resource} free on NUMA node {node_id}, "

@@ -45,13 +45,14 @@ class Processes:
         return {name: process.pid for name, process in self._running.items()}
 
     async def stop(self) -> None:
-        """Stops all processes in reverse order of their start; kills a process that runs on for five seconds."""
+        """Stops all processes in reverse order of their start; kills those that run on after five seconds in all."""
         for process in reversed(self._running.values()):
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
+        deadline = asyncio.get_running_loop().time() + 5
         for process in self._running.values():
             try:
-                async with asyncio.timeout(5):
+                async with asyncio.timeout_at(deadline):
                     await process.wait()
             except TimeoutError:
                 with contextlib.suppress(ProcessLookupError):

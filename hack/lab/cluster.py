@@ -14,7 +14,7 @@ from lab import base, controlplane, instruments, kubelet, machine, qemu, truth
 from lab.api import NODES, PODS, Json, Watch, wait
 from lab.errors import LabError
 from lab.guest import Guest
-from lab.qemu import Disks
+from lab.qemu import Disks, Ports
 from lab.running import Plan, Processes
 from lab.series import LABEL
 from sandbox.controlplane import token_of
@@ -48,12 +48,8 @@ class Lab:
         self.processes = Processes(directory)
         self.api = controlplane.client(plan.api)
         self.kubeconfig = directory / "kubeconfig"
-        self.base = base.made()
         self.machines = {Path(name).stem: machine.read(name) for name in plan.guests}
-        self.guests: dict[str, Guest] = {
-            Path(name).stem: Guest(Path(name).stem, directory, ports, self.base.key)
-            for name, ports in plan.guests.items()
-        }
+        self.guests = {Path(name).stem: self.guest(Path(name).stem, ports) for name, ports in plan.guests.items()}
         self.setting: Json = {}
         self.changed: dict[str, Json] = {name: {} for name in self.guests}
         self.hardware: dict[str, dict[int, truth.Node]] = {}
@@ -61,20 +57,22 @@ class Lab:
         self.steered = STEERED
         self.claimed = CLAIMED
 
+    def guest(self, name: str, ports: Ports) -> Guest:
+        """Returns the guest of this name."""
+        return Guest(name, self.directory, ports, base.made().key)
+
     def watch(self) -> None:
         """Starts the watches of objects and pods."""
         self.reports, self.pods = Watch(self.api, nrt.PATH), Watch(self.api, PODS)
 
     def power_on(self, name: str) -> None:
         """Starts the guest's QEMU, with its present disk or a new disk."""
-        guest, disk = self.guests[name], self.directory / f"{name}.qcow2"
+        guest, disk, debian = self.guests[name], self.directory / f"{name}.qcow2", base.made()
         if not disk.exists():
-            backing = ["-F", "raw", "-b", str(self.base.disk)]
+            backing = ["-F", "raw", "-b", str(debian.disk)]
             subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", *backing, str(disk)], check=True)
         disks = Disks(disk, self.directory / "shared")
-        command = qemu.command(
-            self.machines[name], self.base, disks, guest.ports, self.directory, self.plan.accelerator
-        )
+        command = qemu.command(self.machines[name], debian, disks, guest.ports, self.directory, self.plan.accelerator)
         self.processes.start(f"guest-{name}", command)
 
     def join(self, name: str) -> None:

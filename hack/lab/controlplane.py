@@ -25,11 +25,8 @@ BINARIES: Final = ("kube-controller-manager", "kube-scheduler", "kubectl", "kube
 ALONE: Final = "kube-scheduler-alone"
 SERVICE: Final = "topowise-scheduler"
 _READY_S: Final = 90.0
-# A kubelet under emulation needs longer than the defaults of `steering.wait` and `steering.expiry`; the timeout is four
-# times as long as the wait.
-_ANSWER: Final = "10s"
-_EXPIRY: Final = "30s"
-_TIMEOUT: Final = "40s"
+# As the chart sets it with steering.
+_TIMEOUT: Final = "10s"
 
 
 def binaries() -> Path:
@@ -95,7 +92,7 @@ def start_service(processes: Processes, plan: Plan, **sections: Json) -> None:
         "extender": {"port": plan.extender},
         "readOnly": {"port": plan.explaining},
         "serving": {"address": "127.0.0.1", "port": plan.metrics},
-        "steering": {"enabled": True, "wait": _ANSWER, "expiry": _EXPIRY},
+        "steering": {"enabled": True},
         "resourceClaims": {"enabled": True},
         **sections,
     }

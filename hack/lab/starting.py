@@ -15,7 +15,7 @@ from typing import Final
 import images.__main__ as building
 from images import engines, load
 from images.application import REPOSITORY
-from lab import base, chart, controlplane, earlier, instruments, machine, qemu, running, series
+from lab import base, chart, controlplane, earlier, instruments, machine, programs, qemu, running, series
 from lab.cluster import Lab
 from lab.errors import LabError
 from lab.native.cluster import NativeLab
@@ -23,18 +23,6 @@ from lab.qemu import Ports
 from lab.running import NATIVE, Plan, Processes
 from sandbox.processes import free_ports
 
-# External programs of the host, with their Debian package; docs/development/lab-binaries.md has the same table.
-PROGRAMS: Final = {
-    qemu.PROGRAM: "qemu-system-x86",
-    "qemu-img": "qemu-utils",
-    "mkfs.ext4": "e2fsprogs",
-    "mmdebstrap": "mmdebstrap",
-    "buildah": "buildah",
-    "ssh": "openssh-client",
-    "ssh-keygen": "openssh-client",
-    "openssl": "openssl",
-    "git": "git",
-}
 _PAUSE: Final = "localhost/lab-pause:1"
 _PARTS: Final = 9
 _IMPORT_S: Final = 900.0
@@ -59,7 +47,7 @@ def up(names: Sequence[str], before: str = "") -> Lab:
     for name in names:
         machine.read(name)
     binaries = controlplane.binaries()
-    _check_programs()
+    programs.check(programs.EMULATED)
     chart.fetch_helm()
     directory = running.new()
     progress.part(f"the guests' Debian (kept in {base.cache()})")
@@ -99,15 +87,6 @@ def up(names: Sequence[str], before: str = "") -> Lab:
         raise LabError(f"objects differ from their guests: {'; '.join(different)[:600]}")
     print(f"lab: is up; KUBECONFIG={lab.kubeconfig}, make lab ARGS=down ends it", flush=True)
     return lab
-
-
-def _check_programs() -> None:
-    """Raises LabError that names every missing program and the packages that have it."""
-    if missing := [program for program in PROGRAMS if not shutil.which(program)]:
-        packages = dict.fromkeys(PROGRAMS[program] for program in missing)
-        raise LabError(
-            f"{', '.join(missing)} not found on PATH, so the lab does not start; apt-get install {' '.join(packages)}"
-        )
 
 
 def _plan(names: Sequence[str]) -> Plan:

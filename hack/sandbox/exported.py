@@ -1,7 +1,8 @@
 """Makes the NRT object that topowise-exporter publishes for a node, from the state of the kubelet model.
 
 The emulated podresources answers equal the real kubelet's: no plain init containers, no blocks of size 0, no unhealthy
-devices, no topology in place of an empty topology. The state files are readable by default.
+devices, and no free devices with an empty topology, which the checkpoint of the device manager has. The state files are
+readable by default.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from topowise_exporter.kubelet.allocations import (
 )
 from topowise_exporter.publish.topology import Observation, Publishing, build
 from topowise_scheduler.kubelet import Kubelet, Machine, NumaNode, Placement
+from topowise_scheduler.kubelet.device_table import DeviceSet, DeviceTable
 from topowise_scheduler.kubelet.masks import members
 from topowise_scheduler.kubelet.memory_manager import Blocks
 
@@ -54,7 +56,8 @@ def hardware_of(machine: Machine) -> hardware.Machine:
             core_id=0,
             threads=tuple(sorted(core.threads)),
             l3=None,
-            l3_id=core.uncore,
+            l3_id=None,
+            uncore=core.uncore,
             kind="",
         )
         for node in nodes
@@ -105,7 +108,7 @@ def _allocations(kubelet: Kubelet, name_of: NameOf, *, state_files: bool) -> All
     healthy = (
         (resource, device)
         for resource, table in kubelet.devices.tables.items()
-        for device in table.names(table.healthy)
+        for device in table.names(table.healthy if state_files else table.healthy & ~_empty_topologies(table))
     )
     cpus = kubelet.topology.cpus & ~kubelet.cpu.policy.reserved if kubelet.cpu is not None else 0
     allocatable = Allocatable(
@@ -119,7 +122,18 @@ def _allocations(kubelet: Kubelet, name_of: NameOf, *, state_files: bool) -> All
         return Allocations(allocatable, tuple(pods.values()))
     left = {uid: _left_devices(kubelet, uid, pod, nodes_of) for uid, pod in pods.items()}
     unlisted = {uid: devices for uid, devices in left.items() if devices}
-    return Allocations(allocatable, tuple(pods.values()), _left_over(kubelet, pods), free_memory, unlisted)
+    return Allocations(
+        allocatable,
+        tuple(pods.values()),
+        _left_over(kubelet, pods),
+        free_memory,
+        unlisted,
+        free_cpus=None if kubelet.cpu is None else frozenset(members(kubelet.cpu.available)),
+    )
+
+
+def _empty_topologies(table: DeviceTable) -> DeviceSet:
+    return table.without_nodes & ~table.without_topology
 
 
 def _left_devices(

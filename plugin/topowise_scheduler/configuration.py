@@ -144,8 +144,9 @@ class Steering(Section, frozen=True):
     namespace: str = "topowise-system"
     """Namespace of the Leases `topowise-steering-NODE`, as in the exporters' configuration."""
     wait: PositiveDuration = PositiveDuration(2)
-    """Time for the answer of the node's marker plug-in, and for the end of the request before. A bind may wait for both
-    and for two binds to the node before it: set kube-scheduler's `httpTimeout` to four times this value at least."""
+    """Time for the answer of the node's marker plug-in, and for the end of the request before. The bind of a pod with a
+    marker may wait for both and for two such binds to the node before it: set kube-scheduler's `httpTimeout` to four
+    times this value at least."""
     expiry: PositiveDuration = PositiveDuration(10)
     """The label ends after this time, at most 30 s, if its kubelet has not admitted the pod."""
 

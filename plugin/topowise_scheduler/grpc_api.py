@@ -87,7 +87,7 @@ class ScoringService(scoring_pb2_grpc.ScoringServicer):
     ) -> scoring_pb2.ExplainResponse:
         """Returns a verdict, a score and a sentence for each node."""
         pod = await self._read(lambda: _unbound(request.pod), context)
-        steps = self._view.explaining(pod, request.nodes)
+        steps = self._view.explaining(pod, list(request.nodes))
         # The first step reads the pod.
         first = await self._read(lambda: next(steps, None), context)
         explained = await collected(chain((first,), steps))

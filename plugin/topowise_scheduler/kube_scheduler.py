@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from topowise import pods, quantity
+from topowise import digits, pods, quantity
 from topowise.pods import Amounts, Needs
 from topowise.steering import RESOURCE as MARKER
 
@@ -169,9 +169,8 @@ class Requirement(msgspec.Struct, frozen=True, gc=False):
             case "DoesNotExist":
                 return value is None
             case "Gt" | "Lt":
-                try:
-                    left, right = int(value or ""), int(values[0] if len(values) == 1 else "")
-                except ValueError:
+                left, right = digits.int64(value or ""), digits.int64(values[0] if len(values) == 1 else "")
+                if left is None or right is None:
                     return False
                 return left > right if self.operator == "Gt" else left < right
         return False

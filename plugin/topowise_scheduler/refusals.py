@@ -21,6 +21,7 @@ WOULD_HANG: Final = PREFIX + "kubelet would search forever for CPUs of the pod"
 WOULD_PANIC: Final = PREFIX + "kubelet would panic while it admits the pod"
 TOO_SLOW: Final = PREFIX + "kubelet would take too long to admit the pod"
 SIDECARS: Final = PREFIX + "kubelet does not take pods with sidecars"
+LACKS_GATE: Final = PREFIX + "kubelet does not take pods with pod-level resources"
 OUT_OF: Final = PREFIX + "node allocatable is used up"
 NEVER_ENOUGH: Final = PREFIX + "node allocatable is too small"
 QUARANTINED: Final = PREFIX + "kubelet refused such a pod, waiting for a new report of the node"
@@ -78,6 +79,7 @@ _NOW: Final = {
     "KubeletWouldHang": WOULD_HANG,
     "KubeletWouldPanic": WOULD_PANIC,
     "InitContainerRestartPolicyForbidden": SIDECARS,
+    "PodLevelResourcesNotSupported": LACKS_GATE,
 }
 _EVER: Final = {**_NOW, "TopologyAffinityError": NEVER, "UnexpectedAdmissionError": NEVER_ALLOCATABLE}
 

@@ -51,6 +51,7 @@ class Shape(NamedTuple):
     `requests` are the predicates' amounts above 0, `init_requests` the amounts that count even if a node lacks the
     resource. `pinned` and `by_pod_level` as in PodView. `unpinned` are the containers that this kubelet never pins,
     because the pod has pod-level resources, while a kubelet with other gates or of another version may pin them.
+    `lacks_gate` as in PodView.
     """
 
     containers: tuple[AlignedRequest, ...]
@@ -61,6 +62,7 @@ class Shape(NamedTuple):
     by_pod_level: bool
     init_requests: Amounts
     has_sidecars: bool
+    lacks_gate: bool = False
     unpinned: frozenset[int] = frozenset()
 
     @classmethod
@@ -82,7 +84,17 @@ class Shape(NamedTuple):
         kinds = tuple([container.kind for container in view.containers])
         init_requests = tuple(sorted([pair for pair in view.init_requests.items() if pair[1] > 0]))
         sidecars = any(container.declared == "sidecar" for container in view.containers)
-        return cls(containers, kinds, total, requests, view.pinned, view.by_pod_level, init_requests, sidecars)
+        return cls(
+            containers,
+            kinds,
+            total,
+            requests,
+            view.pinned,
+            view.by_pod_level,
+            init_requests,
+            sidecars,
+            view.lacks_gate,
+        )
 
 
 class Gates(Protocol):
@@ -164,6 +176,8 @@ class PodRequests:
                     sidecars_are_kept=variant.keeps_sidecars,
                     unknown_resources_of_init_containers_are_dropped=variant.drops_unknown,
                     pod_level_pods_are_not_aligned=variant.ignores_pod_level,
+                    pod_level_pods_are_never_aligned=variant.ignores_pod_level,
+                    pod_level_pods_need_their_gate=variant.needs_gate,
                 ),
             )
             shape = Shape.of(pod_view)
@@ -176,7 +190,7 @@ class PodRequests:
         """Returns the containers whose CPUs or memory a kubelet with other gates or of another version may pin."""
         variants = (
             variant._replace(managers=True),
-            variant._replace(pod_level=False),
+            variant._replace(pod_level=False, ignores_pod_level=False),
             variant._replace(ignores_pod_level=False),
         )
         return frozenset(
@@ -195,6 +209,7 @@ class _Variant(NamedTuple):
     keeps_sidecars: bool = True
     drops_unknown: bool = True
     ignores_pod_level: bool = True
+    needs_gate: bool = True
 
 
 class _Dimensions(NamedTuple):
@@ -218,14 +233,22 @@ class _Dimensions(NamedTuple):
         )
 
     def all(self) -> Iterator[_Variant]:
-        gates = [(True, False, True), (True, False, False), (True, True, True), (False, False, True)]
-        for pod_level, managers, ignores in gates if self.pod_level else gates[:1]:
+        for of_gates in _GATES if self.pod_level else _GATES[:1]:
             for keeps in (True, False) if self.sidecars else (True,):
                 for drops in (True, False) if self.unknown else (True,):
-                    yield _Variant(pod_level, managers, keeps, drops, ignores)
+                    yield of_gates._replace(keeps_sidecars=keeps, drops_unknown=drops)
 
 
 _NO_DIMENSIONS = _Dimensions(False, False, False)
+_GATES: Final = (
+    _Variant(),
+    _Variant(ignores_pod_level=False),
+    _Variant(managers=True),
+    # Without the gate: from 1.36 on, in 1.34 and 1.35, and before.
+    _Variant(pod_level=False),
+    _Variant(pod_level=False, ignores_pod_level=False),
+    _Variant(pod_level=False, ignores_pod_level=False, needs_gate=False),
+)
 
 
 def _variant(gates: Gates, dimensions: _Dimensions) -> _Variant:
@@ -238,7 +261,10 @@ def _variant(gates: Gates, dimensions: _Dimensions) -> _Variant:
         not dimensions.sidecars or behaviour.sidecars_are_kept,
         not dimensions.unknown or behaviour.unknown_resources_of_init_containers_are_dropped,
         # Without pod-level resources, or with managers for them, no pod is ignored.
-        managers or not pod_level or not dimensions.pod_level or behaviour.pod_level_pods_are_not_aligned,
+        managers
+        or not dimensions.pod_level
+        or (behaviour.pod_level_pods_are_not_aligned if pod_level else behaviour.pod_level_pods_are_never_aligned),
+        pod_level or behaviour.pod_level_pods_need_their_gate,
     )
 
 

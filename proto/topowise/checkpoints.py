@@ -43,7 +43,11 @@ class CpuState(NamedTuple):
 
 
 class MemoryTable(msgspec.Struct, frozen=True, rename="camel"):
-    """Bytes of a memory type on a node."""
+    """Bytes of a memory type on a node.
+
+    `allocatable` and `free` are negative if the system reserves more than the node has. The kubelet computes them as
+    unsigned numbers, which wrap around (memorymanager/policy_static.go, getDefaultMachineState).
+    """
 
     total: int = 0
     system_reserved: int = 0
@@ -78,6 +82,9 @@ class MemoryState(NamedTuple):
     holders: Mapping[str, Mapping[str, MemoryBlocks]]
     pods: Mapping[str, MemoryBlocks] = {}
     policy: str = "Static"
+
+
+_HALF: Final = 1 << 63
 
 
 class _PodCpus(msgspec.Struct, frozen=True, rename="camel"):
@@ -130,11 +137,23 @@ def memory_state(text: bytes) -> MemoryState:
     if form.data:
         form = _decode(form.data.encode(), _MemoryForm)
     return MemoryState(
-        form.machine_state or {},
+        {node: _signed(state) for node, state in (form.machine_state or {}).items()},
         {uid: {name: _blocks(blocks) for name, blocks in pod.items()} for uid, pod in (form.entries or {}).items()},
         {uid: _blocks(pod.memory_blocks) for uid, pod in (form.pod_entries or {}).items() if pod.memory_blocks},
         form.policy_name,
     )
+
+
+def _signed(node: MemoryNode) -> MemoryNode:
+    if all(max(table.allocatable, table.free) < _HALF for table in node.memory_map.values()):
+        return node
+    tables = {
+        name: msgspec.structs.replace(
+            table, **{field: (getattr(table, field) + _HALF) % (2 * _HALF) - _HALF for field in ("allocatable", "free")}
+        )
+        for name, table in node.memory_map.items()
+    }
+    return msgspec.structs.replace(node, memory_map=tables)
 
 
 def _blocks(blocks: tuple[_Block, ...]) -> MemoryBlocks:

@@ -4,11 +4,13 @@ Two kinds of short YAML text are dangerous. libyaml builds collections recursive
 brackets crash the process with a segmentation fault. And aliases of aliases expand to a billion nodes in ten lines. So
 the parser's events, which need no recursion, are counted before anything is built.
 
-Timestamps stay texts, as in Kubernetes, which converts YAML to JSON before it decodes it.
+Scalars are those of Kubernetes, which converts YAML to JSON before it decodes it (sigs.k8s.io/yaml): timestamps stay
+texts.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar
@@ -80,6 +82,11 @@ def to_text(document: Any, form: str) -> str:
         return text
     # PyYAML escapes either all characters beyond ASCII or none.
     return str(yaml.dump(msgspec.to_builtins(document), Dumper=_Dumper, sort_keys=False, allow_unicode=False))
+
+
+def is_json(text: bytes | str) -> bool:
+    """Returns whether a text is JSON."""
+    return _json(text) is not None
 
 
 def repeated_key(text: bytes | str) -> str:
@@ -190,10 +197,44 @@ def _is_number(event: yaml.ScalarEvent) -> bool:
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """The safe loader without timestamps."""
+    """The safe loader with the scalars of sigs.k8s.io/yaml (go-yaml v2, resolve.go): `y` is true, 1e3 a number, 1:30 a
+    text. A float without a fraction becomes an integer, as in the JSON that sigs.k8s.io/yaml makes of it."""
 
 
+def _bool(_: _Loader, node: yaml.ScalarNode) -> bool:
+    return str(node.value).lower() in ("y", "yes", "true", "on")
+
+
+def _number(_: _Loader, node: yaml.ScalarNode) -> int | float:
+    text = str(node.value).replace("_", "")
+    octal = _OCTAL.fullmatch(text)
+    try:
+        number = int(octal[1] + octal[2], 8) if octal else int(text, 0)
+    except ValueError:
+        decimal = float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
+        return int(decimal) if decimal.is_integer() and abs(decimal) < _MOST_WRITTEN_OUT else decimal
+    return number
+
+
+_OCTAL: Final = re.compile(r"([-+]?)0o?([0-7]+)", re.IGNORECASE)
+_MOST_WRITTEN_OUT: Final = 1e21
+_DIGITS: Final = "-+0123456789"
+_BOOL_WORDS: Final = ("y", "yes", "true", "on", "n", "no", "false", "off")
+_SCALARS: Final = (
+    ("bool", "|".join(form for word in _BOOL_WORDS for form in dict.fromkeys((word, word.title(), word.upper()))),
+     "yYtToOnNfF"),
+    ("int", r"[-+]?(?:0[bB][01_]+|0[oO]?[0-7_]+|0[xX][0-9a-fA-F_]+|0|[1-9][0-9_]*)", _DIGITS),
+    ("float",
+     r"[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+     _DIGITS + "."),
+)  # fmt: skip
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    first: kept
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    if (kept := [pair for pair in resolvers if pair[0].rpartition(":")[2] in ("null", "merge")])
 }
+for _kind, _pattern, _firsts in _SCALARS:
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(f"(?:{_pattern})$"), list(_firsts))
+_Loader.add_constructor("tag:yaml.org,2002:bool", _bool)
+_Loader.add_constructor("tag:yaml.org,2002:int", _number)
+_Loader.add_constructor("tag:yaml.org,2002:float", _number)

@@ -27,11 +27,11 @@ class Gate(NamedTuple):
 
 
 GATES: Final[Mapping[str, Gate]] = {
-    "CPUManager": Gate("KEP-3570", {28: "stable", 32: "locked", 33: "gone"}),
+    "CPUManager": Gate("KEP-3570", {28: "locked", 33: "gone"}),
     "CPUManagerPolicyOptions": Gate("KEP-2625", {28: "beta", 33: "locked"}),
     "CPUManagerPolicyAlphaOptions": Gate("KEP-2625", {28: "alpha"}),
     "CPUManagerPolicyBetaOptions": Gate("KEP-2625", {28: "beta"}),
-    "TopologyManager": Gate("KEP-693", {28: "stable", 29: "gone"}),
+    "TopologyManager": Gate("KEP-693", {28: "locked", 29: "gone"}),
     "TopologyManagerPolicyOptions": Gate("KEP-3545", {28: "beta", 32: "stable", 36: "locked"}),
     "TopologyManagerPolicyAlphaOptions": Gate("KEP-3545", {28: "alpha"}),
     "TopologyManagerPolicyBetaOptions": Gate("KEP-3545", {28: "beta"}),
@@ -71,6 +71,11 @@ def is_on(name: str, lives: Mapping[str, Life], overrides: Mapping[str, bool]) -
         return value
     life = lives[name]
     return overrides.get(_FOR_ALL.get(life, ""), life not in _OFF)
+
+
+def known(lives: Mapping[str, Life], overrides: Mapping[str, bool]) -> dict[str, bool]:
+    """Returns the overrides without listed gates that the version does not have."""
+    return {name: value for name, value in overrides.items() if lives.get(name) not in _UNKNOWN}
 
 
 def problem(lives: Mapping[str, Life], overrides: Mapping[str, bool]) -> str:

@@ -7,7 +7,8 @@ mergeDefaultEvictionSettings (1.33, kubernetes#127577) is set. memory.available 
 fit. So no default is applied silently: `parse` reads what is written, `with_defaults` returns what the kubelet uses,
 and `evictionHard` stays None until it is decided.
 
-Go treats an empty string and zero as "not set", and so does this module. Null and missing are the same.
+Go treats an empty string and zero as "not set", and so does this module. A file is read as strictly and as leniently
+as the kubelet reads it (`document`); overrides and configz are only converted.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
 
-from topowise import cpuset, documents, quantity
+from topowise import cpuset, documents, kubelet_fields, quantity
 from topowise.errors import ParseError, SourceError
-from topowise.pods import Quantity, amount_of
+from topowise.pods import HUGEPAGES, MAX_AMOUNT, Quantity, amount_of
 
 API_VERSION: Final = "kubelet.config.k8s.io/v1beta1"
 KIND: Final = "KubeletConfiguration"
@@ -47,7 +49,11 @@ _MERGED_EVICTION_SINCE: Final = (1, 33)
 # Only these signals reserve resources (cm/helpers.go, hardEvictionReservation).
 _RESERVING_SIGNALS: Final = {"memory.available": "memory", "nodefs.available": "ephemeral-storage"}
 
+# cmd/kubelet/app/server.go, parseResourceList.
+_RESERVABLE: Final = frozenset(("cpu", "memory", "ephemeral-storage", "pid"))
+
 _VERSION = re.compile(r"v?(\d{1,9})\.(\d{1,9})(?!\d)", re.ASCII)
+_OPENSHIFT = re.compile(r"v?\d{1,9}\.\d{1,9}(?:\.\d{1,9})?\+[0-9a-f]{7,12}", re.ASCII)
 _SHARE = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _FIELD = re.compile(r"`\$\.(\w+)")
 
@@ -55,7 +61,7 @@ _FIELD = re.compile(r"`\$\.(\w+)")
 class MemoryReservation(msgspec.Struct, frozen=True, gc=False):
     """Reserved memory of a NUMA node."""
 
-    numaNode: int
+    numaNode: int = 0
     limits: dict[str, Quantity] = {}
 
 
@@ -76,10 +82,6 @@ class KubeletConfiguration(msgspec.Struct, frozen=True, gc=False, omit_defaults=
     reservedMemory: tuple[MemoryReservation, ...] | None = None
     maxPods: int = 110
     featureGates: dict[str, bool] | None = None
-
-    def gate(self, name: str, default: bool) -> bool:
-        """Whether a feature gate is on."""
-        return (self.featureGates or {}).get(name, default)
 
     @property
     def reserved_cpus(self) -> frozenset[int]:
@@ -141,24 +143,32 @@ def _float32(number: float) -> float:
 
 
 def parse(text: bytes, *, source: str = "kubelet configuration") -> KubeletConfiguration:
-    """Returns what a YAML or JSON text contains, checked, without defaults. Raises SourceError with field and value."""
-    return check(convert(document(text, source=source), source=source), source=source)
+    """Returns what a kubelet's file contains, checked, without defaults. Raises SourceError with field and value."""
+    fields = kubelet_fields.zeroed(document(text, source=source), source=source)
+    return check(convert(fields, source=source), source=source)
 
 
 def document(text: bytes, *, source: str) -> dict[str, Any]:
-    """Returns the fields of a text, including nulls. Raises SourceError unless it is a mapping of the right kind, or
-    empty."""
+    """Returns the fields of a kubelet's file or drop-in, with nulls. Raises SourceError unless a kubelet decodes it.
+
+    Only the first document of a YAML text counts. A text that begins with a brace is JSON.
+    """
     try:
-        fields = documents.load(text)
+        first = next(iter(documents.load_all(text)), None)
     except documents.DocumentError as exc:
         raise SourceError(source, f"is not YAML: {exc}") from exc
-    if fields is None:
-        return {}
-    if not isinstance(fields, dict):
-        raise SourceError(source, f"is a {type(fields).__name__}, expected the fields of a {KIND}")
+    if text.lstrip()[:1] == b"{" and not documents.is_json(text):
+        raise SourceError(source, "begins with a brace and is not JSON; a kubelet does not start with it")
+    if first is not None and not isinstance(first, dict):
+        raise SourceError(source, f"is a {type(first).__name__}, expected the fields of a {KIND}")
+    fields = {name if isinstance(name, str) else str(name): value for name, value in (first or {}).items()}
+    # Only these two are decoded by encoding/json, which ignores case (apimachinery json/meta.go).
+    by_lower_case = {name.lower(): value for name, value in fields.items()}
     for field, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
-        if fields.get(field) not in (None, expected):
-            raise SourceError(source, f"{field} is {fields[field]!r}, expected {expected!r}")
+        value = by_lower_case.get(field.lower())
+        if value != expected:
+            raise SourceError(source, f"{field} is {value!r:.80}, expected {expected!r}")
+    kubelet_fields.check(fields, source=source)
     return fields
 
 
@@ -189,7 +199,7 @@ def _without_nulls(item: Any) -> Any:
 
 def check(config: KubeletConfiguration, *, source: str) -> KubeletConfiguration:
     """Returns the configuration. Raises SourceError if a kubelet would not start with a value in it."""
-    for problem in _problems(config):
+    for problem in chain(_problems(config), _invalid(config)):
         raise SourceError(source, problem)
     return config
 
@@ -207,10 +217,13 @@ def _problems(config: KubeletConfiguration) -> Iterator[str]:
         yield f"reservedSystemCPUs: {exc}"
     yield from _bad_amounts("systemReserved", (config.systemReserved or {}).items())
     yield from _bad_amounts("kubeReserved", (config.kubeReserved or {}).items())
+    is_managed = config.memoryManagerPolicy == "Static"
     for position, entry in enumerate(config.reservedMemory or ()):
-        if entry.numaNode < 0:
+        # Policy None does not read them.
+        if is_managed and entry.numaNode < 0:
             yield f"reservedMemory[{position}].numaNode {entry.numaNode}: expected the id of a NUMA node"
-        yield from _bad_amounts(f"reservedMemory[{position}].limits", entry.limits.items())
+        least = 0 if is_managed else -MAX_AMOUNT
+        yield from _bad_amounts(f"reservedMemory[{position}].limits", entry.limits.items(), least=least)
     for signal, threshold in (config.evictionHard or {}).items():
         try:
             eviction_threshold(threshold, 0)
@@ -218,10 +231,28 @@ def _problems(config: KubeletConfiguration) -> Iterator[str]:
             yield f"evictionHard[{signal}]: {exc}"
 
 
-def _bad_amounts(field: str, amounts: Iterable[tuple[str, Quantity]]) -> Iterator[str]:
+def _invalid(config: KubeletConfiguration) -> Iterator[str]:
+    """Yields what a kubelet's validation refuses (apis/config/validation, cmd/kubelet/app parseResourceList)."""
+    if any(character.isspace() for character in config.reservedSystemCPUs):
+        yield f"reservedSystemCPUs {config.reservedSystemCPUs!r:.80}: expected no white space"
+    for field in ("systemReserved", "kubeReserved"):
+        for name in (getattr(config, field) or {}).keys() - _RESERVABLE:
+            yield f"{field}[{name}]: expected one of {', '.join(sorted(_RESERVABLE))}"
+    known: set[tuple[int, str]] = set()
+    for position, entry in enumerate(config.reservedMemory or ()):
+        for name, amount in entry.limits.items():
+            where = f"reservedMemory[{position}].limits[{name}]"
+            if name != "memory" and not name.startswith(HUGEPAGES):
+                yield f"{where}: expected memory or hugepages"
+            if amount_of(name, amount) == 0 or (entry.numaNode, name) in known:
+                yield f"{where} {amount!r}: expected a single amount for the NUMA node, above 0"
+            known.add((entry.numaNode, name))
+
+
+def _bad_amounts(field: str, amounts: Iterable[tuple[str, Quantity]], *, least: int = 0) -> Iterator[str]:
     for name, amount in amounts:
         try:
-            if amount_of(name, amount) < 0:
+            if amount_of(name, amount) < least:
                 yield f"{field}[{name}] {amount!r}: expected a quantity that is not negative"
         except ParseError as exc:
             yield f"{field}[{name}]: {exc}"
@@ -264,6 +295,11 @@ def release_of(version: str | None) -> tuple[int, int]:
     """Returns major and minor version; a version above all others if the text has none."""
     match = _VERSION.match(version or "")
     return (int(match[1]), int(match[2])) if match else (1 << 30, 0)
+
+
+def is_openshift(version: str | None) -> bool:
+    """Returns whether a kubelet's version is that of an OpenShift build: its suffix is an abbreviated commit."""
+    return _OPENSHIFT.fullmatch(version or "") is not None
 
 
 _decode = msgspec.json.Decoder(KubeletConfiguration).decode

@@ -250,12 +250,14 @@ class PodLevel(msgspec.Struct, frozen=True, gc=False):
 class Needs(msgspec.Struct, frozen=True, gc=False):
     """A pod's requests and limits. `containers` are the init containers, including sidecars, followed by the app
     containers, each in the order of the spec. `requests` is the pod's effective request (PodRequests). `pod_level` is
-    None unless `spec.resources` names a resource that can be set for a pod (IsPodLevelResourcesSet)."""
+    None unless `spec.resources` names a resource that can be set for a pod (IsPodLevelResourcesSet). `lacks_gate`: it
+    names one, and the gate PodLevelResources is off."""
 
     containers: tuple[ContainerNeeds, ...]
     requests: Amounts
     qos: Qos
     pod_level: PodLevel | None = None
+    lacks_gate: bool = False
 
 
 def needs(pod: Pod, *, pod_level_resources: bool = True) -> Needs:
@@ -278,7 +280,12 @@ def needs(pod: Pod, *, pod_level_resources: bool = True) -> Needs:
         requests.update((name, amount) for name, amount in level.requests.items() if _is_pod_level(name))
     if spec.overhead:
         _add(requests, {name: amount_of(name, overhead) for name, overhead in spec.overhead.items()})
-    return Needs(containers, requests, qos, level if level_set else None)
+    lacks_gate = (
+        not pod_level_resources
+        and spec.resources is not None
+        and any(map(_is_pod_level, (*(spec.resources.requests or ()), *(spec.resources.limits or ()))))
+    )
+    return Needs(containers, requests, qos, level if level_set else None, lacks_gate)
 
 
 def allocated(pod: Pod) -> Pod:

@@ -52,29 +52,35 @@ class MemoryAmounts(NamedTuple):
     allocatable: int
 
 
-def cpu_problem(text: bytes, *, policy: str, cpus: Cpus, reserved: Cpus, strict: bool = False) -> Problem | None:
+def cpu_problem(
+    text: bytes, *, policy: str, cpus: Cpus, reserved: Cpus, strict: bool = False, openshift: bool = False
+) -> Problem | None:
     """Returns why a kubelet would refuse `cpu_manager_state` at its next start, None if it would accept it. `policy` is
     cpuManagerPolicy, `cpus` are the online CPUs, `reserved` the reserved CPUs, and `strict` is strict-cpu-reservation.
-    With policy none only the policy is compared."""
+    With policy none only the policy is compared.
+
+    `openshift`: the kubelet expects the reserved CPUs in the file even if `strict`. Its workload partitioning is the
+    only reason for a file that lacks all of them without `strict`, and it accepts such a file.
+    """
     try:
         state = cpu_state(text)
     except ParseError as exc:
         return Problem(CORRUPTED, str(exc))
-    return refused_cpu_state(state, policy=policy, cpus=cpus, reserved=reserved, strict=strict)
+    return refused_cpu_state(state, policy=policy, cpus=cpus, reserved=reserved, strict=strict, openshift=openshift)
 
 
 def refused_cpu_state(
-    state: CpuState, *, policy: str, cpus: Cpus, reserved: Cpus, strict: bool = False, lists_reserved: bool = False
+    state: CpuState, *, policy: str, cpus: Cpus, reserved: Cpus, strict: bool = False, openshift: bool = False
 ) -> Problem | None:
-    """Returns why a kubelet refuses a decoded `cpu_manager_state`; the arguments are those of `cpu_problem`.
-
-    `lists_reserved`: the kubelet expects the reserved CPUs in the file even if `strict`.
-    """
+    """Returns why a kubelet refuses a decoded `cpu_manager_state`; the arguments are those of `cpu_problem`."""
     if state.policy != policy:
         return Problem(NOT_RESTORED + _other_policy(policy, state.policy))
     if policy != "static":
         return None
-    return _invalid_cpu_state(state, cpus - reserved if strict and not lists_reserved else cpus, reserved, strict)
+    if openshift and not strict and state.shared and not reserved & state.shared:
+        # Workload partitioning: the file lacks the reserved CPUs, which no check needs.
+        return _invalid_cpu_state(state, cpus - reserved, frozenset(), strict)
+    return _invalid_cpu_state(state, cpus - reserved if strict and not openshift else cpus, reserved, strict)
 
 
 def memory_problem(
@@ -192,7 +198,9 @@ def _expected(nodes: Mapping[int, Mapping[str, MemoryAmounts]], blocks: Iterable
         for node in block.nodes:
             assignments[node] += 1
             cells[node] = block.nodes
-            taken = max(0, min(left, nodes[node][block.type].allocatable - reserved[node][block.type]))
+            room = nodes[node][block.type].allocatable - reserved[node][block.type]
+            # Less than nothing is nearly 2^64 bytes for the kubelet.
+            taken = left if room < 0 else min(left, room)
             reserved[node][block.type] += taken
             left -= taken
     return {

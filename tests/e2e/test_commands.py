@@ -16,24 +16,16 @@ import pytest
 import yaml
 
 from demo.__main__ import LINK
-from kept_demo import REPOSITORY, commands_of, run
+from kept_demo import NOT_HERE, REPOSITORY, after_the_tour, commands_of, run
 from sandbox import kept
 
 README = (REPOSITORY / "README.md").read_text()
 PAGE = (REPOSITORY / "docs/quick-start.md").read_text()
 HELM = REPOSITORY / ".venv/helm/helm"
 
-# The demo runs no pods of a chart, and has no machines to log in to.
-NOT_HERE = re.compile(r"kind |kubectl (drain|uncordon) |.* rollout status |systemctl|rm -f /var/lib/kubelet")
 # These targets take minutes, or a container engine; a separate job runs each. The test checks that make knows them.
 LONG = re.compile(r"make (images|load|test|check|e2e|fuzz|mutants|coverage|bench|venv|lab)\b")
 DAEMONS = re.compile(r"topowise-\w+ (run|serve) ")
-
-
-def sections(page: str) -> list[tuple[str, str]]:
-    """Text by heading, up to the next heading."""
-    parts = re.split(r"^(#+ .*)$", page, flags=re.MULTILINE)
-    return list(zip(["", *parts[1::2]], parts[::2], strict=True))
 
 
 def manifests(page: str) -> dict[str, str]:
@@ -43,13 +35,6 @@ def manifests(page: str) -> dict[str, str]:
         document = next(iter(yaml.safe_load_all(text)), None) or {}
         texts[f"{document.get('kind')} {(document.get('metadata') or {}).get('name', '')}".strip()] = text
     return texts
-
-
-def test_what_is_not_typed_is_marked_on_the_page() -> None:
-    for heading, text in sections(PAGE):
-        for command in commands_of(text):
-            if NOT_HERE.match(command) or command.startswith("make load"):
-                assert "not run" in heading or "*(not run)*" in text or "not into kind" in heading, command
 
 
 @pytest.fixture
@@ -106,8 +91,7 @@ def test_every_command_works_as_printed(environment: dict[str, str], files: dict
     environment["KUBECONFIG"] = str(REPOSITORY / ".demo/kubeconfig")
     # Pods of the demo, which a reader's cluster does not have.
     run(["kubectl", "delete", "pod", "cache", "giant", "--ignore-not-found"], environment)
-    # test_demo.py runs the tour.
-    rest = PAGE.partition("## On kind")[2]
+    rest = after_the_tour(PAGE)
     failed = []
     for command in ["kubectl apply -f cache.yaml", *commands_of(README), *commands_of(rest)]:
         if NOT_HERE.match(command) or command.startswith(("make demo", "export ")):

@@ -11,9 +11,11 @@ import msgspec
 import pytest
 
 from burst.nodes import KINDS, Kind
+from daemons import assert_eventually
 from real_cluster import ASSETS, MISSING, PODS, Cluster, pod
 from sandbox.controlplane import ControlPlane
 from topowise.kube.api import MERGE_PATCH
+from topowise_scheduler.refusals import NEVER
 
 if ASSETS is None:
     pytest.skip(MISSING, allow_module_level=True)
@@ -32,6 +34,7 @@ _EQUAL: Final = ["equal-0", "equal-1"]
 _POOL: Final = "example.com/pool"
 _IMAGE: Final = "registry.example/model:1"
 _SELECTOR: Final = {"app": "web"}
+_EVENTS: Final = "/api/v1/namespaces/default/events"
 _SERVICES: Final = "/api/v1/namespaces/default/services"
 # A pod of this size fits into a single NUMA node everywhere, so all nodes have the same score of this strategy.
 _SCORING: Final = {"strategy": "LeastNUMANodes"}
@@ -132,3 +135,21 @@ async def test_equal_nodes_keep_what_kube_scheduler_prefers(plane: ControlPlane,
         await cluster.start_anew(None, _BEST)
         of_service = await _place(cluster, _pods("web", 24, _SELECTOR))
         assert sorted(Counter(of_service).values()) != expected["pods by node"]
+
+
+async def test_the_first_event_of_a_pod_that_fits_nowhere_has_the_reason(plane: ControlPlane, tmp_path: Path) -> None:
+    async with Cluster(plane, tmp_path, [(name, _kind()) for name in _EQUAL]) as cluster:
+        await cluster.start_anew(None, _MERGED)
+        # More than a NUMA node has, and less than the node.
+        await cluster.create(pod("wide", "10"))
+        query = {"fieldSelector": "involvedObject.name=wide,reason=FailedScheduling"}
+        events: list[Json] = []
+
+        async def is_reported_twice() -> bool:
+            events[:] = json.loads(await cluster.api.request("GET", _EVENTS, query=query))["items"]
+            return len(events) > 1
+
+        # kube-scheduler tries the pod again after the pod's condition has changed, and a changed reason changes it.
+        await assert_eventually(is_reported_twice, within=60)
+        expected = f"0/2 nodes are available: 2 {NEVER}."
+        assert [event["message"][: len(expected)] for event in events] == [expected] * 2

@@ -85,7 +85,7 @@ async def test_a_thousand_nominated_pods_and_four_thousand_quarantined_nodes(ser
         await during(label, ask(service, "filter", pod(label[:4], "2"), names(NODES)))
     async with within("4,000 nodes refuse a pod"):
         for name in names(4000):
-            service.put(pod(f"r-{name}", "6", node=name, phase="Failed", reason="TopologyAffinityError"), is_news=True)
+            service.refuse(pod(f"r-{name}", "6"), name)
             await asyncio.sleep(0)
     assert len(service.ledger.gates.quarantine) == 4000
     for label in ("a pod of that shape", "another of it"):

@@ -79,13 +79,6 @@ def test_no_user_can_change_the_installed_code(container: list[str]) -> None:
     assert run(container, "sh", "-c", "echo > /opt/topowise/bin/topowise-exporter").returncode
 
 
-def test_its_own_part_is_within_the_limit() -> None:
-    folder = application.REPOSITORY / f"dist/image-{ARCHITECTURE}"
-    if not folder.exists():
-        pytest.skip("no image is built: make images")
-    assert application.size(folder) <= 130e6
-
-
 def test_the_archive_has_the_name_that_the_chart_asks_for() -> None:
     archive = application.REPOSITORY / f"dist/topowise-{ARCHITECTURE}.tar"
     if not archive.exists():

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from daemons import CRD, Start, assert_eventually
-from exporter_setup import FakeKubelet, available, published
+from exporter_setup import NRT, FakeKubelet, available, published
 from sandbox.apiserver import ApiServer
 from sandbox.kubelet.holdings import Block, ContainerHoldings, PodHoldings
 from sandbox.kubelet.pods_api import PodsApi
@@ -157,6 +157,45 @@ async def test_a_state_file_is_an_event_and_its_finished_init_containers_count(
     (tmp_path / "root/device-plugins/kubelet_internal_checkpoint").touch()
     await assert_eventually(lambda: available(server) == "3")
     assert exporter.process.returncode is None
+
+
+async def test_state_files_deleted_under_running_pods_never_make_the_node_look_free(
+    server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet, tmp_path: Path
+) -> None:
+    root = tmp_path / "root"
+    running = (PodHoldings("u1", "default", "p", (ContainerHoldings("c", "app", frozenset({1, 4})),)),)
+    without = (PodHoldings("u1", "default", "p", (ContainerHoldings("c", "app"),)),)
+    later = PodHoldings("u2", "default", "q", (ContainerHoldings("c", "app", frozenset({5})),))
+    for uid in ("u1", "u2"):
+        (root / "pods" / uid).mkdir(parents=True)
+
+    def restarted_with(pods: tuple[PodHoldings, ...]) -> None:
+        kubelet.pods = pods
+        StateFiles(root).write(kubelet.holdings(), cpu_policy="static", memory_policy="None", admitted=True)
+
+    restarted_with(running)
+    await start("topowise_exporter", "run", config={**config, "kubeletRoot": str(root)})
+    await assert_eventually(lambda: available(server) == "1")
+    watch = server.store.watch(NRT, server.store.number)
+    await kubelet.stop()
+    for name in ("cpu_manager_state", "memory_manager_state"):
+        (root / name).unlink()
+    # A kubelet that starts writes new files, lists nothing until it has received its pods, and admits them again.
+    restarted_with(())
+    await kubelet.start()
+    await asyncio.sleep(1.5)
+    kubelet.pods = without
+    await asyncio.sleep(0.5)
+    restarted_with((*running, later))
+    await assert_eventually(lambda: available(server) == "0")
+    objects = [event.revision.object for event in watch.take()]
+    assert {_free_cpus(topology) for topology in objects} == {"1", "0"}
+    assert "topowise.io/unconfirmed" not in attributes(objects[-1])
+
+
+def _free_cpus(topology: dict[str, Any]) -> str:
+    (zone,) = [zone for zone in topology["zones"] if zone["name"] == "node-0"]
+    return str(next(amount["available"] for amount in zone["resources"] if amount["name"] == "cpu"))
 
 
 @pytest.mark.parametrize("state_files", [False, True], ids=["by List alone", "with state files"])

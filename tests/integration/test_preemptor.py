@@ -332,7 +332,7 @@ async def test_a_pod_that_needs_more_victims_than_are_left_in_a_minute_waits_wit
     await cluster.wait_for_room("4")
     steps = Steps(cluster, per_minute=2)
     # As after an eviction for another pod.
-    steps.preemptor._evicted_at.append(cluster.service.clock())
+    steps.preemptor._evicted.append((cluster.service.clock(), "default"))
     await steps.tick(50)
     assert reads(cluster, "wide") == 1
     assert cluster.names == {"a", "b", "wide"}

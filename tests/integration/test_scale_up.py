@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 
 from sandbox.apiserver import ApiServer
@@ -107,14 +108,19 @@ class Cluster:
         if is_reported:
             self.service.report(exact(true, name=name, **changed))
 
-    async def waits(self, name: str, cpu: str = "3", **fields: Any) -> Json:
-        """A pod waits, refused by topowise."""
+    async def waits(
+        self, name: str, cpu: str = "3", namespace: str = "default", since: str = "", **fields: Any
+    ) -> Json:
+        """A pod waits, refused by topowise; the watch brings it with `since` as its creation time."""
         document = pod(name, cpu, conditions=WAITS, **fields)
+        document["metadata"]["namespace"] = namespace
         del document["metadata"]["uid"]
-        created = json.loads(await self.api.request("POST", PODS, body=json.dumps(document).encode()))
+        path = f"/api/v1/namespaces/{namespace}/pods"
+        created = json.loads(await self.api.request("POST", path, body=json.dumps(document).encode()))
         body = json.dumps({"status": {"phase": "Pending", "conditions": WAITS}}).encode()
-        raw = await self.api.request("PATCH", f"{PODS}/{name}/status", body=body, content_type=MERGE_PATCH)
+        raw = await self.api.request("PATCH", f"{path}/{name}/status", body=body, content_type=MERGE_PATCH)
         created = json.loads(raw)
+        created["metadata"]["creationTimestamp"] = since or created["metadata"]["creationTimestamp"]
         self.service.put(created)
         return dict(created)
 
@@ -260,6 +266,51 @@ async def test_equal_pods_get_as_many_nodes_as_they_need_the_first_alone(cluster
     assert await cluster.outcomes() == ["", "", "helped"]
     hosts = [term(item)["kubernetes.io/hostname"] for item in await cluster.placeholders()]
     assert sorted(map(str, hosts)) == ["('NotIn', ['n1', 'n2'])"] * 2 + ["('NotIn', ['n1'])"]
+
+
+def pods_of(placeholder: Json) -> list[str]:
+    purchase = json.loads(placeholder["metadata"]["annotations"]["topowise.io/scale-up"])
+    return [f"{item['namespace']}/{item['name']}" for item in purchase["pods"]]
+
+
+async def crowd(cluster: Cluster, count: int = 6) -> list[Json]:
+    """The pods of a tenant with many pods, oldest first."""
+    since = "2026-01-01T00:00:{:02}Z"
+    return [await cluster.waits(f"p{at}", namespace="noisy", since=since.format(at)) for at in range(count)]
+
+
+async def test_a_tenant_with_many_pods_leaves_nodes_for_other_tenants(cluster: Cluster) -> None:
+    """Two pods fit on a node, and the first node is requested alone."""
+    await crowd(cluster)
+    await cluster.waits("late", namespace="quiet")
+    await cluster.leader.sync()
+    (first,) = await cluster.placeholders()
+    assert pods_of(first) == ["noisy/p0", "quiet/late"]
+
+
+async def test_a_tenant_that_has_got_nodes_waits_behind_other_tenants(server: ApiServer, api: Api) -> None:
+    cluster = Cluster(server, api, msgspec.structs.replace(SETTINGS, per_group=1))
+    many = await crowd(cluster)
+    await cluster.leader.sync()
+    cluster.join("n2")
+    for document in many[:2]:
+        cluster.runs(document, "n2")
+    await cluster.waits("late", namespace="quiet")
+    cluster.start()
+    await cluster.leader.sync()
+    requests = {item["metadata"]["name"]: pods_of(item) for item in await cluster.placeholders()}
+    assert sorted(requests.values()) == [["noisy/p0", "noisy/p1"], ["quiet/late", "noisy/p2"]]
+
+
+async def test_a_gang_is_not_left_behind_by_pods_of_another_tenant(server: ApiServer, api: Api) -> None:
+    cluster = Cluster(server, api, msgspec.structs.replace(SETTINGS, per_group=1))
+    cluster.join("n2", taken=("2", "2"))
+    await crowd(cluster)
+    for at in range(2):
+        await cluster.waits(f"w{at}", namespace="quiet", schedulingGroup={"podGroupName": "gang"}, priority=1)
+    await cluster.leader.sync()
+    (first,) = await cluster.placeholders()
+    assert sorted(pods_of(first)) == ["quiet/w0", "quiet/w1"]
 
 
 async def test_nothing_is_requested_after_a_node_that_cannot_align_the_pod(cluster: Cluster) -> None:

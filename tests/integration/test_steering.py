@@ -281,7 +281,7 @@ async def test_two_schedulers_share_the_markers_of_a_node(
         """Binds a pod as the service does; its kubelet admits it at once."""
         scheduler = schedulers[name]
         while True:
-            problem = await scheduler.rest("n1") or await scheduler.request("n1", uid, numa, 1, is_required=True)
+            problem = await scheduler.rest("n1") or await scheduler.request("n1", uid, numa, 1)
             if not problem:
                 break
             outcomes["tried again"] += 1

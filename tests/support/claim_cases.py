@@ -23,6 +23,7 @@ from topowise_scheduler.claims.features import Features, features_of
 from topowise_scheduler.claims.inventory import Inventory
 from topowise_scheduler.claims.objects import decode_claim, decode_class, decode_slice
 from topowise_scheduler.claims.selectors import Selectors
+from topowise_scheduler.claims.work import Work
 from topowise_scheduler.kube_scheduler import Node
 
 Case = dict[str, Any]
@@ -354,7 +355,7 @@ def predicted(item: Case, selectors: Selectors | None = None) -> Allocation | No
     labels = dict(metadata["labels"])
     node = Node(metadata["name"], hostname=labels.pop("kubernetes.io/hostname"), labels=labels)
     claims = [decode_claim(encode(raw)) for raw in item["claims"]]
-    return allocate(node, claims, inventory, classes, allocated, features(item), selectors or Selectors())
+    return allocate(node, claims, inventory, classes, allocated, features(item), selectors or Selectors(), Work())
 
 
 def verdict(item: Case, answers: list[Json], ours: Allocation | NoFit | Unknown) -> str:

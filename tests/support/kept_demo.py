@@ -17,12 +17,24 @@ from demo.__main__ import LINK
 from sandbox import kept
 
 REPOSITORY = Path(__file__).parents[2]
+# The demo runs no pods of a chart, and has no machines to log in to.
+NOT_HERE = re.compile(r"kind |kubectl (drain|uncordon) |.* rollout status |systemctl|rm -f /var/lib/kubelet")
 
 
 def commands_of(text: str) -> list[str]:
     """Returns the lines that are typed after a `$`, of the consoles of a part of a page."""
     blocks = re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     return [line.removeprefix("$ ") for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+
+
+def tour(page: str) -> list[str]:
+    """Returns the commands of the quick start that test_demo.py types, all of them."""
+    return commands_of(page.partition("## Without a cluster")[2].partition("\n## ")[0])
+
+
+def after_the_tour(page: str) -> str:
+    """Returns the rest of the quick start, whose commands test_commands.py types, without those that are `NOT_HERE`."""
+    return page.partition("## On kind")[2]
 
 
 @pytest.fixture

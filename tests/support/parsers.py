@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+from google.protobuf.message import DecodeError
 
+from sandbox import machines
 from sandbox.exported import exported
 from scheduling import configuration
 from topowise import (
@@ -29,16 +31,25 @@ from topowise import (
     pods,
 )
 from topowise import quantity as quantities
-from topowise.attributes import cores, devices, holdings, pci_devices
+from topowise import steering as steering_requests
+from topowise.attributes import cores, devices, holdings, pci_devices, refused_state_files
 from topowise.errors import ParseError, TopowiseError
 from topowise.kube import kubeconfig
+from topowise.kubeletconfig import KubeletConfiguration
 from topowise.runtime import config
 from topowise.wire import podresources_pb2 as pb
+from topowise.wire import pods_pb2
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.dra import slices
-from topowise_exporter.kubelet import device_checkpoint, podresources, state_files
-from topowise_exporter.kubelet.settings import configz
+from topowise_exporter.kubelet import device_checkpoint, podresources, pods_api, state_files
+from topowise_exporter.kubelet.allocations import Allocatable
+from topowise_exporter.kubelet.settings import config_files, configz
+from topowise_exporter.kubelet.settings.overrides import Overrides
+from topowise_exporter.machine import Machine as ScannedMachine
+from topowise_exporter.machine import scan
+from topowise_exporter.node_files import NodeFiles
 from topowise_exporter.publish import numatopology
+from topowise_exporter.state_file_check import StartCheck
 from topowise_scheduler import device_affinity, kueue, policy_annotations, report, timestamps
 from topowise_scheduler.claims import expressions, semver
 from topowise_scheduler.claims.errors import EvaluationError, NotModelledError
@@ -148,10 +159,74 @@ def _configuration(kind: type[config.Configuration]) -> Callable[[bytes], object
     return lambda data: config.effective(config.parse(kind, data))
 
 
+def _exporter_configuration(data: bytes) -> object:
+    settings = config.parse(ExporterConfiguration, data)
+    return config.effective(settings), bool(Overrides(settings.kubelet.overrides))
+
+
 def _kubelet_configuration(data: bytes) -> object:
     parsed = kubeletconfig.with_defaults(kubeletconfig.parse(data), "v1.36.0")
     assert kubeletconfig.decode(kubeletconfig.encode(parsed)) == parsed
     return parsed.reserved({"memory": 1 << 40}), parsed.reserved_cpus
+
+
+def _kubelet_files(data: bytes) -> object:
+    """The data as the main file with a drop-in, and as a drop-in."""
+    with tempfile.TemporaryDirectory() as directory:
+        main, folder = Path(directory, "config.yaml"), Path(directory, "config.d")
+        folder.mkdir()
+        patch = Path(folder, "patch.conf")
+        for of_main, of_patch in ((data, _KUBELET_YAML), (_KUBELET_YAML, data)):
+            main.write_bytes(of_main)
+            patch.write_bytes(of_patch)
+            read = config_files.load(str(main), config_files.drop_ins(str(folder)))
+        return read
+
+
+def _state_files(data: bytes) -> object:
+    """The data as each of the kubelet's state files, read for the report and as the kubelet would at its next start."""
+    static = KubeletConfiguration(cpuManagerPolicy="static", memoryManagerPolicy="Static", reservedSystemCPUs="0")
+    with tempfile.TemporaryDirectory() as directory:
+        root = Path(directory)
+        Path(root, "pods", "uid").mkdir(parents=True)
+        for name in _STATE_FILES:
+            Path(root, name).parent.mkdir(exist_ok=True)
+            Path(root, name).write_bytes(data)
+        files, start = NodeFiles(directory), StartCheck(root)
+        refused = start.compare(static, _scanned(), Allocatable(cpus=frozenset({1})), 0.0)
+        assert all(line and "\n" not in line and len(line) < 2000 for line in refused.values())
+        return files.admitted_pods(), files.read(static), refused
+
+
+@cache
+def _tree() -> tuple[tempfile.TemporaryDirectory[str], Path, tuple[Path, ...]]:
+    """Returns /sys and /proc of a machine, and their files."""
+    directory = tempfile.TemporaryDirectory()
+    node = partial(machines.Node, memory_bytes=machines.GIB, cores=1, hugepages={machines.PAGE_2M: 8})
+    device = machines.Pci("0000:00:1f.0", None, "0x060100", "0x8086", "0x2918")
+    root = Path(directory.name)
+    nodes = node(0, socket=0), node(1, socket=1)
+    machines.write_tree(machines.Machine(nodes=nodes, distances=((10, 21), (21, 10)), pci=(device,)), root)
+    return directory, root, tuple(sorted(path for path in root.rglob("*") if path.is_file() and not path.is_symlink()))
+
+
+def _scanned() -> ScannedMachine:
+    _, root, _ = _tree()
+    return scan(str(root / "sys"), str(root / "proc"))
+
+
+def _machine(data: bytes) -> object:
+    """A machine; the first byte selects the file that has the rest as its content."""
+    _, _, files = _tree()
+    path = files[data[0] % len(files)] if data else files[0]
+    before = path.read_bytes()
+    path.write_bytes(data[1:])
+    try:
+        scanned = _scanned()
+        assert all("\n" not in problem and len(problem) < 2000 for problem in scanned.problems)
+        return scanned
+    finally:
+        path.write_bytes(before)
 
 
 def _kubeconfig(data: bytes) -> object:
@@ -162,7 +237,11 @@ def _kubeconfig(data: bytes) -> object:
 
 
 def _report(data: bytes) -> object:
-    decoded = report.read(nrt.decode(data))
+    topology = nrt.decode(data)
+    assert nrt.decode_lazily(data).whole() == topology
+    assert nrt.decode_identity(data)[0] == topology.metadata.name
+    refused_state_files.read({attribute.name: attribute.value for attribute in topology.attributes or ()})
+    decoded = report.read(topology)
     assert all(line and "\n" not in line for line in decoded.problems)
     kubelet = report.kubelet_of(decoded, lambda _name: None)
     kubelet.admit(_POD)
@@ -175,6 +254,7 @@ def _pod(data: bytes) -> object:
         pods.needs(pods.allocated(pod)),
         policy_annotations.demand(pod.metadata.annotations or {}),
         Records().decode(data),
+        pods.with_blank_containers(data),
     )
 
 
@@ -182,6 +262,12 @@ def _numatopology(data: bytes) -> object:
     read = numatopology.decode(data)
     assert numatopology.same(numatopology.stamped(read, 1), read)
     return read
+
+
+def _steering(text: str) -> object:
+    request = steering_requests.decode_request(text)
+    assert steering_requests.decode_request(steering_requests.encode(request)) == request
+    return request
 
 
 def _pod_list(data: bytes) -> object:
@@ -247,7 +333,7 @@ _POD_JSON = (
 _KUBELET_YAML = (
     b"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ntopologyManagerPolicy: restricted\n"
     b"topologyManagerPolicyOptions: {prefer-closest-numa-nodes: 'true'}\ncpuManagerPolicy: static\nmaxPods: 250\n"
-    b"reservedSystemCPUs: 0-1,32\nsystemReserved: {cpu: 1, memory: 1Gi}\nkubeReserved: &kept {memory: 5e8}\n"
+    b"reservedSystemCPUs: 0-1,32\nsystemReserved: {cpu: '1', memory: 1Gi}\nkubeReserved: &kept {memory: '5e8'}\n"
     b"evictionHard: {memory.available: 5%, nodefs.available: 1Gi}\nfeatureGates: {A: true}\n"
     b"reservedMemory:\n- numaNode: 0\n  limits: {memory: 1Gi, hugepages-2Mi: 2Mi}\n"
 )
@@ -257,6 +343,15 @@ _KUBECONFIG = (
     b"contexts: [{name: c, context: {cluster: k, user: u}}]\n"
 )
 _CPU_STATE = b'{"policyName":"static","defaultCpuSet":"0-1,8","entries":{"uid":{"c":"2-3"}},"checksum":0}'
+_STATE_FILES = (
+    state_files.CPU_STATE,
+    state_files.MEMORY_STATE,
+    state_files.DEVICE_STATE,
+    state_files.ALLOCATED_STATE,
+)
+_ALLOCATED_PODS = b'{"data":"{\\"entries\\":{\\"uid\\":{\\"c\\":{}}}}","checksum":1}'
+_NO_OBJECTS = (b"null", b"[]", b"1", b'"x"', b"true", b"")
+_STEERING = b'{"id":"a","numa":1,"containers":2,"seconds":1.5}'
 _DEVICE_CHECKPOINT = (
     b'{"Data":{"PodDeviceEntries":[{"PodUID":"bf52b2cd-b611-4e79-86b1-280b283185c3","ContainerName":"check",'
     b'"ResourceName":"nvidia.com/gpu","DeviceIDs":{"-1":["tegra"]},'
@@ -320,6 +415,10 @@ def _given() -> bytes:
     return pb.AllocatableResourcesResponse(cpu_ids=range(64), devices=devices_, memory=memory).SerializeToString()
 
 
+def _pods_event() -> bytes:
+    return pods_pb2.WatchPodsEvent(type=pods_pb2.INITIAL_SYNC_COMPLETE).SerializeToString()
+
+
 @cache
 def parsers() -> tuple[Parser, ...]:
     """Returns all parsers by name."""
@@ -357,7 +456,12 @@ def parsers() -> tuple[Parser, ...]:
         Parser("kubelet attribute", _text(kubeletconfig.decode), (named[attributes.KUBELET_CONFIGURATION],)),
         Parser("kubelet file", _kubelet_configuration, (_KUBELET_YAML,)),
         Parser("configz", lambda data: configz.decode(data, source="configz"), (_CONFIGZ,)),
-        Parser("exporter configuration", _configuration(ExporterConfiguration), (head + b"ExporterConfiguration\n",)),
+        Parser("kubelet files", _kubelet_files, (_KUBELET_YAML,)),
+        Parser(
+            "exporter configuration",
+            _exporter_configuration,
+            (head + b"ExporterConfiguration\nkubelet: {overrides: {topologyManagerPolicy: none}}\n",),
+        ),
         Parser(
             "scheduler configuration",
             _configuration(SchedulerConfiguration),
@@ -371,6 +475,15 @@ def parsers() -> tuple[Parser, ...]:
         Parser("cpu state", lambda data: state_files.parse_cpu_state(data, "file"), (_CPU_STATE,)),
         Parser("memory state", lambda data: state_files.parse_memory_state(data, "file"), (_MEMORY_STATE,)),
         Parser("device checkpoint", lambda data: device_checkpoint.parse(data, "file"), (_DEVICE_CHECKPOINT,)),
+        Parser("allocated pods", lambda data: state_files.parse_allocated_pods(data, "file"), (_ALLOCATED_PODS,)),
+        Parser(
+            "state files",
+            _state_files,
+            (_CPU_STATE, _MEMORY_STATE, _DEVICE_CHECKPOINT, _ALLOCATED_PODS, *_NO_OBJECTS),
+        ),
+        Parser("machine", _machine, tuple(bytes((at,)) + path.read_bytes() for at, path in enumerate(_tree()[2]))),
+        Parser("steering request", _text(_steering), (_STEERING,)),
+        Parser("Pods API event", pods_api.is_change, (_pods_event(),), (DecodeError,)),
         Parser("podresources list", _pod_list, (_listed(),)),
         Parser("podresources allocatable", _allocatable, (_given(),)),
         Parser("report", _report, (topology, _FOREIGN_TOPOLOGY), _OBJECT),
@@ -385,5 +498,5 @@ def parsers() -> tuple[Parser, ...]:
         Parser("disruption budget", decode_budget, (_BUDGET,), _OBJECT),
         Parser("Kueue Workload", _workload, (_WORKLOAD,), _OBJECT),
         Parser("timestamp", _text(timestamps.seconds), (b"2026-11-26T19:00:00Z", b"0001-01-01T00:00:00")),
-        Parser("documents", documents.load_all, (_MANIFEST + b"---\n" + _KUBELET_YAML, b"[1, {a: 2}]")),
+        Parser("documents", documents.load_all, (_MANIFEST + b"---\n" + _KUBELET_YAML, b"[1, {a: 2}]", _POD_JSON)),
     )

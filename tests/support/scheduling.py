@@ -288,6 +288,20 @@ class Service:
         self.ledger.put_pod(record, **options)
         return record
 
+    def bind(self, document: dict[str, Any], node: str) -> dict[str, Any]:
+        """Books a pending pod as the bind verb does, and applies the event of its Binding. Returns the bound pod."""
+        record = self.put(document)
+        assert record.needs is not None
+        assert self.ledger.reservations.assume(record, record.needs, node) == ""
+        bound = {**document, "spec": {**document["spec"], "nodeName": node}}
+        self.put(bound)
+        return bound
+
+    def refuse(self, document: dict[str, Any], node: str, reason: str = "TopologyAffinityError") -> None:
+        """Binds a pending pod, which the kubelet then refuses."""
+        bound = self.bind(document, node)
+        self.put({**bound, "status": {**bound["status"], "phase": "Failed", "reason": reason}})
+
     def free(self, name: str) -> list[int]:
         """Free CPUs per zone as the ledger believes."""
         node_state = self.ledger.node_states.of(name)

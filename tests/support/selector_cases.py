@@ -19,6 +19,7 @@ from topowise_scheduler.claims.features import features_of
 from topowise_scheduler.claims.inventory import Inventory
 from topowise_scheduler.claims.objects import decode_slice
 from topowise_scheduler.claims.selectors import Match, Selectors
+from topowise_scheduler.claims.work import Work
 from topowise_scheduler.kube_scheduler import Node
 
 Case = dict[str, Any]
@@ -268,9 +269,9 @@ def predicted(items: list[Case]) -> list[tuple[Match, str]]:
         }
         inventory.put(decode_slice(msgspec.json.encode({"metadata": {"name": "s"}, "spec": spec})))
         (pool,) = inventory.pools(Node("n"), features_of(36))
-        match = selectors.match(selector["expression"], pool.devices[0], knows_shares=True)
+        match = selectors.match(selector["expression"], pool.devices[0], knows_shares=True, work=Work())
         is_reason = match in (Match.FAILS, Match.UNKNOWN)
-        reason = selectors.reason(selector["expression"], pool.devices[0], knows_shares=True) if is_reason else ""
+        reason = selectors.reason(selector["expression"], pool.devices[0], True, Work()) if is_reason else ""
         results.append((match, reason))
     return results
 

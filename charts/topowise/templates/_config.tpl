@@ -110,14 +110,15 @@ without steering: otherwise no node would take a pod that still requests markers
 {{- ternary "https" "http" (not (empty (dig "tls" nil (.serving | default dict)))) -}}
 {{- end -}}
 
-{{/* Liveness and readiness of a daemon, of its config. */}}
+{{/* Liveness and readiness of a daemon, of its config. A process that only lacks CPU answers late, and a restart takes more CPU: one
+     answer in three minutes is enough to live. */}}
 {{- define "topowise.probes" -}}
 {{- if include "topowise.isServing" . }}
 livenessProbe:
   httpGet: {path: /livez, port: metrics, scheme: {{ include "topowise.servingScheme" . | upper }}}
-  periodSeconds: 10
-  timeoutSeconds: 5
-  failureThreshold: 3
+  periodSeconds: 20
+  timeoutSeconds: 20
+  failureThreshold: 9
 readinessProbe:
   httpGet: {path: /readyz, port: metrics, scheme: {{ include "topowise.servingScheme" . | upper }}}
   periodSeconds: 5

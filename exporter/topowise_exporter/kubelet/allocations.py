@@ -73,6 +73,11 @@ class PodAllocation(msgspec.Struct, frozen=True, cache_hash=True):
         return tuple(sorted({device for container in self.containers for device in container.devices}))
 
     @property
+    def has_resources(self) -> bool:
+        """Whether the pod or a container has any exclusive resource."""
+        return bool(self.containers or self.own_cpus or self.own_memory)
+
+    @property
     def holds_cpus_or_memory(self) -> bool:
         """Whether the pod holds exclusive CPUs, or memory of a NUMA node."""
         return bool(self.own_cpus or self.own_memory) or any(
@@ -92,8 +97,9 @@ class FreeMemory(msgspec.Struct, frozen=True):
 class Allocations(msgspec.Struct, frozen=True):
     """`unlisted` maps pod UIDs to CPUs that only the CPU manager's state file shows: the pod keeps the CPUs of its
     finished init containers. `unlisted_devices` is the same for devices. `free_memory` is None without a readable state
-    of the memory manager. The allocations of `admitting` pods may be incomplete. `absent` are devices of resources that
-    had allocatable devices not long ago and have none now."""
+    of the memory manager, and `free_cpus` without a readable state of the CPU manager: a CPU can be free although a pod
+    has it. The allocations of `admitting` pods may be incomplete. `absent` are devices of resources that had
+    allocatable devices not long ago and have none now."""
 
     allocatable: Allocatable = Allocatable()
     pods: tuple[PodAllocation, ...] = ()
@@ -102,3 +108,4 @@ class Allocations(msgspec.Struct, frozen=True):
     unlisted_devices: Mapping[str, tuple[Device, ...]] = {}
     admitting: frozenset[tuple[str, str]] = frozenset()
     absent: tuple[Device, ...] = ()
+    free_cpus: frozenset[int] | None = None

@@ -48,7 +48,7 @@ def _check(text: bytes, source: str, fields: set[str], dumps: Callable[[Json], I
     if len(text) > MOST_DUMPED:
         return
     try:
-        state = msgspec.json.decode(text)
+        state = msgspec.json.decode(text, type=dict[str, Any])
     except documents.UNREADABLE as exc:
         raise SourceError(source, f"is not a checkpoint of a known format: {exc}") from exc
     data, data_checksum = state.get("data"), state.get("dataChecksum")
@@ -61,8 +61,9 @@ def _check(text: bytes, source: str, fields: set[str], dumps: Callable[[Json], I
         return
     try:
         expected = [fnv1a(dump) for dump in dumps(state)]
-    except (KeyError, TypeError, AttributeError):
-        # A field is missing that every kubelet writes. The parser of the file decides whether it is usable without.
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError):
+        # A field is missing that every kubelet writes, or has another form. The parser of the file decides whether it
+        # is usable without.
         return
     if state["checksum"] not in expected:
         raise SourceError(source, f"has checksum {state['checksum']}, expected {expected[0]}")

@@ -1,10 +1,12 @@
 """Reads the kubelet's checkpoint of its device manager: devices that podresources does not list.
 
 List leaves init containers out, but a pod keeps the devices of a finished init container until the pod ends. Only this
-file shows them. Two traps: the kubelet writes the file when it allocates a device and not when a pod ends, so the file
-names many pods that are long gone; and it names pods by UID. Formats (pkg/kubelet/cm/devicemanager/checkpoint): up to
-Kubernetes 1.19 DeviceIDs is a list of ids. Since then it maps NUMA nodes to ids, where -1 is no node; a device near two
-nodes is under both.
+file shows them, and devices with an empty topology (empty_topologies.py).
+
+Two traps: the kubelet writes the file when it allocates a device and not when a pod ends, so the file names many pods
+that are long gone; and it names pods by UID. Formats (pkg/kubelet/cm/devicemanager/checkpoint): up to Kubernetes 1.19
+DeviceIDs is a list of ids. Since then it maps NUMA nodes to ids, where -1 is no node; a device near two nodes is under
+both.
 
 The checksum is recomputed (checksum.py), because the kubelet rejects a file with a wrong checksum. Markers of steering
 are left out, as in podresources.py.
@@ -19,7 +21,7 @@ from typing import Final
 
 import msgspec
 
-from topowise import documents, steering
+from topowise import digits, documents, steering
 from topowise.errors import SourceError
 from topowise_exporter.kubelet.allocations import Device
 from topowise_exporter.kubelet.checksum import MOST_DUMPED, fnv1a
@@ -32,10 +34,10 @@ _Ids = tuple[str, ...]
 
 
 class DeviceState(msgspec.Struct, frozen=True):
-    """Pod UID -> container name -> its devices, and the resources whose plug-ins have reported devices."""
+    """Pod UID -> container name -> its devices, and the ids of the healthy devices of resources that have any."""
 
     holders: Mapping[str, Mapping[str, tuple[Device, ...]]]
-    registered: frozenset[str]
+    registered: Mapping[str, frozenset[str]]
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -70,9 +72,14 @@ def parse(text: bytes, source: str) -> DeviceState:
         raise SourceError(source, f"is not a checkpoint of a known format: {exc}") from exc
     except ValueError as exc:
         raise SourceError(source, f"has an invalid NUMA node or plug-in answer: {str(exc)[:200]}") from exc
-    registered = checkpoint.Data.RegisteredDevices or {}
-    registered_names = {name for name, ids in registered.items() if ids}
-    return DeviceState(holders, frozenset(registered_names - {steering.RESOURCE}))
+    registered = {
+        name: frozenset(ids)
+        for name, ids in (checkpoint.Data.RegisteredDevices or {}).items()
+        if ids and name != steering.RESOURCE
+    }
+    if (count := sum(map(len, registered.values()))) > _MOST_DEVICES:
+        raise SourceError(source, f"names {count} devices of plug-ins, expected up to {_MOST_DEVICES}")
+    return DeviceState(holders, registered)
 
 
 def checksum(data: DeviceData) -> int | None:
@@ -105,8 +112,10 @@ def _placed(entry: _Entry) -> Iterator[tuple[int, str]]:
     ids = entry.DeviceIDs
     by_node = ids if isinstance(ids, dict) else {"-1": ids}
     for node, listed in by_node.items():
+        if (number := digits.int64(node)) is None:
+            raise ValueError(f"NUMA node {node!r:.80}, expected an integer")
         for device in listed or ():
-            yield int(node), device
+            yield number, device
 
 
 def _dump(data: DeviceData) -> str:

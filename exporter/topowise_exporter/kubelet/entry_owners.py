@@ -31,6 +31,23 @@ def listed_uids(state: CpuState, pods: Iterable[PodAllocation]) -> frozenset[str
     )
 
 
+def free_cpus(state: CpuState, live: frozenset[str], allocatable: frozenset[int]) -> frozenset[int]:
+    """Returns the allocatable CPUs that are shared once the kubelet has released the CPUs of dead pods.
+
+    Where cores have different numbers of CPUs, the kubelet may give a CPU to two pods; once one of them has ended, the
+    CPU is shared, although the other pod has it. CPUs without an owner are being allocated or released: the kubelet
+    writes the shared CPUs and the entry in sequence. With pod-level CPUs they have no owner for good, because a
+    restarted kubelet forgets the CPUs of a pod (AllocatePod in cpumanager/policy_static.go).
+    """
+    none = frozenset[int]()
+    dead = [state.pods.get(uid) or none.union(*state.holders[uid].values()) for uid in state.holders.keys() - live]
+    shared = state.shared.union(*dead)
+    if state.pods:
+        return allocatable & shared
+    owned = none.union(*(cpus for uid in live & state.holders.keys() for cpus in state.holders[uid].values()))
+    return allocatable - (owned - shared)
+
+
 def unlisted_cpus(state: CpuState, pods: Iterable[PodAllocation], live: frozenset[str]) -> dict[str, frozenset[int]]:
     """Returns UID -> CPUs of live pods that List does not show: resources of finished init containers."""
     listed = frozenset[int]().union(*(pod.cpus for pod in pods))

@@ -46,6 +46,11 @@ _LASTED_S: Final = 60.0
 _LOOK_FOR_SOCKET_S: Final = 60.0
 
 
+def is_change(event: bytes) -> bool:
+    """Whether an event of WatchPods shows a change. Raises DecodeError."""
+    return bool(pb.WatchPodsEvent.FromString(event).type != pb.INITIAL_SYNC_COMPLETE)
+
+
 class PodsWatch:
     """Notifies a trigger at every event of WatchPods. The socket may appear and disappear."""
 
@@ -101,7 +106,7 @@ class PodsWatch:
             # The request is an empty message, which protobuf encodes as zero bytes.
             async for event in watch(b"", timeout=lifetime):
                 self._say(_WATCHING, socket=self._socket)
-                if pb.WatchPodsEvent.FromString(event).type != pb.INITIAL_SYNC_COMPLETE:
+                if is_change(event):
                     self._trigger.notify(REASON)
 
     def _after(self, exc: grpc.aio.AioRpcError) -> float:

@@ -57,6 +57,8 @@ class KubeletAnswer(msgspec.Struct, frozen=True):
     """UIDs of pods in List, as far as the state files show them."""
     living: frozenset[str] = frozenset()
     """UIDs of pods with a directory that have CPUs or memory in the state files."""
+    directories: frozenset[str] = frozenset()
+    """UIDs of pods with a directory."""
     with_devices: frozenset[str] = frozenset()
     """UIDs of pods with a directory that have devices in the checkpoint, which keeps ended pods too."""
     registered: frozenset[str] = frozenset()
@@ -91,7 +93,13 @@ def incomplete_because(answer: KubeletAnswer, before: Before, age: float, steady
 
 def _unlisted(answer: KubeletAnswer, before: Before) -> frozenset[str]:
     """Live pods that List should show and does not."""
-    return (answer.living | answer.with_devices & before.listed) - answer.listed - before.unlisted
+    expected = answer.living | answer.with_devices & before.listed
+    names = {pod.key for pod in answer.pods}
+    if any(pod.has_resources and pod.key not in names for pod in before.pods.values()):
+        # The state files may have been deleted while the pods were running. Then only the directories show these pods
+        # until the kubelet has received them again.
+        expected |= answer.directories & before.listed
+    return expected - answer.listed - before.unlisted
 
 
 def _is_counting(answer: KubeletAnswer, before: Before, steady: float) -> bool:

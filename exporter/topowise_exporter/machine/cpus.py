@@ -1,15 +1,18 @@
-"""Reads the CPUs, and which cores, packages and L3 caches they share.
+"""Reads the CPUs, and their cores and uncore caches as the kubelet's cAdvisor computes them.
+
+A core is what cAdvisor takes as a core (utils/sysinfo, getCoresInfo): the CPUs of a NUMA node with equal core_id and
+physical_package_id. On most machines these are the threads of a core. On a board whose core_id restarts in each
+cluster, CPUs of several clusters are one core, and the kubelet allocates them as one.
 
 possible, present and online differ on machines with hotplug or `maxcpus=`. An offline CPU has neither a topology nor a
-cache directory, so only online CPUs are described. Threads of a core share package, die and core id, and CPUs of an L3
-cache share its CPU list: reading the first CPU of each group is enough. Cores come from the sibling lists, never from
-`core_id`, which repeats in each package. L3 groups come from the cache's `shared_cpu_list`, never from its id, which is
-missing or has gaps. Documentation/admin-guide/cputopology.rst, Documentation/ABI/testing/sysfs-devices-system-cpu.
+cache directory, so only online CPUs are described. L3 groups come from the cache's `shared_cpu_list`, never from its
+id, which is missing or has gaps. Documentation/admin-guide/cputopology.rst,
+Documentation/ABI/testing/sysfs-devices-system-cpu.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 
 import msgspec
 
@@ -20,6 +23,7 @@ from topowise_exporter.machine.sysfs import Tree
 ROOT = "devices/system/cpu"
 
 _L3 = 3
+_CACHE_FILES = frozenset(("id", "size", "level", "type", "shared_cpu_map"))
 # The perf units of the two core types of a hybrid x86 (arch/x86/events/intel/core.c) list their CPUs.
 _KINDS = ("core", "atom")
 
@@ -32,11 +36,12 @@ class CpuSets(msgspec.Struct, frozen=True, gc=False):
     isolated: frozenset[int]
 
 
-class _Core(msgspec.Struct, frozen=True, gc=False):
+class Ids(msgspec.Struct, frozen=True, gc=False):
+    """The kernel's numbers of a CPU, -1 where the kernel does not know them."""
+
     socket: int
     die: int
     core_id: int
-    threads: tuple[int, ...]
 
 
 class _Cache(msgspec.Struct, frozen=True, gc=False):
@@ -63,60 +68,108 @@ def read_sets(sysfs: Tree) -> CpuSets:
     )
 
 
-def read(sysfs: Tree, online: frozenset[int], owners: Mapping[int, int]) -> tuple[Cpu, ...]:
-    """Returns every online CPU, by id."""
-    cores = _read_cores(sysfs, online)
+def read_ids(sysfs: Tree, online: frozenset[int]) -> dict[int, Ids]:
+    """Returns the numbers of each online CPU that the kubelet knows.
+
+    cAdvisor leaves out a CPU without core_id or physical_package_id. If no CPU has both, this is not the /sys that the
+    kubelet reads: then each CPU counts as a core.
+    """
+    ids: dict[int, Ids] = {}
+    unknown: list[int] = []
+    for cpu in sorted(online):
+        folder = f"{ROOT}/cpu{cpu}/topology"
+        socket, core_id = sysfs.integer(f"{folder}/physical_package_id"), sysfs.integer(f"{folder}/core_id")
+        if socket is None or core_id is None:
+            unknown.append(cpu)
+        else:
+            die = sysfs.integer(f"{folder}/die_id")
+            ids[cpu] = Ids(socket, -1 if die is None else die, core_id)
+    if unknown:
+        instead = "the kubelet leaves these CPUs out" if ids else "each CPU counts as a core"
+        where = f"{ROOT}/cpu{{{cpuset.to_text(unknown)}}}/topology"
+        sysfs.tell(where, "has no physical_package_id or no core_id", instead)
+    return ids
+
+
+def read(sysfs: Tree, online: frozenset[int], ids: Mapping[int, Ids], owners: Mapping[int, int]) -> tuple[Cpu, ...]:
+    """Returns every online CPU, by id. `owners` has the NUMA node of each CPU that the kubelet knows."""
+    cores = _cores(online, ids, owners)
+    uncores = _read_uncores(sysfs, cores)
     caches = _read_caches(sysfs, online)
     kinds = {cpu: kind for kind in _KINDS for cpu in sysfs.cpus(f"devices/cpu_{kind}/cpus") or () if cpu in online}
+    threads_of = {cpu: threads for _, threads in cores for cpu in threads}
+    unknown = Ids(-1, -1, -1)
     return tuple(
         Cpu(
             id=cpu,
             node=owners.get(cpu, -1),
-            socket=cores[cpu].socket,
-            die=cores[cpu].die,
-            core=cores[cpu].threads[0],
-            core_id=cores[cpu].core_id,
-            threads=cores[cpu].threads,
+            socket=ids.get(cpu, unknown).socket,
+            die=ids.get(cpu, unknown).die,
+            core=threads_of[cpu][0],
+            core_id=ids.get(cpu, unknown).core_id,
+            threads=threads_of[cpu],
             l3=caches[cpu].cpus,
             l3_id=caches[cpu].id,
+            uncore=uncores.get(cpu),
             kind=kinds.get(cpu, ""),
         )
         for cpu in sorted(online)
     )
 
 
-def _read_cores(sysfs: Tree, online: frozenset[int]) -> dict[int, _Core]:
-    cores: dict[int, _Core] = {}
-    coreless: list[int] = []
+def _cores(
+    online: frozenset[int], ids: Mapping[int, Ids], owners: Mapping[int, int]
+) -> list[tuple[int, tuple[int, ...]]]:
+    """Returns the NUMA node and the CPUs of each core. A CPU without numbers or without NUMA node is a core alone."""
+    threads: dict[tuple[int, ...], list[int]] = {}
     for cpu in sorted(online):
-        if cpu in cores:
-            continue
-        folder = f"{ROOT}/cpu{cpu}/topology"
-        siblings = sysfs.cpus(
-            f"{folder}/core_cpus_list",
-            f"{folder}/thread_siblings_list",
-            masks=(f"{folder}/core_cpus", f"{folder}/thread_siblings"),
-        )
-        if siblings is None or cpu not in siblings:
-            coreless.append(cpu)
-            siblings = frozenset((cpu,))
-        core = _Core(
-            socket=_id(sysfs, f"{folder}/physical_package_id"),
-            die=_id(sysfs, f"{folder}/die_id"),
-            core_id=_id(sysfs, f"{folder}/core_id"),
-            # Every CPU belongs to one core: a damaged list must not take a thread from a core that was read before.
-            threads=tuple(sorted(thread for thread in siblings & online if thread not in cores)),
-        )
-        cores.update(dict.fromkeys(core.threads, core))
-    if coreless:
-        where = f"{ROOT}/cpu{{{cpuset.to_text(coreless)}}}/topology"
-        sysfs.tell(where, "no list of siblings contains the CPU itself", "each CPU counts as a core")
-    return cores
+        numbers, node = ids.get(cpu), owners.get(cpu, -1)
+        key = (node, cpu) if numbers is None or node < 0 else (node, numbers.socket, numbers.core_id)
+        threads.setdefault(key, []).append(cpu)
+    return [(key[0], tuple(cpus)) for key, cpus in threads.items()]
 
 
-def _id(sysfs: Tree, path: str) -> int:
-    number = sysfs.integer(path)
-    return -1 if number is None else number
+def _read_uncores(sysfs: Tree, cores: Iterable[tuple[int, tuple[int, ...]]]) -> dict[int, int]:
+    """Returns the uncore cache id of each CPU whose core has one (utils/sysinfo, addCacheInfo).
+
+    cAdvisor reads the caches of a core's first thread, in the order of the directories' names (cpu10 before cpu2). A
+    cache that a whole NUMA node shares is no cache of its cores. A cache with a missing file, also a cache of level 1
+    or 2, ends the search of the NUMA node: its remaining cores have no cache.
+    """
+    by_node: dict[int, list[tuple[int, ...]]] = {}
+    for node, threads in cores:
+        by_node.setdefault(node, []).append(threads)
+    uncores: dict[int, int] = {}
+    for of_node in by_node.values():
+        for threads in sorted(of_node, key=lambda threads: min(map(str, threads))):
+            caches = _read_deep_caches(sysfs, int(min(map(str, threads))))
+            if caches is None:
+                break
+            # The kubelet uses the first of them (cpumanager/topology, getUncoreCacheID).
+            cache = next((number for number, count in caches if count != len(of_node) * len(threads)), None)
+            if cache is not None:
+                uncores.update(dict.fromkeys(threads, cache))
+    return uncores
+
+
+def _read_deep_caches(sysfs: Tree, cpu: int) -> list[tuple[int, int]] | None:
+    """Returns (id, number of CPUs) of the caches above level 2; None if a file of any cache is missing."""
+    folder = f"{ROOT}/cpu{cpu}/cache"
+    names = sysfs.names(folder)
+    if names is None:
+        return None
+    caches: list[tuple[int, int]] = []
+    for index in sorted(name for name in names if name.startswith("index")):
+        level = sysfs.integer(f"{folder}/{index}/level")
+        if level is None or not _CACHE_FILES.issubset(sysfs.names(f"{folder}/{index}") or ()):
+            return None
+        if level > _L3 - 1:
+            number = sysfs.integer(f"{folder}/{index}/id")
+            shared = sysfs.cpus(masks=(f"{folder}/{index}/shared_cpu_map",))
+            if number is None or shared is None:
+                return None
+            caches.append((number, len(shared)))
+    return caches
 
 
 def _read_caches(sysfs: Tree, online: frozenset[int]) -> dict[int, _Cache]:

@@ -6,6 +6,9 @@ the kubelet names cores (pkg/kubelet/cm/cpumanager/topology, `getUniqueCoreID`),
 that name. A value that the kernel does not know stays as the kernel prints it: -1 for a package, die or core, `None`
 where the entity does not exist.
 
+NUMA nodes, cores and memory are those that the kubelet's cAdvisor computes from the same files, also where the hardware
+differs (docs/development/machine.md).
+
 All tuples and dicts ascend, so two scans of an unchanged machine are equal and print the same text.
 """
 
@@ -29,13 +32,13 @@ class NumaNode(msgspec.Struct, frozen=True, gc=False):
 
     id: int
     cpus: tuple[int, ...]
-    """Online CPUs; of a CPU that several nodes list, only its owner has it."""
+    """Online CPUs that the kubelet knows; of a CPU that several nodes list, only its owner has it."""
     memory_bytes: int
-    """MemTotal, including hugepages, without the kernel image and memory that the firmware reserves."""
+    """MemTotal, including hugepages, without the kernel image and memory that the firmware reserves; 0 if unknown."""
     hugepages: dict[int, int]
     """Page size in bytes -> pages (`nr_hugepages`, surplus pages included)."""
     distances: dict[int, int]
-    """Node id -> distance in the unit of the ACPI SLIT (10 is local); empty if the kernel's row is damaged."""
+    """Node id -> distance in the unit of the ACPI SLIT (10 is local); empty if the row is missing or damaged."""
     sockets: tuple[int, ...]
     """Packages of the online CPUs."""
     access: Access | None = None
@@ -47,7 +50,7 @@ class Cpu(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
 
     id: int
     node: int
-    """The NUMA node that owns the CPU, -1 if no node lists it."""
+    """The NUMA node that owns the CPU, -1 if no node lists it, or if the kubelet does not know the CPU."""
     socket: int
     die: int
     core: int
@@ -55,11 +58,13 @@ class Cpu(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     core_id: int
     """The kernel's number: unique in a package (or die) only."""
     threads: tuple[int, ...]
-    """The online CPUs of the core, including this CPU."""
+    """The online CPUs of the kubelet's core, including this CPU."""
     l3: tuple[int, ...] | None
     """The online CPUs that share the CPU's L3 ("uncore") cache; the lowest names the group. None: no L3."""
     l3_id: int | None
     """The kernel's id of that cache, as read from the first CPU of the group; None on older kernels."""
+    uncore: int | None
+    """The id of the cache by which the kubelet groups CPUs; None where it groups by socket."""
     kind: str
     """"core" or "atom" on a hybrid x86 machine, else ""."""
 
@@ -100,6 +105,8 @@ class Machine(msgspec.Struct, frozen=True):
     offline: tuple[int, ...]
     """The kernel's list: possible but not online, present or not."""
     isolated: tuple[int, ...]
+    memory_bytes: int = 0
+    """MemTotal of the machine."""
     pci_names: tuple[tuple[str, str], ...] = ()
     """(name, address): the driver's device name of a PCI function."""
     problems: tuple[str, ...] = ()

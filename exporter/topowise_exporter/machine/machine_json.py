@@ -26,4 +26,5 @@ def as_json(machine: Machine) -> dict[str, Any]:
         "nodes": whole["nodes"],
         "cpus": {**sets, "topology": {str(cpu.pop("id")): cpu for cpu in whole["cpus"]}},
         "pci": whole["pci"],
+        "memory_bytes": machine.memory_bytes,
     }

@@ -3,8 +3,7 @@
 `HugePages_Total` of a node's meminfo counts the default page size only, so pages are read from the directory of each
 size; `nr_hugepages` there includes surplus pages (Documentation/admin-guide/mm/hugetlbpage.rst). MemTotal includes the
 hugepages. The directories are missing without hugetlb support, for a size that the CPU cannot map, and on some nodes
-only. Pages that the kernel does not count are not assumed, except that the only node of a machine has the machine's
-pages.
+only. Pages and memory that the kernel does not count on a node are not assumed there: cAdvisor does not either.
 
 Access speed is known only on machines with an ACPI HMAT, and only from the best initiators, which `access0` names.
 Units are nanoseconds and MiB/s, and 0 means that the firmware left the value out
@@ -20,43 +19,31 @@ from topowise_exporter.machine.inventory import Access
 from topowise_exporter.machine.numa_nodes import ROOT
 from topowise_exporter.machine.sysfs import Tree
 
-GLOBAL_HUGEPAGES = "kernel/mm/hugepages"
+_GLOBAL_HUGEPAGES = "kernel/mm/hugepages"
 
 _MEM_TOTAL = re.compile(r"^(?:Node +[0-9]+ +)?MemTotal: *([0-9]{1,18}) kB", re.MULTILINE)
 _SIZE = re.compile(r"hugepages-([0-9]{1,12})kB", re.ASCII)
 
 
-def read_mem_total(tree: Tree, path: str, instead: str) -> int | None:
-    """Returns MemTotal in bytes from a node's meminfo or /proc/meminfo."""
+def read_mem_total(tree: Tree, path: str) -> int:
+    """Returns MemTotal in bytes from a node's meminfo or /proc/meminfo, 0 if it cannot be read."""
+    instead = "memory counts as 0"
     text = tree.text(path, instead)
     if text is None:
-        return None
+        return 0
     match = _MEM_TOTAL.search(text)
     if match is None:
         tree.tell(path, "has no line MemTotal", instead)
-        return None
+        return 0
     return int(match[1]) * 1024
 
 
-def read_node_memory(sysfs: Tree, procfs: Tree, node: int, ids: Collection[int]) -> int:
-    """Returns MemTotal of a node of `ids`, else 0; for the only node the machine's value if the node has none."""
-    if ids:
-        instead = "MemTotal of the machine is used" if len(ids) == 1 else "its memory counts as 0"
-        amount = read_mem_total(sysfs, f"{ROOT}/node{node}/meminfo", instead)
-        if amount is not None or len(ids) > 1:
-            return amount or 0
-    return read_mem_total(procfs, "meminfo", "memory counts as 0") or 0
-
-
-def read_hugepages(sysfs: Tree, node: int, ids: Collection[int]) -> dict[int, int]:
-    """Returns the pages of a node of `ids`, including surplus pages, by page size in bytes. A size without a readable
-    total is left out. A node without the directory has no pages, unless it is the only node."""
-    folder = f"{ROOT}/node{node}/hugepages" if ids else GLOBAL_HUGEPAGES
-    if ids and sysfs.names(folder) is None and sysfs.names(GLOBAL_HUGEPAGES):
-        is_only = len(ids) == 1
-        instead = "the machine's hugepages are used" if is_only else "it counts as without hugepages"
-        sysfs.tell(folder, f"missing, while {GLOBAL_HUGEPAGES} exists", instead)
-        folder = GLOBAL_HUGEPAGES if is_only else folder
+def read_hugepages(sysfs: Tree, node: int) -> dict[int, int]:
+    """Returns the pages of a node, including surplus pages, by page size in bytes. A size without a readable total is
+    left out. A node without the directory has no pages."""
+    folder = f"{ROOT}/node{node}/hugepages"
+    if sysfs.names(folder) is None and sysfs.names(_GLOBAL_HUGEPAGES):
+        sysfs.tell(folder, f"missing, while {_GLOBAL_HUGEPAGES} exists", "it counts as without hugepages")
     pages: dict[int, int] = {}
     sizes = (match for name in sysfs.names(folder) or () if (match := _SIZE.fullmatch(name)))
     for size in sorted(sizes, key=lambda match: int(match[1])):

@@ -1,13 +1,17 @@
 """Scans the whole machine from the two roots /sys and /proc.
 
 A scan never fails for a part: a missing or damaged file becomes a line in `problems` and a default value. Only a root
-without a single CPU is refused, because it is a wrong path. A kernel without NUMA (s390x, 32-bit, CONFIG_NUMA=n) has no
-node directory. It gets a node 0 with all CPUs and all memory, as in the kubelet.
+without a single CPU is refused, because it is a wrong path. A kernel without NUMA (32-bit, CONFIG_NUMA=n) has no node
+directory. There each package is a NUMA node without memory, hugepages and distances, as in the kubelet (cAdvisor
+utils/sysinfo, getCPUTopology).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
+
+import msgspec
 
 from topowise.errors import SourceError
 from topowise_exporter.machine import cpus, memory, numa_nodes, pci_functions, pci_names
@@ -29,18 +33,21 @@ def scan(sysfs_root: str = "/sys", procfs_root: str = "/proc") -> Machine:
     sets = cpus.read_sets(sysfs)
     if not sets.online:
         raise SourceError(f"{sysfs.root}/{cpus.ROOT}", "names no CPU; expected the root of a mounted sysfs")
+    numbers = cpus.read_ids(sysfs, sets.online)
     ids, columns = numa_nodes.read_ids(sysfs)
-    if ids:
-        owners = numa_nodes.read_owners(sysfs, ids, sets.online)
-    else:
-        sysfs.tell(numa_nodes.ROOT, "has no node", "one node 0 with all CPUs and all memory is assumed")
-        owners = dict.fromkeys(sets.online, 0)
-    described = cpus.read(sysfs, sets.online, owners)
-    node_list = tuple(_read_node(sysfs, procfs, node, ids, columns, described) for node in ids or (0,))
+    owners = numa_nodes.read_owners(sysfs, ids, sets.online) if ids else _packages(sysfs, numbers, sets.online)
+    if numbers:
+        owners = {cpu: node for cpu, node in owners.items() if cpu in numbers}
+    described = cpus.read(sysfs, sets.online, numbers, owners)
+    node_list = tuple(
+        _read_node(sysfs, node, ids, columns, described) if ids else _package(node, described)
+        for node in ids or sorted(set(owners.values()))
+    )
     return Machine(
         nodes=node_list,
         cpus=described,
         pci=pci_functions.read(sysfs, {node.id for node in node_list}),
+        memory_bytes=memory.read_mem_total(procfs, "meminfo"),
         pci_names=pci_names.read(sysfs, procfs),
         online=tuple(sorted(sets.online)),
         present=tuple(sorted(sets.present)),
@@ -51,16 +58,31 @@ def scan(sysfs_root: str = "/sys", procfs_root: str = "/proc") -> Machine:
     )
 
 
-def _read_node(
-    sysfs: Tree, procfs: Tree, node: int, ids: tuple[int, ...], columns: tuple[int, ...], described: tuple[Cpu, ...]
-) -> NumaNode:
+def _packages(sysfs: Tree, numbers: Mapping[int, cpus.Ids], online: frozenset[int]) -> dict[int, int]:
+    """Returns the NUMA node of each CPU on a kernel without NUMA: its package. An unknown package is node 0."""
+    sysfs.tell(numa_nodes.ROOT, "has no node", "each package counts as a NUMA node without memory, as in the kubelet")
+    return {cpu: max(0, numbers[cpu].socket) if cpu in numbers else 0 for cpu in online}
+
+
+def _package(node: int, described: tuple[Cpu, ...]) -> NumaNode:
     own_cpus = [cpu for cpu in described if cpu.node == node]
     return NumaNode(
         id=node,
         cpus=tuple(cpu.id for cpu in own_cpus),
-        memory_bytes=memory.read_node_memory(sysfs, procfs, node, ids),
-        hugepages=memory.read_hugepages(sysfs, node, ids),
-        distances=numa_nodes.read_distances(sysfs, node, ids, columns) if ids else {0: numa_nodes.LOCAL},
+        memory_bytes=0,
+        hugepages={},
+        distances={},
         sockets=tuple(sorted({cpu.socket for cpu in own_cpus})),
+    )
+
+
+def _read_node(
+    sysfs: Tree, node: int, ids: tuple[int, ...], columns: tuple[int, ...], described: tuple[Cpu, ...]
+) -> NumaNode:
+    return msgspec.structs.replace(
+        _package(node, described),
+        memory_bytes=memory.read_mem_total(sysfs, f"{numa_nodes.ROOT}/node{node}/meminfo"),
+        hugepages=memory.read_hugepages(sysfs, node),
+        distances=numa_nodes.read_distances(sysfs, node, ids, columns),
         access=memory.read_access(sysfs, node, ids),
     )

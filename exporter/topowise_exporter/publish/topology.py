@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Final, Literal
@@ -232,17 +231,7 @@ def _access(node: NumaNode) -> dict[str, str]:
 
 @lru_cache(maxsize=2)
 def _cores_text(cpus: tuple[Cpu, ...]) -> str:
-    firsts = [cpu for cpu in cpus if cpu.id == cpu.core]
-    on_node = Counter(cpu.node for cpu in firsts)
-    return cores.write(cores.Core(cpu.socket, _uncore(cpu, on_node[cpu.node]), cpu.threads) for cpu in firsts)
-
-
-def _uncore(cpu: Cpu, cores_of_node: int) -> int | None:
-    """Returns the L3 cache id by which the kubelet groups CPUs; None where it groups by socket. cadvisor reports no
-    cache without an id, and no cache that a whole NUMA node shares (utils/sysinfo, addCacheInfo; cpumanager/topology,
-    getUncoreCacheID)."""
-    is_of_node = cpu.l3 is not None and len(cpu.l3) == cores_of_node * len(cpu.threads)
-    return None if is_of_node else cpu.l3_id
+    return cores.write(cores.Core(cpu.socket, cpu.uncore, cpu.threads) for cpu in cpus if cpu.id == cpu.core)
 
 
 def _holdings(allocations: Allocations) -> list[holdings.Pod]:

@@ -15,7 +15,7 @@ from typing import Final, Generic, Literal, TypeVar
 
 import msgspec
 
-from topowise import documents, nrt
+from topowise import digits, documents, nrt
 from topowise.errors import ApiError
 from topowise.kube import paths
 from topowise.kube.api import APPLY_PATCH, Api, decoded
@@ -167,9 +167,8 @@ def _answer(text: bytes) -> Answer | None:
 
 def is_newer(version: str, than: str) -> bool:
     """Whether a resourceVersion is newer. An event of our own write may arrive before its answer, or long after it."""
-    if version.isdigit() and than.isdigit():
-        return int(version) > int(than)
-    return version != than
+    new, old = digits.natural(version, digits.UINT64), digits.natural(than, digits.UINT64)
+    return version != than if new is None or old is None else new > old
 
 
 def topology_writer(api: Api, node_name: str) -> Writer[nrt.NodeResourceTopology]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
-from lab import chart, controlplane, kubelet, running, series
+from lab import chart, controlplane, kubelet, programs, running, series
 from lab.cluster import Lab
 from lab.errors import LabError
+from lab.guest import Guest
 from lab.native import nodes
 from lab.native.nodes import Node
 from lab.qemu import Ports
@@ -25,10 +25,9 @@ _CONTAINERS_S: Final = 5.0
 class NativeLab(Lab):
     """The parts of the test run on it as on emulated guests; `restart` of a guest ends all its processes."""
 
-    def __init__(self, directory: Path, plan: Plan) -> None:
-        super().__init__(directory, plan)
-        self._nodes = {name: Node(Path(name).stem, directory, ports) for name, ports in plan.guests.items()}
-        self.guests = {node.name: node for node in self._nodes.values()}
+    def guest(self, name: str, ports: Ports) -> Guest:
+        """Returns the node of this name."""
+        return Node(name, self.directory, ports)
 
     def power_on(self, name: str) -> None:
         """Starts the name spaces, the runtime and the agent."""
@@ -94,6 +93,7 @@ class NativeLab(Lab):
 
 def up(names: Sequence[str]) -> Lab:
     """Starts the control plane and the nodes. Raises LabError; the caller then ends the started processes."""
+    programs.check(programs.NATIVE)
     chart.fetch_helm()
     nodes.mount_points()
     directory = running.new()

@@ -26,6 +26,8 @@ from sandbox.processes import free_ports
 _INSIDE: Final = Path(__file__).parent.parent / "inside"
 _SOCKET: Final = "/var/lib/kubelet/cri.sock"
 _STARTED_S: Final = 60.0
+MOUNT_POINTS: Final = ("/var/lib/kubelet", "/etc/kubernetes", "/host/sys", "/lab")
+"""Empty folders of this machine, to which the folders of a node are bound."""
 # All NUMA nodes of a node together. The kubelet compares its pods with the memory of this machine.
 MEMORY_MIB: Final = 16 << 10
 # Of the buses below a root complex, display controllers of a DRA driver have the last eight.
@@ -65,6 +67,7 @@ esac
     # Starts a service again two seconds after its end, as a kubelet restarts a container. The service is a file: so
     # `pkill -f` with the arguments of the service does not match this process.
     "keep": """#!/bin/sh
+export TMPDIR={folder}/tmp
 while :; do sh {folder}/services/$1 < /dev/null; sleep 2; done
 """,
 }
@@ -78,7 +81,7 @@ class Node(Guest):
         self.folder = work / f"node-{name}"
 
     def attempt(self, command: str, stdin: str = "", seconds: float = 300.0) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "PATH": f"{self.folder}/bin:{os.environ['PATH']}"}
+        environment = {**os.environ, "PATH": f"{self.folder}/bin:{os.environ['PATH']}", "TMPDIR": f"{self.folder}/tmp"}
         words = [*self.entered(), "sh", "-c", command]
         try:
             return subprocess.run(
@@ -136,8 +139,8 @@ class Node(Guest):
 
 
 def mount_points() -> None:
-    """Makes the empty folders to which the folder of a node is bound. Raises LabError."""
-    for path in ("/var/lib/kubelet", "/etc/kubernetes", "/host/sys", "/lab"):
+    """Makes `MOUNT_POINTS`. Raises LabError."""
+    for path in MOUNT_POINTS:
         try:
             Path(path).mkdir(parents=True, exist_ok=True)
         except OSError as exc:
@@ -261,6 +264,7 @@ def described(machine: Machine) -> machines.Machine:
 
 
 # Kubelets delete files: by the names that a runtime gives them, among others. So a node can write to its folder alone.
+# /tmp stays visible, read-only, because the folder and the checkout may be below it; $TMPDIR is in the folder.
 _SCRIPT: Final = """\
 set -e
 mount -t proc proc /proc
@@ -272,7 +276,7 @@ mount --bind $FOLDER/tree/sys /host/sys
 mount --bind $FOLDER/kubelet /var/lib/kubelet
 mount --bind $FOLDER/kubernetes /etc/kubernetes
 mount --bind $FOLDER/inside /lab
-for part in run tmp var/log; do
+for part in run var/log; do
   mount --bind $FOLDER/$part /$part
 done
 # The kubelet finds the kernel's tunables as it wants them, and sets nothing on this machine.
@@ -281,11 +285,11 @@ for part in vm kernel; do
 done
 while read -r _ _ _ _ where _; do
   case $where in
-  /proc | /proc/* | /dev/shm | /dev/pts | /run | /tmp | /var/log | /var/lib/kubelet | /etc/kubernetes | $FOLDER) ;;
+  /proc | /proc/* | /dev/shm | /dev/pts | /run | /var/log | /var/lib/kubelet | /etc/kubernetes | $FOLDER) ;;
   *) mount -o remount,bind,ro $where ;;
   esac
 done < /proc/self/mountinfo
-for where in / /bin /etc /usr /var /root /sys /sys/fs/cgroup /lab $OUTSIDE; do
+for where in / /bin /etc /usr /var /root /tmp /sys /sys/fs/cgroup /lab $OUTSIDE; do
   if [ -w $where ]; then echo "$where is writable in the name space, expected read-only"; exit 1; fi
 done
 touch $FOLDER/ready

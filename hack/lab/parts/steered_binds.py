@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final
 
-from lab import series
+from lab import series, truth
 from lab.api import NODES, PODS, Json, Watch, wait
 from lab.cluster import Lab, is_refused
 from lab.parts.disturbing import reconfigure
@@ -68,9 +68,7 @@ class Steered:
 
     def free(self, numa: int) -> int:
         """Returns the number of CPUs that pods can have."""
-        # A CPU is reserved, and a CPU is left to the pods that have no CPUs of their own.
-        reserved = 2 if numa == 0 else 0
-        return len(self._numa[numa].cpus) - reserved - sum(size for at, size in self._required.values() if at == numa)
+        return capacity(numa, self._numa[numa]) - sum(size for at, size in self._required.values() if at == numa)
 
     def expect(self, name: str, created: float) -> None:
         """Waits until the kubelet has decided about the pod, and counts where the pod is."""
@@ -128,6 +126,12 @@ class Steered:
         refused = [name for name in names if is_refused(self._lab.pods.objects.get(name, {}))]
         self.problems += [f"{name}: {self._lab.pods.objects[name]['status'].get('message')}" for name in refused]
         return len(refused)
+
+
+def capacity(numa: int, node: truth.Node) -> int:
+    """Returns the number of CPUs that pods can have on a NUMA node."""
+    # A CPU is reserved, and a CPU is left to the pods that have no CPUs of their own.
+    return len(node.cpus) - (2 if numa == 0 else 0)
 
 
 def marked(

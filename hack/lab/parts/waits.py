@@ -16,13 +16,12 @@ from typing import Final
 from lab import results, series
 from lab.api import PODS, Json
 from lab.cluster import Lab, is_refused
-from lab.parts.steered_binds import ANNOTATION, on_all, until_decided
+from lab.parts.steered_binds import ANNOTATION, capacity, on_all, until_decided
 from lab.results import Figure, Part, came_true
 from topowise import steering
 
 _PODS: Final = 40
 _STAY: Final = 2
-_PATIENCE_S: Final = 30.0
 # A pod comes when the pod two before it is decided: so a node has up to two pods that no report has yet.
 _AHEAD: Final = 2
 _LATE: Final = "waiting for a"
@@ -64,17 +63,22 @@ def _stream(
     for number in range(_PODS):
         cpus, has_device = choose.choice([1, 1, 2]), choose.random() < 0.4
         sizes = {"cpu": str(cpus), "memory": "32Mi", **(dict.fromkeys(devices, "1") if has_device else {})}
-        # Not each NUMA node has devices of its own.
-        numa_nodes = [numa for numa in lab.nodes(node) if all(str(numa) in near for near in devices.values())]
+        # Not each NUMA node has devices of its own, or as many CPUs.
+        numa_nodes = [
+            numa
+            for numa, of_node in lab.nodes(node).items()
+            if all(str(numa) in near for near in devices.values()) and capacity(numa, of_node) >= cpus
+        ]
         numa = numa_nodes[number % len(numa_nodes)] if is_required else None
         lab.api.create(PODS, _pod(f"{prefix}-{number}", node, sizes, has_marker, numa))
         names.append(f"{prefix}-{number}")
-        for name in names[-_AHEAD - 1 : -_AHEAD]:
-            counts.update(_result(lab, name, problems))
+        # Before the wait: a pod may need what this pod has.
         for name in names[-_AHEAD - _STAY - 1 : -_AHEAD - _STAY]:
             lab.api.delete(f"{PODS}/{name}", grace=1)
+        for name in names[-_AHEAD - 1 : -_AHEAD]:
+            counts.update(result(name, until_decided(lab, name), problems))
     for name in names[-_AHEAD:]:
-        counts.update(_result(lab, name, problems))
+        counts.update(result(name, until_decided(lab, name), problems))
     waited = late(lab.pods.since(since), prefix)
     figures[f"{kind} on {node}: pods"] = len(names)
     figures[f"{kind} on {node}: of them waiting for a report"] = len(waited)
@@ -88,9 +92,10 @@ def _pod(name: str, node: str, sizes: Json, has_marker: bool, numa: int | None) 
     return pod
 
 
-def _result(lab: Lab, name: str, problems: list[str]) -> Iterable[str]:
-    pod = until_decided(lab, name, _PATIENCE_S)
+def result(name: str, pod: Json | None, problems: list[str]) -> Iterable[str]:
+    """Returns what became of a pod, None if no kubelet has decided about it in time; adds what must not happen."""
     if pod is None:
+        problems.append(f"{name}: not placed in time")
         return ["not placed"]
     if is_refused(pod):
         problems.append(f"{name}: {pod['status'].get('reason')}: {pod['status'].get('message')}")

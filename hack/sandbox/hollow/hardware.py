@@ -6,6 +6,8 @@ the two against each other.
 
 from __future__ import annotations
 
+from collections import Counter
+
 from sandbox import machines
 from topowise_exporter.machine import Cpu, Machine, NumaNode, PciFunction
 
@@ -15,12 +17,13 @@ def scanned(machine: machines.Machine) -> Machine:
     cpus = machines.layout(machine)
     online = tuple(cpu.id for cpu in cpus if cpu.id not in machine.offline)
     running = frozenset(online)
+    cores = Counter(node for node, _ in {(cpu.node, cpu.threads) for cpu in cpus if cpu.id in running})
     return Machine(
         nodes=tuple(
             _node(machine, rank, [cpu for cpu in cpus if cpu.node == node.id], running)
             for rank, node in enumerate(machine.nodes)
         ),
-        cpus=tuple(_cpu(cpu, running) for cpu in cpus if cpu.id in running),
+        cpus=tuple(_cpu(cpu, running, cores[cpu.node]) for cpu in cpus if cpu.id in running),
         pci=tuple(
             sorted((_function(machine, function) for function in machine.pci), key=lambda function: function.address)
         ),
@@ -29,6 +32,7 @@ def scanned(machine: machines.Machine) -> Machine:
         possible=tuple(cpu.id for cpu in cpus),
         offline=tuple(sorted(machine.offline)),
         isolated=(),
+        memory_bytes=sum(node.memory_bytes for node in machine.nodes),
     )
 
 
@@ -44,7 +48,7 @@ def _node(machine: machines.Machine, rank: int, cpus: list[machines.Cpu], runnin
     )
 
 
-def _cpu(cpu: machines.Cpu, running: frozenset[int]) -> Cpu:
+def _cpu(cpu: machines.Cpu, running: frozenset[int], cores_of_node: int) -> Cpu:
     threads = tuple(sorted(running.intersection(cpu.threads)))
     l3 = None if cpu.l3 is None else tuple(sorted(running.intersection(cpu.l3)))
     return Cpu(
@@ -57,6 +61,8 @@ def _cpu(cpu: machines.Cpu, running: frozenset[int]) -> Cpu:
         threads=threads,
         l3=l3,
         l3_id=None if l3 is None else l3[0],
+        # A cache of a whole NUMA node is none of its cores'.
+        uncore=None if l3 is None or len(l3) == cores_of_node * len(threads) else l3[0],
         kind="",
     )
 

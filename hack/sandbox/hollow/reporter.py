@@ -259,13 +259,17 @@ class _Halves:
         allocatable = await self._podresources.allocatable()
         pods = await self._podresources.pods()
         cpu, memory = self._cpu_state.read(), self._memory_state.read()
-        unlisted = {} if cpu is None else entry_owners.unlisted_cpus(cpu, pods, entry_owners.listed_uids(cpu, pods))
+        unlisted, free_cpus = {}, None
+        if cpu is not None:
+            live = entry_owners.listed_uids(cpu, pods)
+            unlisted = entry_owners.unlisted_cpus(cpu, pods, live)
+            free_cpus = entry_owners.free_cpus(cpu, live, allocatable.cpus)
         free_memory = (
             None
             if memory is None
             else entry_owners.exact_memory(memory, entry_owners.live_memory_holders(memory, pods))
         )
-        allocations = Allocations(allocatable, pods, unlisted, free_memory)
+        allocations = Allocations(allocatable, pods, unlisted, free_memory, free_cpus=free_cpus)
         return Reading(Observation(self._machine, self._config, allocations))
 
 

@@ -382,12 +382,9 @@ def _unhealthy(device: Device) -> Device:
 def _machine(scanned: hardware.Machine, devices: tuple[DevicePlugin, ...]) -> Machine:
     """Returns the scanned machine as cadvisor tells it to the kubelet."""
     cores: dict[int, list[Core]] = {}
-    firsts = [cpu for cpu in scanned.cpus if cpu.id == cpu.core]
-    for cpu in firsts:
-        on_node = sum(core.node == cpu.node for core in firsts) * len(cpu.threads)
-        # A cache of a whole NUMA node is none of its cores'.
-        uncore = None if cpu.l3 is not None and len(cpu.l3) == on_node else cpu.l3_id
-        cores.setdefault(cpu.node, []).append(Core(cpu.socket, cpu.threads, uncore))
+    for cpu in scanned.cpus:
+        if cpu.id == cpu.core:
+            cores.setdefault(cpu.node, []).append(Core(cpu.socket, cpu.threads, cpu.uncore))
     return Machine(
         numa=tuple(
             NumaNode(

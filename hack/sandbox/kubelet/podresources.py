@@ -1,7 +1,8 @@
 """The podresources service of an emulated kubelet, with the quirks of the real kubelet.
 
 Every device comes in an entry of its own for each of its NUMA nodes, plain init containers are not listed, and pods
-appear in no particular order.
+appear in no particular order. A device whose topology has no NUMA node is not among the allocatable devices; List names
+it without a topology, as the checkpoint of the device manager does.
 """
 
 from __future__ import annotations
@@ -47,7 +48,12 @@ def allocatable(holdings: _ById) -> pb.AllocatableResourcesResponse:
     return pb.AllocatableResourcesResponse(
         cpu_ids=sorted(state.allocatable_cpus),
         memory=list(map(_memory, state.allocatable_memory)),
-        devices=list(_devices((key for key in state.device_nodes if key not in state.unhealthy), state.device_nodes)),
+        devices=list(
+            _devices(
+                (key for key, nodes in state.device_nodes.items() if key not in state.unhealthy and nodes != ()),
+                state.device_nodes,
+            )
+        ),
     )
 
 

@@ -6,7 +6,6 @@ Upstream: staging/src/k8s.io/dynamic-resource-allocation/structured (1.34 to 1.3
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 import msgspec
 
@@ -21,10 +20,8 @@ from topowise_scheduler.claims.orders import differ, orders
 from topowise_scheduler.claims.requests import Alternatives, Context, requests_of
 from topowise_scheduler.claims.search import MOST_DEVICES, Search, Taken
 from topowise_scheduler.claims.selectors import Selectors
+from topowise_scheduler.claims.work import Work
 from topowise_scheduler.kube_scheduler import Node
-
-MOST_STEPS: Final = 5_000
-"""The most devices that a search looks at, about 10 ms."""
 
 
 class AllocatedDevice(msgspec.Struct, frozen=True, gc=False):
@@ -66,31 +63,33 @@ def allocate(
     allocated: AllocatedDevices,
     features: Features,
     selectors: Selectors,
-    most_steps: int = MOST_STEPS,
+    work: Work,
 ) -> Allocation | NoFit | Unknown:
     """Returns the devices that kube-scheduler allocates to the claims on the node.
 
     `claims` are the claims of a pod without an allocation, in the order of `spec.resourceClaims`; claims with an
     allocation are not passed. `classes` are by name. `allocated` includes the claims that kube-scheduler has allocated
-    but not yet written. `features` are by kube-scheduler's version and gates.
+    but not yet written. `features` are by kube-scheduler's version and gates. Once the `work` is spent the result is
+    unknown.
     """
     if features.not_modelled:
         return Unknown(features.not_modelled)
-    context = Context(node, features, selectors, allocated, classes)
+    context = Context(node, features, selectors, allocated, classes, work)
     try:
-        return _allocated(context, claims, inventory.pools(node, features), most_steps)
+        return _allocated(context, claims, inventory.pools(node, features))
     except AttemptError as error:
         return NoFit(str(error), ends_attempt=True)
     except NotModelledError as error:
         return Unknown(str(error))
+    except RecursionError:
+        # A search for 256 devices leaves little of Python's stack to a selector.
+        return Unknown("a search for many devices with nested selectors")
     except (ParseError, ZeroDivisionError) as error:
         # The API server stores neither unreadable quantities nor steps of 0.
         return Unknown(f"an object that the API server rejects: {error}")
 
 
-def _allocated(
-    context: Context, claims: Sequence[ResourceClaim], pools: Sequence[Pool], most_steps: int
-) -> Allocation | NoFit:
+def _allocated(context: Context, claims: Sequence[ResourceClaim], pools: Sequence[Pool]) -> Allocation | NoFit:
     for pool in pools:
         if pool.not_modelled:
             raise NotModelledError(pool.not_modelled)
@@ -99,8 +98,8 @@ def _allocated(
     if sum(max(item.count for item in alternatives) for claim in requests for alternatives in claim) > MOST_DEVICES:
         raise NotModelledError(f"more than {MOST_DEVICES} devices of a pod")
     if context.features.is_sorted:
-        return _found(context, claims, requests, pools, most_steps)
-    return _found_in_any_order(context, claims, requests, pools, most_steps)
+        return _found(context, claims, requests, pools)
+    return _found_in_any_order(context, claims, requests, pools)
 
 
 def _found_in_any_order(
@@ -108,16 +107,14 @@ def _found_in_any_order(
     claims: Sequence[ResourceClaim],
     requests: Sequence[Sequence[Alternatives]],
     pools: Sequence[Pool],
-    most_steps: int,
 ) -> Allocation | NoFit:
-    """Returns the result if it is the same in each order of the pools, which share the steps."""
+    """Returns the result if it is the same in each order of the pools."""
     result: Allocation | NoFit | None = None
-    every_order = list(orders(context, pools, requests))
-    for order in every_order:
+    for order in orders(context, pools, requests):
         if order is not pools:
             requests = [requests_of(claim, context, order) for claim in claims]
         try:
-            another = _found(context, claims, requests, order, most_steps // len(every_order))
+            another = _found(context, claims, requests, order)
         except AttemptError as error:
             another = NoFit(str(error), ends_attempt=True)
         if result is not None and _comparable(another) != _comparable(result):
@@ -132,10 +129,9 @@ def _found(
     claims: Sequence[ResourceClaim],
     requests: Sequence[Sequence[Alternatives]],
     pools: Sequence[Pool],
-    most_steps: int,
 ) -> Allocation | NoFit:
     constraints = constraints_of(claims, context.features)
-    search = Search(context, requests, constraints, pools, _sequence(pools, context.features), most_steps)
+    search = Search(context, requests, constraints, pools, _sequence(pools, context.features))
     if not search.run():
         if context.features.minor > 34 and any(pool.invalid for pool in pools):
             return NoFit("invalid resource pools were encountered")

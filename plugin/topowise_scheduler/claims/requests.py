@@ -27,6 +27,7 @@ from topowise_scheduler.claims.objects import (
     ResourceClaim,
 )
 from topowise_scheduler.claims.selectors import Match, Selectors
+from topowise_scheduler.claims.work import Work
 from topowise_scheduler.kube_scheduler import Node
 
 MOST_RESULTS: Final = 32
@@ -70,6 +71,7 @@ class Context(msgspec.Struct, frozen=True, eq=False):
     selectors: Selectors
     allocated: AllocatedDevices
     classes: Mapping[str, DeviceClass]
+    work: Work
 
     def is_selectable(self, request: Request, item: PoolDevice) -> bool:
         """Whether a device matches the class and the request. Raises AttemptError and NotModelledError."""
@@ -95,14 +97,15 @@ class Context(msgspec.Struct, frozen=True, eq=False):
     def _match(self, owner: str, selectors: Sequence[DeviceSelector], item: PoolDevice) -> bool:
         knows_shares = self.features.consumable_capacity
         for number, selector in enumerate(selectors):
+            self.work.spend(1)
             if selector.cel is None:
                 raise AttemptError(f"{owner}: selector #{number}: CEL expression empty (unsupported selector type?)")
             text = selector.cel.expression
-            match = self.selectors.match(text, item, knows_shares)
+            match = self.selectors.match(text, item, knows_shares, self.work)
             if match is Match.NO:
                 return False
             if match is not Match.YES:
-                reason = self.selectors.reason(text, item, knows_shares)
+                reason = self.selectors.reason(text, item, knows_shares, self.work)
                 if match is Match.FAILS:
                     raise AttemptError(f"{owner}: selector #{number}: CEL runtime error: {reason}")
                 raise NotModelledError(f"{owner}: selector #{number}: {reason}")

@@ -23,6 +23,7 @@ from topowise_scheduler.claims.errors import AttemptError, NotModelledError
 from topowise_scheduler.claims.inventory import Counters, Pool, PoolDevice, PoolID
 from topowise_scheduler.claims.objects import Device, DeviceID
 from topowise_scheduler.claims.requests import MOST_RESULTS, Alternatives, Context, Request
+from topowise_scheduler.claims.work import SEARCH_STEP
 
 # Two function calls a device are on Python's stack.
 MOST_DEVICES: Final = 256
@@ -49,7 +50,7 @@ class Taken(msgspec.Struct, frozen=True, eq=False):
 
 class Search:
     """A single search. `sequence` are the devices in the order of the allocator; a pool in it is invalid, and ends the
-    attempt in 1.34. Raises AttemptError and NotModelledError, the latter also after `most_steps` devices."""
+    attempt in 1.34. Raises AttemptError and NotModelledError, the latter also once the work of the context is spent."""
 
     def __init__(
         self,
@@ -58,13 +59,11 @@ class Search:
         constraints: Sequence[Sequence[Constraint]],
         pools: Sequence[Pool],
         sequence: Sequence[PoolDevice | Pool],
-        most_steps: int,
     ) -> None:
         self._context = context
         self._claims = claims
         self._constraints = constraints
         self._sequence = sequence
-        self._steps = most_steps
         self._pools: dict[PoolID, Pool] = {pool.id: pool for pool in pools}
         self.results: list[list[Taken]] = [[] for _ in claims]
         # For which of the claims a device is taken.
@@ -126,11 +125,9 @@ class Search:
             item = self._sequence[position]
             if isinstance(item, Pool):
                 raise AttemptError(f"pool {item.id.pool} is invalid: {item.invalid}")
+            context.work.spend(SEARCH_STEP)
             if self._is_taken(claim, request, item.id):
                 continue
-            self._steps -= 1
-            if self._steps < 0:
-                raise NotModelledError("a long search")
             if not context.is_selectable(request, item):
                 continue
             if context.features.consumable_capacity and not self._has_capacity(request, item):

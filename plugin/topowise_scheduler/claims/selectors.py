@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from topowise.bounded import Bounded
+from topowise_scheduler.claims.cel import values
+from topowise_scheduler.claims.cel.expressions import Expression, Input, input_of
 from topowise_scheduler.claims.errors import EvaluationError, NotModelledError
 from topowise_scheduler.claims.inventory import PoolDevice
+from topowise_scheduler.claims.work import Work
 
-if TYPE_CHECKING:
-    from topowise_scheduler.claims.expressions import Expression, Input
-
-# What a compiled expression takes beside its text, and the variables of a device; both are measured.
-_EXPRESSION_BYTES: Final = 10_000
-_INPUT_BYTES: Final = 2_500
+# What a character of a compiled expression takes at most, and the variables of a device with 32 attributes and
+# capacities; both are measured.
+_CHARACTER_BYTES: Final = 300
+_INPUT_BYTES: Final = 3_000
+# Characters of an expression that take as long to compile as a unit of work.
+_COMPILED: Final = 4
 
 
 class Match(IntEnum):
@@ -40,9 +43,9 @@ class Selectors:
         """What is kept, in bytes."""
         return self._expressions.bytes + self._inputs.bytes + self._results.bytes
 
-    def match(self, text: str, item: PoolDevice, knows_shares: bool) -> Match:
+    def match(self, text: str, item: PoolDevice, knows_shares: bool, work: Work) -> Match:
         """Returns whether a device matches an expression. `knows_shares`: kube-scheduler's gate DRAConsumableCapacity
-        gives expressions the field `allowMultipleAllocations`."""
+        gives expressions the field `allowMultipleAllocations`. Raises SpentError if the `work` is spent."""
         key = (item.stored.serial, text, knows_shares)
         results = self._results.get(key)
         if results is None:
@@ -50,42 +53,45 @@ class Selectors:
             self._results.put(key, results)
         result = Match(results[item.index])
         if result is Match.NOT_EVALUATED:
-            result = self._evaluated(text, item, knows_shares)[0]
+            result = self._evaluated(text, item, knows_shares, work)[0]
             results[item.index] = result
         return result
 
-    def reason(self, text: str, item: PoolDevice, knows_shares: bool) -> str:
-        """Returns why an expression fails for a device, or why its result is unknown."""
-        return self._evaluated(text, item, knows_shares)[1]
+    def reason(self, text: str, item: PoolDevice, knows_shares: bool, work: Work) -> str:
+        """Returns why an expression fails for a device, or why its result is unknown. Raises SpentError."""
+        return self._evaluated(text, item, knows_shares, work)[1]
 
-    def _evaluated(self, text: str, item: PoolDevice, knows_shares: bool) -> tuple[Match, str]:
-        # Imported here: the library takes about 16 MiB, which only services that predict claims need.
-        from topowise_scheduler.claims import expressions
-
-        expression = self._expressions.once((text, knows_shares), lambda: _compiled(text, knows_shares))
+    def _evaluated(self, text: str, item: PoolDevice, knows_shares: bool, work: Work) -> tuple[Match, str]:
+        # No evaluation begins once the work is spent.
+        work.spend(0)
+        expression = self._expressions.get((text, knows_shares))
+        if expression is None:
+            work.left -= len(text) // _COMPILED
+            expression = _compiled(text, knows_shares)
+            self._expressions.put((text, knows_shares), expression)
         if isinstance(expression, str):
             return Match.UNKNOWN, expression
-        key = (item.stored.serial, item.index)
-        device = self._inputs.once(key, lambda: expressions.input_of(item.id.driver, item.device))
+        device = self._inputs.once((item.stored.serial, item.index), lambda: input_of(item.id.driver, item.device))
+        run = values.Run()
         try:
-            return (Match.YES if expression.matches(device) else Match.NO), ""
+            return (Match.YES if expression.matches(device, run) else Match.NO), ""
         except EvaluationError as error:
             return Match.FAILS, str(error)
         except NotModelledError as error:
             return Match.UNKNOWN, str(error)
+        finally:
+            work.left -= values.MOST_UNITS - max(run.left, 0)
 
 
 def _compiled(text: str, knows_shares: bool) -> Expression | str:
-    from topowise_scheduler.claims import expressions
-
     try:
-        return expressions.Expression(text, knows_shares)
+        return Expression(text, knows_shares)
     except NotModelledError as error:
         return str(error)
 
 
 def _expression_size(key: tuple[str, bool], _: Expression | str) -> int:
-    return 20 * len(key[0]) + _EXPRESSION_BYTES
+    return _CHARACTER_BYTES * len(key[0])
 
 
 def _results_size(key: tuple[int, str, bool], results: bytearray) -> int:

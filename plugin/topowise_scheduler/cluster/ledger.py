@@ -123,6 +123,8 @@ class Ledger:
         self._not_sent: Bounded[str, PodRecord] = Bounded(_MAX_NOT_SENT_BYTES, lambda _, record: record.size)
         self.began_to_wait = 0
         """Counts the pods that have come into `waiting`."""
+        # Pods reserved or bound here that no kubelet has admitted yet: their refusal is a wrong prediction.
+        self._predicted: set[str] = set()
         # The node of each pod that has ended and is not deleted yet.
         self._finished: dict[str, str] = {}
 
@@ -172,6 +174,7 @@ class Ledger:
         if not keep_refusal:
             self.refused.pop(uid, None)
         self.reservations.release(uid)
+        self._predicted.discard(uid)
         self._bookings.leave(uid, NOWHERE, is_end=True)
         node = self._finished.pop(uid, "")
         if (node_state := self.node_states.of(node)) is not None:
@@ -310,7 +313,7 @@ class Ledger:
             self.refused[record.uid] = record
             # A refusal from before the service's time says nothing about the node as it is now.
             if is_news:
-                self._put_refusal(record)
+                self._put_refusal(record, is_predicted=self._is_predicted(record))
         node_state = self.node_states.of(record.node)
         was_booked = node_state is not None and node_state.history.entry(record.uid) is not None
         self.drop_pod(record.uid, keep_refusal=True)
@@ -324,6 +327,10 @@ class Ledger:
 
     def _put_assigned(self, record: PodRecord, *, is_news: bool) -> None:
         pod = self.pods.of(record.uid)
+        if record.acknowledged:
+            self._predicted.discard(record.uid)
+        elif self._is_predicted(record):
+            self._predicted.add(record.uid)
         # spec.nodeName never changes once it is set: another node means that the assumed Binding was too late.
         if pod.is_assigned and pod.node != record.node:
             self.drop_pod(record.uid)
@@ -351,6 +358,12 @@ class Ledger:
         nominated = self.pods.of(record.uid).nominated
         state = PodState(record.node, State.BOUND, nominated) if nominated else bound(record.node)
         self._bookings.move(record, state, is_news=is_news)
+
+    def _is_predicted(self, record: PodRecord) -> bool:
+        """Returns whether the first admission of a pod by its kubelet is pending, and this service predicted it. A
+        kubelet that restarts admits its pods again, with what it has by then; other schedulers predict nothing."""
+        pod = self.pods.of(record.uid)
+        return pod.node == record.node and (pod.state is not State.BOUND or record.uid in self._predicted)
 
     def _set_waiting_beside(self, record: PodRecord, *, waits: bool) -> None:
         beside = self._waiting_beside[record.namespace]
@@ -387,13 +400,18 @@ class Ledger:
             self.events[_ENDS[self.nominations.note_bound(record)]] += 1
         self._bookings.nominate(record, "")
 
-    def _put_refusal(self, record: PodRecord) -> None:
+    def _put_refusal(self, record: PodRecord, *, is_predicted: bool) -> None:
         self.events[f"refusal_{record.refusal}"] += 1
         node_state = self.node_states.of(record.node)
         log.warning(
             "Kubelet refused a pod",
-            extra=kv(pod=f"{record.namespace}/{record.name}", node=record.node, reason=record.refusal),
+            extra=kv(
+                pod=f"{record.namespace}/{record.name}",
+                node=record.node,
+                reason=record.refusal,
+                predicted=is_predicted,
+            ),
         )
-        if node_state is not None and node_state.report is not None and record.shape:
+        if is_predicted and node_state is not None and node_state.report is not None and record.shape:
             self.gates.quarantine.put(record.shape, record.node, self.clock())
             self.node_states.note_change(record.node)

@@ -37,6 +37,8 @@ class NodeReports:
         # As the Nodes tell them; the strings are shared.
         self._kubelets: dict[str, tuple[str, PageSizes]] = {}
         self._nodes: set[str] = set()
+        # What a kubelet's refusal may depend on, by the Node objects; allocatable amounts are shared.
+        self._admitting: dict[str, tuple[object, ...]] = {}
         self.not_ready: set[str] = set()
         """Nodes that are not Ready."""
         self.over_budget: dict[str, str] = {}
@@ -108,9 +110,19 @@ class NodeReports:
             self.not_ready.discard(node.name)
         else:
             self.not_ready.add(node.name)
+        admitting = node.allocatable, node.boot_id, node.kubelet_version, node.is_ready
+        if self._admitting.get(node.name) != admitting:
+            self._admitting[node.name] = admitting
+            self._end_quarantine(node.name)
         self._gates.new_nodes.put(node, is_first=is_first, wall=wall, now=self._clock())
         self.put_node(node.name, node.boot_id)
         self.put_kubelet(node.name, node.kubelet_version, node.page_sizes)
+
+    def _end_quarantine(self, name: str) -> None:
+        if name in self._gates.quarantine.all_nodes:
+            self._gates.quarantine.release(name)
+            self._node_states.note_change(name)
+            self._node_states.note_improved(name)
 
     def put_node(self, name: str, boot_id: str = "") -> None:
         """There is a Node object, which tells of this boot of its machine."""
@@ -129,6 +141,7 @@ class NodeReports:
     def drop_node(self, name: str) -> None:
         """The Node object is gone, and with it what a deleted report left behind."""
         self._nodes.discard(name)
+        self._admitting.pop(name, None)
         self.not_ready.discard(name)
         self._gates.unconfirmed.put_boot(name, "")
         self._gates.new_nodes.drop(name)

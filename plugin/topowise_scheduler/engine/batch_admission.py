@@ -19,7 +19,7 @@ from topowise_scheduler.engine.memory_manager import MemoryManager
 from topowise_scheduler.engine.node_groups import NodesView
 from topowise_scheduler.engine.node_vector import CPU, ENDLESS, Traits
 from topowise_scheduler.engine.topology_manager import ResourceHints
-from topowise_scheduler.engine.verdicts import AFFINITY, FAILED, SHORT, SIDECARS, Decisions
+from topowise_scheduler.engine.verdicts import AFFINITY, FAILED, NO_GATE, SHORT, SIDECARS, Decisions
 from topowise_scheduler.shape import NATIVE, AlignedRequest, Shape
 
 Numbers = NDArray[np.int64]
@@ -253,6 +253,8 @@ class _Admission:
             short = self._short(name, amount)
             if short is not None:
                 self.decisions.refuse(short, SHORT)
+        if self.shape.lacks_gate:
+            self.decisions.refuse(self.decisions.undecided, NO_GATE)
 
     def _short(self, name: str, amount: int) -> Flags | None:
         """(nodes,) whether the node lacks the resource, None if no node does."""

@@ -142,6 +142,8 @@ def _view_behaviour(behaviour: Behaviour) -> Behaviour:
         sidecars_are_kept=behaviour.sidecars_are_kept,
         unknown_resources_of_init_containers_are_dropped=behaviour.unknown_resources_of_init_containers_are_dropped,
         pod_level_pods_are_not_aligned=behaviour.pod_level_pods_are_not_aligned,
+        pod_level_pods_are_never_aligned=behaviour.pod_level_pods_are_never_aligned,
+        pod_level_pods_need_their_gate=behaviour.pod_level_pods_need_their_gate,
     )
 
 

@@ -20,14 +20,14 @@ from topowise_scheduler.kubelet.hints import (
     UNEXPECTED,
     WOULD_PANIC,
 )
-from topowise_scheduler.kubelet.predicates import SIDECARS_FORBIDDEN
+from topowise_scheduler.kubelet.predicates import LACKS_GATE, SIDECARS_FORBIDDEN
 
 OUT_OF: Final = "OutOf"
 
 # The kubelet's reasons, by their number in arrays. The name of a resource follows "OutOf".
 REASONS: Final = (
     "", TOPOLOGY_AFFINITY, UNEXPECTED, SMT_ALIGNMENT, EMPTY_POOL, NEVER_ENDS, WOULD_PANIC, SIDECARS_FORBIDDEN,
-    OUT_OF,
+    LACKS_GATE, OUT_OF,
 )  # fmt: skip
 NUMBER_OF: Final = {reason: number for number, reason in enumerate(REASONS)}
 AFFINITY: Final = NUMBER_OF[TOPOLOGY_AFFINITY]
@@ -35,6 +35,7 @@ FAILED: Final = NUMBER_OF[UNEXPECTED]
 NOT_WHOLE_CORES: Final = NUMBER_OF[SMT_ALIGNMENT]
 PANICS: Final = NUMBER_OF[WOULD_PANIC]
 SIDECARS: Final = NUMBER_OF[SIDECARS_FORBIDDEN]
+NO_GATE: Final = NUMBER_OF[LACKS_GATE]
 SHORT: Final = NUMBER_OF[OUT_OF]
 
 # Why amounts do not decide and the kubelet model of the node does.

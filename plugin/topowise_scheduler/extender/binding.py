@@ -1,5 +1,8 @@
 """The bind verb: the last check, the reservation and the Binding, sequentially per node.
 
+A pod with a marker waits for the marker plug-in of its node before that, sequentially for these pods alone: a plug-in
+that hangs delays no other pod.
+
 kube-scheduler binds a pod while it decides the next pods, so the node may have changed since the answer. The bind verb
 places the pod again on the present state. If the pod does not fit any more, kube-scheduler decides again after a
 second; a refusal by the kubelet would fail the pod.
@@ -11,7 +14,7 @@ import asyncio
 import logging
 import re
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -28,7 +31,6 @@ from topowise_scheduler.cluster.pods.records import PodRecord, Records
 from topowise_scheduler.extender import wire
 from topowise_scheduler.extender.replies import BadRequestError, NotReady, Observer, Reply
 from topowise_scheduler.extender.steering import NodeSteering
-from topowise_scheduler.steering.choice import Choice
 
 if TYPE_CHECKING:
     from topowise_scheduler.extender.claims import ClaimReader
@@ -39,6 +41,9 @@ log = logging.getLogger(__name__)
 _WAIT_S = 0.5
 _TIMEOUT_S = 1.3
 _UID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
+
+
+_Locks: TypeAlias = WeakValueDictionary[str, asyncio.Lock]
 
 
 class Binder:
@@ -64,9 +69,9 @@ class Binder:
         self._tells_prediction = tells_prediction
         self._steering = steering
         self._claims = claims
-        # A steered bind waits for its own label and for the end of the label before.
-        self._wait = _WAIT_S if steering is None else _WAIT_S + 2 * steering.wait
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._locks: _Locks = WeakValueDictionary()
+        # Of binds of pods with a marker, which wait for the plug-in of the node. Other binds do not.
+        self._marker_locks: _Locks = WeakValueDictionary()
 
     async def bind(self, body: bytes) -> Reply:
         """ExtenderBindingArgs -> ExtenderBindingResult. Raises BadRequestError."""
@@ -99,23 +104,91 @@ class Binder:
             problem = await self._claims.read(record)
             if problem and self._ledger.gates.claimed.is_required(record):
                 return problem
-        try:
-            async with asyncio.timeout(self._wait):
-                lock = self._locks.setdefault(args.Node, asyncio.Lock())
-                await lock.acquire()
-        except TimeoutError:
-            return f"another bind to {args.Node} takes too long"
-        # A kubelet places pods in the order of their Bindings, so Bindings must follow the order of reservations.
-        try:
+        if self._steering is None or not _markers(record.needs):
             return await self._book_and_bind(args, record, record.needs)
+        # Behind a bind that waits for the end of a label and for its own label.
+        lock = self._marker_locks.setdefault(args.Node, asyncio.Lock())
+        problem = await _acquire(lock, args.Node, _WAIT_S + 2 * self._steering.wait)
+        if problem:
+            return problem
+        try:
+            return await self._bind_marked(self._steering, args, record, record.needs)
         finally:
             lock.release()
 
-    async def _book_and_bind(self, args: wire.ExtenderBindingArgs, record: PodRecord, needs: pods.Needs) -> str:
-        problem = await self._book(args.Node, record, needs)
+    async def _bind_marked(
+        self, steering: NodeSteering, args: wire.ExtenderBindingArgs, record: PodRecord, needs: pods.Needs
+    ) -> str:
+        """Binds a pod with a marker, steered if a NUMA node is chosen. Returns the error, "" if the pod is bound."""
+        node = args.Node
+        problem = await steering.rest(node)
         if problem:
-            self._ledger.gates.claims.note_refused(record, args.Node, self._ledger.clock())
             return problem
+        choice = self._ledger.gates.numa_node.choice(record, node)
+        if choice.numa is not None:
+            steered = msgspec.structs.replace(record, steered=choice.numa)
+            problem = await self._label(steering, node, steered, needs)
+            if not problem:
+                # The node may have changed while the service waited.
+                return await self._book_and_bind(args, steered, needs)
+            if choice.is_required:
+                self._ledger.gates.claims.note_refused(record, node, self._ledger.clock())
+                return problem
+            log.warning("Pod is not steered", extra=kv(node=node, why=_without_uids(problem)))
+            problem = await steering.rest(node)
+            if problem:
+                return problem
+        return await self._book_and_bind(args, record, needs)
+
+    async def _label(self, steering: NodeSteering, node: str, steered: PodRecord, needs: pods.Needs) -> str:
+        """Books a pod on its NUMA node and has the markers labelled. Returns why they are not, "" if they are."""
+        assert steered.steered is not None
+        problem = steering.silence(node) or await steering.admission(node) or self._book(node, steered, needs)
+        if problem:
+            return problem
+        problem = "cancelled"
+        try:
+            problem = await steering.request(node, steered.uid, steered.steered, _markers(needs))
+        finally:
+            if problem:
+                await self._give_up(steered, node)
+        return problem
+
+    async def _give_up(self, record: PodRecord, node: str) -> None:
+        """A steered pod is not bound: it leaves the node, and its request is withdrawn."""
+        if self._steering is not None and record.steered is not None:
+            self._ledger.reservations.forget(record.uid, node)
+            await self._steering.withdraw(node, record.uid)
+
+    async def _book_and_bind(self, args: wire.ExtenderBindingArgs, record: PodRecord, needs: pods.Needs) -> str:
+        """Returns the error, "" if the pod is bound."""
+        # A kubelet places pods in the order of their Bindings, so Bindings must follow the order of reservations.
+        lock, problem = self._locks.setdefault(args.Node, asyncio.Lock()), "cancelled"
+        try:
+            problem = await _acquire(lock, args.Node, _WAIT_S)
+        finally:
+            if problem:
+                await self._give_up(record, args.Node)
+        if problem:
+            return problem
+        try:
+            problem = self._book(args.Node, record, needs)
+            if problem:
+                self._ledger.gates.claims.note_refused(record, args.Node, self._ledger.clock())
+                await self._give_up(record, args.Node)
+                return problem
+            return await self._post(args, record)
+        finally:
+            lock.release()
+
+    def _book(self, node: str, record: PodRecord, needs: pods.Needs) -> str:
+        """Returns why the kubelet would refuse the pod, "" if the pod is booked."""
+        reason = self._ledger.reservations.assume(record, needs, node)
+        on_numa_node = "" if record.steered is None else f" on NUMA node {record.steered}"
+        return f"kubelet of {node} would refuse the pod{on_numa_node} now: {reason}" if reason else ""
+
+    async def _post(self, args: wire.ExtenderBindingArgs, record: PodRecord) -> str:
+        """Posts the Binding of a booked pod. Returns the error, "" if the pod is bound."""
         try:
             path = paths.pod(args.PodNamespace, args.PodName, "binding")
             await self._api.request("POST", path, body=self._binding(args), timeout=_TIMEOUT_S)
@@ -124,61 +197,14 @@ class Binder:
             # Without an answer, or after a 5xx status, the pod may be bound.
             if not exc.status or exc.status >= 500:
                 self._keep_reservation(record, args.Node)
-            elif self._steering is not None:
-                await self._steering.withdraw(args.Node, args.PodUID)
+            else:
+                await self._give_up(record, args.Node)
             return _without_uids(f"binding failed: {exc}")
         except asyncio.CancelledError:
             self._ledger.reservations.forget(args.PodUID, args.Node)
             self._keep_reservation(record, args.Node)
             raise
         return ""
-
-    async def _book(self, node: str, record: PodRecord, needs: pods.Needs) -> str:
-        """Books the pod on the node, steered if a NUMA node is chosen. Returns why it is not booked, "" if it is."""
-        reservations = self._ledger.reservations
-        if self._steering is not None and _markers(needs):
-            problem = await self._steering.rest(node)
-            if problem:
-                return problem
-            choice = self._ledger.gates.numa_node.choice(record, node)
-            if choice.numa is not None:
-                problem = await self._book_steered(self._steering, node, record, needs, choice)
-                if not problem or choice.is_required:
-                    return problem
-                log.warning("Pod is not steered", extra=kv(node=node, why=_without_uids(problem)))
-                problem = await self._steering.rest(node)
-                if problem:
-                    return problem
-        reason = reservations.assume(record, needs, node)
-        return f"kubelet of {node} would refuse the pod now: {reason}" if reason else ""
-
-    async def _book_steered(
-        self, steering: NodeSteering, node: str, record: PodRecord, needs: pods.Needs, choice: Choice
-    ) -> str:
-        """Books the pod and has the markers labelled. Returns why the pod is not steered, "" if it is."""
-        problem = await steering.admission(node)
-        if problem:
-            return problem
-        numa, is_required = choice.numa, choice.is_required
-        assert numa is not None
-        reservations, steered = self._ledger.reservations, msgspec.structs.replace(record, steered=numa)
-
-        def book() -> str:
-            refusal = reservations.assume(steered, needs, node)
-            return f"kubelet of {node} would refuse the pod on NUMA node {numa} now: {refusal}" if refusal else ""
-
-        problem = book()
-        if problem:
-            return problem
-        problem = "cancelled"
-        try:
-            # The node may have changed while the service waited.
-            problem = await steering.request(node, record.uid, numa, _markers(needs), is_required=is_required) or book()
-        finally:
-            if problem:
-                reservations.forget(record.uid, node)
-                await steering.withdraw(node, record.uid)
-        return problem
 
     def _binding(self, args: wire.ExtenderBindingArgs) -> bytes:
         # With the uid, the API server refuses to bind a new pod of the same name.
@@ -214,6 +240,16 @@ class Binder:
         if record.uid != args.PodUID:
             raise ApiError(409, "Conflict", "the pod of this name is another one by now", request=f"GET {path}")
         return record
+
+
+async def _acquire(lock: asyncio.Lock, node: str, seconds: float) -> str:
+    """Returns why the lock of a node is not acquired, "" if it is."""
+    try:
+        async with asyncio.timeout(seconds):
+            await lock.acquire()
+    except TimeoutError:
+        return f"another bind to {node} takes too long"
+    return ""
 
 
 def _markers(needs: pods.Needs) -> int:

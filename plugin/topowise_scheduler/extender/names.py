@@ -12,7 +12,8 @@ win, because they are last.
 
 from __future__ import annotations
 
-from itertools import compress
+import itertools
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -28,7 +29,7 @@ _AFTER: Final = b"}"
 # Between two encoded names; if no name is escaped, these bytes occur nowhere else after the first name begins.
 _BETWEEN: Final = b'","'
 _HEAD: Final = b'{"Host":"'
-_ANSWER: Final = b'{"Nodes":null,"NodeNames":%b,"FailedNodes":%b,"FailedAndUnresolvableNodes":%b,"Error":""}'
+_ANSWER: Final = b'{"Nodes":null,"NodeNames":%b,"FailedNodes":{%b},"FailedAndUnresolvableNodes":{%b},"Error":""}'
 
 _MAX_LISTS: Final = 8
 _MAX_BYTES: Final = 16 << 20
@@ -93,12 +94,14 @@ class Names:
     def answer(self, verdicts: Verdicts) -> Answered:
         """The answer to filter."""
         key = verdicts.outcomes.tobytes() + verdicts.words.tobytes()
-        return self._answers.once(key, lambda: self._encode(verdicts))
+        return self._answers.once(key, lambda: self._encode(verdicts, self._fitting(verdicts)))
 
-    def shortened(self, at: NDArray[np.intp]) -> Answered:
-        """The answer to filter with only these nodes; no other node is named."""
-        shortlist = Names(self._engine, [self.names[index] for index in at.tolist()], rows=self.rows[at])
-        return Answered(_ANSWER % (shortlist.text, b"{}", b"{}"), shortlist)
+    def shortened(self, verdicts: Verdicts, at: NDArray[np.intp], reason: str) -> Answered:
+        """The answer to filter with only these nodes as fitting. Other nodes that fit are refused for `reason`; without
+        a reason they are left out."""
+        left_out = verdicts.outcomes == Outcome.FITS
+        left_out[at] = False
+        return self._encode(verdicts, self._part(at), self._members(left_out, reason) if reason else [])
 
     def scored(self, scores: NDArray[np.int64]) -> bytes:
         """The answer to prioritize: HostPriorityList."""
@@ -110,34 +113,39 @@ class Names:
             self._scores = _Scores(text)
         return self._scores.filled(scores)
 
-    def _encode(self, verdicts: Verdicts) -> Answered:
-        fits = verdicts.outcomes == Outcome.FITS
-        fitting = self if fits.all() else self._part(fits)
+    def _encode(self, verdicts: Verdicts, fitting: Names, left_out: Sequence[bytes] = ()) -> Answered:
         body = _ANSWER % (
             fitting.text,
-            self._failed(verdicts, Outcome.UNSCHEDULABLE),
-            self._failed(verdicts, Outcome.UNRESOLVABLE),
+            b",".join(self._failed(verdicts, Outcome.UNSCHEDULABLE)),
+            b",".join([*self._failed(verdicts, Outcome.UNRESOLVABLE), *left_out]),
         )
         # The key has three bytes for each name.
         size = 3 * len(self.names) + len(body) + (0 if fitting is self else fitting.size)
         return Answered(body, fitting, size)
 
-    def _part(self, where: NDArray[np.bool_]) -> Names:
-        return Names(self._engine, list(compress(self.names, where.tolist())), rows=self.rows[where])
+    def _fitting(self, verdicts: Verdicts) -> Names:
+        fits = verdicts.outcomes == Outcome.FITS
+        return self if fits.all() else self._part(np.flatnonzero(fits))
 
-    def _failed(self, verdicts: Verdicts, outcome: Outcome) -> bytes:
-        """The refused nodes of an outcome as JSON, each with its reason."""
+    def _part(self, at: NDArray[np.intp]) -> Names:
+        return Names(self._engine, [self.names[index] for index in at.tolist()], rows=self.rows[at])
+
+    def _failed(self, verdicts: Verdicts, outcome: Outcome) -> list[bytes]:
+        """The refused nodes of an outcome as members of a JSON object, each with its reason."""
         refused = verdicts.outcomes == outcome
-        members = []
-        for word in np.flatnonzero(np.bincount(verdicts.words[refused])).tolist():
-            names = list(compress(self.names, (refused & (verdicts.words == word)).tolist()))
-            reason = wire.encode(verdicts.texts[word])
-            text = wire.encode(names)
-            if b"\\" in text:
-                members += [wire.encode(name) + b":" + reason for name in names]
-            else:
-                members.append(b'"' + text[2:-2].replace(_BETWEEN, b'":' + reason + b',"') + b'":' + reason)
-        return b"{" + b",".join(members) + b"}"
+        words = np.flatnonzero(np.bincount(verdicts.words[refused])).tolist()
+        members = (self._members(refused & (verdicts.words == word), verdicts.texts[word]) for word in words)
+        return list(itertools.chain.from_iterable(members))
+
+    def _members(self, where: NDArray[np.bool_], reason: str) -> list[bytes]:
+        """These nodes as members of a JSON object, each with this reason."""
+        names = list(itertools.compress(self.names, where.tolist()))
+        if not names:
+            return []
+        text, value = wire.encode(names), wire.encode(reason)
+        if b"\\" in text:
+            return [wire.encode(name) + b":" + value for name in names]
+        return [b'"' + text[2:-2].replace(_BETWEEN, b'":' + value + b',"') + b'":' + value]
 
 
 class _Scores:

@@ -5,7 +5,7 @@ remaining node it does neither.
 
 - `merges_equal`: of nodes that all other score plug-ins cannot distinguish (equal_nodes.py), the answer names the best
   node by our scores. Each named node keeps the score that it has among all nodes that fit, so the sums are unchanged.
-- `most`: the answer names only this number of nodes, the best by our scores, and the other scores are lost.
+- `most`: the answer names only this number of nodes as fitting, the best by our scores, and the other scores are lost.
 
 A pod gets all names
 
@@ -38,16 +38,20 @@ from topowise_scheduler.kube_scheduler import PREFER_NO_SCHEDULE
 # As kube-scheduler's encoder writes them. In an annotation they only cost the pod its short list.
 _PREFERENCES: Final = (b'"preferredDuringSchedulingIgnoredDuringExecution":[', b'"ScheduleAnyway"')
 _ALSO_SCORED: Final = (b'"persistentVolumeClaim":{', b'"ephemeral":{', b'"image":{', b'"resourceClaims":[')
+# Not with the prefix of refusals: such a node fits, and a pod that fails elsewhere does not wait for NUMA placement.
+_NOT_AMONG_BEST: Final = "node would fit, but topowise named a better node"
 # Bytes of the uids of pods; a forgotten pod may get a second short list.
 _MAX_SHORTENED_BYTES: Final = 4 << 20
 
 
 class Shortened(NamedTuple):
     """The nodes `among` which scores are computed, as indices of the question's nodes, and the nodes to name, as
-    indices into `among`."""
+    indices into `among`. The other nodes that fit are refused for `reason`, or left out beside equal nodes if it is
+    ""."""
 
     among: NDArray[np.intp]
     chosen: NDArray[np.intp]
+    reason: str = ""
 
 
 class Shortlist:
@@ -86,7 +90,9 @@ class Shortlist:
         if not best.size:
             return None
         is_left_open = self._are_avoided(question, best) or self._has_unknown_devices(question, best)
-        return Shortened(best, np.arange(best.size)) if question.record.group or not is_left_open else None
+        if is_left_open and not question.record.group:
+            return None
+        return Shortened(best, np.arange(best.size), _NOT_AMONG_BEST)
 
     def _has_unknown_devices(self, question: Question, best: NDArray[np.intp]) -> bool:
         """Returns whether the devices of the pod's claims are unknown on a best node. The watch may bring the claim
@@ -110,7 +116,7 @@ class Shortlist:
             return None
         merged = self._answers.best_of_each(question, fitting, numbers)
         # The answer for all nodes is often encoded already, a shorter answer is not.
-        return Shortened(fitting, merged) if 2 * merged.size <= fitting.size else None
+        return Shortened(fitting, merged) if 0 < 2 * merged.size <= fitting.size else None
 
     def _are_avoided(self, question: Question, best: NDArray[np.intp]) -> bool:
         nodes = (self._nodes.get(question.names[at]) for at in best.tolist())

@@ -37,7 +37,6 @@ _WRITER: Final = "topowise-scheduler"
 # The plug-in counts a request's seconds from the event; a watch brings the event within this time.
 _MARGIN_S: Final = 5.0
 _WRITE_S: Final = 1.0
-_SILENCE_S: Final = 60.0
 _MOST_PENDING: Final = 64
 # An admission brings no event of a Lease.
 _POLL_S: Final = 0.05
@@ -61,14 +60,16 @@ _decode = msgspec.json.Decoder(_Lease).decode
 
 class _Node(msgspec.Struct):
     """The Lease of a node. `pending` has the end of each request that may still get a label, in the order of the
-    requests (seconds, monotonic). `seen` is the last request of the watch. `uid` is the pod of the request `own`. The
-    plug-in of a node that gave no answer is asked again after `silent_until`, or after a late answer. `allocated` are
+    requests (seconds, monotonic). `seen` is the last request of the watch, and the Lease `has_request` as long as it is
+    not withdrawn. `uid` is the pod of the request `own`. The plug-in of a node that gave no answer is asked again after
+    `silent_until`, or after a late answer. `allocated` are
     the pods whose markers are allocated, until the API server shows their admission. `given_up` is a request that is to
     be taken back, until the watch shows that it is gone."""
 
     version: str = ""
     owners: list[dict[str, str | bool]] = []
     seen: str = ""
+    has_request: bool = False
     status: Status | None = None
     pending: dict[str, float] = {}
     own: str = ""
@@ -95,8 +96,9 @@ class _Node(msgspec.Struct):
             del self.pending[next(iter(self.pending))]
 
     def is_at_rest(self, now: float) -> bool:
-        """Returns whether the markers have no label and get none."""
-        return all(now >= ends for ends in self.pending.values())
+        """Returns whether the markers have no label and get none: of a silent plug-in, once no request is left."""
+        is_withdrawn = now < self.silent_until and not self.has_request
+        return is_withdrawn or all(now >= ends for ends in self.pending.values())
 
 
 class NodeSteering:
@@ -167,6 +169,7 @@ class NodeSteering:
     def _note(self, name: str, metadata: _Lease.Metadata) -> None:
         node, annotations = self._nodes.setdefault(name, _Node()), metadata.annotations or {}
         node.version, node.owners = metadata.resourceVersion, metadata.ownerReferences
+        node.has_request = bool(annotations.get(steering.REQUEST))
         request = self._read(steering.decode_request, annotations.get(steering.REQUEST), name)
         if request is not None and request.id != node.seen:
             node.seen = request.id
@@ -231,22 +234,23 @@ class NodeSteering:
 
         return "" if await self._until(are_admitted) else f"the kubelet of {name} has yet to admit a pod with a marker"
 
-    async def request(self, name: str, uid: str, numa: int, containers: int, *, is_required: bool = False) -> str:
-        """Labels the markers of a node for a pod. Returns "" once the kubelet has the label, otherwise why not.
+    def silence(self, name: str) -> str:
+        """Returns that the plug-in of a node has left the last request unanswered, "" if it has not: no pod waits for
+        such a plug-in. It is asked again when that request would have ended."""
+        is_silent = name in self._nodes and self._clock() < self._nodes[name].silent_until
+        return f"the marker plug-in of {name} does not answer" if is_silent else ""
 
-        Without `is_required` the pod can be bound without a label, so it does not wait for a plug-in that is silent.
-        """
+    async def request(self, name: str, uid: str, numa: int, containers: int) -> str:
+        """Labels the markers of a node for a pod. Returns "" once the kubelet has the label, otherwise why not."""
         if not self._is_at_rest(name):
             # Another replica has sent a request since `rest`, and the watch has shown it: a write would replace it.
             return _LABELLED.format(name)
         node = self._nodes.setdefault(name, _Node())
         sent = self._clock()
-        if sent < node.silent_until and not is_required:
-            return f"the marker plug-in of {name} does not answer"
         request = Request(secrets.token_hex(8), numa, min(containers, steering.MOST_CONTAINERS), self._expiry)
         ends = sent + self._expiry + _MARGIN_S
         # Before the write: its event may come before its answer, and without an answer it may have been written.
-        node.own, node.uid = request.id, uid
+        node.own, node.uid, node.has_request = request.id, uid, True
         node.expect(request.id, ends)
         asyncio.get_running_loop().call_later(ends - sent, self._expire, name, request.id)
         try:
@@ -265,7 +269,7 @@ class NodeSteering:
         status, node = answer(), self._nodes.get(name, node)
         if status is None:
             self.results["unanswered"] += 1
-            node.silent_until = ends + _SILENCE_S
+            node.silent_until = ends
             return f"the marker plug-in of {name} has not answered within {self.wait:g} s"
         if status.state != "labelled":
             self.results["refused"] += node.own == request.id

@@ -1,7 +1,8 @@
 """The verbs: request bytes in, answer bytes out, and the work after the answer. No I/O; only preempt awaits.
 
-kube-scheduler takes any status but 200 as a broken connection, and a node that the answer omits as refused for ever. So
-every answer names every node, and a problem of the request goes into `Error`.
+kube-scheduler takes any status but 200 as a broken connection, and a node that the answer omits as refused for ever and
+without a reason. So every answer names every node, except nodes beside an equal node that fits (shortlist.py), and a
+problem of the request goes into `Error`.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ class Verbs:
     """filter, prioritize and preempt.
 
     `observer` is called for every decision. With `scores_ahead`, scores are computed after a filter, while
-    kube-scheduler runs its own plug-ins. With a `shortlist`, an answer to filter may omit nodes that fit. `templates`
-    answers about whole Nodes that the cluster does not have.
+    kube-scheduler runs its own plug-ins. With a `shortlist`, an answer to filter may name fewer nodes as fitting.
+    `templates` answers about whole Nodes that the cluster does not have.
     """
 
     def __init__(
@@ -83,7 +84,10 @@ class Verbs:
         self._prefetched.drop(question.record.uid)
         verdicts = self._answers.verdicts(question, at_once=False)
         short = None if self._shortlist is None else self._shortlist.of(question, verdicts, body)
-        answer, fitting, _ = names.answer(verdicts) if short is None else names.shortened(short.among[short.chosen])
+        if short is None:
+            answer, fitting, _ = names.answer(verdicts)
+        else:
+            answer, fitting, _ = names.shortened(verdicts, short.among[short.chosen], short.reason)
         if nodes is not None:
             answer = wire.encode(
                 msgspec.structs.replace(wire.decode_result(answer), NodeNames=None, Nodes=_of(nodes, verdicts))

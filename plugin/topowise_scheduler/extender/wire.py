@@ -70,7 +70,7 @@ class Repeated(msgspec.Struct, frozen=True):
 
 
 class ExtenderFilterResult(msgspec.Struct, frozen=True):
-    """A filter answer. Every node is in NodeNames or in a map: kube-scheduler drops a missing node without a reason."""
+    """A filter answer. kube-scheduler drops a node that is neither in NodeNames nor in a map, without a reason."""
 
     Nodes: NodeList | None = None
     NodeNames: list[str] | None = None

@@ -42,6 +42,9 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True, gc=False, cache_hash=
     """Only OpenShift: a start with strict-cpu-reservation compares the CPUs of `cpu_manager_state`, which lacks the
     reserved CPUs, with all CPUs. So the kubelet does not start a second time."""
 
+    unknown_gates_are_ignored: bool = False
+    """Only OpenShift: a feature gate that the kubelet does not know has no effect. Upstream does not start with it."""
+
     smt_refusal_counts_free_cores: bool = False
     """A full-pcpus-only refusal has the number of free CPUs even if it is 0 (text only)."""
 
@@ -53,6 +56,14 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True, gc=False, cache_hash=
 
     pod_level_pods_are_not_aligned: bool = False
     """CPU and memory manager ignore a pod with pod-level resources. Before, they read its containers only."""
+
+    pod_level_pods_need_their_gate: bool = False
+    """Without the gate PodLevelResources, a pod with pod-level resources is refused after all other checks. Before,
+    its pod-level resources were ignored."""
+
+    pod_level_pods_are_never_aligned: bool = False
+    """CPU and memory manager ignore such a pod without the gate PodLevelResources too. Before, they read its
+    containers, although the pod was refused afterwards."""
 
     unlisted_devices_panic: bool = False
     """A container that is admitted again ends the kubelet if its plug-in no longer lists its device, and other devices
@@ -85,12 +96,16 @@ CHANGES: Final = Behaviour.__struct_fields__
 
 
 class Row(NamedTuple):
-    """The changes of one minor. `source` is the release whose code was run; `changes` maps fields to pull requests."""
+    """The changes of one minor. `source` is the release whose code was run; `changes` maps fields to pull requests.
+
+    `unread` names what merged changes affect whose code was not available. The minor is predicted without them.
+    """
 
     minor: int
     proof: Proof
     source: str
     changes: Mapping[str, str] = {}
+    unread: str = ""
 
 
 class Distribution(NamedTuple):
@@ -134,13 +149,29 @@ ROWS: Final = (
         "1.34.9",
         {
             "pod_level_pods_are_not_aligned": "kubernetes#132999, kubernetes#133279",
+            "pod_level_pods_need_their_gate": "lifecycle/features_linux.go of 1.34.9 against 1.33.13",
             "unlisted_devices_panic": "kubernetes#133028",
             "uncore_rounds_cores_up": "kubernetes#131850",
         },
     ),
     Row(35, "recorded", "1.35.6"),
-    Row(36, "recorded", "1.36.2", {"device_hints_are_near_devices": "kubernetes#138244"}),
-    Row(37, "reconstructed", "1.36.2", {"distribution_prefers_one_socket": "kubernetes#139778"}),
+    Row(
+        36,
+        "recorded",
+        "1.36.2",
+        {
+            "device_hints_are_near_devices": "kubernetes#138244",
+            "pod_level_pods_are_never_aligned": "kubernetes#134768",
+        },
+    ),
+    Row(
+        37,
+        "reconstructed",
+        "1.36.2",
+        {"distribution_prefers_one_socket": "kubernetes#139778"},
+        # No release note says whether 1.37 or a later release has these two.
+        "restarts with full-pcpus-only (kubernetes#129079) and with pod-level resources (kubernetes#141077)",
+    ),
     Row(
         38,
         "reconstructed",
@@ -151,19 +182,26 @@ ROWS: Final = (
             "combinations_are_copied": "kubernetes#141238",
             "spread_goes_core_by_core": "kubernetes#140766",
         },
+        "restarts in scope pod (kubernetes#141041, kubernetes#141070), CPUs of the containers of a pod with pod-level "
+        "resources and distribute-cpus-across-numa (kubernetes#139456)",
     ),
 )
 
-_ALL_CPUS: Final = {"strict_state_needs_all_cpus": "cpumanager/policy_static.go, validateState"}
+# Read in the branches of OpenShift 4.15 to 4.23 and 5.0 to 5.2.
+_IN_ALL: Final = {
+    "strict_state_needs_all_cpus": "cpumanager/policy_static.go, validateState",
+    "unknown_gates_are_ignored": "component-base/featuregate/feature_gate.go, SetFromMap",
+}
 
+LATER_OPENSHIFT: Final = Distribution("OpenShift", 0, "what all earlier releases have", _IN_ALL)
 DISTRIBUTIONS: Final = (
-    Distribution("OpenShift 4.18", 31, "its option table", options={"prefer-align-cpus-by-uncorecache": "alpha"}),
-    Distribution("OpenShift 4.20", 33, "its code", {"uncore_rounds_cores_up": "kubernetes#131850", **_ALL_CPUS}),
-    Distribution(
-        "OpenShift 4.22",
-        35,
-        "1.35.6, equal to 1.36.2 in 24,000 of 24,000 scenarios",
-        {"device_hints_are_near_devices": "kubernetes#138244", **_ALL_CPUS},
-    ),
-    Distribution("OpenShift 4.23", 36, "the build of 1.36.2 that was run", _ALL_CPUS),
+    Distribution("OpenShift 4.15", 28, "1.28.15", _IN_ALL),
+    Distribution("OpenShift 4.16", 29, "1.29.14", _IN_ALL),
+    Distribution("OpenShift 4.17", 30, "1.30.14", _IN_ALL),
+    Distribution("OpenShift 4.18", 31, "1.31.14", _IN_ALL, {"prefer-align-cpus-by-uncorecache": "alpha"}),
+    Distribution("OpenShift 4.19", 32, "1.32.13", _IN_ALL),
+    Distribution("OpenShift 4.20", 33, "1.33.13", {"uncore_rounds_cores_up": "kubernetes#131850", **_IN_ALL}),
+    Distribution("OpenShift 4.21", 34, "1.34.9", _IN_ALL),
+    Distribution("OpenShift 4.22", 35, "1.35.6", {"device_hints_are_near_devices": "kubernetes#138244", **_IN_ALL}),
+    Distribution("OpenShift 4.23, 5", 36, "1.36.2, equal to 1.36.3 in cm and lifecycle", _IN_ALL),
 )

@@ -12,13 +12,12 @@ kubelet, its `Evidence`: a reported kubelet runs.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from topowise import cpuset, feature_gates
+from topowise import cpuset, digits, feature_gates
 from topowise.errors import TopowiseError
 from topowise.feature_gates import Life
 from topowise.kubeletconfig import KubeletConfiguration
@@ -33,7 +32,6 @@ TOPOLOGY_POLICIES: Final = ("none", "best-effort", "restricted", "single-numa-no
 TOPOLOGY_SCOPES: Final = ("container", "pod")
 MIN_ALLOWABLE_NUMA_NODES: Final = 8
 
-_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,18}")
 _TRUE: Final = frozenset(("1", "t", "T", "TRUE", "true", "True"))
 _FALSE: Final = frozenset(("0", "f", "F", "FALSE", "false", "False"))
 _EXCLUSIVE_CPU_OPTIONS: Final = (
@@ -98,20 +96,21 @@ class Settings(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Start(NamedTuple):
-    """A kubelet's start: its configuration and version."""
+    """A kubelet's start: its configuration and version; `gates` are the feature gates that it reads."""
 
     config: KubeletConfiguration
     version: KubeletVersion
     evidence: Evidence
     lives: Mapping[str, Life]
+    gates: Mapping[str, bool]
 
     def gate(self, name: str) -> bool:
-        return feature_gates.is_on(name, self.lives, self.config.featureGates or {})
+        return feature_gates.is_on(name, self.lives, self.gates)
 
     def option_gate(self, name: str) -> bool:
         if self.evidence == "none":
             return self.gate(name)
-        return self.config.gate(name, True)
+        return self.gates.get(name, True)
 
     def stages(self, manager: Manager) -> dict[str, Stage]:
         """Returns the known options. A running kubelet with a later version's option has a backport of it."""
@@ -134,7 +133,10 @@ def settle(
     evidence: Evidence = "runs",
 ) -> Settings:
     """Returns the configuration in the managers' form. Raises KubeletStartError, and ParseError for a bad quantity."""
-    start = _Start(config, version, evidence, dict(version.gates))
+    lives, gates = dict(version.gates), config.featureGates or {}
+    if version.behaviour.unknown_gates_are_ignored:
+        gates = feature_gates.known(lives, gates)
+    start = _Start(config, version, evidence, lives, gates)
     _check_gates(start)
     _check_reserved_cpus(start, machine)
     topology = _topology(start, machine)
@@ -163,7 +165,7 @@ def _check_gates(start: _Start) -> None:
     if start.evidence == "runs":
         # The gates of a running kubelet are valid, even if this version's table lacks them.
         return
-    problem = feature_gates.problem(start.lives, config.featureGates or {})
+    problem = feature_gates.problem(start.lives, start.gates)
     if problem:
         raise KubeletStartError(f"failed to set feature gates from initial flags-based config: {problem}")
     if config.cpuManagerPolicyOptions is not None and not start.gate("CPUManagerPolicyOptions"):
@@ -197,8 +199,8 @@ def _topology(start: _Start, machine: Machine) -> TopologySettings:
     policy, scope = config.topologyManagerPolicy or "none", config.topologyManagerScope or "container"
     options = config.topologyManagerPolicyOptions or {}
     if policy == "none":
-        limit = options.get("max-allowable-numa-nodes", "")
-        return TopologySettings(policy, scope, max_numa_nodes=int(limit) if _INTEGER.fullmatch(limit) else 0)
+        limit = digits.int64(options.get("max-allowable-numa-nodes", ""))
+        return TopologySettings(policy, scope, max_numa_nodes=limit or 0)
     closest = most_allocated = False
     max_nodes = 0
     stages = start.stages("topology") if options else {}
@@ -247,10 +249,9 @@ def _missing_gate(start: _Start, prefix: str, stage: Stage) -> str:
 
 
 def _allowable(name: str, value: str) -> int:
-    # strconv.Atoi accepts 64 bits without spaces or underscores. It refuses longer texts too.
-    if not _INTEGER.fullmatch(value):
+    number = digits.int64(value)
+    if number is None:
         raise KubeletStartError(f'unable to convert policy option to integer "{name}": {value!r:.80}')
-    number = int(value)
     if number < MIN_ALLOWABLE_NUMA_NODES:
         raise KubeletStartError(f'the minimum value of "{name}" should not be less than {MIN_ALLOWABLE_NUMA_NODES}')
     return number

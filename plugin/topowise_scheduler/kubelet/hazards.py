@@ -1,17 +1,23 @@
-"""Finds combinations of machine and configuration for which a pod can make the kubelet panic or search forever."""
+"""Finds machines and configurations for which a kubelet panics, searches forever, or gives resources twice."""
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from topowise_scheduler.kubelet.node import Kubelet
 
-Hazard = Literal["distances", "numa-ids", "page-sizes", "distributed-cpus"]
-HAZARDS: Final[tuple[Hazard, ...]] = ("distances", "numa-ids", "page-sizes", "distributed-cpus")
+Hazard = Literal["distances", "numa-ids", "page-sizes", "distributed-cpus", "shared-cpus", "reserved-memory"]
+HAZARDS: Final[tuple[Hazard, ...]] = get_args(Hazard)
 
 
 def hazards(node: Kubelet) -> tuple[Hazard, ...]:
-    """Returns the hazards of a node: the first three are panics (panics.py), the last is a search that may not end."""
+    """Returns the hazards of a node: three panics (panics.py), a search that may not end, and resources given twice.
+
+    "shared-cpus": a core or a socket has more CPUs than the machine's average. The kubelet takes it as a whole if as
+    many of its CPUs as the average are free, with its busy and reserved CPUs (takeFullCores, takeFullSockets).
+    "reserved-memory": reservedMemory exceeds the memory of a NUMA node, and the kubelet gives memory there without a
+    limit (memory_tables.py).
+    """
     memory = None if node.memory is None else node.memory.policy
     cpu, behaviour = node.settings.cpu, node.settings.behaviour
     present: dict[Hazard, bool] = {
@@ -22,5 +28,7 @@ def hazards(node: Kubelet) -> tuple[Hazard, ...]:
         and cpu.full_pcpus_only
         and cpu.distribute_across_numa
         and not behaviour.remainder_counts_whole_groups,
+        "shared-cpus": cpu is not None and not node.topology.is_even,
+        "reserved-memory": memory is not None and bool(memory.wrapped),
     }
     return tuple([hazard for hazard in HAZARDS if present[hazard]])

@@ -146,6 +146,12 @@ def sums(values: Iterable[int]) -> list[int]:
     return table
 
 
+def covers(total: int, wanted: int) -> bool:
+    """Returns whether a sum of unsigned 64-bit numbers reaches `wanted`. A negative number has wrapped around: for the
+    kubelet it is nearly 2^64 (memory_tables.py)."""
+    return total >= wanted or total < 0
+
+
 def reaching(values: tuple[int, ...], wanted: int) -> MaskSet:
     """Returns the masks whose nodes reach `wanted` in sum; cached, because nodes in the same state recur."""
     if len(values) <= _FEW_NODES:
@@ -154,7 +160,7 @@ def reaching(values: tuple[int, ...], wanted: int) -> MaskSet:
 
 
 def _reaching(values: tuple[int, ...], wanted: int) -> MaskSet:
-    digits = ["1" if total >= wanted else "0" for total in sums(values)]
+    digits = ["1" if covers(total, wanted) else "0" for total in sums(values)]
     # The empty mask is no hint, even for a request of 0.
     digits[0] = "0"
     digits.reverse()

@@ -1,4 +1,9 @@
-"""The memory manager's tables: free memory per NUMA node and type, and the groups of nodes (cm/memorymanager/state)."""
+"""The memory manager's tables: free memory per NUMA node and type, and the groups of nodes (cm/memorymanager/state).
+
+The kubelet computes a NUMA node's allocatable memory as an unsigned number. If reservedMemory and hugepages exceed the
+memory of the node, the result wraps around to nearly 2^64 bytes, and the node takes every pod. In a sum with other
+nodes it wraps around again. So such an amount is a negative number here, and `covers` compares it as the kubelet does.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +19,7 @@ from topowise_scheduler.kubelet.masks import (
     Mask,
     MaskSet,
     by_size,
+    covers,
     mask_of,
     members,
     sized_submasks,
@@ -69,6 +75,15 @@ class MemoryPolicy:
         }
 
     @cached_property
+    def wrapped(self) -> dict[str, Mask]:
+        """Per type the nodes whose allocatable memory has wrapped around."""
+        return {
+            name: mask_of([position for position, value in enumerate(values) if value < 0])
+            for name, values in self.allocatable.items()
+            if min(values) < 0
+        }
+
+    @cached_property
     def _allocatable_sums(self) -> dict[str, list[int]]:
         return {name: sums(values) for name, values in self.allocatable.items()}
 
@@ -86,12 +101,13 @@ class MemoryPolicy:
     def smallest_mask(self, requested: Amounts) -> int:
         """Returns the least number of nodes that could have the request if they were empty; all nodes if none can."""
         least = 1
-        for name, size in requested.items():
+        has_wrapped = any(name in self.wrapped for name in requested)
+        for name, size in () if has_wrapped else requested.items():
             largest = self._largest[name]
             while least < self.count and largest[least] < size:
                 least += 1
         # Several types: the nodes with most of a type may lack another type, so the masks themselves are tried.
-        if len(requested) > 1:
+        if len(requested) > 1 or has_wrapped:
             all_nodes = (1 << self.count) - 1
             while least < self.count and not any(
                 self.is_large_enough(mask, requested) for mask in sized_submasks(all_nodes, least)
@@ -101,7 +117,7 @@ class MemoryPolicy:
 
     def is_large_enough(self, mask: Mask, requested: Amounts) -> bool:
         """Returns whether the allocatable memory of these nodes covers the request."""
-        return all(self._allocatable_sums[name][mask] >= size for name, size in requested.items())
+        return all(covers(self._allocatable_sums[name][mask], size) for name, size in requested.items())
 
 
 class MemoryTables:
@@ -169,7 +185,7 @@ class MemoryTables:
         """isAffinitySatisfyRequest, which ignores reusable memory. Raises Refused where the kubelet would panic."""
         for name, size in requested.items():
             values = self._looked_up(name, mask)
-            if sum(values[position] for position in members(mask)) < size:
+            if not covers(sum(values[position] for position in members(mask)), size):
                 return False
         return True
 
@@ -206,7 +222,7 @@ class MemoryTables:
             self.assignments[position] += 1
             self.cells[position] = mask
             # Upstream skips a node without free memory.
-            taken = min(free[position], size)
+            taken = size if free[position] < 0 else min(free[position], size)
             if taken > 0:
                 free[position] -= taken
                 size -= taken

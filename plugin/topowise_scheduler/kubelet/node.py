@@ -31,7 +31,14 @@ from topowise_scheduler.kubelet.masks import MAX_NODES, mask_of, members
 from topowise_scheduler.kubelet.memory_manager import Block, MemoryManager
 from topowise_scheduler.kubelet.memory_tables import MemoryPolicy
 from topowise_scheduler.kubelet.pod import PodView, finished, view
-from topowise_scheduler.kubelet.predicates import SIDECARS_FORBIDDEN, Shortage, node_allocatable, shortages
+from topowise_scheduler.kubelet.predicates import (
+    LACKS_GATE,
+    LACKS_GATE_MESSAGE,
+    SIDECARS_FORBIDDEN,
+    Shortage,
+    node_allocatable,
+    shortages,
+)
 from topowise_scheduler.kubelet.scopes import Observer, Rejected
 from topowise_scheduler.kubelet.shared_allocations import single
 from topowise_scheduler.kubelet.topology_manager import TopologyManager
@@ -374,7 +381,7 @@ class Kubelet:
                     return self._refused(pod, "predicate", SIDECARS_FORBIDDEN, message)
         missing = self._shortages(pod)
         if not missing:
-            return None
+            return self._refused(pod, "predicate", LACKS_GATE, LACKS_GATE_MESSAGE) if pod.lacks_gate else None
         return self._refused(pod, "predicate", missing[0].reason, missing[0].message, shortages=tuple(missing))
 
     def _refused(

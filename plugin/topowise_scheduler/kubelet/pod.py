@@ -43,7 +43,7 @@ class PodView(msgspec.Struct, frozen=True, gc=False):
     `by_pod_level`: the managers handle pod-level resources. Then `cpus` and `memory` are the pod's own totals, and only
     an exclusive container has `cpus` and `memory`. `init_requests` is the request of all init containers, including
     sidecars. `steered` is the NUMA node of all marker devices (topowise.steering) at the admission of the pod, None if
-    the markers have no NUMA node.
+    the markers have no NUMA node. `lacks_gate`: the kubelet refuses the pod, as its gate PodLevelResources is off.
     """
 
     uid: str
@@ -56,6 +56,7 @@ class PodView(msgspec.Struct, frozen=True, gc=False):
     memory: Amounts | None
     init_requests: Amounts = {}
     steered: int | None = None
+    lacks_gate: bool = False
 
 
 def view(
@@ -67,7 +68,11 @@ def view(
 ) -> PodView:
     """Returns the pod as a kubelet with this feature gate (KEP-5526) and behaviour sees it."""
     by_pod_level = needs.pod_level is not None and pod_level_resource_managers
-    ignored = needs.pod_level is not None and behaviour.pod_level_pods_are_not_aligned and not by_pod_level
+    ignored = (
+        behaviour.pod_level_pods_are_never_aligned
+        if needs.lacks_gate
+        else needs.pod_level is not None and behaviour.pod_level_pods_are_not_aligned and not by_pod_level
+    )
     pinned = needs.qos == "Guaranteed" and not ignored
     sidecars_are_kept = behaviour.sidecars_are_kept
     containers = tuple(
@@ -92,6 +97,7 @@ def view(
         init_requests=_NO_REQUESTS
         if behaviour.unknown_resources_of_init_containers_are_dropped
         else _init_requests(needs.containers),
+        lacks_gate=needs.lacks_gate and behaviour.pod_level_pods_need_their_gate,
     )
 
 

@@ -17,6 +17,9 @@ from topowise_scheduler.kubelet.machine import Machine
 _FIRST = ("cpu", "memory", "ephemeral-storage")
 
 SIDECARS_FORBIDDEN = "InitContainerRestartPolicyForbidden"
+# lifecycle/features_linux.go, the check after the predicates.
+LACKS_GATE = "PodLevelResourcesNotSupported"
+LACKS_GATE_MESSAGE = "PodLevelResources feature gate is disabled"
 
 
 class Shortage(NamedTuple):

@@ -147,7 +147,7 @@ def _cpu_problem(before: Kubelet, node: Kubelet) -> Problem | None:
         cpus=frozenset(members(policy.topology.cpus)),
         reserved=frozenset(members(policy.reserved)),
         strict=policy.options.strict_reservation,
-        lists_reserved=policy.behaviour.strict_state_needs_all_cpus,
+        openshift=policy.behaviour.strict_state_needs_all_cpus,
     )
 
 

@@ -16,14 +16,14 @@ import msgspec
 
 from topowise import feature_gates
 from topowise.feature_gates import Life
+from topowise.kubeletconfig import is_openshift
 from topowise_scheduler.kubelet import policy_options
-from topowise_scheduler.kubelet.behaviour import DISTRIBUTIONS, ROWS, Behaviour, Distribution, Stage
+from topowise_scheduler.kubelet.behaviour import DISTRIBUTIONS, LATER_OPENSHIFT, ROWS, Behaviour, Distribution, Stage
 
 Certainty = Literal["recorded", "reconstructed", "assumed"]
 
 _VERSION: Final = re.compile(r"v?(\d{1,3})\.(\d{1,4})(?:\.(\d{1,6}))?([-+][0-9A-Za-z.+~_-]+)?", re.ASCII)
 _PRE_RELEASE: Final = re.compile(r"-(?:alpha|beta|rc)\.\d+", re.ASCII)
-_OPENSHIFT: Final = re.compile(r"\+[0-9a-f]{7,12}", re.ASCII)
 _LONGEST: Final = 256
 
 
@@ -74,16 +74,18 @@ def version_of(text: str) -> KubeletVersion:
     if _PRE_RELEASE.match(suffix):
         return _assumed(minor, f"kubelet 1.{minor} is a pre-release ({suffix[1:]})")
     # Any other distribution builds the upstream code.
-    if not _OPENSHIFT.fullmatch(suffix):
+    if not is_openshift(text.strip()):
         return _known(minor)
     distribution = next((row for row in DISTRIBUTIONS if row.minor == minor), None)
     if distribution is None:
-        return _assumed(minor, f"kubelet 1.{minor} ({suffix[1:]}) is OpenShift's, whose own changes are unknown")
+        why = f"kubelet 1.{minor} ({suffix[1:]}) is OpenShift's, whose own changes are unknown"
+        return _assumed(minor, why, LATER_OPENSHIFT)
     return _known(minor, distribution)
 
 
-def _assumed(minor: int, why: str) -> KubeletVersion:
-    return msgspec.structs.replace(_known(minor), certainty="assumed", remark=f"{why}; predicted as 1.{minor}")
+def _assumed(minor: int, why: str, distribution: Distribution | None = None) -> KubeletVersion:
+    version = _known(minor, distribution)
+    return msgspec.structs.replace(version, certainty="assumed", remark=f"{why}; predicted as 1.{minor}")
 
 
 def _known(minor: int, distribution: Distribution | None = None) -> KubeletVersion:
@@ -95,7 +97,11 @@ def _known(minor: int, distribution: Distribution | None = None) -> KubeletVersi
         name += f" ({distribution.name})"
     remark = ""
     if row.proof == "reconstructed":
-        remark = f"kubelet {name} was not run: its changes were read, and applied to the code of {row.source}"
+        unread = ", ".join(row.unread for row in ROWS if row.minor <= minor and row.unread)
+        remark = (
+            f"kubelet {name} was not run: its changes were read, and applied to the code of {row.source}. "
+            f"Merged changes whose code was not available affect {unread}"
+        )
     return KubeletVersion(
         name=name,
         minor=minor,

@@ -7,7 +7,7 @@ it. Evictions go by policy/v1, which respects budgets and termination grace peri
 there, no further pod is evicted for it.
 
 A tenant with many waiting pods, or with pods that do not use the capacity that evictions made, must not block other
-tenants. A pass looks at a bounded number of pods: of equal priority, a pod of each namespace before the second of any.
+tenants. A pass looks at a bounded number of pods, in the order of turns.py.
 The pause before the next evictions for a pod doubles with each round.
 """
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -32,6 +32,7 @@ from topowise_scheduler.kube_scheduler import MIRROR, Pod
 from topowise_scheduler.leader import controller, events, evictions
 from topowise_scheduler.leader.alignment import AlignmentPreemption, Victims
 from topowise_scheduler.leader.nomination import nominate
+from topowise_scheduler.leader.turns import in_turn
 
 _INTERVAL_S: Final = 1.0
 _MINUTE_S: Final = 60.0
@@ -77,7 +78,8 @@ class Preemptor:
         self._rounds: dict[str, int] = {}
         # UIDs of static pods, which no eviction ends.
         self._static_uids: Bounded[str, bool] = Bounded(_STATIC_BYTES, lambda uid, _: len(uid))
-        self._evicted_at: list[float] = []
+        # Of the last minute: when a pod was evicted, and the namespace of the pod that it was evicted for.
+        self._evicted: list[tuple[float, str]] = []
         self._announced: dict[str, tuple[str, ...]] = {}
 
     async def run(self) -> None:
@@ -100,7 +102,8 @@ class Preemptor:
             if now >= max(self._since[uid] + self._settings.patience, self._not_before.get(uid, 0.0))
             and uid not in self._evictions
         ]
-        return {record.uid: record for record in self._in_turn(ready)[:_MAX_LOOKS]}
+        used = Counter(namespace for at, namespace in self._evicted if at > now - _MINUTE_S)
+        return {record.uid: record for record in in_turn(ready, used, self._not_before)[:_MAX_LOOKS]}
 
     def _waiting(self) -> Mapping[str, PodRecord]:
         """Returns by UID the pods that were refused here, and the pods with claims that kube-scheduler itself refused:
@@ -114,26 +117,14 @@ class Preemptor:
             if record.needs is not None and (record.claims or uid in ledger.waiting)
         }
 
-    def _in_turn(self, ready: Sequence[PodRecord]) -> list[PodRecord]:
-        """Returns the pods in the order of a pass: new pods first, then by priority, and of equal priority a pod of
-        each namespace before the second of any."""
-        turns: Counter[tuple[str, int]] = Counter()
-        ranks: dict[str, tuple[float, int, int]] = {}
-        by_age = sorted(ready, key=lambda record: (record.started, record.uid))
-        for record in by_age:
-            tenant = record.namespace, record.priority
-            ranks[record.uid] = self._not_before.get(record.uid, 0.0), -record.priority, turns[tenant]
-            turns[tenant] += 1
-        return sorted(by_age, key=lambda record: ranks[record.uid])
-
     def _is_in_progress(self, going: _Eviction, now: float) -> bool:
         return now < going.until and any(pod.uid in going.victims for pod in self._ledger.pods_on(going.node))
 
     @property
     def _allowance(self) -> int:
         """Returns how many pods may be evicted now."""
-        self._evicted_at = [at for at in self._evicted_at if at > self._clock() - _MINUTE_S]
-        return self._settings.per_minute - len(self._evicted_at)
+        self._evicted = [(at, namespace) for at, namespace in self._evicted if at > self._clock() - _MINUTE_S]
+        return self._settings.per_minute - len(self._evicted)
 
     async def _make_room(self, record: PodRecord) -> None:
         """Evicts victims for a pod if that helps. Raises ApiError."""
@@ -167,7 +158,7 @@ class Preemptor:
         else:
             # Until so many evictions are allowed at once.
             over = len(victims.pods) - self._allowance
-            self._not_before[record.uid] = self._evicted_at[over - 1] + _MINUTE_S
+            self._not_before[record.uid] = self._evicted[over - 1][0] + _MINUTE_S
 
     async def _announce(self, record: PodRecord, victims: Victims) -> None:
         uids = tuple(victim.uid for victim in victims.pods)
@@ -201,7 +192,7 @@ class Preemptor:
             evicted.add(victim.uid)
             until = self._clock() + _LONGEST_END_S
             self._evictions[record.uid] = _Eviction(victims.node, frozenset(evicted), until)
-            self._evicted_at.append(self._clock())
+            self._evicted.append((self._clock(), record.namespace))
             self._ledger.count("evicted_for_alignment")
             await self._post_to_victim(record, victim, "Preempted", "was evicted")
         if evicted:

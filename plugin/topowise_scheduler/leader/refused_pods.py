@@ -1,8 +1,8 @@
 """Deletes pods that a kubelet has refused for their alignment, if a controller replaces them.
 
-Such a pod has failed for good, and its controller has created another pod. The refusal's metric and quarantine already
-have its information. A controller whose pods are refused again and again fills its namespace with failed pods. An event
-first records the node, the message of the kubelet, and the deletion.
+Such a pod has failed for good, and its controller has created another pod. The refusal's metric, log and quarantine
+already have its information. A controller whose pods are refused again and again fills its namespace with failed pods.
+An event first records the node, the message of the kubelet, and the deletion.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class RefusedPods:
                 return
             note = (
                 f"The kubelet of {record.node} refused the pod ({status.get('message') or record.refusal}). Its "
-                "controller makes another, so it is deleted; the node gets no pod like it before its next report."
+                "controller makes another, so it is deleted."
             )
             await events.post(self._api, record, "RefusedPodDeleted", note, kind="Warning", action="Delete")
             options = {"preconditions": {"uid": record.uid}}

@@ -17,6 +17,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 import msgspec
@@ -35,6 +36,7 @@ from topowise_scheduler.configuration import ScaleUp as Settings
 from topowise_scheduler.kube_scheduler import Node, Pod
 from topowise_scheduler.leader import controller, events, known_nodes, objects, pod_lists
 from topowise_scheduler.leader.scale_up_demand import Demand, units
+from topowise_scheduler.leader.turns import in_turn
 from topowise_scheduler.leader.workload_pods import WorkloadPods
 from topowise_scheduler.presentation.text import plural
 from topowise_scheduler.scale_up import lifecycle, node_groups, packing, placeholders
@@ -122,7 +124,11 @@ class ScaleUp:
         for group in {placeholder.group for placeholder in known if placeholder.is_active}:
             await self._mark(known, groups.get(group, ()))
         requested = {pod.uid for placeholder in known if placeholder.is_active for pod in placeholder.pods}
-        wanted = [*await self._demand.pods(requested), *self._workloads.due(requested)]
+        # Of the hour that the budget counts.
+        recent = Budget(self._limits, known, self._now()).recent
+        used = Counter(name for placeholder in recent for name in {pod.namespace for pod in placeholder.pods})
+        wanted = [*await self._demand.pods(requested, used), *self._workloads.due(requested)]
+        wanted = in_turn(wanted, used)
         refusals = await self._request(wanted, known, groups) if wanted else {}
         self._workloads.set_answers(refusals, [placeholder for placeholder in known if placeholder.is_active])
         self._expects_node = any(placeholder.is_in_flight for placeholder in known)
@@ -206,7 +212,8 @@ class ScaleUp:
     # Requests of nodes
 
     async def _request(self, wanted: Sequence[PodRecord], known: list[Placeholder], groups: Groups) -> dict[str, str]:
-        """Creates the placeholders that the budget allows. Returns by gang why it gets no node."""
+        """Creates the placeholders that the budget allows, in the order of the `wanted` pods. Returns by gang why it
+        gets no node."""
         refusals = {}
         budget = Budget(self._limits, known, self._now())
         profiles: dict[GroupLabels, Profile] = {}
@@ -222,14 +229,23 @@ class ScaleUp:
             for group in self._coming(known, groups)
             if group in profiles
         ]
+        turns = {record.uid: turn for turn, record in enumerate(wanted)}
+        requests: list[tuple[int, str, Sequence[PlannedNode]]] = []
         for records in units(wanted):
-            plan = packing.pack(records, ordered, coming, self._suits)
-            needed = Counter(node.group for node in plan.new_nodes)
-            budget = Budget(self._limits, known, self._now())
-            if records[0].group and (plan.unplaced or not budget.affords(needed)):
-                refusals[records[0].group] = _refusal(plan, needed)
+            plan, gang = packing.pack(records, ordered, coming, self._suits), records[0].group
+            if gang and plan.unplaced:
+                count = plural(len(plan.unplaced), "pod")
+                refusals[gang] = f"{count} would not be aligned by an empty node of a group that may be requested now"
                 continue
-            for node in plan.new_nodes:
+            # Nodes of a gang are requested together or not at all.
+            parts = [plan.new_nodes] if gang else [[node] for node in plan.new_nodes]
+            requests += [(turns[part[0].records[0].uid], gang, part) for part in parts if part]
+        for _, gang, new_nodes in sorted(requests, key=itemgetter(0)):
+            needed = Counter(node.group for node in new_nodes)
+            if gang and not Budget(self._limits, known, self._now()).affords(needed):
+                refusals[gang] = f"{plural(needed.total(), 'node')} are more than the limits of scaleUp allow now"
+                continue
+            for node in new_nodes:
                 if Budget(self._limits, known, self._now()).allowance(node.group) > 0:
                     known.append(await self._create(node, known, groups.get(node.group, ())))
         return refusals
@@ -335,13 +351,6 @@ def _new_node(placeholder: Placeholder, known: Iterable[Placeholder], groups: Gr
 
 def _is_added_after(placeholder: Placeholder, node: Node) -> bool:
     return timestamps.seconds(node.created) >= placeholder.created and node.hostname not in placeholder.hosts
-
-
-def _refusal(plan: packing.Packing, needed: Counter[GroupLabels]) -> str:
-    if plan.unplaced:
-        count = plural(len(plan.unplaced), "pod")
-        return f"{count} would not be aligned by an empty node of a group that may be requested now"
-    return f"{plural(needed.total(), 'node')} are more than the limits of scaleUp allow now"
 
 
 def _size(profile: Profile) -> tuple[int, int, int, GroupLabels]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from typing import Final
 
 from topowise.errors import ParseError
@@ -17,6 +17,7 @@ from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.fit_together.group_placement import GroupPlacer
 from topowise_scheduler.kube_scheduler import Pod
 from topowise_scheduler.leader import pod_lists
+from topowise_scheduler.leader.turns import in_turn
 from topowise_scheduler.presentation.explain.cluster_view import ClusterView
 from topowise_scheduler.presentation.explain.waiting import looking
 
@@ -48,9 +49,9 @@ class Demand:
         self._looked_at: dict[Hashable, float] = {}
         self._causes: dict[Hashable, str] = {}
 
-    async def pods(self, requested: Collection[str]) -> list[PodRecord]:
-        """Returns the pods that need a node, the most important first, without the `requested` UIDs. Raises
-        ApiError."""
+    async def pods(self, requested: Collection[str], used: Mapping[str, int]) -> list[PodRecord]:
+        """Returns the pods that need a node, without the `requested` UIDs. `used`: by namespace, as in turns.py; the
+        pods whose turn comes first are examined. Raises ApiError."""
         now = self._clock()
         waiting = [record for record in self._ledger.waiting.values() if is_examined(record)]
         await self._look(waiting, now)
@@ -58,9 +59,10 @@ class Demand:
         self._since = {record.uid: self._since.get(record.uid, now) for record in wanted}
         ready = [
             record
-            for record in sorted(wanted, key=_order)
+            for record in wanted
             if now - self._since[record.uid] >= self._patience and record.uid not in requested
-        ][:_MOST_PODS]
+        ]
+        ready = in_turn(ready, used)[:_MOST_PODS]
         gangs = [members async for members in self._gangs(ready)]
         return [*(record for record in ready if not record.group), *(pod for members in gangs for pod in members)]
 
@@ -69,8 +71,10 @@ class Demand:
         classes = {record.pod_class: record for record in waiting if not record.group}
         self._looked_at = {pod_class: self._looked_at.get(pod_class, 0.0) for pod_class in classes}
         self._causes = {pod_class: cause for pod_class, cause in self._causes.items() if pod_class in classes}
-        for pod_class in sorted(classes, key=self._looked_at.__getitem__)[:_MOST_CLASSES]:
-            looked = (await collected(looking(self._view, classes[pod_class])))[0]
+        looked_at = {record.uid: self._looked_at[pod_class] for pod_class, record in classes.items()}
+        for record in in_turn(classes.values(), {}, looked_at)[:_MOST_CLASSES]:
+            pod_class = record.pod_class
+            looked = (await collected(looking(self._view, record)))[0]
             self._causes[pod_class] = "alignment" if looked.lacks_only_alignment else looked.cause
             self._looked_at[pod_class] = now
 
@@ -117,7 +121,3 @@ def is_examined(record: PodRecord) -> bool:
     """Returns whether topowise checks all requirements of the pod: it would wait on a new node for the others."""
     constraints = record.constraints
     return not record.leaving and record.needs is not None and constraints is not None and not constraints.unexamined
-
-
-def _order(record: PodRecord) -> tuple[int, str, str]:
-    return -record.priority, record.started, record.uid

@@ -1,11 +1,15 @@
 """Machines from descriptions: the JSON of `topowise-exporter machine`, and hwloc's XML of version 2 (`lstopo a.xml`).
 
+Both give the machine that the kubelet's cAdvisor computes. The JSON has it. From the XML it is computed here as the
+exporter computes it from /sys (machine/cpus.py): hwloc keeps the kernel's numbers of packages, cores and caches. Only a
+kernel without NUMA is not visible in the XML: hwloc shows a NUMA node there.
+
 Neither says which device plugin a PCI function has. GPUs get the resource name of their vendor's plugin.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 from xml.etree import ElementTree
 
@@ -30,9 +34,12 @@ class _Node(msgspec.Struct, frozen=True):
 
 
 class _Cpu(msgspec.Struct, frozen=True):
+    """Earlier exporters wrote no `uncore`."""
+
     socket: int
     threads: tuple[int, ...]
     l3_id: int | None = None
+    uncore: int | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class _Cpus(msgspec.Struct, frozen=True):
@@ -52,6 +59,15 @@ class _Json(msgspec.Struct, frozen=True):
     nodes: tuple[_Node, ...]
     cpus: _Cpus
     pci: tuple[_Function, ...] = ()
+    memory_bytes: int | None = None
+
+
+class _Unit(msgspec.Struct, frozen=True):
+    """A CPU in the XML: the key of its core in a NUMA node, and its L3 cache with the number of CPUs that share it."""
+
+    id: int
+    core: tuple[int, int]
+    cache: tuple[int, int] | None
 
 
 def read_machine(text: bytes, origin: str) -> Machine:
@@ -76,16 +92,21 @@ def _of_json(text: bytes) -> Machine:
             NumaNode(
                 id=node.id,
                 memory=node.memory_bytes,
-                cores=tuple(Core(cpu.socket, cores, cpu.l3_id) for cores, cpu in sorted(threads.items())),
+                cores=tuple(Core(cpu.socket, cores, _uncore(cpu)) for cores, cpu in sorted(threads.items())),
                 hugepages={size // 1024: count for size, count in node.hugepages.items()},
                 distances=tuple(node.distances[to] for to in ids) if node.distances else None,
             )
         )
     functions = (
-        (entry.address, int(entry.vendor, 16), int(entry.class_code, 16) >> 8, entry.numa_node)
+        # A masked /sys shows neither.
+        (entry.address, int(entry.vendor or "0", 16), int(entry.class_code or "0", 16) >> 8, entry.numa_node)
         for entry in described.pci
     )
-    return Machine(numa=tuple(nodes), devices=_plugins(functions))
+    return Machine(numa=tuple(nodes), devices=_plugins(functions), memory_capacity=described.memory_bytes)
+
+
+def _uncore(cpu: _Cpu) -> int | None:
+    return cpu.l3_id if cpu.uncore is msgspec.UNSET else cpu.uncore
 
 
 def _plugins(functions: Iterable[tuple[str, int, int, int]]) -> tuple[DevicePlugin, ...]:
@@ -105,43 +126,81 @@ def _of_xml(text: bytes, origin: str) -> Machine:
     if root.tag != "topology" or not root.get("version", "").startswith("2"):
         raise PlanError(f"{origin}: {root.tag} of version {root.get('version', '1')}, expected hwloc's topology 2.x")
     numa: dict[int, dict[str, Any]] = {}
-    cores: list[tuple[int, int | None, tuple[int, ...]]] = []
+    units: list[_Unit] = []
     functions: list[tuple[str, int, int, int]] = []
     for entry, above in _objects(root, ()):
         kind = entry.get("type")
         if kind == "NUMANode":
-            pages = {
-                int(page.get("size", "0")) // 1024: int(page.get("count", "0")) for page in entry.findall("page_type")
-            }
-            # The size of a small page counts all memory.
-            pages = {kib: count for kib, count in pages.items() if kib > _SMALL_PAGE_KIB and count}
-            numa[int(entry.get("os_index", "0"))] = {
-                "memory": int(entry.get("local_memory", "0")),
+            sizes = sorted((_number(page, "size"), _number(page, "count")) for page in entry.findall("page_type"))
+            numa[_number(entry, "os_index")] = {
+                "memory": _number(entry, "local_memory"),
                 "cpus": _bits(entry.get("cpuset", "")),
-                "pages": pages,
+                # The smallest size is that of ordinary pages.
+                "pages": {size // 1024: count for size, count in sizes[1:]},
             }
-        elif kind == "Core":
-            threads = tuple(sorted(int(unit.get("os_index", "0")) for unit in entry.iter("object") if _is_unit(unit)))
-            cores.append((_above(above, "Package") or 0, _above(above, "L3Cache"), threads))
+        elif kind == "PU":
+            units.append(_unit(entry, above))
         elif kind == "PCIDev":
             functions.append(_function(entry, above))
-    if not numa or sum(len(threads) for _, _, threads in cores) > _MOST_CPUS:
+    if not numa or len(units) > _MOST_CPUS:
         raise PlanError(f"{origin}: {len(numa)} NUMA nodes, expected some, and at most {_MOST_CPUS} CPUs")
+    ids = sorted(numa)
+    rows = _distances(root, ids)
     nodes = tuple(
         NumaNode(
             id=number,
-            memory=facts["memory"],
-            cores=tuple(
-                Core(socket, threads, cache) for socket, cache, threads in cores if facts["cpus"] >> threads[0] & 1
-            ),
-            hugepages=facts["pages"],
+            memory=numa[number]["memory"],
+            cores=_cores([unit for unit in units if numa[number]["cpus"] >> unit.id & 1]),
+            hugepages=numa[number]["pages"],
+            distances=rows.get(number),
         )
-        for number, facts in sorted(numa.items())
+        for number in ids
     )
     return Machine(numa=nodes, devices=_plugins(functions))
 
 
-_SMALL_PAGE_KIB: Final = 64
+def _unit(entry: ElementTree.Element, above: Above) -> _Unit:
+    cpu = _number(entry, "os_index")
+    core, cache, package = (_nearest(above, kind) for kind in ("Core", "L3Cache", "Package"))
+    # A CPU without a numbered core is a core alone.
+    number = -1 - cpu if core is None or core.get("os_index") is None else _number(core, "os_index")
+    # cAdvisor reads no cache of a CPU if any of its caches has no id.
+    numbered = all(near.get("os_index") for near in above if near.get("type", "").endswith("Cache"))
+    shared = None
+    if cache is not None and numbered:
+        shared = _number(cache, "os_index"), _bits(cache.get("cpuset", "")).bit_count()
+    return _Unit(cpu, (0 if package is None else _number(package, "os_index"), number), shared)
+
+
+def _cores(units: Iterable[_Unit]) -> tuple[Core, ...]:
+    """Returns the cores of a NUMA node (cAdvisor utils/sysinfo, getCoresInfo and addCacheInfo)."""
+    by_core: dict[tuple[int, int], list[_Unit]] = {}
+    for unit in sorted(units, key=lambda unit: unit.id):
+        by_core.setdefault(unit.core, []).append(unit)
+    cores = []
+    for (package, _), members in by_core.items():
+        cache = min(members, key=lambda unit: str(unit.id)).cache
+        is_of_node = cache is not None and cache[1] == len(by_core) * len(members)
+        threads = tuple(unit.id for unit in members)
+        cores.append(Core(package, threads, None if cache is None or is_of_node else cache[0]))
+    return tuple(cores)
+
+
+def _distances(root: ElementTree.Element, ids: Sequence[int]) -> dict[int, tuple[int, ...]]:
+    """Returns the rows of the kernel's distances. hwloc keeps none for a single NUMA node."""
+    if len(ids) == 1:
+        return {ids[0]: (10,)}
+    for table in root.findall("distances2"):
+        order, values = (
+            [int(word) for part in table.findall(tag) for word in (part.text or "").split()]
+            for tag in ("indexes", "u64values")
+        )
+        if table.get("name") == "NUMALatency" and table.get("indexing") == "os" and sorted(order) == list(ids):
+            rows = {row: values[at * len(order) : (at + 1) * len(order)] for at, row in enumerate(order)}
+            return {row: tuple(cost for _, cost in sorted(zip(order, rows[row], strict=True))) for row in order}
+    return {}
+
+
 Above = tuple[ElementTree.Element, ...]
 
 
@@ -151,14 +210,13 @@ def _objects(entry: ElementTree.Element, above: Above) -> Iterator[tuple[Element
         yield from _objects(child, (*above, child))
 
 
-def _is_unit(entry: ElementTree.Element) -> bool:
-    return entry.get("type") == "PU"
+def _nearest(above: Above, kind: str) -> ElementTree.Element | None:
+    return next((entry for entry in reversed(above) if entry.get("type") == kind), None)
 
 
-def _above(above: Above, kind: str) -> int | None:
-    """Returns the kernel's number, or hwloc's own, of the nearest object of this type above."""
-    found = next((entry for entry in reversed(above) if entry.get("type") == kind), None)
-    return None if found is None else int(found.get("os_index") or found.get("gp_index") or 0)
+def _number(entry: ElementTree.Element, name: str) -> int:
+    """Returns an attribute, 0 without it."""
+    return int(entry.get(name) or "0")
 
 
 def _bits(text: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from topowise import attributes
+from topowise import attributes, digits
 from topowise.errors import ParseError
 from topowise_scheduler.kubelet.configuration import TopologySettings
 from topowise_scheduler.kubelet.machine import is_memory
@@ -75,14 +75,15 @@ def _max_numa_nodes(named: Mapping[str, str], problems: list[str]) -> int:
     text = named.get(attributes.TOPOLOGY_MANAGER_MAX_NUMA_NODES)
     if text is None:
         return 0
-    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 1):
+    number = digits.int64(text)
+    if number is None or number <= 1:
         problems.append(
             f"attribute {attributes.TOPOLOGY_MANAGER_MAX_NUMA_NODES}: {text!r:.80}, expected a number above 1; "
             "the service's own limit is used"
         )
         return 0
     # The limit of scheduler-plugins.
-    return min(int(text), _MAX_NUMA_NODES)
+    return min(number, _MAX_NUMA_NODES)
 
 
 def _is_most_allocated(named: Mapping[str, str], problems: list[str]) -> bool:

@@ -36,13 +36,15 @@ class RefusedPod(msgspec.Struct, frozen=True):
 
 
 class NodeRestart(msgspec.Struct, frozen=True):
-    """The restart of a node's kubelet; `error` is why it does not start, "" if it starts."""
+    """The restart of a node's kubelet; `error` is why it does not start, "" if it starts. `remark` is why the version
+    may restart otherwise (KubeletVersion), "" if its code was run."""
 
     node: str
     admitted: int = 0
     refused: tuple[RefusedPod, ...] = ()
     error: str = ""
     mend: str = ""
+    remark: str = ""
 
     @property
     def outcome(self) -> str:
@@ -78,13 +80,13 @@ def foresee_state(
     source = report.source
     if not isinstance(source, ExactSource):
         return None
-    after = report.empty
+    after, remark = report.empty, (change.version or report.kubelet).remark
     if change != NO_CHANGE:
         try:
             after = source.changed(change.version or report.kubelet, change.fields)
         except KubeletStartError as exc:
             mend = "keep the setting, or correct the configuration first"
-            return NodeRestart(report.name, error=str(exc), mend=mend), None
+            return NodeRestart(report.name, error=str(exc), mend=mend, remark=remark), None
     by_uid = {pod.metadata.uid: pod for pod in sorted(assigned, key=lambda pod: pod.metadata.creationTimestamp or "")}
     before, views = node.fork(), []
     for pod in map(pods.allocated, by_uid.values()):
@@ -100,7 +102,8 @@ def foresee_state(
     if result.problem is not None:
         detail = f" ({result.problem.detail})" if result.problem.detail else ""
         mend = f"drain the node, stop the kubelet, delete {result.file}, and then change and start the kubelet"
-        return NodeRestart(report.name, error=f"{result.file}: {result.problem.error}{detail}", mend=mend), None
+        error = f"{result.file}: {result.problem.error}{detail}"
+        return NodeRestart(report.name, error=error, mend=mend, remark=remark), None
     refused = [
         RefusedPod(
             f"{by_uid[admission.uid].metadata.namespace}/{by_uid[admission.uid].metadata.name}",
@@ -112,7 +115,8 @@ def foresee_state(
     ]
     mend = "drain the node before its kubelet restarts, or expect these pods to fail" if refused else ""
     settled = result.node.without(result.stale)
-    return NodeRestart(report.name, len(result.admissions) - len(refused), tuple(refused), mend=mend), settled
+    admitted = len(result.admissions) - len(refused)
+    return NodeRestart(report.name, admitted, tuple(refused), mend=mend, remark=remark), settled
 
 
 def _is_running(pod: pods.Pod) -> bool:

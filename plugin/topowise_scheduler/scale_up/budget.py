@@ -48,8 +48,12 @@ class Budget:
     def left(self) -> int:
         """How many nodes of all groups may be requested now."""
         in_flight = sum(item.is_in_flight for item in self._placeholders)
-        recent = sum(item.created > self._now - _HOUR_S for item in self._placeholders)
-        return min(self._limits.in_flight - in_flight, self._limits.per_hour - recent)
+        return min(self._limits.in_flight - in_flight, self._limits.per_hour - len(self.recent))
+
+    @property
+    def recent(self) -> list[Placeholder]:
+        """The placeholders of the last hour, ended or not."""
+        return [item for item in self._placeholders if item.created > self._now - _HOUR_S]
 
     def affords(self, needed: Counter[GroupLabels]) -> bool:
         """Returns whether all these nodes may be requested now, or only the first of a group that is not proven."""

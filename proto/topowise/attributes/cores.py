@@ -51,9 +51,12 @@ def read(text: str) -> tuple[Core, ...]:
 
 
 def _aligned(group: Sequence[Core]) -> Iterator[Sequence[Core]]:
-    """Yields the whole group if its threads ascend together, rank by rank; else core by core."""
+    """Yields the whole group if its threads ascend together, rank by rank; else core by core.
+
+    No hardware has three threads in a core. Such cores are CPUs that the kubelet takes as a core, and vary.
+    """
     ranks = zip(*(core.threads for core in group), strict=True)
-    if all(list(rank) == sorted(rank) for rank in ranks):
+    if len(group[0].threads).bit_count() == 1 and all(list(rank) == sorted(rank) for rank in ranks):
         yield group
     else:
         yield from ([core] for core in group)

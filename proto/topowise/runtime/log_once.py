@@ -24,7 +24,8 @@ class OncePerChange:
     def __init__(self, clock: Callable[[], float] = time.monotonic, again: float = _AGAIN_S) -> None:
         self._clock = clock
         self._again = again
-        self._last, self._is_logged = "", False
+        # Whether the present text was logged, and whether any text of the present problem was.
+        self._last, self._is_logged, self._is_open = "", False, False
         self._logged_at: Bounded[str, float] = Bounded(_MOST_BYTES, lambda text, _: len(text), _MOST)
 
     @property
@@ -41,17 +42,20 @@ class OncePerChange:
         logged_at = self._logged_at.get(text)
         self._is_logged = logged_at is None or now - logged_at >= self._again
         if self._is_logged:
+            self._is_open = True
             self._logged_at.put(text, now)
         return self._is_logged
 
     def over(self) -> bool:
-        """Notes that the problem is over, perhaps not for long. Returns whether to log its end. Logged texts are
-        remembered."""
-        was, self._last, self._is_logged = self._is_logged, "", False
-        return was
+        """Notes that the problem is over, perhaps not for long. Returns whether to log its end: its begin, or a change
+        since then, was logged. Logged texts are remembered."""
+        is_open = self._is_open
+        self._last, self._is_logged, self._is_open = "", False, False
+        return is_open
 
     def clear(self) -> bool:
         """Notes that the problem is over. Returns whether there was a problem. Logged texts are forgotten."""
-        was, self._last, self._is_logged = bool(self._last), "", False
+        was = bool(self._last)
+        self._last, self._is_logged, self._is_open = "", False, False
         self._logged_at.clear()
         return was

@@ -85,7 +85,8 @@ class KnownPod(msgspec.Struct, frozen=True):
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """A kubelet has refused a pod, which the service heard `at`, when it had this version of the node's object."""
+    """A kubelet has refused a pod that it had not admitted before, which the service heard `at`, when it had this
+    version of the node's object."""
 
     at: float
     node: str
@@ -283,7 +284,7 @@ class Heard:
             heard.runs = now
         if heard.ended is None and (is_deleted or pod.is_terminal):
             heard.ended = now
-            if phase == "Failed" and heard.node:
+            if phase == "Failed" and heard.node and heard.runs is None:
                 report = self.reports.get(heard.node)
                 self.refused.append(Refused(now, heard.node, pod, "" if report is None else report.version))
 

@@ -133,9 +133,9 @@ def _unconfirmed(pod: pods.Pod, known: Known, truth: Truth) -> str:
 
 
 def _quarantined(pod: pods.Pod, known: Known, truth: Truth) -> str:
-    """The kubelet has refused such a pod, which was heard, and no other object has come since.
+    """The kubelet has refused such a pod at its first admission, which was heard, and no other object has come since.
 
-    Only kubelets write such a status: also of a pod that a kubelet admits once more after a restart, and refuses then.
+    Only kubelets write such a status. The refusal of a pod that had run contradicts no prediction.
     """
     version, requests = "" if known.report is None else known.report.version, pods.needs(pod)
     is_so = any(

@@ -545,3 +545,23 @@ def test_the_scheduler_knows_the_exporters_of_the_chart(render: Any) -> None:
     assert known.node_selector == pod["spec"]["nodeSelector"]
     assert known.node_selector["pool"] == "numa"
     assert scheduler_config(render("", "exporter.enabled=false")).exporters.namespace == ""
+
+
+@pytest.mark.parametrize("recipe", ["", "default-scheduler", "opt-in"])
+def test_who_lacks_cpu_is_not_killed_for_it(render: Any, recipe: str) -> None:
+    """An exporter with 0.3 s of CPU in each 45 s failed 8 probes of 5 s in a row, and 1 probe of 20 s."""
+    probes = [
+        container["livenessProbe"]
+        for kind in ("DaemonSet", "Deployment")
+        for workload in render(recipe).kinds(kind)
+        for container in _all_containers(workload["spec"]["template"]["spec"])
+        if container.get("livenessProbe", {}).get("httpGet", {}).get("path") == "/livez"
+    ]
+    assert len(probes) == 2
+    for probe in probes:
+        assert probe["timeoutSeconds"] >= 20
+        assert probe["periodSeconds"] * probe["failureThreshold"] >= 180
+
+
+def _all_containers(pod: Document) -> list[Document]:
+    return [*pod.get("initContainers", []), *pod["containers"]]

@@ -84,7 +84,8 @@ IMAGE = "registry.example/main:1"
 
 
 OWN_PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
-CONTAINER_FIELDS = ("image", "command", "env", "volumeMounts")
+CONTAINER_FIELDS = ("image", "command", "env", "volumeMounts", "resources")
+PLACED = "topowise-placeholder-placed"
 PLACEHOLDERS = placeholders.Template(
     NAMESPACE, "registry.k8s.io/pause:3.10.1", "topowise-placeholder", "cluster-autoscaler"
 )
@@ -118,11 +119,16 @@ def eviction(**options: Any) -> Write:
     return create(f"{PODS}/runs/eviction", {**body, "deleteOptions": options}, "evict")
 
 
-def binding(**metadata: Any) -> Write:
+def binding(
+    refusal: str = "the annotation topowise.io/predicted, no other",
+    name: str = "waits",
+    namespace: str = "default",
+    **metadata: Any,
+) -> Write:
     target = {"apiVersion": "v1", "kind": "Node", "name": "metal-0"}
-    meta = {"name": "waits", "namespace": "default", **metadata}
+    meta = {"name": name, "namespace": namespace, **metadata}
     body = {"apiVersion": "v1", "kind": "Binding", "metadata": meta, "target": target}
-    return create(f"{PODS}/waits/binding", body, "the annotation topowise.io/predicted, no other")
+    return create(f"/api/v1/namespaces/{namespace}/pods/{name}/binding", body, refusal)
 
 
 def event(reporter: str, kind: str) -> Write:
@@ -137,16 +143,25 @@ def lease(name: str, metadata: Document, refusal: str = "of Leases of steering, 
     return Write("PATCH", f"{LEASES}/{name}", {"metadata": metadata, **changed}, refusal)
 
 
-def placeholder(refusal: str, labels: Document | None = None, **changed: Any) -> Write:
-    """A pod like a placeholder, but for these fields of its spec, or of its container."""
+def placeholder(refusal: str, labels: Document | None = None, name: str = "", **changed: Any) -> Write:
+    """A pod like a placeholder, but for these labels, this name, or these fields of its spec or its container."""
     records = [Service().put(waiting_pod("waits"))]
     planned = PlannedNode(Profile((("pool", "a"),), Node(""), "", (), {}), (), {}, records=records)
     document = placeholders.document(planned, ["metal-0"], PLACEHOLDERS, "theft")
     document["metadata"]["labels"] = document["metadata"]["labels"] if labels is None else labels
+    document["metadata"]["name"] = name or document["metadata"]["name"]
     for field, value in changed.items():
         target = document["spec"]["containers"][0] if field in CONTAINER_FIELDS else document["spec"]
         target[field] = value
     return create(OWN_PODS, document, refusal)
+
+
+def two_containers() -> Write:
+    write = placeholder("requests and limits")
+    assert write.body is not None
+    (container,) = write.body["spec"]["containers"]
+    write.body["spec"]["containers"].append({**container, "name": "other"})
+    return write
 
 
 def token_request(account: str, seconds: int, refusal: str, by: str) -> Write:
@@ -163,6 +178,7 @@ _GUARD = "of nodes the annotations topowise.io/scale-down-guard"
 _LABEL = "the label topowise.io/known-node, no other"
 _TAINT = "may remove the taint topowise.io/unreported"
 _KUBE_SCHEDULER = "topowise-kube-scheduler"
+_PART = {"app.kubernetes.io/part-of": "topowise"}
 THEFTS = {
     "image": Write("PATCH", f"{SYSTEM}/proxy", {"spec": {"containers": []}}, _FORBIDDEN),
     "label": status("runs", {"labels": {"app": "theft"}}, {}, _METADATA),
@@ -202,8 +218,29 @@ THEFTS = {
     "placeholder with a token": placeholder("no token, volumes", automountServiceAccountToken=True),
     "placeholder of the host": placeholder("namespaces of the host", hostNetwork=True),
     "placeholder of root": placeholder("namespaces of the host", securityContext={"runAsUser": 0}),
+    "critical placeholder": placeholder("of the PriorityClass", priorityClassName="system-node-critical"),
+    "placeholder of no class": placeholder("of the PriorityClass", priorityClassName=""),
+    "placeholder that looks like an exporter": placeholder(
+        "labels of its own", {placeholders.LABEL: "x", **_PART, "app.kubernetes.io/component": "exporter"}
+    ),
+    "placeholder of another application": placeholder(
+        "labels of its own", {placeholders.LABEL: "x", "app.kubernetes.io/part-of": "theirs"}
+    ),
+    "placeholder by another name": placeholder("name begins", name="theft"),
+    "placeholder without requests": placeholder("requests and limits", resources={}),
+    "placeholder with other limits": placeholder(
+        "requests and limits", resources={"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}
+    ),
+    "placeholder with two containers": two_containers(),
+    "binding of a placeholder": binding("binds no placeholder", PLACED, NAMESPACE),
     "label of a placeholder": Write(
-        "PATCH", f"{OWN_PODS}/placed/status", {"metadata": {"labels": {"app": "x"}}}, "a placeholder's metadata"
+        "PATCH", f"{OWN_PODS}/{PLACED}/status", {"metadata": {"labels": {"app": "x"}}}, "a placeholder's metadata"
+    ),
+    "address of a placeholder": Write(
+        "PATCH",
+        f"{OWN_PODS}/{PLACED}/status",
+        {"status": {"podIP": "10.0.0.9", "podIPs": [{"ip": "10.0.0.9"}]}},
+        "of a placeholder's status",
     ),
     "pod of its namespace deleted": Write("DELETE", f"{OWN_PODS}/other", None, "pods that a kubelet has refused"),
     "all pods deleted": Write("DELETE", PODS, None, _FORBIDDEN),
@@ -276,7 +313,7 @@ def filled(render: Any, *settings: str) -> Iterator[Cluster]:
         assert cluster.call("POST", SYSTEM, proxy)[0] == 201
         for name in ("topowise-scheduler", "topowise-steering-metal-0"):
             cluster.call("POST", LEASES, {"metadata": {"name": name}, "spec": {"holderIdentity": "theirs"}})
-        for name, labels in (("placed", {placeholders.LABEL: "x"}), ("other", {})):
+        for name, labels in ((PLACED, {placeholders.LABEL: "x"}), ("other", {})):
             assert cluster.call("POST", OWN_PODS, pod(name, namespace=NAMESPACE, labels=labels))[0] == 201
         put(cluster, "waits")
         running = {"phase": "Running", "conditions": [READY]}
@@ -487,7 +524,7 @@ class Acting:
         assert ended["status"]["phase"] == "Failed"
         assert ended["metadata"]["annotations"][placeholders.OUTCOME_ANNOTATION] == "useless"
         later = 1e6
-        self.cluster.call("DELETE", f"{OWN_PODS}/placed")
+        self.cluster.call("DELETE", f"{OWN_PODS}/{PLACED}")
         await leader.sync()
         assert self.cluster.call("GET", path)[0] == 404
         self.cluster.call("POST", "/api/v1/nodes", {"metadata": {"name": "known"}})

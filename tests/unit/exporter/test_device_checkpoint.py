@@ -54,7 +54,7 @@ def entry(uid: str, container: str, resource: str, ids: Any, answer: bytes = b""
 def test_what_real_kubelets_wrote_has_the_checksum_that_is_found_here() -> None:
     state = device_checkpoint.parse(REAL, "x")
     assert state.holders == {UID: {"check": (Device("nvidia.com/gpu", "tegra", ()),)}}
-    assert state.registered == {"nvidia.com/gpu"}
+    assert state.registered == {"nvidia.com/gpu": {"tegra"}}
     assert device_checkpoint.parse(REAL_EMPTY, "x").holders == {}
 
 
@@ -71,7 +71,7 @@ def test_a_list_of_ids_is_the_format_of_old_kubelets() -> None:
 
 def test_a_resource_without_devices_is_none_that_plug_ins_have_shown() -> None:
     state = device_checkpoint.parse(written(registered={"gpu": ["a"], "roce": [], "nic": None}), "x")
-    assert state.registered == {"gpu"}
+    assert state.registered == {"gpu": {"a"}}
 
 
 @pytest.mark.parametrize(
@@ -82,6 +82,8 @@ def test_a_resource_without_devices_is_none_that_plug_ins_have_shown() -> None:
         (b'{"policyName":"static","defaultCpuSet":"","checksum":1}', "is not a checkpoint"),
         (REAL.replace(b"3660592824", b"3660592825"), "has checksum 3660592825, expected 3660592824"),
         (REAL.replace(b"tegra", b"other", 1), "has checksum"),
+        (REAL.replace(b'"-1"', b'" 1"'), "has an invalid NUMA node or plug-in answer"),
+        (REAL.replace(b'"-1"', b'"1_0"'), "has an invalid NUMA node or plug-in answer"),
         (REAL.replace(b'"-1"', b'"one"'), "has an invalid NUMA node or plug-in answer"),
         (REAL.replace(b"Ch8K", b"C!8K"), "has an invalid NUMA node or plug-in answer"),
         (REAL.replace(b"tegra", b"\xff\xfe", 1), "is not a checkpoint"),

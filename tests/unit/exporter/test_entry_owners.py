@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from topowise import checkpoints
 from topowise.errors import SourceError
 from topowise_exporter.kubelet import checksum, entry_owners
 from topowise_exporter.kubelet.allocations import ContainerAllocation, MemoryBlock, PodAllocation
@@ -45,6 +47,33 @@ def test_a_pod_with_only_leftovers_of_an_init_container_counts_while_it_exists()
         "live": {5, 6},
         "init-only": {3},
     }
+
+
+ALL_CPUS = frozenset(range(1, 8))
+
+
+@pytest.mark.parametrize(
+    ("shared", "entries", "pod_entries", "free"),
+    [
+        ("0,7", {"live": {"main": "1-2", "setup": "5-6"}, "dead": {"main": "3-4"}}, {}, {3, 4, 7}),
+        # CPU 2 belonged to a second pod, which has ended.
+        ("0,2,7", {"live": {"main": "1-2", "setup": "5-6"}, "dead": {"main": "3-4"}}, {}, {2, 3, 4, 7}),
+        # The kubelet will release the second pod.
+        ("0,7", {"live": {"main": "1-2", "setup": "5-6"}, "dead": {"main": "2-4"}}, {}, {2, 3, 4, 7}),
+        # The kubelet is writing the entry of CPUs 3 and 4.
+        ("0,7", {"live": {"main": "1-2", "setup": "5-6"}}, {}, {3, 4, 7}),
+        # A restarted kubelet has forgotten CPUs 3 and 4 of the pod.
+        ("0,7", {"live": {"main": "1-2"}}, {"live": {"cpuSet": "1-2,5-6"}}, {7}),
+        ("0", {"live": {"main": "1-2"}, "dead": {"main": "3"}}, {"dead": {"cpuSet": "3-6"}}, {3, 4, 5, 6}),
+    ],
+    ids=["alone", "double", "double at an end", "being written", "forgotten", "pod level"],
+)
+def test_free_cpus_are_the_kubelets_own(
+    shared: str, entries: dict[str, Any], pod_entries: dict[str, Any], free: set[int]
+) -> None:
+    text = {"policyName": "static", "defaultCpuSet": shared, "entries": entries, "podEntries": pod_entries}
+    state = checkpoints.cpu_state(json.dumps(text).encode())
+    assert entry_owners.free_cpus(state, frozenset({"live"}), ALL_CPUS) == free
 
 
 def test_allocations_of_dead_pods_are_released_as_the_kubelet_will() -> None:

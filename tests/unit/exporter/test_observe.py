@@ -74,6 +74,27 @@ async def test_a_pod_whose_directory_comes_after_its_cpus_holds_them(tmp_path: P
     assert (await reading.observe()).observation.allocations.unlisted == {"u": frozenset({2, 3})}
 
 
+async def test_a_shared_cpu_is_free_although_a_pod_has_it(tmp_path: Path) -> None:
+    """The kubelet gave CPU 2 to two pods, where a core lacks a sibling, and one of them has ended."""
+    file = tmp_path / "cpu_manager_state"
+    file.write_bytes(STATE.replace(b'"0-1"', b'"0-2"'))
+    (tmp_path / "pods" / "u").mkdir(parents=True)
+    reading = observer(tmp_path)
+    allocations = (await reading.observe()).observation.allocations
+    assert (allocations.unlisted, allocations.free_cpus) == ({"u": frozenset({2, 3})}, frozenset({1, 2}))
+    file.unlink()
+    assert (await reading.observe()).observation.allocations.free_cpus is None
+
+
+async def test_without_allocatable_cpus_the_state_file_names_no_free_cpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then the free CPUs follow from the machine and the pods."""
+    (tmp_path / "cpu_manager_state").write_bytes(STATE)
+    monkeypatch.setattr(Kubelet, "allocated", Allocatable())
+    assert (await observer(tmp_path).observe()).observation.allocations.free_cpus is None
+
+
 async def test_the_same_facts_are_the_same_object_with_and_without_a_finished_init_container(tmp_path: Path) -> None:
     (tmp_path / "cpu_manager_state").write_bytes(STATE)
     reading = observer(tmp_path)

@@ -32,6 +32,7 @@ def cpu(number: int, node: int, socket: int, core: int) -> Cpu:
         threads=(core, core + 4),
         l3=None,
         l3_id=None,
+        uncore=None,
         kind="",
     )
 

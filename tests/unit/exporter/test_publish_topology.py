@@ -95,22 +95,11 @@ def test_our_attributes_are_read_back_by_their_codecs(hardware: machine.Machine)
     assert second.containers[0].cpu_ids() == {2, 3}
 
 
-def test_caches_match_the_kubelets_caches(hardware: machine.Machine) -> None:
-    """Two sockets of a NUMA node each; cadvisor drops a cache that spans a whole node, and a cache without an id."""
-    replace = msgspec.structs.replace
-
-    def shown(caches: dict[int, tuple[tuple[int, ...] | None, int | None]]) -> list[int | None]:
-        cpus = tuple(replace(cpu, l3=caches[cpu.core][0], l3_id=caches[cpu.core][1]) for cpu in hardware.cpus)
-        made_of = topology_of(replace(hardware, cpus=cpus))
-        return [core.uncore for core in cores.read(named(made_of)[attributes.CORES])]
-
-    split: dict[int, tuple[tuple[int, ...] | None, int | None]]
-    split = {0: ((0, 4), 0), 1: ((1, 5), 1), 2: ((2, 6), 2), 3: ((3, 7), 3)}
-    assert shown(split) == [0, 1, 2, 3]
-    assert shown({core: (cpus, None) for core, (cpus, _) in split.items()}) == [None] * 4
-    assert shown({**split, 2: ((2, 3, 6, 7), 2), 3: ((2, 3, 6, 7), 2)}) == [0, 1, None, None]
-    assert shown(dict.fromkeys(split, (tuple(range(8)), 0))) == [0] * 4
-    assert shown(dict.fromkeys(split, (None, None))) == [None] * 4
+def test_cores_name_the_cache_by_which_the_kubelet_groups_them(hardware: machine.Machine) -> None:
+    uncores = {0: 0, 1: 1, 2: None, 3: 7}
+    cpus = tuple(msgspec.structs.replace(cpu, uncore=uncores[cpu.core]) for cpu in hardware.cpus)
+    made_of = topology_of(msgspec.structs.replace(hardware, cpus=cpus))
+    assert [core.uncore for core in cores.read(named(made_of)[attributes.CORES])] == [*uncores.values()]
 
 
 def test_the_version_of_the_kubelet_is_published(hardware: machine.Machine) -> None:

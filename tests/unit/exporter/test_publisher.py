@@ -22,7 +22,7 @@ from topowise_exporter.publish import numatopology
 from topowise_exporter.publish.topology import Observation, Publishing
 from topowise_exporter.publisher import HIGH_NODES, Outcome, Publisher
 
-CPUS = tuple(Cpu(i, 0, 0, 0, i, i, (i,), None, None, "") for i in range(4))
+CPUS = tuple(Cpu(i, 0, 0, 0, i, i, (i,), None, None, None, "") for i in range(4))
 NODE = NumaNode(0, (0, 1, 2, 3), 1 << 30, {}, {0: 10}, (0,))
 MACHINE = Machine((NODE,), CPUS, (), (0, 1, 2, 3), (0, 1, 2, 3), (0, 1, 2, 3), (), ())
 KUBELET = KubeletConfiguration(cpuManagerPolicy="static", topologyManagerPolicy="single-numa-node")

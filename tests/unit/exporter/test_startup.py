@@ -57,6 +57,18 @@ def test_pods_of_the_state_files_that_live_are_waited_for() -> None:
     assert why(said, age=startup.PODS_AT_MOST_S) == set()
 
 
+def test_pods_of_the_time_before_are_waited_for_also_if_the_state_files_were_deleted() -> None:
+    before = Before({("ns", "p"): POD}, listed=frozenset({"u"}))
+    assert why(KubeletAnswer(STATIC, READY, directories=frozenset({"u"})), before) == {confirmation.PODS}
+    # The pod has ended while the kubelet was down.
+    assert why(KubeletAnswer(STATIC, READY), before) == set()
+    assert why(KubeletAnswer(STATIC, READY, directories=frozenset({"u"})), before, age=startup.PODS_AT_MOST_S) == set()
+    # The kubelet has the pod, and its managers are off by now.
+    changed = KubeletAnswer(STATIC, READY, pods=(PodAllocation("ns", "p"),), directories=frozenset({"u"}))
+    assert why(changed, before) == set()
+    assert why(changed, before, steady=0.0) == {confirmation.PODS}
+
+
 def test_after_a_reboot_entries_without_directories_are_of_the_dead() -> None:
     # `living` only contains pods with a directory.
     assert why(KubeletAnswer(STATIC, READY, living=frozenset())) == set()

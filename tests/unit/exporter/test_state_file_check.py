@@ -130,6 +130,28 @@ def test_a_reservation_that_was_changed(tmp_path: Path) -> None:
     assert "system reserved" in problems["memory_manager_state"]
 
 
+@pytest.mark.parametrize(
+    ("version", "options", "cpus", "starts"),
+    [
+        # strict-cpu-reservation: the kubelets of OpenShift compare with all CPUs.
+        ("v1.33.6", {"strict-cpu-reservation": "true"}, "1-3", True),
+        ("v1.33.6+0d2b5f1", {"strict-cpu-reservation": "true"}, "1-3", False),
+        # Workload partitioning of OpenShift takes the reserved CPUs out of the shared CPUs.
+        ("v1.33.6", {}, "1-3", False),
+        ("v1.33.6+0d2b5f1", {}, "1-3", True),
+        ("v1.33.6+0d2b5f1", {}, "0-3", True),
+        ("v1.33.6+0d2b5f1", {}, "1-2", False),
+        ("v1.33.6+0d2b5f1", {}, "", True),
+    ],
+)
+def test_reserved_cpus_in_the_file_of_an_openshift(
+    tmp_path: Path, version: str, options: dict[str, str], cpus: str, starts: bool
+) -> None:
+    check = write(tmp_path, cpus=cpus)
+    config = msgspec.structs.replace(CONFIG, cpuManagerPolicyOptions=options)
+    assert (check.compare(config, two(), ALLOCATABLE, next(TIMES), version) == {}) is starts
+
+
 def test_a_node_without_memory_has_no_hugepages_of_any_size(tmp_path: Path) -> None:
     check = write(tmp_path)
     path = tmp_path / "memory_manager_state"
@@ -203,3 +225,11 @@ def test_it_is_published_and_read_back() -> None:
     shown = {"cpu_manager_state": 'not all "reserved"'}
     assert refused_state_files.read({"topowise.io/refused-state-files": refused_state_files.write(shown)}) == shown
     assert refused_state_files.read({"topowise.io/refused-state-files": "[1]"}) == refused_state_files.read({}) == {}
+
+
+@pytest.mark.parametrize("text", ["null", "[]", "1", '"x"', "true", "{}x", '{"checksum":1,"machineState":{"x":{}}}'])
+def test_a_file_that_is_no_object_of_the_kubelets_form_is_refused(tmp_path: Path, text: str) -> None:
+    for name in ("cpu_manager_state", "memory_manager_state"):
+        check = write(tmp_path)
+        (tmp_path / name).write_text(text)
+        assert list(compare(check, CONFIG, two())) == [name]

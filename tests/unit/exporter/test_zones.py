@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -204,6 +205,13 @@ def test_cpus_that_only_a_finished_init_container_holds_are_not_free() -> None:
     assert accounts.cpus_available[0] == {1}
 
 
+def test_the_cpu_managers_own_accounting_is_believed() -> None:
+    pods = (pod("a", "p", cpus=frozenset({1, 2})),)
+    accounts = account(TWO, Allocations(ALL, pods, free_cpus=frozenset({0, 2, 3})), STATIC)
+    assert accounts.cpus_available == {0: frozenset({2, 3}), 8: frozenset()}
+    assert [accounts.amounts[node]["cpu"].available for node in (0, 8)] == [2000, 0]
+
+
 def test_memory_that_does_not_sum_up_is_doubted_beyond_a_tolerance() -> None:
     assert memory_problem(TWO, 16 * GIB) == ""
     assert memory_problem(TWO, 16 * GIB - GIB // 2) == ""
@@ -257,3 +265,25 @@ def test_available_and_used_sum_up_to_allocatable(
             assert amounts["gpu"].available + used_devices == amounts["gpu"].allocatable
         for amount in amounts.values():
             assert amount.capacity >= amount.allocatable >= amount.available >= 0
+
+
+def test_memory_below_its_reservation_is_published_as_none() -> None:
+    """The kubelet subtracts unsigned numbers (memorymanager/policy_static.go, getDefaultMachineState)."""
+    wrapped = (1 << 64) - GIB
+    memory = (MemoryBlock("memory", (0,), 3 * GIB), MemoryBlock("memory", (8,), wrapped))
+    free_memory = FreeMemory({(0, "memory"): 3 * GIB, (8, "memory"): -GIB}, {}, {})
+    allocatable = msgspec.structs.replace(ALL, memory=memory)
+    for free in (None, free_memory):
+        accounts = account(TWO, Allocations(allocatable, (), free_memory=free), STATIC)
+        assert accounts.amounts[0]["memory"].available == 3 * GIB
+        assert (accounts.amounts[8]["memory"].allocatable, accounts.amounts[8]["memory"].available) == (0, 0)
+        assert accounts.amounts[8]["memory"].capacity == TWO.nodes[1].memory_bytes
+        (problem,) = accounts.problems
+        assert f"{wrapped} bytes of memory on NUMA node 8" in problem
+
+
+def test_without_numa_each_package_gets_a_part_of_the_memory() -> None:
+    bare = tuple(msgspec.structs.replace(node, memory_bytes=0, hugepages={}) for node in TWO.nodes)
+    machine = msgspec.structs.replace(TWO, nodes=bare, memory_bytes=8 * GIB)
+    accounts = account(machine, Allocations(), KubeletConfiguration(systemReserved={"memory": "2Gi"}))
+    assert [accounts.amounts[node]["memory"] for node in (0, 8)] == [Amount(3 * GIB, 3 * GIB, 3 * GIB)] * 2

@@ -115,6 +115,29 @@ def test_what_is_read_of_other_steps_and_jobs_is_there(path: Path) -> None:
     assert needed <= document["jobs"].keys()
 
 
+def made(command: str) -> set[str]:
+    """Names of the targets that a script or a target makes, prerequisites included."""
+    names: set[str] = set(re.findall(r"\bmake ([a-z0-9-]+)", command))
+    prerequisites = dict(re.findall(r"^([a-z0-9-]+): ([a-z0-9 -]*)", MAKEFILE, re.MULTILINE))
+    while more := {name for target in names for name in prerequisites.get(target, "").split()} - names:
+        names |= more
+    return names
+
+
+def test_the_page_says_which_steps_of_workflows_run_in_ci() -> None:
+    """What nothing on a developer's path runs may be broken for weeks, so each such step is named on a single page."""
+    page = (REPOSITORY / "docs/development/releases.md").read_text().partition("## How a release is made")[2]
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| `make")
+    ]
+    in_ci = {name: row[-1] for row in rows for name in re.findall("`make ([a-z0-9 -]+)", row[0])[0].split()}
+    commands = {shlex.split(step["run"])[1] for path in WORKFLOWS for step in steps(path) if "run" in step}
+    assert commands <= in_ci.keys()
+    script = made((REPOSITORY / ".ci/run").read_text())
+    assert {name for name, cell in in_ci.items() if cell.startswith("yes")} == script & in_ci.keys()
+    assert all(cell == "yes" or len(cell) > len("yes, ") for cell in in_ci.values())
+
+
 def test_every_supported_python_is_tested() -> None:
     supported = (REPOSITORY / "docs/development/releases.md").read_text()
     first, last = re.findall(r"Python 3\.(\d+) to 3\.(\d+)", supported)[0]

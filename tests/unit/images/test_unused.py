@@ -73,6 +73,35 @@ def test_tests_stubs_and_sources_are_gone(tmp_path: Path) -> None:
     assert {name for name in left if not name.startswith("kubernetes/")} == {"numpy/a.py"}
 
 
+def test_a_library_without_debug_information_is_smaller_and_still_loads(tmp_path: Path) -> None:
+    module_spec = find_spec("uvloop.loop")
+    assert module_spec is not None and module_spec.origin is not None
+    library = trimmed(tmp_path) / "uvloop" / Path(module_spec.origin).name
+    library.parent.mkdir()
+    shutil.copyfile(module_spec.origin, library)
+    before = library.stat().st_size
+    unused.remove(tmp_path)
+    assert library.stat().st_size < before / 4
+    load = "import ctypes, os, sys; ctypes.CDLL(sys.argv[1], os.RTLD_NOW)"
+    subprocess.run([sys.executable, "-c", load, str(library)], check=True)
+
+
+def test_files_that_are_no_libraries_stay_as_they_are(tmp_path: Path) -> None:
+    texts = {"linker_script.so": b"INPUT ( liba.so.1 )", "short.so.1": b"\x7fELF\x02\x01", "empty.so": b""}
+    trimmed(tmp_path)
+    for name, text in texts.items():
+        (tmp_path / name).write_bytes(text)
+    unused.remove(tmp_path)
+    assert {name: (tmp_path / name).read_bytes() for name in texts} == texts
+
+
+def test_a_pattern_that_no_installed_file_matches_is_reported(tmp_path: Path) -> None:
+    (trimmed(tmp_path) / "a.h").touch()
+    without_match = unused.remove(tmp_path)
+    assert "**/*.h" not in without_match
+    assert "numpy/f2py" in without_match
+
+
 def test_what_is_left_out_is_locked_and_no_dependency_of_ours() -> None:
     lock = (application.REPOSITORY / "hack/requirements.txt").read_text()
     assert set(re.findall(r"^([a-z0-9-]+)==", lock, re.MULTILINE)) >= unused.DISTRIBUTIONS

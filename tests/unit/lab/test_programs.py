@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from lab import starting
+from lab import programs
 from lab.errors import LabError
+from lab.native.cluster import NativeLab
+from lab.qemu import Ports
+from lab.running import NATIVE, Plan
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 HACK = REPOSITORY / "hack"
@@ -33,20 +36,33 @@ def called(path: Path) -> Iterator[str]:
 
 
 def test_the_check_before_the_start_names_every_program_that_the_lab_calls() -> None:
-    programs = {program for path in SOURCES for program in called(path)} - _ALWAYS
-    assert {"qemu-img", "mkfs.ext4", "mmdebstrap", "ssh-keygen", "openssl", "git"} <= programs
-    assert programs <= set(starting.PROGRAMS)
+    named = {program for path in SOURCES for program in called(path)} - _ALWAYS
+    assert {"qemu-img", "mkfs.ext4", "mmdebstrap", "ssh-keygen", "openssl", "git"} <= named
+    assert named <= set(programs.EMULATED)
+
+
+def test_a_lab_without_emulation_needs_no_base_of_the_guests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It once made the Debian image of the guests, with mmdebstrap and a key of ssh-keygen."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", "/nonexistent")
+    (tmp_path / "certs").mkdir()
+    plan = Plan(1, 2, 3, 4, NATIVE, {"dual": Ports(5, 6, 7)})
+    lab = NativeLab(tmp_path, plan)
+    assert lab.guests["dual"].name == "dual"
+    assert not (tmp_path / "cache").exists()
 
 
 def test_the_page_has_the_programs_of_the_check() -> None:
     page = PAGE.read_text()
-    rows = dict(re.findall(r"^\| `([\w.-]+)` \| ([\w.-]+) \|", page, re.M))
-    assert rows == starting.PROGRAMS
-    (command,) = re.findall(r"^\$ apt-get install (.*)$", page, re.M)
-    assert set(command.split()) == {*starting.PROGRAMS.values(), "etcd-server"}
+    rows = re.findall(r"^\| `([\w.-]+)` \| ([\w.-]+) \|( yes)? \|( yes)? \|", page, re.M)
+    assert {program: package for program, package, is_emulated, _ in rows if is_emulated} == programs.EMULATED
+    assert {program: package for program, package, _, is_native in rows if is_native} == programs.NATIVE
+    emulated, native = re.findall(r"^\$ apt-get install (.*)$", page, re.M)
+    assert set(emulated.split()) == {*programs.EMULATED.values(), "etcd-server"}
+    assert set(native.split()) == {*programs.NATIVE.values(), "etcd-server"}
 
 
 def test_a_missing_program_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(LabError, match=r"qemu-img.*ssh-keygen.*apt-get install .*qemu-utils.*openssh-client"):
-        starting._check_programs()
+        programs.check(programs.EMULATED)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lab.parts.steered_binds import label_seconds
-from lab.parts.waits import late
+from lab.parts.waits import late, result
 from topowise import steering
 from topowise.steering import Request, Status
 
@@ -48,3 +48,13 @@ def test_a_pod_waited_if_any_of_its_conditions_said_so() -> None:
         (3.0, "p-3", {}),
     ]
     assert late(changes, "p") == {"p-1"}
+
+
+def test_a_pod_that_no_kubelet_has_decided_about_fails_the_part() -> None:
+    problems: list[str] = []
+    assert result("a", {"status": {"phase": "Running"}}, problems) == ["placed"]
+    assert problems == []
+    assert result("b", None, problems) == ["not placed"]
+    refused = {"status": {"phase": "Failed", "reason": "TopologyAffinityError", "message": "no room"}}
+    assert result("c", refused, problems) == ["refused"]
+    assert problems == ["b: not placed in time", "c: TopologyAffinityError: no room"]

@@ -163,7 +163,7 @@ def test_refusals_waiting_and_reservations_go_with_the_pod() -> None:
     service = Service()
     service.report(counts("n1", "8", included=()))
     waits = service.put(pod("w", conditions=WAITS))
-    service.put(pod("r", node="n1", phase="Failed", reason="TopologyAffinityError"))
+    service.refuse(pod("r"), "n1")
     reserved = service.put(pod("e"))
     assert reserved.needs is not None
     service.ledger.reservations.put(reserved, reserved.needs, "n1")

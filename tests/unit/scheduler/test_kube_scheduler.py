@@ -131,6 +131,13 @@ def test_node_name_and_selector() -> None:
         ([expression("pool", "Lt", "17")], False),
         ([expression("other", "Gt", "1")], False),
         ([expression("size", "Gt", "1", "2")], False),
+        ([expression("size", "Gt", "-1")], True),
+        ([expression("size", "Gt", "+15")], True),
+        ([expression("size", "Gt", " 15")], False),
+        ([expression("size", "Gt", "1_5")], False),
+        ([expression("size", "Gt", "\u0661")], False),
+        ([expression("size", "Lt", "9223372036854775807")], True),
+        ([expression("size", "Lt", "9223372036854775808")], False),
         ([expression("size", "Equals", "16")], False),
         ([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}], True),
         ([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n2"]}]}], False),
@@ -141,6 +148,11 @@ def test_node_name_and_selector() -> None:
 def test_required_node_affinity(terms: list[dict[str, Any]], fits: bool) -> None:
     refusal = words(node(pool="a", size="16"), affinity=required(*terms))
     assert refusal == ("" if fits else "node(s) didn't match Pod's node affinity/selector")
+
+
+def test_a_label_that_go_does_not_read_as_an_integer_is_none() -> None:
+    """Labels may have underscores."""
+    assert words(node(size="1_6"), affinity=required(expression("size", "Gt", "1")))
 
 
 def test_a_refusal_names_terms_that_no_alternative_matches() -> None:

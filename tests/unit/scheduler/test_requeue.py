@@ -186,7 +186,7 @@ def test_a_quarantined_node_requeues_no_pod(service: Service) -> None:
     pod_requeuer = requeuer(service)
     service.ledger.drop_pod("uid-other")
     free(service, "8", "2")
-    service.put(pod("b", "4", node="n1", phase="Failed", reason="TopologyAffinityError"))
+    service.refuse(pod("b", "4"), "n1")
     assert due(pod_requeuer) == []
 
 

@@ -17,6 +17,30 @@ def test_what_is_more_or_less_than_ascii_digits_is_no_number(text: str) -> None:
     assert digits.natural(text, digits.UINT64) is None
 
 
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        # strconv.ParseInt(text, 10, 64) of Go 1.25, and strconv.Atoi on 64 bits.
+        *((text, None) for text in ODD if text[:1] not in ("+", "-")),
+        ("+7", 7),
+        ("-7", -7),
+        ("-0", 0),
+        ("007", 7),
+        ("0" * 5000 + "7", 7),
+        ("9223372036854775807", 2**63 - 1),
+        ("9223372036854775808", None),
+        ("-9223372036854775808", -(2**63)),
+        ("-9223372036854775809", None),
+        ("+-7", None),
+        ("+", None),
+        ("0x7", None),
+        ("7.0", None),
+    ],
+)
+def test_integers_are_read_as_go_reads_them(text: str, number: int | None) -> None:
+    assert digits.int64(text) == number
+
+
 @given(st.integers(0, 2**64 - 1))
 def test_every_resource_version_is_a_number(number: int) -> None:
     assert digits.natural(str(number), digits.UINT64) == number

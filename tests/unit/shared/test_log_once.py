@@ -64,3 +64,14 @@ def test_what_comes_and_goes_is_said_once_and_so_is_its_end() -> None:
     assert once.is_change("refused")
     clock.now = 1000.0
     assert not once.is_change("refused")
+
+
+def test_the_end_is_said_although_the_last_text_is_known() -> None:
+    """A kubelet that restarts: no socket, a socket that refuses, no socket, and back."""
+    once = OncePerChange(Clock())
+    assert [once.is_change(text) for text in ("no socket", "refused", "no socket")] == [True, True, False]
+    assert once.over()
+    assert not once.over()
+    # Both texts are known, so the log says nothing of this time.
+    assert [once.is_change(text) for text in ("refused", "no socket")] == [False, False]
+    assert not once.over()

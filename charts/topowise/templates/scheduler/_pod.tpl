@@ -68,8 +68,8 @@ ports:
 startupProbe:
   httpGet: {path: /readyz, port: metrics, scheme: {{ include "topowise.servingScheme" $config | upper }}}
   periodSeconds: 2
-  timeoutSeconds: 5
-  failureThreshold: 90
+  timeoutSeconds: 20
+  failureThreshold: 150
 {{- end }}
 resources: {{- toYaml $scheduler.resources | nindent 2 }}
 securityContext: {{- include "topowise.securityContext" $scheduler.securityContext | nindent 2 }}

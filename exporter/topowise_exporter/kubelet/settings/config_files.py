@@ -19,11 +19,22 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from topowise import files, kubeletconfig
+from topowise import files, kubelet_fields, kubeletconfig
 from topowise.errors import SourceError
 from topowise.kubeletconfig import KubeletConfiguration
 
 DROP_IN: Final = ".conf"
+
+_DEFAULTED: Final = frozenset(
+    (
+        "topologyManagerPolicy",
+        "topologyManagerScope",
+        "cpuManagerPolicy",
+        "memoryManagerPolicy",
+        "maxPods",
+        "evictionHard",
+    )
+)
 
 _Stamp = tuple[str, int, int, int, int]
 
@@ -82,16 +93,14 @@ def load(config_file: str, drop_in_files: list[str], kubelet_version: str | None
     """Returns the main file (none if empty) with the drop-ins applied in order, and defaults. Raises SourceError."""
     merged: dict[str, Any] = {}
     if config_file:
-        merged = _document(config_file)
+        merged = kubelet_fields.zeroed(_document(config_file), source=config_file)
         main = kubeletconfig.with_defaults(kubeletconfig.convert(merged, source=config_file), kubelet_version)
         merged["evictionHard"] = main.evictionHard
     for path in drop_in_files:
-        patch = _document(path)
-        if not (patch.get("apiVersion") and patch.get("kind")):
-            raise SourceError(path, "has no apiVersion and kind, which a drop-in must have")
-        kubeletconfig.convert(patch, source=path)
-        merged = merge_patch(merged, patch)
+        merged = merge_patch(merged, _document(path))
     source = f"{config_file or drop_in_files[0]} with drop-ins" if drop_in_files else config_file
+    if drop_in_files:
+        merged = kubelet_fields.folded(merged, _DEFAULTED, source=source)
     config = kubeletconfig.check(kubeletconfig.convert(merged, source=source), source=source)
     return kubeletconfig.with_defaults(kubeletconfig.without_eviction_defaults(config), kubelet_version)
 

@@ -8,7 +8,6 @@ Invariant: cached NUMA nodes are used only until the node, or a claim on it, cha
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -19,6 +18,7 @@ from topowise_scheduler import refusals
 from topowise_scheduler.claims.annotation import Alignment
 from topowise_scheduler.claims.devices import ClaimedDevices
 from topowise_scheduler.claims.numa_nodes import numa_nodes_of
+from topowise_scheduler.claims.work import MOST_UNITS, Work
 from topowise_scheduler.cluster.gates.affinity import CacheUntilChange
 from topowise_scheduler.cluster.pods.pod_states import PodStates
 from topowise_scheduler.cluster.pods.records import PodRecord
@@ -28,13 +28,16 @@ from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.steering.choice import Demand
 
 if TYPE_CHECKING:
-    # At run time the import would load the library of CEL, which most installations do not need.
+    # At run time most installations do not need these.
     from topowise_scheduler.claims.ledger import Claims
     from topowise_scheduler.claims.objects import DeviceRequestAllocationResult
 
 _MAX_NUMA_BYTES = 4 << 20
 # Of a call of `filter`: a prediction and its trials take up to a millisecond where no two nodes are alike.
 _MOST_NEW: Final = 200
+# Of the work of each prediction (claims/work.py), the part that it does not take from the other predictions of a call:
+# two selectors of 20 steps for 40 devices.
+_OWN_UNITS: Final = 2_000
 
 
 class ClaimSettings(NamedTuple):
@@ -55,7 +58,7 @@ class Claimed(NamedTuple):
 
 
 _NOT_REPORTED: Final = Claimed(ClaimedDevices(problem="the node has no report"))
-_LATER: Final = Claimed(ClaimedDevices(problem="a call predicts the devices of a limited number of nodes"))
+_LATER: Final = Claimed(ClaimedDevices(problem="a call predicts a limited number of nodes, with limited work"))
 
 
 class ClaimedNodes:
@@ -70,7 +73,10 @@ class ClaimedNodes:
         self.settings = settings
         self.ignored = settings is None and ignored
         self._checked_at = -1
-        self._left = math.inf
+        self._is_limited = False
+        self._left = 0
+        self._own_units = 0
+        self._shared_units = 0
         self._left_out: set[str] = set()
         self._known = CacheUntilChange[Claimed, tuple[str, bytes, frozenset[str]]](node_states, lambda _: 1024)
         self._has_free = CacheUntilChange[bool, tuple[str, frozenset[str]]](node_states)
@@ -101,23 +107,27 @@ class ClaimedNodes:
         return self.settings.claims.digest(record.uid, record.namespace, record.claims)
 
     @contextmanager
-    def limited(self) -> Iterator[set[str]]:
-        """Limits how many nodes are predicted anew. Yields the nodes that are left out so far: their devices are
-        unknown, which is not kept."""
-        self.refill()
+    def limited(self, most: int | None = None) -> Iterator[set[str]]:
+        """Limits how many nodes are predicted anew, and the work of all predictions together. Yields the nodes that are
+        left out so far: their devices are unknown, which is not kept."""
+        self._is_limited = True
+        self._left = _MOST_NEW if most is None else most
+        self._own_units, self._shared_units = _OWN_UNITS, MOST_UNITS
         try:
             yield self._left_out
         finally:
-            self._left = math.inf
+            self._is_limited = False
+            self._left_out.clear()
 
-    def refill(self) -> None:
-        """Lets as many nodes be predicted as at first."""
+    def refill(self) -> bool:
+        """Lets as many nodes be predicted as at first, with the work that is left. Returns whether work is left."""
         self._left_out.clear()
-        self._left = _MOST_NEW
+        self._left, self._own_units = _MOST_NEW, 0
+        return self._shared_units > 0
 
     def is_left_out(self, name: str) -> bool:
         """Returns whether the devices of a node are unknown by the limit."""
-        return self._left <= 0 and name in self._left_out
+        return name in self._left_out
 
     def freeing(self, record: PodRecord, leaving: Collection[str]) -> frozenset[str]:
         """Returns those of the pods `leaving` (UIDs) on which the devices of the pod's claims depend."""
@@ -137,27 +147,44 @@ class ClaimedNodes:
         known = self._known.get(key)
         if known is not None:
             return known
-        if self._left <= 0:
+        known = self._predicted(record, name, leaving) if self._is_limited else self.once_placed(record, name, leaving)
+        if known is None:
             self._left_out.add(name)
             return _LATER
-        self._left -= 1
-        known = self.once_placed(record, name, leaving, ())
         self._known.put(key, known)
         return known
+
+    def _predicted(self, record: PodRecord, name: str, leaving: Collection[str]) -> Claimed | None:
+        """Returns the devices within the limits, None if they leave the node out."""
+        # All predictions of a call are of the same claims: after long searches the others are likely to be long.
+        if self._left <= 0 or self._shared_units <= 0 or name in self._left_out:
+            return None
+        self._left -= 1
+        units = self._shared_units
+        spent = Work(self._own_units + units)
+        claimed = self.once_placed(record, name, leaving, work=spent)
+        self._shared_units = max(0, min(units, spent.left))
+        # With the work of all predictions a node is as known as it can be.
+        return claimed if spent.left >= 0 or units == MOST_UNITS else None
 
     def are_made_for(self, record: PodRecord) -> bool:
         """Returns whether all claims of a pod were made for the pod. Claims must be enabled."""
         return self.settings is not None and self.settings.claims.were_made_for(record)
 
     def once_placed(
-        self, record: PodRecord, name: str, leaving: Collection[str], taken: Sequence[DeviceRequestAllocationResult]
+        self,
+        record: PodRecord,
+        name: str,
+        leaving: Collection[str],
+        taken: Sequence[DeviceRequestAllocationResult] = (),
+        work: Work | None = None,
     ) -> Claimed:
         """Returns the devices of a pod's claims on a reported node, once the pods `leaving` have left and these devices
         are `taken`. The answer is not kept."""
         node_state = self._node_states.of(name)
         if self.settings is None or node_state is None or node_state.kubelet is None:
             return _NOT_REPORTED
-        devices = self.settings.claims.devices(record, self.settings.node_of(name), name, leaving, taken)
+        devices = self.settings.claims.devices(record, self.settings.node_of(name), name, leaving, taken, work)
         return Claimed(devices, self._near(name, node_state.kubelet, devices))
 
     def shortage(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> Refusal | None:

@@ -177,13 +177,14 @@ class ClaimGate:
         """Returns the grade of each node (GRADES). A call judges a limited number of nodes that are not known; all
         other nodes count as unknown."""
         grades, most_new = [], _MOST_NEW
-        for name in names:
-            key = self._key(record, name)
-            judged = self._judged.get(key)
-            if judged is None and most_new:
-                most_new -= 1
-                judged = self._judge(record, key)
-            grades.append(GRADES["unknown" if judged is None else judged.outcome])
+        with self._claimed.limited():
+            for name in names:
+                key = self._key(record, name)
+                judged = self._judged.get(key)
+                if judged is None and most_new:
+                    most_new -= 1
+                    judged = self._judge(record, key)
+                grades.append(GRADES["unknown" if judged is None else judged.outcome])
         return grades
 
     def bound(self, name: str) -> tuple[PodAlignment, ...]:

@@ -135,7 +135,7 @@ class Gates:
         draft = Draft(len(question.names), self._texts)
         if question.record.is_too_large:
             draft.refuse_all(refusals.TOO_LARGE)
-        elif self.claimed.settings is None or question.is_simulation:
+        elif self.claimed.settings is None:
             for gate in self._all:
                 gate.verdicts(question, draft)
         else:
@@ -143,14 +143,16 @@ class Gates:
         return Verdicts(draft.outcomes, draft.words, self._texts.texts, self._node_states.changes)
 
     def _limited_verdicts(self, question: Question, draft: Draft) -> None:
-        """Predicts devices of claims on some nodes, and on more nodes until a node fits for certain."""
-        with self.claimed.limited() as left_out:
+        """Predicts devices of claims on some nodes, and on more nodes until a node fits for certain or the work is
+        spent; in a simulation on all nodes that the work is enough for."""
+        with self.claimed.limited(len(question.names) if question.is_simulation else None) as left_out:
             for gate in self._all:
                 gate.verdicts(question, draft)
-            while left_out and left_out.issuperset(
-                [question.names[at] for at in np.flatnonzero(draft.outcomes == FITS).tolist()]
+            while (
+                left_out
+                and left_out.issuperset([question.names[at] for at in np.flatnonzero(draft.outcomes == FITS).tolist()])
+                and self.claimed.refill()
             ):
-                self.claimed.refill()
                 for gate in self._of_claims:
                     gate.verdicts(question, draft)
 

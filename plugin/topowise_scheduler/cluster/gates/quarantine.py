@@ -1,4 +1,5 @@
-"""Nodes whose kubelet has refused a pod: pods of equal requests stay off the node until its next report.
+"""Nodes whose kubelet has refused a pod that this service predicted to fit: pods of equal requests stay off the node
+until its next report, or until its Node shows other allocatable amounts, another boot, kubelet or readiness.
 
 Invariant: every pair of shape and node expires, and neither a shape nor a node without pairs is kept.
 """

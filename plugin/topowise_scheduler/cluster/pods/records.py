@@ -27,6 +27,7 @@ from topowise_scheduler.cluster.pods.scheduling_constraints import SchedulingCon
 from topowise_scheduler.device_affinity import AffinityTerm
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
+from topowise_scheduler.kubelet.predicates import LACKS_GATE
 from topowise_scheduler.refusals import PREFIX
 from topowise_scheduler.shape import PodRequests
 from topowise_scheduler.steering.annotation import required_numa_node
@@ -34,7 +35,9 @@ from topowise_scheduler.steering.numa_affinity import PodTerm, pod_terms
 
 # status.reason of a pod that its kubelet refused (pkg/kubelet/lifecycle, cm/admission).
 TOPOLOGY_AFFINITY_ERROR: Final = "TopologyAffinityError"
-KUBELET_REFUSALS: Final = frozenset((TOPOLOGY_AFFINITY_ERROR, "UnexpectedAdmissionError", "SMTAlignmentError"))
+KUBELET_REFUSALS: Final = frozenset(
+    (TOPOLOGY_AFFINITY_ERROR, "UnexpectedAdmissionError", "SMTAlignmentError", LACKS_GATE)
+)
 # Bound of shared labels. A pod with more labels than `_MOST_LABELS` rarely shares them.
 _MAX_LABEL_BYTES: Final = 4 << 20
 _MOST_LABELS: Final = 64

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from topowise import digits
+
 # The delay of a watch in a burst of some hundred pods a second.
 UNVERIFIED_S: Final = 10.0
 MAX_UNVERIFIED_PODS: Final = 1024
@@ -95,4 +97,4 @@ class UnverifiedPods:
 
 def _number(version: str) -> int:
     """Returns the number of a resourceVersion, 0 if it has none. Numbers of one collection grow (KEP-5504)."""
-    return int(version) if version.isascii() and version.isdecimal() and len(version) <= 20 else 0
+    return digits.natural(version, digits.UINT64) or 0

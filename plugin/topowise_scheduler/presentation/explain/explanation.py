@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from topowise import cpuset
 from topowise.steering import RESOURCE as MARKER
 from topowise_scheduler import refusals
 from topowise_scheduler.device_affinity import AffinityVerdict, Outcome
@@ -20,7 +21,7 @@ from topowise_scheduler.kube_scheduler import to_text
 from topowise_scheduler.kubelet import Admission, Kubelet, cost
 from topowise_scheduler.kubelet.allocated_nodes import AllocatedNodes, allocated_nodes
 from topowise_scheduler.kubelet.hints import Hint, Hints
-from topowise_scheduler.kubelet.masks import members
+from topowise_scheduler.kubelet.masks import members, union
 from topowise_scheduler.kubelet.pod import ContainerView, PodView, device_requests
 from topowise_scheduler.kubelet.trial import trial
 from topowise_scheduler.presentation.explain.merge_table import MergeTable, merge_table
@@ -206,6 +207,7 @@ def explain(
         verdict = "never" if never else "not now"
     else:
         text = _placed(node, pod, steps, admission, knows_policy=report is None or report.knows_policy)
+        text += _shared(node, pod)
         text += _BY_CHANCE if by_chance else ""
     if report is not None and not admission.admitted:
         text += _damage(report)
@@ -246,6 +248,19 @@ def _tried(node: Kubelet, pod: PodView, *, with_hints: bool = False) -> tuple[Ad
         steps.append(Step("" if container is None else container.name, chosen, merged.preferred, rooms, table))
 
     return *trial(node, pod, observe=watch), steps
+
+
+def _shared(node: Kubelet, pod: PodView) -> str:
+    """The CPUs of the placed pod that the kubelet has reserved or given to another pod too (hazards.py), if any."""
+    manager = node.cpu
+    if manager is None or manager.policy.topology.is_even:
+        return ""
+    taken = union(manager.allocations.get(pod.uid, {}).values())
+    others = union(cpus for uid, by_name in manager.allocations.items() if uid != pod.uid for cpus in by_name.values())
+    shared = taken & (others | manager.policy.reserved)
+    cpus = f"CPU {cpuset.to_text(members(shared))} of them is reserved or another pod's too" if shared else ""
+    possible = "its cores or sockets have different numbers of CPUs, so a CPU may belong to two pods" if taken else ""
+    return "".join(f"; {part}" for part in (possible, cpus) if part)
 
 
 def _damage(report: Report) -> str:

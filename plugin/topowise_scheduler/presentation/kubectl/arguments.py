@@ -189,7 +189,10 @@ def _simulate(command: Parser) -> None:
 def _plan(command: Parser) -> None:
     _pod(command, "manifests of pods to place")
     _cluster(command)
-    text = "a machine by `topowise-exporter machine` or lstopo, and the number of such nodes; may be repeated"
+    text = (
+        "a machine by `topowise-exporter machine` or lstopo, and the number of such nodes (1, with --nodes-file 0); "
+        "may be repeated"
+    )
     command.add_argument("--machine", action="append", default=[], metavar="FILE[*N]", help=text)
     text = "the KubeletConfiguration of the nodes of --machine"
     command.add_argument("--kubelet-config", default="", metavar="FILE", help=text)

@@ -36,13 +36,14 @@ def run(options: argparse.Namespace, console: Console, change: Change) -> Answer
     if not there.reports:
         raise objects.no_nodes(options.nodes_file)
     versions = there.kubelet_versions
-    remark = change.version.remark if change.version is not None else ""
-    notes = [f"warning: {remark}"] if remark else []
+    notes: list[str] = []
     reports = [
         read(reported.topology, versions.get(reported.topology.metadata.name, ""), size=reported.size)
         for reported in there.reports
     ]
     nodes = list(foresee_all(reports, there.pods or (), notes, change))
+    remarks = dict.fromkeys(node.remark for node in nodes if node.remark)
+    notes[:0] = [f"warning: {remark}" for remark in remarks]
     stops, refuses = [node for node in nodes if node.error], [node for node in nodes if node.refused]
     status = 1 if stops or refuses else 0
     if len(nodes) < len(reports):

@@ -170,11 +170,11 @@ def test_links_to_files_count_and_links_to_directories_do_not(tmp_path: Path) ->
     ("main", "drop_in", "named"),
     [
         (HEAD + "maxPods: x", HEAD, "config.yaml: .*maxPods"),
-        ("kind: Config\n", HEAD, "config.yaml: kind is 'Config'"),
+        (HEAD + "kind: Config\n", HEAD, "config.yaml: kind is 'Config'"),
         ("", HEAD, "config.yaml: is empty"),
         (HEAD, "", "1.conf: is empty"),
-        (HEAD, "maxPods: 5", "1.conf: has no apiVersion and kind"),
-        (HEAD, "kind: KubeletConfiguration\nmaxPods: 5", "1.conf: has no apiVersion and kind"),
+        (HEAD, "maxPods: 5", "1.conf: apiVersion is None"),
+        (HEAD, "kind: KubeletConfiguration\nmaxPods: 5", "1.conf: apiVersion is None"),
         (HEAD, HEAD.replace("v1beta1", "v1"), "1.conf: apiVersion is 'kubelet.config.k8s.io/v1'"),
         (HEAD, HEAD + "maxPods: x", "1.conf: .*maxPods"),
         (HEAD, HEAD + "topologyManagerPolicy: odd", "config.yaml with drop-ins: topologyManagerPolicy 'odd'"),
@@ -185,6 +185,23 @@ def test_a_file_the_kubelet_would_refuse_is_named(tmp_path: Path, main: str, dro
     (tmp_path / "config.yaml").write_text(main)
     (tmp_path / "1.conf").write_text(drop_in)
     with pytest.raises(SourceError, match=named):
+        load(str(tmp_path / "config.yaml"), [str(tmp_path / "1.conf")])
+
+
+@pytest.mark.parametrize(
+    ("name", "policy"),
+    [("cpumanagerpolicy", "static"), ("CPUMANAGERPOLICY", "none"), ("CpuManagerPolicy", "none")],
+)
+def test_names_in_drop_ins_count_in_any_case(tmp_path: Path, name: str, policy: str) -> None:
+    """encoding/json takes the last name by its bytes; the kubelet itself writes cpuManagerPolicy (kubelet 1.36.2)."""
+    (tmp_path / "config.yaml").write_text(HEAD)
+    reserved = "KubeReserved: {cpu: '1'}\nkubeReserved: {memory: 1Gi}\n"
+    (tmp_path / "1.conf").write_text(f"{HEAD}{name}: static\n{reserved}")
+    read = load(str(tmp_path / "config.yaml"), [str(tmp_path / "1.conf")])
+    assert read.cpuManagerPolicy == policy
+    assert read.kubeReserved == {"cpu": "1", "memory": "1Gi"}
+    (tmp_path / "1.conf").write_text(HEAD + "EVICTIONHARD: 5\n")
+    with pytest.raises(SourceError, match="evictionHard"):
         load(str(tmp_path / "config.yaml"), [str(tmp_path / "1.conf")])
 
 

@@ -97,6 +97,8 @@ def test_every_cpu_has_its_place(machine: Machine, expected: Any) -> None:
         l3 = described.get("l3")
         # The kernel may give members of a group different ids (snc-dies); the scan uses the lowest member's id.
         first = expected["topology"][str(l3["cpus"][0])]["l3"] if l3 else None
+        # What the kubelet makes of the caches is not in the captured facts.
+        del place["uncore"]
         assert place == {
             "node": owners[int(cpu)],
             "socket": described["physical_package_id"],

@@ -32,14 +32,22 @@ def test_core_ids_repeat_in_every_package(small: Path, read: Read) -> None:
     assert len({cpu.core for cpu in machine.cpus}) == 4
 
 
-@pytest.mark.parametrize("left", [("thread_siblings_list",), ("core_cpus",), ("thread_siblings",)])
-def test_any_list_or_mask_of_siblings_does(small: Path, cpus: Path, read: Read, left: tuple[str, ...]) -> None:
-    for name in {"core_cpus_list", "thread_siblings_list", "core_cpus", "thread_siblings"}.difference(left):
-        for file in cpus.glob(f"cpu*/topology/{name}"):
-            file.unlink()
+def test_a_core_is_what_cadvisor_takes_as_a_core(small: Path, cpus: Path, read: Read) -> None:
+    """CPUs 0,1,4,5 are on NUMA node 0. core_id restarts in each cluster of an ARM board: then they are one core."""
+    for cpu in range(8):
+        (cpus / f"cpu{cpu}/topology/core_id").write_text("0\n")
+        (cpus / f"cpu{cpu}/topology/core_cpus_list").write_text(f"{cpu}\n")
+        (cpus / f"cpu{cpu}/topology/thread_siblings_list").write_text(f"{cpu}\n")
     machine = read(small)
-    assert _threads(machine) == [(0, 4), (1, 5), (2, 6), (3, 7)]
+    assert _threads(machine) == [(0, 1, 4, 5), (2, 3, 6, 7)]
     assert machine.problems == ()
+
+
+def test_a_core_does_not_extend_over_packages_or_numa_nodes(small: Path, cpus: Path, read: Read) -> None:
+    for cpu in range(8):
+        (cpus / f"cpu{cpu}/topology/core_id").write_text("0\n")
+        (cpus / f"cpu{cpu}/topology/physical_package_id").write_text(f"{cpu // 4}\n")
+    assert _threads(read(small)) == [(0, 1), (2, 3), (4, 5), (6, 7)]
 
 
 def test_without_topology_every_cpu_is_a_core_of_its_own_in_an_unknown_package(
@@ -51,7 +59,18 @@ def test_without_topology_every_cpu_is_a_core_of_its_own_in_an_unknown_package(
     assert _threads(machine) == [(cpu,) for cpu in range(8)]
     assert {(cpu.socket, cpu.die, cpu.core_id) for cpu in machine.cpus} == {(-1, -1, -1)}
     assert machine.problems == (
-        f"{cpus}/cpu{{0-7}}/topology: no list of siblings contains the CPU itself; each CPU counts as a core",
+        f"{cpus}/cpu{{0-7}}/topology: has no physical_package_id or no core_id; each CPU counts as a core",
+    )
+
+
+@pytest.mark.parametrize("gone", ["core_id", "physical_package_id"])
+def test_a_cpu_that_the_kubelet_does_not_know_is_on_no_node(small: Path, cpus: Path, read: Read, gone: str) -> None:
+    (cpus / f"cpu4/topology/{gone}").unlink()
+    machine = read(small)
+    assert machine.nodes[0].cpus == (0, 1, 5)
+    assert next(cpu for cpu in machine.cpus if cpu.id == 4).node == -1
+    assert machine.problems == (
+        f"{cpus}/cpu{{4}}/topology: has no physical_package_id or no core_id; the kubelet leaves these CPUs out",
     )
 
 
@@ -60,11 +79,6 @@ def test_an_offline_thread_is_no_sibling_whatever_the_list_says(small: Path, cpu
     machine = read(small)
     assert _threads(machine) == [(0,), (1, 5), (2, 6), (3, 7)]
     assert all(4 not in cpu.l3 for cpu in machine.cpus if cpu.l3)
-
-
-def test_no_cpu_is_in_two_cores_though_the_lists_disagree(small: Path, cpus: Path, read: Read) -> None:
-    (cpus / "cpu1/topology/core_cpus_list").write_text("0-1,5\n")
-    assert _threads(read(small)) == [(0, 4), (1, 5), (2, 6), (3, 7)]
 
 
 def test_l3_groups_come_from_the_lists_and_not_from_the_ids(small: Path, cpus: Path, read: Read) -> None:
@@ -98,6 +112,34 @@ def test_a_machine_may_have_no_l3(small: Path, cpus: Path, read: Read, gone: str
     machine = read(small)
     assert {(cpu.l3, cpu.l3_id) for cpu in machine.cpus} == {(None, None)}
     assert machine.problems == ()
+
+
+def _uncores(machine: Machine) -> list[int | None]:
+    return [cpu.uncore for cpu in machine.cpus]
+
+
+def _split(cpus: Path) -> None:
+    """Gives each core an L3 cache of its own."""
+    for cpu in range(8):
+        cache = cpus / f"cpu{cpu}/cache/index3"
+        (cache / "shared_cpu_map").write_text(f"{0x11 << cpu % 4:x}\n")
+        (cache / "id").write_text(f"{cpu % 4}\n")
+
+
+def test_a_cache_of_a_whole_node_is_no_cache_of_its_cores(small: Path, cpus: Path, read: Read) -> None:
+    assert _uncores(read(small)) == [None] * 8
+    _split(cpus)
+    assert _uncores(read(small)) == [0, 1, 2, 3, 0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(("index", "gone"), [(0, "id"), (1, "size"), (2, "type"), (3, "id"), (3, "shared_cpu_map")])
+def test_a_cache_with_a_missing_file_ends_the_caches_of_the_node(
+    small: Path, cpus: Path, read: Read, index: int, gone: str
+) -> None:
+    """cAdvisor returns at the first file that it cannot read; cores before keep their caches."""
+    _split(cpus)
+    (cpus / f"cpu1/cache/index{index}/{gone}").unlink()
+    assert _uncores(read(small)) == [0, None, 2, 3, 0, None, 2, 3]
 
 
 def test_the_core_types_of_a_hybrid_machine_are_read(small: Path, read: Read) -> None:

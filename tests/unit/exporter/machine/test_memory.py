@@ -57,16 +57,17 @@ def test_a_node_without_hugepages_has_none_beside_nodes_with_hugepages(small: Pa
     )
 
 
-def test_the_only_node_has_the_hugepages_and_the_memory_of_the_machine(lone: Path, read: Read) -> None:
+def test_the_only_node_does_not_get_what_the_kernel_shows_for_the_machine_alone(lone: Path, read: Read) -> None:
+    """cAdvisor reads hugepages and memory of a NUMA node only from its directory."""
     node = lone / "sys/devices/system/node/node0"
     shutil.rmtree(node / "hugepages")
     (node / "meminfo").unlink()
     machine = read(lone)
-    assert machine.nodes[0].hugepages == {_2M: 6}
-    assert machine.nodes[0].memory_bytes == 3 * machines.GIB
+    assert (machine.nodes[0].hugepages, machine.nodes[0].memory_bytes) == ({}, 0)
+    assert machine.memory_bytes == 3 * machines.GIB
     assert machine.problems == (
-        f"{node}/meminfo: missing; MemTotal of the machine is used",
-        f"{node}/hugepages: missing, while kernel/mm/hugepages exists; the machine's hugepages are used",
+        f"{node}/meminfo: missing; memory counts as 0",
+        f"{node}/hugepages: missing, while kernel/mm/hugepages exists; it counts as without hugepages",
     )
 
 
@@ -92,7 +93,7 @@ def test_unreadable_memory_counts_as_zero(small: Path, nodes: Path, read: Read, 
     (nodes / "node1/meminfo").write_text(content + "\n")
     machine = read(small)
     assert machine.nodes[1].memory_bytes == 0
-    assert machine.problems == (f"{nodes}/node1/meminfo: has no line MemTotal; its memory counts as 0",)
+    assert machine.problems == (f"{nodes}/node1/meminfo: has no line MemTotal; memory counts as 0",)
 
 
 def _tell_access(node: Path, files: dict[str, str], *initiators: int) -> None:

@@ -63,13 +63,11 @@ def test_a_directory_that_is_not_online_is_no_node(small: Path, nodes: Path, rea
     assert machine.problems[0].endswith("names nodes 0, but there are directories of 0-1; nodes 0 are used")
 
 
-def test_missing_distances_are_made_up_as_the_kernel_does(small: Path, nodes: Path, read: Read) -> None:
+def test_missing_distances_are_left_out_as_cadvisor_does(small: Path, nodes: Path, read: Read) -> None:
     (nodes / "node1/distance").unlink()
     machine = read(small)
-    assert _distances(machine)[1] == {0: 20, 1: 10}
-    assert machine.problems == (
-        f"{nodes}/node1/distance: missing; 10 to itself and 20 to every other node are assumed",
-    )
+    assert _distances(machine)[1] == {}
+    assert machine.problems == (f"{nodes}/node1/distance: missing; distances left out",)
 
 
 @pytest.mark.parametrize("row", ["22 10 10", "22", "", "22 near", "-1 10"])
@@ -88,19 +86,16 @@ def test_a_cpu_of_several_nodes_belongs_to_the_linked_node(small: Path, nodes: P
     assert _cpus(read(small)) == {0: (0, 1, 4, 5), 1: (2, 3, 6, 7)}
 
 
-def test_the_links_of_the_node_do_when_the_cpu_has_none(small: Path, nodes: Path, read: Read) -> None:
-    for node, cpus in ((0, (0, 1, 4, 5)), (1, (2, 3, 6, 7))):
-        (nodes / f"node{node}/cpulist").write_text("0-7\n")
-        for cpu in cpus:
-            (small / f"sys/devices/system/cpu/cpu{cpu}/node{node}").unlink()
+def test_a_cpu_that_several_nodes_link_belongs_to_the_last_by_name(small: Path, nodes: Path, read: Read) -> None:
+    (nodes / "node0/cpu2").symlink_to("../../cpu/cpu2")
     assert _cpus(read(small)) == {0: (0, 1, 4, 5), 1: (2, 3, 6, 7)}
+    (nodes / "node1/cpu0").symlink_to("../../cpu/cpu0")
+    assert _cpus(read(small)) == {0: (1, 4, 5), 1: (0, 2, 3, 6, 7)}
 
 
-def test_without_any_link_the_lowest_node_owns_a_cpu_of_several(small: Path, nodes: Path, read: Read) -> None:
+def test_lists_do_in_a_tree_without_links(small: Path, nodes: Path, read: Read) -> None:
     _unlink_cpus(small)
-    (nodes / "node0/cpulist").write_text("0-5\n")
-    (nodes / "node1/cpulist").write_text("2-7\n")
-    assert _cpus(read(small)) == {0: (0, 1, 2, 3, 4, 5), 1: (6, 7)}
+    assert _cpus(read(small)) == {0: (0, 1, 4, 5), 1: (2, 3, 6, 7)}
 
 
 def _unlink_cpus(root: Path) -> None:
@@ -110,6 +105,7 @@ def _unlink_cpus(root: Path) -> None:
 
 
 def test_the_mask_does_when_the_list_is_missing(small: Path, nodes: Path, read: Read) -> None:
+    _unlink_cpus(small)
     (nodes / "node1/cpulist").unlink()
     (nodes / "node1/cpumap").write_text("0000,00000000,000000cc\n\0")
     machine = read(small)
@@ -117,16 +113,12 @@ def test_the_mask_does_when_the_list_is_missing(small: Path, nodes: Path, read: 
     assert machine.problems == ()
 
 
-def test_the_links_do_when_list_and_mask_are_damaged(small: Path, nodes: Path, read: Read) -> None:
+def test_links_need_neither_list_nor_mask(small: Path, nodes: Path, read: Read) -> None:
     (nodes / "node1/cpulist").write_text("2-\n")
     (nodes / "node1/cpumap").write_text("xyz\n")
     machine = read(small)
     assert _cpus(machine) == {0: (0, 1, 4, 5), 1: (2, 3, 6, 7)}
-    assert [problem.partition("; ")[2] for problem in machine.problems] == [
-        "taken as missing",
-        "taken as missing",
-        "the links to its CPUs are used",
-    ]
+    assert machine.problems == ()
 
 
 def test_an_online_cpu_that_no_node_names_is_in_none(small: Path, nodes: Path, read: Read) -> None:

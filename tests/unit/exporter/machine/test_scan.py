@@ -21,16 +21,19 @@ def test_a_root_without_cpus_is_refused_by_name(tmp_path: Path, read: Read) -> N
         read(tmp_path)
 
 
-def test_without_node_directories_one_node_has_everything(small: Path, read: Read) -> None:
+def test_without_node_directories_each_package_is_a_node_without_memory(small: Path, read: Read) -> None:
+    """cAdvisor utils/sysinfo, getCPUTopology."""
     shutil.rmtree(small / "sys/devices/system/node")
     machine = read(small)
-    (node,) = machine.nodes
-    assert (node.id, node.cpus) == (0, tuple(range(8)))
-    assert (node.memory_bytes, node.distances, node.sockets) == (3 << 30, {0: 10}, (0, 1))
-    assert node.hugepages == {2 << 20: 12, 1 << 30: 1}
-    assert {cpu.node for cpu in machine.cpus} == {0}
+    assert [(node.id, node.cpus, node.sockets) for node in machine.nodes] == [
+        (0, (0, 1, 4, 5), (0,)),
+        (1, (2, 3, 6, 7), (1,)),
+    ]
+    assert {(node.memory_bytes, len(node.distances), len(node.hugepages)) for node in machine.nodes} == {(0, 0, 0)}
+    assert machine.memory_bytes == 3 << 30
     assert machine.problems[0] == (
-        f"{small}/sys/devices/system/node: has no node; one node 0 with all CPUs and all memory is assumed"
+        f"{small}/sys/devices/system/node: has no node; each package counts as a NUMA node without memory, as in the "
+        "kubelet"
     )
 
 
@@ -44,11 +47,10 @@ def test_no_unreadable_file_ends_a_scan(small: Path, read: Read) -> None:
     assert [node.id for node in machine.nodes] == [0, 1]
     assert {node.id: node.cpus for node in machine.nodes} == {0: (0, 1, 4, 5), 1: (2, 3, 6, 7)}
     assert [(node.memory_bytes, node.hugepages) for node in machine.nodes] == [(0, {}), (0, {})]
-    assert {node.id: node.distances for node in machine.nodes} == {0: {0: 10, 1: 20}, 1: {0: 20, 1: 10}}
+    assert {node.id: node.distances for node in machine.nodes} == {0: {}, 1: {}}
     assert len(machine.pci) == 5
     assert (
-        f"{small}/sys/devices/system/node/node0/distance: unreadable (Is a directory); "
-        "10 to itself and 20 to every other node are assumed"
+        f"{small}/sys/devices/system/node/node0/distance: unreadable (Is a directory); distances left out"
     ) in machine.problems
 
 
@@ -72,12 +74,12 @@ def test_a_link_to_nowhere_is_a_missing_file(small: Path, read: Read) -> None:
     path = small / "sys/devices/system/node/node0/distance"
     path.unlink()
     path.symlink_to("nowhere")
-    assert read(small).problems == (f"{path}: missing; 10 to itself and 20 to every other node are assumed",)
+    assert read(small).problems == (f"{path}: missing; distances left out",)
 
 
 def test_the_report_has_the_keys_of_the_contract(small: Path, read: Read) -> None:
     shown = json.loads(json.dumps(as_json(read(small))))
-    assert list(shown) == ["nodes", "cpus", "pci"]
+    assert list(shown) == ["nodes", "cpus", "pci", "memory_bytes"]
     assert list(shown["nodes"][0]) == ["id", "cpus", "memory_bytes", "hugepages", "distances", "sockets"]
     assert list(shown["pci"][0]) == ["address", "numa_node", "class", "vendor", "device", "driver", "physfn", "path"]
     assert shown["nodes"][1]["distances"] == {"0": 22, "1": 10}

@@ -33,6 +33,8 @@ def _expected_node(spec: machines.Machine, rank: int) -> NumaNode:
 
 
 def _expected_cpu(spec: machines.Machine, cpu: machines.Cpu) -> Cpu:
+    running = [other for other in machines.layout(spec) if other.node == cpu.node and other.id not in spec.offline]
+    cores_of_node = len({other.threads for other in running})
     threads = tuple(sorted(set(cpu.threads) - spec.offline))
     l3 = None if cpu.l3 is None else tuple(sorted(set(cpu.l3) - spec.offline))
     return Cpu(
@@ -45,6 +47,7 @@ def _expected_cpu(spec: machines.Machine, cpu: machines.Cpu) -> Cpu:
         threads=threads,
         l3=l3,
         l3_id=None if l3 is None else l3[0],
+        uncore=None if l3 is None or len(l3) == cores_of_node * len(threads) else l3[0],
         kind="",
     )
 
@@ -76,6 +79,7 @@ def _expected(spec: machines.Machine) -> Machine:
         possible=every,
         offline=tuple(sorted(spec.offline)),
         isolated=(),
+        memory_bytes=sum(node.memory_bytes for node in spec.nodes),
     )
 
 

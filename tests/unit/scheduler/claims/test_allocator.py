@@ -15,6 +15,7 @@ from topowise_scheduler.claims.features import features_of
 from topowise_scheduler.claims.inventory import Inventory
 from topowise_scheduler.claims.objects import DeviceRequestAllocationResult, decode_claim, decode_class, decode_slice
 from topowise_scheduler.claims.selectors import Selectors
+from topowise_scheduler.claims.work import Work
 from topowise_scheduler.kube_scheduler import Node
 
 DRIVER = "gpu.example.com"
@@ -46,7 +47,7 @@ def run(
     minor: int = 36,
     gates: Mapping[str, bool] | None = None,
     taken: Iterable[str] = (),
-    **more: Any,
+    work: Work | None = None,
 ) -> Allocation | NoFit | Unknown:
     inventory = Inventory()
     for item in slices:
@@ -55,7 +56,7 @@ def run(
     allocated = AllocatedDevices()
     allocated.add(DeviceRequestAllocationResult("r", DRIVER, "n1", name) for name in taken)
     features = features_of(minor, gates)
-    return allocate(Node("n1"), claims, inventory, {"gpu": gpu}, allocated, features, Selectors(), **more)
+    return allocate(Node("n1"), claims, inventory, {"gpu": gpu}, allocated, features, Selectors(), work or Work())
 
 
 def names(result: Allocation | NoFit | Unknown) -> list[list[str]]:
@@ -159,8 +160,9 @@ def test_a_long_search_is_unknown() -> None:
     claims = [claim_of({"count": 4}, name=f"c{number}") for number in range(3)]
     claims.append(claim_of({"count": 4}, constraints=[{"matchAttribute": f"{DRIVER}/numa"}], name="last"))
     slices = [slice_of("s", gpus(20))]
-    assert run(slices, *claims) == Unknown("a long search")
-    assert run([slice_of("s", gpus(20))], claim_of(), most_steps=0) == Unknown("a long search")
+    spent = Unknown("a long search, or selectors that take long")
+    assert run(slices, *claims) == spent
+    assert run([slice_of("s", gpus(20))], claim_of(), work=Work(0)) == spent
 
 
 def test_very_many_devices_are_unknown() -> None:
@@ -248,3 +250,15 @@ def test_a_slice_with_counters_completes_a_pool_of_1_34() -> None:
     claim = claim_of({"allocationMode": "All", "count": 0})
     assert names(run(slices, claim, minor=34)) == [["gpu-0", "gpu-1"]]
     assert names(run(slices, claim, minor=35)) == [["gpu-0", "gpu-1"]], "all slices count"
+
+
+@pytest.mark.parametrize("levels", [1, 30])
+def test_a_nested_selector_at_the_end_of_a_long_search_ends_no_call(levels: int) -> None:
+    """The stack that the search for 255 devices leaves is too small for some selectors, which are unknown."""
+    text = "(" * levels + "device.driver != ''" + ")" * levels
+    claims = [claim_of({"count": 32}, name=f"c{number}") for number in range(7)]
+    claims.append(claim_of({"count": 31}, name="c7"))
+    claims.append(claim_of({"selectors": [{"cel": {"expression": text}}]}, name="last"))
+    slices = [slice_of("s", gpus(128)), slice_of("t", gpus(128), pool={"name": "t"})]
+    result = run(slices, *claims, work=Work(10**9))
+    assert isinstance(result, Allocation) or (levels > 1 and isinstance(result, Unknown))

@@ -10,11 +10,12 @@ import json
 import msgspec
 import pytest
 
-from claim_objects import ClaimService, claim, claiming, put_class, sized_claim, sized_slice
+from claim_objects import DRIVER, ClaimService, claim, claiming, device_slice, put_class, sized_claim, sized_slice
 from scheduling import Service, decoded, exact, kubelet, pod
 from steering_pods import marked
 from topowise import nrt
 from topowise_scheduler import kube_scheduler, refusals
+from topowise_scheduler.claims.work import Work
 from topowise_scheduler.cluster.gates import claimed_nodes
 from topowise_scheduler.presentation.dashboard.node_details import NodeReader
 from topowise_scheduler.presentation.explain.explanation import ClaimExplanation, NodeExplanation
@@ -344,3 +345,34 @@ def test_nodes_are_predicted_until_a_node_fits(monkeypatch: pytest.MonkeyPatch) 
     assert filtered(cluster, claiming("p", "2", "a", alignment="require"), *names) == []
     cluster.put_devices("n3", 0)
     assert filtered(cluster, claiming("p", "2", "a", alignment="require"), *names) == ["n3"]
+
+
+def test_the_work_of_a_call_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenant's claim of 11 of 128 devices with an equal attribute, for which the search is long on each of 200 nodes:
+    the work of a call is that of a few nodes, and later calls are about other nodes."""
+    cluster, names = ClaimService(alignment="prefer"), [f"n{number}" for number in range(200)]
+    for name in names:
+        cluster.put_node(name)
+        cluster.report(exact(kubelet(), name=name))
+        document = device_slice(name, [0] * 128)
+        for at, device in enumerate(document["spec"]["devices"]):
+            device["attributes"] |= {"group": {"int": at // 10 if at < 110 else 99}}
+        cluster.claims.put_slice(sized_slice(document))
+    document = claim("hostile", 11)
+    document["spec"]["devices"]["constraints"] = [{"matchAttribute": f"{DRIVER}/group"}]
+    cluster.claims.put_claim(sized_claim(document))
+    units: list[int] = []
+    spend = Work.spend
+    monkeypatch.setattr(Work, "spend", lambda work, amount: (units.append(amount), spend(work, amount))[1])
+    verbs, pod = cluster.verbs(), claiming("p", "2", "hostile", alignment="require")
+
+    def work(names: list[str]) -> int:
+        units.clear()
+        verbs.filter(json.dumps({"Pod": pod, "NodeNames": names}).encode())
+        return sum(units)
+
+    # 50,000 units of all together, and 2,000 of each of a few nodes.
+    assert max([work(names) for _ in range(4)]) <= 65_000
+    for _ in names[:20]:
+        last = work(names[:20])
+    assert last == 0, "each call gets to know other nodes"

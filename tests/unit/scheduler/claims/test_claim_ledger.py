@@ -133,6 +133,46 @@ def test_objects_beyond_the_bound_make_predictions_unknown() -> None:
     assert claims.bytes == 0
 
 
+def test_large_claims_of_a_namespace_leave_other_namespaces_their_predictions(claims: Claims) -> None:
+    """260 claims of 1 MiB: an owner, annotations or selectors that are as long as the API server takes them."""
+    claims.put_claim(sized_claim(claim("p")))
+    for number in range(260):
+        hostile = claim(f"hostile-{number}", devices=["gpu-3"] if number == 7 else None)
+        hostile["metadata"]["namespace"] = "hostile"
+        text = f"{number} == 0 || " + "true || " * 1200
+        selectors = [{"cel": {"expression": f"{text}{at} == 0"}} for at in range(100)]
+        if number % 2:
+            hostile["metadata"]["annotations"] = {"a": "z" * (1 << 20)}
+        else:
+            hostile["spec"]["devices"]["requests"][0]["exactly"]["selectors"] = selectors
+        claims.put_claim(sized_claim(hostile))
+    assert devices(claims, "p") == ["gpu-0"]
+    assert claims.bytes < 6 << 20
+    # The allocation of each claim counts.
+    claims.put_claim(sized_claim(claim("all", 4)))
+    assert "allocate nothing" in claims.devices(claiming_pod("u", "all"), NODE, "n1").problem
+    left_out = claims.devices(Pod("u", "hostile", ("hostile-259",)), NODE, "n1").problem
+    assert "spec beyond the 4 MiB that are kept of a namespace" in left_out
+    for number in range(260):
+        claims.drop_claim(f"hostile/hostile-{number}")
+    assert devices(claims, "all") == ["gpu-0", "gpu-1", "gpu-2", "gpu-3"]
+
+
+def test_large_slices_of_a_node_leave_other_nodes_their_predictions(claims: Claims) -> None:
+    claims.put_claim(sized_claim(claim("p")))
+    for number in range(260):
+        large = device_slice("n2", (0,), name=f"large-{number}")
+        large["spec"]["devices"][0]["attributes"]["text"] = {"string": "z" * (1 << 20)}
+        claims.put_slice(sized_slice(large))
+    assert devices(claims, "p") == ["gpu-0"]
+    assert "of the node take more" in claims.devices(claiming_pod("u", "p"), Node("n2"), "n2").problem
+    claims.put_slice(sized_slice(device_slice("n2", (0,), name="large-9")))
+    for number in range(260):
+        claims.drop_slice(f"large-{number}")
+    claims.put_slice(sized_slice(device_slice("n2", (0,))))
+    assert not claims.devices(claiming_pod("u", "p"), Node("n2"), "n2").problem
+
+
 def test_what_is_not_known_is_said(claims: Claims) -> None:
     assert "is not known" in claims.devices(claiming_pod("u", *[""]), NODE, "n1").problem
     claims.put_claim(sized_claim(claim("p", 5)))

@@ -24,8 +24,7 @@ def restarting(service: Service) -> None:
 
 def refused_before(service: Service) -> None:
     service.report(exact(kubelet(), "2"))
-    gone = pod("gone", "2", node="n1", phase="Failed", reason="TopologyAffinityError")
-    service.put(gone)
+    service.refuse(pod("gone", "2"), "n1")
 
 
 def full(service: Service) -> None:

@@ -7,9 +7,9 @@ import pytest
 
 from sandbox.exported import exported
 from scheduling import GIB, Service, configuration, machine, pod
-from topowise import attributes, nrt
+from topowise import attributes, nrt, pods
 from topowise_scheduler import kube_scheduler, metrics, refusals
-from topowise_scheduler.kubelet import Kubelet, KubeletConfiguration, Machine
+from topowise_scheduler.kubelet import Core, Kubelet, KubeletConfiguration, Machine
 
 CLOSEST = {"prefer-closest-numa-nodes": "true"}
 
@@ -66,6 +66,45 @@ def test_a_page_size_that_a_numa_node_lacks() -> None:
     assert hazards(service) == {"page-sizes": 1}
     (shown,) = service.view.explanations(msgspec.convert(asking, kube_scheduler.Pod), ["n1"])
     assert "hugepages-2Mi on every NUMA node, and NUMA node 1 does not have it" in shown.text
+
+
+def test_cpus_that_two_pods_may_get() -> None:
+    """A sibling is offline: the core of CPUs 0 and 4 is above the average, and is taken although CPU 0 is busy."""
+    first = machine().numa[0]
+    cores = (Core(0, (0, 4)), Core(0, (1, 5)), Core(0, (2, 6)), Core(0, (3,)))
+    lacking = Machine(numa=(msgspec.structs.replace(first, cores=cores, distances=(10,)),))
+    config = configuration(topologyManagerPolicy="restricted", reservedSystemCPUs="3")
+    kubelet = Kubelet(lacking, config)
+    assert kubelet.admit(msgspec.convert(pod("p1", "1"), pods.Pod)).admitted
+    topology = exported(lacking, config, kubelet, lambda _: ("default", "p1"))
+    service = Service()
+    service.report(msgspec.structs.replace(topology, metadata=nrt.Metadata("n1", resourceVersion="1")))
+    assert hazards(service) == {"shared-cpus": 1}
+    texts = [
+        service.view.explanations(msgspec.convert(pod("p2", cpu), kube_scheduler.Pod), ["n1"])[0].text
+        for cpu in ("2", "1", "100m")
+    ]
+    possible = "; its cores or sockets have different numbers of CPUs, so a CPU may belong to two pods"
+    assert [possible in text for text in texts] == [True, True, False]
+    shared = f"{possible}; CPU 0 of them is reserved or another pod's too"
+    assert [shared in text for text in texts] == [True, False, False]
+
+
+def test_even_cores_and_unknown_cores_share_no_cpus() -> None:
+    service = Service()
+    service.report(published(machine(), configuration(topologyManagerPolicy="restricted")))
+    assert hazards(service) == {}
+    zones = [
+        {
+            "name": f"node-{number}",
+            "type": "Node",
+            "resources": [{"name": "cpu", "capacity": cpus, "allocatable": cpus, "available": cpus}],
+        }
+        for number, cpus in enumerate(("8", "6"))
+    ]
+    document = {"metadata": {"name": "n1"}, "topologyPolicies": ["SingleNUMANodeContainerLevel"], "zones": zones}
+    service.report(nrt.decode(msgspec.json.encode(document)))
+    assert hazards(service) == {}
 
 
 @pytest.mark.parametrize(

@@ -310,8 +310,7 @@ class TestRefusals:
         self, service: Service
     ) -> None:
         service.report(exact(kubelet()))
-        service.put(pod("a", "4", node="n1"))
-        service.put(pod("a", "4", node="n1", phase="Failed", reason="TopologyAffinityError"))
+        service.refuse(pod("a", "4"), "n1")
         assert service.free("n1") == [3, 4]
         assert service.fits(pod("b", "4"), "n1") == []
         assert service.fits(pod("b", "3"), "n1") == ["n1"]
@@ -325,8 +324,7 @@ class TestRefusals:
         late = service.put(pod("late", "3"))
         assert late.needs is not None
         service.ledger.reservations.put(late, late.needs, "n1")
-        service.put(pod("a", "3", node="n1"))
-        service.put(pod("a", "3", node="n1", phase="Failed", reason="TopologyAffinityError"))
+        service.refuse(pod("a", "3"), "n1")
         assert service.ledger.reservations.assume(late, late.needs, "n1") == refusals.QUARANTINED
         assert len(service.ledger.reservations) == 0
         service.report(exact(kubelet(), "2"))
@@ -337,6 +335,66 @@ class TestRefusals:
         service.put(pod("a", "4", node="n1", phase="Failed", reason="TopologyAffinityError"), is_news=False)
         assert service.fits(pod("b", "4"), "n1") == ["n1"]
 
+    @pytest.mark.parametrize("is_admitted", [True, False], ids=["readmitted", "bound by another scheduler"])
+    def test_a_refusal_that_contradicts_no_prediction_quarantines_no_node(
+        self, service: Service, is_admitted: bool
+    ) -> None:
+        """After a reboot the kubelet admits its pods before the device plug-ins have registered. Controllers make pods
+        of the same requests, which waited for five minutes."""
+        service.report(exact(kubelet()))
+        if is_admitted:
+            bound = service.bind(pod("a", "4"), "n1")
+            service.put({**bound, "status": {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}})
+        else:
+            service.put(pod("a", "4", node="n1"))
+        service.put(pod("a", "4", node="n1", phase="Failed", reason="UnexpectedAdmissionError"))
+        assert service.ledger.events["refusal_UnexpectedAdmissionError"] == 1
+        assert len(service.ledger.gates.quarantine) == 0
+        assert service.fits(pod("b", "4"), "n1") == ["n1"]
+
+    def test_a_pod_that_was_reserved_and_bound_without_the_service_was_predicted(self, service: Service) -> None:
+        """kube-scheduler without `bindVerb`."""
+        service.report(exact(kubelet()))
+        record = service.put(pod("a", "4"))
+        assert record.needs is not None
+        service.ledger.reservations.put(record, record.needs, "n1")
+        service.put(pod("a", "4", node="n1"))
+        service.put(pod("a", "4", node="n1", phase="Failed", reason="TopologyAffinityError"))
+        assert service.fits(pod("b", "4"), "n1") == []
+
+    @pytest.mark.parametrize(
+        ("change", "ends"),
+        [
+            ({"allocatable": {"cpu": "8", "example.com/gpu": "3"}}, True),
+            ({"nodeInfo": {"kubeletVersion": "v1.36.0", "bootID": "of-the-next"}}, True),
+            ({"conditions": [{"type": "Ready", "status": "False"}]}, True),
+            ({"images": [{"names": ["a:1"]}]}, False),
+            ({}, False),
+        ],
+    )
+    def test_a_quarantine_ends_with_a_change_of_the_node_that_could_matter(
+        self, service: Service, change: dict[str, Any], ends: bool
+    ) -> None:
+        """A device plug-in registers: the exporter may have written its devices before the refusal came."""
+        status = {
+            "allocatable": {"cpu": "8"},
+            "nodeInfo": {"kubeletVersion": "v1.36.0", "bootID": "first"},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        }
+
+        def put_node(status: dict[str, Any]) -> None:
+            node = service.nodes.decode(msgspec.json.encode({"metadata": {"name": "n1"}, "status": status}))
+            service.ledger.reports.put_node_object(node, 0.0)
+
+        put_node(status)
+        service.report(exact(kubelet()))
+        service.refuse(pod("a", "4"), "n1")
+        assert service.fits(pod("b", "4"), "n1") == []
+        service.ledger.node_states.take_improved()
+        put_node({**status, **change})
+        assert (len(service.ledger.gates.quarantine) == 0) is ends
+        assert service.ledger.node_states.take_improved() == ({"n1"} if ends else set())
+
     def test_the_same_refusal_seen_again_counts_once(self, service: Service) -> None:
         service.report(exact(kubelet()))
         for version in ("1", "2"):
@@ -345,8 +403,7 @@ class TestRefusals:
 
     def test_a_quarantine_ends_by_itself_where_nothing_changes(self, service: Service) -> None:
         service.report(exact(kubelet()))
-        service.put(pod("a", "4", node="n1"))
-        service.put(pod("a", "4", node="n1", phase="Failed", reason="TopologyAffinityError"))
+        service.refuse(pod("a", "4"), "n1")
         service.clock.now += 299
         service.ledger.tick()
         assert service.fits(pod("b", "4"), "n1") == []

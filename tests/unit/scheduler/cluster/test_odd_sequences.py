@@ -314,8 +314,7 @@ class TestTime:
 
     def test_a_quarantine_that_ends_lets_pods_be_requeued(self, service: Service) -> None:
         service.report(counts("n1", "8", included=()))
-        service.put(pod("a", "4", node="n1"))
-        service.put(pod("a", "4", node="n1", phase="Failed", reason="TopologyAffinityError"))
+        service.refuse(pod("a", "4"), "n1")
         service.ledger.node_states.take_improved()
         service.clock.now += 301
         service.ledger.tick()

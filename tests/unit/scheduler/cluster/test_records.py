@@ -77,7 +77,13 @@ def test_stage(records: Records, phase: str, node: str, stage: str) -> None:
 
 @pytest.mark.parametrize(
     ("reason", "is_recorded"),
-    [("TopologyAffinityError", True), ("SMTAlignmentError", True), ("Evicted", False), ("OutOfcpu", False)],
+    [
+        ("TopologyAffinityError", True),
+        ("SMTAlignmentError", True),
+        ("PodLevelResourcesNotSupported", True),
+        ("Evicted", False),
+        ("OutOfcpu", False),
+    ],
 )
 def test_a_kubelets_refusal_is_kept(records: Records, reason: str, is_recorded: bool) -> None:
     record = records.decode(pod(nodeName="n1", status={"phase": "Failed", "reason": reason}))

@@ -231,7 +231,7 @@ def test_a_report_that_differs_in_its_version_alone_changes_nothing_and_later_ev
 def test_an_unchanged_report_of_a_new_version_ends_a_quarantine() -> None:
     service = Service()
     service.report(exact(kubelet(), "1"))
-    service.put(pod("gone", "2", node="n1", phase="Failed", reason="TopologyAffinityError"))
+    service.refuse(pod("gone", "2"), "n1")
     service.ledger.drop_pod("uid-gone")
     assert service.fits(pod("p", "2"), "n1") == []
     changes = service.ledger.node_states.changes

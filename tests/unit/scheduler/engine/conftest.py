@@ -17,6 +17,7 @@ from topowise_scheduler.kubelet import (
     Machine,
     MemoryReservation,
     NumaNode,
+    version_of,
 )
 from topowise_scheduler.shape import PodRequests
 
@@ -28,7 +29,9 @@ PodOf = Callable[..., pods.Pod]
 RequestsOf = Callable[..., PodRequests]
 
 
-def _server(policy: str = "single-numa-node", *, zones: int = 4, cores: int = 8, **fields: Any) -> Kubelet:
+def _server(
+    policy: str = "single-numa-node", *, zones: int = 4, cores: int = 8, version: str = "v1.36.2", **fields: Any
+) -> Kubelet:
     """A NUMA node has 8 cores with two threads, 32 GiB and a GPU; a socket has two NUMA nodes."""
     total = zones * cores
     numa = tuple(
@@ -52,7 +55,8 @@ def _server(policy: str = "single-numa-node", *, zones: int = 4, cores: int = 8,
         "reservedMemory": (MemoryReservation(0, {"memory": "1Gi"}),),
         "systemReserved": {"cpu": "2", "memory": "1Gi"},
     }
-    return Kubelet(Machine(numa=numa, devices=(gpus,)), KubeletConfiguration(**(defaults | fields)))
+    config = KubeletConfiguration(**(defaults | fields))
+    return Kubelet(Machine(numa=numa, devices=(gpus,)), config, version=version_of(version))
 
 
 def _pod(uid: str, *containers: Mapping[str, Any], init: int = 0) -> pods.Pod:

@@ -143,11 +143,13 @@ def expected(node: random_nodes.Node, pod: pods.Pod) -> Verdict:
 def _pinned_elsewhere(pod: pods.Pod) -> set[str]:
     """Returns the containers that get own CPUs or memory with other gates, or from a kubelet before 1.34."""
     gated = pods.needs(pod)
-    before = msgspec.structs.replace(NEWEST_RECORDED.behaviour, pod_level_pods_are_not_aligned=False)
+    before = msgspec.structs.replace(
+        NEWEST_RECORDED.behaviour, pod_level_pods_are_not_aligned=False, pod_level_pods_are_never_aligned=False
+    )
     views = [
         view("new", gated, pod_level_resource_managers=True),
         view("new", gated, behaviour=before),
-        view("new", pods.needs(pod, pod_level_resources=False)),
+        view("new", pods.needs(pod, pod_level_resources=False), behaviour=before),
     ]
     return {
         container.name

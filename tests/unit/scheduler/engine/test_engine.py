@@ -99,10 +99,12 @@ def test_each_node_has_its_own_gate_of_pod_level_resources(server_of: ServerOf) 
     engine = Engine()
     engine.put("on", server_of())
     engine.put("off", server_of(featureGates={"PodLevelResources": False}))
+    engine.put("before", server_of(featureGates={"PodLevelResources": False}, version="v1.33.0"))
     judgement = judge(engine, PodRequests(pods.needs(pod), pods.needs(pod, pod_level_resources=False)))
-    # The managers ignore a pod with pod-level resources.
-    assert judgement.outcome.tolist() == [Outcome.FITS, Outcome.FITS]
-    assert judgement.zones.tolist() == [[0, 1]]
+    # The managers ignore a pod with pod-level resources; a kubelet before 1.34 reads its containers.
+    assert judgement.outcome.tolist() == [Outcome.FITS, Outcome.UNRESOLVABLE, Outcome.FITS]
+    assert judgement.reason_of(1) == "PodLevelResourcesNotSupported"
+    assert judgement.zones[:, [0, 2]].tolist() == [[0, 1]]
 
 
 def test_candidates_are_fitting_nodes_with_their_amounts(engine: Engine, requests_of: RequestsOf) -> None:

@@ -17,6 +17,7 @@ from topowise_scheduler.kubelet import (
     Machine,
     MemoryReservation,
     NumaNode,
+    version_of,
 )
 
 GI = 1 << 30
@@ -64,7 +65,9 @@ def _machine(
     return Machine(numa=tuple(numa), devices=plugins)
 
 
-def _kubelet(machine: Machine, *, static: bool = True, predicates: bool = False, **fields: Any) -> Kubelet:
+def _kubelet(
+    machine: Machine, *, static: bool = True, predicates: bool = False, version: str = "v1.36.2", **fields: Any
+) -> Kubelet:
     """A kubelet; by default static CPU and memory managers, CPU 0 and 1 GiB of node 0 reserved."""
     defaults: dict[str, Any] = {"systemReserved": {"cpu": "1", "memory": "1Gi"}}
     if static:
@@ -74,7 +77,8 @@ def _kubelet(machine: Machine, *, static: bool = True, predicates: bool = False,
             "memoryManagerPolicy": "Static",
             "reservedMemory": (MemoryReservation(0, {"memory": "1Gi"}),),
         }
-    return Kubelet(machine, KubeletConfiguration(**(defaults | fields)), predicates=predicates)
+    config = KubeletConfiguration(**(defaults | fields))
+    return Kubelet(machine, config, version=version_of(version), predicates=predicates)
 
 
 def _pod(

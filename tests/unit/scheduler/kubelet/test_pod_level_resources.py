@@ -43,6 +43,47 @@ def test_without_the_gate_the_pod_gets_no_exclusive_resources(
     assert (admission.placements["c0"].cpus, admission.placements["c0"].memory) == (None, ())
 
 
+@pytest.mark.parametrize(
+    ("version", "fits", "too_large"),
+    [
+        # The containers decide, as if there were no pod-level resources.
+        ("v1.31.0", "", "TopologyAffinityError"),
+        ("v1.33.0", "", "TopologyAffinityError"),
+        # The managers read the containers, and the last check refuses the pod.
+        ("v1.34.0", "PodLevelResourcesNotSupported", "TopologyAffinityError"),
+        ("v1.35.0", "PodLevelResourcesNotSupported", "TopologyAffinityError"),
+        # The managers ignore the pod.
+        ("v1.36.0", "PodLevelResourcesNotSupported", "PodLevelResourcesNotSupported"),
+        ("v1.38.0", "PodLevelResourcesNotSupported", "PodLevelResourcesNotSupported"),
+    ],
+)
+def test_a_kubelet_without_the_gate_of_pod_level_resources(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf, version: str, fits: str, too_large: str
+) -> None:
+    gates = {} if version < "v1.32" else {"featureGates": {"PodLevelResources": False}}
+    kubelet = kubelet_of(
+        machine_of(4, 4), version=version, predicates=True, topologyManagerPolicy="single-numa-node", **gates
+    )
+    wide = kubelet.admit(pod_of("wide", {"cpu": "9", "memory": "1Gi"}, level={"cpu": "9", "memory": "2Gi"}))
+    assert wide.reason == too_large
+    small = kubelet.admit(pod_of("small", {"cpu": "2", "memory": "1Gi"}, level={"cpu": "3", "memory": "2Gi"}))
+    assert (small.reason, small.stage) == (fits, "predicate" if fits else "")
+    if fits:
+        assert small.message == "PodLevelResources feature gate is disabled"
+        assert kubelet.cpu is not None and kubelet.cpu.available.bit_count() == 15
+    assert kubelet.admit(pod_of("plain", {"cpu": "2", "memory": "1Gi"})).admitted
+
+
+def test_a_shortage_comes_before_the_missing_gate(machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf) -> None:
+    """The containers' requests count, not those of the pod (SkipPodLevelResources)."""
+    kubelet = kubelet_of(machine_of(4, 4), predicates=True, featureGates={"PodLevelResources": False})
+    too_much, within = {"cpu": "17", "memory": "1Gi"}, {"cpu": "2", "memory": "1Gi"}
+    assert kubelet.admit(pod_of("a", too_much, level={"cpu": "17", "memory": "1Gi"})).reason == "OutOfcpu"
+    assert kubelet.admit(pod_of("b", within, level=too_much)).reason == "PodLevelResourcesNotSupported"
+    other = pod_of("c", within, level={"example.org/x": "1"})
+    assert kubelet.admit(other).admitted
+
+
 def test_the_pod_gets_a_bubble_which_its_shared_containers_divide(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
 ) -> None:

@@ -1,4 +1,7 @@
-"""Restarts equal those of the code of five minors, 1.28.15 to 1.36.2: refused pods, and managers that do not start."""
+"""Restarts equal those of the code of five minors, 1.28.15 to 1.36.2: refused pods, and managers that do not start.
+
+So do admissions without the gate PodLevelResources, and on machines whose cores lack siblings.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from topowise import cpuset
 from topowise_scheduler import replay
+from topowise_scheduler.kubelet import version_of
 from topowise_scheduler.kubelet.hints import WOULD_PANIC
+from topowise_scheduler.kubelet.predicates import LACKS_GATE
 
 RECORDED = Path(__file__).parent / "recorded" / "restarts.jsonl.xz"
+SIBLINGS_AND_GATES = RECORDED.parent / "siblings-and-gates.jsonl.xz"
 
 
 def test_every_restart_equals_the_recording() -> None:
@@ -23,6 +30,39 @@ def test_every_restart_equals_the_recording() -> None:
     assert sum("error" in event for event in restarts) >= 15
     assert sum(not pod["admitted"] for event in restarts for pod in event.get("readmitted") or ()) >= 50
     assert [problem for line in lines for problem in _differences(line)] == []
+
+
+def test_pods_without_the_gate_and_cpus_of_two_pods_equal_the_recording() -> None:
+    lines = lzma.decompress(SIBLINGS_AND_GATES.read_bytes()).splitlines()
+    events = [event for line in lines for event in json.loads(line)["result"]["events"]]
+    assert sum(event.get("reason") == LACKS_GATE for event in events) >= 20
+    assert sum(_shares_cpus(json.loads(line)["result"]["events"]) for line in lines) >= 20
+    assert [problem for line in lines for problem in _differences(line)] == []
+
+
+@pytest.mark.parametrize("change", ["pod_level_pods_need_their_gate", "pod_level_pods_are_never_aligned"])
+def test_without_a_change_of_the_gate_the_decisions_differ(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = lzma.decompress(SIBLINGS_AND_GATES.read_bytes()).splitlines()
+    lines = [line for line in recorded if b'"kubeletVersion":"v1.36.2"' in line]
+    version = version_of("v1.36.2")
+    before = msgspec.structs.replace(version.behaviour, **{change: False})
+    monkeypatch.setattr(replay, "version_of", lambda _: msgspec.structs.replace(version, behaviour=before))
+    assert any(_differences(line) for line in lines)
+
+
+def _shares_cpus(events: list[dict[str, Any]]) -> bool:
+    """Whether a pod gets a CPU that an admitted pod has."""
+    cpus_of: dict[str, frozenset[int]] = {}
+    for event in events:
+        if event["op"] == "admit" and event["admitted"]:
+            containers = event["containers"].values()
+            cpus = frozenset(cpu for container in containers for cpu in cpuset.parse(container["cpus"] or ""))
+            if any(cpus & others for others in cpus_of.values()):
+                return True
+            cpus_of[event["uid"]] = cpus
+        elif event["op"] == "remove":
+            cpus_of.pop(event["uid"], None)
+    return False
 
 
 def test_before_1_32_the_memory_manager_compares_each_numa_node() -> None:

@@ -125,7 +125,7 @@ def test_a_changed_configuration_needs_new_state_files(
 
 
 @pytest.mark.parametrize(
-    ("version", "starts"), [("v1.36.2", True), ("v1.36.2+7cf4c05", False), ("v1.33.6+0d2b5f1", False)]
+    ("version", "starts"), [("v1.36.2", True), *((f"v1.{minor}.0+7cf4c05", False) for minor in range(32, 37))]
 )
 def test_a_kubelet_of_openshift_does_not_start_again_with_strict_reservation(
     machine_of: MachineOf, version: str, starts: bool

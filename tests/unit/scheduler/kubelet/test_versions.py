@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
-from topowise import pods
+from topowise import kubeletconfig, pods
 from topowise.feature_gates import GATES
 from topowise_scheduler.kubelet import Kubelet, KubeletConfiguration, KubeletStartError, Machine, version_of
 from topowise_scheduler.kubelet.behaviour import CHANGES, DISTRIBUTIONS, ROWS, Behaviour
@@ -29,10 +30,15 @@ from .conftest import MachineOf, PodOf
         ("v1.29.14-eks-3abbec1", "1.29"),
         ("v1.31.5-gke.1169000", "1.31"),
         ("v1.30.14-dirty", "1.30"),
-        ("v1.36.2+7cf4c05", "1.36 (OpenShift 4.23)"),
+        ("v1.36.2+7cf4c05", "1.36 (OpenShift 4.23, 5)"),
         ("v1.35.3+7cf4c05", "1.35 (OpenShift 4.22)"),
+        ("v1.34.2+7cf4c05", "1.34 (OpenShift 4.21)"),
         ("v1.33.6+0d2b5f1", "1.33 (OpenShift 4.20)"),
+        ("v1.32.9+7cf4c05", "1.32 (OpenShift 4.19)"),
         ("v1.31.11+ca3b2a9", "1.31 (OpenShift 4.18)"),
+        ("v1.30.14+7cf4c05", "1.30 (OpenShift 4.17)"),
+        ("v1.29.14+7cf4c05", "1.29 (OpenShift 4.16)"),
+        ("v1.28.15+7cf4c05", "1.28 (OpenShift 4.15)"),
         (" v1.28.0\n", "1.28"),
     ],
 )
@@ -45,9 +51,11 @@ def test_versions_of_nodes_are_parsed(text: str, name: str) -> None:
 def test_a_reconstructed_version_has_a_remark(minor: int) -> None:
     version = version_of(f"v1.{minor}.0")
     assert version.certainty == "reconstructed"
-    assert version.remark == (
-        f"kubelet 1.{minor} was not run: its changes were read, and applied to the code of 1.36.2"
-    )
+    beginning = f"kubelet 1.{minor} was not run: its changes were read, and applied to the code of 1.36.2. "
+    assert version.remark.startswith(f"{beginning}Merged changes whose code was not available affect ")
+    assert "restarts with full-pcpus-only (kubernetes#129079)" in version.remark
+    later = [number in version.remark for number in ("#141041", "#141070", "#139456")]
+    assert later == [minor == 38] * 3
 
 
 @pytest.mark.parametrize(
@@ -59,17 +67,20 @@ def test_a_reconstructed_version_has_a_remark(minor: int) -> None:
         ("v1.27.16", 28, "kubelet 1.27 is older than the proven versions (1.28 to 1.36); predicted as 1.28"),
         ("v1.37.0-alpha.1", 37, "kubelet 1.37 is a pre-release (alpha.1); predicted as 1.37"),
         ("v1.36.0-rc.0+abc", 36, "kubelet 1.36 is a pre-release (rc.0+abc); predicted as 1.36"),
-        (
-            "v1.29.14+7cf4c05",
-            29,
-            "kubelet 1.29 (7cf4c05) is OpenShift's, whose own changes are unknown; predicted as 1.29",
-        ),
     ],
 )
 def test_an_unproven_version_counts_as_the_nearest_with_a_remark(text: str, minor: int, remark: str) -> None:
     version = version_of(text)
     assert (version.minor, version.certainty, version.remark) == (minor, "assumed", remark)
     assert version.behaviour == behaviour_of(minor)
+
+
+def test_a_later_openshift_has_what_all_its_releases_have() -> None:
+    version = version_of("v1.37.2+7cf4c05")
+    assert (version.name, version.certainty) == ("1.37 (OpenShift)", "assumed")
+    assert version.remark == "kubelet 1.37 (7cf4c05) is OpenShift's, whose own changes are unknown; predicted as 1.37"
+    common = {"strict_state_needs_all_cpus": True, "unknown_gates_are_ignored": True}
+    assert version.behaviour == msgspec.structs.replace(behaviour_of(37), **common)
 
 
 @pytest.mark.parametrize(
@@ -91,8 +102,8 @@ def test_a_newer_kubelet_has_all_changes_of_older_kubelets() -> None:
     assert behaviour_of(27) == Behaviour()
     named = [name for row in ROWS for name in row.changes]
     assert behaviour_of(38) == Behaviour(**dict.fromkeys(named, True))
-    # A distribution's own behaviour is a change that no release has.
-    assert sorted([*named, "strict_state_needs_all_cpus"]) == sorted(CHANGES)
+    # A distribution's own behaviours are changes that no release has.
+    assert sorted([*named, "strict_state_needs_all_cpus", "unknown_gates_are_ignored"]) == sorted(CHANGES)
     assert [row.minor for row in ROWS] == list(range(28, 39))
 
 
@@ -108,10 +119,44 @@ def test_every_entry_of_the_tables_has_its_source() -> None:
 def test_openshift_has_its_own_changes() -> None:
     hints, rounding = "device_hints_are_near_devices", "uncore_rounds_cores_up"
     assert [getattr(version_of(text).behaviour, hints) for text in ("v1.35.3", "v1.35.3+7cf4c05")] == [False, True]
-    assert version_of("v1.35.3+7cf4c05").behaviour == version_of("v1.36.2+7cf4c05").behaviour
     assert [getattr(version_of(text).behaviour, rounding) for text in ("v1.33.3", "v1.33.3+7cf4c05")] == [False, True]
     options = [dict(version_of(text).options) for text in ("v1.31.3", "v1.31.3+7cf4c05")]
     assert [stages.get("prefer-align-cpus-by-uncorecache") for stages in options] == [None, "alpha"]
+
+
+@pytest.mark.parametrize("minor", range(28, 37))
+def test_every_openshift_compares_all_cpus_and_ignores_unknown_gates(machine_of: MachineOf, minor: int) -> None:
+    """Read in the branches of 4.15 to 4.23 and of 5.0 to 5.2."""
+    upstream, openshift = version_of(f"v1.{minor}.0"), version_of(f"v1.{minor}.0+7cf4c05")
+    assert (upstream.behaviour.strict_state_needs_all_cpus, openshift.behaviour.strict_state_needs_all_cpus) == (
+        False,
+        True,
+    )
+    gates = {name: True for name, life in openshift.gates if life in ("absent", "gone")}
+    assert gates
+    refused = "failed to set feature gates from initial flags-based config: unrecognized feature gate: "
+    assert _starts(machine_of(4), f"v1.{minor}.0", "none", featureGates=gates).startswith(refused)
+    assert _starts(machine_of(4), f"v1.{minor}.0+7cf4c05", "none", featureGates=gates) == ""
+
+
+@pytest.mark.parametrize("evidence", ["none", "options", "runs"])
+def test_an_ignored_gate_has_no_effect(machine_of: MachineOf, evidence: Evidence) -> None:
+    """The memory manager has no gate any more, and pod-level resources have none yet."""
+    fields: dict[str, Any] = {
+        "memoryManagerPolicy": "Static",
+        "systemReserved": {"memory": "1Gi"},
+        "reservedMemory": (kubeletconfig.MemoryReservation(0, {"memory": "1Gi"}),),
+        "featureGates": {"MemoryManager": False},
+    }
+    settings = settle(KubeletConfiguration(**fields), machine_of(4), version_of("v1.36.2+7cf4c05"), evidence)
+    assert settings.reserved_memory is not None
+    gates = KubeletConfiguration(featureGates={"PodLevelResources": True})
+    assert not settle(gates, machine_of(4), version_of("v1.31.2+7cf4c05"), evidence).pod_level_resources
+
+
+def test_a_locked_gate_cannot_be_disabled_in_openshift(machine_of: MachineOf) -> None:
+    gates = {"SidecarContainers": False}
+    assert "feature is locked to true" in _starts(machine_of(4), "v1.33.0+7cf4c05", "none", featureGates=gates)
 
 
 STATIC: dict[str, Any] = {"cpuManagerPolicy": "static", "systemReserved": {"cpu": "1", "memory": "1Gi"}}
@@ -164,6 +209,16 @@ def test_a_beta_option_needs_its_gate_left_on(machine_of: MachineOf) -> None:
     [
         ("v1.28.0", {"PodLevelResources": False}, "unrecognized feature gate: PodLevelResources"),
         ("v1.33.0", {"CPUManager": True}, "unrecognized feature gate: CPUManager"),
+        (
+            "v1.28.0",
+            {"CPUManager": False},
+            "cannot set feature gate CPUManager to false, feature is locked to true",
+        ),
+        (
+            "v1.28.0",
+            {"TopologyManager": False},
+            "cannot set feature gate TopologyManager to false, feature is locked to true",
+        ),
         ("v1.35.0", {"MemoryManager": True}, ""),
         ("v1.36.0", {"MemoryManager": True}, "unrecognized feature gate: MemoryManager"),
         (

@@ -21,7 +21,7 @@ XML = b"""<?xml version="1.0" encoding="UTF-8"?>
    <object type="NUMANode" os_index="0" cpuset="0x00000005" nodeset="0x00000001" local_memory="8589934592" gp_index="3">
     <page_type size="4096" count="1572864"/><page_type size="2097152" count="1024"/>
    </object>
-   <object type="L3Cache" cpuset="0x00000005" nodeset="0x00000001" gp_index="4">
+   <object type="L3Cache" os_index="4" cpuset="0x00000005" nodeset="0x00000001" gp_index="4">
     <object type="Core" os_index="0" cpuset="0x00000005" nodeset="0x00000001" gp_index="5">
      <object type="PU" os_index="0" gp_index="6"/><object type="PU" os_index="2" gp_index="7"/>
     </object>
@@ -59,9 +59,43 @@ def test_lstopo_gives_cores_memory_and_gpus() -> None:
         (0, 8 << 30, [(0, 2)]),
         (1, 8 << 30, [(1, 3)]),
     ]
-    assert read.numa[0].hugepages == {2048: 1024} and read.numa[0].cores[0].uncore == 4
+    assert read.numa[0].hugepages == {2048: 1024}
     assert [core.socket for node in read.numa for core in node.cores] == [0, 1]
     assert [device.numa for device in read.devices[0].devices] == [(0,)]
+
+
+def test_lstopo_gives_the_kubelets_cores() -> None:
+    """CPUs of two cores with equal number are a core; a cache of the whole NUMA node is none of its cores."""
+    alike = XML.replace(
+        b'<object type="PU" os_index="2"',
+        b"""</object>
+    <object type="Core" os_index="0" gp_index="50"><object type="PU" os_index="2\"""",
+    )
+    assert [core.threads for core in plan.read_machine(alike, "a.xml").numa[0].cores] == [(0, 2)]
+    apart = alike.replace(b'type="Core" os_index="0" gp_index="50"', b'type="Core" os_index="1" gp_index="50"')
+    assert [(core.threads, core.uncore) for core in plan.read_machine(apart, "a.xml").numa[0].cores] == [
+        ((0,), None),
+        ((2,), None),
+    ]
+    part = apart.replace(b'os_index="4" cpuset="0x00000005"', b'os_index="4" cpuset="0x1"')
+    assert [core.uncore for core in plan.read_machine(part, "a.xml").numa[0].cores] == [4, 4]
+    unnumbered = part.replace(b'type="L3Cache" os_index="4"', b'type="L3Cache"')
+    assert [core.uncore for core in plan.read_machine(unnumbered, "a.xml").numa[0].cores] == [None, None]
+
+
+def test_lstopo_gives_distances() -> None:
+    assert [node.distances for node in plan.read_machine(XML, "a.xml").numa] == [None, None]
+    table = b"""<distances2 type="NUMANode" nbobjs="2" kind="5" name="NUMALatency" indexing="os">
+  <indexes length="4">1 0 </indexes><u64values length="6">10 21 </u64values><u64values length="6">22 11 </u64values>
+ </distances2></topology>"""
+    read = plan.read_machine(XML.replace(b"</topology>", table), "a.xml")
+    assert [node.distances for node in read.numa] == [(11, 22), (21, 10)]
+
+
+def test_a_function_without_readable_class_is_no_gpu() -> None:
+    function = PciFunction("0000:81:00.0", 1, "", "", "", None, None, 0)
+    hardware = msgspec.structs.replace(hardware_of(node_type(gpus=0).machine), pci=(function,))
+    assert plan.read_machine(msgspec.json.encode(as_json(hardware)), "a.json").devices == ()
 
 
 @pytest.mark.parametrize(

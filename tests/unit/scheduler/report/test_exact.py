@@ -126,6 +126,26 @@ def test_a_pod_that_has_ended_is_released_from_the_kubelets_own_tables(pod_of: P
     assert with_pod.memory.tables.free != kubelet.memory.tables.free
 
 
+def test_a_cpu_of_two_pods_is_free_once_one_of_them_has_ended(pod_of: PodOf) -> None:
+    """As the code of 1.36.2 decides: the core of CPUs 0 and 4 counts as whole, though CPU 0 is in use."""
+    cores = (Core(0, (0, 4)), Core(0, (1, 5)), Core(0, (2, 6)), Core(0, (3,)))
+    lacking = Machine(numa=(NumaNode(id=0, memory=16 * GI, cores=cores, distances=(10,)),))
+    config = KubeletConfiguration(
+        topologyManagerPolicy="restricted", cpuManagerPolicy="static", reservedSystemCPUs="3", evictionHard={}
+    )
+    kubelet = Kubelet(lacking, config)
+    for name, count, cpus in (("p1", "1", 1 << 0), ("p2", "2", 1 << 0 | 1 << 4), ("p3", "1", 1 << 1)):
+        kubelet.admit(pod_of(name, {"cpu": count, "memory": "64Mi"}))
+        assert kubelet.placements(name)["c0"].cpus == cpus
+    kubelet.remove("p1")
+    restored = report.kubelet_of(read(exported(lacking, config, kubelet)), unknown)
+    assert kubelet.cpu is not None and restored.cpu is not None
+    assert restored.cpu.default == kubelet.cpu.default
+    pod = pod_of("p4", {"cpu": "1", "memory": "64Mi"})
+    assert kubelet.fork().admit(pod).placements["c0"].cpus == 1 << 0
+    assert restored.admit(pod).placements["c0"].cpus == 1 << 0
+
+
 @pytest.mark.parametrize("state_files", [True, False])
 def test_blocks_on_single_nodes_need_no_state_files(pod_of: PodOf, state_files: bool) -> None:
     kubelet = Kubelet(machine(0, 1), CONFIG)

@@ -17,11 +17,15 @@ from topowise_scheduler.scale_up.declared_groups import profile_of, profiles_of
 from topowise_scheduler.scale_up.node_groups import Profile
 
 KEYS = ("pool",)
-KUBELET = b"""
+HEAD = b"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
+KUBELET = (
+    HEAD
+    + b"""
 topologyManagerPolicy: single-numa-node
 cpuManagerPolicy: static
 reservedSystemCPUs: "0"
 """
+)
 MACHINE: dict[str, Any] = {
     "nodes": [{"id": node, "memory_bytes": 16 << 30, "cpus": list(range(4 * node, 4 * node + 4))} for node in (0, 1)],
     "cpus": {"topology": {str(cpu): {"socket": cpu // 4, "threads": [cpu]} for cpu in range(8)}},
@@ -97,12 +101,12 @@ def constrained(profile: Profile, cpu: str, **spec: Any) -> str:
         ({}, {"node.json": json.dumps(MACHINE).encode()}, "expected kubeletConfig"),
         (
             {"kubelet_config": "k"},
-            {"node.json": json.dumps(MACHINE).encode(), "k": b"cpuManagerPolicy: 5"},
+            {"node.json": json.dumps(MACHINE).encode(), "k": HEAD + b"cpuManagerPolicy: 5"},
             "cpuManager",
         ),
         (
             {"kubelet_config": "k"},
-            {"node.json": json.dumps(MACHINE).encode(), "k": b"cpuManagerPolicy: static"},
+            {"node.json": json.dumps(MACHINE).encode(), "k": HEAD + b"cpuManagerPolicy: static"},
             "reserv",
         ),
         ({"allocatable": {"cpu": "many"}}, {"node.json": saved()}, "many"),

@@ -41,6 +41,7 @@ class Cluster(NoApi):
         self.refuses: ApiError | None = None
         self.loses_answers = False
         self.refuses_binding: Callable[[], ApiError] | None = None
+        self.binding_lasts: asyncio.Event | None = None
         self.steering = NodeSteering(
             self,
             "system",
@@ -60,6 +61,8 @@ class Cluster(NoApi):
         if path.endswith("/binding"):
             if self.refuses_binding is not None:
                 raise self.refuses_binding()
+            if self.binding_lasts is not None:
+                await self.binding_lasts.wait()
             self.log.append("bound")
             return b"{}"
         assert (method, path) == (
@@ -319,19 +322,82 @@ async def test_a_refusal_binds_unsteered_unless_the_numa_node_is_required(cluste
     assert cluster.service.free("n1") == [1, 2]
 
 
-async def test_without_an_answer_the_request_ends_before_an_unsteered_bind(cluster: Cluster) -> None:
-    """A late label would move the pod. After the request's time the node gets pods unsteered."""
+async def test_without_an_answer_a_pod_that_requires_no_numa_node_is_bound_unsteered(cluster: Cluster) -> None:
+    """Once the request is withdrawn: a plug-in that is silent labels nothing."""
+    await silence(cluster)
+    cluster.log.clear()
+    cluster.service.clock.now += 16.0
+    cluster.steering.wait = SHORT_S
+    assert await cluster.bind(marked("a", "2")) == ""
+    assert cluster.log == [(1, 1), "withdrawn", "bound"]
+    assert cluster.service.free("n1") == [1, 2]
+
+
+async def silence(cluster: Cluster) -> None:
+    """The plug-in hangs, and a request has shown it; two CPUs are taken on NUMA node 1."""
     assert await cluster.bind(requiring("first", 1, "2")) == ""
     cluster.finish()
     cluster.answer = lambda request: None
-    cluster.steering.wait = SHORT_S
-    assert await cluster.bind(marked("a", "2")) == "the markers of n1 are labelled for another pod"
-    assert cluster.log[2:] == [(1, 1), "withdrawn"]
-    assert cluster.service.free("n1") == [3, 2]
-    cluster.service.clock.now += 16.0
+    cluster.steering.wait, wait = SHORT_S, cluster.steering.wait
+    assert "has not answered" in await cluster.bind(requiring("unanswered", 1, "1"))
+    cluster.steering.wait = wait
+
+
+async def test_requests_to_a_silent_node_end_at_once(cluster: Cluster) -> None:
+    """Also while a pod with a marker that was bound unsteered waits for its admission, which needs the plug-in."""
+    await silence(cluster)
+    cluster.log.clear()
     assert await cluster.bind(marked("a", "2")) == ""
-    assert cluster.log[4:] == ["bound"]
+    error = await cluster.bind(requiring("b", 1, "1"))
+    assert error == "the marker plug-in of n1 does not answer"
+    assert cluster.log == ["bound"]
     assert cluster.service.free("n1") == [1, 2]
+
+
+async def test_a_request_that_is_not_withdrawn_yet_may_get_a_label(cluster: Cluster) -> None:
+    cluster.loses_answers, cluster.answer = True, lambda request: None
+    cluster.steering.wait = SHORT_S
+    assert await cluster.bind(requiring("first", 1, "2")) != ""
+    cluster.request_text = steering.encode(steering.Request("of-another", 0, 1, 10.0))
+    cluster.show()
+    assert await cluster.bind(marked("a", "1")) == "the markers of n1 are labelled for another pod"
+
+
+async def test_a_pod_without_a_marker_waits_for_no_plug_in(cluster: Cluster) -> None:
+    """Its Binding overtakes the steered pod, so the kubelet places it first."""
+    cluster.answer, answer = lambda request: None, cluster.answer
+    steered = asyncio.create_task(cluster.bind(requiring("steered", 1, "2")))
+    async with asyncio.timeout(WAIT_S):
+        while not cluster.log:
+            await asyncio.sleep(0.01)
+    assert await cluster.bind(pod("plain", "1")) == ""
+    assert cluster.log == [(1, 1), "bound"]
+    assert not steered.done()
+    cluster.status = answer(steering.decode_request(cluster.request_text or ""))
+    cluster.show()
+    assert await steered == ""
+    node = cluster.service.ledger.node_states.of("n1")
+    assert node is not None
+    assert [entry.record.name for entry in node.history.log] == ["plain", "steered"]
+    assert cluster.service.free("n1") == [2, 2]
+
+
+async def test_a_steered_bind_that_is_cancelled_behind_another_bind_is_withdrawn(cluster: Cluster) -> None:
+    cluster.binding_lasts = asyncio.Event()
+    plain = asyncio.create_task(cluster.bind(pod("plain", "1")))
+    steered = asyncio.create_task(cluster.bind(requiring("steered", 1, "2")))
+    async with asyncio.timeout(WAIT_S):
+        while cluster.status is None:
+            await asyncio.sleep(0.01)
+    # The label is there, and the Binding waits for the Binding before it.
+    await asyncio.sleep(0)
+    steered.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await steered
+    cluster.binding_lasts.set()
+    assert await plain == ""
+    assert cluster.log == [(1, 1), "withdrawn", "bound"]
+    assert cluster.service.free("n1") == [2, 4]
 
 
 async def test_a_required_numa_node_is_requested_again_after_a_request_without_an_answer(cluster: Cluster) -> None:
@@ -345,15 +411,12 @@ async def test_a_required_numa_node_is_requested_again_after_a_request_without_a
 
 
 async def test_a_late_answer_ends_the_silence(cluster: Cluster) -> None:
-    assert await cluster.bind(requiring("first", 1, "2")) == ""
-    cluster.finish()
-    cluster.answer, answer = lambda request: None, cluster.answer
-    cluster.steering.wait = SHORT_S
-    assert "labelled for another pod" in await cluster.bind(marked("a", "2"))
+    answer = cluster.answer
+    await silence(cluster)
     request = next(iter(cluster.steering._nodes["n1"].pending))
     cluster.status = steering.Status(request, "rejected", "withdrawn")
     cluster.show()
-    cluster.answer, cluster.steering.wait = answer, WAIT_S
+    cluster.answer = answer
     assert await cluster.bind(marked("a", "2")) == ""
     assert cluster.log[-2:] == [(1, 1), "bound"]
 

@@ -25,6 +25,13 @@ Words = tuple[Severity, str, str, str]
 _MOST_NODES: Final = 8
 _LOOP: Final = "it starts again, is given the same pod and panics again, until the pod is deleted"
 _STRATEGY: Final = "numa-allocation-strategy"
+_SHARED_CPUS: Final[Words] = (
+    "warning",
+    "cpuManagerPolicy static on a machine whose cores or sockets have different numbers of CPUs",
+    "the kubelet computes with the average and may take a core or socket as free that is partly in use: it gives a CPU "
+    "to two pods, or a reserved CPU to a pod, and does not start again with such a cpu_manager_state",
+    "take all CPUs online, or one of each core offline (nosmt); otherwise use cpuManagerPolicy none on the node",
+)
 _ALPHA: Final = ("align-by-socket", "distribute-cpus-across-cores", "prefer-most-allocated-numa-node")
 
 
@@ -123,6 +130,8 @@ def _of_hazards(report: Report) -> Iterator[Words]:
                 yield _of_distances(report)
             case "page-sizes":
                 yield from _of_page_sizes(report)
+            case "reserved-memory":
+                yield from _of_reserved_memory(report)
             case "distributed-cpus":
                 yield (
                     "warning",
@@ -131,6 +140,8 @@ def _of_hazards(report: Report) -> Iterator[Words]:
                     "and then admits nothing any more (kubernetes#140730)",
                     "disable one of the two options, or update the kubelet to 1.38",
                 )
+            case "shared-cpus":
+                yield _SHARED_CPUS
 
 
 def _of_distances(report: Report) -> Words:
@@ -159,6 +170,19 @@ def _of_page_sizes(report: Report) -> Iterator[Words]:
         )
 
 
+def _of_reserved_memory(report: Report) -> Iterator[Words]:
+    memory, ids = report.empty.memory, report.empty.node_ids
+    for name, wrapped in memory.policy.wrapped.items() if memory is not None else ():
+        where = ", ".join([str(ids[position]) for position in members(wrapped)])
+        yield (
+            "warning",
+            f"reservedMemory above the {name} of NUMA node {where}",
+            "the kubelet subtracts it as an unsigned number, so it offers nearly 16Ei there: it admits every pod, and "
+            f"the pod may be without the {name} that it requested",
+            "move the reservation to NUMA nodes that have as much (drain, delete memory_manager_state, restart)",
+        )
+
+
 def _admission_s(report: Report) -> float:
     """Estimated admission time on the empty node, for a Guaranteed container with a CPU, memory and a device each."""
     limits: dict[str, pods.Quantity] = {"cpu": "1", "memory": "64Mi", **dict.fromkeys(report.empty.devices.tables, "1")}
@@ -179,7 +203,7 @@ def _of_options(config: KubeletConfiguration, zones: Sequence[tuple[int, nrt.Zon
             "let the exporter read /sys/devices/system/node/node*/distance",
         )
     most = options.get("max-allowable-numa-nodes", "")
-    if len(zones) > _MOST_NODES or (digits.natural(most, digits.UINT64) or 0) > _MOST_NODES:
+    if len(zones) > _MOST_NODES or (digits.int64(most) or 0) > _MOST_NODES:
         yield (
             "warning",
             f"{len(zones)} NUMA nodes, max-allowable-numa-nodes {most or 'unset'}",

@@ -11,7 +11,7 @@ from topowise_scheduler.presentation.kubectl.doctor.finding import Finding
 from topowise_scheduler.presentation.kubectl.objects import Objects, Reported
 from topowise_scheduler.presentation.text import plural
 from topowise_scheduler.report import Report, read
-from topowise_scheduler.report.restart_forecast import foresee_all
+from topowise_scheduler.report.restart_forecast import NodeRestart, foresee_all
 
 _WHY = "a restarted kubelet admits all its pods again, and decides otherwise than when the pods started"
 _WHY_STOPS = "it compares the file with machine and configuration at its next start, and exits if they differ"
@@ -25,7 +25,7 @@ def check(known: Sequence[tuple[Reported, Report]], all_pods: Sequence[Pod]) -> 
         if node.error and node.node not in named:
             yield Finding(
                 "restart", "warning", "node", (node.node,), f"the kubelet would not start again: {node.error}",
-                _WHY_STOPS, node.mend,
+                _with_remark(_WHY_STOPS, node), node.mend,
             )  # fmt: skip
         by_reason: dict[str, list[str]] = {}
         for pod in node.refused:
@@ -36,9 +36,13 @@ def check(known: Sequence[tuple[Reported, Report]], all_pods: Sequence[Pod]) -> 
                 "restart", "warning", "node", (node.node,),
                 f"a restart of the kubelet would end {plural(len(names), 'running pod')} with {reason}: "
                 f"{', '.join(names[:3])}{' ...' if len(names) > 3 else ''}",
-                _WHY_SMT if reason == SMT_ALIGNMENT else _WHY,
+                _with_remark(_WHY_SMT if reason == SMT_ALIGNMENT else _WHY, node),
                 "drain the node before the kubelet restarts; kubectl topowise simulate --restart shows each pod",
             )  # fmt: skip
+
+
+def _with_remark(why: str, node: NodeRestart) -> str:
+    return f"{why}; {node.remark}" if node.remark else why
 
 
 def lines(there: Objects, node: str) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from itertools import product
 from typing import Any, Final
 
-from topowise import cpuset
+from topowise import cpuset, digits
 from topowise.errors import ParseError, SourceError
 from topowise_scheduler.plan import Change
 
@@ -114,9 +114,10 @@ def _reserved(text: str, value: str) -> dict[int, str]:
     by_node: dict[int, str] = {}
     for part in value.split(","):
         number, separator, amount = part.partition(":")
-        if not separator or not number.isdigit() or len(number) > 4 or not amount:
+        numa = digits.natural(number, 4)
+        if not separator or numa is None or not amount:
             raise _error(text, f"reserved-memory={value:.80}: expected NUMA-NODE:QUANTITY, such as 0:1Gi,1:1Gi")
-        by_node[int(number)] = amount
+        by_node[numa] = amount
     return by_node
 
 

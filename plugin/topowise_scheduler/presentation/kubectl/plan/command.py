@@ -115,7 +115,7 @@ def _read(options: argparse.Namespace) -> tuple[Inventory, list[Workload], tuple
         there, now = cluster.read(options)
     wanted, notes = _workloads(options, there)
     inventory, problems = _inventory(there, now, types, added)
-    if not inventory.nodes and not types:
+    if not inventory.nodes and not (types and options.change):
         raise objects.no_nodes(options.nodes_file)
     workloads = [_planned(workload, options) for workload in wanted]
     trace: tuple[Arrival, ...] = ()
@@ -175,8 +175,10 @@ def _machines(options: argparse.Namespace) -> tuple[dict[str, NodeType], list[Pl
     for entry in options.machine:
         file, separator, count = entry.rpartition("*")
         file = file if separator else entry
-        number = int(count) if separator and count.isascii() and count.isdigit() and len(count) < 6 else -1
-        if separator and not 0 <= number <= _MOST_NODES:
+        # Without a number the file is a node, or with other nodes only a type for a change to add.
+        count = count if separator else str(int(not options.nodes_file))
+        number = int(count) if count.isascii() and count.isdigit() and len(count) < 6 else -1
+        if not 0 <= number <= _MOST_NODES:
             raise SourceError(f"--machine {entry!r:.80}", f"{count!r:.20}, expected a number up to {_MOST_NODES}")
         ((name, text),) = list(inputs.texts(file))[:1]
         stem = Path(name).stem

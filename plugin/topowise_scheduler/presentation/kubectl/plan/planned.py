@@ -124,8 +124,10 @@ def bad_restarts(result: Result) -> list[tuple[str, str]]:
 
 def _why(restart: NodeRestart) -> str:
     if restart.error:
-        return f"does not start: {restart.error}"
-    return "refuses " + "; ".join(f"{pod.pod} ({pod.reason})" for pod in restart.refused)
+        why = f"does not start: {restart.error}"
+    else:
+        why = "refuses " + "; ".join(f"{pod.pod} ({pod.reason})" for pod in restart.refused)
+    return f"{why}; {restart.remark}" if restart.remark else why
 
 
 def verdict(planned: Planned) -> str:

@@ -329,8 +329,7 @@ def test_a_node_with_its_picture(site: Site) -> None:
 
 
 def test_quarantine_is_marked(site: Site) -> None:
-    site.service.put(pod("a", "2", node="n1"))
-    site.service.put(pod("a", "2", node="n1", phase="Failed", reason="TopologyAffinityError"))
+    site.service.refuse(pod("a", "2"), "n1")
     assert "q" in site.rows().rows[0].marks
     assert site.state().counters["refusals"] == 1
 
@@ -425,7 +424,7 @@ def test_an_empty_cluster_says_what_to_do_first() -> None:
 
 def test_a_refused_pod_links_to_its_node_pod_and_time(site: Site) -> None:
     refused = {"phase": "Failed", "reason": "TopologyAffinityError", "startTime": "2023-11-14T22:10:00Z"}
-    site.put(pod("a", "2", node="n1"))
+    site.service.bind(pod("a", "2"), "n1")
     site.put(pod("a", "2", node="n1", **refused))
     listed = site.part("refused-list")
     for shown in ('data-pod="default/a"', 'data-node="n1"', "TopologyAffinityError", 'datetime="2023-11-14T22:10:00Z"'):

@@ -631,6 +631,20 @@ def test_options_that_hang_a_kubelet(objects: dict[str, Json], examine: Callable
         assert (finding in examine(document, node)) == hangs
 
 
+def test_a_machine_whose_cpus_two_pods_may_get(ask: Ask, saved: Save) -> None:
+    cores = (Core(0, (0, 4)), Core(0, (1, 5)), Core(0, (2, 6)), Core(0, (3,)))
+    config = KubeletConfiguration(cpuManagerPolicy="static", reservedSystemCPUs="3", evictionHard={})
+    for of_node, warns in ((cores, True), (cores[:3], False)):
+        machine = Machine(numa=(NumaNode(0, 16 << 30, of_node),))
+        on = msgspec.structs.replace(config, reservedSystemCPUs="3" if warns else "0")
+        topology = exported(machine, on, Kubelet(machine, on))
+        document = msgspec.to_builtins(msgspec.structs.replace(topology, metadata=nrt.Metadata("n1")))
+        file = saved(document, name=f"{warns}.json")
+        finding = "cpuManagerPolicy static on a machine whose cores or sockets have different numbers of CPUs"
+        found = [item for item in json.loads(ask("doctor", "-f", file, "-o", "json").text) if item["value"] == finding]
+        assert [item["severity"] for item in found] == ["warning"] * warns
+
+
 @pytest.mark.parametrize(("version", "takes"), [("v1.36.2", "less than a second"), ("v1.35.6", "8 hours")])
 def test_a_machine_with_34_numa_nodes(version: str, takes: str, ask: Ask, saved: Save) -> None:
     """Two NUMA nodes with CPUs and GPUs, and 32 of GPU memory; kubelets up to 1.35 enumerate all masks."""

@@ -204,7 +204,8 @@ def test_a_range_is_several_changes() -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "policy", "policy=", "odd=1", "numa=x", "numa=0", "add=n1*3..2", "add=n1*0", "steering=maybe", "'open",
-     "reserved-memory=1Gi", "selector=pool=b", "moves=100000", "topology.=1", "reserved-cpus=a"],
+     "reserved-memory=1Gi", "reserved-memory=\u00b2:1Gi", "selector=pool=b", "moves=100000",
+     "topology.=1", "reserved-cpus=a"],
 )  # fmt: skip
 def test_a_change_that_cannot_be_read(text: str) -> None:
     with pytest.raises(SourceError, match="--change"):
@@ -220,6 +221,23 @@ def test_machines_need_no_cluster(ask: Ask, tmp_path: Path) -> None:
     today = document["scenarios"][0]
     assert (today["nodes"], today["placed"]) == (2, 8)
     assert today["resources"][GPU] == {"allocatable": 8, "used": 8, "free": 0, "stranded": 0}
+
+
+def test_a_machine_without_a_number_is_a_node(ask: Ask, saved: Save, tmp_path: Path) -> None:
+    recipes = Path(__file__).resolve().parents[5] / "docs/how-to/plan"
+    file = tmp_path / "gpu.json"
+    file.write_text(json.dumps(pod("gpu", cpu="4", memory="8Gi", gpu="1")))
+    machine = ("--machine", f"{recipes / 'epyc.json'}", "--kubelet-config", str(recipes / "kubelet.yaml"))
+    words = ("plan", *machine, "-f", str(file), "--fill", "-o", "json")
+    assert json.loads(ask(*words).text)["scenarios"][0]["nodes"] == 1
+    # Beside other nodes it is a type that a change adds.
+    nodes = [
+        scenario["nodes"]
+        for scenario in json.loads(ask(*words, "--nodes-file", saved(), "--change", "add=epyc*2").text)["scenarios"]
+    ]
+    assert nodes[1] == nodes[0] + 2
+    with pytest.raises(SourceError, match="expected some"):
+        ask("plan", "--machine", f"{recipes / 'epyc.json'}*0", *machine[2:], "-f", str(file), "--fill")
 
 
 @pytest.mark.parametrize("words", [("--machine", "a.json*x"), ("--machine", "absent.json"), ("--smallest",)])

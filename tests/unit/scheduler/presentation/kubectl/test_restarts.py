@@ -68,6 +68,23 @@ def test_full_pcpus_only_refuses_pods_that_run(ask: Ask, saved: Save) -> None:
     assert "drain the node before its kubelet restarts" in text
 
 
+@pytest.mark.parametrize(("version", "is_read"), [("v1.36.2", True), ("v1.37.1", False), ("v1.38.0", False)])
+def test_a_forecast_names_changes_that_were_not_read(ask: Ask, saved: Save, version: str, is_read: bool) -> None:
+    """Later kubelets may keep these pods: the code of kubernetes#129079 was not available."""
+    config = configuration(TWO, cpuManagerPolicyOptions={"full-pcpus-only": "true"})
+    metal_a = node("metal-a")
+    metal_a["status"]["nodeInfo"] = {"kubeletVersion": version}
+    also = [pod(f"db/large-{number}", "metal-a", cpu="24", memory="4Gi") for number in range(2)]
+    file = saved(report("metal-a", TWO, config, also), metal_a, *also, name="later.json")
+    answer = ask("simulate", "--restart", "--nodes-file", file, "-o", "json")
+    (restarted,) = _nodes(answer).values()
+    assert len(restarted["refused"]) == 2
+    findings = [item for item in json.loads(ask("doctor", "-f", file, "-o", "json").text) if item["check"] == "restart"]
+    texts = [restarted["remark"], "".join(answer.notes), *(item["why"] for item in findings)]
+    assert len(texts) >= 3
+    assert ["kubernetes#129079" in text for text in texts] == [not is_read] * len(texts)
+
+
 @pytest.mark.parametrize("phase", ["Running", "Pending"])
 def test_doctor_warns_of_running_pods_only(ask: Ask, saved: Save, phase: str) -> None:
     findings = json.loads(ask("doctor", "-f", _whole_cores(saved, phase=phase), "-o", "json").text)
