@@ -318,9 +318,7 @@ def operations_of(
 
 
 def _expected(history: History, report: Report, without: Collection[str] = ()) -> list[Operation]:
-    return [
-        _place(entry, _listed(history, report, entry)) for entry in history.expected if entry.uid not in without
-    ]
+    return [_place(entry, _listed(history, report, entry)) for entry in history.expected if entry.uid not in without]
 
 
 def may_matter(ended: Ended, history: History) -> bool:
