@@ -132,7 +132,7 @@ class KubeletRestarts:
     def doubts(self, answer: KubeletAnswer) -> frozenset[str]:
         """Returns why the answer is incomplete; empty from the first complete answer after a start until the next."""
         now = self._clock()
-        is_start = self._note_start(now)
+        is_restart = self._note_start(now)
         if self._listed[0] is not answer.pods and self._listed[0] != answer.pods:
             self._listed = answer.pods, now
         if self._is_believed:
@@ -141,8 +141,8 @@ class KubeletRestarts:
         if self._lists_are_true:
             reasons = frozenset(reason for reason in reasons if confirmation.of_devices_only([reason]))
         # The start may have come between the calls of this reading, after the answer about allocatable resources.
-        self._lists_are_true = not is_start and confirmation.of_devices_only(reasons)
-        self._is_believed = not is_start and not reasons
+        self._lists_are_true = not is_restart and confirmation.of_devices_only(reasons)
+        self._is_believed = not is_restart and not reasons
         return reasons
 
     def absent(self, answer: KubeletAnswer) -> tuple[Device, ...]:
@@ -161,8 +161,8 @@ class KubeletRestarts:
         self.before = Before(pods, devices, answer.listed, answer.living - answer.listed)
 
     def _note_start(self, now: float) -> bool:
-        """Returns whether there was a start, by the socket file. Its modification time dates the first start that is
-        seen."""
+        """Returns whether the kubelet has started since the last reading, by the socket file. Its modification time
+        dates the first start that is seen."""
         try:
             status = self._socket.stat()
         except OSError:
@@ -171,8 +171,9 @@ class KubeletRestarts:
         if identity == self._identity:
             return False
         # If the wall clock was set since, an old kubelet looks young at worst.
-        age = max(0.0, self._wall() - status.st_mtime) if self._identity is None else 0.0
+        is_first = self._identity is None
+        age = max(0.0, self._wall() - status.st_mtime) if is_first else 0.0
         self._identity, self._started = identity, now - age
         self._is_believed = self._lists_are_true = False
         self._listed = self._listed[0], now
-        return True
+        return not is_first
