@@ -218,7 +218,11 @@ def _unconfirmed(ledger: Ledger) -> Metric:
 
 def _hazards(ledger: Ledger) -> Metric:
     """Returns nodes whose kubelet may panic or hang over a pod, or give a CPU to two pods."""
-    counts = Counter(hazard for report in _reports(ledger) for hazard in hazards(report.empty))
+    counts = Counter(
+        hazard
+        for report in _reports(ledger)
+        for hazard in hazards(report.empty, knows_cores=report.precision == "exact")
+    )
     text = "Reported nodes whose kubelet may panic on a pod, never finish its admission or share its CPUs, by cause."
     return _gauges("kubelet_hazards", text, ["hazard"], [([hazard], counts[hazard]) for hazard in HAZARDS])
 

@@ -23,7 +23,7 @@ from sandbox.apiserver.direct import DirectApi
 from sandbox.hollow import LIFETIME, Fleet, Pace, Reporting
 from scheduling import Service
 from soak import scenes
-from topowise import nrt, pods
+from topowise import nrt
 from topowise_scheduler.cluster.node.fold import lists
 from topowise_scheduler.cluster.node.history import History
 from topowise_scheduler.cluster.node.node_state import NodeState
@@ -88,7 +88,12 @@ class LivingNode:
                 metadata = {"name": f"p{number}", "namespace": "default"}
                 if rng.random() < 0.9:
                     metadata["annotations"] = {LIFETIME: f"{rng.uniform(0, 12):.3f}"}  # type: ignore[assignment]
-                document = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {**spec, "nodeName": _NAME}}
+                document = {
+                    "apiVersion": "v1",
+                    "kind": "Pod",
+                    "metadata": metadata,
+                    "spec": {**spec, "nodeName": _NAME},
+                }
                 await api.request("POST", _PODS, body=msgspec.json.encode(document))
                 await asyncio.sleep(0 if rng.random() < 0.4 else rng.uniform(0, 3))
             await asyncio.sleep(30)
@@ -125,7 +130,9 @@ class LivingNode:
     def _expect(self, state: Kubelet, right: Kubelet, report: Report, now: float, what: str) -> None:
         self.counts[what] += 1
         if (has := _parts(state)) != (should := _parts(right)):
-            self.differences.append(f"seed {self._seed} at {now:.3f}, version {report.version}: {has}, {what} has {should}")
+            self.differences.append(
+                f"seed {self._seed} at {now:.3f}, version {report.version}: {has}, {what} has {should}"
+            )
 
 
 class _Writing(DirectApi):

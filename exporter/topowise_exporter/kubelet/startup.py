@@ -130,9 +130,9 @@ class KubeletRestarts:
         """Set by the owner from the last published object."""
 
     def doubts(self, answer: KubeletAnswer) -> frozenset[str]:
-        """Returns why the answer is incomplete; empty from the first complete answer until the next start."""
+        """Returns why the answer is incomplete; empty from the first complete answer after a start until the next."""
         now = self._clock()
-        self._note_start(now)
+        is_restart = self._note_start(now)
         if self._listed[0] is not answer.pods and self._listed[0] != answer.pods:
             self._listed = answer.pods, now
         if self._is_believed:
@@ -140,8 +140,9 @@ class KubeletRestarts:
         reasons = incomplete_because(answer, self.before, now - self._started, now - self._listed[1])
         if self._lists_are_true:
             reasons = frozenset(reason for reason in reasons if confirmation.of_devices_only([reason]))
-        self._lists_are_true = confirmation.of_devices_only(reasons)
-        self._is_believed = not reasons
+        # The start may have come between the calls of this reading, after the answer about allocatable resources.
+        self._lists_are_true = not is_restart and confirmation.of_devices_only(reasons)
+        self._is_believed = not is_restart and not reasons
         return reasons
 
     def absent(self, answer: KubeletAnswer) -> tuple[Device, ...]:
@@ -159,17 +160,20 @@ class KubeletRestarts:
         devices = tuple(sorted({*answer.allocatable.devices, *absent})) if absent else answer.allocatable.devices
         self.before = Before(pods, devices, answer.listed, answer.living - answer.listed)
 
-    def _note_start(self, now: float) -> None:
-        """Detects a start by the socket file. Its modification time dates the first start that is seen."""
+    def _note_start(self, now: float) -> bool:
+        """Returns whether the kubelet has started since the last reading, by the socket file. Its modification time
+        dates the first start that is seen."""
         try:
             status = self._socket.stat()
         except OSError:
-            return
+            return False
         identity = (status.st_dev, status.st_ino, status.st_mtime_ns)
         if identity == self._identity:
-            return
+            return False
         # If the wall clock was set since, an old kubelet looks young at worst.
-        age = max(0.0, self._wall() - status.st_mtime) if self._identity is None else 0.0
+        is_first = self._identity is None
+        age = max(0.0, self._wall() - status.st_mtime) if is_first else 0.0
         self._identity, self._started = identity, now - age
         self._is_believed = self._lists_are_true = False
         self._listed = self._listed[0], now
+        return not is_first

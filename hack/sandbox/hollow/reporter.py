@@ -85,11 +85,12 @@ class Reporter:
         self._name = name
         self._reporting = reporting
         self._random = random
-        podresources = _Directly(node)
+        socket = root / "pod-resources/kubelet.sock"
+        podresources = _Directly(node, socket)
         self._looker: Observer | _Halves
         self._doubts: frozenset[str] = frozenset()
         if reporting.sees == "exporter":
-            self._looker = _exporter(machine, config, podresources, root)
+            self._looker = _exporter(machine, config, podresources, root, socket)
         else:
             self._looker = _Halves(machine, config, podresources, root)
         self._writers: list[Writer[Any]] = [
@@ -227,10 +228,11 @@ class _KnownHardware(Hardware):
         return HardwareReading(self._machine, self._boot_id)
 
 
-def _exporter(machine: Machine, config: KubeletConfiguration, podresources: PodResources, root: Path) -> Observer:
+def _exporter(
+    machine: Machine, config: KubeletConfiguration, podresources: PodResources, root: Path, socket: Path
+) -> Observer:
     """Returns the real observer, of a machine and a configuration that are known."""
-    socket = str(root / "pod-resources/kubelet.sock")
-    settings = ExporterConfiguration(apiVersion=API_VERSION, kubelet_root=str(root), podresources_socket=socket)
+    settings = ExporterConfiguration(apiVersion=API_VERSION, kubelet_root=str(root), podresources_socket=str(socket))
     return Observer(settings, podresources, _Known(config), _now, hardware=_KnownHardware(settings, machine))
 
 
@@ -274,14 +276,11 @@ class _Halves:
 
 
 class _Directly(PodResources):
-    """The exporter's client with the bytes of the answers, but without a socket to get them by."""
+    """The exporter's client with the bytes of the answers, but without a connection: the socket is a plain file."""
 
-    def __init__(self, node: EmulatedNode) -> None:
-        super().__init__(f"podresources of {node}", clock=_now)
+    def __init__(self, node: EmulatedNode, socket: Path) -> None:
+        super().__init__(str(socket), clock=_now)
         self._node = node
-
-    async def _look_for_socket(self) -> None:
-        pass
 
     async def _call(self, method: str) -> bytes:
         holdings = self._node.holdings()

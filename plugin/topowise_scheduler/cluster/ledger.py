@@ -321,9 +321,7 @@ class Ledger:
             return
         self._finished[record.uid] = record.node
         node_state = self.node_states.made(record.node)
-        if node_state.finish(
-            record.uid, (record.namespace, record.name), None if was_booked else self.clock()
-        ):
+        if node_state.finish(record.uid, (record.namespace, record.name), None if was_booked else self.clock()):
             self.node_states.publish(record.node, node_state)
         self.node_states.note_past(record.node, node_state)
 

@@ -162,13 +162,13 @@ class MemoryManager:
             tables.assignments[position] = listed[position]
             tables.cells[position] = 1 << position
             for name, values in tables.free.items():
-                has = sum(
-                    block.size for block in self._blocks() if block.type == name and block.mask == 1 << position
-                )
+                has = sum(block.size for block in self._blocks() if block.type == name and block.mask == 1 << position)
                 values[position] = self.policy.allocatable[name][position] - has
 
     def _blocks(self) -> Iterable[Block]:
-        return (block for by_container in self.allocations.values() for block in chain.from_iterable(by_container.values()))
+        return (
+            block for by_container in self.allocations.values() for block in chain.from_iterable(by_container.values())
+        )
 
     def _listed(self) -> list[int]:
         """Returns by position how many blocks of known containers are on a NUMA node."""

@@ -118,13 +118,23 @@ class Courses:
         world.devices.chooser = chooser  # type: ignore[assignment]
         for uid in (*without, self._but):
             world.remove(uid)
+        # A pod that was heard to run was admitted: what is in its way had ended, and the end is heard later.
+        waiting: list[str] = []
+        started = set()
         for _, step, uid in sorted(steps):
             if step == 0:
-                world.admit_view(self._view(world, uid))
+                waiting.append(uid)
             elif step == 1:
+                started.add(uid)
                 world.start(uid)
             else:
+                waiting = [other for other in waiting if other != uid]
                 world.remove(uid)
+            refused = [other for other in waiting if not world.admit_view(self._view(world, other)).admitted]
+            for other in waiting:
+                if other in started and other not in refused:
+                    world.start(other)
+            waiting = [other for other in refused if self._pods[other].runs is not None]
         return world
 
     def _view(self, kubelet: Kubelet, uid: str) -> PodView:

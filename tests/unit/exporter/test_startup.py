@@ -137,6 +137,17 @@ def test_from_its_start_on_a_kubelet_is_doubted_until_it_is_right_once(tmp_path:
     assert kubelet.doubts(EMPTY)
 
 
+def test_an_answer_that_may_be_from_before_the_start_ends_no_doubt(tmp_path: Path, clock: Clock) -> None:
+    """The kubelet starts between the calls of a reading."""
+    kubelet, socket = following(tmp_path, clock, up_for=4000.0)
+    assert not kubelet.doubts(KubeletAnswer(STATIC, READY))
+    started(socket, 5001.0)
+    kubelet.doubts(KubeletAnswer(STATIC, READY))
+    assert kubelet.doubts(EMPTY) == {confirmation.CPU_MANAGER, confirmation.MEMORY_MANAGER}
+    assert not kubelet.doubts(KubeletAnswer(STATIC, READY))
+    assert not kubelet.doubts(EMPTY)
+
+
 @pytest.mark.parametrize("scheme", ["", "unix:", "unix://"])
 def test_a_start_is_seen_however_the_socket_is_spelled(tmp_path: Path, clock: Clock, scheme: str) -> None:
     socket = tmp_path / "kubelet.sock"

@@ -16,6 +16,7 @@ from sandbox import machines
 from sandbox.apiserver import ApiServer
 from sandbox.hollow import LIFETIME, Fleet, Pace, Pause, Reporting, Startup
 from sandbox.hollow.hardware import scanned
+from topowise.errors import SourceError
 from topowise.kube.api import Api
 from topowise_exporter import machine as hardware
 from topowise_exporter.kubelet.state_files import parse_allocated_pods
@@ -218,6 +219,18 @@ async def test_a_restarted_node_keeps_its_allocations(server: ApiServer, slow: F
     assert node.kubelet.holdings().unhealthy
     await assert_eventually(lambda: not node.kubelet.holdings().unhealthy)
     assert node.kubelet.holdings() == before
+
+
+async def test_a_reporter_asks_a_restarted_kubelet_again_what_is_allocatable(fleet: Fleet) -> None:
+    """As the exporter does: the answer of the process before is at most five seconds old, and is not the answer of
+    the present process."""
+    node = fleet.nodes["n"]
+    assert (await node.reporter.observe()).allocations.allocatable.cpus
+    restarting = asyncio.create_task(node.restart(Startup(blind=(0.3, 0.3))))
+    await assert_eventually(lambda: node.kubelet.is_blind)
+    with pytest.raises(SourceError, match="cpu-manager"):
+        await node.reporter.observe()
+    await restarting
 
 
 async def test_a_pod_that_is_deleted_while_its_kubelet_restarts_ends_afterwards(

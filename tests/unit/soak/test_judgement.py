@@ -67,6 +67,15 @@ def test_an_end_that_was_heard_is_no_cause() -> None:
     assert judge(decoded("a"), refusals.NOT_NOW, known, truth_of(kubelet())) == ""
 
 
+def test_a_pod_that_runs_is_there_although_a_pod_that_ended_was_in_its_place_when_it_was_heard() -> None:
+    """The service has heard of the running pod before it heard of the end that made room for that pod."""
+    old, leaving = decoded("old"), decoded("leaving")
+    running = on_its_way(decoded("running"), 95.0, runs=96.0)
+    known = known_of(with_pods(old, leaving), on_its_way(leaving, 80.0, gone=(95.0, 98.0)), running)
+    truth = truth_of(with_pods(running.pod), "old report")
+    assert judge(decoded("a"), refusals.NOT_NOW, known, truth) == judgement.FATES["old report"]
+
+
 def test_room_that_is_kept_for_a_pod_that_does_not_come_is_a_cause() -> None:
     promised = [on_its_way(decoded(name), certainty="promised") for name in ("first", "second")]
     known = known_of(kubelet(), *promised)

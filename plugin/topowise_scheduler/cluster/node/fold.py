@@ -142,7 +142,7 @@ class Fold:
             return None
         bound = operations_of(history, history.report, base.placed_in_turn, expected=False)
         ends = [_end(history, uid) for uid in uids if (entry := history.entry(uid)) is not None and entry.is_bound]
-        expected = [_place(entry) for entry in history.expected if entry.uid not in uids]
+        expected = _expected(history, history.report, uids)
         operations = [*bound, *ends, *expected]
         same, kept = self._state_before(operations, base)
         state = kept
@@ -160,9 +160,8 @@ class Fold:
     def expecting(bound: Kubelet, history: History, without: Collection[str]) -> Kubelet:
         """Returns a copy of a state of the bound pods without some pods, and with the other expected pods."""
         state = State(bound.without(without))
-        for entry in history.expected:
-            if entry.uid not in without:
-                state = apply(state, _place(entry))
+        for operation in () if history.report is None else _expected(history, history.report, without):
+            state = apply(state, operation)
         return state.kubelet
 
     def _state_before(self, operations: Sequence[Operation], base: _Base) -> tuple[int, State]:
@@ -179,8 +178,8 @@ class Fold:
 
     def _based(self, history: History, report: Report) -> _Base:
         before = self._base
-        # Of the log the base lacks what the report lists of it, and ends of before its first pod.
-        listed = tuple([entry.uid for entry in history.log if lists(report, entry)])
+        # The base lacks what the report lists of the log and of expected pods, and ends of before the log's first pod.
+        listed = tuple([entry.uid for entry in (*history.log, *history.expected) if lists(report, entry)])
         first = history.log[0].turn if history.ended and history.log else 0
         parts = (report, history.settled, history.ended, history.finished, history.counted)
         if before is not None and before.log == (listed, first) and all(map(is_, before.parts, parts)):
@@ -243,10 +242,11 @@ def is_bare(entry: Entry, report: Report) -> bool:
 
 
 def _gone(history: History, report: Report, there: Iterable[Entry]) -> set[PodName]:
-    """Returns the names in the report that are of no pod of the base: of pods that ended before, and of the log."""
+    """Returns the names in the report that are of no pod of the base: of pods that ended before, of the log, and of
+    expected pods, whose Binding the service may not have heard of."""
     names = {name for ended in history.ended for name in _names(ended.entry)}
     names.update(history.finished)
-    for entry in history.log:
+    for entry in (*history.log, *history.expected):
         names.update(_names(entry))
     gone = {name for name in names if name in report.held}
     for entry in there:
@@ -314,17 +314,19 @@ def operations_of(
     if len(bound) > 1:
         bound.sort(key=_position)
     operations = [operation for _, operation in bound]
-    if expected:
-        operations += [_place(entry) for entry in history.expected]
-    return operations
+    return operations + _expected(history, report) if expected else operations
+
+
+def _expected(history: History, report: Report, without: Collection[str] = ()) -> list[Operation]:
+    return [_place(entry, _listed(history, report, entry)) for entry in history.expected if entry.uid not in without]
 
 
 def may_matter(ended: Ended, history: History) -> bool:
     """Returns whether the report cannot include the end of a pod that no report has listed, or a pod of the log may
     have been admitted beside that pod.
 
-    A report from before the Binding of the pod lacks its traces. So does a report from before the window of its end: the
-    kubelet releases a pod at most `LATE_S` before the service hears of the end. A later report has them.
+    A report from before the Binding of the pod lacks its traces. So does a report from before the window of its end:
+    the kubelet releases a pod at most `LATE_S` before the service hears of the end. A later report has them.
     """
     if history.reported_at <= max(ended.entry.seen.since, ended.at - LATE_S):
         return True
@@ -400,8 +402,8 @@ def apply(state: State, operation: Operation) -> State:
             # No report tells of single pods there, so that it has most likely not ended.
             return State(kubelet, (*refused, entry))
         return State(kubelet, refused)
-    # An expected pod is not known to the kubelet, so a refusal must leave no trace.
-    if not entry.is_bound:
+    # An expected pod that no report lists is not known to the kubelet, so a refusal must leave no trace.
+    if not entry.is_bound and not operation.listed:
         if kubelet.expect(entry.record.view(kubelet)).admitted:
             _start(kubelet, entry)
         return State(kubelet, refused)

@@ -100,9 +100,9 @@ class History(msgspec.Struct, frozen=True):
     `settled` are the bound pods by UID that the base of a fold has: pods that the report confirms, and pods to which no
     manager gives anything. `log` are the other bound pods, in turn; `expected` are reservations and nominations.
     `reported_at` is when the report was first received: seconds, monotonic. `ended` are the pods that ended lately, in
-    turn, but for ends that the report is known to include; `finished` are the names in the report of pods that have ended by
-    their status. `counted` are the pods that the numbers of a counts report are known to be of, if it tells where they
-    lie.
+    turn, but for ends that the report is known to include; `finished` are the names in the report of pods that have
+    ended by their status. `counted` are the pods that the numbers of a counts report are known to be of, if it tells
+    where they lie.
     """
 
     report: Report | None = None

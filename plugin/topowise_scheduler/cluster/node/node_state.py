@@ -8,7 +8,7 @@ from the history, or number its events.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -230,10 +230,10 @@ class NodeState:
         """Returns the ended pods with another one, if the report may not include its end."""
         report, ended = self.report, self.history.ended
         was_listed = entry.seen.listed is not None
-        if report is not None and not lists(report, entry) and (was_listed or is_bare(entry, report)):
-            # A kubelet lists active pods only, so that a pod can leave the reports before the API server deletes it.
-            if report.precision == "exact":
-                return ended
+        is_unlisted = report is not None and report.precision == "exact" and not lists(report, entry)
+        # A kubelet lists active pods only, so that a pod can leave the reports before the API server deletes it.
+        if is_unlisted and report is not None and (was_listed or is_bare(entry, report)):
+            return ended
         self._turns += 1
         held = None if report is None or not was_listed else report.held.get(entry.name)
         was_predicted = not (was_listed or self.is_reported(entry.uid))

@@ -207,7 +207,7 @@ def explain(
         verdict = "never" if never else "not now"
     else:
         text = _placed(node, pod, steps, admission, knows_policy=report is None or report.knows_policy)
-        text += _shared(node, pod)
+        text += _shared(node, pod) if report is None or report.precision == "exact" else ""
         text += _BY_CHANCE if by_chance else ""
     if report is not None and not admission.admitted:
         text += _damage(report)

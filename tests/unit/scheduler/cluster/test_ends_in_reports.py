@@ -66,17 +66,18 @@ def test_an_end_before_the_report_takes_no_block_of_another_pod() -> None:
     assert tables(service).assignments == [1, 1, 1, 1, 2, 2, 2, 0]
 
 
-def test_an_end_before_the_report_leaves_no_trace_in_a_group() -> None:
-    service, node = Service(), kubelet(topologyManagerPolicy="best-effort")
-    for name, memory in (("wide", "20Gi"), ("rest", "6Gi")):
-        assert node.admit(decoded(pod(name, "1", memory))).admitted
-    # Room on NUMA node 0 alone, although it is in a group.
-    node.remove("uid-wide")
-    service.put(pod("rest", "1", "6Gi", node="n1", phase="Running"))
-    service.report(exact(kubelet(topologyManagerPolicy="best-effort"), topologyManagerPolicy="best-effort"))
+def test_an_end_before_the_report_moves_no_memory_within_a_group() -> None:
+    """A kubelet takes memory from the lowest NUMA node that has any, and gives it back to the lowest that lacks any."""
+    policy = {"topologyManagerPolicy": "best-effort"}
+    service, node = Service(), kubelet(**policy)
+    service.put(pod("wide", "1", "20Gi", node="n1", phase="Running"))
+    service.report(exact(node, **policy))
     came_and_went(service)
-    service.report(exact(node, topologyManagerPolicy="best-effort", version="2"))
+    assert node.admit(decoded(pod("wide", "1", "20Gi"))).admitted
+    assert node.memory is not None
+    service.report(exact(node, version="2", **policy))
     assert tables(service).cells == [3, 3]
+    assert tables(service).free == node.memory.tables.free
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -105,6 +105,8 @@ def test_even_cores_and_unknown_cores_share_no_cpus() -> None:
     document = {"metadata": {"name": "n1"}, "topologyPolicies": ["SingleNUMANodeContainerLevel"], "zones": zones}
     service.report(nrt.decode(msgspec.json.encode(document)))
     assert hazards(service) == {}
+    (explanation,) = service.view.explanations(msgspec.convert(pod("p"), kube_scheduler.Pod), ["n1"])
+    assert "may belong to two pods" not in explanation.text
 
 
 @pytest.mark.parametrize(

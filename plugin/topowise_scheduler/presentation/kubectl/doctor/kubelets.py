@@ -124,7 +124,7 @@ def of_restarts(raw: Reported) -> Iterator[Words]:
 
 
 def _of_hazards(report: Report) -> Iterator[Words]:
-    for hazard in hazards(report.empty):
+    for hazard in hazards(report.empty, knows_cores=report.precision == "exact"):
         match hazard:
             case "distances":
                 yield _of_distances(report)
