@@ -150,9 +150,7 @@ SCENES: Final[dict[str, Scene]] = {
         (pod("pinned", {"cpu": "2", "memory": "1Gi"}),),
         ASKED[:2],
     ),
-    "no-numa-in-sys": Scene("2c-no-node-directory", _SMALL, (), _TINY),
     "hugepages-on-one-node": Scene("2c-hugepages-on-one-node", _SMALL, (), _TINY),
-    "rows-of-distances-damaged": Scene("3c-distance-rows", _SMALL, (), _TINY),
     # What we do not publish, and why.
     "gap-without-placeholders": Scene(
         _plain(0, 8), STRICT, _ONE_POD, ASKED[:1], publishing=Publishing(placeholder_zones=False)

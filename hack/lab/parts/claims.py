@@ -36,7 +36,7 @@ _CPUS_PER_POD: Final = 11
 _STILL_S: Final = 8.0
 _DECIDED_S: Final = 90.0
 # As extender/binding.py says it.
-REFUSED_BIND: Final = "would refuse the pod now"
+REFUSED_BIND: Final = "would refuse the pod"
 # A pod whose bind is refused more often goes round and round.
 _LOOPS: Final = 3
 _EXAMPLES: Final = 20

@@ -270,7 +270,8 @@ class TestPreempt:
     def test_no_pod_is_evicted_from_a_node_that_the_pod_may_not_have(self, answering: Verbs, service: Service) -> None:
         strict = pod("p", "5", priority=5, annotations={"volcano.sh/numa-topology-policy": "restricted"})
         assert self.ask(answering, strict, {"n1": {"Pods": [{"UID": "uid-low"}]}}) == {}
-        service.put(pod("refused", "5", node="n1", phase="Failed", reason="TopologyAffinityError"))
+        record = service.put(pod("pending", "5"))
+        service.ledger.gates.quarantine.put(record.shape, "n1", service.clock())
         assert self.ask(answering, pod("p", "5", priority=5), {"n1": {"Pods": [{"UID": "uid-low"}]}}) == {}
 
     def test_whole_pods_are_answered_by_uid(self, answering: Verbs) -> None:

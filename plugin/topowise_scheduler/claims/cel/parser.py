@@ -70,6 +70,7 @@ _OPERATORS: Final[Mapping[str, Callable[[Run, Any, Any], Any]]] = {
     "/": functions.divide,
     "%": functions.modulo,
 }
+_LONGEST_INTEGER: Final = 40
 _LITERALS: Final = {"true": True, "false": False, "null": None}
 _LOOPS: Final = frozenset(("all", "exists", "exists_one", "existsOne", "map", "filter"))
 
@@ -308,7 +309,8 @@ def _literal(kind: str, text: str) -> Any:
         return float(text)
     if kind == "int":
         is_unsigned = text[-1] in "uU"
-        number = int(text.rstrip("uU"), 0 if "x" in text else 10)
+        # Python reads no decimal number of thousands of digits.
+        number = int(text.rstrip("uU"), 0 if "x" in text else 10) if len(text) <= _LONGEST_INTEGER else 1 << 64
         if not -quantity.INT64_MAX - 1 <= number <= quantity.INT64_MAX or (is_unsigned and number < 0):
             raise NotModelledError(f"the number {text[:40]} in a CEL expression")
         return Uint(number) if is_unsigned else number

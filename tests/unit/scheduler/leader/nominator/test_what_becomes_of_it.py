@@ -47,7 +47,7 @@ class TestMoved:
 
     def test_when_its_kubelet_has_refused_such_a_pod(self) -> None:
         made = one("4", "8")
-        made.put("b", node="n1", phase="Failed", reason="TopologyAffinityError", schedulerName="other")
+        made.service.refuse(pod("b", "2"), "n1")
         assert made.write() == ("a", "n2")
 
     def test_when_a_pod_of_a_higher_priority_takes_the_room(self) -> None:
