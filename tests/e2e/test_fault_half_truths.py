@@ -13,9 +13,10 @@ import pytest
 from daemons import Start, assert_eventually
 from sandbox.apiserver import ApiServer
 from sandbox.hollow import Reporting
+from topowise.attributes import confirmation
 from topowise.kube.api import Api
 from topowise_exporter.publish.topology import Publishing
-from whole_node import LONG_S, WholeNode, allocatable, attributes, container, holdings_of, whole_node
+from whole_node import GPU, LONG_S, WholeNode, allocatable, attributes, container, holdings_of, whole_node
 
 # The exporter syncs without delay, so that it can publish every state that the kubelet shows.
 QUICK = Reporting(wait=(0.0, 0.02))
@@ -95,15 +96,21 @@ async def test_a_kubelet_that_restarts_is_not_an_empty_node(
         assert node.phase("z") == "Pending"
         assert not node.is_bound("z")
         assert_always(node, true)
+        assert allocatable(node.versions[-1]) == allocatable(true)
         await node.delete("y")
         await node.becomes("z", "Running")
 
 
 def assert_always(node: WholeNode, true: dict[str, object]) -> None:
-    """No later version differs in zones or holdings."""
+    """No later version differs in zones or holdings, except that devices are not allocatable while the version names
+    their resource as unconfirmed."""
     for version in node.versions[node.versions.index(true) :]:
         assert holdings_of(version) == holdings_of(true)
-        assert allocatable(version) == allocatable(true)
+        missing = confirmation.read_reasons(attributes(version)) == (confirmation.device(GPU),)
+        assert allocatable(version) == {
+            (zone, name): "0" if missing and name == GPU else amount
+            for (zone, name), amount in allocatable(true).items()
+        }
         assert attributes(version).get("topowise.io/derived-from-sysfs") is None
 
 
