@@ -256,7 +256,7 @@ class Observer:
             unlisted.devices,
             admission.admitting,
             absent,
-            entry_owners.free_cpus(files.readable.cpu, unlisted.live, sources.allocatable.cpus)
+            entry_owners.free_cpus(files.readable.cpu, admission.pods, unlisted.live, sources.allocatable.cpus)
             if files.readable.cpu is not None and sources.allocatable.cpus
             else None,
         )

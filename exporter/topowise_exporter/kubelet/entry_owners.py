@@ -31,8 +31,11 @@ def listed_uids(state: CpuState, pods: Iterable[PodAllocation]) -> frozenset[str
     )
 
 
-def free_cpus(state: CpuState, live: frozenset[str], allocatable: frozenset[int]) -> frozenset[int]:
-    """Returns the allocatable CPUs that are shared once the kubelet has released the CPUs of dead pods.
+def free_cpus(
+    state: CpuState, pods: Iterable[PodAllocation], live: frozenset[str], allocatable: frozenset[int]
+) -> frozenset[int] | None:
+    """Returns the allocatable CPUs that are shared once the kubelet has released the CPUs of dead pods. None if List
+    shows CPUs that no entry has: then the file is of another moment, or of a kubelet that has just started.
 
     Where cores have different numbers of CPUs, the kubelet may give a CPU to two pods; once one of them has ended, the
     CPU is shared, although the other pod has it. CPUs without an owner are being allocated or released: the kubelet
@@ -40,6 +43,9 @@ def free_cpus(state: CpuState, live: frozenset[str], allocatable: frozenset[int]
     restarted kubelet forgets the CPUs of a pod (AllocatePod in cpumanager/policy_static.go).
     """
     none = frozenset[int]()
+    entries = none.union(*state.pods.values(), *(cpus for held in state.holders.values() for cpus in held.values()))
+    if not none.union(*(pod.cpus for pod in pods)) <= entries:
+        return None
     dead = [state.pods.get(uid) or none.union(*state.holders[uid].values()) for uid in state.holders.keys() - live]
     shared = state.shared.union(*dead)
     if state.pods:

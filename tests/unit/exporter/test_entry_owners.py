@@ -73,7 +73,14 @@ def test_free_cpus_are_the_kubelets_own(
 ) -> None:
     text = {"policyName": "static", "defaultCpuSet": shared, "entries": entries, "podEntries": pod_entries}
     state = checkpoints.cpu_state(json.dumps(text).encode())
-    assert entry_owners.free_cpus(state, frozenset({"live"}), ALL_CPUS) == free
+    assert entry_owners.free_cpus(state, [LIVE], frozenset({"live"}), ALL_CPUS) == free
+
+
+def test_a_file_without_the_cpus_that_list_shows_names_no_free_cpus() -> None:
+    """The kubelet ended after its answer, and the next kubelet has begun a new file."""
+    state = checkpoints.cpu_state(b'{"policyName":"static","defaultCpuSet":"0-7","entries":{}}')
+    assert entry_owners.free_cpus(state, [LIVE], frozenset({"live"}), ALL_CPUS) is None
+    assert entry_owners.free_cpus(state, [], frozenset(), ALL_CPUS) == ALL_CPUS
 
 
 def test_allocations_of_dead_pods_are_released_as_the_kubelet_will() -> None:
