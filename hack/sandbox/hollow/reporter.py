@@ -265,7 +265,7 @@ class _Halves:
         if cpu is not None:
             live = entry_owners.listed_uids(cpu, pods)
             unlisted = entry_owners.unlisted_cpus(cpu, pods, live)
-            free_cpus = entry_owners.free_cpus(cpu, live, allocatable.cpus)
+            free_cpus = entry_owners.free_cpus(cpu, pods, live, allocatable.cpus)
         free_memory = (
             None
             if memory is None
