@@ -105,6 +105,14 @@ async def test_a_list_of_pods_and_reports_is_taken_in_step_by_step(service: Serv
     assert {uid for uid, _ in service.ledger.pods} == {record.uid for record in records(service, NODES, 2, first=1)}
 
 
+async def test_what_time_changes_is_looked_for_node_by_node(service: Service) -> None:
+    watched = consumers(service)
+    await relist(watched["pods"], records(service, NODES, 3))
+    assert len(service.ledger.node_states.possible.items()) == NODES
+    # The pods of every node are looked at for what time changes, and then its report for whether it is outdated.
+    assert sum(1 for _ in service.ledger.ticking()) == 2 * NODES
+
+
 async def test_a_list_of_nodes_is_taken_in_step_by_step(service: Service) -> None:
     collection = consumers(service)["nodes"]
     listed = [service.nodes.decode(msgspec.json.encode({"metadata": {"name": name}})) for name in names(15_000)]

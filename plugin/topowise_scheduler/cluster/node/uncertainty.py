@@ -98,11 +98,14 @@ def is_settled(entry: Entry, now: float) -> bool:
 def may_change_between(history: History, first: float, last: float) -> bool:
     """Returns whether time alone may change the doubts of a node between these moments: a window is settled, a pod
     has been seen, or an unreported pod counts as never reported."""
-    return any(
-        entry.seen.acknowledged is not None and first <= entry.seen.acknowledged + limit <= last
-        for entry in history.log
-        for limit in (EARLY_S, LATE_S, ENDED_KEPT_S)
-    )
+    for entry in history.log:
+        acknowledged = entry.seen.acknowledged
+        # Most pods are older than the longest of these times, and the question comes every second for every node.
+        if acknowledged is None or acknowledged + ENDED_KEPT_S < first:
+            continue
+        if any(first <= acknowledged + limit <= last for limit in (EARLY_S, LATE_S, ENDED_KEPT_S)):
+            return True
+    return False
 
 
 def highest(history: History, states: Sequence[Kubelet], now: float, *, is_alone: bool) -> dict[str, int]:

@@ -172,7 +172,7 @@ class NodeStates:
             del self._states[name]
 
     def ticking(self) -> Iterator[None]:
-        """Yields after each node of which time alone may change something."""
+        """Lets time change what it alone may change, in steps of a node."""
         now = self._clock()
         self._engine.cache.forget_gone()
         for name in list(self._with_past):
@@ -191,11 +191,11 @@ class NodeStates:
         for name, before in self.possible.items():
             # The node may have gone since the last step.
             state = self._states.get(name)
-            if state is None or not may_change_between(state.history, ticked_at, now):
-                continue
-            possible = state.possible(now)
-            if possible is not None and possible.doubted != before.doubted:
-                self.publish(name, state)
+            if state is not None and may_change_between(state.history, ticked_at, now):
+                possible = state.possible(now)
+                if possible is not None and possible.doubted != before.doubted:
+                    self.publish(name, state)
+            # Also a node that time does not change costs a look at all its pods.
             yield
 
     @property
