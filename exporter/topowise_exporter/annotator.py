@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -19,6 +18,7 @@ import msgspec
 from topowise.errors import ApiError
 from topowise.kube import paths
 from topowise.kube.api import MERGE_PATCH, Api, decoded
+from topowise.runtime import clock
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.log import V2, kv
 from topowise_exporter import exclusions
@@ -76,7 +76,7 @@ class Annotator:
         *,
         per_second: float = PER_SECOND,
         backoff: Backoff | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = clock.monotonic,
     ) -> None:
         """`resync`: seconds between two lists of the node's pods."""
         self._api = api

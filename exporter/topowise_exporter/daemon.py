@@ -10,7 +10,6 @@ import asyncio
 import gc
 import logging
 import random
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +19,7 @@ from topowise.attributes import confirmation
 from topowise.errors import ApiError, SourceError
 from topowise.kube import credentials
 from topowise.kube.api import Api
-from topowise.runtime import config, health, tasks
+from topowise.runtime import clock, config, health, tasks
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.log import kv
 from topowise.runtime.token_bucket import TokenBucket
@@ -83,27 +82,27 @@ class DriftSchedule:
     def __init__(self, interval: float) -> None:
         self._interval = interval
         self._has_compared = self._has_other_writers = False
-        self._compared_at, self._spread = time.monotonic(), random.uniform(0.8, 1.2)
+        self._compared_at, self._spread = clock.monotonic(), random.uniform(0.8, 1.2)
         self._latest = float("inf")
 
     def hasten(self) -> None:
         """The kubelet has restarted, perhaps with a new Node."""
-        self._latest = min(self._latest, time.monotonic() + random.uniform(*_CHECK_AFTER_RESTART_S))
+        self._latest = min(self._latest, clock.monotonic() + random.uniform(*_CHECK_AFTER_RESTART_S))
 
     def is_due(self) -> bool:
         """Whether time alone makes a comparison due."""
         is_calm = self._has_compared and not self._has_other_writers
         interval = self._interval if is_calm else min(PAUSE_S, self._interval)
-        return time.monotonic() >= min(self._latest, self._compared_at + interval * self._spread)
+        return clock.monotonic() >= min(self._latest, self._compared_at + interval * self._spread)
 
     def seconds_after_event(self, *, is_deleted: bool) -> float:
         """Seconds until an object that was changed or deleted is compared."""
-        return max(0.0, self._compared_at + (_DELETED_S if is_deleted else _CHANGED_S) - time.monotonic())
+        return max(0.0, self._compared_at + (_DELETED_S if is_deleted else _CHANGED_S) - clock.monotonic())
 
     def restart(self) -> None:
         """A comparison has been made."""
         self._has_compared = True
-        self._compared_at, self._spread = time.monotonic(), random.uniform(0.8, 1.2)
+        self._compared_at, self._spread = clock.monotonic(), random.uniform(0.8, 1.2)
         self._latest = float("inf")
 
     def note_writers(self, *, are_there: bool) -> None:
@@ -144,7 +143,7 @@ class Exporter:
         # A call to the kubelet loads only this node.
         self._source_backoff = Backoff(0.2, 5.0)
         self._limit = TokenBucket(_SYNCS_PER_SECOND, _SYNCS_AT_ONCE)
-        self._synced_at = time.monotonic()
+        self._synced_at = clock.monotonic()
         self._drift = DriftSchedule(settings.drift_interval)
         self._standing = Standing()
         # The longest sync: two calls to the kubelet and two to its configz, the owner, the drift of two objects and
@@ -156,7 +155,7 @@ class Exporter:
         """For readiness: None once the object is published and while it can be updated."""
         if not self._standing.is_published:
             return "nothing published yet"
-        age, limit = time.monotonic() - self._synced_at, 3 * self._settings.interval + 30
+        age, limit = clock.monotonic() - self._synced_at, 3 * self._settings.interval + 30
         if age > limit:
             return f"the node was last seen {age:.0f}s ago, at most {limit:.0f}s expected"
         return next((about for about in (_NO_KUBELET, _NO_WRITE) if about in self._conditions), None)
@@ -173,8 +172,8 @@ class Exporter:
 
     async def _sit_out(self, seconds: float) -> None:
         """Sleeps, with heartbeats."""
-        end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
+        end = clock.monotonic() + seconds
+        while (left := end - clock.monotonic()) > 0:
             await asyncio.sleep(min(left, _BEAT_S))
             self.heartbeat.beat()
 
@@ -193,7 +192,7 @@ class Exporter:
             return self._failed(exc)
         self._source_backoff.reset()
         self._conditions.clear(_NO_KUBELET)
-        self._synced_at = time.monotonic()
+        self._synced_at = clock.monotonic()
         self._display.show_reading(reading)
         if self._annotator is not None and not reading.doubts:
             self._annotator.saw(reading.observation)
@@ -260,8 +259,8 @@ class Exporter:
 
     async def _wait(self, seconds: float) -> None:
         reasons = await self._trigger.wait(seconds)
-        deadline = time.monotonic() + _ADMISSION_S
-        while reasons and self._observer.is_admitting() and (left := deadline - time.monotonic()) > 0:
+        deadline = clock.monotonic() + _ADMISSION_S
+        while reasons and self._observer.is_admitting() and (left := deadline - clock.monotonic()) > 0:
             reasons |= await self._trigger.wait(left)
         for reason in reasons or ("interval",):
             self._metrics.events.labels(reason.partition(":")[0]).inc()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import psutil
 
 from topowise.quantity import human_bytes
+from topowise.runtime import clock
 from topowise_exporter import machine
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.machine.inventory import Machine
@@ -28,7 +28,7 @@ class HardwareReading(NamedTuple):
 class Hardware:
     """Scans /sys and /proc at most once per `machine_interval`."""
 
-    def __init__(self, settings: ExporterConfiguration, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, settings: ExporterConfiguration, clock: Callable[[], float] = clock.monotonic) -> None:
         self._settings = settings
         self._clock = clock
         # A process ends with the boot of its machine.

@@ -7,7 +7,6 @@ interval. The state files are read after List, because they are compared with it
 from __future__ import annotations
 
 import operator
-import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -15,6 +14,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from topowise.kubeletconfig import KubeletConfiguration
+from topowise.runtime import clock
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.dra import device_counts
 from topowise_exporter.dra.slices import Devices
@@ -115,7 +115,7 @@ class Observer:
         settings: ExporterConfiguration,
         podresources: PodResources,
         configuration: Source,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = clock.monotonic,
         devices: Callable[[], Devices] = lambda: _NO_DEVICES,
         hardware: Hardware | None = None,
     ) -> None:

@@ -16,6 +16,7 @@ from topowise import nrt
 from topowise.errors import ApiError
 from topowise.kube import paths
 from topowise.kube.api import Api
+from topowise.runtime import clock
 from topowise_exporter import zones
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.dra.device_counts import held_by_node
@@ -96,8 +97,8 @@ class Publisher:
         self,
         settings: ExporterConfiguration,
         api: Api,
-        clock: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = clock.wall,
+        monotonic: Callable[[], float] = clock.monotonic,
     ) -> None:
         """`clock` is for timestamps, `monotonic` for waiting: at boot the time of a node may be set back by years."""
         self._settings = settings

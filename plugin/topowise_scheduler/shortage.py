@@ -7,13 +7,13 @@ A sync looks at a pod of each class.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Final
 
 import msgspec
 
+from topowise.runtime import clock
 from topowise.runtime.event_loop import sliced
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.pods.records import PodRecord
@@ -102,7 +102,7 @@ class Shortage:
         ledger: Ledger,
         view: ClusterView,
         bound: Callable[[float], None],
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = clock.monotonic,
         declared: Mapping[str, PodRequests] = {},
     ) -> None:
         self.holes = Holes(ledger, clock, declared)

@@ -12,7 +12,6 @@ Every kubelet from 1.28 on serves List and GetAllocatableResources. List differs
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from pathlib import Path
@@ -24,6 +23,7 @@ from google.protobuf.message import DecodeError
 
 from topowise import feature_gates, kubeletconfig, steering
 from topowise.errors import SourceError
+from topowise.runtime import clock
 from topowise.wire import podresources_pb2 as pb
 from topowise.wire.podresources_frames_pb2 import ListFrames
 from topowise_exporter.kubelet.allocations import (
@@ -68,7 +68,7 @@ class PodResources:
     """Client of a kubelet. The channel reconnects by itself when the kubelet recreates its socket."""
 
     def __init__(
-        self, socket: str = DEFAULT_SOCKET, *, timeout: float = 10.0, clock: Callable[[], float] = time.monotonic
+        self, socket: str = DEFAULT_SOCKET, *, timeout: float = 10.0, clock: Callable[[], float] = clock.monotonic
     ) -> None:
         self._socket = socket_path(socket)
         self._timeout = timeout

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import os
 import random
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +18,7 @@ from typing import Any, Final
 import grpc
 from google.protobuf.message import DecodeError
 
+from topowise.runtime import clock
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.log import kv
 from topowise.runtime.log_once import OncePerChange
@@ -78,7 +78,7 @@ class PodsWatch:
                 self._say("No Pods API: a pod's end is noticed at the next interval", why=f"no socket {self._socket}")
                 await self.appeared.wait(_LOOK_FOR_SOCKET_S, quiet=0.01)
                 continue
-            started, at_least = time.monotonic(), 0.0
+            started, at_least = clock.monotonic(), 0.0
             try:
                 await self._watch()
             except grpc.aio.AioRpcError as exc:
@@ -86,7 +86,7 @@ class PodsWatch:
             except DecodeError as exc:
                 self._say("The Pods API has an unknown message format, not watching it", why=str(exc))
                 at_least = _LIFETIME_S
-            if time.monotonic() - started > _LASTED_S:
+            if clock.monotonic() - started > _LASTED_S:
                 self._backoff.reset()
             delay = self._backoff.next_delay(at_least)
             # A kubelet that restarts creates its socket again, which ends this wait.

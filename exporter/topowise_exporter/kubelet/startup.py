@@ -12,7 +12,6 @@ has just started itself.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
@@ -21,6 +20,7 @@ import msgspec
 
 from topowise.attributes import confirmation
 from topowise.kubeletconfig import KubeletConfiguration
+from topowise.runtime import clock
 from topowise_exporter.kubelet.allocations import Allocatable, Device, PodAllocation
 from topowise_exporter.kubelet.podresources import socket_path
 
@@ -116,7 +116,7 @@ class KubeletRestarts:
     """Follows a kubelet through its restarts."""
 
     def __init__(
-        self, socket: str, clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time
+        self, socket: str, clock: Callable[[], float] = clock.monotonic, wall: Callable[[], float] = clock.wall
     ) -> None:
         self._socket = Path(socket_path(socket))
         self._clock = clock

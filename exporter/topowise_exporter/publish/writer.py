@@ -9,7 +9,6 @@ write too. https://kubernetes.io/docs/reference/using-api/server-side-apply/
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable
 from typing import Final, Generic, Literal, TypeVar
 
@@ -19,6 +18,7 @@ from topowise import digits, documents, nrt
 from topowise.errors import ApiError
 from topowise.kube import paths
 from topowise.kube.api import APPLY_PATCH, Api, decoded
+from topowise.runtime import clock
 from topowise_exporter.publish.other_writers import FIELD_MANAGER, Answer, OtherWriters, product
 
 Object = TypeVar("Object")
@@ -52,7 +52,7 @@ class Writer(Generic[Object]):
         same: Callable[[Object, Object], bool],
         decode: Callable[[bytes], Object],
         kind: str,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = clock.monotonic,
         uniform: Callable[[float, float], float] = random.uniform,
     ) -> None:
         self._api = api

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -20,7 +19,7 @@ from topowise.errors import ConfigError, ParseError, SourceError
 from topowise.kube import credentials
 from topowise.kube.api import Api
 from topowise.kube.credentials import IN_CLUSTER
-from topowise.runtime import tasks
+from topowise.runtime import clock, tasks
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.log import V2, kv
 from topowise.runtime.log_once import OncePerChange
@@ -48,7 +47,7 @@ class Steering:
         podresources: PodResources,
         labels: Labels,
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = clock.monotonic,
     ) -> None:
         section = settings.steering
         self._labels = labels

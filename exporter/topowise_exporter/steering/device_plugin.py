@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Callable
 from math import inf
 from pathlib import Path
@@ -20,6 +19,7 @@ import grpc
 
 from topowise import steering
 from topowise.errors import SourceError
+from topowise.runtime import clock
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.log import V2, kv
 from topowise.runtime.log_once import OncePerChange
@@ -182,7 +182,7 @@ class Registration:
                     "connect, so the process ends, to be started again",
                 )
             kubelet, delay = self._identity(), _INTERVAL_S
-            is_lost = not self._plugin.is_connected and time.monotonic() - self._registered > _CONNECT_S
+            is_lost = not self._plugin.is_connected and clock.monotonic() - self._registered > _CONNECT_S
             if kubelet is not None and (kubelet != self._kubelet or is_lost):
                 delay = _INTERVAL_S if await self._register(kubelet) else self._backoff.next_delay()
 
@@ -200,7 +200,7 @@ class Registration:
     async def _register(self, kubelet: tuple[int, int]) -> bool:
         """Returns whether the kubelet has accepted the registration; its stream follows."""
         # Before the call: the kubelet may connect before its answer is read.
-        self._kubelet, self._registered, sent = kubelet, -inf, time.monotonic()
+        self._kubelet, self._registered, sent = kubelet, -inf, clock.monotonic()
         # The kubelet's gRPC requires a valid authority; of a unix socket the default is the path.
         options = [("grpc.default_authority", "localhost"), ("grpc.enable_http_proxy", 0)]
         target = f"unix://{self._directory / KUBELET_SOCKET}"
@@ -216,6 +216,6 @@ class Registration:
             return False
         self._registered = sent
         self._failure.clear()
-        milliseconds = round(1000 * (time.monotonic() - sent), 1)
+        milliseconds = round(1000 * (clock.monotonic() - sent), 1)
         log.log(V2, "Registered with the kubelet", extra=kv(resource=steering.RESOURCE, milliseconds=milliseconds))
         return True

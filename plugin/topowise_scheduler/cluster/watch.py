@@ -8,7 +8,6 @@ missed; requests are answered in between.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -18,6 +17,7 @@ import msgspec
 from topowise import nrt
 from topowise.kube.api import Api
 from topowise.kube.reflector import EventType, Reflector
+from topowise.runtime import clock
 from topowise.runtime.log import kv
 from topowise_scheduler import report
 from topowise_scheduler.cluster.ledger import Ledger
@@ -154,7 +154,7 @@ class _Nodes:
         if event == "DELETED":
             self._ledger.reports.drop_node(item.name)
         else:
-            self._ledger.reports.put_node_object(item, time.time())
+            self._ledger.reports.put_node_object(item, clock.wall())
 
 
 class _Pods:

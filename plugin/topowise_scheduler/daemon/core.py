@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from topowise import files
 from topowise.errors import ConfigError
 from topowise.kube.api import Api
 from topowise.kube.reflector import Reflector
+from topowise.runtime import clock
 from topowise.steering import RESOURCE as MARKER
 from topowise_scheduler import strategies
 from topowise_scheduler.answers import Answers
@@ -47,7 +47,7 @@ class Core:
         self.claims = _claims() if claims.enabled else None
         self.ledger = Ledger(
             Engine(),
-            time.monotonic,
+            clock.monotonic,
             reservation_s=settings.reservations.ttl if settings.reservations.enabled else 0.0,
             max_admission_s=settings.filter.max_admission_time,
             affinity=settings.device_affinity.settings,
@@ -61,7 +61,7 @@ class Core:
             else ClaimSettings(self.claims, self.nodes.get, claims.alignment, claims.namespaces),
         )
         shows = settings.ui.enabled and bool(settings.read_only.port)
-        self.decisions = Decisions(settings.ui.decisions, time.time) if shows else None
+        self.decisions = Decisions(settings.ui.decisions, clock.wall) if shows else None
         self.records = Records(
             settings.nominator.scheduler_names if settings.nominator.enabled else (),
             None if self.decisions is None else self.decisions.seen,
@@ -101,7 +101,7 @@ class Core:
             expiry=float(section.expiry),
             lost=ledger.lose_label,
             unadmitted=lambda name: ledger.unadmitted(name, MARKER),
-            clock=time.monotonic,
+            clock=clock.monotonic,
         )
 
     def strategy(self, name: str) -> strategies.Strategy:

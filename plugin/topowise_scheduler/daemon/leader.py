@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 import socket
-import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
@@ -13,6 +12,7 @@ from topowise import files
 from topowise.errors import ConfigError
 from topowise.kube.credentials import SERVICE_ACCOUNT
 from topowise.kube.lease import Elector
+from topowise.runtime import clock
 from topowise.runtime.tasks import unending
 from topowise_scheduler.daemon.core import Core
 from topowise_scheduler.fit_together import FitTogetherService
@@ -43,7 +43,7 @@ class Leader:
         self._core = core
         chosen = core.settings.nominator
         cluster = Cluster(core.ledger, core.answers, core.nodes, core.view.requested, chosen.preferences == "respect")
-        self._decisions = Decisions(cluster, time.monotonic, when=chosen.when, ahead=chosen.ahead)
+        self._decisions = Decisions(cluster, clock.monotonic, when=chosen.when, ahead=chosen.ahead)
         self._elector: Elector | None = None
         settings = core.settings
         self._workload_pods = WorkloadPods(patience=settings.scale_up.patience)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from topowise.runtime import clock
 from topowise.runtime.cpu_allowance import Allowance
 from topowise_scheduler.configuration import Extender, ReadOnly
 from topowise_scheduler.daemon.core import Core
@@ -116,7 +116,7 @@ def _claim_reader(core: Core) -> ClaimReader | None:
 def _volcano(core: Core) -> dict[str, Verb]:
     settings, ledger = core.settings, core.ledger
     # Volcano books by its own requests, also where answers to kube-scheduler reserve nothing.
-    allocations = Allocations(ledger, time.monotonic, settings.reservations.ttl)
+    allocations = Allocations(ledger, clock.monotonic, settings.reservations.ttl)
     return volcano.table(
         volcano.Verbs(
             core.answers,

@@ -5,7 +5,6 @@ Without a prefetched score prioritize computes the same answer itself, so no cal
 
 from __future__ import annotations
 
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, NamedTuple
@@ -13,6 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from topowise.runtime import clock
 from topowise_scheduler.answers import Question
 from topowise_scheduler.extender import wire
 from topowise_scheduler.extender.names import Names
@@ -45,7 +45,7 @@ class Prefetched(NamedTuple):
 class PrefetchedScores:
     """The latest scores by pod uid, each for one prioritize and for a short time."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = clock.monotonic) -> None:
         self._clock = clock
         self._by_uid: OrderedDict[str, tuple[float, Prefetched]] = OrderedDict()
 

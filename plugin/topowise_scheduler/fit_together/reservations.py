@@ -8,13 +8,13 @@ reservation ends by release or by time, so the number of reserved pods and the t
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Callable, Mapping
 from typing import Annotated, Final
 
 import msgspec
 
 from topowise.errors import ParseError
+from topowise.runtime import clock
 from topowise.runtime.event_loop import sliced
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
@@ -60,7 +60,7 @@ class FitTogetherService:
         *,
         most_reserved: int = 0,
         setting: str = "fitTogether.mostReserved",
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = clock.monotonic,
     ) -> None:
         self._ledger = ledger
         self._answers = answers

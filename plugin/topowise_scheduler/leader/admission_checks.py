@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import islice
@@ -27,6 +26,7 @@ from topowise.errors import ApiError, ParseError
 from topowise.kube import paths
 from topowise.kube.api import Api
 from topowise.kube.reflector import EventType, Reflector
+from topowise.runtime import clock
 from topowise.runtime.event_loop import collected
 from topowise.runtime.log import kv
 from topowise.runtime.log_once import OncePerChange
@@ -93,8 +93,8 @@ class AdmissionChecks:
         nodes: WorkloadPods | None = None,
         is_leader: Callable[[], bool] = lambda: True,
         not_ready: Callable[[], str | None] = lambda: None,
-        clock: Callable[[], float] = time.monotonic,
-        now: Callable[[], float] = time.time,
+        clock: Callable[[], float] = clock.monotonic,
+        now: Callable[[], float] = clock.wall,
     ) -> None:
         self._api, self._ledger, self._answers, self._view, self._fitting = api, ledger, answers, view, fitting
         self._settings, self._nodes = settings, nodes

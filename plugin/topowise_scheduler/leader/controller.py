@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, TypeVar
 
 from topowise.errors import ApiError
+from topowise.runtime import clock
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.log import kv
 from topowise.runtime.log_once import OncePerChange
@@ -34,7 +34,7 @@ async def run(
     do: Callable[[Item], Awaitable[None]],
     *,
     interval: float,
-    clock: Callable[[], float] = time.monotonic,
+    clock: Callable[[], float] = clock.monotonic,
 ) -> None:
     """Handles due items, by name, until cancelled.
 

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import logging
 import random
-import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 
 import msgspec
 
 from topowise.bounded import Bounded
 from topowise.kube.api import Api
+from topowise.runtime import clock
 from topowise.runtime.event_loop import collected, sliced
 from topowise.runtime.log import kv
 from topowise_scheduler import declared_shapes, defrag
@@ -79,8 +79,8 @@ class Defragmenter:
         view: ClusterView,
         budgets: Budgets,
         settings: Settings,
-        clock: Callable[[], float] = time.monotonic,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], float] = clock.monotonic,
+        now: Callable[[], datetime] = clock.utc_now,
     ) -> None:
         self._api = api
         self._ledger, self._answers, self._view, self._budgets = ledger, answers, view, budgets

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import secrets
-from datetime import UTC, datetime
 from typing import Final, Literal
 
 import msgspec
 
 from topowise.kube import paths
 from topowise.kube.api import Api
+from topowise.runtime import clock
 from topowise.text import escaped
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.leader import controller
@@ -62,7 +62,7 @@ async def _post(
     kind: Literal["Normal", "Warning"],
     action: str,
 ) -> None:
-    now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    now = clock.utc_now().isoformat(timespec="microseconds").replace("+00:00", "Z")
     name = regarding["name"][:_LONGEST_NAME].rstrip(".-")
     event = {
         # The API server refuses a generateName that ends with a dot, which precedes the suffix of event names.

@@ -13,7 +13,6 @@ The pause before the next evictions for a pod doubles with each round.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -24,6 +23,7 @@ from topowise.bounded import Bounded
 from topowise.errors import ApiError, ParseError
 from topowise.kube import paths
 from topowise.kube.api import Api
+from topowise.runtime import clock
 from topowise_scheduler import kube_scheduler
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.pods.records import PodRecord
@@ -62,7 +62,7 @@ class Preemptor:
         ledger: Ledger,
         alignment: AlignmentPreemption,
         settings: Settings,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = clock.monotonic,
     ) -> None:
         self._api = api
         self._ledger = ledger

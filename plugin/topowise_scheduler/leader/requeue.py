@@ -13,7 +13,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 from topowise.errors import ApiError
 from topowise.kube import paths
 from topowise.kube.api import MERGE_PATCH, Api
+from topowise.runtime import clock
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.event_loop import SLICE_S
 from topowise.runtime.log import V2, kv
@@ -75,7 +75,7 @@ class Requeuer:
         interval: float,
         per_second: float,
         prepare: Callable[[PodRecord, Sequence[str]], Iterable[None]] = lambda _record, _names: (),
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = clock.monotonic,
     ) -> None:
         self._api = api
         self._ledger = ledger
@@ -249,7 +249,7 @@ class Requeuer:
     async def _requeue(self, record: PodRecord) -> None:
         # A status patch can change the annotations of a pod, and cannot change its spec, such as an image.
         path = paths.pod(record.namespace, record.name, "status")
-        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        now = clock.utc_now().isoformat(timespec="milliseconds")
         body = {"metadata": {"uid": record.uid, "annotations": {REQUEUED_ANNOTATION: now}}}
         try:
             await self._api.request(

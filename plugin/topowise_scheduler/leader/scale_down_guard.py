@@ -15,13 +15,13 @@ Invariant: the annotations on Nodes are the state. A new leader makes the reloca
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from topowise.errors import ParseError
 from topowise.kube import paths
 from topowise.kube.api import Api
+from topowise.runtime import clock
 from topowise.runtime.event_loop import sliced
 from topowise.runtime.log import kv
 from topowise.runtime.log_once import OncePerChange
@@ -67,7 +67,7 @@ class ScaleDownGuard:
         settings: Settings,
         *,
         not_ready: Callable[[], str | None] = lambda: None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = clock.monotonic,
     ) -> None:
         self._api = api
         self._ledger, self._answers, self._view, self._nodes = ledger, answers, view, nodes

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import secrets
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
@@ -25,6 +24,7 @@ import msgspec
 from topowise.errors import ApiError, ParseError
 from topowise.kube import paths
 from topowise.kube.api import Api
+from topowise.runtime import clock
 from topowise.runtime.log import kv
 from topowise.runtime.log_once import OncePerChange
 from topowise_scheduler import timestamps
@@ -76,8 +76,8 @@ class ScaleUp:
         workloads: WorkloadPods,
         declared: Mapping[GroupLabels, Profile] | None = None,
         not_ready: Callable[[], str | None] = lambda: None,
-        clock: Callable[[], float] = time.monotonic,
-        now: Callable[[], float] = time.time,
+        clock: Callable[[], float] = clock.monotonic,
+        now: Callable[[], float] = clock.wall,
     ) -> None:
         self._api = api
         self._ledger, self._answers, self._nodes, self._demand = ledger, answers, nodes, demand

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from typing import Final
 
 from topowise.errors import ParseError
 from topowise.kube import paths
 from topowise.kube.api import Api
+from topowise.runtime import clock
 from topowise.runtime.event_loop import collected, sliced
 from topowise_scheduler import kube_scheduler
 from topowise_scheduler.answers import Answers
@@ -37,7 +37,7 @@ class Demand:
         view: ClusterView,
         *,
         patience: float,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = clock.monotonic,
     ) -> None:
         self._api = api
         self._ledger, self._answers, self._view = ledger, answers, view

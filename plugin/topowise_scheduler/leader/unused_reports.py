@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from topowise.kube.api import Api
+from topowise.runtime import clock
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.leader import controller, events
 
@@ -24,7 +24,7 @@ class _Unused(NamedTuple):
 class UnusedReports:
     """Posts the events. `clock` gives seconds, monotonic."""
 
-    def __init__(self, api: Api, ledger: Ledger, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, api: Api, ledger: Ledger, clock: Callable[[], float] = clock.monotonic) -> None:
         self._api = api
         self._ledger = ledger
         self._clock = clock

@@ -8,9 +8,7 @@ kube-scheduler reads no condition but its own, so the condition requeues no pod.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Hashable, Mapping
-from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
@@ -18,6 +16,7 @@ import msgspec
 from topowise.errors import ApiError
 from topowise.kube import paths
 from topowise.kube.api import Api
+from topowise.runtime import clock
 from topowise.runtime.event_loop import collected
 from topowise.text import escaped
 from topowise_scheduler.cluster.ledger import Ledger
@@ -50,7 +49,7 @@ class WaitingPods:
     """Posts the messages. `clock` gives seconds, monotonic."""
 
     def __init__(
-        self, api: Api, ledger: Ledger, view: ClusterView, clock: Callable[[], float] = time.monotonic
+        self, api: Api, ledger: Ledger, view: ClusterView, clock: Callable[[], float] = clock.monotonic
     ) -> None:
         self._api = api
         self._ledger = ledger
@@ -91,7 +90,7 @@ class WaitingPods:
 
     async def write(self, record: PodRecord, text: str) -> None:
         """Writes the event and the condition. Raises ApiError."""
-        now = datetime.now(UTC)
+        now = clock.utc_now()
         condition = {
             "type": CONDITION,
             "status": "False",

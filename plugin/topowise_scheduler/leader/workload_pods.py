@@ -6,12 +6,12 @@ Both controllers run in the leader. A new leader decides all checks that are Pen
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
+from topowise.runtime import clock
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.scale_up.placeholders import Placeholder
 
@@ -35,7 +35,7 @@ class WorkloadPods:
     """By Workload, the pods that need new nodes. `patience`: for how long (seconds) they wait before a node is
     requested. `clock` gives seconds, monotonic."""
 
-    def __init__(self, *, patience: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, *, patience: float, clock: Callable[[], float] = clock.monotonic) -> None:
         self._patience = patience
         self._clock = clock
         self._wanted: dict[str, _Wanted] = {}

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import os
 import ssl
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from pathlib import Path
 from topowise import files
 from topowise.errors import ConfigError, SourceError
 from topowise.kube import kubeconfig
+from topowise.runtime import clock
 from topowise.runtime.log import kv
 
 IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
@@ -94,7 +94,7 @@ async def load(
     context: str = "",
     *,
     service_account: Path = SERVICE_ACCOUNT,
-    clock: Callable[[], float] = time.monotonic,
+    clock: Callable[[], float] = clock.monotonic,
 ) -> Credentials:
     """Returns the credentials of the kubeconfig named here or by $KUBECONFIG, else of the pod's service account, else
     of ~/.kube/config. Raises ConfigError or SourceError."""
@@ -125,14 +125,14 @@ def in_cluster(directory: Path = SERVICE_ACCOUNT) -> Credentials:
     async def authorization(renew: bool) -> str:
         return f"Bearer {token.read(renew=renew)}"
 
-    renewed = TlsFiles(tls, trusting, (bundle,), time.monotonic)
+    renewed = TlsFiles(tls, trusting, (bundle,), clock.monotonic)
     return Credentials(f"https://{f'[{host}]' if ':' in host else host}:{port}", tls, authorization, tls_files=renewed)
 
 
 class TokenFile:
     """A token in a file that another process rotates."""
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, path: Path, clock: Callable[[], float] = clock.monotonic) -> None:
         self._path = path
         self._clock = clock
         self._token = ""

@@ -19,13 +19,11 @@ is left to this leader to create again. Needs the verbs get, create and update o
 from __future__ import annotations
 
 import asyncio
-import datetime
 import logging
 import math
 import random
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from time import monotonic
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -33,6 +31,7 @@ import msgspec
 from topowise.errors import ApiError, ConfigError
 from topowise.kube import paths
 from topowise.kube.api import Api, decoded
+from topowise.runtime import clock
 from topowise.runtime.log import V2, kv
 from topowise.runtime.log_once import OncePerChange
 
@@ -176,10 +175,10 @@ class Elector:
                 next_try = self._timing.retry_period
                 while self._leading:
                     await asyncio.sleep(max(next_try, self._pause))
-                    started = monotonic()
+                    started = clock.monotonic()
                     if await self._attempt():
                         limit.reschedule(loop.time() + self._remaining())
-                    next_try = started + self._timing.retry_period - monotonic()
+                    next_try = started + self._timing.retry_period - clock.monotonic()
         except TimeoutError:
             why = self._failures.last or "no answer yet"
             self._lose(f"not renewed within {self._timing.renew_deadline:g}s: {why}")
@@ -236,7 +235,7 @@ class Elector:
         if seconds == self._seconds:
             # The record has whole seconds only: a value equal to our rounded duration stands for our exact duration.
             seconds = self._timing.lease_duration
-        return monotonic() < self._observed + seconds
+        return clock.monotonic() < self._observed + seconds
 
     async def _read(self) -> _Lease | None:
         """Returns the Lease, None if there is none; then the last observed record stays valid. Raises ApiError."""
@@ -264,7 +263,7 @@ class Elector:
             renewTime=now,
             leaseTransitions=transitions,
         )
-        sent = monotonic()
+        sent = clock.monotonic()
         self._may_be_holder = True
         if lease is None:
             metadata = msgspec.Raw(msgspec.json.encode(self._lease_metadata))
@@ -315,7 +314,7 @@ class Elector:
         self._lease = lease
         record = lease.spec or _Spec()
         if record != self._record:
-            self._record, self._observed = record, monotonic()
+            self._record, self._observed = record, clock.monotonic()
         holder = record.holderIdentity or ""
         self._may_be_holder = holder == self.identity
         if holder not in (self.holder, self.identity) and not quiet:
@@ -324,7 +323,7 @@ class Elector:
         self.holder = holder
 
     def _remaining(self) -> float:
-        return self._deadline - monotonic()
+        return self._deadline - clock.monotonic()
 
     def _log_failure(self, problem: str) -> None:
         if self._failures.is_change(problem):
@@ -337,7 +336,7 @@ class Elector:
 
 def _micro_time() -> str:
     """Returns the present time as meta/v1 MicroTime, which requires exactly six digits."""
-    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return clock.utc_now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 async def _in_own_task(requests: Coroutine[Any, Any, Result]) -> Result:

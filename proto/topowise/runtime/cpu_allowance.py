@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, TypeVar
 
+from topowise.runtime import clock
 from topowise.runtime.token_bucket import TokenBucket
 
 Result = TypeVar("Result")
@@ -23,7 +24,7 @@ class Allowance:
     is left, the work gets `peak` of the time."""
 
     def __init__(
-        self, share: float, burst: float, *, peak: float = 1.0, clock: Callable[[], float] = time.monotonic
+        self, share: float, burst: float, *, peak: float = 1.0, clock: Callable[[], float] = clock.monotonic
     ) -> None:
         self._bucket = TokenBucket(share, burst, clock)
         self._rest = 1 / peak - 1

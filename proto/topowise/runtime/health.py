@@ -15,7 +15,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from topowise.runtime import tls
+from topowise.runtime import clock, tls
 from topowise.runtime.config import Serving
 from topowise.runtime.listening import listen_by_peer
 from topowise.runtime.probe_server import LIMITS, Answer, Limits, ProbeServer
@@ -29,7 +29,7 @@ _RENDERED_FOR_TIMES: Final = 100.0
 class Heartbeat:
     """A loop's sign of life. `limit` is in seconds; the clock is monotonic."""
 
-    def __init__(self, limit: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, limit: float, clock: Callable[[], float] = clock.monotonic) -> None:
         self.limit = limit
         self._clock = clock
         self._last = clock()
@@ -73,7 +73,7 @@ class Exposition:
     def __init__(
         self,
         registry: CollectorRegistry,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = clock.monotonic,
         cpu: Callable[[], float] = time.thread_time,
     ) -> None:
         self._registry = registry

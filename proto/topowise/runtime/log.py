@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, TextIO
 import msgspec
 
 from topowise.bounded import Bounded
+from topowise.runtime import clock
 from topowise.text import escaped, escaped_json
 
 Format = Literal["text", "json"]
@@ -79,7 +80,7 @@ class FewPerMinute(logging.Filter):
     a constant, so there are about a hundred messages, each with its own limit. A source of a thousand different
     warnings of the same message gets its limit and not the whole log."""
 
-    def __init__(self, most: int = 30, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, most: int = 30, clock: Callable[[], float] = clock.monotonic) -> None:
         super().__init__()
         self._most = most
         self._clock = clock

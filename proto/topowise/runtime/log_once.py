@@ -7,11 +7,11 @@ for as long as the problem lasts.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Final
 
 from topowise.bounded import Bounded
+from topowise.runtime import clock
 
 _AGAIN_S: Final = 300.0
 _MOST: Final = 32
@@ -21,7 +21,7 @@ _MOST_BYTES: Final = 1 << 18
 class OncePerChange:
     """Remembers when texts were logged. `clock` is monotonic; after `again` seconds a text is logged again."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, again: float = _AGAIN_S) -> None:
+    def __init__(self, clock: Callable[[], float] = clock.monotonic, again: float = _AGAIN_S) -> None:
         self._clock = clock
         self._again = again
         # Whether the present text was logged, and whether any text of the present problem was.

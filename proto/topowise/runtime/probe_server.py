@@ -27,6 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from topowise.bounded import Bounded
+from topowise.runtime import clock
 from topowise.runtime.cpu_allowance import Allowance
 from topowise.runtime.log import kv
 from topowise.runtime.token_bucket import TokenBucket
@@ -119,7 +120,7 @@ class ProbeServer:
         pages: Mapping[str, Page],
         limits: Limits = LIMITS,
         context: Callable[[], ssl.SSLContext] | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = clock.monotonic,
     ) -> None:
         self._pages = {path.encode(): page for path, page in pages.items()}
         self._limits = limits

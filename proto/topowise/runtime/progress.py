@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
-from topowise.runtime import output
+from topowise.runtime import clock, output
 
 _QUIET_S = 2.0
 _BETWEEN_S = 1.0
@@ -14,7 +13,7 @@ _BETWEEN_S = 1.0
 class Progress:
     """Called at every step."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = clock.monotonic) -> None:
         self._clock = clock
         self._next = clock() + _QUIET_S
 

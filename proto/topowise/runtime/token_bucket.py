@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+
+from topowise.runtime import clock
 
 
 class TokenBucket:
@@ -11,7 +12,7 @@ class TokenBucket:
 
     __slots__ = ("_burst", "_clock", "_per_second", "_tokens", "at")
 
-    def __init__(self, per_second: float, burst: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, per_second: float, burst: float, clock: Callable[[], float] = clock.monotonic) -> None:
         self._per_second = per_second
         self._burst = self._tokens = burst
         self._clock = clock

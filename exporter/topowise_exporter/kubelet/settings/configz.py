@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 import ssl
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +24,7 @@ from topowise.errors import SourceError
 from topowise.kube.api import without_secret
 from topowise.kube.credentials import TokenFile
 from topowise.kubeletconfig import KubeletConfiguration
+from topowise.runtime import clock
 from topowise_exporter.kubelet.settings import section
 
 # Interval after a failure. It is shorter than that after an answer, so that a restarted kubelet is found soon.
@@ -46,7 +46,9 @@ class ConfigzSource:
 
     name: Final = "configz"
 
-    def __init__(self, settings: section.Configz, address: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, settings: section.Configz, address: str, *, clock: Callable[[], float] = clock.monotonic
+    ) -> None:
         host = f"[{address}]" if ":" in address else address
         self._base = f"https://{host}:{settings.port}"
         self._url = f"{self._base}/configz"

@@ -9,13 +9,13 @@ nothing is guessed for a configured source that was never readable.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping
 from typing import Final, Literal
 
 from topowise import kubeletconfig
 from topowise.errors import SourceError
 from topowise.kubeletconfig import KubeletConfiguration
+from topowise.runtime import clock
 from topowise_exporter.kubelet.settings.config_files import FileSource
 from topowise_exporter.kubelet.settings.configz import ConfigzSource
 from topowise_exporter.kubelet.settings.overrides import Overrides
@@ -44,7 +44,7 @@ class Source:
         *,
         socket: str = "",
         environment: Mapping[str, str] = os.environ,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = clock.monotonic,
     ) -> None:
         self._candidates = _candidates(settings, socket, environment, clock)
         self._overrides = Overrides(settings.overrides)

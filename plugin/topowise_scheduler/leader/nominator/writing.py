@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 from topowise.errors import ApiError
 from topowise.kube.api import Api
+from topowise.runtime import clock
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.log import V2, kv
 from topowise.runtime.log_once import OncePerChange
@@ -49,7 +49,7 @@ class Nominator:
         *,
         writes: int,
         not_ready: NotReady = lambda: None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = clock.monotonic,
     ) -> None:
         self._api = api
         self._ledger = ledger

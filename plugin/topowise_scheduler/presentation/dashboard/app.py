@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import time
 from collections.abc import Awaitable, Callable
 from importlib import resources
 from typing import Any, Final
 from urllib.parse import parse_qs
 
 from topowise import __version__
+from topowise.runtime import clock
 from topowise.runtime.event_loop import collected
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.presentation.dashboard import node_details, page, panel, pod_search
@@ -61,7 +61,7 @@ class Dashboard:
         decisions: Decisions,
         loss: Callable[[str], int | None],
         *,
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] = clock.monotonic,
     ) -> None:
         self.decisions = decisions
         self._ledger = ledger

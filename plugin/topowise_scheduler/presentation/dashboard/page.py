@@ -6,10 +6,10 @@ JavaScript the page is complete; a reload brings newer values.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from typing import Final
 
+from topowise.runtime import clock
 from topowise_scheduler.fragmentation import HIGH_LOSS, MEDIUM_LOSS
 from topowise_scheduler.presentation.dashboard.cluster_state import ANY_MARK, NodeRow, NodeRows, State, Zone
 from topowise_scheduler.presentation.dashboard.lists import decisions_part, refused_part, waiting_part
@@ -61,7 +61,7 @@ def page(state: State, nodes: NodeRows, query: Query, panel: str, version: str) 
 <link rel="stylesheet" href="ui/style.css">
 <script src="ui/app.js" defer></script>
 </head>
-<body data-now="{time.time():.3f}" data-problem="{escaped(state.problem)}">
+<body data-now="{clock.wall():.3f}" data-problem="{escaped(state.problem)}">
 <a class="skip" href="#nodes">Skip to the nodes</a>
 <header>
 <h1>topowise <small>{escaped(version)}</small></h1>
@@ -69,7 +69,7 @@ def page(state: State, nodes: NodeRows, query: Query, panel: str, version: str) 
 <label>Pod <input name="find" type="search" value="{escaped(query.find)}" placeholder="namespace/name"
 autocomplete="off"></label>
 <button type="submit">Find</button></form>
-<p id="live" role="status">as of {time_of(time.time())}; reload for newer</p>
+<p id="live" role="status">as of {time_of(clock.wall())}; reload for newer</p>
 </header>
 <main>
 <section id="summary" aria-label="Summary" data-part>{_summary(state)}</section>
