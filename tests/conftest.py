@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 from hypothesis import settings
 
+from hang_report import HangReport
+from sandbox import simulated_time
+
 # A machine that is busy with other processes takes any time for an example.
 settings.register_profile("topowise", deadline=None)
 settings.load_profile("topowise")
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Tests with the marker `own_time` own the time of what they wait for: it passes where nothing runs."""
+    if item.get_closest_marker("own_time"):
+        return {"own": simulated_time.Loop}
+    return {"real": asyncio.new_event_loop}
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -20,14 +31,24 @@ def kubectl_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["KUBECACHEDIR"] = str(tmp_path_factory.mktemp("kubectl"))
 
 
+_HANG_REPORT: pytest.StashKey[HangReport] = pytest.StashKey()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Reports a test at half of the time after which faulthandler ends it; output is not captured here."""
+    config.stash[_HANG_REPORT] = HangReport(float(config.getini("faulthandler_timeout")) / 2, os.dup(2))
+
+
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol() -> Iterator[None]:
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Takes back what a program that ran inside a test did to the root logger: its stream is closed with the test, and
     each later line of a log would be an error."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
+    item.config.stash[_HANG_REPORT].began(item.nodeid)
     try:
         return (yield)
     finally:
+        item.config.stash[_HANG_REPORT].ended()
         root.handlers[:] = handlers
         root.setLevel(level)

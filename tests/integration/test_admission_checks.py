@@ -11,7 +11,6 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
 from random import Random
 from typing import Any
 
@@ -22,6 +21,7 @@ from daemons import assert_eventually
 from sandbox.apiserver import ApiServer
 from scheduling import Service, exact, kubelet, pod
 from topowise.kube.api import MERGE_PATCH, Api
+from topowise.runtime import clock
 from topowise.runtime.config import PositiveDuration
 from topowise_scheduler import kube_scheduler
 from topowise_scheduler.cluster.pods.pod_states import State
@@ -34,6 +34,8 @@ from topowise_scheduler.leader.scale_up import ScaleUp
 from topowise_scheduler.leader.scale_up_demand import Demand
 from topowise_scheduler.leader.workload_pods import WorkloadPods
 from topowise_scheduler.scale_up.placeholders import LABEL, OUTCOME_ANNOTATION
+
+pytestmark = pytest.mark.own_time
 
 Json = dict[str, Any]
 BASE = "/apis/kueue.x-k8s.io/v1beta1"
@@ -158,7 +160,7 @@ class Cluster:
         self.service.answers.expect(question, question.names.index(best))
         if self.service.ledger.reservations.assume(question.record, question.requests.needs, best):
             return ""
-        started = datetime.now(UTC).isoformat(timespec="seconds")
+        started = clock.utc_now().isoformat(timespec="seconds")
         status = {"phase": "Running", "startTime": started}
         self.bound.append({**document, "spec": {**document["spec"], "nodeName": best}, "status": status})
         self.service.put(self.bound[-1])
@@ -437,7 +439,7 @@ async def test_nodes_are_requested_for_a_workload_that_does_not_fit(cluster: Clu
         assert not cluster.service.fits(pod("stranger", "3"), *cluster.service.view.names), "eight are reserved"
         await scaling.controller.sync()
         assert await scaling.outcomes() == [""], "once"
-        scaling.join("new", datetime.now(UTC).isoformat())
+        scaling.join("new", clock.utc_now().isoformat())
         await scaling.until("Ready", "9 pods fit together, aligned")
         await scaling.controller.sync()
     assert await scaling.outcomes() == ["helped"]
@@ -449,7 +451,7 @@ async def test_a_new_node_is_kept_for_the_workload_until_its_check_is_decided_ag
     await cluster.workload("job", "3", 9)
     async with cluster.running():
         await scaling.until("Pending", "new nodes are requested")
-    scaling.join("new", datetime.now(UTC).isoformat())
+    scaling.join("new", clock.utc_now().isoformat())
     await scaling.controller.sync()
     states = dict(cluster.service.ledger.pods).values()
     assert [state.state for state in states if state.node == "new"] == [State.RESERVED]
@@ -471,7 +473,7 @@ async def test_the_limits_of_the_scale_up_hold_for_workloads(cluster: Cluster) -
     async with cluster.running():
         await scaling.until("Pending", "new nodes are requested")
         assert await scaling.outcomes() == [""], "the first alone"
-        scaling.join("new", datetime.now(UTC).isoformat(), reservedSystemCPUs="0,4-7")
+        scaling.join("new", clock.utc_now().isoformat(), reservedSystemCPUs="0,4-7")
         state = await scaling.until("Retry", "no node is requested: ")
     assert await scaling.outcomes() == ["useless"]
     assert state["requeueState"]["count"] == 1

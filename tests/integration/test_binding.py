@@ -18,6 +18,8 @@ from topowise.kube.api import Api
 from topowise_scheduler.extender.binding import Binder
 from topowise_scheduler.extender.replies import BadRequestError
 
+pytestmark = pytest.mark.own_time
+
 BINDINGS = "*/binding"
 
 

@@ -19,6 +19,8 @@ from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.leader.defragmenter import Defragmenter
 from topowise_scheduler.preemption import Budgets, decode_budget
 
+pytestmark = pytest.mark.own_time
+
 PODS = "/api/v1/namespaces/default/pods"
 OWNER = [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u", "controller": True}]
 SHAPE: dict[str, str | int] = {"cpu": 4, "memory": "1Gi", "count": 2}

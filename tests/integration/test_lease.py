@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -11,11 +10,15 @@ from typing import Any
 import pytest
 
 from daemons import assert_eventually, plain
+from sandbox import simulated_time
 from sandbox.apiserver import ApiServer
 from sandbox.apiserver.levers import Delay, Drop, Levers, Stall
 from topowise.errors import ApiError
 from topowise.kube.api import Api
 from topowise.kube.lease import Elector, Timing
+from topowise.runtime import clock
+
+pytestmark = pytest.mark.own_time
 
 # The shortest periods in which a busy machine renews reliably.
 FAST = Timing(lease_duration=1.0, renew_deadline=0.65, retry_period=0.1)
@@ -35,12 +38,12 @@ class Candidate:
     async def work(self) -> None:
         assert not self._at_work, f"{self.name} begins while {self._at_work} is at work"
         self._at_work.add(self.name)
-        self.began.append(time.monotonic())
+        self.began.append(clock.monotonic())
         try:
             await asyncio.Event().wait()
         finally:
             self._at_work.remove(self.name)
-            self.ended.append(time.monotonic())
+            self.ended.append(clock.monotonic())
 
 
 class Candidates:
@@ -112,7 +115,7 @@ async def test_a_release_lets_the_other_in_without_waiting(server: ApiServer, ca
         await assert_eventually(lambda: first.elector.is_leader)
         async with candidates.candidate("a") as second:
             await assert_eventually(lambda: second.elector.holder == "b")
-            released = time.monotonic()
+            released = clock.monotonic()
             candidates.tasks["b"].cancel()
             await assert_eventually(lambda: second.began)
             assert second.began[0] - released < FAST.lease_duration - FAST.retry_period
@@ -125,7 +128,7 @@ async def test_a_dead_leader_is_followed_after_the_lease_duration_and_not_before
     async with candidates.two() as (_, second):
         server.levers.pull(Stall(), user_agent="a/*")
         renewed = record(server)["renewTime"]
-        stalled = time.monotonic()
+        stalled = clock.monotonic()
         await assert_eventually(lambda: second.began)
         assert record(server)["acquireTime"] > renewed
         # The last renewal was up to a retry period before the stall.
@@ -142,7 +145,7 @@ async def test_times_in_the_record_do_not_matter(server: ApiServer, candidates: 
         async with Api(plain(server), "a", timeout=2) as api:
             candidate = Candidate(api, "a", candidates.at_work)
             candidate.elector = Elector(api, "default", name, "a", timing=FAST)
-            started = time.monotonic()
+            started = clock.monotonic()
             task = asyncio.create_task(candidate.elector.run(candidate.work))
             await assert_eventually(lambda: candidate.began)  # noqa: B023
             assert FAST.lease_duration <= candidate.began[0] - started < 4 * FAST.lease_duration
@@ -168,7 +171,7 @@ async def test_a_leader_that_cannot_renew_stops_in_time_and_a_candidate_leads_af
     server: ApiServer, candidates: Candidates, fault: Fault
 ) -> None:
     async with candidates.two() as (first, second):
-        broken = time.monotonic()
+        broken = clock.monotonic()
         fault(server.levers)
         await assert_eventually(lambda: first.ended)
         assert not first.elector.is_leader
@@ -200,7 +203,7 @@ async def test_a_fault_shorter_than_the_deadline_changes_nothing(
 
 async def test_retry_after_is_honoured(server: ApiServer, candidates: Candidates) -> None:
     server.levers.answer(429, retry_after=1, count=1)
-    started = time.monotonic()
+    started = clock.monotonic()
     async with candidates.candidate("a") as only:
         await assert_eventually(lambda: only.began)
     assert only.began[0] - started >= 1
@@ -234,8 +237,8 @@ async def test_at_most_one_leads_through_a_series_of_faults(server: ApiServer, c
     async with candidates.two() as (first, second):
         for number, fault in enumerate(FAULTS.values()):
             fault(server.levers)
-            end = time.monotonic() + FAST.renew_deadline * (0.6, 1.4)[number % 2]
-            while time.monotonic() < end:
+            end = clock.monotonic() + FAST.renew_deadline * (0.6, 1.4)[number % 2]
+            while clock.monotonic() < end:
                 assert not (first.elector.is_leader and second.elector.is_leader)
                 await asyncio.sleep(0.005)
             server.levers.clear()
@@ -252,7 +255,7 @@ async def test_a_cancellation_that_meets_the_timeout_of_a_request_is_not_lost(
         await assert_eventually(lambda: stalled.hits)
         # Both are due in the same turn of the event loop.
         asyncio.get_running_loop().call_later(FAST.retry_period, candidates.tasks["a"].cancel)
-        time.sleep(2 * FAST.retry_period)
+        simulated_time.skip(2 * FAST.retry_period)
         async with asyncio.timeout(2):
             await asyncio.wait({candidates.tasks["a"]})
         assert candidates.tasks["a"].cancelled()
@@ -278,7 +281,7 @@ async def test_a_leader_that_was_stopped_past_its_deadline_writes_nothing(server
                 await asyncio.Event().wait()
             await fenced.request("POST", "/api/v1/namespaces", body=b'{"metadata":{"name":"before"}}')
             # SIGSTOP, or a virtual machine that is paused.
-            time.sleep(FAST.lease_duration)
+            simulated_time.skip(FAST.lease_duration)
             try:
                 await fenced.request("POST", "/api/v1/namespaces", body=b'{"metadata":{"name":"after"}}')
             except ApiError as exc:

@@ -21,6 +21,8 @@ from topowise_scheduler.cluster.pods.records import NOMINATED_ANNOTATION
 from topowise_scheduler.cluster.watch import _Pods
 from topowise_scheduler.leader.nominator import Nominator
 
+pytestmark = pytest.mark.own_time
+
 PODS = "/api/v1/namespaces/default/pods"
 
 

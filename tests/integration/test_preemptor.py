@@ -24,6 +24,8 @@ from topowise_scheduler.leader.nomination import nominate
 from topowise_scheduler.leader.preemptor import Preemptor
 from topowise_scheduler.preemption import Budgets, decode_budget
 
+pytestmark = pytest.mark.own_time
+
 Json = dict[str, Any]
 PODS = "/api/v1/namespaces/default/pods"
 MERGE = "application/merge-patch+json"

@@ -17,6 +17,7 @@ from aiohttp.test_utils import TestServer
 
 from daemons import CRD, assert_eventually, plain
 from faults.proxy import Fault, FaultProxy
+from sandbox import simulated_time
 from sandbox.apiserver import ApiServer
 from sandbox.apiserver.levers import Rule, Stall
 from topowise import documents, nrt, pods
@@ -26,6 +27,8 @@ from topowise.kube.api import Api
 from topowise.kube.credentials import Credentials
 from topowise.kube.reflector import EventType, Reflector, _event
 from topowise.runtime.backoff import Backoff
+
+pytestmark = pytest.mark.own_time
 
 PODS = "/api/v1/pods"
 
@@ -286,7 +289,7 @@ async def test_a_cancellation_in_the_turn_of_a_timeout_is_not_lost(server: ApiSe
     asyncio.get_running_loop().call_later(0.06, request.cancel)
     await asyncio.sleep(0.02)
     # Both timers are due in the next turn of the loop.
-    time.sleep(0.1)
+    simulated_time.skip(0.1)
     with pytest.raises(asyncio.CancelledError):
         await request
 
@@ -459,7 +462,10 @@ async def test_a_watch_whose_time_runs_out_while_its_events_are_applied_is_resum
         def apply(self, event: EventType, item: Any) -> None:
             super().apply(event, item)
             # Longer than the watch may take, then longer than a slice.
-            time.sleep(1.2 if len(self.events) == 1 else 0.01)
+            if len(self.events) == 1:
+                simulated_time.skip(1.2)
+            else:
+                time.sleep(0.01)
             if is_stopped and len(self.events) == 2:
                 task.cancel()
 

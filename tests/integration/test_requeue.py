@@ -16,6 +16,8 @@ from scheduling import WAITS, Service, counts, full, pod
 from topowise.kube.api import Api
 from topowise_scheduler.leader.requeue import REQUEUED_ANNOTATION, Requeuer
 
+pytestmark = pytest.mark.own_time
+
 PODS = "/api/v1/namespaces/default/pods"
 
 

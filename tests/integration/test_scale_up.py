@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -16,6 +15,7 @@ from scheduling import WAITS, Clock, Service, configuration, exact, kubelet, mac
 from topowise import pods
 from topowise.errors import ApiError
 from topowise.kube.api import MERGE_PATCH, Api
+from topowise.runtime import clock
 from topowise.runtime.config import Duration, PositiveDuration
 from topowise_scheduler.configuration import ScaleUp as Settings
 from topowise_scheduler.kube_scheduler import Node
@@ -25,6 +25,8 @@ from topowise_scheduler.leader.scale_up_demand import Demand
 from topowise_scheduler.leader.workload_pods import WorkloadPods
 from topowise_scheduler.scale_up.node_groups import GroupLabels, Profile
 from topowise_scheduler.scale_up.placeholders import LABEL
+
+pytestmark = pytest.mark.own_time
 
 Json = dict[str, Any]
 NAMESPACE = "topowise-system"
@@ -84,7 +86,7 @@ class Cluster:
             workloads=self.workloads,
             declared=self.declared,
             clock=service.clock,
-            now=lambda: datetime.now(UTC).timestamp() + self.later,
+            now=lambda: clock.utc_now().timestamp() + self.later,
         )
 
     def join(

@@ -15,6 +15,8 @@ from daemons import Start, assert_eventually
 from sandbox.apiserver import ApiServer
 from scheduler_process import NRT, Service
 
+pytestmark = pytest.mark.own_time
+
 
 @pytest.fixture
 def service(server: ApiServer, tmp_path: Path) -> Service:

@@ -6,7 +6,6 @@ import asyncio
 import json
 import random
 import tempfile
-import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -21,10 +20,13 @@ from sandbox.apiserver import ApiServer
 from sandbox.kubelet.plugin_sockets import PluginSockets
 from topowise import steering
 from topowise.kube.api import MERGE_PATCH, Api
+from topowise.runtime import clock
 from topowise.steering import Request, Status
 from topowise.wire import deviceplugin_pb2 as pb
 from topowise_scheduler.extender.steering import NodeSteering
 from topowise_scheduler.kubelet import Device
+
+pytestmark = pytest.mark.own_time
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
 LEASE = "leases.coordination.k8s.io"
@@ -271,7 +273,7 @@ async def test_two_schedulers_share_the_markers_of_a_node(
             expiry=30.0,
             lost=lambda uid, node: lost.append(uid),
             unadmitted=waiting[name].copy,
-            clock=time.monotonic,
+            clock=clock.monotonic,
         )
         for name in waiting
     }

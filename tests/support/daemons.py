@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import sys
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,15 @@ from typing import Any
 import pytest
 import yaml
 
+import forking
+from sandbox import simulated_time
 from sandbox.apiserver import ApiServer
 from sandbox.apiserver.levers import Delay
 from topowise.kube.api import Api
 from topowise.kube.credentials import Credentials
+from topowise.runtime import clock
 
+SHARED_TIME = str(Path(__file__).with_name("shared_time.py"))
 CRD = Path(__file__).parents[2] / "charts/topowise/crds/noderesourcetopologies.yaml"
 # Seconds between the effect of a request and its answer, as with a busy server. A test must not depend on their order:
 # `LATE_ANSWERS=0.2 pytest tests/integration` checks that (except test_lease.py, whose lease times are shorter).
@@ -51,21 +54,24 @@ def plain(server: ApiServer) -> Credentials:
 
 async def assert_eventually(check: Callable[[], Any], *, within: float = 30.0) -> None:
     """Waits until a condition (or coroutine function) holds; fails with its last value otherwise."""
-    deadline = time.monotonic() + within
+    deadline = clock.monotonic() + within
     while True:
         value = check()
         if isinstance(value, Awaitable):
             value = await value
         if value:
             return
-        assert time.monotonic() < deadline, f"still {value!r} after {within}s"
+        assert clock.monotonic() < deadline, f"still {value!r} after {within}s"
         await asyncio.sleep(0.02)
+
+
+Process = asyncio.subprocess.Process | forking.Process
 
 
 class Daemon:
     """A console script as a process; its log is what it wrote to stderr."""
 
-    def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
+    def __init__(self, process: Process, log: Path) -> None:
         self.process = process
         self._log = log
 
@@ -98,6 +104,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
     """Starts `python -m module arguments`; `config` is written to a file and passed with --config, `under` is a command
     that runs it."""
     running: list[Daemon] = []
+    times = contextlib.ExitStack()
 
     async def begin(
         module: str, *arguments: str, config: dict[str, Any] | None = None, under: Sequence[str] = ()
@@ -108,12 +115,24 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
             arguments = (*arguments, "--config", str(file))
         log = tmp_path / f"{module}-{len(running)}.log"
         with log.open("wb") as out:
-            command = (*under, sys.executable, "-m", module, *arguments)
-            process = await asyncio.create_subprocess_exec(*command, stdout=out, stderr=out)
+            variables, descriptors = times.enter_context(simulated_time.process())
+            environment = os.environ | variables
+            if variables and not under:
+                process: Process = forking.template().start(module, arguments, out.fileno(), environment, descriptors)
+            else:
+                how = (SHARED_TIME,) if variables else ("-m",)
+                process = await asyncio.create_subprocess_exec(
+                    *(*under, sys.executable, *how, module, *arguments),
+                    stdout=out,
+                    stderr=out,
+                    env=environment,
+                    pass_fds=descriptors,
+                )
         daemon = Daemon(process, log)
         running.append(daemon)
         return daemon
 
     yield begin
     # Asked, not killed: whatever a test did to a daemon, it still ends when it is told to.
-    await asyncio.gather(*(daemon.stop() for daemon in running))
+    with times:
+        await asyncio.gather(*(daemon.stop() for daemon in running))

@@ -7,9 +7,10 @@ two seconds has seen nothing move either, and all that was due meanwhile is stil
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
+
+from topowise.runtime import clock
 
 Seen = TypeVar("Seen")
 
@@ -26,7 +27,7 @@ async def until_still(
 
     After `limit` seconds it is an AssertionError with the `state`.
     """
-    deadline = time.monotonic() + limit
+    deadline = clock.monotonic() + limit
     before: Seen | None = None
     iterations = 0
     while True:
@@ -35,5 +36,5 @@ async def until_still(
         if seen is not None and iterations * every >= seconds:
             return seen
         before = seen
-        assert time.monotonic() < deadline, f"still moving after {limit:.0f}s: {state()}"
+        assert clock.monotonic() < deadline, f"still moving after {limit:.0f}s: {state()}"
         await asyncio.sleep(every)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -23,6 +22,7 @@ import pytest
 from aiohttp import web
 
 from sandbox.apiserver import kubeconfig
+from topowise.runtime import clock
 
 # Hop-by-hop headers (RFC 9110, 7.6.1), and encodings that the client library has already decoded.
 _OF_THE_HOP: Final = frozenset(("connection", "keep-alive", "transfer-encoding", "content-length", "content-encoding"))
@@ -172,7 +172,7 @@ class FaultProxy:
 
     def silence_watches(self) -> None:
         """The watches that are open stay open, and not a byte comes any more, not even bookmarks."""
-        self._silent_before = time.monotonic()
+        self._silent_before = clock.monotonic()
 
     def vanish(self) -> None:
         """Drops every connection without a word to the client, as a machine does that loses power. Skips the test
@@ -201,7 +201,7 @@ class FaultProxy:
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         is_watch = request.query.get("watch") in ("1", "true")
         agent = request.headers.get("User-Agent", "")
-        call = Asked(time.monotonic(), request.method, request.path, is_watch, agent)
+        call = Asked(clock.monotonic(), request.method, request.path, is_watch, agent)
         self.asked.append(call)
         transport: Any = request.transport
         self._transports.add(transport)

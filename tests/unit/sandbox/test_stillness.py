@@ -1,18 +1,20 @@
 """When a cluster counts as quiet."""
 
 import asyncio
-import time
 
 import pytest
 
+from sandbox import simulated_time
 from stillness import until_still
+
+pytestmark = pytest.mark.own_time
 
 
 async def test_a_stall_of_our_own_loop_is_no_quiet() -> None:
     """As after a SIGSTOP: what was due during the stall has not happened when we look again."""
     done = asyncio.Event()
     loop = asyncio.get_running_loop()
-    loop.call_later(0.1, time.sleep, 0.8)
+    loop.call_later(0.1, simulated_time.skip, 0.8)
     loop.call_later(0.4, done.set)
 
     async def look() -> bool:

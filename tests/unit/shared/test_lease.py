@@ -6,17 +6,19 @@ import asyncio
 import json
 import logging
 import re
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
 
+from sandbox import simulated_time
 from topowise.errors import ApiError, ConfigError
-from topowise.kube import lease
 from topowise.kube.api import Api
 from topowise.kube.lease import Elector, Timing
+from topowise.runtime import clock
+
+pytestmark = pytest.mark.own_time
 
 FAST = Timing(lease_duration=0.3, renew_deadline=0.2, retry_period=0.04)
 # A lease that a busy machine does not lose.
@@ -186,12 +188,12 @@ async def test_a_deleted_lease_is_created_anew_by_its_leader() -> None:
 async def test_a_lease_deleted_under_its_leader_is_not_free_before_its_time() -> None:
     api = FakeApi()
     api.put({"holderIdentity": "b", "leaseDurationSeconds": 1, "leaseTransitions": 4, "renewTime": "x"})
-    started = time.monotonic()
+    started = clock.monotonic()
     async with running(elector := candidate(api)):
         await until(lambda: elector.holder == "b")
         api.lease = None
         await until(lambda: elector.is_leader)
-        assert time.monotonic() - started >= FAST.lease_duration
+        assert clock.monotonic() - started >= FAST.lease_duration
         assert api.spec["leaseTransitions"] == 5
 
 
@@ -219,12 +221,12 @@ async def test_a_leader_that_finds_another_in_the_record_stops_at_once() -> None
         try:
             await for_ever()
         finally:
-            ended.append(time.monotonic())
+            ended.append(clock.monotonic())
 
     timing = Timing(lease_duration=60, renew_deadline=40, retry_period=0.04)
     async with running(elector := candidate(api, timing=timing), work):
         await until(lambda: elector.is_leader)
-        taken = time.monotonic()
+        taken = clock.monotonic()
         api.put({"holderIdentity": "b", "leaseDurationSeconds": 60, "leaseTransitions": 1, "renewTime": "x"})
         await until(lambda: ended)
         assert not elector.is_leader
@@ -235,7 +237,7 @@ async def test_a_leader_that_finds_another_in_the_record_stops_at_once() -> None
 
 async def test_the_holders_own_duration_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr(lease, "monotonic", lambda: now)
+    monkeypatch.setattr(clock, "monotonic", lambda: now)
     api = FakeApi()
     api.put({"holderIdentity": "b", "leaseDurationSeconds": 40, "leaseTransitions": 1, "renewTime": "x"})
     async with running(elector := candidate(api, timing=Timing(15, 10, 0.02))):
@@ -260,7 +262,7 @@ async def test_every_request_ends_within_the_retry_period() -> None:
 async def test_a_process_that_was_frozen_does_not_take_itself_for_the_leader() -> None:
     async with running(elector := candidate(FakeApi(), timing=FAST)):
         await until(lambda: elector.is_leader)
-        time.sleep(FAST.renew_deadline + 0.05)
+        simulated_time.skip(FAST.renew_deadline + 0.05)
         assert not elector.is_leader
 
 
@@ -285,7 +287,7 @@ async def test_a_lease_that_is_taken_while_the_loop_stands_still_is_lost_and_won
             # At another step of a renewal each time.
             for _ in range(7 * stalls):
                 await asyncio.sleep(0)
-            time.sleep(FAST.lease_duration + 0.05)
+            simulated_time.skip(FAST.lease_duration + 0.05)
             api.put({"holderIdentity": "b", "leaseDurationSeconds": 1, "leaseTransitions": stalls, "renewTime": "x"})
             assert not elector.is_leader
             await until(lambda: len(ended) > before)  # noqa: B023 - used at once
