@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help venv demo demo-stop test check bench e2e soak plugin lab fuzz mutants coverage audit sbom application images base load push chart docs-site sign release-check release-notes rehearsal changelog gen-proto gen-reference fix clean
+.PHONY: help venv demo demo-stop test nightly check bench e2e soak plugin lab fuzz mutants coverage audit sbom application images base load push chart docs-site sign release-check release-notes rehearsal changelog gen-proto gen-reference fix clean
 
 help: ## Lists all targets.
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target what; do \
@@ -21,8 +21,11 @@ demo: venv ## A five-node cluster on loopback: exporters, scheduler, verdicts. K
 demo-stop: venv ## Stops the demo that make demo KEEP=1 left running.
 	@$(BIN)/python -m demo --stop
 
-test: venv ## Unit, contract and integration tests (7 minutes on 2 cores).
-	@$(BIN)/python -m pytest -n 4 --dist worksteal $(ARGS)
+test: venv ## Unit, contract and integration tests of what ships (2.5 minutes on 2 cores).
+	@$(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist worksteal $(ARGS)
+
+nightly: venv ## What make test leaves out, part by part: tools, cluster, browser, storms, fuzz, soak, mutants, bench, e2e; PART=.
+	@hack/nightly $(PART)
 
 check: venv ## Formatting, lint, types, import directions, generated code.
 	@hack/check

@@ -1,88 +1,26 @@
-"""The dashboard of a running service, also in a browser."""
+"""The dashboard of a running service in a browser."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
-import aiohttp
-import msgspec
 import pytest
 
 from browser import Page, opened
 from daemons import Start, assert_eventually
+from dashboard_cluster import comes, condition, decide, publish, started
 from sandbox.apiserver import ApiServer
 from scheduler_process import Service
-from scheduling import NODE_STATUS, counts
-from scheduling import pod as pod_of
-from topowise import nrt
-from topowise.kube import paths
-from topowise.kube.api import APPLY_PATCH, MERGE_PATCH, Api
+from scheduling import counts
+from topowise.kube.api import Api
 from topowise_scheduler import refusals
-
-NODES = {"metal-1": ("8", "3"), "metal-2": ("1", "0")}
-
-
-async def publish(api: Api, topology: nrt.NodeResourceTopology) -> None:
-    body = {"apiVersion": nrt.API_VERSION, "kind": nrt.KIND, **msgspec.to_builtins(topology)}
-    path = f"{nrt.PATH}/{topology.metadata.name}"
-    query = {"fieldManager": "test", "force": "true"}
-    await api.request("PATCH", path, query=query, body=msgspec.json.encode(body), content_type=APPLY_PATCH)
-
-
-async def started(server: ApiServer, api: Api, directory: Path, start: Start, **ui: Any) -> Service:
-    for name, free in NODES.items():
-        server.create("nodes", {"metadata": {"name": name}, "status": NODE_STATUS})
-        await publish(api, counts(name, free, included=()))
-    service = Service(server, directory)
-    if ui:
-        service.config["ui"] = ui
-    await start("topowise_scheduler", "serve", config=service.config)
-    await assert_eventually(service.is_ready)
-    return service
 
 
 @pytest.fixture
 async def service(server: ApiServer, api: Api, tmp_path: Path, start: Start) -> Service:
     return await started(server, api, tmp_path, start, enabled=True)
-
-
-async def decide(service: Service, server: ApiServer, name: str, cpu: str) -> None:
-    """A pod is created, decided, and bound if it fits."""
-    document = pod_of(name, cpu)
-    del document["metadata"]["uid"]
-    created = server.create("pods", document)
-    async with aiohttp.ClientSession() as session:
-        fitting = (await service.ask("filter", created, list(NODES), session))["NodeNames"]
-        if fitting:
-            meta = created["metadata"]
-            sent = {"PodName": name, "PodNamespace": "default", "PodUID": meta["uid"], "Node": fitting[0]}
-            await service.post("bind", json.dumps(sent).encode(), session)
-
-
-async def test_it_is_not_there_unless_it_is_asked_for(
-    server: ApiServer, api: Api, tmp_path: Path, start: Start
-) -> None:
-    service = await started(server, api, tmp_path, start)
-    async with aiohttp.ClientSession() as session:
-        for path in ("ui", "ui/app.js"):
-            async with session.get(f"{service.pages}/{path}") as response:
-                assert response.status == 404
-
-
-async def test_decisions_come_to_the_page(service: Service, server: ApiServer) -> None:
-    await decide(service, server, "trainer", "6")
-    await decide(service, server, "giant", "9")
-    async with aiohttp.ClientSession() as session, session.get(f"{service.pages}/ui") as response:
-        text = await response.text()
-    decisions = text.partition('id="decisions-list"')[2].partition("</section>")[0]
-    assert decisions.index("default/giant") < decisions.index("default/trainer")
-    for word in ("no room", "bound", "metal-1"):
-        assert word in decisions
-    assert text.partition('id="nodes-list"')[2].count("<bdi>metal-") == 2
 
 
 @pytest.fixture
@@ -138,21 +76,6 @@ async def test_a_browser_shows_it(service: Service, server: ApiServer, page: Pag
     assert page.conditions == []
 
 
-def condition(status: str, message: str = "") -> list[dict[str, str]]:
-    at = "2026-01-02T03:04:05Z"
-    return [{"type": "PodScheduled", "status": status, "lastTransitionTime": at, "message": message}]
-
-
-async def comes(server: ApiServer, api: Api, name: str, cpu: str, **fields: Any) -> None:
-    """A pod that another scheduler has placed."""
-    document = pod_of(name, cpu, **fields)
-    del document["metadata"]["uid"]
-    server.create("pods", document)
-    body = msgspec.json.encode({"status": document["status"]})
-    path = paths.pod("default", name, "status")
-    await api.request("PATCH", path, body=body, content_type=MERGE_PATCH)
-
-
 async def test_the_view_keeps_its_position_while_reports_and_pods_come(
     service: Service, server: ApiServer, api: Api, page: Page
 ) -> None:
@@ -181,22 +104,6 @@ async def test_the_view_keeps_its_position_while_reports_and_pods_come(
     await page.press("Escape")
     assert await page.run("document.querySelector('#panel').hidden") is True
     assert page.conditions == []
-
-
-async def test_decisions_survive_a_restart(server: ApiServer, api: Api, tmp_path: Path, start: Start) -> None:
-    first = await started(server, api, tmp_path, start, enabled=True)
-    await decide(first, server, "trainer", "6")
-    said = f"0/2 nodes are available: 2 {refusals.NOT_NOW}."
-    await comes(server, api, "waits", "8", conditions=condition("False", said))
-    second = Service(server, tmp_path)
-    second.config["ui"] = {"enabled": True}
-    await start("topowise_scheduler", "serve", config=second.config)
-    await assert_eventually(second.is_ready)
-    async with aiohttp.ClientSession() as session, session.get(f"{second.pages}/ui") as response:
-        text = await response.text()
-    decisions = text.partition('id="decisions-list"')[2].partition("</section>")[0]
-    for word in ("default/trainer", "bound", "metal-1", "NUMA 0", "default/waits", "no room", "2026-01-02T03:04:05Z"):
-        assert word in decisions
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1280, "light")])
