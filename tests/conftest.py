@@ -20,7 +20,7 @@ settings.load_profile("topowise")
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     """Tests with the marker `own_time` own the time of what they wait for: it passes where nothing runs."""
-    if item.get_closest_marker("own_time"):
+    if item.get_closest_marker("own_time") and not item.get_closest_marker("real_time"):
         return {"own": simulated_time.Loop}
     return {"real": asyncio.new_event_loop}
 

@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
 import hostile
 from claim_objects import DRIVER, claim, device_slice
 from daemons import Start, assert_eventually
 from sandbox.apiserver import ApiServer
 from scheduler_process import Service
+
+pytestmark = pytest.mark.own_time
 
 MIB = 1 << 20
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import aiohttp
+import pytest
 
 from daemons import Start, assert_eventually
 from dashboard_cluster import comes, condition, decide, started
@@ -12,6 +13,8 @@ from sandbox.apiserver import ApiServer
 from scheduler_process import Service
 from topowise.kube.api import Api
 from topowise_scheduler import refusals
+
+pytestmark = pytest.mark.own_time
 
 
 async def test_it_is_not_there_unless_it_is_asked_for(

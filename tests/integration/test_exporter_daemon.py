@@ -20,6 +20,8 @@ from sandbox.kubelet.state_files import StateFiles
 from topowise import fingerprint
 from whole_node import attributes
 
+pytestmark = pytest.mark.own_time
+
 
 async def test_it_publishes_at_once_and_says_everything(
     server: ApiServer, start: Start, config: dict[str, Any]
@@ -241,6 +243,7 @@ async def test_a_pod_resized_in_place_keeps_its_name_and_changes_its_numbers(
     assert shown()[2:] == (same_pods, [["c", "1", [["memory", "0", half]]]])
 
 
+@pytest.mark.real_time
 async def test_the_end_of_a_pod_is_published_at_once_where_the_kubelet_has_a_pods_api(
     server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet, tmp_path: Path
 ) -> None:
@@ -378,6 +381,7 @@ def free_for_volcano(server: ApiServer) -> str | None:
     return topologies[0]["spec"]["numares"]["cpu"].get("allocatable", "") if topologies else None
 
 
+@pytest.mark.real_time
 async def test_volcanos_object_is_as_fresh_as_ours_and_as_silent(
     server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet, tmp_path: Path
 ) -> None:

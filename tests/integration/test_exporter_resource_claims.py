@@ -6,11 +6,14 @@ import asyncio
 from typing import Any
 
 import aiohttp
+import pytest
 
 from daemons import Start, assert_eventually
 from exporter_setup import FakeKubelet, published
 from sandbox.apiserver import ApiServer
 from sandbox.kubelet.holdings import ContainerHoldings, PodHoldings
+
+pytestmark = pytest.mark.own_time
 
 SLICES = "resourceslices.resource.k8s.io"
 RESOURCE = "dra.topowise.io/gpu.example.com"

@@ -16,6 +16,8 @@ from sandbox.apiserver import ApiServer
 from scheduler_process import NRT, Service
 from scheduling import NODE_STATUS
 
+pytestmark = pytest.mark.own_time
+
 HOSTILE = "h\x1b]0;t\x07\x1b[31m\x9b2J\u202e\u2066\u200b\r\nE1121 00:00:00.000000 1 x.py:1] forged\u2028\x85\x7fh"
 FORBIDDEN = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 GPU = f"example.com/gpu{HOSTILE}"

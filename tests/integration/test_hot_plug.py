@@ -30,6 +30,8 @@ from topowise_exporter.observe import Observer
 from topowise_exporter.publisher import Publisher
 from topowise_exporter.triggers import Trigger
 
+pytestmark = pytest.mark.own_time
+
 VFS = [f"0000:98:00.{number}" for number in range(1, 4)]
 SPEC = machines.Machine(
     nodes=MACHINE.nodes,

@@ -24,6 +24,8 @@ from topowise_scheduler.leader.unused_reports import UnusedReports
 from topowise_scheduler.leader.waiting_pods import WaitingPods
 from topowise_scheduler.presentation.explain.waiting import waiting_pod
 
+pytestmark = pytest.mark.own_time
+
 PODS = "/api/v1/namespaces/default/pods"
 OURS = {"key": STARTUP_TAINT, "effect": "NoSchedule"}
 OTHER = {"key": "example.com/other", "value": "x", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"}

@@ -26,6 +26,8 @@ from topowise.kube.reflector import Reflector
 from topowise_scheduler.cluster.watch import reflectors
 from topowise_scheduler.preemption import Budgets
 
+pytestmark = pytest.mark.own_time
+
 DEFINITION = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{nrt.PLURAL}.{nrt.GROUP}"
 
 
@@ -155,6 +157,7 @@ async def ask(server: ApiServer, folder: Path, *words: str) -> tuple[int, str, s
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl on PATH")
+@pytest.mark.real_time
 async def test_the_plugin_reads_v1alpha1_where_v1alpha2_is_not_served(
     server: ApiServer, api: Api, tmp_path: Path
 ) -> None:

@@ -21,6 +21,8 @@ from topowise_exporter.dra.slices import Device
 from topowise_exporter.dra.watch import PATHS, ResourceSlices
 from topowise_exporter.kubelet.allocations import Claim
 
+pytestmark = pytest.mark.own_time
+
 NODE_OF = {"numaNode": {"int": 1}}
 
 

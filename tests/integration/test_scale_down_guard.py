@@ -18,6 +18,8 @@ from topowise_scheduler.configuration import ScaleDownGuard as Settings
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.leader.scale_down_guard import ScaleDownGuard
 
+pytestmark = pytest.mark.own_time
+
 Json = dict[str, Any]
 PODS = "/api/v1/namespaces/default/pods"
 DISABLED = "cluster-autoscaler.kubernetes.io/scale-down-disabled"

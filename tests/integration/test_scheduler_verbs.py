@@ -22,6 +22,8 @@ from topowise.kube.api import APPLY_PATCH, MERGE_PATCH, Api
 from topowise.wire import scoring_pb2, scoring_pb2_grpc
 from topowise_scheduler import refusals
 
+pytestmark = pytest.mark.own_time
+
 PODS = "/api/v1/namespaces/default/pods"
 
 

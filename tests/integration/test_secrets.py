@@ -19,6 +19,8 @@ from exporter_setup import published
 from sandbox.apiserver import ApiServer
 from sandbox.processes import free_ports
 
+pytestmark = pytest.mark.own_time
+
 TOKEN = "eyJhbGciOiJub25lIn0.c2VjcmV0LW9mLXRoZS10ZXN0.c2lnbmF0dXJl"
 PASSWORD = "correct-horse-battery-staple"
 PAIR = base64.b64encode(f"alice:{PASSWORD}".encode()).decode()
@@ -145,6 +147,7 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("how", GARBAGE)
+@pytest.mark.real_time
 async def test_what_an_exec_plug_in_prints_is_not_shown(start: Start, tmp_path: Path, how: str) -> None:
     plugin = tmp_path / "plugin"
     plugin.write_text(PLUGIN.format(python=sys.executable, body=GARBAGE[how]))

@@ -22,6 +22,8 @@ from topowise.kube.api import APPLY_PATCH, Api
 from topowise_scheduler import refusals
 from volcano import ALLOCATED, PENDING, node_info, task
 
+pytestmark = pytest.mark.own_time
+
 NODES = ("n1", "n2")
 FITS = {"status": "", "code": 0}
 

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
+import pytest
 
 from daemons import assert_eventually
 from sandbox.apiserver import ApiServer
@@ -16,6 +17,8 @@ from topowise import nrt
 from topowise.kube.api import APPLY_PATCH, Api
 from topowise_scheduler.cluster.watch import BUDGETS_PATH, reflectors
 from topowise_scheduler.preemption import Budgets
+
+pytestmark = pytest.mark.own_time
 
 NODES = "/api/v1/nodes"
 

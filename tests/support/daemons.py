@@ -101,8 +101,8 @@ Start = Callable[..., Awaitable[Daemon]]
 
 @pytest.fixture
 async def start(tmp_path: Path) -> AsyncIterator[Start]:
-    """Starts `python -m module arguments`; `config` is written to a file and passed with --config, `under` is a command
-    that runs it."""
+    """Starts `python -m module arguments`, by fork (forking.py). `config` is written to a file and passed with --config;
+    `under` is a command that runs it, not by fork."""
     running: list[Daemon] = []
     times = contextlib.ExitStack()
 
@@ -117,7 +117,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
         with log.open("wb") as out:
             variables, descriptors = times.enter_context(simulated_time.process())
             environment = os.environ | variables
-            if variables and not under:
+            if not under:
                 process: Process = forking.template().start(module, arguments, out.fileno(), environment, descriptors)
             else:
                 how = (SHARED_TIME,) if variables else ("-m",)
