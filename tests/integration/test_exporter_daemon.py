@@ -70,6 +70,7 @@ async def test_an_allocation_is_published_and_a_release_too(
     await assert_eventually(lambda: available(server) == "3")
 
 
+@pytest.mark.real_time
 async def test_a_kubelet_restart_is_survived_with_one_line(
     server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet
 ) -> None:
@@ -119,6 +120,7 @@ async def test_a_crd_that_is_installed_later_is_named_and_waited_for(
         await assert_eventually(lambda: published(bare))
 
 
+@pytest.mark.real_time
 async def test_a_changed_policy_is_published_once_the_kubelet_has_read_it(
     server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet
 ) -> None:
@@ -161,6 +163,7 @@ async def test_a_state_file_is_an_event_and_its_finished_init_containers_count(
     assert exporter.process.returncode is None
 
 
+@pytest.mark.real_time
 async def test_state_files_deleted_under_running_pods_never_make_the_node_look_free(
     server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet, tmp_path: Path
 ) -> None:

@@ -101,8 +101,8 @@ Start = Callable[..., Awaitable[Daemon]]
 
 @pytest.fixture
 async def start(tmp_path: Path) -> AsyncIterator[Start]:
-    """Starts `python -m module arguments`, by fork (forking.py). `config` is written to a file and passed with --config;
-    `under` is a command that runs it, not by fork."""
+    """Starts `python -m module arguments`, by fork (forking.py). `config` is written to a file and passed with
+    --config; `under` is a command that runs it instead."""
     running: list[Daemon] = []
     times = contextlib.ExitStack()
 

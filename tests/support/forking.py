@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import json
 import os
+import runpy
 import signal
 import socket
 import subprocess
@@ -24,12 +25,9 @@ from typing import Any, Final, NoReturn
 from sandbox import simulated_time
 
 _MODULES: Final = (
-    "topowise_exporter.__main__",
     "topowise_exporter.daemon",
     "topowise_exporter.steering.daemon",
-    "topowise_scheduler.__main__",
     "topowise_scheduler.daemon",
-    "topowise_scheduler.presentation.kubectl.__main__",
 )
 _MESSAGE_BYTES: Final = 1 << 18
 
@@ -90,7 +88,7 @@ class Template:
     ) -> Process:
         """Starts `python -m module arguments`, with stdout and stderr to `output`. `shared` are the descriptors of
         simulated_time.SHARED."""
-        request = [f"{module}.__main__", list(arguments), dict(environment), str(Path.cwd())]
+        request = [module, list(arguments), dict(environment), str(Path.cwd())]
         socket.send_fds(self._socket, [json.dumps(request).encode()], [output, *shared])
         return Process(self._reply(), self)
 
@@ -145,7 +143,8 @@ def _run(
             os.environ[simulated_time.SHARED] = ",".join(map(str, (*shared, cell)))
             simulated_time.share()
         sys.argv = [module, *arguments]
-        status = importlib.import_module(module).main(arguments)
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        status = 0
     except SystemExit as exc:
         status = exc.code
         if isinstance(status, str):
