@@ -17,6 +17,7 @@ from sandbox.apiserver import ApiServer
 from sandbox.kubelet.holdings import Block, ContainerHoldings, PodHoldings
 from sandbox.kubelet.pods_api import PodsApi
 from sandbox.kubelet.state_files import StateFiles
+from sandbox.processes import free_ports
 from topowise import fingerprint
 from whole_node import attributes
 
@@ -74,15 +75,18 @@ async def test_an_allocation_is_published_and_a_release_too(
 async def test_a_kubelet_restart_is_survived_with_one_line(
     server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet
 ) -> None:
+    (port,) = free_ports(1)
+    config["serving"] = {"address": "127.0.0.1", "port": port}
     exporter = await start("topowise_exporter", "run", config=config)
     await assert_eventually(lambda: available(server) == "3")
     await kubelet.stop()
     await assert_eventually(lambda: exporter.lines("no such socket"))
-    # Long enough for the back-off to have grown: it is the new socket that ends the wait.
-    await asyncio.sleep(3)
     kubelet.give("p", 1)
     await kubelet.start()
-    await assert_eventually(lambda: available(server) == "2", within=1.5)
+    await assert_eventually(lambda: available(server) == "2")
+    # The new socket ends the wait, not only the back-off.
+    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/metrics") as response:
+        assert 'topowise_exporter_events_total{reason="kubelet.sock"}' in await response.text()
     assert len(exporter.lines("no such socket")) == 1
     assert len(exporter.lines("Recovered")) == 1
 
