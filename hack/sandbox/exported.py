@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from topowise import nrt
+from topowise.attributes.devices import NOWHERE
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise_exporter import machine as hardware
 from topowise_exporter.exclusions import Exclusions
@@ -102,6 +103,7 @@ def _allocations(kubelet: Kubelet, name_of: NameOf, *, state_files: bool) -> All
         (resource, device): tuple(
             node for node, at in kubelet.devices.positions.items() if near & table.touching(1 << at)
         )
+        or ((NOWHERE,) if near & ~table.without_nodes else ())
         for resource, table in kubelet.devices.tables.items()
         for device, near in ((device, table.select([device])) for device in table.ids)
     }

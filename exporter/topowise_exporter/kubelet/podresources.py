@@ -22,6 +22,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from topowise import feature_gates, kubeletconfig, steering
+from topowise.attributes.devices import NOWHERE
 from topowise.errors import SourceError
 from topowise.runtime import clock
 from topowise.wire import podresources_pb2 as pb
@@ -242,7 +243,7 @@ def _devices(entries: Iterable[pb.ContainerDevices]) -> tuple[Device, ...]:
     for entry in entries:
         if entry.resource_name == steering.RESOURCE:
             continue
-        nodes = _nodes(entry.topology)
+        nodes = {node.ID if 0 <= node.ID < NOWHERE else NOWHERE for node in entry.topology.nodes}
         for device_id in entry.device_ids:
             nodes_by_device.setdefault((entry.resource_name, device_id), set()).update(nodes)
     return tuple(

@@ -20,6 +20,10 @@ from topowise.errors import ParseError
 # Limit for all groups together; a machine has a few groups of a few nodes.
 _MAX_NODES: Final = 1 << 16
 
+NOWHERE: Final = cpuset.MAX_ID
+"""Stands for a NUMA node that cannot exist, such as the -1 of sysfs that a plug-in passes on. Such a device is near no
+node, unlike a device without nodes: the kubelet aligns no pod with it (getNUMANodeIds in topology_hints.go)."""
+
 _decode = msgspec.json.Decoder(dict[str, dict[str, list[str]]]).decode
 
 

@@ -9,6 +9,7 @@ import pytest
 from exporter_setup import Clock
 from sandbox.kubelet import podresources as server
 from sandbox.kubelet.holdings import Block, ContainerHoldings, NodeHoldings, PodHoldings
+from topowise.attributes.devices import NOWHERE
 from topowise.errors import SourceError
 from topowise.wire import podresources_pb2 as pb
 from topowise_exporter.kubelet.allocations import Device, MemoryBlock, PodAllocation
@@ -50,9 +51,15 @@ def test_a_device_listed_once_per_node_is_a_device_with_both_nodes() -> None:
         pb.ContainerDevices(resource_name="gpu", device_ids=["b"]),
         pb.ContainerDevices(resource_name="gpu", device_ids=["a"], topology=topology(0)),
         pb.ContainerDevices(resource_name="gpu", device_ids=["c"], topology=topology(-1)),
+        pb.ContainerDevices(resource_name="gpu", device_ids=["d"], topology=topology(1 << 40)),
     ]
     read = decode_allocatable(pb.AllocatableResourcesResponse(devices=entries, cpu_ids=[3, 1]))
-    assert read.devices == (Device("gpu", "a", (0, 1)), Device("gpu", "b", ()), Device("gpu", "c", ()))
+    assert [(device.id, device.nodes) for device in read.devices] == [
+        ("a", (0, 1)),
+        ("b", ()),
+        ("c", (NOWHERE,)),
+        ("d", (NOWHERE,)),
+    ]
     assert read.cpus == {1, 3}
 
 

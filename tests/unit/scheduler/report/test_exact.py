@@ -381,3 +381,13 @@ def test_a_resource_without_its_plugin_refuses_pods_that_request_it(pod_of: PodO
         assert node_report.precision == "exact"
         admitted.append(report.kubelet_of(node_report, lambda _name: None).admit(pod_of("q", {"gpu": 1})).admitted)
     assert admitted == [True, False]
+
+
+def test_a_device_near_no_numa_node_that_exists_is_aligned_with_no_pod(pod_of: PodOf) -> None:
+    """A plug-in that passes on the -1 of sysfs names such a node (getNUMANodeIds in topology_hints.go)."""
+    hardware = machine(0, 1, devices=(DevicePlugin("gpu", (Device("g0", (99,)), Device("g1", (99,)))),))
+    original = Kubelet(hardware, CONFIG)
+    restored = report.kubelet_of(report.read(exported(hardware, CONFIG, original)), lambda _: None)
+    requesting = pod_of("p", {"cpu": "2", "memory": "1Gi", "gpu": "1"})
+    reasons = [kubelet.fork().admit(requesting).reason for kubelet in (original, restored)]
+    assert reasons == ["TopologyAffinityError", "TopologyAffinityError"]
