@@ -175,7 +175,8 @@ def _parse_plugins(listed_devices: str) -> tuple[DevicePlugin, ...]:
             f"attribute {attributes.DEVICES}: {count} devices of {len(names)} resources, expected up to "
             f"{budget.MAX_ALL_DEVICES} of {budget.MAX_NAMES} with names of up to {budget.LONGEST_NAME} characters"
         )
-    by_resource: dict[str, list[Device]] = {resource: [] for resource in names}
+    # In the order of their names: two replicas explain a refusal in the same words.
+    by_resource: dict[str, list[Device]] = {resource: [] for resource in sorted(names)}
     for device in devices.read(listed_devices):
         by_resource[device.resource].append(Device(device.id, device.nodes or None))
     return tuple(DevicePlugin(resource, tuple(reported)) for resource, reported in by_resource.items())

@@ -391,3 +391,11 @@ def test_a_device_near_no_numa_node_that_exists_is_aligned_with_no_pod(pod_of: P
     requesting = pod_of("p", {"cpu": "2", "memory": "1Gi", "gpu": "1"})
     reasons = [kubelet.fork().admit(requesting).reason for kubelet in (original, restored)]
     assert reasons == ["TopologyAffinityError", "TopologyAffinityError"]
+
+
+def test_device_plugins_come_in_the_order_of_their_names() -> None:
+    """Sets of texts have another order in each process, and two replicas explain a refusal in the same words."""
+    names = [f"example.com/{name}" for name in "abcdefgh"]
+    hardware = machine(0, devices=tuple(DevicePlugin(name, (Device("d", (0,)),)) for name in reversed(names)))
+    seen = report.read(exported(hardware, CONFIG, Kubelet(hardware, CONFIG)))
+    assert list(report.kubelet_of(seen, lambda _: None).devices.tables) == names

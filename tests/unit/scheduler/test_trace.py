@@ -1,0 +1,40 @@
+"""The decisions of the recorded trace: 300 nodes with random machines and three policies, 300 pods of 20 shapes.
+
+`hack/trace` records and replays it, and says what is different.
+"""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+import decision_trace
+from decision_trace import Line
+
+
+@pytest.fixture(scope="module")
+def lines() -> list[Line]:
+    return decision_trace.read(decision_trace.RECORDED)
+
+
+async def test_all_decisions_are_as_recorded(lines: list[Line]) -> None:
+    different = [(number, line.what) async for number, line, _ in decision_trace.replay(lines)]
+    assert different == []
+
+
+def test_no_kubelet_has_refused_a_pod_that_the_service_bound(lines: list[Line]) -> None:
+    bound = {json.loads(bytes(line.body))["PodUID"] for line in lines if line.what == "POST bind"}
+    pods = [json.loads(bytes(line.body)) for line in lines if line.what == "MODIFIED pods"]
+    refused = {pod["metadata"]["uid"] for pod in pods if pod["status"]["phase"] == "Failed"}
+    assert len(bound) > 150
+    # Pods that another scheduler has placed.
+    assert refused
+    assert not bound & refused
+
+
+async def test_another_answer_is_noticed(lines: list[Line]) -> None:
+    number, line = next((number, line) for number, line in enumerate(lines, 1) if line.what == "POST filter")
+    altered = [*lines[: number - 1], msgspec.structs.replace(line, answer=msgspec.Raw(b"{}"))]
+    assert [found async for found, _, _ in decision_trace.replay(altered)] == [number]
