@@ -446,27 +446,6 @@ class Kueue(Section, frozen=True):
             raise ValueError(f"hold is {self.hold:g} s, expected at most {_LONGEST_HOLD_S:g} s")
 
 
-class Karmada(Section, frozen=True):
-    """Karmada's estimator of this member cluster; docs/how-to/karmada.md."""
-
-    address: str = "127.0.0.1"
-    """An IP address for `port`."""
-    port: PortOrNone = 0
-    """0: no estimator. Karmada's own estimators have 10352."""
-    tls: ServingTls | None = None
-    """The certificate of the port. With a port it is needed with `clientCaFile`: only clients with a certificate of
-    this CA may ask."""
-    cluster: str = ""
-    """The name of this cluster in Karmada; requests for other clusters are refused. Empty: any name."""
-    time_limit: PositiveDuration = PositiveDuration(1)
-    """Time for an answer, which counts the replicas found so far at its end. karmada-scheduler waits for three seconds
-    (`--scheduler-estimator-timeout`)."""
-
-    def __post_init__(self) -> None:
-        if self.port and (self.tls is None or not self.tls.client_ca_file):
-            raise ValueError("port is set without tls.clientCaFile, expected a CA: the port serves no other clients")
-
-
 class Volcano(Section, frozen=True):
     """Volcano's extender plug-in as a caller, `/volcano` on the extender's port; docs/how-to/volcano.md."""
 
@@ -524,7 +503,6 @@ class SchedulerConfiguration(Configuration, frozen=True, tag="SchedulerConfigura
     defragmenter: Defragmenter = msgspec.field(default_factory=Defragmenter)
     scale_up: ScaleUp = msgspec.field(default_factory=ScaleUp)
     kueue: Kueue = msgspec.field(default_factory=Kueue)
-    karmada: Karmada = msgspec.field(default_factory=Karmada)
     scale_down_guard: ScaleDownGuard = msgspec.field(default_factory=ScaleDownGuard)
     leader_election: LeaderElection = msgspec.field(default_factory=LeaderElection)
     volcano: Volcano = msgspec.field(default_factory=Volcano)
@@ -539,7 +517,6 @@ class SchedulerConfiguration(Configuration, frozen=True, tag="SchedulerConfigura
             "extender": (self.extender.address, self.extender.port),
             "readOnly": (self.read_only.address, self.read_only.port),
             "grpc": (self.grpc.address, self.grpc.port),
-            "karmada": (self.karmada.address, self.karmada.port),
             "serving": (self.serving.address, self.serving.port),
         }
         for (first, (address, port)), (second, (other_address, other_port)) in combinations(listening.items(), 2):

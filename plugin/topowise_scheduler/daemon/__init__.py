@@ -64,7 +64,6 @@ async def _run(core: Core) -> int:
             **{f"watch {source.name}": source.run() for source in core.sources},
             "extender": http.serve(settings.extender, ports.for_schedulers(core, measured)),
             **({"grpc": _grpc(core)} if settings.grpc.socket or settings.grpc.port else {}),
-            **({"karmada": _karmada(core)} if settings.karmada.port else {}),
             **({"pages": http.serve(settings.read_only, pages)} if settings.read_only.port else {}),
             **({} if core.claims is None else {"version": follow(core.api, core.claims, settings.resource_claims)}),
             "clock": _tick(ledger),
@@ -84,14 +83,6 @@ async def _grpc(core: Core) -> None:
 
     scoring = grpc_api.ScoringService(core.answers, core.view, core.fitting, core.not_synced, core.templates)
     await grpc_api.serve(core.settings.grpc, scoring)
-
-
-async def _karmada(core: Core) -> None:
-    # Imported on demand, as gRPC.
-    from topowise_scheduler import karmada_api
-
-    estimator = karmada_api.Estimator(core.answers, core.view, core.settings.karmada, core.not_synced)
-    await karmada_api.serve(core.settings.karmada, estimator)
 
 
 async def _tick(ledger: Ledger) -> None:

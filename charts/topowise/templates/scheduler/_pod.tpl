@@ -57,9 +57,9 @@ ports:
     containerPort: {{ $config.extender.port }}
     protocol: TCP
   {{- end }}
-  {{- range include "topowise.grpcPorts" $config | fromJsonArray }}
-  - name: {{ .name }}
-    containerPort: {{ .port }}
+  {{- with include "topowise.grpcPort" $config }}
+  - name: grpc
+    containerPort: {{ . }}
     protocol: TCP
   {{- end }}
 {{- include "topowise.probes" $config }}
