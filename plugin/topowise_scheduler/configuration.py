@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import time
 from itertools import combinations
 from typing import Annotated, Final, Literal
 
@@ -20,7 +19,7 @@ from topowise.runtime.config import (
     ServingTls,
 )
 from topowise.steering import MOST_SECONDS
-from topowise_scheduler import declared_shapes, device_affinity, strategy_names
+from topowise_scheduler import device_affinity, strategy_names
 from topowise_scheduler.claims.annotation import Alignment
 
 # Of fit-together's reservations.
@@ -306,39 +305,6 @@ class Preemptor(Section, frozen=True):
     """The time that a pod must wait before pods are evicted for it."""
 
 
-class Defragmenter(Section, frozen=True):
-    """Keeps resources of single NUMA nodes free for declared pod shapes by moving pods; docs/how-to/defrag.md."""
-
-    enabled: bool = False
-    """On: the leader evicts pods, within PodDisruptionBudgets, whose replacements are placed elsewhere. Needs the
-    rights to create pods/eviction and events."""
-    dry_run: bool = False
-    """On: only events name the pods to move. Needs the right to create events."""
-    shapes: tuple[dict[str, str | int], ...] = ()
-    """The requests of pods with a single container, and `count`, the number of such pods that should fit at the same
-    time: `{cpu: 16, memory: 64Gi, nvidia.com/gpu: 4, count: 2}`."""
-    quiet_hours: tuple[str, ...] = ()
-    """Pods are moved only in these hours, in UTC, such as "22:00-06:00"; empty: at any time."""
-    per_hour: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
-    """The most evictions per hour."""
-    max_moves: Annotated[int, msgspec.Meta(ge=1, le=10)] = 3
-    """The most moves for a single pod of a declared shape."""
-    priority: int = 0
-    """Pods of a higher priority are not moved."""
-
-    def __post_init__(self) -> None:
-        names = [str(declared_shapes.shape(amounts)) for amounts in self.shapes]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"shapes has {twice[0]!r:.80} more than once, expected a single count")
-        for text in self.quiet_hours:
-            declared_shapes.window(text)
-
-    def is_quiet(self, moment: time) -> bool:
-        """Whether pods may be moved at this time of day in UTC."""
-        windows = [declared_shapes.window(text) for text in self.quiet_hours]
-        return not windows or any(moment in window for window in windows)
-
-
 class NodeTaint(Section, frozen=True):
     """A taint of the nodes of a group."""
 
@@ -500,7 +466,6 @@ class SchedulerConfiguration(Configuration, frozen=True, tag="SchedulerConfigura
     refused_pods: RefusedPods = msgspec.field(default_factory=RefusedPods)
     nominator: Nominator = msgspec.field(default_factory=Nominator)
     preemptor: Preemptor = msgspec.field(default_factory=Preemptor)
-    defragmenter: Defragmenter = msgspec.field(default_factory=Defragmenter)
     scale_up: ScaleUp = msgspec.field(default_factory=ScaleUp)
     kueue: Kueue = msgspec.field(default_factory=Kueue)
     scale_down_guard: ScaleDownGuard = msgspec.field(default_factory=ScaleDownGuard)

@@ -13,7 +13,7 @@ from topowise.runtime import config, event_loop, health, tasks
 from topowise.runtime.event_loop import sliced
 from topowise.runtime.heap import Heap
 from topowise.runtime.log import kv
-from topowise_scheduler import declared_shapes, metrics
+from topowise_scheduler import metrics
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.configuration import SchedulerConfiguration
 from topowise_scheduler.daemon import ports
@@ -49,9 +49,7 @@ async def _run(core: Core) -> int:
         leader.stopped_classes,
     )
     measured = http.Metrics(registry)
-    shapes = map(declared_shapes.shape, settings.defragmenter.shapes)
-    declared = {str(shape): core.records.requests(shape.pod(0))[0] for shape in shapes}
-    shortage = metrics.watch_shortage(registry, ledger, core.view, declared)
+    shortage = metrics.watch_shortage(registry, ledger, core.view)
     if core.steering is not None:
         core.steering.observe = metrics.watch_steering(registry, core.steering.results)
     if core.claims is not None:
