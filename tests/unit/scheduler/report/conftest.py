@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-import pytest
 
 from topowise import nrt, pods
 
 Amount = str | int
-TopologyOf = Callable[..., nrt.NodeResourceTopology]
-PodOf = Callable[..., pods.Pod]
 
 
-def _topology(
+def topology_of(
     *zones: Mapping[str, tuple[Amount, Amount, Amount]],
     policies: tuple[str, ...] = (),
     ids: tuple[int, ...] | None = None,
@@ -46,19 +43,9 @@ def _topology(
     return nrt.decode(msgspec.json.encode(document))
 
 
-def _pod(uid: str, *limits: Mapping[str, Any], requests: Mapping[str, Any] | None = None) -> pods.Pod:
+def pod_of(uid: str, *limits: Mapping[str, Any], requests: Mapping[str, Any] | None = None) -> pods.Pod:
     """Containers c0, c1, ... with limits equal to requests; `requests` adds a container without limits."""
     containers = [pods.Container(f"c{at}", pods.Resources(limits=dict(amounts))) for at, amounts in enumerate(limits)]
     if requests is not None:
         containers.append(pods.Container("burstable", pods.Resources(requests=dict(requests))))
     return pods.Pod(metadata=pods.Metadata(uid, "default", uid), spec=pods.Spec(containers=tuple(containers)))
-
-
-@pytest.fixture
-def topology_of() -> TopologyOf:
-    return _topology
-
-
-@pytest.fixture
-def pod_of() -> PodOf:
-    return _pod
