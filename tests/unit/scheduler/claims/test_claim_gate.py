@@ -24,9 +24,7 @@ from topowise_scheduler.presentation.explain.explanation import ClaimExplanation
 def service(*numa: int | None, markers: int | None = None, **options: object) -> ClaimService:
     """Returns a service with the node n1, whose devices are on these NUMA nodes."""
     cluster = ClaimService(markers=markers, **options)
-    cluster.put_node("n1")
-    cluster.report(exact(kubelet()))
-    cluster.put_devices("n1", *numa)
+    cluster.add_node("n1", *numa)
     return cluster
 
 
@@ -50,14 +48,6 @@ def test_without_steering_a_pod_that_requires_alignment_needs_devices_where_the_
     assert refusal(cluster, claiming("p", "2", "a", alignment="require")) == text
     assert not refusal(cluster, claiming("p", "2", "a"))
     assert not refusal(cluster, claiming("p", "2", "a", alignment="prefer"))
-
-
-def test_the_devices_count_that_are_free_when_the_pod_comes() -> None:
-    cluster = service(0, 1)
-    cluster.put_claim("a")
-    assert not refusal(cluster, claiming("p", "2", "a", alignment="require"))
-    cluster.put_claim("other", 1, ["gpu-0"])
-    assert refusal(cluster, claiming("p", "2", "a", alignment="require")) == refusals.CLAIMS_APART
 
 
 def test_with_markers_the_pod_goes_to_its_devices() -> None:
@@ -135,10 +125,8 @@ def test_an_alignment_that_is_not_one_is_an_error_of_the_pod() -> None:
 
 def test_aligned_nodes_come_first() -> None:
     cluster = service(1)
-    for name in ("n2", "n3"):
-        cluster.put_node(name)
-        cluster.report(exact(kubelet(), name=name))
-    cluster.put_devices("n2", 0)
+    cluster.add_node("n2", 0)
+    cluster.add_node("n3")
     cluster.put_claim("a")
     scores = cluster.answers.scores(cluster.question(claiming("p", "2", "a"), "n1", "n2", "n3")).tolist()
     assert scores[1] > scores[2] > scores[0]
@@ -318,9 +306,7 @@ def test_a_call_predicts_a_limited_number_of_nodes(markers: int | None, monkeypa
     monkeypatch.setattr(claimed_nodes, "_MOST_NEW", 2)
     cluster, names = service(0, markers=markers), ["n1", "n2", "n3", "n4", "n5"]
     for name in names[1:]:
-        cluster.put_node(name)
-        cluster.report(exact(kubelet(), name=name))
-        cluster.put_devices(name, 0 if name == "n5" else 1)
+        cluster.add_node(name, 0 if name == "n5" else 1)
         # Only NUMA node 1 has so many CPUs.
         cluster.put(marked(f"full-{name}", "4", node=name))
     cluster.put_claim("a")
@@ -338,9 +324,7 @@ def test_nodes_are_predicted_until_a_node_fits(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(claimed_nodes, "_MOST_NEW", 1)
     cluster, names = service(1), ["n1", "n2", "n3"]
     for name in names[1:]:
-        cluster.put_node(name)
-        cluster.report(exact(kubelet(), name=name))
-        cluster.put_devices(name, 1)
+        cluster.add_node(name, 1)
     cluster.put_claim("a")
     assert filtered(cluster, claiming("p", "2", "a", alignment="require"), *names) == []
     cluster.put_devices("n3", 0)

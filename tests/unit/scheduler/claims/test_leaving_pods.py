@@ -316,14 +316,6 @@ def test_no_pod_is_evicted_whose_claim_the_pod_shares() -> None:
     assert evict(cluster, wanting("3", "of-first")) is None
 
 
-def test_no_pod_is_evicted_for_devices_that_stay_allocated() -> None:
-    cluster = service(0)
-    uid = cluster.run("first", "1", "gpu-0")
-    assert evict(cluster, wanting("1")) == ("first",)
-    cluster.put_claim("of-first", 1, ["gpu-0"], version=2, reserved=[uid, OTHER])
-    assert evict(cluster, wanting("1")) is None
-
-
 def test_no_pod_is_evicted_while_a_node_has_devices() -> None:
     cluster = service(0)
     cluster.run("first", "1", "gpu-0")
