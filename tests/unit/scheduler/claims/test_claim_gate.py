@@ -17,6 +17,7 @@ from topowise import nrt
 from topowise_scheduler import kube_scheduler, refusals
 from topowise_scheduler.claims.work import Work
 from topowise_scheduler.cluster.gates import claimed_nodes
+from topowise_scheduler.cluster.gates.claims import Judgement
 from topowise_scheduler.presentation.dashboard.node_details import NodeReader
 from topowise_scheduler.presentation.explain.explanation import ClaimExplanation, NodeExplanation
 
@@ -34,6 +35,10 @@ def marked_claiming(name: str, *claims: str, **fields: object) -> dict[str, obje
 
 def refusal(cluster: ClaimService, document: dict[str, object]) -> str:
     return cluster.answers.verdicts(cluster.question(document, "n1")).text(0)
+
+
+def judged(cluster: ClaimService, document: dict[str, object]) -> Judgement:
+    return cluster.ledger.gates.claims.judge(cluster.records.record(decoded(document)), "n1")
 
 
 REQUIRES = {"topowise.io/claim-alignment": "require"}
@@ -90,17 +95,17 @@ def test_a_claim_that_is_allocated_decides_whatever_is_predicted() -> None:
 def test_devices_on_several_numa_nodes_are_near_both() -> None:
     cluster = service(0, 1)
     cluster.put_claim("a", 2)
-    judged = cluster.ledger.gates.claims.judge(cluster.records.record(decoded(claiming("p", "2", "a"))), "n1")
-    assert (judged.outcome, judged.near) == ("aligned", {0, 1})
+    judgement = judged(cluster, claiming("p", "2", "a"))
+    assert (judgement.outcome, judgement.near) == ("aligned", {0, 1})
 
 
 def test_unknown_devices_refuse_nothing() -> None:
     cluster = service(1)
     pod = claiming("p", "2", "missing", alignment="require")
     assert not refusal(cluster, pod)
-    judged = cluster.ledger.gates.claims.judge(cluster.records.record(decoded(pod)), "n1")
-    assert judged.outcome == "unknown"
-    assert "missing is not known" in judged.text
+    judgement = judged(cluster, pod)
+    assert judgement.outcome == "unknown"
+    assert "missing is not known" in judgement.text
 
 
 def test_a_required_alignment_needs_the_feature() -> None:
@@ -165,11 +170,11 @@ def test_the_next_pod_gets_other_devices_than_a_pod_on_its_way() -> None:
         cluster.put_claim(name)
     first = cluster.answers.question(decoded(claiming("first", "1", "a")), ["n1"])
     cluster.answers.expect(first, 0)
-    second = cluster.records.record(decoded(claiming("second", "1", "b")))
-    assert cluster.ledger.gates.claims.judge(second, "n1").near == {1}
+    second = claiming("second", "1", "b")
+    assert judged(cluster, second).near == {1}
     # The reservation ends, and with it the expectation of its devices.
     cluster.ledger.reservations.release("uid-first")
-    assert cluster.ledger.gates.claims.judge(second, "n1").near == {0}
+    assert judged(cluster, second).near == {0}
 
 
 def test_a_pod_on_its_way_is_expected_on_the_numa_node_of_its_devices() -> None:
@@ -241,8 +246,7 @@ def test_the_numa_node_may_come_from_the_pcie_root() -> None:
     cluster.claims.put_slice(sized_slice(document))
     for name, device, near in (("a", "gpu-0", {1}), ("b", "gpu-1", {0})):
         cluster.put_claim(name, 1, [device])
-        record = cluster.records.record(decoded(claiming("p", "2", name)))
-        assert cluster.ledger.gates.claims.judge(record, "n1").near == near
+        assert judged(cluster, claiming("p", "2", name)).near == near
 
 
 def test_extended_resources_that_a_class_backs_are_predicted() -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 
 from topowise import nrt, pods
+from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.kubelet.memory_tables import MemoryTables
 
 Amount = str | int
 
@@ -49,3 +51,16 @@ def pod_of(uid: str, *limits: Mapping[str, Any], requests: Mapping[str, Any] | N
     if requests is not None:
         containers.append(pods.Container("burstable", pods.Resources(requests=dict(requests))))
     return pods.Pod(metadata=pods.Metadata(uid, "default", uid), spec=pods.Spec(containers=tuple(containers)))
+
+
+def free_cpus(kubelet: Kubelet) -> list[int]:
+    """Free CPUs of each NUMA node."""
+    assert kubelet.cpu is not None
+    available = kubelet.cpu.available
+    return [(cpus & available).bit_count() for cpus in kubelet.topology.numa_cpus]
+
+
+def memory_tables(kubelet: Kubelet) -> MemoryTables:
+    """The tables of the memory manager."""
+    assert kubelet.memory is not None
+    return kubelet.memory.tables

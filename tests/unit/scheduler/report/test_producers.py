@@ -9,19 +9,13 @@ from topowise import nrt
 from topowise_scheduler import report
 from topowise_scheduler.kubelet import Kubelet
 
-from .conftest import pod_of, topology_of
+from .conftest import free_cpus, pod_of, topology_of
 
 ZONE = {"cpu": ("8", "8", "8"), "memory": ("8Gi", "8Gi", "8Gi")}
 
 
 def kubelet_of(node_report: report.Report) -> Kubelet:
     return report.kubelet_of(node_report, lambda _name: None)
-
-
-def free_cpus(kubelet: Kubelet) -> list[int]:
-    assert kubelet.cpu is not None
-    available = kubelet.cpu.available
-    return [(cpus & available).bit_count() for cpus in kubelet.topology.numa_cpus]
 
 
 def test_rte_writes_policy_and_scope_as_attributes() -> None:
