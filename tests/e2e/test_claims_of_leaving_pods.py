@@ -20,9 +20,6 @@ if ASSETS is None:
     pytest.skip(MISSING, allow_module_level=True)
 pytestmark = pytest.mark.apiserver
 
-EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
-REPLICA_SETS = "/apis/apps/v1/namespaces/default/replicasets"
-HOSTNAME = "kubernetes.io/hostname"
 PREEMPTOR = {"preemptor": {"enabled": True, "patience": "1s"}}
 
 
