@@ -228,6 +228,8 @@ async def test_a_pod_of_more_containers_is_refused_at_once_and_for_good(service:
     assert again == answer
     scores = msgspec.json.decode(await ask(service, "prioritize", document, names(NODES)))
     assert {score["Score"] for score in scores} == {0}
+    assert not service.answers.fits(service.put(document), names(NODES)).any()
+    service.answers.expect(service.question(document, *names(NODES)), 0)
     assert not len(service.ledger.reservations)
     assert await preempted(service, document) == set()
     assert await by_grpc(service, document) == set()

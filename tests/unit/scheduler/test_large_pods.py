@@ -91,18 +91,6 @@ def test_a_large_pod_that_runs_is_booked_as_its_kubelet_has_placed_it() -> None:
     check_ledger(service.ledger)
 
 
-def test_a_pod_beyond_the_bound_reserves_nothing_on_any_verb() -> None:
-    service = service_with("container")
-    record = service.put(many_containers(MAX_CONTAINERS + 1))
-    question = service.question(many_containers(MAX_CONTAINERS + 1), *NODES)
-    verdicts = service.answers.verdicts(question)
-    assert [verdicts.text(at) for at in range(len(NODES))] == [refusals.TOO_LARGE] * len(NODES)
-    service.answers.expect(question, 0)
-    assert not len(service.ledger.reservations)
-    assert not service.answers.fits(record, NODES).any()
-    assert service.answers.verdicts(service.answers.about(record, NODES)).text(0) == refusals.TOO_LARGE
-
-
 def test_a_large_pod_is_booked_at_its_bind_as_the_model_places_it() -> None:
     service = service_with("container")
     amounts = [{"cpu": "1", "memory": "1Mi"}, *[{"cpu": "1m", "memory": "1Mi"}] * 99]
