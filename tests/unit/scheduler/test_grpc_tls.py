@@ -116,6 +116,19 @@ async def test_a_renewed_certificate_and_ca_are_taken_up(
             await ask(port, first, first.issue("client"))
 
 
+async def test_files_that_do_not_fit_leave_the_old_certificate(
+    tls: ServingTls, authorities: tuple[Authority, Authority], caplog: pytest.LogCaptureFixture
+) -> None:
+    authority, _ = authorities
+    async with serving(tls) as port:
+        assert await ask(port, authority, authority.issue("client"))
+        Path(tls.key_file).unlink()
+        for _ in range(3):
+            assert await ask(port, authority, authority.issue("client"))
+    shown = [line for line in caplog.records if line.getMessage().startswith("Renewed certificate cannot be used")]
+    assert len(shown) == 1
+
+
 async def test_a_key_that_does_not_fit_yet_is_said_and_waited_for(
     tls: ServingTls, authorities: tuple[Authority, Authority], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -321,6 +321,16 @@ def test_numa_nodes_of_gpu_memory_are_left_out_and_no_id_changes(memory: dict[st
         assert again.fork().admit(pod) == kubelet.fork().admit(pod)
 
 
+def test_a_report_has_its_node_version_and_fingerprint() -> None:
+    node_report = read(exported(machine(0, 1), CONFIG, Kubelet(machine(0, 1), CONFIG)))
+    assert (node_report.name, node_report.version, node_report.fingerprint_method) == (
+        "n1",
+        "",
+        "with-exclusive-resources",
+    )
+    assert node_report.fingerprint == "pfp0v001ef46db3751d8e999"
+
+
 def test_two_pods_of_the_same_name_keep_both_allocations() -> None:
     kubelet = Kubelet(machine(0, 1), CONFIG)
     kubelet.admit(pod_of("old", {"cpu": "2", "memory": "1Gi"}))
